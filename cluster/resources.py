@@ -1,0 +1,92 @@
+"""What a run asks for, and whether a cluster has it or may get it."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from coa.errors import UserError
+
+Resources = Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class PlacementConfig:
+    """How many of each heavy thing there are, and what one of them takes."""
+
+    engines: int = 1
+    engine_cpus: float = 1.0
+    engine_gpus: float = 0.0
+    learners: int = 1
+    """Ranks."""
+    learner_cpus: float = 0.5
+    learner_gpus: float = 0.0
+    tool_executors: int = 1
+    tool_cpus: float = 0.25
+    learner_restarts: int = 3
+    """How often the learner group may fail; it goes on from its last checkpoint."""
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    what: str
+    resources: Resources
+
+
+def learner_demands(config: PlacementConfig) -> list[Demand]:
+    learner = {"CPU": config.learner_cpus, "GPU": config.learner_gpus}
+    return [Demand("learner rank", learner) for _ in range(config.learners)]
+
+
+def engine_demands(config: PlacementConfig) -> list[Demand]:
+    """Engines and the tools that their episodes call."""
+    engine = {"CPU": config.engine_cpus, "GPU": config.engine_gpus}
+    tool = {"CPU": config.tool_cpus}
+    return [
+        *(Demand("rollout engine", engine) for _ in range(config.engines)),
+        *(Demand("tool executor", tool) for _ in range(config.tool_executors)),
+    ]
+
+
+def unplaced(demands: Sequence[Demand], nodes: Sequence[Resources]) -> Demand | None:
+    """The first demand that finds no node once the larger ones are placed; None where all fit."""
+    free = [dict(node) for node in nodes]
+    for demand in sorted(demands, key=lambda d: [-d.resources.get("GPU", 0), -d.resources.get("CPU", 0)]):
+        wanted = {name: amount for name, amount in demand.resources.items() if amount > 0}
+        for node in free:
+            if all(node.get(name, 0) + 1e-9 >= amount for name, amount in wanted.items()):
+                for name, amount in wanted.items():
+                    node[name] -= amount
+                break
+        else:
+            return demand
+    return None
+
+
+def require(demands: Sequence[Demand], nodes: Sequence[Resources]) -> None:
+    """UserError where the demands don't fit on the nodes, those that an autoscaler may add among them."""
+    missing = unplaced(demands, nodes)
+    if missing is None:
+        return
+    total = {name: sum(d.resources.get(name, 0) for d in demands) for name in ("CPU", "GPU")}
+    has = {name: sum(node.get(name, 0) for node in nodes) for name in ("CPU", "GPU")}
+    raise UserError(
+        f"the recipe asks for more than the cluster has or may get: {_show(total)} in all, there are {_show(has)} on "
+        f"{len(nodes)} node{'s' * (len(nodes) != 1)}; no room for a {missing.what} of {_show(missing.resources)}"
+    )
+
+
+def _show(resources: Resources) -> str:
+    return " and ".join(f"{amount:g} {name}" for name, amount in resources.items() if amount) or "nothing"
+
+
+def cluster_nodes() -> list[Resources]:
+    """The live nodes of the connected cluster, then those that its autoscaler may still add."""
+    import ray
+    from ray._private.state import state  # the autoscaler's limits have no public interface
+
+    live = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    config = state.get_cluster_config()
+    if config is None:
+        return live
+    grown = [dict(group.resources) for group in config.node_group_configs for _ in range(max(0, group.max_count))]
+    # Live workers came out of the same groups: whichever list is larger is what there may be.
+    return live if len(live) > len(grown) else [*live[:1], *grown]

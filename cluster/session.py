@@ -1,0 +1,68 @@
+"""The Ray session that a job runs in: the cluster of RAY_ADDRESS, or a private one on this machine."""
+
+import logging
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class SessionConfig:
+    address: str | None = None
+    """Address of a running cluster; None takes RAY_ADDRESS, or starts a private cluster."""
+    cpus: int | None = None
+    """CPUs of a private cluster; None takes the machine's."""
+    object_store_gib: float = 1.0
+    """Of a private cluster."""
+
+
+@contextmanager
+def session(config: SessionConfig) -> Iterator[None]:
+    """Ray is up within. A private cluster goes with the context; a running one is only left."""
+    address = config.address or os.environ.get("RAY_ADDRESS")
+    if address is None:
+        # A private cluster listens on this machine only. Left unset, the mode would depend on whether some earlier
+        # run has written a token file.
+        os.environ.setdefault("RAY_AUTH_MODE", "disabled")
+    # Else a learner's report waits up to two seconds for the controller's next look.
+    os.environ.setdefault("RAY_TRAIN_HEALTH_CHECK_INTERVAL_S", "0.2")
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    os.environ.setdefault("RAY_DEDUP_LOGS", "0")
+    import ray
+
+    private = (
+        {}
+        if address
+        else {
+            "num_cpus": config.cpus or os.cpu_count(),
+            "object_store_memory": int(config.object_store_gib * 2**30),
+            "include_dashboard": False,
+        }
+    )
+    ray.init(
+        address=address,
+        namespace="coa",
+        log_to_driver=False,
+        logging_level=logging.ERROR,
+        configure_logging=True,
+        runtime_env={"env_vars": _worker_environment()},
+        **private,
+    )
+    try:
+        yield
+    finally:
+        ray.shutdown()
+
+
+def _worker_environment() -> dict[str, str]:
+    here = str(Path(__file__).resolve().parent.parent)
+    path = [here, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
+    return {
+        # The folder of the packages first: workers import what the driver runs.
+        "PYTHONPATH": os.pathsep.join(path),
+        # A thread that waits for another sleeps: spinning, two learner threads beside a busy process take 30 times
+        # as long.
+        "OMP_WAIT_POLICY": "PASSIVE",
+    }

@@ -1,0 +1,138 @@
+"""Recipes: YAML and `key=value` overrides, laid over frozen dataclasses that hold every default.
+
+A key that no dataclass has, or a value of another type, is an error that names it: nothing in a recipe is ignored.
+"""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import fields, is_dataclass
+from difflib import SequenceMatcher
+from enum import Enum
+from pathlib import Path
+from typing import Any, TypeVar, cast, get_type_hints
+
+import yaml
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from coa.errors import UserError
+
+T = TypeVar("T")
+
+_OVERRIDE = re.compile(r"[A-Za-z_]\w*(\.\w+)*=.*", re.DOTALL)
+
+
+def load(schema: type[T], recipe: Path | None = None, overrides: Sequence[str] = ()) -> T:
+    """The schema's defaults, then the recipe, then the overrides; raises UserError with one line.
+
+    load(Recipe, Path("tiny.yaml"), ["rl.steps=3", "seed=1"]).rl.steps == 3
+    """
+    layers = [] if recipe is None else [(_read(recipe), str(recipe))]
+    return _build(schema, [*layers, *((_parse_override(override), override) for override in overrides)])
+
+
+def from_plain(schema: type[T], tree: object, where: str) -> T:
+    """The schema's defaults with a plain tree (what JSON holds) over them; UserErrors name `where`."""
+    return _build(schema, [(tree, where)])
+
+
+def _build(schema: type[T], layers: Sequence[tuple[object, str]]) -> T:
+    config = OmegaConf.structured(schema)
+    _make_writable(config)
+    for tree, where in layers:
+        _lay_over(config, schema, tree, where)
+    where = ", ".join(where for _, where in layers) or schema.__name__
+    try:
+        return cast(T, OmegaConf.to_object(config))
+    except OmegaConfBaseException as error:
+        raise UserError(f"{where}: {_first_line(error)}") from error
+    except (ValueError, TypeError) as error:  # what a dataclass refuses in its __post_init__
+        raise UserError(f"{where}: {_first_line(error)}") from error
+
+
+def dump(config: object) -> str:
+    """YAML that `load` reads back to an equal configuration."""
+    return OmegaConf.to_yaml(OmegaConf.structured(config))
+
+
+def _make_writable(config: DictConfig) -> None:
+    """Every frozen dataclass makes a read-only node of its own; the flag of a parent does not reach it."""
+    OmegaConf.set_readonly(config, False)
+    for child in config.values():
+        if isinstance(child, DictConfig):
+            _make_writable(child)
+
+
+def _read(recipe: Path) -> object:
+    try:
+        return OmegaConf.to_container(OmegaConf.create(recipe.read_text(encoding="utf-8")), resolve=False)
+    except OSError as error:
+        raise UserError(f"recipe {recipe}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise UserError(f"recipe {recipe}: not UTF-8 text") from error
+    except yaml.YAMLError as error:
+        raise UserError(f"recipe {recipe}: {_yaml_problem(error)}") from error
+    except OmegaConfBaseException as error:
+        raise UserError(f"recipe {recipe}: {_first_line(error)}") from error
+
+
+def _parse_override(override: str) -> object:
+    if not _OVERRIDE.fullmatch(override):
+        raise UserError(f"{override!r} is not an override: write key=value, such as seed=1")
+    try:
+        return OmegaConf.to_container(OmegaConf.from_dotlist([override]), resolve=False)
+    except (yaml.YAMLError, OmegaConfBaseException) as error:
+        raise UserError(f"{override!r} is not an override: the value is not YAML") from error
+
+
+def _lay_over(config: DictConfig, schema: type, tree: object, where: str) -> None:
+    for key, value, hint in _leaves(schema, tree, where, known=[key for key, _ in known_keys(schema)]):
+        try:
+            OmegaConf.update(config, key, value, merge=True)
+        except OmegaConfBaseException as error:
+            raise UserError(f"{where}: {key} is {value!r}, expected {_type_name(hint)}") from error
+
+
+def _leaves(
+    schema: type, tree: object, where: str, known: Sequence[str], prefix: str = ""
+) -> Iterator[tuple[str, Any, Any]]:
+    """Dotted key, value and type of everything that a recipe sets; raises UserError at the first unknown key."""
+    if not isinstance(tree, Mapping):
+        section = prefix.removesuffix(".") or "a recipe"
+        raise UserError(f"{where}: {section} is {tree!r}, expected a section with keys")
+    hints = get_type_hints(schema)
+    for name, value in tree.items():
+        key = f"{prefix}{name}"
+        if name not in hints:
+            nearest = max(known, key=lambda candidate: SequenceMatcher(None, key, candidate).ratio())
+            raise UserError(f"{where}: unknown key {key}; the nearest known key is {nearest}")
+        if is_dataclass(hints[name]):
+            yield from _leaves(hints[name], value, where, known, f"{key}.")
+        else:
+            yield key, value, hints[name]
+
+
+def known_keys(schema: type, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Every dotted key of a schema with its type, sections before what they hold."""
+    hints = get_type_hints(schema)
+    for field in fields(schema):
+        key, hint = f"{prefix}{field.name}", hints[field.name]
+        yield key, hint
+        if is_dataclass(hint):
+            yield from known_keys(cast(type, hint), f"{key}.")
+
+
+def _type_name(hint: Any) -> str:
+    if isinstance(hint, type) and issubclass(hint, Enum):
+        return f"one of {', '.join(hint.__members__)}"
+    return hint.__name__ if type(hint) is type else str(hint)
+
+
+def _yaml_problem(error: yaml.YAMLError) -> str:
+    mark = getattr(error, "problem_mark", None)
+    problem = getattr(error, "problem", None) or _first_line(error)
+    return f"line {mark.line + 1}: {problem}" if mark else f"bad YAML: {problem}"
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).partition("\n")[0]

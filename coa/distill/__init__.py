@@ -1,0 +1,6 @@
+"""From team transcripts to chains worth imitating."""
+
+from coa.distill.convert import to_chain
+from coa.distill.filters import FilterConfig, FilterReport, Kept, filter_runs
+
+__all__ = ["FilterConfig", "FilterReport", "Kept", "filter_runs", "to_chain"]

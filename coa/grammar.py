@@ -1,0 +1,209 @@
+"""The grammar of a chain: one table per agent profile, read by everything that touches tag text.
+
+A chain is a sequence of spans, `<tag> text</tag>`, without anything between them. The table says which tags there
+are, which of them call tools, which may follow which, where sampling stops, and what the prompt tells. Renderer,
+parser, training mask (`coa.codec`), format reward and episode loop all read it. (arXiv 2508.13167, section 3.1
+and appendix D.)
+"""
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import cached_property
+
+START = ""
+"""Key of the transition table for a chain that has not begun."""
+
+OBSERVATION = "observation"
+THINK = "think"
+ANSWER = "answer"
+
+
+class Kind(StrEnum):
+    ROLE = "role"
+    """The policy speaks in a role; decoding goes on."""
+    TOOL = "tool"
+    """The policy calls a tool; decoding stops and an observation follows."""
+    ENVIRONMENT = "environment"
+    """The environment speaks; the policy never may."""
+    TERMINAL = "terminal"
+    """The final answer; the episode ends."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tag:
+    name: str
+    kind: Kind
+    use: str
+    """What it is for, as the prompt says it."""
+
+    @property
+    def open(self) -> str:
+        return f"<{self.name}>"
+
+    @property
+    def close(self) -> str:
+        return f"</{self.name}>"
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """One activation of a role, a tool or the environment: `Span("plan", "find the town")`."""
+
+    tag: str
+    text: str
+
+
+Chain = tuple[Span, ...]
+
+# Every tag of every profile: text that looks like one of these is escaped, whichever profile is at work.
+TAGS: Mapping[str, Tag] = {
+    tag.name: tag
+    for tag in (
+        Tag(THINK, Kind.ROLE, "reason freely, and say which function comes next and why"),
+        Tag("plan", Kind.ROLE, "split the question into fine-grained steps"),
+        Tag("wiki_search", Kind.TOOL, "look one thing up in the encyclopedia"),
+        Tag("web_search", Kind.TOOL, "search the web with one query"),
+        Tag("crawl_page", Kind.TOOL, "read the page at one address"),
+        Tag("code", Kind.TOOL, "run a Python program; what it prints comes back"),
+        Tag(OBSERVATION, Kind.ENVIRONMENT, "what a tool returned; never write it yourself"),
+        Tag("reflection", Kind.ROLE, "judge the latest results critically"),
+        Tag("suggested_answer", Kind.ROLE, "propose an answer, to be checked"),
+        Tag("double_check", Kind.ROLE, "score the proposed answer from 1 (wrong) to 4 (right) and say why"),
+        Tag(ANSWER, Kind.TERMINAL, "give the final answer, short and definite"),
+    )
+}
+
+_TAG_LIKE = re.compile(r"<(\\*)(/?(?:%s)>)" % "|".join(TAGS))
+_ESCAPED = re.compile(r"<\\(\\*/?(?:%s)>)" % "|".join(TAGS))
+
+
+def escape(text: str) -> str:
+    r"""Text in which nothing reads as a tag: `<answer>` becomes `<\answer>`, `<\answer>` becomes `<\\answer>`."""
+    return _TAG_LIKE.sub(r"<\\\1\2", text)
+
+
+def unescape(text: str) -> str:
+    """The inverse of `escape`."""
+    return _ESCAPED.sub(r"<\1", text)
+
+
+def render_span(span: Span) -> str:
+    return f"<{span.tag}> {escape(span.text)}</{span.tag}>"
+
+
+def render(chain: Iterable[Span]) -> str:
+    """The canonical tag text. `parse(render(chain)).chain == chain` for every chain."""
+    return "".join(render_span(span) for span in chain)
+
+
+class Fault(StrEnum):
+    """What can be wrong with tag text."""
+
+    STRAY_TEXT = "text outside of tags"
+    UNCLOSED = "a tag left open"
+    NESTED = "a tag inside another"
+    STRAY_CLOSE = "a closing tag without its opening"
+
+
+@dataclass(frozen=True, slots=True)
+class Parsed:
+    chain: Chain
+    """The spans before the first fault."""
+    fault: Fault | None
+    at: int
+    """Offset of the fault, or the length of the text."""
+
+
+_TAG = re.compile(r"<(/?)(%s)>" % "|".join(TAGS))
+
+
+def parse(text: str) -> Parsed:
+    """Reads tag text in one pass, up to its end or the first fault. White space between spans is allowed."""
+    spans: list[Span] = []
+    opened: str | None = None
+    end = 0
+
+    def stop(fault: Fault | None, at: int) -> Parsed:
+        return Parsed(tuple(spans), fault, at)
+
+    for match in _TAG.finditer(text):
+        closing, name = match.groups()
+        between = text[end : match.start()]
+        if opened is None:
+            if between.strip():
+                return stop(Fault.STRAY_TEXT, end)
+            if closing:
+                return stop(Fault.STRAY_CLOSE, match.start())
+            opened = name
+        elif closing and name == opened:
+            spans.append(Span(opened, unescape(between.removeprefix(" "))))
+            opened = None
+        else:
+            return stop(Fault.NESTED, match.start())
+        end = match.end()
+    if opened is not None:
+        return stop(Fault.UNCLOSED, end)
+    if text[end:].strip():
+        return stop(Fault.STRAY_TEXT, end)
+    return stop(None, len(text))
+
+
+@dataclass(frozen=True)
+class Profile:
+    """An agent kind: its tags, what may follow what, and what its prompt says."""
+
+    name: str
+    tags: tuple[Tag, ...]
+    transitions: Mapping[str, tuple[str, ...]]
+    """For each tag, START included, the tags that may come next. `think` may come anywhere and changes nothing;
+    an observation counts as the tool call that it answers."""
+    guidance: str
+    """The rules of this profile, as its prompt says them."""
+
+    @cached_property
+    def tools(self) -> tuple[Tag, ...]:
+        return tuple(tag for tag in self.tags if tag.kind is Kind.TOOL)
+
+    @cached_property
+    def stops(self) -> tuple[str, ...]:
+        """Where sampling of a turn stops, the stop itself included in the turn."""
+        return tuple(tag.close for tag in self.tags if tag.kind in (Kind.TOOL, Kind.TERMINAL))
+
+    def state(self, chain: Iterable[Span]) -> str:
+        """The key of the transition table that a chain has reached."""
+        reached = START
+        for span in chain:
+            if span.tag not in (THINK, OBSERVATION):
+                reached = span.tag
+        return reached
+
+    def allows(self, state: str, tag: str) -> bool:
+        """Whether the policy may open `tag` next."""
+        return tag == THINK or tag in self.transitions.get(state, ())
+
+    def transitions_hold(self, chain: Chain) -> bool:
+        """Whether each span may follow those before it, and observations answer tool calls and only those."""
+        state, owed = START, False
+        for span in chain:
+            if (span.tag == OBSERVATION) != owed:
+                return False
+            if not owed:
+                if not self.allows(state, span.tag):
+                    return False
+                state = state if span.tag == THINK else span.tag
+            owed = not owed and TAGS[span.tag].kind is Kind.TOOL
+        return True
+
+    def instructions(self) -> str:
+        """What the policy is told before the question."""
+        functions = "\n".join(f"- {tag.open} ... {tag.close}: {tag.use}" for tag in self.tags)
+        return (
+            "Solve the question step by step with these functions, each written between its tags and nothing "
+            f"outside of tags:\n{functions}\n{self.guidance}"
+        )
+
+    def prompt(self, question: str, *, instructed: bool) -> str:
+        """The user's turn: the question alone, or after the profile's instructions."""
+        return f"{self.instructions()}\n\nQuestion: {question}" if instructed else question

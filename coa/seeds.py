@@ -1,0 +1,14 @@
+"""Randomness that depends on what is drawn for, and on nothing else: not on order, time or the machine."""
+
+import hashlib
+
+
+def derive(*parts: object) -> int:
+    """A 63-bit seed from the parts, the same in every process: derive(run_seed, task_id, sample, turn)."""
+    text = "\x1f".join(str(part) for part in parts)
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big") >> 1
+
+
+def fraction(*parts: object) -> float:
+    """A number in [0, 1) from the parts, for draws like "this person is held out"."""
+    return derive(*parts) / 2**63

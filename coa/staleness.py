@@ -1,0 +1,136 @@
+"""The staleness window: how much may run, and what must be trained next.
+
+Two rules keep every token that is trained at most `max_staleness` versions old, without dropping anything for age.
+
+Admission. With B groups a batch, at most (max_staleness + live + 1) B groups may ever have been admitted while the
+engines run version `live`; a slot whose group said nothing is given back (dynamic sampling), a limited number of
+times a batch.
+
+Deadline. A group that was admitted under version s must be in a batch trained at version s + max_staleness or
+before. Batches take the oldest finished groups, and only if the groups that remain can still all meet their
+deadlines, B a batch; otherwise the learner waits for the old ones. With max_staleness = 0 both rules together are
+the synchronous trainer.
+
+Admission makes the deadlines possible: when version s went live, at most (max_staleness + s) B groups had been
+admitted under older versions, all due by version s - 1 + max_staleness, B a batch.
+"""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class WindowConfig:
+    max_staleness: int = 2
+    """Versions between the weights that sampled a token and those trained on it."""
+    groups_per_batch: int = 64
+    max_refills: int = 2
+    """How many batches' worth of uninformative groups may be replaced, per batch; later ones leave the batch short."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ticket:
+    """The right to run one group."""
+
+    group: int
+    version: int
+    """The engines' version at admission: no token of the group is older."""
+
+
+def choose(
+    running: Mapping[int, int], ready: Mapping[int, int], version: int, config: WindowConfig
+) -> list[int] | None:
+    """The groups of the batch trained at `version`, oldest first, or None where the learner has to wait.
+
+    `running` and `ready` map a group to the version it was admitted under.
+    """
+    size, slack = config.groups_per_batch, config.max_staleness
+    picked = sorted(ready, key=lambda group: (ready[group], group))[:size]
+    if len(picked) < size:
+        return None
+    left = [started for group, started in ready.items() if group not in set(picked)] + list(running.values())
+    for later in range(slack + 1):
+        due = sum(started + slack <= version + later for started in left)
+        if due > later * size:
+            return None
+    return picked
+
+
+class Window:
+    """Book-keeping for the two rules. It owns no clock and no actor; it is told what happened and answers what may."""
+
+    def __init__(self, config: WindowConfig, *, version: int, batches: int, first_group: int = 0) -> None:
+        """Starts with engines and learner at `version`; `batches` is the version at which the run ends."""
+        self.config = config
+        self.live = version
+        """Version that every engine runs."""
+        self.version = version
+        """Version that the next batch is trained at."""
+        self._batches = batches
+        self._next_group = first_group
+        self._running: dict[int, int] = {}
+        self._ready: dict[int, int] = {}
+        self._blank: set[int] = set()
+        self._refills = 0
+
+    @property
+    def next_group(self) -> int:
+        return self._next_group
+
+    def room(self) -> int:
+        """Groups that may be admitted now."""
+        size = self.config.groups_per_batch
+        limit = min((self.config.max_staleness + self.live + 1) * size, self._batches * size)
+        return limit - self.version * size - len(self._running) - len(self._ready)
+
+    def admit(self) -> Ticket:
+        if self.room() <= 0:
+            raise ValueError("the window is full")
+        ticket = Ticket(self._next_group, self.live)
+        self._next_group += 1
+        self._running[ticket.group] = ticket.version
+        return ticket
+
+    def finish(self, group: int) -> None:
+        """The group is to be trained."""
+        self._ready[group] = self._running.pop(group)
+
+    def drop(self, group: int) -> bool:
+        """The group says nothing. True if its slot is free again, False if it leaves its batch one group short."""
+        if self._refills < self.config.max_refills * self.config.groups_per_batch:
+            self._refills += 1
+            del self._running[group]
+            return True
+        self._blank.add(group)
+        self.finish(group)
+        return False
+
+    def fail(self, group: int) -> None:
+        """The group met an infrastructure failure; its slot is free for another try."""
+        del self._running[group]
+
+    def take(self) -> list[int] | None:
+        """The groups of the next batch (blank ones left out), or None while it has to wait."""
+        picked = choose(self._running, self._ready, self.version, self.config)
+        if picked is None or self.version >= self._batches:
+            return None
+        for group in picked:
+            del self._ready[group]
+        self.version += 1
+        self._refills = 0
+        kept = [group for group in picked if group not in self._blank]
+        self._blank.difference_update(picked)
+        return kept
+
+    def waits_for_old(self) -> bool:
+        """Whether enough groups are ready, and only a deadline holds the batch back."""
+        return len(self._ready) >= self.config.groups_per_batch
+
+    def publish(self, version: int) -> None:
+        """Every engine now runs `version`."""
+        if version < self.live:
+            raise ValueError(f"engines went from version {self.live} back to {version}")
+        self.live = version
+
+    def outstanding(self) -> Collection[int]:
+        return [*self._running, *self._ready]

@@ -1,0 +1,64 @@
+"""A byte-level BPE tokenizer trained on the run's own text, with tags and chat marks as tokens of their own.
+
+Digits stay single, so that numbers are copied digit by digit; each word of the world is one token, because merges
+go on until every frequent word is one.
+"""
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
+from coa.grammar import TAGS
+
+PAD, BEGIN, END = "<|endoftext|>", "<|im_start|>", "<|im_end|>"
+CHAT_TEMPLATE = (
+    "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>\n' }}"
+    "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+)
+
+
+def train_tokenizer(texts: Iterable[str], words: Iterable[str], *, vocabulary: int) -> Tokenizer:
+    """BPE over `texts`; `words` are given often enough that each becomes one token, with and without a space before.
+
+    `vocabulary` is the upper limit; training ends earlier once nothing frequent is left to merge.
+    """
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
+    )
+    tokenizer.decoder = decoders.ByteLevel()
+    marks = [mark for tag in TAGS.values() for mark in (tag.open, tag.close)]
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocabulary,
+        min_frequency=20,
+        special_tokens=[PAD, BEGIN, END, *marks],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+
+    def corpus() -> Iterable[str]:
+        yield from texts
+        for word in sorted(set(words)):
+            yield f" {word}" * 1000
+
+    tokenizer.train_from_iterator(corpus(), trainer)
+    return tokenizer
+
+
+def save_tokenizer(tokenizer: Tokenizer, folder: Path) -> None:
+    """In Hugging Face layout: `transformers` and vLLM open the folder as it is."""
+    folder.mkdir(parents=True, exist_ok=True)
+    tokenizer.save(str(folder / "tokenizer.json"))
+    config = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "bos_token": None,
+        "eos_token": END,
+        "pad_token": PAD,
+        "clean_up_tokenization_spaces": False,
+        "add_bos_token": False,
+        "chat_template": CHAT_TEMPLATE,
+    }
+    (folder / "tokenizer_config.json").write_text(json.dumps(config, indent=2))
+    (folder / "chat_template.jinja").write_text(CHAT_TEMPLATE)

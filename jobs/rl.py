@@ -1,0 +1,340 @@
+"""Asynchronous reinforcement learning: everything runs at once, within the staleness window.
+
+    feed ----> roll ----> (window) ----> pack ----> learners ----> publish
+      ^        engines                   oldest     DeepSpeed        |
+      |        play groups               first                      engines load v + 1
+      +---------------- room: slots of trained and dropped groups, once v + 1 is live
+
+feed     waits for room in the window; admits a group and starts its roll
+roll     waits for the engine; a group that says nothing is dropped, a failed one is issued again
+pack     waits for a batch that keeps every deadline; hands it to the learners
+publish  waits for new weights; brings the engines to the newest, checks them, and moves the window
+"""
+
+import asyncio
+import time
+from collections import Counter, deque
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from coa.codec import Codec
+from coa.credit import informative
+from coa.errors import UserError
+from coa.profiles import profile as find_profile
+from coa.rollout import Failed, GroupRecord
+from coa.spans import Times, overlap, total
+from coa.staleness import Ticket, Window
+from coa.types import Tokens
+from jobs.console import Console, Stage
+from jobs.recipe import Recipe
+from jobs.run import Run, check_run, in_session
+
+STAGE = "rl"
+
+
+def check(config: Recipe) -> None:
+    check_run(config)
+    if not (Path(config.run_dir) / "checkpoints" / "sft.json").exists():
+        raise UserError(f"{config.run_dir}: no fine-tuned model there yet: `coa sft` comes first")
+
+
+def run(config: Recipe, console: Console) -> None:
+    from cluster.resources import engine_demands, learner_demands
+    from jobs.engines import engine_pool
+    from jobs.services import tool_executors
+
+    async def body(run: Run) -> None:
+        async with tool_executors(run) as executors, engine_pool(run, run.sft_model, executors) as pool:
+            await rl(run, pool)
+
+    demands = [*engine_demands(config.placement), *learner_demands(config.placement)]
+    in_session(config, console, body, demands=demands)
+
+
+async def rl(run: Run, pool: Any) -> dict[str, Any]:
+    """The stage; returns its result, at once if it is finished already. The engines end at the last version."""
+    if done := run.result(STAGE):
+        return done
+    from actors.buffer import Finished, Started, Stepped
+    from jobs.learning import Learning
+    from jobs.sft import copy_tokenizer
+
+    config = run.config.rl
+    with run.console.stage("rl", config.steps) as stage:
+        learning = Learning(
+            STAGE,
+            checkpoints=run.checkpoints,
+            placement=run.config.placement,
+            model_dir=run.sft_model,
+            model=run.config.model,
+            learner=config.learner,
+            steps=config.steps,
+            publish=True,
+            probe=probe_sequences(run),
+            checkpoint_every=config.checkpoint_every,
+            output=run.model,
+        )
+        async with learning:
+            loop = Reinforcement(run, pool, learning, stage)
+            async for event in learning.events():
+                match event:
+                    case Started():
+                        await loop.start(event)
+                    case Stepped():
+                        await loop.stepped(event)
+                    case Finished():
+                        await loop.caught_up(event.version)
+            result = await loop.result()
+            loop.close()
+    copy_tokenizer(run.start_model, run.model)
+    return run.finish(STAGE, result)
+
+
+def probe_sequences(run: Run) -> tuple[Tokens, ...]:
+    """A prompt to check the engines by before there are samples."""
+    codec = Codec.load(run.sft_model)
+    task = run.training_task(STAGE, 0)
+    return (codec.prompt(find_profile(task.profile), task.question, instructed=run.config.agent.instructed),)
+
+
+class Reinforcement:
+    """The loops of the stage and what they share. The window decides; the loops act and wait for a change."""
+
+    def __init__(self, run: Run, pool: Any, learning: Any, stage: Stage) -> None:
+        self._run, self._pool, self._learning, self._stage = run, pool, learning, stage
+        self._config = run.config.rl
+        self._window: Window | None = None
+        self._changed = asyncio.Condition()
+        self._loops: list[asyncio.Task[None]] = []
+        self._rolls: set[asyncio.Task[None]] = set()
+        self._ready: dict[int, Any] = {}
+        self._tasks: dict[int, int] = {}
+        self._reissue: deque[int] = deque()
+        self._next_task = 0
+        self._newest: Any = None
+        self._metrics: Any = None
+        self.book = Book()
+
+    # --- what the learners tell -----------------------------------------------------------------------------------
+
+    async def start(self, event: Any) -> None:
+        """The learners are at a version, for the first time or again: everything made for another one is void."""
+        for task in (*self._loops, *self._rolls):
+            task.cancel()
+        self._rolls.clear()
+        self._ready.clear()
+        self._tasks.clear()
+        self._reissue.clear()
+        self._next_task = event.cursor
+        self._newest = event
+        if self._metrics is not None:
+            self._metrics.close()
+        self._metrics = self._run.metrics(STAGE, event.version + 1)
+        self.book.syncs += await self._pool.sync(event.version, event.weights, event.probes)
+        # Groups get new numbers, and with them new seeds: what was lost is not sampled again.
+        first = (1 + event.epoch) * 1_000_000 if event.epoch > 1 or event.version else 0
+        self._window = Window(self._config.window, version=event.version, batches=self._config.steps, first_group=first)
+        beside = self._learning.beside
+        self._loops = [beside(self._feed()), beside(self._pack(event.epoch)), beside(self._publish())]
+        self.book.begin()
+
+    async def stepped(self, event: Any) -> None:
+        self._newest = event
+        await self._change()
+        groups = self.book.step(event)
+        self._write_trajectories(event.version, groups)
+        line = self.book.line(event, groups)
+        self._metrics.write(STAGE, event.version, **line)
+        self._stage.update(
+            event.version,
+            reward=line["reward"],
+            staleness=line["staleness_mean"],
+            traj_s=line["trajectories_s"],
+            logprob_diff=f"{line['sync_logprob_diff']:.0e}",
+        )
+
+    async def caught_up(self, version: int) -> None:
+        """Waits until the engines run the final version."""
+        window = self._window
+        assert window is not None
+        async with self._changed:
+            await self._changed.wait_for(lambda: window.live >= version)
+
+    # --- the loops ------------------------------------------------------------------------------------------------
+
+    async def _feed(self) -> None:
+        window = self._window
+        assert window is not None
+        while True:
+            async with self._changed:
+                await self._changed.wait_for(lambda: window.room() > 0)
+            while window.room() > 0:
+                ticket = window.admit()
+                self._tasks[ticket.group] = self._reissue.popleft() if self._reissue else self._take_task()
+                roll = self._learning.beside(self._roll(window, ticket))
+                self._rolls.add(roll)
+                roll.add_done_callback(self._rolls.discard)
+
+    def _take_task(self) -> int:
+        self._next_task += 1
+        return self._next_task - 1
+
+    async def _roll(self, window: Window, ticket: Ticket) -> None:
+        index = self._tasks.pop(ticket.group)
+        task = self._run.training_task(STAGE, index)
+        outcome, samples = await self._pool.play(task, ticket, self._config.group, self._config.sampling)
+        match outcome:
+            case Failed(where=where):
+                self.book.dropped[where] += 1
+                self._reissue.append(index)
+                window.fail(ticket.group)
+            case GroupRecord():
+                self.book.played.append(outcome)
+                if informative(outcome.rewards):
+                    self._ready[ticket.group] = samples
+                    window.finish(ticket.group)
+                else:
+                    self.book.dropped["no variance"] += 1
+                    self.book.refills += window.drop(ticket.group)
+        await self._change()
+
+    async def _pack(self, epoch: int) -> None:
+        from actors.buffer import Plan
+
+        window = self._window
+        assert window is not None
+        while True:
+            async with self._changed:
+                version = window.version
+                await self._changed.wait_for(lambda: self._take(window))
+                groups = self._taken
+            await self._change()
+            shares: list[list[Any]] = [[] for _ in range(self._learning.ranks)]
+            for position, group in enumerate(groups):
+                shares[position % self._learning.ranks].append(self._ready.pop(group))
+            plan = Plan(version=version, shares=tuple(map(tuple, shares)), cursor=self._next_task)
+            if not await self._learning.put(plan, epoch):
+                return
+
+    def _take(self, window: Window) -> bool:
+        taken = window.take()
+        self._taken = taken or []
+        self.book.deadline_waits += taken is None and window.waits_for_old()
+        return taken is not None
+
+    async def _publish(self) -> None:
+        window = self._window
+        assert window is not None
+        while True:
+            async with self._changed:
+                await self._changed.wait_for(lambda: self._newest.version > window.live)
+            newest = self._newest
+            self.book.syncs += await self._pool.sync(newest.version, newest.weights, newest.probes)
+            window.publish(newest.version)
+            await self._change()
+
+    async def _change(self) -> None:
+        async with self._changed:
+            self._changed.notify_all()
+
+    # --- what is left behind --------------------------------------------------------------------------------------
+
+    def _write_trajectories(self, version: int, groups: list[GroupRecord]) -> None:
+        from jobs.trajectories import write_episodes
+
+        rows = [(group.task, group.group, episode) for group in groups for episode in group.episodes]
+        write_episodes(self._run.trajectories / f"rl-{version:05}.parquet", rows)
+
+    async def result(self) -> dict[str, Any]:
+        engines = [list(report.spans) for report in await self._pool.busy()]
+        return {**self.book.summary(engines), "engine_restarts": self._pool.restarts}
+
+    def close(self) -> None:
+        if self._metrics is not None:
+            self._metrics.close()
+
+
+class Book:
+    """Counts and spans of the stage."""
+
+    def __init__(self) -> None:
+        self.dropped: Counter[str] = Counter()
+        self.played: list[GroupRecord] = []
+        self.syncs: list[Any] = []
+        self.refills = 0
+        self.deadline_waits = 0
+        self._began = 0.0
+        self._last = 0.0
+        self._spans: Times = []
+        self._trajectories = 0
+        self._samples = 0
+        self._steps = 0
+        self._staleness: list[tuple[float, int]] = []
+        self._oldest = 0
+        self._diff = 0.0
+
+    def begin(self) -> None:
+        self._began = self._began or time.time()
+        self._last = time.time()
+
+    def step(self, event: Any) -> list[GroupRecord]:
+        """The groups that ended since the last step."""
+        groups, self.played = self.played, []
+        report = event.report
+        self._spans.append((event.began, event.ended))
+        self._trajectories += sum(len(group.episodes) for group in groups)
+        self._samples += report.samples
+        self._steps += 1
+        self._staleness.append((report.staleness_mean, report.tokens))
+        self._oldest = max(self._oldest, report.staleness_max)
+        self._diff = max(self._diff, report.logprob_diff)
+        return groups
+
+    def line(self, event: Any, groups: list[GroupRecord]) -> dict[str, Any]:
+        """One record of metrics."""
+        now = time.time()
+        episodes = [episode for group in groups for episode in group.episodes]
+        count = max(len(episodes), 1)
+        elapsed, self._last = now - self._last, now
+        return {
+            **asdict(event.report),
+            "reward": sum(e.reward for e in episodes) / count,
+            "correct": sum(e.correct for e in episodes) / count,
+            "well_formed": sum(e.well_formed for e in episodes) / count,
+            "tool_calls": sum(len(e.tool_calls) for e in episodes) / count,
+            "policy_tokens": sum(e.policy_tokens for e in episodes) / count,
+            "groups": len(groups),
+            "trajectories_s": len(episodes) / max(elapsed, 1e-9),
+            "sync_logprob_diff": self.syncs[-1].logprob_diff if self.syncs else 0.0,
+            "sync_pause_s": self.syncs[-1].pause_s if self.syncs else 0.0,
+            "seconds": event.ended - event.began,
+            "waited": event.waited,
+        }
+
+    def summary(self, engines: list[Times]) -> dict[str, Any]:
+        ended = time.time()
+        whole = [(self._began, ended)]
+        generating = [span for spans in engines for span in spans]
+        learning = total(self._spans)
+        tokens = sum(n for _, n in self._staleness)
+        return {
+            "steps": self._steps,
+            "seconds": round(ended - self._began, 1),
+            "samples": self._samples,
+            "trajectories": self._trajectories,
+            "dropped": dict(self.dropped),
+            "refills": self.refills,
+            "deadline_waits": self.deadline_waits,
+            "syncs": len(self.syncs),
+            "logprob_max_diff": max((sync.logprob_diff for sync in self.syncs), default=0.0),
+            "train_logprob_max_diff": self._diff,
+            "sync_pause_mean_s": sum(s.pause_s for s in self.syncs) / max(len(self.syncs), 1),
+            "overlap": overlap(self._spans, generating) / learning if learning else 0.0,
+            "busy": {
+                "engine": sum(overlap(spans, whole) for spans in engines) / (len(engines) * (ended - self._began)),
+                "learner": learning / (ended - self._began),
+            },
+            "staleness_max": self._oldest,
+            "staleness_mean": sum(mean * n for mean, n in self._staleness) / max(tokens, 1),
+        }

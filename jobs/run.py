@@ -1,0 +1,139 @@
+"""One run: its folder, what of it is done, and what a person sees of it."""
+
+import asyncio
+import json
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from coa.config import dump
+from coa.errors import UserError
+from coa.files import write_atomically
+from coa.metrics import MetricsLog
+from coa.tasks import load_tasks, split
+from coa.types import Task
+from coa.world import World, evaluation_tasks, training_task
+from jobs.console import Console
+from jobs.recipe import Recipe
+
+FREE_TO_CHANGE = ("session.", "placement.", "executor.")
+"""Settings that a resumed run may change: they say where it runs, not what it makes."""
+
+
+class Run:
+    """Paths, finished stages and tasks of the run in `config.run_dir`."""
+
+    def __init__(self, config: Recipe, console: Console) -> None:
+        self.config, self.console = config, console
+        self.folder = Path(config.run_dir).resolve()
+        self.trajectories = self.folder / "trajectories"
+        self.checkpoints = self.folder / "checkpoints"
+        self.start_model = self.checkpoints / "start"
+        """The policy before its first step, tokenizer included."""
+        self.sft_model = self.checkpoints / "sft-model"
+        self.model = self.folder / "model"
+        for folder in (self.trajectories, self.checkpoints):
+            folder.mkdir(parents=True, exist_ok=True)
+        write_atomically(self.folder / "config.yaml", dump(config))
+
+    def result(self, stage: str) -> dict[str, Any] | None:
+        """What a finished stage left; None while it is not finished."""
+        path = self._result_path(stage)
+        return json.loads(path.read_text()) if path.exists() else None
+
+    def finish(self, stage: str, result: Mapping[str, Any]) -> dict[str, Any]:
+        write_atomically(self._result_path(stage), json.dumps(result, indent=1))
+        return dict(result)
+
+    def _result_path(self, stage: str) -> Path:
+        return self.checkpoints / f"{stage}.json"
+
+    def metrics(self, stage: str, step: int) -> MetricsLog:
+        """The run's metrics, open for a stage that goes on from `step`."""
+        return MetricsLog(self.folder / "metrics.jsonl", resume={stage: step})
+
+    @cached_property
+    def world(self) -> World:
+        return World(self.config.world)
+
+    @cached_property
+    def _file(self) -> tuple[tuple[Task, ...], tuple[Task, ...]] | None:
+        path = self.config.tasks.path
+        if path is None:
+            return None
+        tasks = load_tasks(path, profile=self.config.tasks.profile)
+        return split(tasks, self.config.tasks.held_out)
+
+    def training_task(self, purpose: str, index: int) -> Task:
+        """The index-th task of the endless stream of a purpose ("distill" or "rl")."""
+        if self._file is None:
+            return training_task(self.world, seed=self.config.seed, purpose=purpose, index=index)
+        training = self._file[0]
+        return training[index % len(training)]
+
+    def evaluation_tasks(self) -> tuple[Task, ...]:
+        if self._file is None:
+            evaluation = self.config.evaluation
+            return evaluation_tasks(self.world, evaluation.tasks, evaluation.seed)
+        return self._file[1]
+
+
+def check_run(config: Recipe) -> None:
+    """Raises UserError, before anything is written, for a recipe that can't be run or resumed."""
+    from coa.tools.sandbox import require_bubblewrap
+
+    require_bubblewrap()
+    if config.placement.engines < 1 or config.placement.learners < 1:
+        raise UserError("placement: a run needs at least one engine and one learner")
+    if config.tasks.path is not None:
+        training, held_out = split(load_tasks(config.tasks.path, profile=config.tasks.profile), config.tasks.held_out)
+        if not training or not held_out:
+            raise UserError(
+                f"{config.tasks.path}: {len(training)} tasks to train on and {len(held_out)} held out; both are needed"
+            )
+    if (
+        config.model.path is not None
+        and not (Path(config.model.path) / "config.json").exists()
+        and (Path(config.model.path).is_absolute() or config.model.path.startswith("."))
+    ):
+        raise UserError(f"model {config.model.path}: no config.json there")
+    check_same(Path(config.run_dir) / "config.yaml", config)
+
+
+def check_same(path: Path, config: Recipe) -> None:
+    """A folder holds one run: UserError where it was begun with other settings."""
+    if not path.exists():
+        return
+    from omegaconf import OmegaConf
+
+    before, now = (_flat(OmegaConf.create(text)) for text in (path.read_text(), dump(config)))
+    changed = [key for key in now if before.get(key) != now[key] and not key.startswith(FREE_TO_CHANGE)]
+    if changed:
+        key = changed[0]
+        raise UserError(
+            f"{path.parent} holds a run with {key}={before.get(key)}, not {now[key]}: resume it with the same "
+            "settings, or choose another run_dir"
+        )
+
+
+def _flat(tree: Any, prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for name, value in tree.items():
+        if isinstance(value, Mapping):
+            flat |= _flat(value, f"{prefix}{name}.")
+        else:
+            flat[f"{prefix}{name}"] = value if isinstance(value, str | int | float | None) else list(value)
+    return flat
+
+
+def in_session(
+    config: Recipe, console: Console, body: Callable[[Run], Coroutine[Any, Any, None]], *, demands: Sequence[Any]
+) -> None:
+    """Runs `body` in an event loop on a Ray cluster that has room for `demands`."""
+    from cluster.resources import cluster_nodes, require
+    from cluster.session import session
+
+    with session(config.session):
+        require(demands, cluster_nodes())
+        asyncio.run(body(Run(config, console)))

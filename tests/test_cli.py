@@ -1,0 +1,111 @@
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+
+import pytest
+
+from coa.errors import UserError
+from jobs import cli
+
+
+@dataclass(frozen=True)
+class Recipe:
+    run_dir: str = "runs/test"
+    steps: int = 1
+
+
+@pytest.fixture
+def job(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> SimpleNamespace:
+    """A stand-in for jobs.train, jobs.evaluate and the recipe's schema; runs go to a temporary directory."""
+    monkeypatch.chdir(tmp_path)
+    schema = ModuleType("jobs.recipe")
+    schema.__dict__["Recipe"] = Recipe
+    monkeypatch.setitem(sys.modules, "jobs.recipe", schema)
+    seen = SimpleNamespace(config=None, arguments=None, check=None, run=None)
+
+    def run(config: Recipe, console: object, **arguments: object) -> None:
+        seen.config, seen.arguments = config, arguments
+        if seen.run:
+            raise seen.run
+
+    def check(config: Recipe, **arguments: object) -> None:
+        if seen.check:
+            raise seen.check
+
+    for name in ("train", "evaluate"):
+        module = ModuleType(f"jobs.{name}")
+        module.__dict__.update(run=run, check=check)
+        monkeypatch.setitem(sys.modules, f"jobs.{name}", module)
+    (tmp_path / "r.yaml").write_text("steps: 5\n")
+    return seen
+
+
+def test_a_job_gets_the_recipe_with_its_overrides(job: SimpleNamespace) -> None:
+    assert cli.main(["train", "--recipe", "./r.yaml", "run_dir=runs/x"]) == 0
+    assert job.config == Recipe(run_dir="runs/x", steps=5)
+    assert Path("runs/x/logs/driver.log").exists()
+
+
+def test_evaluate_gets_its_arguments(job: SimpleNamespace) -> None:
+    assert cli.main(["evaluate", "--model", "m", "--tasks", "t.jsonl", "--rows", "3", "--out", "o", "steps=2"]) == 0
+    assert job.config.steps == 2
+    assert job.arguments == {"model": Path("m"), "tasks": Path("t.jsonl"), "rows": 3, "out": Path("o")}
+    assert Path("o/logs/driver.log").exists()
+
+
+@pytest.mark.parametrize("overrides", [["stepz=1"], ["steps=x"], ["steps"]])
+def test_a_mistake_is_one_line_and_leaves_nothing(
+    job: SimpleNamespace, capfd: pytest.CaptureFixture[str], overrides: list[str]
+) -> None:
+    assert cli.main(["train", "--recipe", "./r.yaml", *overrides]) == 2
+    error = capfd.readouterr().err
+    assert error.startswith("coa: ")
+    assert error.count("\n") == 1
+    assert not Path("runs").exists()
+
+
+def test_a_mistake_that_a_job_finds_before_it_starts_leaves_nothing(
+    job: SimpleNamespace, capfd: pytest.CaptureFixture[str]
+) -> None:
+    job.check = UserError("no such model")
+    assert cli.main(["train", "--recipe", "./r.yaml"]) == 2
+    assert capfd.readouterr().err == "coa: no such model\n"
+    assert not Path("runs").exists()
+
+
+def test_an_unknown_recipe_names_the_known(job: SimpleNamespace, capfd: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["train", "--recipe", "nope"]) == 2
+    assert capfd.readouterr().err.startswith("coa: no recipe nope: known are ")
+
+
+def test_an_interruption_says_how_to_go_on(job: SimpleNamespace, capfd: pytest.CaptureFixture[str]) -> None:
+    job.run = KeyboardInterrupt()
+    assert cli.main(["train", "--recipe", "./r.yaml"]) == 130
+    assert capfd.readouterr().err == "interrupted; the same command resumes\n"
+
+
+def test_a_defect_is_one_line_and_its_traceback_is_in_the_log(
+    job: SimpleNamespace, capfd: pytest.CaptureFixture[str]
+) -> None:
+    job.run = RuntimeError("lost\nthe engine")
+    assert cli.main(["train", "--recipe", "./r.yaml"]) == 1
+    log = Path("runs/test/logs/driver.log")
+    assert capfd.readouterr().err == f"coa: train failed: RuntimeError: the engine (see {log})\n"
+    assert "Traceback (most recent call last)" in log.read_text()
+
+
+def test_help_answers_within_a_second() -> None:
+    started = time.monotonic()
+    root = Path(__file__).parents[1]
+    done = subprocess.run(
+        [sys.executable, "-c", "import sys; from jobs.cli import main; main(['--help'])"],
+        cwd=root,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "distill" in done.stdout
+    assert time.monotonic() - started < 1

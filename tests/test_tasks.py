@@ -1,0 +1,199 @@
+"""Tasks from files: both layouts, and one clear line for every mistake."""
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+import pyarrow
+import pyarrow.parquet
+import pytest
+
+from coa.errors import UserError
+from coa.tasks import load_tasks, split
+from coa.types import Task
+
+BENCHMARKS = Path(os.environ.get("COA_BENCHMARKS", "../shared/benchmarks"))
+needs_benchmarks = pytest.mark.skipif(
+    not (BENCHMARKS / "nq.jsonl").exists(), reason=f"no benchmark files in {BENCHMARKS} (set COA_BENCHMARKS)"
+)
+
+
+def write_lines(path: Path, *rows: object) -> Path:
+    path.write_text("".join(f"{row if isinstance(row, str) else json.dumps(row)}\n" for row in rows))
+    return path
+
+
+def write_parquet(path: Path, *rows: Mapping[str, object]) -> Path:
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(list(rows)), path)
+    return path
+
+
+def published(question: str, truth: object, source: str = "aime24", index: str = "0", **more: object) -> dict:
+    instructions = "Use 'plan', 'code'.\n<code>\n...\n</code>\n<answer>\n...\n</answer>\nRequirements: no Task here."
+    return {
+        "data_source": source,
+        "prompt": [{"role": "user", "content": f"{instructions}\n\nTask:\n{question}"}],
+        "reward_model": {"style": "rule", "ground_truth": truth},
+        "extra_info": {"index": index},
+        **more,
+    }
+
+
+def test_a_row_of_question_and_answer_is_a_task(tmp_path: Path):
+    path = write_lines(
+        tmp_path / "mine.jsonl",
+        {"question": " What is 3 * 4 - 5 ?", "answer": 7, "profile": "code", "grader": "math", "id": "sum"},
+        "",
+        {"question": "Who was first?", "answer": ["Nora Lind", "N. Lind"], "family": "history"},
+    )
+    assert load_tasks(path, profile="web") == (
+        Task(
+            id="sum",
+            question="What is 3 * 4 - 5 ?",
+            answers=("7",),
+            profile="code",
+            family="mine",
+            grader="math",
+        ),
+        Task(
+            id="mine-2",
+            question="Who was first?",
+            answers=("Nora Lind", "N. Lind"),
+            profile="web",
+            family="history",
+            grader="exact",
+        ),
+    )
+
+
+def test_the_same_rows_load_from_json_lines_an_array_and_parquet(tmp_path: Path):
+    rows = [
+        {"question": "a ?", "answer": ["x", "y"], "profile": None},
+        {"question": "b ?", "answer": ["z"], "profile": "web"},
+    ]
+    lines = load_tasks(write_lines(tmp_path / "t.jsonl", *rows))
+    (tmp_path / "t.json").write_text(json.dumps(rows))
+    assert load_tasks(tmp_path / "t.json") == lines
+    assert load_tasks(write_parquet(tmp_path / "t.parquet", *rows)) == lines
+
+
+def test_the_question_is_separated_from_baked_in_instructions(tmp_path: Path):
+    question = "Let $x$ be 3.\n\nTask: find Question: $x$."
+    path = write_parquet(tmp_path / "t.parquet", published(question, "3"))
+    assert load_tasks(path) == (
+        Task(id="aime24-0", question=question, answers=("3",), profile="code", family="aime24", grader="math"),
+    )
+
+
+def test_a_published_prompt_without_instructions_is_the_question(tmp_path: Path):
+    row = published("", "3") | {"prompt": [{"role": "user", "content": "Which Task: is this?"}]}
+    [task] = load_tasks(write_lines(tmp_path / "t.jsonl", row))
+    assert task.question == "Which Task: is this?"
+
+
+def test_answers_wrapped_with_their_question_are_unwrapped_but_latex_is_not(tmp_path: Path):
+    wrapped = json.dumps({"target": ["Nora", "Lind"], "question": "who"})
+    rows = [
+        published("a", wrapped, source="nq"),
+        published("b", {"target": ["x"]}, source="nq", index="1"),
+        published("c", "{1, 2}", index="2"),
+    ]
+    tasks = load_tasks(write_lines(tmp_path / "t.jsonl", *rows))
+    assert [task.answers for task in tasks] == [("Nora", "Lind"), ("x",), ("{1, 2}",)]
+    assert [task.profile for task in tasks] == ["mhqa", "mhqa", "code"]
+
+
+def test_programs_are_graded_by_their_tests_and_kept_whole(tmp_path: Path):
+    truth = json.dumps({"stdin": ["1\n"], "expected_output": ["2\n"]})
+    [task] = load_tasks(write_lines(tmp_path / "t.jsonl", published("p", truth, source="lcb", ability="coding")))
+    assert (task.profile, task.grader, task.answers) == ("code", "tests", (truth,))
+
+
+def test_a_repeated_index_in_a_published_file_gets_an_id_of_its_own(tmp_path: Path):
+    path = write_lines(tmp_path / "t.jsonl", published("a", "1"), published("b", "2"))
+    assert [task.id for task in load_tasks(path)] == ["aime24-0", "aime24-0-line-2"]
+
+
+GOOD = {"question": "a ?", "answer": "b"}
+MISTAKES = {
+    "bad json": (['{"question": "a ?", '], "line 2: not JSON: "),
+    "no answer": ([{"question": "a ?"}], "line 2: no `answer`: "),
+    "empty answer": ([{"question": "a ?", "answer": []}], "line 2: no `answer`: "),
+    "blank alias": ([{"question": "a ?", "answer": ["x", " "]}], "line 2: no `answer`: "),
+    "answer of a wrong type": ([{"question": "a ?", "answer": {"x": 1}}], "line 2: no `answer`: "),
+    "no question": ([{"answer": "b"}], "line 2: no `question`"),
+    "not an object": (["[1]"], "line 2: not a JSON object"),
+    "unknown profile": ([GOOD | {"profile": "poet"}], "line 2: unknown profile 'poet': known are code, mhqa, web"),
+    "unhashable profile": ([GOOD | {"profile": ["web"]}], "line 2: unknown profile"),
+    "unknown grader": ([GOOD | {"grader": "taste"}], "line 2: unknown grader 'taste': known are "),
+    "id used twice": ([GOOD | {"id": 1}, GOOD | {"id": "1"}], "line 3: id '1' was used before"),
+    "published without truth": ([{"prompt": [], "reward_model": {}}], "line 2: no `prompt` with messages, or no "),
+}
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_a_mistake_is_one_line_that_names_file_and_line(tmp_path: Path, name: str):
+    rows, expected = MISTAKES[name]
+    path = write_lines(tmp_path / "t.jsonl", GOOD, *rows)
+    with pytest.raises(UserError) as caught:
+        load_tasks(path)
+    assert str(caught.value).startswith(f"{path}, {expected}")
+    assert "\n" not in str(caught.value)
+
+
+def test_a_parquet_row_without_answer_is_named_by_its_row(tmp_path: Path):
+    path = write_parquet(tmp_path / "t.parquet", GOOD, {"question": "b ?", "answer": None})
+    with pytest.raises(UserError, match=r"t\.parquet, row 2: no `answer`"):
+        load_tasks(path)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "expected"),
+    [
+        ("gone.jsonl", None, "cannot be read: No such file or directory"),
+        ("gone.parquet", None, "cannot be read: "),
+        ("text.parquet", b"question,answer\n", "not a Parquet file: "),
+        ("latin.jsonl", b'{"question": "\xff"}', "not UTF-8 text (byte 14)"),
+        ("empty.jsonl", b"\n", "no tasks in it"),
+        ("object.json", b"{}", "not a JSON array of tasks"),
+        ("tasks.csv", b"", "tasks come in files that end in .jsonl, .json, .parquet"),
+    ],
+)
+def test_an_unreadable_file_is_one_line_that_names_it(tmp_path: Path, name: str, content: bytes | None, expected: str):
+    path = tmp_path / name
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(UserError) as caught:
+        load_tasks(path)
+    assert str(caught.value).startswith(f"{path}: {expected}")
+    assert "\n" not in str(caught.value)
+
+
+def test_the_side_of_a_task_depends_on_its_id_alone():
+    tasks = [Task(id=f"t-{i}", question="q", answers=("a",), profile="web", family="f") for i in range(1000)]
+    training, held_out = split(tasks, 0.2)
+    assert len(held_out) == 184
+    assert {*training} | {*held_out} == {*tasks}
+    assert not {*training} & {*held_out}
+    assert split(tasks[500:], 0.2)[1] == tuple(task for task in held_out if int(task.id[2:]) >= 500)
+    assert split(tasks, 0.0) == (tuple(tasks), ())
+
+
+@needs_benchmarks
+@pytest.mark.parametrize(
+    ("name", "count", "profile", "grader"),
+    [
+        ("aime24.parquet", 30, "code", "math"),
+        ("aime25.parquet", 30, "code", "math"),
+        ("math500.parquet", 500, "code", "math"),
+        ("livecodebench_v5.parquet", 167, "code", "tests"),
+        ("nq.jsonl", 3610, "mhqa", "exact"),
+    ],
+)
+def test_published_benchmarks_load_without_their_instructions(name: str, count: int, profile: str, grader: str):
+    tasks = load_tasks(BENCHMARKS / name)
+    assert len({task.id for task in tasks}) == len(tasks) == count
+    assert {(task.profile, task.grader) for task in tasks} == {(profile, grader)}
+    assert not [task.id for task in tasks if "<answer>" in task.question or not task.question.strip()]
+    assert len({task.question[:200] for task in tasks}) > 0.95 * count
