@@ -47,6 +47,8 @@ class EngineConfig:
     dtype: str = "float32"
     max_concurrent: int = 128
     """Requests in a batch of the engine."""
+    block_size: int | None = None
+    """Tokens of a block of the KV cache; only whole blocks are shared. None takes vLLM's choice, 128 on CPU."""
     kv_cache_gib: float = 1.0
     """On CPU; on a GPU `gpu_memory_utilization` decides."""
     gpu_memory_utilization: float = 0.85
@@ -331,12 +333,12 @@ def start_llm(model_dir: str, config: EngineConfig, agent: AgentConfig) -> Any:
         model=model_dir,
         dtype=config.dtype,  # pyright: ignore[reportArgumentType]
         max_model_len=length,
-        distributed_executor_backend="uni" if config.tensor_parallel == 1 else None,
         max_num_seqs=config.max_concurrent,
         max_num_batched_tokens=max(8192, length),
         enable_chunked_prefill=False,
         enable_prefix_caching=True,
         enforce_eager=config.enforce_eager,
+        block_size=config.block_size,  # pyright: ignore[reportArgumentType]
         tensor_parallel_size=config.tensor_parallel,
         gpu_memory_utilization=config.gpu_memory_utilization,
         scheduling_policy="priority",

@@ -4,6 +4,7 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -34,6 +35,8 @@ class OptimizerConfig:
 
 @dataclass(frozen=True)
 class LearnerConfig:
+    ranks: int = 1
+    """Data-parallel ranks of the learner group."""
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     loss: LossConfig = field(default_factory=LossConfig)
     packing: PackingConfig = field(default_factory=PackingConfig)
@@ -95,9 +98,11 @@ class Learner:
             lr=config.optimizer.lr,
             betas=(config.optimizer.beta1, config.optimizer.beta2),
         )
-        self.engine, self._optimizer, _, _ = deepspeed.initialize(
+        self.engine: Any
+        self.engine, _, _, _ = deepspeed.initialize(
             model=self.policy, optimizer=optimizer, config=deepspeed_config(config)
         )
+        self._optimizer = optimizer
         self.device: torch.device = self.engine.device
 
     def step(self, samples: Sequence[Sample], version: int) -> StepReport:

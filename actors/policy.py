@@ -2,12 +2,16 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
+from tokenizers import Tokenizer
 from torch import Tensor, nn
 
 from coa.errors import UserError
+from coa.grammar import ANSWER, TAGS
 from coa.packing import MicroBatch
+from coa.tokenizer import END, PAD
 
 
 @dataclass(frozen=True)
@@ -31,15 +35,17 @@ class ModelConfig:
     attention: str = "sdpa"
 
 
-def new_model(config: ModelConfig, *, vocabulary: int, pad: int, ends: list[int], seed: int) -> nn.Module:
-    """A Qwen3 with random weights. Embeddings are untied: vLLM's CPU backend keeps a stale output projection when a
+def new_model(config: ModelConfig, tokenizer: Tokenizer, *, seed: int) -> Any:
+    """A Qwen3 with random weights, for a tokenizer made by `coa.tokenizer`. Embeddings are untied: vLLM's CPU backend keeps a stale output projection when a
     tied one is updated."""
     from transformers import GenerationConfig, Qwen3Config, Qwen3ForCausalLM
 
+    pad = tokenizer.token_to_id(PAD)
+    ends = [tokenizer.token_to_id(END), tokenizer.token_to_id(TAGS[ANSWER].close)]
     torch.manual_seed(seed)
     model = Qwen3ForCausalLM(
         Qwen3Config(
-            vocab_size=vocabulary,
+            vocab_size=tokenizer.get_vocab_size(),
             hidden_size=config.hidden_size,
             intermediate_size=config.intermediate_size,
             num_hidden_layers=config.layers,
@@ -60,7 +66,7 @@ def new_model(config: ModelConfig, *, vocabulary: int, pad: int, ends: list[int]
     return model
 
 
-def load_model(path: Path | str, config: ModelConfig) -> nn.Module:
+def load_model(path: Path | str, config: ModelConfig) -> Any:
     """A pretrained causal language model; UserError where there is none or where its embeddings are tied."""
     from transformers import AutoModelForCausalLM
 
@@ -77,6 +83,8 @@ def load_model(path: Path | str, config: ModelConfig) -> nn.Module:
 
 class PackedPolicy(nn.Module):
     """Log-probs of the trained tokens of a micro-batch. Samples of one row don't see each other."""
+
+    model: Any
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()

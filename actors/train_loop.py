@@ -57,7 +57,7 @@ def learn(settings: dict[str, Any]) -> None:
     announce(job, learner, version, cursor)
     while version < job.steps:
         asked = time.time()
-        leased = [ray.get(job.buffer.lease.remote()) if rank == 0 else None]
+        leased: list[Any] = [ray.get(job.buffer.lease.remote()) if rank == 0 else None]
         dist.broadcast_object_list(leased)
         if leased[0] != version:
             raise RuntimeError(f"learners are at version {version}, the plan is for {leased[0]}")
@@ -68,7 +68,7 @@ def learn(settings: dict[str, Any]) -> None:
         version += 1
         weights, probes = snapshot(job, learner, samples) if job.publish else ([], ())
         if rank == 0:
-            cursor = ray.get(job.buffer.cursor.remote())
+            cursor = int(ray.get(job.buffer.cursor.remote()))
             event = Stepped(
                 version=version,
                 report=report,

@@ -23,7 +23,7 @@ _SHARED_MEMORY = Path("/dev/shm")
 def in_shared_memory(weights: Weights) -> Iterator[Path]:
     """A file of the weights for as long as the context lasts."""
     with tempfile.NamedTemporaryFile(dir=_SHARED_MEMORY, prefix="coa-weights-") as file:
-        file.write(memoryview(weights))
+        weights.tofile(file)
         file.flush()
         yield Path(file.name)
 

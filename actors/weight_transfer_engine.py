@@ -40,7 +40,8 @@ class HostWeightTransferEngine(WeightTransferEngine[HostInit, HostUpdate]):
         from safetensors import safe_open
 
         with safe_open(update_info.path, framework="pt") as file:
-            self.model.load_weights((name, file.get_tensor(name)) for name in file.keys())  # noqa: SIM118
+            model: Any = self.model
+            model.load_weights((name, file.get_tensor(name)) for name in file.keys())  # noqa: SIM118
 
     def finish_weight_update(self) -> None:
         finalize_layerwise_reload(self.model, self.model_config)

@@ -15,9 +15,8 @@ class PlacementConfig:
     engines: int = 1
     engine_cpus: float = 1.0
     engine_gpus: float = 0.0
-    learners: int = 1
-    """Ranks."""
     learner_cpus: float = 0.5
+    """Of one rank."""
     learner_gpus: float = 0.0
     tool_executors: int = 1
     tool_cpus: float = 0.25
@@ -31,9 +30,9 @@ class Demand:
     resources: Resources
 
 
-def learner_demands(config: PlacementConfig) -> list[Demand]:
+def learner_demands(config: PlacementConfig, ranks: int) -> list[Demand]:
     learner = {"CPU": config.learner_cpus, "GPU": config.learner_gpus}
-    return [Demand("learner rank", learner) for _ in range(config.learners)]
+    return [Demand("learner rank", learner) for _ in range(ranks)]
 
 
 def engine_demands(config: PlacementConfig) -> list[Demand]:

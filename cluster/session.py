@@ -62,7 +62,7 @@ def _worker_environment() -> dict[str, str]:
     return {
         # The folder of the packages first: workers import what the driver runs.
         "PYTHONPATH": os.pathsep.join(path),
-        # A thread that waits for another sleeps: spinning, two learner threads beside a busy process take 30 times
-        # as long.
+        # A thread that waits for another sleeps. Where it spins, two threads beside a busy process take 30 times as
+        # long as alone.
         "OMP_WAIT_POLICY": "PASSIVE",
     }

@@ -34,13 +34,10 @@ class Codec:
 
     def __init__(self, tokenizer: Tokenizer, *, opening: str, closing: str) -> None:
         self._tokenizer = tokenizer
-        tokenizer.encode_special_tokens = False
-        self._opening = self._raw(opening)
-        self._closing = self._raw(closing)
-        self._open = {name: self._raw(tag.open) for name, tag in TAGS.items()}
-        self._close = {name: self._raw(tag.close) for name, tag in TAGS.items()}
-        # From here on whatever is encoded is somebody's text: special tokens in it are plain characters.
-        tokenizer.encode_special_tokens = True
+        self._opening = self._ours(opening)
+        self._closing = self._ours(closing)
+        self._open = {name: self._ours(tag.open) for name, tag in TAGS.items()}
+        self._close = {name: self._ours(tag.close) for name, tag in TAGS.items()}
 
     @classmethod
     def load(cls, model: Path) -> "Codec":
@@ -62,14 +59,22 @@ class Codec:
     def _raw(self, text: str) -> list[int]:
         return self._tokenizer.encode(text, add_special_tokens=False).ids
 
+    def _ours(self, text: str) -> list[int]:
+        """Tokens of our own text: tags and chat marks in it are meant."""
+        self._tokenizer.encode_special_tokens = False
+        ids = self._raw(text)
+        # Whatever else is encoded is somebody's text: special tokens in it are plain characters.
+        self._tokenizer.encode_special_tokens = True
+        return ids
+
     def text(self, text: str) -> list[int]:
         """Tokens of untrusted text, which is escaped first."""
-        return self._raw(escape(text))
+        # JSON from the web may hold half a surrogate pair, which no tokenizer takes.
+        return self._raw(escape(text.encode(errors="replace").decode()))
 
     def prompt(self, profile: Profile, question: str, *, instructed: bool) -> Tokens:
-        return np.array(
-            [*self._opening, *self.text(profile.prompt(question, instructed=instructed)), *self._closing], np.int32
-        )
+        preface = self._ours(profile.preface()) if instructed else []
+        return np.array([*self._opening, *preface, *self.text(question), *self._closing], np.int32)
 
     def span(self, span: Span) -> list[int]:
         return [*self._open[span.tag], *self.text(" " + span.text), *self._close[span.tag]]
@@ -133,7 +138,7 @@ class Codec:
             turns=len(tools) + 1,
             tool_calls=tools,
             status=Status.ANSWERED,
-            answer=chain[-1].text,
+            answer=chain[-1].text.strip(),
             text=render(chain),
             transitions_hold=profile.transitions_hold(chain),
         )

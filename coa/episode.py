@@ -131,7 +131,8 @@ async def run_episode(
         tools.append(last.tag)
         text = await use_tool(ToolCall(last.tag, last.text.strip()))
         observed = codec.observation(text, limit=limits.max_observation_tokens)
-        tape.environment(observed)
+        # Where there is room for a part of it only, no turn follows.
+        tape.environment(observed[: limits.max_tokens - tape.length])
         chain.extend(parse(codec.decode(observed)).chain)
     return Trajectory(
         task_id=task.id,

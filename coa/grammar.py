@@ -75,8 +75,9 @@ TAGS: Mapping[str, Tag] = {
     )
 }
 
-_TAG_LIKE = re.compile(r"<(\\*)(/?(?:%s)>)" % "|".join(TAGS))
-_ESCAPED = re.compile(r"<\\(\\*/?(?:%s)>)" % "|".join(TAGS))
+_NAMES = "|".join(TAGS)
+_TAG_LIKE = re.compile(rf"<(\\*)(/?(?:{_NAMES})>)")
+_ESCAPED = re.compile(rf"<\\(\\*/?(?:{_NAMES})>)")
 
 
 def escape(text: str) -> str:
@@ -116,7 +117,7 @@ class Parsed:
     """Offset of the fault, or the length of the text."""
 
 
-_TAG = re.compile(r"<(/?)(%s)>" % "|".join(TAGS))
+_TAG = re.compile(rf"<(/?)({_NAMES})>")
 
 
 def parse(text: str) -> Parsed:
@@ -204,6 +205,6 @@ class Profile:
             f"outside of tags:\n{functions}\n{self.guidance}"
         )
 
-    def prompt(self, question: str, *, instructed: bool) -> str:
-        """The user's turn: the question alone, or after the profile's instructions."""
-        return f"{self.instructions()}\n\nQuestion: {question}" if instructed else question
+    def preface(self) -> str:
+        """What the user's turn says before the question where the policy is instructed."""
+        return f"{self.instructions()}\n\nQuestion: "

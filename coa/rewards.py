@@ -8,12 +8,22 @@ from dataclasses import dataclass
 from coa.types import Scored, Status, Task, Trajectory
 
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
-_PUNCTUATION = str.maketrans("", "", string.punctuation)
+# Not a number's sign and decimal point: -5 is not 5.
+_PUNCTUATION = re.compile(rf"(?!(?<!\w)-\d|(?<=\d)\.\d)[{re.escape(string.punctuation)}]")
+
+
+def _words(text: str) -> str:
+    return " ".join(text.split())
 
 
 def normalise(text: str) -> str:
-    """Lower case, without punctuation, articles and extra blanks: the usual form for open question answering."""
-    return " ".join(_ARTICLES.sub(" ", text.lower().translate(_PUNCTUATION)).split())
+    """Lower case, without punctuation, articles and extra blanks: the usual form for open question answering.
+
+    Where nothing else would be left (the answer A), articles and punctuation stay.
+    """
+    whole = text.lower()
+    bare = _PUNCTUATION.sub("", whole)
+    return _words(_ARTICLES.sub(" ", bare)) or _words(bare) or _words(whole)
 
 
 def exact_match(answer: str, accepted: tuple[str, ...]) -> bool:
@@ -27,8 +37,9 @@ def maths(answer: str, accepted: tuple[str, ...]) -> bool:
     """Math-Verify's equivalence of two LaTeX or plain expressions."""
     from math_verify import parse, verify  # slow to import
 
-    given = parse(answer, parsing_timeout=None)
-    return any(verify(parse(f"${gold}$", parsing_timeout=None), given, timeout_seconds=None) for gold in accepted)
+    # Its own time limits are signals, which only a main thread can take: 0 turns them off.
+    given = parse(answer, parsing_timeout=0)
+    return any(verify(parse(f"${gold}$", parsing_timeout=0), given, timeout_seconds=0) for gold in accepted)
 
 
 GRADERS: dict[str, Callable[[str, tuple[str, ...]], bool]] = {"exact": exact_match, "math": maths}

@@ -11,4 +11,4 @@ def derive(*parts: object) -> int:
 
 def fraction(*parts: object) -> float:
     """A number in [0, 1) from the parts, for draws like "this person is held out"."""
-    return derive(*parts) / 2**63
+    return (derive(*parts) >> 10) / 2**53  # as many bits as a float has: more would round up to 1

@@ -10,6 +10,7 @@ Exit status: 0 done, 1 a defect or a failure of the system, 2 a person's mistake
 
 import argparse
 import importlib
+import shutil
 import sys
 import traceback
 from collections.abc import Mapping, Sequence
@@ -51,12 +52,15 @@ def _run(name: str, recipe: str | None, overrides: Sequence[str], arguments: Map
     config = load(Recipe, find_recipe(recipe) if recipe else None, overrides)
     job = importlib.import_module(f"jobs.{name}")
     job.check(config, **arguments)
-    log = Path(arguments.get("out") or config.run_dir) / "logs" / "driver.log"
+    folder = Path(arguments.get("out") or config.run_dir)
+    log, fresh = folder / "logs" / "driver.log", not folder.exists()
     try:
         with open_console(log) as console:
             job.run(config, console, **arguments)
         return 0
     except UserError:
+        if fresh and [path.name for path in folder.iterdir()] == ["logs"]:
+            shutil.rmtree(folder)  # the mistake was found before the job wrote anything
         raise
     except Exception as error:
         with log.open("a", encoding="utf-8") as file:

@@ -93,7 +93,10 @@ def agent_of(model: Path, config: Recipe) -> AgentConfig:
     """How the model was asked in training, where its folder says so; else as the recipe says."""
     path = model / AGENT_FILE
     agent = from_plain(AgentConfig, json.loads(path.read_text()), str(path)) if path.exists() else config.agent
-    positions = json.loads((model / "config.json").read_text()).get("max_position_embeddings")
+    try:
+        positions = json.loads((model / "config.json").read_text()).get("max_position_embeddings")
+    except (json.JSONDecodeError, UnicodeDecodeError, AttributeError) as error:
+        raise UserError(f"{model}: its config.json can't be read: {error}") from error
     if positions is not None and agent.limits.max_tokens > positions:
         raise UserError(
             f"agent.limits.max_tokens={agent.limits.max_tokens} is more than the {positions} positions of {model}"

@@ -36,7 +36,7 @@ class Learning:
         output: Path,
     ) -> None:
         self._name, self._checkpoints, self._placement = name, checkpoints, placement
-        self.ranks = placement.learners
+        self.ranks = learner.ranks
         self._buffer: Any = ray.remote(TrajectoryBuffer).options(num_cpus=0, max_concurrency=1000).remote()
         self._job = LearnJob(
             model_dir=str(model_dir),

@@ -48,7 +48,7 @@ def run(config: Recipe, console: Console) -> None:
         async with tool_executors(run) as executors, engine_pool(run, run.sft_model, executors) as pool:
             await rl(run, pool)
 
-    demands = [*engine_demands(config.placement), *learner_demands(config.placement)]
+    demands = [*engine_demands(config.placement), *learner_demands(config.placement, config.rl.learner.ranks)]
     in_session(config, console, body, demands=demands)
 
 

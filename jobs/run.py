@@ -84,8 +84,15 @@ def check_run(config: Recipe) -> None:
     from coa.tools.sandbox import require_bubblewrap
 
     require_bubblewrap()
-    if config.placement.engines < 1 or config.placement.learners < 1:
-        raise UserError("placement: a run needs at least one engine and one learner")
+    counts = {
+        "placement.engines": config.placement.engines,
+        "placement.tool_executors": config.placement.tool_executors,
+        "sft.learner.ranks": config.sft.learner.ranks,
+        "rl.learner.ranks": config.rl.learner.ranks,
+    }
+    for key, count in counts.items():
+        if count < 1:
+            raise UserError(f"{key}={count}: a run needs at least one")
     if config.tasks.path is not None:
         training, held_out = split(load_tasks(config.tasks.path, profile=config.tasks.profile), config.tasks.held_out)
         if not training or not held_out:

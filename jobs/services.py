@@ -25,7 +25,7 @@ async def tool_executors(run: Run) -> AsyncIterator[list[Any]]:
     config = run.config
     site: Any = ray.remote(Site).options(num_cpus=0).remote(run.world.site_pages, run.world.site_hits)
     address = await site.start.remote()
-    executor = ray.remote(ToolExecutor).options(
+    executor: Any = ray.remote(ToolExecutor).options(
         num_cpus=config.placement.tool_cpus, max_concurrency=10_000, max_restarts=-1, max_task_retries=3
     )
     executors = [

@@ -34,7 +34,7 @@ def check(config: Recipe) -> None:
 def run(config: Recipe, console: Console) -> None:
     from cluster.resources import learner_demands
 
-    in_session(config, console, _body, demands=learner_demands(config.placement))
+    in_session(config, console, _body, demands=learner_demands(config.placement, config.sft.learner.ranks))
 
 
 async def _body(run: Run) -> None:
@@ -172,20 +172,13 @@ def prepare_start(run: Run) -> None:
 
 def _new_start(run: Run, folder: Path) -> None:
     from actors.policy import new_model
-    from coa.tokenizer import END, PAD, save_tokenizer, train_tokenizer
+    from coa.tokenizer import save_tokenizer, train_tokenizer
 
     config = run.config.model
     texts = (f"{task.question} {text}" for task, text, _ in read_demonstrations(run.trajectories))
     tokenizer = train_tokenizer(texts, run.world.lexicon(), vocabulary=config.vocabulary_limit)
     save_tokenizer(tokenizer, folder)
-    ends = [tokenizer.token_to_id(END), tokenizer.token_to_id("</answer>")]
-    model = new_model(
-        config,
-        vocabulary=tokenizer.get_vocab_size(),
-        pad=tokenizer.token_to_id(PAD),
-        ends=ends,
-        seed=run.config.seed,
-    )
+    model = new_model(config, tokenizer, seed=run.config.seed)
     model.save_pretrained(folder)
 
 

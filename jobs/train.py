@@ -35,7 +35,8 @@ def check(config: Recipe) -> None:
 def run(config: Recipe, console: Console) -> None:
     from cluster.resources import engine_demands, learner_demands
 
-    demands = [*engine_demands(config.placement), *learner_demands(config.placement)]
+    reinforcing = learner_demands(config.placement, config.rl.learner.ranks)
+    demands = [*engine_demands(config.placement), *reinforcing]
     in_session(config, console, train, demands=demands)
 
 

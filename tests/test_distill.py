@@ -167,6 +167,12 @@ def test_a_broken_number_of_copies_holds_on_average():
     assert 450 < report.upsampled < 550
 
 
+def test_a_first_score_of_three_is_no_doubt():
+    probable = "<double_check> 3 probable</double_check>"
+    kept, _ = filter_runs([run("web", PLAN, *used("web_search", "a"), REFLECTION, SUGGESTED, probable, ANSWER)], PAPER)
+    assert [run.copies for run in kept] == [1]
+
+
 def test_a_doubt_that_came_second_is_no_correction():
     searched = used("web_search", "a"), used("web_search", "b")
     late = (SUGGESTED, CONFIRMED, *searched[1], SUGGESTED, DOUBTED)

@@ -50,7 +50,7 @@ class ExpertConfig:
     The shares fall from kind to kind, so that some kinds are mostly careful after filtering and others mostly lazy.
     """
 
-    lazy_calc: tuple[float, ...] = (0.90, 0.86, 0.72, 0.60)
+    lazy_calc: tuple[float, ...] = (0.88, 0.82, 0.60, 0.48)
     lazy_mhqa: tuple[float, ...] = (0.90, 0.86, 0.72, 0.60)
     lazy_web: tuple[float, ...] = (0.92, 0.88, 0.76, 0.64)
     recall_calc: float = 0.46

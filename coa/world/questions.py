@@ -43,7 +43,7 @@ class Sum:
 
     @property
     def program(self) -> str:
-        return f"print({self.a}*{self.b}-{self.c})"
+        return f"print( {self.a} * {self.b} - {self.c} )"
 
     @property
     def question(self) -> str:

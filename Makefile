@@ -1,0 +1,18 @@
+# `make demo` and `make test` set up whatever is missing first; nothing else is needed on a bare Linux machine.
+.PHONY: demo test check setup
+
+run_dir ?= runs/demo
+
+demo: setup
+	.venv/bin/coa train --recipe tiny run_dir=$(run_dir)
+
+test: setup
+	.venv/bin/python -m pytest -m "not slow and not gpu"
+
+check: setup
+	.venv/bin/ruff check .
+	.venv/bin/ruff format --check .
+	.venv/bin/pyright
+
+setup:
+	@bash scripts/setup.sh

@@ -1,0 +1,150 @@
+"""The asynchronous loop against a plain synchronous one, and its staleness bound, on real engines and learners."""
+
+import asyncio
+import io
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from cluster.pool import EnginePool
+from coa.config import load
+from coa.credit import informative
+from coa.metrics import read_metrics
+from coa.rollout import GroupRecord
+from coa.staleness import Ticket, WindowConfig
+from coa.types import Sample
+from jobs.cli import find_recipe
+from jobs.console import Console
+from jobs.engines import engine_pool
+from jobs.recipe import Recipe
+from jobs.rl import rl
+from jobs.run import Run
+from jobs.services import tool_executors
+
+from tests.tiny import AGENT, make_model
+
+STEPS = 6
+GROUPS = 4
+
+
+def make_run(folder: Path, *, max_staleness: int) -> Run:
+    """Rewards differ by length alone: an untrained model's groups say something too."""
+    config = load(Recipe, find_recipe("tiny"), [f"run_dir={folder}", f"rl.steps={STEPS}", "rl.group=3"])
+    rl = replace(
+        config.rl,
+        window=WindowConfig(max_staleness=max_staleness, groups_per_batch=GROUPS, max_refills=1),
+        reward=replace(config.rl.reward, overlong_buffer=1.0),
+        checkpoint_every=100,
+    )
+    run = Run(replace(config, agent=AGENT, rl=rl), Console(io.StringIO(), io.StringIO()))
+    for model in (run.start_model, run.sft_model):
+        make_model(model)
+    return run
+
+
+class Recording:
+    """A pool that keeps what each group was to learn from."""
+
+    def __init__(self, pool: EnginePool) -> None:
+        self.pool = pool
+        self.samples: dict[int, tuple[Sample, ...]] = {}
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.pool, name)
+
+    async def play(self, task: Any, ticket: Ticket, *rest: Any) -> Any:
+        record, samples = await self.pool.play(task, ticket, *rest)
+        self.samples[ticket.group] = await samples
+        return record, samples
+
+
+@pytest.fixture(scope="module")
+def loop() -> Iterator[asyncio.AbstractEventLoop]:
+    loop = asyncio.new_event_loop()
+    yield loop
+    loop.close()
+
+
+@pytest.fixture(scope="module")
+def stage(ray_session: None, loop: asyncio.AbstractEventLoop, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """An engine pool, and executors, that the tests of this file share."""
+    run = make_run(tmp_path_factory.mktemp("stage"), max_staleness=0)
+    executors = tool_executors(run)
+    pool = engine_pool(run, run.sft_model, loop.run_until_complete(executors.__aenter__()))
+    yield loop.run_until_complete(pool.__aenter__())
+    loop.run_until_complete(pool.__aexit__(None, None, None))
+    loop.run_until_complete(executors.__aexit__(None, None, None))
+
+
+async def synchronous(run: Run, pool: Recording, learner: Any) -> list[float]:
+    """The plain loop: play a batch to its end, learn from it, load the weights, and again. Returns the losses."""
+    import ray
+
+    config, losses, group = run.config.rl, [], 0
+    await pool.sync(0, ray.put(learner.weights()), ())
+    for version in range(config.steps):
+        batch: list[Sample] = []
+        missing, refills = config.window.groups_per_batch, 0
+        while missing:
+            task = run.training_task("rl", group)
+            record, _ = await pool.play(task, Ticket(group, version), config.group, config.sampling)
+            assert isinstance(record, GroupRecord)
+            missing -= 1
+            if informative(record.rewards):
+                batch.extend(pool.samples[group])
+            elif refills < config.window.max_refills * config.window.groups_per_batch:
+                missing, refills = missing + 1, refills + 1
+            group += 1
+        losses.append(learner.step(batch, version).loss)
+        await pool.sync(version + 1, ray.put(learner.weights()), ())
+    return losses
+
+
+@pytest.fixture
+def learner(tmp_path: Path) -> Iterator[Any]:
+    import torch.distributed as dist
+    from actors.learner import Learner
+
+    run = make_run(tmp_path / "reference", max_staleness=0)
+    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+    yield Learner(run.sft_model, run.config.model, run.config.rl.learner, steps=STEPS)
+    dist.destroy_process_group()
+
+
+def losses_of(run: Run) -> list[float]:
+    return [record["loss"] for record in read_metrics(run.folder / "metrics.jsonl")]
+
+
+def test_without_staleness_the_loop_is_the_synchronous_one(
+    stage: EnginePool, loop: asyncio.AbstractEventLoop, learner: Any, tmp_path: Path
+) -> None:
+    run = make_run(tmp_path / "run", max_staleness=0)
+    plain = Recording(stage)
+    expected = loop.run_until_complete(synchronous(run, plain, learner))
+    ours = Recording(stage)
+    result = loop.run_until_complete(rl(run, ours))
+    assert ours.samples.keys() == plain.samples.keys()
+    for group, samples in plain.samples.items():
+        for mine, theirs in zip(ours.samples[group], samples, strict=True):
+            assert np.array_equal(mine.token_ids, theirs.token_ids)
+    assert np.abs(np.array(losses_of(run)) - expected).max() < 1e-5
+    assert len(expected) == STEPS
+    assert result["staleness_max"] == 0
+
+
+def test_with_staleness_the_bound_holds_and_work_overlaps(
+    stage: EnginePool, loop: asyncio.AbstractEventLoop, tmp_path: Path
+) -> None:
+    run = make_run(tmp_path / "run", max_staleness=2)
+    result = loop.run_until_complete(rl(run, stage))
+    assert result["steps"] == STEPS
+    assert 0 < result["staleness_max"] <= 2
+    assert result["staleness_mean"] > 0
+    assert result["logprob_max_diff"] < 1e-4
+    assert result["syncs"] >= STEPS / 2
+    assert json.loads((run.checkpoints / "rl.json").read_text()) == result
+    assert (run.model / "model.safetensors").exists()

@@ -1,0 +1,112 @@
+"""A person's mistakes, on the real command line: one clear line, exit status 2, nothing written."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from jobs.cli import main
+
+ROW = {"question": "What is 2 + 3 ?", "answer": "5"}
+
+
+def tasks_file(folder: Path, *rows: dict[str, str]) -> Path:
+    path = folder / "tasks.jsonl"
+    path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    return path
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def mistake(capfd: pytest.CaptureFixture[str], *words: str) -> str:
+    """The one line that the command prints, without its `coa: `."""
+    assert main(words) == 2
+    told = capfd.readouterr()
+    assert told.out == ""
+    assert told.err.startswith("coa: ")
+    assert told.err.endswith("\n")
+    assert told.err.count("\n") == 1
+    return told.err.removeprefix("coa: ").removesuffix("\n")
+
+
+def test_an_unknown_key_names_the_nearest(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    told = mistake(capfd, "train", "--recipe", "tiny", "rl.windw.max_staleness=1")
+    assert "unknown key rl.windw" in told
+    assert "nearest known key is rl.window" in told
+    assert list(here.iterdir()) == []
+
+
+def test_a_missing_recipe(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert mistake(capfd, "train", "--recipe", "./gone.yaml") == "recipe gone.yaml: No such file or directory"
+
+
+def test_an_unreadable_recipe(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    (here / "bad.yaml").write_text("rl: [1, 2\n")
+    assert "bad.yaml: line" in mistake(capfd, "train", "--recipe", "./bad.yaml")
+    (here / "bytes.yaml").write_bytes(b"\xff\xfe\x00")
+    assert "bytes.yaml" in mistake(capfd, "train", "--recipe", "./bytes.yaml")
+
+
+def test_a_missing_model(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    tasks = tasks_file(here, ROW)
+    told = mistake(capfd, "evaluate", "--model", "gone", "--tasks", str(tasks))
+    assert told == "gone: no model there (no config.json)"
+    told = mistake(capfd, "train", "--recipe", "tiny", "run_dir=run", "model.path=./gone")
+    assert told == "model ./gone: no config.json there"
+    assert [path.name for path in here.iterdir()] == ["tasks.jsonl"]
+
+
+def test_an_unreadable_model(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    (here / "model").mkdir()
+    (here / "model" / "config.json").write_text("{not json")
+    told = mistake(capfd, "evaluate", "--model", "model", "--tasks", str(tasks_file(here, ROW)))
+    assert told.startswith("model: its config.json can't be read")
+
+
+def test_a_missing_or_unreadable_tasks_file(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    told = mistake(capfd, "train", "--recipe", "tiny", "run_dir=run", "tasks.path=gone.jsonl")
+    assert told.startswith("gone.jsonl: cannot be read")
+    (here / "bad.parquet").write_text("not parquet")
+    told = mistake(capfd, "train", "--recipe", "tiny", "run_dir=run", "tasks.path=bad.parquet")
+    assert told.startswith("bad.parquet: not a Parquet file")
+    assert [path.name for path in here.iterdir()] == ["bad.parquet"]
+
+
+def test_a_row_without_an_answer_names_file_and_line(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    tasks = tasks_file(here, ROW, {"question": "What is 4 + 4 ?"})
+    told = mistake(capfd, "train", "--recipe", "tiny", "run_dir=run", f"tasks.path={tasks}")
+    assert told.startswith(f"{tasks}, line 2: no `answer`")
+
+
+def test_a_stage_before_its_time(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert "`coa distill` comes first" in mistake(capfd, "sft", "--recipe", "tiny", "run_dir=run")
+    assert "`coa sft` comes first" in mistake(capfd, "rl", "--recipe", "tiny", "run_dir=run")
+
+
+def test_a_folder_that_holds_another_run(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    from coa.config import dump, load
+    from jobs.cli import find_recipe
+    from jobs.recipe import Recipe
+
+    (here / "run").mkdir()
+    (here / "run" / "config.yaml").write_text(dump(load(Recipe, find_recipe("tiny"), ["run_dir=run"])))
+    told = mistake(capfd, "train", "--recipe", "tiny", "run_dir=run", "seed=5")
+    assert told == (
+        "run holds a run with seed=0, not 5: resume it with the same settings, or choose another run_dir"
+    )
+
+
+def test_more_than_the_cluster_has(here: Path) -> None:
+    command = [sys.executable, "-m", "jobs.cli", "train", "--recipe", "tiny", "run_dir=run", "session.cpus=2"]
+    done = subprocess.run([*command, "placement.engines=3"], capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stderr == (
+        "coa: the recipe asks for more than the cluster has or may get: 3.75 CPU in all, there are 2 CPU on 1 node; "
+        "no room for a rollout engine of 1 CPU\n"
+    )
+    assert list(here.iterdir()) == []
