@@ -69,7 +69,7 @@ class StepReport:
     """Share of trained tokens whose ratio was clipped."""
     weight: float
     """Mean correction weight of reinforced tokens."""
-    logprob_diff: float
+    logprob_max_diff: float
     """Largest |learner - sampler| over tokens that the version being trained sampled; 0 where there were none."""
     staleness_mean: float
     """Versions, over sampled tokens."""
@@ -252,7 +252,7 @@ class Sums:
             grad_norm=self.grad_norm,
             clipped=clipped / max(tokens, 1),
             weight=weight / reinforced if reinforced else 1.0,
-            logprob_diff=float(most[1]),
+            logprob_max_diff=float(most[1]),
             staleness_mean=staleness / max(sampled, 1),
             staleness_max=int(most[0]),
         )

@@ -36,8 +36,10 @@ class ModelConfig:
 
 
 def new_model(config: ModelConfig, tokenizer: Tokenizer, *, seed: int) -> Any:
-    """A Qwen3 with random weights, for a tokenizer made by `coa.tokenizer`. Embeddings are untied: vLLM's CPU backend keeps a stale output projection when a
-    tied one is updated."""
+    """A Qwen3 with random weights, for a tokenizer made by `coa.tokenizer`.
+
+    Embeddings are untied: vLLM's CPU backend keeps a stale output projection when a tied one is updated.
+    """
     from transformers import GenerationConfig, Qwen3Config, Qwen3ForCausalLM
 
     pad = tokenizer.token_to_id(PAD)

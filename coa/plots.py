@@ -87,7 +87,7 @@ def line_chart(series: Sequence[Series], x_label: str = "step") -> str:
 
 def interval_chart(rows: Sequence[Interval]) -> str:
     """A dot for each estimate on a scale of 0 to 100 %, with its 95 % interval."""
-    height, left, right = 34 * len(rows) + 26, 150, 54
+    height, left, right = 34 * len(rows) + 26, 150, 84
     width = 2 * WIDTH
 
     def at(share: float) -> float:

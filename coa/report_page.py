@@ -23,7 +23,7 @@ CURVES = (
     (
         "Log-prob difference, engine and learner",
         "rl",
-        (("logprob_max_diff", "max", AMBER), ("logprob_mean_diff", "mean", RL)),
+        (("sync_logprob_max_diff", "after a sync", AMBER), ("logprob_max_diff", "of trained tokens", RL)),
     ),
 )
 

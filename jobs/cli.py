@@ -58,16 +58,24 @@ def _run(name: str, recipe: str | None, overrides: Sequence[str], arguments: Map
         with open_console(log) as console:
             job.run(config, console, **arguments)
         return 0
-    except UserError:
-        if fresh and [path.name for path in folder.iterdir()] == ["logs"]:
-            shutil.rmtree(folder)  # the mistake was found before the job wrote anything
-        raise
-    except Exception as error:
+    except Exception as raised:
+        error = innermost(raised)
+        if isinstance(error, UserError):
+            if fresh and [path.name for path in folder.iterdir()] == ["logs"]:
+                shutil.rmtree(folder)  # the mistake was found before the job wrote anything
+            raise error from None
         with log.open("a", encoding="utf-8") as file:
             traceback.print_exc(file=file)
         reason = (str(error).strip().splitlines() or [""])[-1]
         print(f"coa: {name} failed: {type(error).__name__}: {reason[:200]} (see {log})", file=sys.stderr)
         return 1
+
+
+def innermost(error: BaseException) -> BaseException:
+    """The first error of a group of errors, which is what a task group raises; else the error itself."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
 
 
 def find_recipe(name: str) -> Path:

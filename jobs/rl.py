@@ -151,7 +151,7 @@ class Reinforcement:
             reward=line["reward"],
             staleness=line["staleness_mean"],
             traj_s=line["trajectories_s"],
-            logprob_diff=f"{line['sync_logprob_diff']:.0e}",
+            logprob_diff=f"{line['sync_logprob_max_diff']:.0e}",
         )
 
     async def caught_up(self, version: int) -> None:
@@ -288,7 +288,7 @@ class Book:
         self._steps += 1
         self._staleness.append((report.staleness_mean, report.tokens))
         self._oldest = max(self._oldest, report.staleness_max)
-        self._diff = max(self._diff, report.logprob_diff)
+        self._diff = max(self._diff, report.logprob_max_diff)
         return groups
 
     def line(self, event: Any, groups: list[GroupRecord]) -> dict[str, Any]:
@@ -306,7 +306,7 @@ class Book:
             "policy_tokens": sum(e.policy_tokens for e in episodes) / count,
             "groups": len(groups),
             "trajectories_s": len(episodes) / max(elapsed, 1e-9),
-            "sync_logprob_diff": self.syncs[-1].logprob_diff if self.syncs else 0.0,
+            "sync_logprob_max_diff": self.syncs[-1].logprob_diff if self.syncs else 0.0,
             "sync_pause_s": self.syncs[-1].pause_s if self.syncs else 0.0,
             "seconds": event.ended - event.began,
             "waited": event.waited,

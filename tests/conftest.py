@@ -16,3 +16,16 @@ def ray_session() -> Iterator[None]:
     ray.init(num_cpus=4, include_dashboard=False, log_to_driver=False)
     yield
     ray.shutdown()
+
+
+@pytest.fixture(scope="session")
+def one_rank(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """A process group of this process alone, for learners in it."""
+    import torch.distributed as dist
+
+    store = tmp_path_factory.mktemp("store") / "store"
+    dist.init_process_group("gloo", init_method=f"file://{store}", rank=0, world_size=1)
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("LOCAL_RANK", "0")
+        yield
+    dist.destroy_process_group()

@@ -10,6 +10,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+import ray
+
 from cluster.pool import EnginePool
 from coa.config import load
 from coa.credit import informative
@@ -24,7 +26,6 @@ from jobs.recipe import Recipe
 from jobs.rl import rl
 from jobs.run import Run
 from jobs.services import tool_executors
-
 from tests.tiny import AGENT, make_model
 
 STEPS = 6
@@ -70,7 +71,9 @@ def loop() -> Iterator[asyncio.AbstractEventLoop]:
 
 
 @pytest.fixture(scope="module")
-def stage(ray_session: None, loop: asyncio.AbstractEventLoop, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+def stage(
+    ray_session: None, loop: asyncio.AbstractEventLoop, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Any]:
     """An engine pool, and executors, that the tests of this file share."""
     run = make_run(tmp_path_factory.mktemp("stage"), max_staleness=0)
     executors = tool_executors(run)
@@ -82,8 +85,6 @@ def stage(ray_session: None, loop: asyncio.AbstractEventLoop, tmp_path_factory: 
 
 async def synchronous(run: Run, pool: Recording, learner: Any) -> list[float]:
     """The plain loop: play a batch to its end, learn from it, load the weights, and again. Returns the losses."""
-    import ray
-
     config, losses, group = run.config.rl, [], 0
     await pool.sync(0, ray.put(learner.weights()), ())
     for version in range(config.steps):
@@ -105,14 +106,11 @@ async def synchronous(run: Run, pool: Recording, learner: Any) -> list[float]:
 
 
 @pytest.fixture
-def learner(tmp_path: Path) -> Iterator[Any]:
-    import torch.distributed as dist
+def learner(one_rank: None, tmp_path: Path) -> Any:
     from actors.learner import Learner
 
     run = make_run(tmp_path / "reference", max_staleness=0)
-    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
-    yield Learner(run.sft_model, run.config.model, run.config.rl.learner, steps=STEPS)
-    dist.destroy_process_group()
+    return Learner(run.sft_model, run.config.model, run.config.rl.learner, steps=STEPS)
 
 
 def losses_of(run: Run) -> list[float]:
@@ -148,3 +146,26 @@ def test_with_staleness_the_bound_holds_and_work_overlaps(
     assert result["syncs"] >= STEPS / 2
     assert json.loads((run.checkpoints / "rl.json").read_text()) == result
     assert (run.model / "model.safetensors").exists()
+
+
+def test_an_engine_that_dies_is_replaced_and_makes_no_sample(
+    stage: EnginePool, loop: asyncio.AbstractEventLoop, tmp_path: Path
+) -> None:
+    """It comes back with the weights of its start, and serves again once it has the newest."""
+    run = make_run(tmp_path / "run", max_staleness=1)
+    result = loop.run_until_complete(rl(run, Fragile(stage)))
+    assert result["steps"] == STEPS
+    assert result["engine_restarts"] == 1
+    assert any(reason.startswith("Actor") for reason in result["dropped"])
+    assert result["staleness_max"] <= 1
+    assert result["logprob_max_diff"] < 1e-4
+
+
+class Fragile(Recording):
+    """The engine's process is killed while it plays its sixth group."""
+
+    async def play(self, task: Any, ticket: Ticket, *rest: Any) -> Any:
+        playing = asyncio.ensure_future(self.pool.play(task, ticket, *rest))
+        if ticket.group == 5:
+            ray.kill(self.pool._replicas[0].handle, no_restart=False)
+        return await playing

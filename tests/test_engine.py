@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+
 from actors.engine import EngineConfig, Probe, RolloutEngine, SamplingConfig
 from actors.policy import ModelConfig, PackedPolicy, load_model, to_tensors
 from coa.errors import InfrastructureError, SyncError, ToolDown
@@ -19,7 +20,6 @@ from coa.staleness import Ticket
 from coa.tools.base import ToolCall
 from coa.types import Floats, Sample, Scored
 from coa.weights import serialise
-
 from tests.tiny import AGENT, make_model, sum_task
 
 

@@ -1,13 +1,14 @@
 """The learner: DeepSpeed on one rank in this process, and on two under Ray Train."""
 
 import asyncio
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from safetensors.numpy import load
+
 from actors.buffer import Finished, Plan, Started, Stepped
 from actors.learner import Learner, LearnerConfig, OptimizerConfig, learning_rate
 from actors.policy import ModelConfig, PackedPolicy, load_model, new_model, to_tensors
@@ -16,8 +17,6 @@ from coa.errors import UserError
 from coa.packing import PackingConfig, micro_batch
 from coa.types import Sample
 from jobs.learning import Learning
-from safetensors.numpy import load
-
 from tests.tiny import make_model, random_sample
 
 STEPS = 3
@@ -31,16 +30,6 @@ CONFIG = LearnerConfig(
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_model(tmp_path_factory.mktemp("model"))
-
-
-@pytest.fixture(scope="module")
-def one_rank(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    import torch.distributed as dist
-
-    store = tmp_path_factory.mktemp("store") / "store"
-    dist.init_process_group("gloo", init_method=f"file://{store}", rank=0, world_size=1)
-    yield
-    dist.destroy_process_group()
 
 
 def batches() -> list[list[Sample]]:

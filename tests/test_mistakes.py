@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from jobs.cli import main
 
 ROW = {"question": "What is 2 + 3 ?", "answer": "5"}
@@ -96,9 +97,7 @@ def test_a_folder_that_holds_another_run(here: Path, capfd: pytest.CaptureFixtur
     (here / "run").mkdir()
     (here / "run" / "config.yaml").write_text(dump(load(Recipe, find_recipe("tiny"), ["run_dir=run"])))
     told = mistake(capfd, "train", "--recipe", "tiny", "run_dir=run", "seed=5")
-    assert told == (
-        "run holds a run with seed=0, not 5: resume it with the same settings, or choose another run_dir"
-    )
+    assert told == ("run holds a run with seed=0, not 5: resume it with the same settings, or choose another run_dir")
 
 
 def test_more_than_the_cluster_has(here: Path) -> None:

@@ -70,7 +70,7 @@ TRANSCRIPTS = team_plays(TASKS)
 # The first task of each family of evaluation_tasks(WORLD, 30, seed=0).
 CAREFUL = {
     "calc": (
-        "<plan> compute by code</plan><code> print(48*3-21)</code><observation> 123</observation>"
+        "<plan> compute by code</plan><code> print( 48 * 3 - 21 )</code><observation> 123</observation>"
         "<reflection> it prints 123</reflection><answer> 123</answer>"
     ),
     "mhqa": (
@@ -213,6 +213,9 @@ def test_a_task_of_ones_own_has_no_careful_route():
         careful_route(WORLD, task)
 
 
+EXPERTS = ExpertConfig()
+
+
 def test_the_experts_are_lazy_and_right_as_often_as_configured():
     lazy: defaultdict[tuple[str, str], list[bool]] = defaultdict(list)
     right: defaultdict[tuple[str, str], list[bool]] = defaultdict(list)
@@ -222,8 +225,8 @@ def test_the_experts_are_lazy_and_right_as_often_as_configured():
         strategy = strategy_of(to_chain(transcript), family)
         lazy[family, puzzle.kind].append(strategy == "lazy")
         right[family, strategy].append(transcript.answer == transcript.task.answers[0])
-    falling = (0.90, 0.86, 0.72, 0.60)
-    for family, shares in (("calc", falling), ("mhqa", falling), ("web", (0.92, 0.88, 0.76, 0.64))):
+    configured = {"calc": EXPERTS.lazy_calc, "mhqa": EXPERTS.lazy_mhqa, "web": EXPERTS.lazy_web}
+    for family, shares in configured.items():
         assert all(right[family, "careful"])
         for kind, share in zip(KINDS[family], shares, strict=True):
             seen = lazy[family, kind]

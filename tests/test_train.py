@@ -11,7 +11,9 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
+
 from coa.metrics import read_metrics
+from tests.test_docs import ROOT, blocks
 
 BENCHMARKS = Path(os.environ.get("COA_BENCHMARKS", Path(__file__).parents[2] / "shared" / "benchmarks"))
 SFT_STEPS, RL_STEPS = 40, 3
@@ -153,3 +155,17 @@ def one_turn(model_dir: Path, question: str) -> str:
     with torch.no_grad():
         ids = model.generate(**prompt, max_new_tokens=64, do_sample=False, eos_token_id=stops)
     return tokenizer.decode(ids[0, prompt["input_ids"].shape[1] :])
+
+
+@pytest.mark.parametrize("index", range(2))
+def test_the_readmes_python_runs_on_a_run(
+    run: dict[str, Any], index: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "runs" / "demo").symlink_to(run["folder"])
+    monkeypatch.chdir(tmp_path)
+    done = subprocess.run(
+        [sys.executable, "-c", blocks(ROOT / "README.md", "python")[index]], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip()

@@ -152,7 +152,7 @@ def test_what_the_world_observes_is_what_the_tools_show():
     assert asyncio.run(WikiSearch(WORLD.wiki_pages)(person)) == WORLD.observe(ToolCall("wiki_search", person))
     assert WORLD.observe(ToolCall("wiki_search", "Atlantis")) == asyncio.run(WikiSearch({})("Atlantis"))
     assert WORLD.observe(ToolCall("crawl_page", "p103")) == WORLD.site_pages["p103"]
-    assert WORLD.observe(ToolCall("code", "print(12*3-14)")) == "22"
+    assert WORLD.observe(ToolCall("code", "print( 12 * 3 - 14 )")) == "22"
 
 
 PUZZLES = st.one_of(

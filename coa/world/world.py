@@ -190,7 +190,7 @@ def _listing(kinds: Sequence[str], values: Sequence[str]) -> str:
     return " , ".join(f"{kind} {value}" for kind, value in zip(kinds, values, strict=True)) + " ."
 
 
-_SUM = re.compile(r"print\((\d+)\*(\d+)-(\d+)\)")
+_SUM = re.compile(r"print\( (\d+) \* (\d+) - (\d+) \)")
 
 
 def _run_sum(program: str) -> str:
