@@ -1,11 +1,11 @@
-"""Between the driver and the learners: batches one way, versions the other. It holds references, never arrays.
+"""Between the driver and the learners: batches one way, versions the other. Samples and weights pass as references.
 
-driver --put--> [plans] --lease--> rank 0;  share --> every rank
+driver --put--> [plans] --share--> each rank
 driver <--next_event-- [events] <--tell-- rank 0
 """
 
 import asyncio
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from actors.engine import Probe
@@ -32,7 +32,7 @@ class Started:
     weights: Any
     """Reference of `coa.weights.Weights`, or None where nobody wants them."""
     probes: tuple[Probe, ...]
-    epoch: int = 0
+    epoch: int
     """Grows with each start; plans of an older epoch are refused."""
 
 
@@ -52,7 +52,7 @@ class Stepped:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finished:
-    """The model is written."""
+    """The model is written. The learners stay until `release`: what they have put into the object store is theirs."""
 
     version: int
 
@@ -60,50 +60,52 @@ class Finished:
 Event = Started | Stepped | Finished
 
 
-@dataclass
-class _Desk:
-    plans: asyncio.Queue[Plan] = field(default_factory=lambda: asyncio.Queue(maxsize=1))
-    leased: Plan | None = None
-
-
 class TrajectoryBuffer:
     """A plain class; on Ray an async actor."""
 
     def __init__(self) -> None:
-        self._desk = _Desk()
-        self._events: asyncio.Queue[Event] = asyncio.Queue()
+        self._plans: dict[int, Plan] = {}
+        self._asked = -1
+        """The newest version of which some rank has asked for its share."""
         self._epoch = 0
+        self._changed = asyncio.Condition()
+        self._events: asyncio.Queue[Event] = asyncio.Queue()
+        self._released = asyncio.Event()
 
     async def put(self, plan: Plan, epoch: int) -> bool:
         """Waits while another plan waits. False where the learners have restarted since: the plan is not taken."""
-        desk = self._desk
-        if epoch != self._epoch:
-            return False
-        await desk.plans.put(plan)
-        return desk is self._desk
+        async with self._changed:
+            await self._changed.wait_for(lambda: epoch != self._epoch or plan.version <= self._asked + 1)
+            if epoch != self._epoch:
+                return False
+            self._plans[plan.version] = plan
+            self._changed.notify_all()
+            return True
 
     async def next_event(self) -> Event:
         return await self._events.get()
 
-    async def lease(self) -> int:
-        """The version of the next plan, once there is one. For rank 0, which tells the others."""
-        desk = self._desk
-        desk.leased = await desk.plans.get()
-        return desk.leased.version
+    async def share(self, rank: int, version: int) -> tuple[tuple[Any, ...], int]:
+        """A rank's references of the plan of `version`, once there is one, and the plan's cursor.
 
-    async def share(self, rank: int) -> tuple[Any, ...]:
-        """A rank's references of the leased plan."""
-        assert self._desk.leased is not None, "lease comes before share"
-        return self._desk.leased.shares[rank]
-
-    async def cursor(self) -> int:
-        assert self._desk.leased is not None, "lease comes before cursor"
-        return self._desk.leased.cursor
+        Ranks agree on their batch since the version names it, and none waits in a collective for it.
+        """
+        async with self._changed:
+            self._asked = max(self._asked, version)
+            for old in [known for known in self._plans if known < version]:
+                del self._plans[old]
+            self._changed.notify_all()
+            await self._changed.wait_for(lambda: version in self._plans)
+            plan = self._plans[version]
+            return plan.shares[rank], plan.cursor
 
     async def start(self, version: int, cursor: int, weights: list[Any], probes: tuple[Probe, ...]) -> None:
         """Learners are (again) at `version`: plans made before are void. `weights` holds one reference or none."""
-        self._desk = _Desk()
-        self._epoch += 1
+        async with self._changed:
+            self._plans.clear()
+            self._asked = version - 1
+            self._epoch += 1
+            self._changed.notify_all()
         await self._events.put(
             Started(
                 version=version,
@@ -116,3 +118,10 @@ class TrajectoryBuffer:
 
     async def tell(self, event: Stepped | Finished) -> None:
         await self._events.put(event)
+
+    async def release(self) -> None:
+        """The driver needs nothing more of the learners."""
+        self._released.set()
+
+    async def released(self) -> None:
+        await self._released.wait()

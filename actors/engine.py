@@ -11,6 +11,7 @@ import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from enum import Enum
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +43,15 @@ class SamplingConfig:
     top_p: float = 1.0
 
 
+class KvOnUpdate(Enum):
+    """What becomes of the KV cache of episodes under way when new weights are loaded."""
+
+    recompute = "recompute"
+    """A token's log-prob is exactly its version's."""
+    keep = "keep"
+    """Faster; after an update only the recorded log-prob of a token holds."""
+
+
 @dataclass(frozen=True)
 class EngineConfig:
     dtype: str = "float32"
@@ -56,9 +66,7 @@ class EngineConfig:
     enforce_eager: bool = True
     threads: int = 1
     """CPU threads of the engine."""
-    kv_on_update: str = "recompute"
-    """`recompute`: a token's log-prob is exactly its version's. `keep`: faster, and only the recorded log-prob of a
-    token holds after an update."""
+    kv_on_update: KvOnUpdate = KvOnUpdate.recompute
     probe_tolerance: float = 1e-4
     """Largest difference of log-probs between learner and engine after a sync."""
 
@@ -140,13 +148,16 @@ class RolloutEngine:
         self._stops: dict[str, Stops] = {}
         self._requests = itertools.count()
         self._version = 0
+        self._syncs = 0
+        """How often weights were loaded: part of the cache's salt, since a version may be made twice."""
         self._busy = BusyClock()
         self._syncing = asyncio.Lock()
 
     async def ready(self, version: int = 0) -> int:
-        """Names the weights that the engine was started with; returns its process id."""
-        self._version = version
-        await self._llm.update_weight_version(str(version))
+        """Names the weights that the engine was started with, the first time; returns its process id."""
+        if self._syncs == 0:
+            self._syncs, self._version = 1, version
+            await self._llm.update_weight_version(str(version))
         return os.getpid()
 
     async def version(self) -> int:
@@ -222,15 +233,15 @@ class RolloutEngine:
 
     async def _generate(self, prompt: Tokens, params: Any, *, priority: int) -> Completion:
         # The salt keeps blocks computed under older weights out of this request.
-        request = {"prompt_token_ids": prompt.tolist(), "cache_salt": str(self._version)}
-        final: Any = None
+        request = {"prompt_token_ids": prompt.tolist(), "cache_salt": str(self._syncs)}
         self._busy.enter()
         try:
-            async for output in self._llm.generate(request, params, str(next(self._requests)), priority=priority):
-                final = output
+            final = await self._ask(request, params, str(next(self._requests)), priority)
         finally:
             self._busy.leave()
         output = final.outputs[0]
+        if output.finish_reason not in ("stop", "length"):
+            raise InfrastructureError(f"the engine ended a request: {output.finish_reason}")
         token_ids = np.asarray(output.token_ids, np.int32)
         versions = np.empty(len(token_ids), np.int32)
         for span in output.weight_versions:
@@ -241,6 +252,19 @@ class RolloutEngine:
             versions=versions,
             ended=output.finish_reason == "stop",
         )
+
+    async def _ask(self, request: dict[str, Any], params: Any, name: str, priority: int) -> Any:
+        """The finished answer to a request. Where vLLM's core process has died, this one ends too: what restarts an
+        engine's actor then applies."""
+        from vllm.v1.engine.exceptions import EngineDeadError
+
+        final: Any = None
+        try:
+            async for output in self._llm.generate(request, params, name, priority=priority):
+                final = output
+        except EngineDeadError:
+            os._exit(1)
+        return final
 
     async def sync(self, version: int, weights: Weights, probes: Sequence[Probe]) -> SyncReport:
         """Loads weights and shows that they are the learner's; raises SyncError where they are not.
@@ -256,6 +280,7 @@ class RolloutEngine:
                     await self._llm.update_weights(WeightTransferUpdateRequest(update_info={"path": str(path)}))
                     await self._llm.finish_weight_update(weight_version=str(version))
                     self._version = version
+                    self._syncs += 1
             return await self.check(version, probes, pause_s=pause[0])
 
     async def check(self, version: int, probes: Sequence[Probe], *, pause_s: float = 0.0) -> SyncReport:
@@ -263,8 +288,8 @@ class RolloutEngine:
         if (runs := await self.version()) != version:
             raise SyncError(f"engine runs version {runs}, not {version}")
         differences = await asyncio.gather(*(self._probe(probe) for probe in probes))
-        worst = max(differences, default=0.0)
-        # Written so that NaN fails too.
+        # NaN stays NaN here, and fails the comparison.
+        worst = float(np.max(differences, initial=0.0))
         if not worst <= self._config.probe_tolerance:
             raise SyncError(
                 f"version {version}: engine and learner log-probs differ by {worst:.2e}, "
@@ -278,7 +303,7 @@ class RolloutEngine:
         seconds = [0.0]
         began = time.monotonic()
         self._busy.pause(True)
-        await self._llm.pause_generation(mode="keep", clear_cache=self._config.kv_on_update == "recompute")
+        await self._llm.pause_generation(mode="keep", clear_cache=self._config.kv_on_update is KvOnUpdate.recompute)
         try:
             yield seconds
         finally:
@@ -296,11 +321,7 @@ class RolloutEngine:
         ids = token_ids.tolist()
         params = SamplingParams(temperature=0.0, max_tokens=1, prompt_logprobs=0, detokenize=False)
         name = f"probe-{next(self._requests)}"
-        final: Any = None
-        async for output in self._llm.generate(
-            {"prompt_token_ids": ids, "cache_salt": name}, params, name, priority=FIRST
-        ):
-            final = output
+        final = await self._ask({"prompt_token_ids": ids, "cache_salt": name}, params, name, FIRST)
         found = [entry[token].logprob for token, entry in zip(ids[1:], final.prompt_logprobs[1:], strict=True)]
         return np.asarray(found, np.float32)
 

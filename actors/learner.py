@@ -1,6 +1,7 @@
 """One rank of the learner: DeepSpeed around a `PackedPolicy`. It takes samples and knows no algorithm."""
 
 import itertools
+import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -144,8 +145,7 @@ class Learner:
             )
             self.engine.backward(terms.loss * world)  # DeepSpeed averages gradients over the ranks; the loss is a sum
             sums.add(batch, terms.loss.item() * count, terms.clipped.item(), terms.weight_sum.item(), version)
-            if proximal is None:
-                sums.compare(batch, logprobs.detach().cpu().numpy(), version)
+            sums.compare(batch, (proximal[index] if proximal else logprobs.detach()).cpu().numpy(), version)
         self.engine.step()
         sums.grad_norm = float(self.engine.get_global_grad_norm() or 0.0)
         sums.samples += len(share)
@@ -160,11 +160,15 @@ class Learner:
 
     def _proximals(self, shares: list[Sequence[Sample]]) -> list[list[Tensor]]:
         """Log-probs before the first update of a batch, laid out as `_update` packs each share."""
+        found: list[list[Tensor]] = []
         with torch.no_grad():
-            return [
-                [self.engine(**to_tensors(batch, self.device)) for batch in pack(share, self.config.packing)]
-                for share in shares
-            ]
+            for share in shares:
+                batches = pack(share, self.config.packing) if share else []
+                _, most = self._totals(0, len(batches))
+                found.append([self.engine(**to_tensors(batch, self.device)) for batch in batches])
+                for _ in range(most - len(batches)):  # with ZeRO-3 each forward pass is a collective
+                    self.engine(**to_tensors(_filler(), self.device))
+        return found
 
     def logprobs(self, samples: Sequence[Sample]) -> list[Floats]:
         """For each sample, float32 log-probs of its trained tokens, in order."""
@@ -193,11 +197,9 @@ class Learner:
         part = folder.with_name(folder.name + ".part")
         self.policy.model.config.save_pretrained(part)
         self.policy.model.generation_config.save_pretrained(part)
-        (part / "model.safetensors").write_bytes(weights.tobytes())
-        for file in part.iterdir():
-            folder.mkdir(parents=True, exist_ok=True)
-            file.replace(folder / file.name)
-        part.rmdir()
+        weights.tofile(part / "model.safetensors")
+        shutil.rmtree(folder, ignore_errors=True)
+        part.replace(folder)
 
     def save(self, folder: Path) -> None:
         """A checkpoint from which `restore` goes on; every rank writes its part."""
@@ -234,7 +236,7 @@ class Sums:
         fresh = batch.versions[batch.trained] == version
         if fresh.any():
             difference = np.abs(logprobs - batch.sampled_logprobs[batch.trained])[fresh]
-            self._diff = max(self._diff, float(difference.max()))
+            self._diff = float(np.max([self._diff, difference.max()]))  # unlike max(), this keeps NaN
 
     def report(self) -> StepReport:
         added = [self.samples, self._tokens, self._loss, self._clipped, self._weight, self._reinforced]

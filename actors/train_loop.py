@@ -1,8 +1,6 @@
 """What each learner rank runs under Ray Train, for SFT and RL alike.
 
-    lease a plan -> fetch this rank's samples -> step -> tell (with weights) -> checkpoint now and then
-
-Rank 0 alone talks to the buffer about plans; the others follow its broadcast, so ranks never disagree.
+fetch this rank's share of the plan -> step -> tell (with weights) -> checkpoint now and then
 """
 
 import json
@@ -37,6 +35,8 @@ class LearnJob:
     """Whether weights are told after each step."""
     probe: tuple[Tokens, ...]
     """Token sequences that engines are probed with; at least one where weights are published."""
+    probe_tokens: int
+    """Of longer sequences, the beginning is probed: an engine takes no prompt as long as its context."""
     checkpoint_every: int
     output: str
     """Folder of the final model."""
@@ -57,18 +57,13 @@ def learn(settings: dict[str, Any]) -> None:
     announce(job, learner, version, cursor)
     while version < job.steps:
         asked = time.time()
-        leased: list[Any] = [ray.get(job.buffer.lease.remote()) if rank == 0 else None]
-        dist.broadcast_object_list(leased)
-        if leased[0] != version:
-            raise RuntimeError(f"learners are at version {version}, the plan is for {leased[0]}")
-        samples = fetch(job, rank)
+        samples, cursor = fetch(job, rank, version)
         began = time.time()
         report = learner.step(samples, version)
         ended = time.time()
         version += 1
         weights, probes = snapshot(job, learner, samples) if job.publish else ([], ())
         if rank == 0:
-            cursor = int(ray.get(job.buffer.cursor.remote()))
             event = Stepped(
                 version=version,
                 report=report,
@@ -84,14 +79,16 @@ def learn(settings: dict[str, Any]) -> None:
     learner.save_model(Path(job.output))
     if rank == 0:
         ray.get(job.buffer.tell.remote(Finished(version=version)))
+        ray.get(job.buffer.released.remote())
 
 
-def fetch(job: LearnJob, rank: int) -> list[Sample]:
-    """This rank's samples. A lost object fails the rank, and with it the group, which restarts from its checkpoint."""
+def fetch(job: LearnJob, rank: int, version: int) -> tuple[list[Sample], int]:
+    """This rank's samples, and the plan's cursor. A lost object fails the rank, and with it the group, which restarts
+    from its checkpoint."""
     import ray
 
-    references = ray.get(job.buffer.share.remote(rank))
-    return [sample for samples in ray.get(list(references)) for sample in samples]
+    references, cursor = ray.get(job.buffer.share.remote(rank, version))
+    return [sample for samples in ray.get(list(references)) for sample in samples], cursor
 
 
 def whole(token_ids: Tokens) -> Sample:
@@ -113,7 +110,7 @@ def snapshot(job: LearnJob, learner: Learner, samples: list[Sample]) -> tuple[li
 
     # As many sequences on every rank, since with ZeRO-3 each forward pass is a collective.
     fresh = [*(sample.token_ids for sample in samples), *job.probe * PROBES][:PROBES]
-    sequences = [*job.probe, *fresh]
+    sequences = [token_ids[: job.probe_tokens] for token_ids in (*job.probe, *fresh)]
     logprobs = learner.logprobs([whole(token_ids) for token_ids in sequences])
     weights = learner.weights()
     if weights is None:

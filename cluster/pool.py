@@ -6,17 +6,20 @@ brought up to the newest version and has passed the probe.
 
 import asyncio
 import functools
-from collections.abc import Sequence
+import random
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import Any, TypeVar
 
+import numpy as np
 import ray
 from ray.exceptions import RayActorError, RayError
 from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-from actors.buffer import Probe
-from actors.engine import BusyReport, EngineConfig, RolloutEngine, SamplingConfig, SyncReport
+from actors.engine import BusyReport, EngineConfig, Probe, RolloutEngine, SamplingConfig, SyncReport
 from cluster.resources import PlacementConfig
 from coa.errors import InfrastructureError, ToolDown
 from coa.rewards import RewardConfig
@@ -24,6 +27,14 @@ from coa.rollout import AgentConfig, EpisodeRecord, Failed, GroupRecord
 from coa.staleness import Ticket
 from coa.tools.base import ToolCall
 from coa.types import Floats, Task, Tokens
+
+T = TypeVar("T")
+TRIES = 5
+"""Of an evaluation that meets infrastructure failures."""
+
+
+class EngineDied(InfrastructureError):
+    """Its text is the type of what Ray said."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,9 +54,9 @@ class _Replica:
     serving: bool = True
 
 
-async def _call_executor(executor: Any, calls: Sequence[ToolCall]) -> Sequence[str | InfrastructureError]:
+async def _call_executors(executors: Sequence[Any], calls: Sequence[ToolCall]) -> Sequence[str | InfrastructureError]:
     try:
-        return await executor.call_many.remote(list(calls))
+        return await random.choice(executors).call_many.remote(list(calls))
     except RayError as error:
         down = ToolDown(f"the tool executor is gone: {type(error).__name__}")
         return [down] * len(calls)
@@ -59,6 +70,8 @@ class EnginePool:
         self._live: Live | None = None
         self._recoveries: set[asyncio.Task[None]] = set()
         self._serving = asyncio.Condition()
+        self._broken: Exception | None = None
+        """Why an engine could not be brought back; whoever wants one is told."""
         self.restarts = 0
 
     @classmethod
@@ -75,6 +88,7 @@ class EnginePool:
     ) -> "EnginePool":
         replicas = []
         for index in range(placement.engines):
+            its_executors = executors[index % len(executors) :: placement.engines]
             bundle = {"CPU": placement.engine_cpus, "GPU": placement.engine_gpus}
             group = placement_group([{name: amount for name, amount in bundle.items() if amount}])
             handle = (
@@ -91,7 +105,7 @@ class EnginePool:
                     config=engine,
                     agent=agent,
                     reward=reward,
-                    call_many=functools.partial(_call_executor, executors[index % len(executors)]),
+                    call_many=functools.partial(_call_executors, its_executors),
                     seed=seed,
                 )
             )
@@ -107,39 +121,63 @@ class EnginePool:
             ray.kill(replica.handle)
             remove_placement_group(replica.group)
 
+    @asynccontextmanager
+    async def _turn(self) -> AsyncIterator[_Replica]:
+        """The serving engine that has the least to do, with one more thing to do."""
+        async with self._serving:
+            await self._serving.wait_for(lambda: self._broken or any(r.serving for r in self._replicas))
+            if self._broken:
+                raise self._broken
+            replica = min((r for r in self._replicas if r.serving), key=lambda r: r.under_way)
+            replica.under_way += 1
+        try:
+            yield replica
+        except RayActorError as error:
+            self._lost(replica)
+            raise EngineDied(type(error).__name__) from error
+        finally:
+            replica.under_way -= 1
+
     async def play(
         self, task: Task, ticket: Ticket, size: int, sampling: SamplingConfig
     ) -> tuple[GroupRecord | Failed, Any]:
         """A group's record, and the reference of its samples."""
-        async with _Turn(self) as replica:
-            record, samples = replica.handle.play.options(num_returns=2).remote(task, ticket, size, sampling)
-            try:
-                return await record, samples
-            except RayActorError as error:
-                self._lost(replica)
-                return Failed(group=ticket.group, where=type(error).__name__, why="the engine died"), samples
-
-    async def evaluate(
-        self, task: Task, samples: Sequence[int], sampling: SamplingConfig, *, tries: int = 5
-    ) -> tuple[EpisodeRecord, ...]:
-        """Episodes of one task, tried again after infrastructure failures; raises InfrastructureError in the end."""
-        outcome: tuple[EpisodeRecord, ...] | Failed = ()
-        for _ in range(tries):
-            async with _Turn(self) as replica:
+        try:
+            async with self._turn() as replica:
+                record, samples = replica.handle.play.options(num_returns=2).remote(task, ticket, size, sampling)
                 try:
-                    outcome = await replica.handle.evaluate.remote(task, samples, sampling)
-                except RayActorError as error:
-                    self._lost(replica)
-                    outcome = Failed(group=-1, where=type(error).__name__, why="the engine died")
-            if not isinstance(outcome, Failed):
-                return outcome
-        assert isinstance(outcome, Failed)
-        raise InfrastructureError(f"{task.id}: {outcome.where}, {tries} times: {outcome.why}")
+                    return await record, samples
+                except asyncio.CancelledError:
+                    ray.cancel(record)
+                    raise
+        except EngineDied as error:
+            return Failed(group=ticket.group, where=str(error), why="the engine died"), None
+
+    async def evaluate(self, task: Task, samples: Sequence[int], sampling: SamplingConfig) -> tuple[EpisodeRecord, ...]:
+        """Episodes of one task, tried again after infrastructure failures; raises InfrastructureError in the end."""
+
+        async def attempt() -> tuple[EpisodeRecord, ...]:
+            async with self._turn() as replica:
+                outcome = await replica.handle.evaluate.remote(task, samples, sampling)
+            if isinstance(outcome, Failed):
+                raise InfrastructureError(f"{task.id}: {outcome.where}: {outcome.why}")
+            return outcome
+
+        return await _tried(attempt)
 
     async def logprobs(self, token_ids: Tokens) -> Floats:
-        """Log-probs of all tokens but the first."""
-        async with _Turn(self) as replica:
-            return await replica.handle.logprobs.remote(token_ids)
+        """Log-probs of all tokens but the first; tried again like `evaluate`."""
+
+        async def attempt() -> Floats:
+            async with self._turn() as replica:
+                return await replica.handle.logprobs.remote(token_ids)
+
+        return await _tried(attempt)
+
+    async def load(self, version: int, model: Path) -> None:
+        """Brings every engine to a model on disk. The weights are this process's own from then on, so that an engine
+        that has to be brought back can have them when the learners are gone."""
+        await self.sync(version, ray.put(np.fromfile(model / "model.safetensors", np.uint8)), ())
 
     async def sync(self, version: int, weights: Any, probes: tuple[Probe, ...]) -> list[SyncReport]:
         """Brings every serving engine to `version`; raises SyncError where one is not the learner's afterwards."""
@@ -162,7 +200,11 @@ class EnginePool:
         return reports
 
     async def busy(self) -> list[BusyReport]:
-        return list(await asyncio.gather(*(replica.handle.busy.remote() for replica in self._replicas)))
+        """Of the engines that answer; one that was restarted tells of its time since."""
+        reports = await asyncio.gather(
+            *(replica.handle.busy.remote() for replica in self._replicas), return_exceptions=True
+        )
+        return [report for report in reports if isinstance(report, BusyReport)]
 
     def _lost(self, replica: _Replica) -> None:
         if replica.serving:
@@ -173,37 +215,36 @@ class EnginePool:
 
     async def _recover(self, replica: _Replica) -> None:
         """Ray restarts the actor; it serves again once it runs the newest weights."""
+        try:
+            while not replica.serving:
+                live = self._live
+                await self._bring_up(replica, live)
+                async with self._serving:
+                    replica.serving = live is self._live
+            self.restarts += 1
+        except (RayError, InfrastructureError) as error:
+            self._broken = error
+        async with self._serving:
+            self._serving.notify_all()
+
+    @staticmethod
+    async def _bring_up(replica: _Replica, live: Live | None) -> None:
         while True:
-            live = self._live
             try:
                 await replica.handle.ready.remote()
                 if live is not None:
                     await replica.handle.sync.remote(live.version, live.weights, live.probes)
-            except RayActorError:
+                return
+            except RayActorError as error:
+                if error.actor_init_failed:
+                    raise
                 await asyncio.sleep(1)
-                continue
-            if live is self._live:
-                break
-        self.restarts += 1
-        async with self._serving:
-            replica.serving = True
-            self._serving.notify_all()
 
 
-class _Turn:
-    """A piece of work at the engine that has the least to do."""
-
-    def __init__(self, pool: EnginePool) -> None:
-        self._pool = pool
-        self._replica: _Replica | None = None
-
-    async def __aenter__(self) -> _Replica:
-        async with self._pool._serving:
-            await self._pool._serving.wait_for(lambda: any(r.serving for r in self._pool._replicas))
-            self._replica = min((r for r in self._pool._replicas if r.serving), key=lambda r: r.under_way)
-            self._replica.under_way += 1
-            return self._replica
-
-    async def __aexit__(self, *_: object) -> None:
-        assert self._replica is not None
-        self._replica.under_way -= 1
+async def _tried(attempt: Callable[[], Awaitable[T]]) -> T:
+    for _ in range(TRIES - 1):
+        try:
+            return await attempt()
+        except InfrastructureError:
+            await asyncio.sleep(0.5)
+    return await attempt()

@@ -38,11 +38,11 @@ def learner_demands(config: PlacementConfig, ranks: int) -> list[Demand]:
 def engine_demands(config: PlacementConfig) -> list[Demand]:
     """Engines and the tools that their episodes call."""
     engine = {"CPU": config.engine_cpus, "GPU": config.engine_gpus}
-    tool = {"CPU": config.tool_cpus}
-    return [
-        *(Demand("rollout engine", engine) for _ in range(config.engines)),
-        *(Demand("tool executor", tool) for _ in range(config.tool_executors)),
-    ]
+    return [*(Demand("rollout engine", engine) for _ in range(config.engines)), *tool_demands(config)]
+
+
+def tool_demands(config: PlacementConfig) -> list[Demand]:
+    return [Demand("tool executor", {"CPU": config.tool_cpus}) for _ in range(config.tool_executors)]
 
 
 def unplaced(demands: Sequence[Demand], nodes: Sequence[Resources]) -> Demand | None:

@@ -9,6 +9,7 @@ import resource
 import select
 import subprocess
 import sys
+import threading
 from functools import cache
 from pathlib import Path
 
@@ -25,17 +26,21 @@ class Comparer:
     def __init__(self, limit_s: float = LIMIT_S) -> None:
         self._limit_s = limit_s
         self._child: subprocess.Popen[str] | None = None
+        self._one_at_a_time = threading.Lock()
 
     def equal(self, answer: str, accepted: tuple[str, ...]) -> bool:
         """Whether the answer equals some accepted one; False where that can't be found out within the limit."""
-        child = self._child or self._start()
-        assert child.stdin is not None
-        child.stdin.write(json.dumps([answer, accepted]) + "\n")
-        child.stdin.flush()
-        told = self._read(child, self._limit_s)
-        if not told:
-            self.close()
-        return told == "true"
+        with self._one_at_a_time:
+            if self._child is not None and self._child.poll() is not None:
+                self.close()
+            child = self._child or self._start()
+            assert child.stdin is not None
+            child.stdin.write(json.dumps([answer, accepted]) + "\n")
+            child.stdin.flush()
+            told = self._read(child, self._limit_s)
+            if not told:
+                self.close()
+            return told == "true"
 
     def close(self) -> None:
         if self._child is not None:

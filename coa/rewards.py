@@ -39,6 +39,9 @@ def maths(answer: str, accepted: tuple[str, ...]) -> bool:
     return comparer().equal(answer, accepted)
 
 
+BLOCKING = frozenset({"math"})
+"""Graders that wait for another process."""
+
 GRADERS: dict[str, Callable[[str, tuple[str, ...]], bool]] = {"exact": exact_match, "math": maths}
 
 

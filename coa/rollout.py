@@ -9,7 +9,7 @@ import numpy as np
 from coa.codec import Codec
 from coa.credit import credit, to_reinforce
 from coa.episode import Generate, Limits, UseTool, run_episode
-from coa.rewards import RewardConfig, score
+from coa.rewards import BLOCKING, RewardConfig, score
 from coa.types import ENVIRONMENT, Sample, Scored, Status, Task
 
 
@@ -118,7 +118,10 @@ async def play(
             limits=agent.limits,
             instructed=agent.instructed,
         )
-        return score(trajectory, task, reward, budget=agent.limits.max_tokens - trajectory.prompt_length)
+        budget = agent.limits.max_tokens - trajectory.prompt_length
+        if task.grader in BLOCKING:
+            return await asyncio.to_thread(score, trajectory, task, reward, budget=budget)
+        return score(trajectory, task, reward, budget=budget)
 
     tasks = [asyncio.ensure_future(one(sample, speak)) for sample, speak in zip(samples, generate, strict=True)]
     try:

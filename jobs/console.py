@@ -59,7 +59,7 @@ class Stage:
 
     def line(self) -> str:
         count = f"{self.done}/{self.total}" if self.total is not None else f"{self.done}" if self.done else ""
-        parts = (f"{self.name:<10}", f"{count:<9}", f"{duration(time.monotonic() - self.started):<12}")
+        parts = (f"{self.name:<12}", f"{count:<9}", f"{duration(time.monotonic() - self.started):<12}")
         return f"{' '.join(parts)} {show_fields(self.fields)}".rstrip()
 
 
@@ -99,7 +99,7 @@ class Console:
     @contextmanager
     def _bar(self, name: str, total: int | None) -> Iterator[Stage]:
         progress = Progress(
-            TextColumn("{task.description:<10}"),
+            TextColumn("{task.description:<12}"),
             BarColumn(bar_width=24),
             MofNCompleteColumn(),
             TimeElapsedColumn(),

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from coa.distill.filters import FilterReport, Kept, filter_runs
-from coa.errors import UserError
+from coa.errors import InfrastructureError, UserError
 from coa.grammar import render
 from coa.teachers.run import Assignment
 from coa.teachers.strategy import strategy_of
@@ -32,11 +32,14 @@ def check(config: Recipe) -> None:
 
 
 def run(config: Recipe, console: Console) -> None:
+    from cluster.resources import tool_demands
+
     async def body(run: Run) -> None:
+        run.prepare()
         async with tool_executors(run) as executors:
             await distill(run, executors[0])
 
-    in_session(config, console, body, demands=[])
+    in_session(config, console, body, demands=[tool_demands(config.placement)])
 
 
 async def distill(run: Run, executor: Any) -> dict[str, Any]:
@@ -52,14 +55,16 @@ async def distill(run: Run, executor: Any) -> dict[str, Any]:
     )
     shards = shard_paths(run.trajectories)
     report, seconds = read_reports(shards)
-    failures = 0
+    failures, given_up = 0, 0
     began = time.monotonic()
     with run.console.stage("distill", config.distill.runs) as stage:
         first = len(shards)
-        async for wave in team.stream(assignments(run, first * config.team.wave)):
+        enough = report.kept >= config.distill.keep
+        async for wave in team.stream([] if enough else assignments(run, first * config.team.wave)):
             kept, told = filter_runs(wave.transcripts, config.distill.filters)
             report += told
             failures += sum(wave.failures.values())
+            given_up += len(wave.given_up)
             elapsed = seconds + time.monotonic() - began
             write_shard(run.trajectories, len(shards), kept, told, elapsed)
             shards.append(shard_path(run.trajectories, len(shards)))
@@ -70,6 +75,8 @@ async def distill(run: Run, executor: Any) -> dict[str, Any]:
             if report.kept >= config.distill.keep:
                 break
     team.stop()
+    if given_up and not report.kept:
+        raise InfrastructureError(f"{given_up} team runs failed to the last try: the tools are down")
     if not report.kept:
         raise UserError(
             f"none of the {report.transcripts} team runs was worth imitating "

@@ -9,7 +9,7 @@ import functools
 import json
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -18,8 +18,7 @@ import numpy as np
 
 from actors.engine import SamplingConfig
 from coa.codec import Codec
-from coa.config import from_plain
-from coa.errors import UserError
+from coa.errors import InfrastructureError, UserError
 from coa.files import write_atomically
 from coa.grammar import OBSERVATION, parse
 from coa.profiles import profile as find_profile
@@ -32,16 +31,14 @@ from coa.teachers.strategy import careful_route, strategy_of
 from coa.teachers.transcript import AgentStep, ToolStep, Transcript, prompt_of
 from coa.types import Task
 from coa.world import World
+from jobs.agent_file import agent_of
 from jobs.console import Console, Stage
 from jobs.recipe import Recipe
-from jobs.run import Run, in_session
+from jobs.run import Run, check_counts, in_session
 from jobs.trajectories import write_episodes
 
 Episodes = dict[str, tuple[EpisodeRecord, ...]]
 """By task id."""
-
-AGENT_FILE = "agent.json"
-"""In a model's folder: how the model is to be asked, as it was in training."""
 
 
 def check(config: Recipe, *, model: Path, tasks: Path, rows: int | None, out: Path) -> None:
@@ -50,7 +47,9 @@ def check(config: Recipe, *, model: Path, tasks: Path, rows: int | None, out: Pa
     loaded = load_tasks(tasks, profile=config.tasks.profile)[:rows]
     for grader in sorted({task.grader for task in loaded} - GRADERS.keys()):
         raise UserError(f"{tasks}: tasks graded by {grader!r} can't be graded; known are {', '.join(GRADERS)}")
-    agent_of(model, config)
+    agent_of(model, config.agent)
+    Codec.load(model)
+    check_counts(config)
 
 
 def run(config: Recipe, console: Console, *, model: Path, tasks: Path, rows: int | None, out: Path) -> None:
@@ -80,32 +79,14 @@ def run(config: Recipe, console: Console, *, model: Path, tasks: Path, rows: int
         )
         console.say(f"form errors {found['format_errors']:.1%}; details in {run.folder}")
 
-    agent = agent_of(model, config)
-    in_session(replace(config, run_dir=str(out), agent=agent), console, body, demands=engine_demands(config.placement))
+    agent = agent_of(model, config.agent)
+    as_asked = replace(config, run_dir=str(out), agent=agent)
+    in_session(as_asked, console, body, demands=[engine_demands(config.placement)])
 
 
 def show(estimate: Any) -> str:
     low, high = estimate["ci95"]
     return f"{estimate['mean']:.3f}  [{low:.3f}, {high:.3f}]"
-
-
-def agent_of(model: Path, config: Recipe) -> AgentConfig:
-    """How the model was asked in training, where its folder says so; else as the recipe says."""
-    path = model / AGENT_FILE
-    agent = from_plain(AgentConfig, json.loads(path.read_text()), str(path)) if path.exists() else config.agent
-    try:
-        positions = json.loads((model / "config.json").read_text()).get("max_position_embeddings")
-    except (json.JSONDecodeError, UnicodeDecodeError, AttributeError) as error:
-        raise UserError(f"{model}: its config.json can't be read: {error}") from error
-    if positions is not None and agent.limits.max_tokens > positions:
-        raise UserError(
-            f"agent.limits.max_tokens={agent.limits.max_tokens} is more than the {positions} positions of {model}"
-        )
-    return agent
-
-
-def write_agent(model: Path, agent: AgentConfig) -> None:
-    write_atomically(model / AGENT_FILE, json.dumps(asdict(agent), indent=2))
 
 
 async def attempt_all(run: Run, pool: Any, tasks: Sequence[Task], stage: Stage) -> tuple[Episodes, Episodes]:
@@ -242,7 +223,7 @@ async def team_cost(run: Run, executor: Any) -> dict[str, Cost]:
     wave = await team.run([Assignment(task) for task in tasks])
     team.stop()
     if wave.given_up:
-        raise UserError(f"the teachers' tools are down: {wave.given_up[0].why}")
+        raise InfrastructureError(f"the teachers' tools are down: {wave.given_up[0].why}")
     codec = Codec.load(run.start_model)
     spent: dict[str, list[tuple[int, int, bool]]] = defaultdict(list)
     for transcript in wave.transcripts:

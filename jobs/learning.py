@@ -32,6 +32,7 @@ class Learning:
         steps: int,
         publish: bool,
         probe: tuple[Tokens, ...] = (),
+        probe_tokens: int = 0,
         checkpoint_every: int,
         output: Path,
     ) -> None:
@@ -46,6 +47,7 @@ class Learning:
             buffer=self._buffer,
             publish=publish,
             probe=probe,
+            probe_tokens=probe_tokens,
             checkpoint_every=checkpoint_every,
             output=str(output),
         )
@@ -72,6 +74,7 @@ class Learning:
         for task in self._beside:
             task.cancel()
         if kind is None:
+            await self._buffer.release.remote()
             await self._ended
         ray.kill(self._buffer)
 
@@ -122,7 +125,7 @@ class Learning:
             await asyncio.wait({told, self._ended}, return_when=asyncio.FIRST_COMPLETED)
             if not told.done():
                 told.cancel()
-                _raise(self._ended.exception())
+                raise_cause(self._ended.exception())
             event = told.result()
             yield event
             if isinstance(event, Finished):
@@ -136,7 +139,7 @@ class Learning:
         return await self._buffer.put.remote(plan, epoch)
 
 
-def _raise(error: BaseException | None) -> None:
+def raise_cause(error: BaseException | None) -> None:
     """A person's mistake that a learner found is raised as that."""
     if error is None:
         raise RuntimeError("the learners ended before their last step")

@@ -18,9 +18,12 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from ray.exceptions import ObjectLostError
+
 from coa.codec import Codec
 from coa.credit import informative
-from coa.errors import UserError
+from coa.errors import InfrastructureError, UserError
 from coa.profiles import profile as find_profile
 from coa.rollout import Failed, GroupRecord
 from coa.spans import Times, overlap, total
@@ -31,6 +34,9 @@ from jobs.recipe import Recipe
 from jobs.run import Run, check_run, in_session
 
 STAGE = "rl"
+PROBE_TOKENS = 256
+FAILURES = 20
+"""Batches' worth of groups that may fail one after the other before the stage gives up."""
 
 
 def check(config: Recipe) -> None:
@@ -45,22 +51,25 @@ def run(config: Recipe, console: Console) -> None:
     from jobs.services import tool_executors
 
     async def body(run: Run) -> None:
+        run.prepare()
         async with tool_executors(run) as executors, engine_pool(run, run.sft_model, executors) as pool:
             await rl(run, pool)
 
     demands = [*engine_demands(config.placement), *learner_demands(config.placement, config.rl.learner.ranks)]
-    in_session(config, console, body, demands=demands)
+    in_session(config, console, body, demands=[demands])
 
 
 async def rl(run: Run, pool: Any) -> dict[str, Any]:
     """The stage; returns its result, at once if it is finished already. The engines end at the last version."""
+    config = run.config.rl
     if done := run.result(STAGE):
+        await pool.load(config.steps, run.model)
         return done
     from actors.buffer import Finished, Started, Stepped
+    from jobs.agent_file import write_agent
     from jobs.learning import Learning
     from jobs.sft import copy_tokenizer
 
-    config = run.config.rl
     with run.console.stage("rl", config.steps) as stage:
         learning = Learning(
             STAGE,
@@ -72,6 +81,7 @@ async def rl(run: Run, pool: Any) -> dict[str, Any]:
             steps=config.steps,
             publish=True,
             probe=probe_sequences(run),
+            probe_tokens=min(PROBE_TOKENS, run.config.agent.limits.max_tokens - 1),
             checkpoint_every=config.checkpoint_every,
             output=run.model,
         )
@@ -84,10 +94,12 @@ async def rl(run: Run, pool: Any) -> dict[str, Any]:
                     case Stepped():
                         await loop.stepped(event)
                     case Finished():
-                        await loop.caught_up(event.version)
+                        await loop.caught_up()
             result = await loop.result()
             loop.close()
     copy_tokenizer(run.start_model, run.model)
+    write_agent(run.model, run.config.agent)
+    await pool.load(config.steps, run.model)
     return run.finish(STAGE, result)
 
 
@@ -106,10 +118,11 @@ class Reinforcement:
         self._config = run.config.rl
         self._window: Window | None = None
         self._changed = asyncio.Condition()
-        self._loops: list[asyncio.Task[None]] = []
+        self._loops: list[asyncio.Future[None]] = []
+        self._publishing: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._failures = 0
         self._rolls: set[asyncio.Task[None]] = set()
         self._ready: dict[int, Any] = {}
-        self._tasks: dict[int, int] = {}
         self._reissue: deque[int] = deque()
         self._next_task = 0
         self._newest: Any = None
@@ -124,7 +137,8 @@ class Reinforcement:
             task.cancel()
         self._rolls.clear()
         self._ready.clear()
-        self._tasks.clear()
+        self._failures = 0
+        self.book.played.clear()
         self._reissue.clear()
         self._next_task = event.cursor
         self._newest = event
@@ -136,7 +150,8 @@ class Reinforcement:
         first = (1 + event.epoch) * 1_000_000 if event.epoch > 1 or event.version else 0
         self._window = Window(self._config.window, version=event.version, batches=self._config.steps, first_group=first)
         beside = self._learning.beside
-        self._loops = [beside(self._feed()), beside(self._pack(event.epoch)), beside(self._publish())]
+        self._publishing = beside(self._publish())
+        self._loops = [beside(self._feed()), beside(self._pack(event.epoch)), self._publishing]
         self.book.begin()
 
     async def stepped(self, event: Any) -> None:
@@ -154,12 +169,9 @@ class Reinforcement:
             logprob_diff=f"{line['sync_logprob_max_diff']:.0e}",
         )
 
-    async def caught_up(self, version: int) -> None:
-        """Waits until the engines run the final version."""
-        window = self._window
-        assert window is not None
-        async with self._changed:
-            await self._changed.wait_for(lambda: window.live >= version)
+    async def caught_up(self) -> None:
+        """Waits until the engines run the final version; raises what keeps them from it."""
+        await self._publishing
 
     # --- the loops ------------------------------------------------------------------------------------------------
 
@@ -171,8 +183,8 @@ class Reinforcement:
                 await self._changed.wait_for(lambda: window.room() > 0)
             while window.room() > 0:
                 ticket = window.admit()
-                self._tasks[ticket.group] = self._reissue.popleft() if self._reissue else self._take_task()
-                roll = self._learning.beside(self._roll(window, ticket))
+                index = self._reissue.popleft() if self._reissue else self._take_task()
+                roll = self._learning.beside(self._roll(window, ticket, index))
                 self._rolls.add(roll)
                 roll.add_done_callback(self._rolls.discard)
 
@@ -180,16 +192,20 @@ class Reinforcement:
         self._next_task += 1
         return self._next_task - 1
 
-    async def _roll(self, window: Window, ticket: Ticket) -> None:
-        index = self._tasks.pop(ticket.group)
+    async def _roll(self, window: Window, ticket: Ticket, index: int) -> None:
         task = self._run.training_task(STAGE, index)
         outcome, samples = await self._pool.play(task, ticket, self._config.group, self._config.sampling)
         match outcome:
-            case Failed(where=where):
+            case Failed(where=where, why=why):
                 self.book.dropped[where] += 1
+                self._failures += 1
+                if self._failures > FAILURES * self._config.window.groups_per_batch:
+                    raise InfrastructureError(f"no group is finished any more: {where}: {why}")
+                await asyncio.sleep(min(5.0, 0.05 * self._failures))
                 self._reissue.append(index)
                 window.fail(ticket.group)
             case GroupRecord():
+                self._failures = 0
                 self.book.played.append(outcome)
                 if informative(outcome.rewards):
                     self._ready[ticket.group] = samples
@@ -205,32 +221,30 @@ class Reinforcement:
         window = self._window
         assert window is not None
         while True:
+            waited = False
             async with self._changed:
-                version = window.version
-                await self._changed.wait_for(lambda: self._take(window))
-                groups = self._taken
-            await self._change()
+                while (groups := window.take()) is None:
+                    waited |= window.waits_for_old()
+                    await self._changed.wait()
+            self.book.deadline_waits += waited
             shares: list[list[Any]] = [[] for _ in range(self._learning.ranks)]
             for position, group in enumerate(groups):
                 shares[position % self._learning.ranks].append(self._ready.pop(group))
-            plan = Plan(version=version, shares=tuple(map(tuple, shares)), cursor=self._next_task)
+            plan = Plan(version=window.version - 1, shares=tuple(map(tuple, shares)), cursor=self._next_task)
             if not await self._learning.put(plan, epoch):
                 return
-
-    def _take(self, window: Window) -> bool:
-        taken = window.take()
-        self._taken = taken or []
-        self.book.deadline_waits += taken is None and window.waits_for_old()
-        return taken is not None
 
     async def _publish(self) -> None:
         window = self._window
         assert window is not None
-        while True:
+        while window.live < self._config.steps:
             async with self._changed:
                 await self._changed.wait_for(lambda: self._newest.version > window.live)
             newest = self._newest
-            self.book.syncs += await self._pool.sync(newest.version, newest.weights, newest.probes)
+            try:
+                self.book.syncs += await self._pool.sync(newest.version, newest.weights, newest.probes)
+            except ObjectLostError:
+                return  # the learners have died with these weights: they start again and tell
             window.publish(newest.version)
             await self._change()
 
@@ -248,7 +262,7 @@ class Reinforcement:
 
     async def result(self) -> dict[str, Any]:
         engines = [list(report.spans) for report in await self._pool.busy()]
-        return {**self.book.summary(engines), "engine_restarts": self._pool.restarts}
+        return {**self.book.summary(engines), "steps": self._config.steps, "engine_restarts": self._pool.restarts}
 
     def close(self) -> None:
         if self._metrics is not None:
@@ -256,7 +270,7 @@ class Reinforcement:
 
 
 class Book:
-    """Counts and spans of the stage."""
+    """Counts and spans of the stage, from the start of this process on."""
 
     def __init__(self) -> None:
         self.dropped: Counter[str] = Counter()
@@ -269,7 +283,6 @@ class Book:
         self._spans: Times = []
         self._trajectories = 0
         self._samples = 0
-        self._steps = 0
         self._staleness: list[tuple[float, int]] = []
         self._oldest = 0
         self._diff = 0.0
@@ -285,10 +298,9 @@ class Book:
         self._spans.append((event.began, event.ended))
         self._trajectories += sum(len(group.episodes) for group in groups)
         self._samples += report.samples
-        self._steps += 1
         self._staleness.append((report.staleness_mean, report.tokens))
         self._oldest = max(self._oldest, report.staleness_max)
-        self._diff = max(self._diff, report.logprob_max_diff)
+        self._diff = float(np.max([self._diff, report.logprob_max_diff]))
         return groups
 
     def line(self, event: Any, groups: list[GroupRecord]) -> dict[str, Any]:
@@ -319,7 +331,6 @@ class Book:
         learning = total(self._spans)
         tokens = sum(n for _, n in self._staleness)
         return {
-            "steps": self._steps,
             "seconds": round(ended - self._began, 1),
             "samples": self._samples,
             "trajectories": self._trajectories,
@@ -327,7 +338,7 @@ class Book:
             "refills": self.refills,
             "deadline_waits": self.deadline_waits,
             "syncs": len(self.syncs),
-            "logprob_max_diff": max((sync.logprob_diff for sync in self.syncs), default=0.0),
+            "logprob_max_diff": float(np.max([sync.logprob_diff for sync in self.syncs], initial=0.0)),
             "train_logprob_max_diff": self._diff,
             "sync_pause_mean_s": sum(s.pause_s for s in self.syncs) / max(len(self.syncs), 1),
             "overlap": overlap(self._spans, generating) / learning if learning else 0.0,

@@ -7,6 +7,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from omegaconf import OmegaConf
+
+from cluster.resources import Demand, require
 from coa.config import dump
 from coa.errors import UserError
 from coa.files import write_atomically
@@ -17,7 +20,7 @@ from coa.world import World, evaluation_tasks, training_task
 from jobs.console import Console
 from jobs.recipe import Recipe
 
-FREE_TO_CHANGE = ("session.", "placement.", "executor.")
+FREE_TO_CHANGE = ("run_dir", "session.", "placement.", "executor.")
 """Settings that a resumed run may change: they say where it runs, not what it makes."""
 
 
@@ -33,9 +36,12 @@ class Run:
         """The policy before its first step, tokenizer included."""
         self.sft_model = self.checkpoints / "sft-model"
         self.model = self.folder / "model"
+
+    def prepare(self) -> None:
+        """Makes the folder a training run's."""
         for folder in (self.trajectories, self.checkpoints):
             folder.mkdir(parents=True, exist_ok=True)
-        write_atomically(self.folder / "config.yaml", dump(config))
+        write_atomically(self.folder / "config.yaml", dump(self.config))
 
     def result(self, stage: str) -> dict[str, Any] | None:
         """What a finished stage left; None while it is not finished."""
@@ -84,15 +90,7 @@ def check_run(config: Recipe) -> None:
     from coa.tools.sandbox import require_bubblewrap
 
     require_bubblewrap()
-    counts = {
-        "placement.engines": config.placement.engines,
-        "placement.tool_executors": config.placement.tool_executors,
-        "sft.learner.ranks": config.sft.learner.ranks,
-        "rl.learner.ranks": config.rl.learner.ranks,
-    }
-    for key, count in counts.items():
-        if count < 1:
-            raise UserError(f"{key}={count}: a run needs at least one")
+    check_counts(config)
     if config.tasks.path is not None:
         training, held_out = split(load_tasks(config.tasks.path, profile=config.tasks.profile), config.tasks.held_out)
         if not training or not held_out:
@@ -108,12 +106,27 @@ def check_run(config: Recipe) -> None:
     check_same(Path(config.run_dir) / "config.yaml", config)
 
 
+def check_counts(config: Recipe) -> None:
+    counts = {
+        "placement.engines": config.placement.engines,
+        "placement.tool_executors": config.placement.tool_executors,
+        "sft.learner.ranks": config.sft.learner.ranks,
+        "rl.learner.ranks": config.rl.learner.ranks,
+        "sft.checkpoint_every": config.sft.checkpoint_every,
+        "rl.checkpoint_every": config.rl.checkpoint_every,
+        "rl.window.groups_per_batch": config.rl.window.groups_per_batch,
+        "rl.window.max_staleness": config.rl.window.max_staleness + 1,
+        "rl.group": config.rl.group - 1,
+    }
+    for key, count in counts.items():
+        if count < 1:
+            raise UserError(f"{key} is too small: {OmegaConf.select(OmegaConf.structured(config), key)}")
+
+
 def check_same(path: Path, config: Recipe) -> None:
     """A folder holds one run: UserError where it was begun with other settings."""
     if not path.exists():
         return
-    from omegaconf import OmegaConf
-
     before, now = (_flat(OmegaConf.create(text)) for text in (path.read_text(), dump(config)))
     changed = [key for key in now if before.get(key) != now[key] and not key.startswith(FREE_TO_CHANGE)]
     if changed:
@@ -135,12 +148,18 @@ def _flat(tree: Any, prefix: str = "") -> dict[str, Any]:
 
 
 def in_session(
-    config: Recipe, console: Console, body: Callable[[Run], Coroutine[Any, Any, None]], *, demands: Sequence[Any]
+    config: Recipe,
+    console: Console,
+    body: Callable[[Run], Coroutine[Any, Any, None]],
+    *,
+    demands: Sequence[Sequence[Demand]],
 ) -> None:
-    """Runs `body` in an event loop on a Ray cluster that has room for `demands`."""
-    from cluster.resources import cluster_nodes, require
+    """Runs `body` in an event loop on a Ray cluster that has room for each of the sets of demands."""
+    from cluster.resources import cluster_nodes
     from cluster.session import session
 
     with session(config.session):
-        require(demands, cluster_nodes())
+        nodes = cluster_nodes()
+        for together in demands:
+            require(together, nodes)
         asyncio.run(body(Run(config, console)))

@@ -34,10 +34,11 @@ def check(config: Recipe) -> None:
 def run(config: Recipe, console: Console) -> None:
     from cluster.resources import learner_demands
 
-    in_session(config, console, _body, demands=learner_demands(config.placement, config.sft.learner.ranks))
+    in_session(config, console, _body, demands=[learner_demands(config.placement, config.sft.learner.ranks)])
 
 
 async def _body(run: Run) -> None:
+    run.prepare()
     await sft(run)
 
 
@@ -66,7 +67,7 @@ async def sft(run: Run) -> dict[str, Any]:
             output=run.sft_model,
         )
         async with learning:
-            feeding, metrics, seconds = None, None, 0.0
+            feeding, metrics = None, None
             async for event in learning.events():
                 match event:
                     case Started():
@@ -76,7 +77,6 @@ async def sft(run: Run) -> dict[str, Any]:
                         metrics = run.metrics(STAGE, event.version + 1)
                     case Stepped(report=report):
                         assert metrics is not None
-                        seconds += event.ended - event.began
                         rate = report.tokens / (event.ended - event.began)
                         metrics.write(
                             STAGE,

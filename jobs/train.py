@@ -19,7 +19,7 @@ from jobs import evaluate as evaluation
 from jobs.console import Console
 from jobs.distill import distill
 from jobs.engines import engine_pool
-from jobs.evaluate import evaluate_stage, team_cost, write_agent
+from jobs.evaluate import evaluate_stage, team_cost
 from jobs.examples import examples
 from jobs.recipe import Recipe
 from jobs.rl import rl
@@ -33,14 +33,16 @@ def check(config: Recipe) -> None:
 
 
 def run(config: Recipe, console: Console) -> None:
-    from cluster.resources import engine_demands, learner_demands
+    from cluster.resources import engine_demands, learner_demands, tool_demands
 
-    reinforcing = learner_demands(config.placement, config.rl.learner.ranks)
-    demands = [*engine_demands(config.placement), *reinforcing]
-    in_session(config, console, train, demands=demands)
+    placement = config.placement
+    tuning = [*tool_demands(placement), *learner_demands(placement, config.sft.learner.ranks)]
+    reinforcing = [*engine_demands(placement), *learner_demands(placement, config.rl.learner.ranks)]
+    in_session(config, console, train, demands=[tuning, reinforcing])
 
 
 async def train(run: Run) -> None:
+    run.prepare()
     began = time.time()
     results: dict[str, Any] = {}
     async with AsyncExitStack() as stack:
@@ -48,12 +50,9 @@ async def train(run: Run) -> None:
         results["distill"] = await distill(run, executors[0])
         results["sft"] = await sft(run)
         if run.result("evaluation-rl") is None:
-            reinforced = run.result("rl") is not None
-            model = run.model if reinforced else run.sft_model
-            pool = await stack.enter_async_context(engine_pool(run, model, executors))
+            pool = await stack.enter_async_context(engine_pool(run, run.sft_model, executors))
             results["evaluation-sft"] = await evaluate_stage(run, pool, "sft", run.sft_model)
             results["rl"] = await rl(run, pool)
-            write_agent(run.model, run.config.agent)
             results["evaluation-rl"] = await evaluate_stage(run, pool, "rl", run.model)
         results["team"] = await team_cost(run, executors[0])
     for name in ("rl", "evaluation-sft", "evaluation-rl"):

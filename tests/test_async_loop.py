@@ -42,6 +42,7 @@ def make_run(folder: Path, *, max_staleness: int) -> Run:
         checkpoint_every=100,
     )
     run = Run(replace(config, agent=AGENT, rl=rl), Console(io.StringIO(), io.StringIO()))
+    run.prepare()
     for model in (run.start_model, run.sft_model):
         make_model(model)
     return run

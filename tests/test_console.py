@@ -25,9 +25,9 @@ def test_without_a_terminal_a_stage_is_plain_lines(monkeypatch: pytest.MonkeyPat
         stage.update(1, loss=0.5)
         stage.update(2, loss=0.25)
     assert out.getvalue().splitlines() == [
-        "sft        1/2       0 s          loss 0.5",
-        "sft        2/2       0 s          loss 0.25",
-        "sft        2/2       0 s          loss 0.25",
+        "sft          1/2       0 s          loss 0.5",
+        "sft          2/2       0 s          loss 0.25",
+        "sft          2/2       0 s          loss 0.25",
     ]
 
 
@@ -84,7 +84,7 @@ with open_console(Path({str(tmp_path / "log")!r})) as console, console.stage("rl
     os.close(leader)
     assert process.returncode == 0
     assert "━".encode() in shown
-    assert shown.splitlines()[-1].decode().endswith("rl         2/2       0 s          reward 0.5")
+    assert shown.splitlines()[-1].decode().endswith("rl           2/2       0 s          reward 0.5")
 
 
 def test_chatter_goes_to_the_log_and_is_restored_afterwards(tmp_path: Path) -> None:

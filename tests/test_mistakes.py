@@ -66,7 +66,7 @@ def test_an_unreadable_model(here: Path, capfd: pytest.CaptureFixture[str]) -> N
     (here / "model").mkdir()
     (here / "model" / "config.json").write_text("{not json")
     told = mistake(capfd, "evaluate", "--model", "model", "--tasks", str(tasks_file(here, ROW)))
-    assert told.startswith("model: its config.json can't be read")
+    assert told.startswith("model: its config.json or agent.json can't be read")
 
 
 def test_a_missing_or_unreadable_tasks_file(here: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -24,10 +24,7 @@ def test_every_word_that_is_asked_for_is_one_token_after_a_blank() -> None:
 def test_numbers_are_cut_into_pairs_of_digits_and_each_pair_after_a_space_is_one_token() -> None:
     tokenizer = trained()
     assert tokenizer.encode(" 1234 5").tokens == ["Ġ12", "3", "4", "Ġ5"]
-    assert (
-        tokenizer.encode("print( 905 * 12 - 7 )").tokens[-8:]
-        == ["Ġ90", "5", "Ġ", "*", "Ġ12", "Ġ", "-", "Ġ7", "Ġ", ")"][-8:]
-    )
+    assert tokenizer.encode(" 905 * 12").tokens == ["Ġ90", "5", "Ġ", "*", "Ġ12"]
     pairs = [f" {n:02}" for n in range(100)]
     assert [tokenizer.encode(pair).tokens for pair in pairs] == [[f"Ġ{pair[1:]}"] for pair in pairs]
 
