@@ -3,7 +3,6 @@
 import itertools
 import shutil
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -12,69 +11,18 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from actors.learner_config import LearnerConfig
+from actors.lora import add_adapters, sources
 from actors.policy import ModelConfig, PackedPolicy, load_model, to_tensors
-from coa.losses import LossConfig, compute_loss
-from coa.packing import MicroBatch, PackingConfig, pack
-from coa.types import ENVIRONMENT, Floats, Sample
+from actors.step_report import StepReport, Sums
+from actors.zero import deepspeed_config, shared_out_loading, whole
+from coa.losses import compute_loss
+from coa.packing import MicroBatch, micro_batch, pack
+from coa.schedule import OptimizerConfig, learning_rate
+from coa.types import Floats, Sample
 from coa.weights import Weights, serialise
 
-
-@dataclass(frozen=True)
-class OptimizerConfig:
-    """AdamW; the rate warms up, stays, and falls linearly to zero at the last step."""
-
-    lr: float = 1e-6
-    warmup_steps: int = 0
-    flat_share: float = 1.0
-    """Share of the steps at the full rate, warm-up included; the rest decays. 1 is a constant rate."""
-    beta1: float = 0.9
-    beta2: float = 0.95
-    weight_decay: float = 0.0
-    """On matrices; norms have none."""
-    clip_norm: float = 1.0
-
-
-@dataclass(frozen=True)
-class LearnerConfig:
-    ranks: int = 1
-    """Data-parallel ranks of the learner group."""
-    optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
-    loss: LossConfig = field(default_factory=LossConfig)
-    packing: PackingConfig = field(default_factory=PackingConfig)
-    updates_per_batch: int = 1
-    """Optimizer updates that a batch is split into; the version grows once a batch all the same."""
-    zero_stage: int = 2
-    threads: int = 1
-    """CPU threads of a rank; 0 leaves the choice to PyTorch."""
-
-
-def learning_rate(step: int, steps: int, config: OptimizerConfig) -> float:
-    """The rate of step `step` (from 0) of `steps`."""
-    warm = min(1.0, (step + 1) / config.warmup_steps) if config.warmup_steps else 1.0
-    flat = config.flat_share * steps
-    left = 1.0 if step < flat else (steps - step) / (steps - flat)
-    return config.lr * min(warm, left)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepReport:
-    """What a step did, over all ranks."""
-
-    samples: int
-    tokens: int
-    """Trained tokens."""
-    loss: float
-    """Mean over the trained tokens."""
-    grad_norm: float
-    clipped: float
-    """Share of trained tokens whose ratio was clipped."""
-    weight: float
-    """Mean correction weight of reinforced tokens."""
-    logprob_max_diff: float
-    """Largest |learner - sampler| over tokens that the version being trained sampled; 0 where there were none."""
-    staleness_mean: float
-    """Versions, over sampled tokens."""
-    staleness_max: int
+__all__ = ["Learner", "LearnerConfig", "OptimizerConfig", "StepReport", "learning_rate"]
 
 
 class Learner:
@@ -87,23 +35,18 @@ class Learner:
             torch.set_num_threads(config.threads)
         self.config = config
         self._steps = steps
-        self.policy = PackedPolicy(load_model(model_dir, model))
+        settings = deepspeed_config(config, model.dtype)
+        with shared_out_loading(settings, model_dir):
+            hf_model = load_model(model_dir, model)
+        if config.lora.rank:
+            add_adapters(hf_model, config.lora)
+        if config.gradient_checkpointing:
+            hf_model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+        self.policy = PackedPolicy(hf_model)
         self.policy.train()
-        decayed = [p for p in self.policy.parameters() if p.ndim >= 2]
-        others = [p for p in self.policy.parameters() if p.ndim < 2]
-        optimizer = torch.optim.AdamW(
-            [
-                {"params": decayed, "weight_decay": config.optimizer.weight_decay},
-                {"params": others, "weight_decay": 0.0},
-            ],
-            lr=config.optimizer.lr,
-            betas=(config.optimizer.beta1, config.optimizer.beta2),
-        )
+        self._optimizer = make_optimizer(self.policy, config)
         self.engine: Any
-        self.engine, _, _, _ = deepspeed.initialize(
-            model=self.policy, optimizer=optimizer, config=deepspeed_config(config)
-        )
-        self._optimizer = optimizer
+        self.engine, _, _, _ = deepspeed.initialize(model=self.policy, optimizer=self._optimizer, config=settings)
         self.device: torch.device = self.engine.device
 
     def step(self, samples: Sequence[Sample], version: int) -> StepReport:
@@ -172,22 +115,14 @@ class Learner:
 
     def logprobs(self, samples: Sequence[Sample]) -> list[Floats]:
         """For each sample, float32 log-probs of its trained tokens, in order."""
-        from coa.packing import micro_batch
-
         with torch.no_grad():
             batches = [micro_batch([[sample]]) for sample in samples]
             return [self.engine(**to_tensors(batch, self.device)).cpu().numpy() for batch in batches]
 
     def weights(self) -> Weights | None:
-        """All parameters by their Hugging Face names, on rank 0; None on the others."""
-        import deepspeed
-
-        parameters = list(self.policy.model.named_parameters())
-        stage3 = self.config.zero_stage == 3
-        with deepspeed.zero.GatheredParameters([p for _, p in parameters], enabled=stage3):
-            if dist.get_rank() != 0:
-                return None
-            return serialise({name: p.detach() for name, p in parameters})
+        """All weights by their Hugging Face names, adapters merged, on rank 0; None on the others."""
+        state = dict(whole(sources(self.policy.model), shared_out=self.config.zero_stage == 3))
+        return serialise(state) if dist.get_rank() == 0 else None
 
     def save_model(self, folder: Path) -> None:
         """Hugging Face layout, written by rank 0; appears whole or not at all."""
@@ -202,62 +137,27 @@ class Learner:
         part.replace(folder)
 
     def save(self, folder: Path) -> None:
-        """A checkpoint from which `restore` goes on; every rank writes its part."""
-        self.engine.save_checkpoint(str(folder), tag="state")
+        """A checkpoint from which `restore` goes on; every rank writes its part, frozen weights are left out."""
+        frozen = self.config.lora.rank > 0
+        self.engine.save_checkpoint(str(folder), tag="state", exclude_frozen_parameters=frozen)
 
     def restore(self, folder: Path) -> None:
-        self.engine.load_checkpoint(str(folder), tag="state")
+        frozen = self.config.lora.rank > 0
+        self.engine.load_checkpoint(str(folder), tag="state", load_module_strict=not frozen)
 
 
-class Sums:
-    """This rank's running sums of one step; `report` adds up the ranks (a collective)."""
-
-    def __init__(self) -> None:
-        self.samples = 0
-        self.grad_norm = 0.0
-        self._tokens = self._loss = self._clipped = self._weight = self._reinforced = 0.0
-        self._staleness = self._sampled = 0.0
-        self._oldest = 0
-        self._diff = 0.0
-
-    def add(self, batch: MicroBatch, loss: float, clipped: float, weight: float, version: int) -> None:
-        self._tokens += int(batch.trained.sum())
-        self._loss += loss
-        self._clipped += clipped
-        self._weight += weight
-        self._reinforced += int((batch.reinforce[batch.trained] != 0).sum())
-        ages = version - batch.versions[batch.trained & (batch.versions != ENVIRONMENT)]
-        if len(ages):
-            self._staleness += float(ages.sum())
-            self._sampled += len(ages)
-            self._oldest = max(self._oldest, int(ages.max()))
-
-    def compare(self, batch: MicroBatch, logprobs: Floats, version: int) -> None:
-        fresh = batch.versions[batch.trained] == version
-        if fresh.any():
-            difference = np.abs(logprobs - batch.sampled_logprobs[batch.trained])[fresh]
-            self._diff = float(np.max([self._diff, difference.max()]))  # unlike max(), this keeps NaN
-
-    def report(self) -> StepReport:
-        added = [self.samples, self._tokens, self._loss, self._clipped, self._weight, self._reinforced]
-        sums = torch.tensor([*added, self._staleness, self._sampled], dtype=torch.float64)
-        most = torch.tensor([self._oldest, self._diff], dtype=torch.float64)
-        if dist.get_backend() == "nccl":
-            sums, most = sums.cuda(), most.cuda()
-        dist.all_reduce(sums)
-        dist.all_reduce(most, op=dist.ReduceOp.MAX)
-        samples, tokens, loss, clipped, weight, reinforced, staleness, sampled = sums.tolist()
-        return StepReport(
-            samples=int(samples),
-            tokens=int(tokens),
-            loss=loss / max(tokens, 1),
-            grad_norm=self.grad_norm,
-            clipped=clipped / max(tokens, 1),
-            weight=weight / reinforced if reinforced else 1.0,
-            logprob_max_diff=float(most[1]),
-            staleness_mean=staleness / max(sampled, 1),
-            staleness_max=int(most[0]),
-        )
+def make_optimizer(policy: PackedPolicy, config: LearnerConfig) -> torch.optim.Optimizer:
+    """AdamW over what is trained; weight decay on matrices alone."""
+    trained = [p for p in policy.parameters() if p.requires_grad]
+    return torch.optim.AdamW(
+        [
+            {"params": [p for p in trained if p.ndim >= 2], "weight_decay": config.optimizer.weight_decay},
+            {"params": [p for p in trained if p.ndim < 2], "weight_decay": 0.0},
+        ],
+        lr=config.optimizer.lr,
+        betas=(config.optimizer.beta1, config.optimizer.beta2),
+        fused=True if config.offload_optimizer else None,  # for the step on the host, several times as fast
+    )
 
 
 def _filler() -> MicroBatch:
@@ -274,15 +174,3 @@ def _filler() -> MicroBatch:
         sampled_logprobs=zeros,
         versions=ids,
     )
-
-
-def deepspeed_config(config: LearnerConfig) -> dict:
-    return {
-        "train_micro_batch_size_per_gpu": 1,
-        # The number of micro-batches differs from step to step: the caller says when a batch is whole.
-        "managed_gradient_accumulation": False,
-        "gradient_clipping": config.optimizer.clip_norm,
-        "zero_allow_untested_optimizer": True,
-        "zero_optimization": {"stage": config.zero_stage, "overlap_comm": False},
-        "steps_per_print": 10**9,
-    }

@@ -8,6 +8,16 @@ import torch
 from tokenizers import Tokenizer
 from torch import Tensor, nn
 
+from actors.attention import (
+    MASKED_TOKENS,
+    SEGMENTED,
+    VARLEN,
+    block_diagonal,
+    lengths,
+    register,
+    varlen_arguments,
+)
+from actors.logits import LOGITS_BYTES, chosen_logprobs
 from coa.errors import UserError
 from coa.grammar import ANSWER, TAGS
 from coa.packing import MicroBatch
@@ -32,7 +42,13 @@ class ModelConfig:
     vocabulary_limit: int = 4096
     """Most tokens that the tokenizer trained for a new model may have."""
     dtype: str = "float32"
+    """Of the weights that compute and travel. With bfloat16 the optimizer keeps float32 ones of its own."""
     attention: str = "sdpa"
+    """sdpa runs everywhere; flash_attention_2 and flex_attention are for GPUs (`actors.attention`)."""
+
+    def __post_init__(self) -> None:
+        if self.dtype not in ("float32", "bfloat16"):
+            raise ValueError(f"model.dtype is {self.dtype}, expected float32 or bfloat16")
 
 
 def new_model(config: ModelConfig, tokenizer: Tokenizer, *, seed: int) -> Any:
@@ -69,56 +85,100 @@ def new_model(config: ModelConfig, tokenizer: Tokenizer, *, seed: int) -> Any:
 
 
 def load_model(path: Path | str, config: ModelConfig) -> Any:
-    """A pretrained causal language model; UserError where there is none or where its embeddings are tied."""
+    """A pretrained causal language model with an output projection of its own; UserError where there is none."""
     from transformers import AutoModelForCausalLM
 
     try:
         model = AutoModelForCausalLM.from_pretrained(
             str(path), dtype=getattr(torch, config.dtype), attn_implementation=config.attention
         )
+    except ImportError as error:
+        raise UserError(f"model.attention={config.attention}: {str(error).splitlines()[0]}") from error
     except (OSError, ValueError) as error:
         raise UserError(f"{path}: no model there ({str(error).splitlines()[0]})") from error
-    if model.config.tie_word_embeddings:
-        raise UserError(f"{path}: tied embeddings can't be updated in a running engine; untie them first")
+    untie(model)
     return model
 
 
+def untie(model: Any) -> None:
+    """Gives the output projection a parameter of its own where it shares the embeddings'; logits stay as they are.
+
+    An engine can't take an update of tied embeddings safely: vLLM's CPU backend keeps the old projection.
+    """
+    embeddings, projection = model.get_input_embeddings(), model.get_output_embeddings()
+    if projection is not None and projection.weight is embeddings.weight:
+        projection.weight = nn.Parameter(embeddings.weight.detach().clone())
+    model.config.tie_word_embeddings = False
+    model.config.get_text_config().tie_word_embeddings = False
+    # What transformers noted of the tie when the model was made: saving and loading go by it.
+    model.all_tied_weights_keys = {}
+
+
 class PackedPolicy(nn.Module):
-    """Log-probs of the trained tokens of a micro-batch. Samples of one row don't see each other."""
+    """Log-probs of the trained tokens of a micro-batch. Samples of one row don't see each other.
+
+    Any causal language model of transformers that tells its decoder and its output projection; UserError for others.
+    """
 
     model: Any
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, model: nn.Module, *, logits_bytes: int = LOGITS_BYTES) -> None:
         super().__init__()
         self.model = model
+        self._logits_bytes = logits_bytes
+        config = self.model.config.get_text_config()
+        decoder = self.model.get_decoder() if hasattr(model, "get_decoder") else None
+        if decoder is None or decoder is model or self.model.get_output_embeddings() is None:
+            raise UserError(
+                f"{type(model).__name__} has no decoder with an output projection: no causal language model"
+            )
+        if scaled := [name for name in ("logit_scale", "logits_scaling") if getattr(config, name, 1.0) != 1.0]:
+            raise UserError(f"{type(model).__name__}: {scaled[0]} is not supported")
+        self._softcap: float | None = getattr(config, "final_logit_softcapping", None)
+        self._window: int | None = getattr(config, "sliding_window", None)
+        self._vocabulary: int = config.vocab_size
+        self._attention: str = config._attn_implementation
+        if self._attention == "sdpa":
+            register()
+            self.model.set_attn_implementation(SEGMENTED)
+            self._attention = SEGMENTED
 
     def forward(self, token_ids: Tensor, positions: Tensor, segments: Tensor, trained: Tensor) -> Tensor:
         """[R, L] each; returns [P] float32, the trained tokens in row-major order.
 
         The output projection runs on the positions that predict a trained token and on no other.
         """
-        hidden = self.model.model(
-            input_ids=token_ids,
-            position_ids=positions,
-            attention_mask=block_diagonal(segments, self.model.dtype),
-            use_cache=False,
-        ).last_hidden_state
+        how: dict[str, Any] = {}
+        if self._masked(token_ids.shape[1]):
+            how["attention_mask"] = block_diagonal(segments, self.model.dtype)
+        else:
+            real = segments > 0
+            token_ids, positions, trained = (x[real].unsqueeze(0) for x in (token_ids, positions, trained))
+            if self._attention == SEGMENTED:
+                how["segment_lengths"] = lengths(positions[0]).tolist()
+            elif self._attention != "flex_attention":  # which reads them off the positions
+                how |= varlen_arguments(positions[0])
+        decoder = self.model.get_decoder()
+        hidden = decoder(input_ids=token_ids, position_ids=positions, use_cache=False, **how).last_hidden_state
         predicting = torch.zeros_like(trained)
         predicting[:, :-1] = trained[:, 1:]
-        logits = self.model.lm_head(hidden[predicting]).float()
-        chosen = token_ids[trained].unsqueeze(-1)
-        return logits.gather(-1, chosen).squeeze(-1) - logits.logsumexp(-1)
+        return chosen_logprobs(
+            hidden[predicting],
+            token_ids[trained],
+            self._project,
+            vocabulary=self._vocabulary,
+            limit=self._logits_bytes,
+        )
 
+    def _masked(self, length: int) -> bool:
+        """Whether rows of that length are attended with a mask, which knows nothing of a sliding window."""
+        if self._attention == SEGMENTED:
+            return length <= min(MASKED_TOKENS, self._window or MASKED_TOKENS)
+        return self._attention not in VARLEN
 
-def block_diagonal(segments: Tensor, dtype: torch.dtype) -> Tensor:
-    """[R, L] segment numbers to an additive causal mask [R, 1, L, L]: 0 within a segment, lowest elsewhere.
-
-    A padding token sees the padding before it, so that no row of the softmax is empty.
-    """
-    length = segments.shape[1]
-    causal = torch.ones(length, length, dtype=torch.bool, device=segments.device).tril()
-    visible = (segments[:, :, None] == segments[:, None, :]) & causal
-    return torch.zeros((), dtype=dtype, device=segments.device).masked_fill(~visible, torch.finfo(dtype).min)[:, None]
+    def _project(self, hidden: Tensor) -> Tensor:
+        logits = self.model.get_output_embeddings()(hidden)
+        return logits if self._softcap is None else self._softcap * torch.tanh(logits / self._softcap)
 
 
 def to_tensors(batch: MicroBatch, device: torch.device) -> dict[str, Tensor]:

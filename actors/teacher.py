@@ -1,55 +1,88 @@
-"""The teacher team on Ray: one actor per role, waves of runs, tools through the executor.
+"""The teacher team on Ray: an actor for each role and each model, and one that plays the runs.
 
-    assignments -> wave of runs -> round: group by who is next -> planner  [batch] -+
-                      ^                                           searcher [batch] -+-> take replies --+
-                      |                                           ...               |                  |
-                      |                                           executor [calls] -+                  |
-                      +---------------------------- until every run is over ---------------------------+
+    driver --- assignments ---> TeacherTeam --- prompt ---> RoleAgent (planner)  --+--> TeacherModel (limits, ledger)
+           <-- graded runs ---    | ^                       RoleAgent (searcher) --+        |
+                                  v |                       ...                             v
+                               ToolExecutor                 or scripted experts        an endpoint
 
-A round waits for its slowest batch; a second wave in flight uses the time. A run that infrastructure ended (a tool
-or an endpoint that is down) is counted and issued again with the same seed, and never becomes a transcript.
+Every reply of a model and every observation is in a ledger before a run goes on, so that a run which is played again,
+because an actor, the driver or the machine died, asks for nothing twice. A run that infrastructure ended (a tool or
+an endpoint that is down) is issued again after a pause, with the same seed, and never becomes a transcript.
 """
 
 import asyncio
-from collections import Counter, deque
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from pathlib import Path
 from typing import Any
 
-import ray
+from ray.exceptions import RayError, RayTaskError
 
-from coa.errors import InfrastructureError
-from coa.teachers.roles import ROLES
-from coa.teachers.run import Assignment, Failed, Run, play
-from coa.teachers.transcript import Mind, Prompt, Transcript
+from coa.distill.grade import grade
+from coa.errors import DiskFull, InfrastructureError, ToolDown, UserError
+from coa.gather import Gather
+from coa.ledger import Ledger
+from coa.teachers.play import play, start
+from coa.teachers.run import Assignment, Failed
+from coa.teachers.teams import EXPERTS, TeamConfig
+from coa.teachers.transcript import Graded, Mind, Prompt, Reply, Usage
 from coa.tools.base import PLAIN, ToolCall
+from coa.tools.client import ToolClient
 
 
 @dataclass(frozen=True)
-class TeamConfig:
+class BudgetConfig:
+    """What the models of a team may take, over all runs and restarts; 0 is no limit. Requests under way when it is
+    spent are still finished."""
+
+    requests: int = 0
+    tokens: int = 0
+
+    def allows(self, spent: Usage) -> bool:
+        within_requests = not self.requests or spent.requests < self.requests
+        return within_requests and (not self.tokens or spent.tokens < self.tokens)
+
+
+@dataclass(frozen=True)
+class TeachingConfig:
     wave: int = 1000
-    """Runs that go in step with each other."""
+    """Runs that scripted experts play in step with each other, and most runs of a shard."""
     waves_in_flight: int = 2
-    max_steps: int = 40
-    """Steps of agents and tools before a run ends as "out of steps"."""
+    runs_in_flight: int = 200
+    """Runs that a team of language models plays at the same time."""
+    shard_s: float = 60.0
+    """Seconds after which finished runs of language models are written, if less than a wave of them is there."""
     reissues: int = 5
     """How often a run that infrastructure ended is issued again before it is given up."""
     reissue_after_s: float = 0.5
     """Wait before the first reissue, in seconds; it doubles from one to the next."""
     cpus_per_agent: float = 0.0
-    """What each role's actor asks of Ray."""
+    """What each actor of a role, a model, and the team asks of Ray."""
+    budget: BudgetConfig = BudgetConfig()
+
+
+@dataclass(frozen=True, slots=True)
+class Unfinished:
+    """A run that the budget stopped; what it has is in the ledgers."""
+
+    assignment: Assignment
+
+
+Outcome = Graded | Failed | Unfinished
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wave:
-    """What became of the assignments of a wave, transcripts in their order."""
+class Played:
+    """What became of assignments, in their order."""
 
-    transcripts: list[Transcript]
+    outcomes: list[Outcome]
     failures: dict[str, int]
     """Runs that infrastructure ended, by the type of its error; reissued runs count each time."""
-    given_up: list[Failed]
-    """Assignments that failed to the last."""
+
+
+class BudgetSpent(Exception):
+    """No further request may be sent."""
 
 
 class RoleAgent:
@@ -58,89 +91,136 @@ class RoleAgent:
     def __init__(self, make_mind: Callable[[], Mind]) -> None:
         self._mind = make_mind()
 
-    async def replies(self, prompts: list[Prompt]) -> list[str | InfrastructureError]:
+    async def replies(self, prompts: list[Prompt]) -> list[Reply | InfrastructureError]:
         return await self._mind.replies(prompts)
 
 
+class ModelMind:
+    """Thinks with a language model: the handle of a `TeacherModel`."""
+
+    def __init__(self, model: Any) -> None:
+        self._model = model
+
+    async def replies(self, prompts: list[Prompt]) -> list[Reply | InfrastructureError]:
+        return list(await asyncio.gather(*map(self._reply, prompts)))
+
+    async def _reply(self, prompt: Prompt) -> Reply | InfrastructureError:
+        messages = [{"role": message.role, "content": message.content} for message in prompt.messages]
+        completion = await self._model.complete.remote(messages, prompt.seed)
+        if isinstance(completion, InfrastructureError):
+            return completion
+        return Reply(completion.text, completion.usage)
+
+
 class TeacherTeam:
-    """Plays assignments with agents and an executor that are Ray actor handles (`start_team` makes the agents)."""
+    """Plays assignments with the agents of its roles and tool executors, all of them actor handles."""
 
     def __init__(
         self,
+        team: TeamConfig,
         agents: Mapping[str, Any],
-        executor: Any,
-        config: TeamConfig,
+        executors: Sequence[Any],
+        config: TeachingConfig,
         *,
         seed: int,
         layouts: Sequence[str] = (PLAIN,),
+        ledger: Path | None = None,
     ) -> None:
-        self._agents = dict(agents)
-        self._executor = executor
-        self._config = config
-        self._seed = seed
-        self._layouts = layouts
+        """ledger: where observations are kept until the stage is over; None keeps none, for experts cost nothing."""
+        self._team, self._config, self._seed, self._layouts = team, config, seed, tuple(layouts)
+        self._models = tuple((role, name) for role in agents if (name := team.model_of(role)) != EXPERTS)
+        self._ask_of = {role: self._asking(role, agent) for role, agent in agents.items()}
+        self._executors = list(executors)
+        self._use_tool = ToolClient(self._call_tools)
+        self._ledger = Ledger(ledger) if ledger is not None else None
+        self._before: Usage | None = None
+        self._ended = Usage()
+        """What runs took that ended here."""
+        self._open: dict[tuple[str, int], Usage] = {}
+        """What runs under way took."""
 
-    async def stream(self, assignments: Iterable[Assignment]) -> AsyncIterator[Wave]:
-        """Waves in the order of the assignments, which are drawn as they are needed."""
-        playing: deque[asyncio.Task[Wave]] = deque()
-        try:
-            for chunk in _chunks(assignments, self._config.wave):
-                playing.append(asyncio.create_task(self.run(chunk)))
-                if len(playing) >= self._config.waves_in_flight:
-                    yield await playing.popleft()
-            while playing:
-                yield await playing.popleft()
-        finally:
-            for task in playing:
-                task.cancel()
-
-    async def run(self, assignments: Sequence[Assignment]) -> Wave:
-        """Plays one wave to its end."""
-        ended: dict[int, Transcript | Failed] = {}
+    async def play(self, assignments: Sequence[Assignment], finished: Usage | None = None) -> Played:
+        """`finished`: what all runs that have ended took, of this team and those before it; the first call of a team,
+        or of one that was restarted, learns from it what is left of the budget."""
+        if self._before is None:
+            self._before = finished or Usage()
         failures: Counter[str] = Counter()
-        due, wait = list(range(len(assignments))), self._config.reissue_after_s
-        for issue in range(1 + self._config.reissues):
-            if issue:
-                await asyncio.sleep(wait)
-                wait *= 2
-            runs = [
-                Run(assignments[i], seed=self._seed, max_steps=self._config.max_steps, layouts=self._layouts)
-                for i in due
-            ]
-            ended |= zip(due, await play(runs, ask=self._ask, use_tools=self._use_tools), strict=True)
-            failed = {i: end for i in due if isinstance(end := ended[i], Failed)}
-            failures.update(end.where for end in failed.values())
-            due = list(failed)
-            if not due:
-                break
-        outcomes = [ended[i] for i in range(len(assignments))]
-        return Wave(
-            transcripts=[end for end in outcomes if isinstance(end, Transcript)],
-            failures=dict(failures),
-            given_up=[end for end in outcomes if isinstance(end, Failed)],
-        )
+        outcomes = await asyncio.gather(*(self._play(assignment, failures) for assignment in assignments))
+        return Played(outcomes=outcomes, failures=dict(failures))
 
-    def stop(self) -> None:
-        """Ends the agents' processes; the executor is its owner's to end."""
-        for agent in self._agents.values():
-            ray.kill(agent)
+    async def _play(self, assignment: Assignment, failures: Counter[str]) -> Outcome:
+        name = (assignment.task.id, assignment.attempt)
+        failed = Failed(assignment, "", "")
+        try:
+            for issue in range(1 + self._config.reissues):
+                if issue:
+                    await asyncio.sleep(self._config.reissue_after_s * 2 ** (issue - 1))
+                self._open[name] = Usage()
+                try:
+                    graded = await self._once(assignment)
+                    self._ended += graded.transcript.usage
+                    return graded
+                except DiskFull:
+                    raise  # no run is to blame
+                except InfrastructureError as error:
+                    failed = Failed(assignment, type(error).__name__, str(error))
+                    failures[failed.where] += 1
+            return failed
+        except BudgetSpent:
+            return Unfinished(assignment)
+        finally:
+            self._open.pop(name, None)
 
-    async def _ask(self, agent: str, prompts: list[Prompt]) -> Sequence[str | InfrastructureError]:
-        return await self._agents[agent].replies.remote(prompts)
+    async def _once(self, assignment: Assignment) -> Graded:
+        name = (assignment.task.id, assignment.attempt)
 
-    async def _use_tools(self, calls: list[ToolCall]) -> Sequence[str | InfrastructureError]:
-        return await self._executor.call_many.remote(calls)
+        async def ask(prompt: Prompt) -> Reply:
+            if not self._config.budget.allows(sum(self._open.values(), self._ended + (self._before or Usage()))):
+                raise BudgetSpent
+            reply = await self._ask_of[prompt.role](prompt)
+            self._open[name] += reply.usage
+            return reply
 
+        async def use(call: ToolCall, key: str) -> str:
+            return await self._observe(call, f"{name[0]}/{name[1]}/{key}")
 
-def start_team(
-    make_mind: Callable[[], Mind], executor: Any, config: TeamConfig, *, seed: int, layouts: Sequence[str] = (PLAIN,)
-) -> TeacherTeam:
-    """One actor per role; `make_mind` is called in each, and must pickle (e.g. a partial of `scripted_mind`)."""
-    agent = ray.remote(RoleAgent).options(num_cpus=config.cpus_per_agent, max_restarts=-1, max_task_retries=-1)
-    return TeacherTeam({role: agent.remote(make_mind) for role in ROLES}, executor, config, seed=seed, layouts=layouts)
+        run = start(assignment, self._team, seed=self._seed, layouts=self._layouts)
+        return await grade(await play(run, ask, use, self._models), self._use_tool)
 
+    async def _observe(self, call: ToolCall, key: str) -> str:
+        if self._ledger is None:
+            return await self._use_tool(call)
+        kept = self._ledger.get(key)
+        if kept is not None and kept[:2] == [call.tool, call.argument]:
+            return kept[2]
+        observation = str(await self._use_tool(call))
+        self._ledger.put(key, [call.tool, call.argument, observation])
+        return observation
 
-def _chunks(items: Iterable[Assignment], size: int) -> Iterator[list[Assignment]]:
-    rest = iter(items)
-    while chunk := list(islice(rest, size)):
-        yield chunk
+    def _asking(self, role: str, agent: Any) -> Callable[[Prompt], Any]:
+        async def many(prompts: Sequence[Prompt]) -> Sequence[Reply | InfrastructureError]:
+            try:
+                return await agent.replies.remote(list(prompts))
+            except UserError as error:  # what a person must put right arrives wrapped, with a traceback
+                raise UserError(str(getattr(error, "cause", error))) from None
+
+        if self._team.model_of(role) == EXPERTS:
+            return Gather(many)
+
+        async def one(prompt: Prompt) -> Reply:  # alone: no reply waits for another one's
+            [reply] = await many([prompt])
+            if isinstance(reply, InfrastructureError):
+                raise reply
+            return reply
+
+        return one
+
+    async def _call_tools(self, calls: Sequence[ToolCall]) -> Sequence[str | InfrastructureError]:
+        executor = self._executors[0]
+        self._executors.append(self._executors.pop(0))  # in turn
+        try:
+            return await executor.call_many.remote(list(calls))
+        except RayTaskError:
+            raise
+        except RayError as error:
+            return [ToolDown(f"the tool executor is gone: {type(error).__name__}")] * len(calls)

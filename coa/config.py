@@ -9,7 +9,7 @@ from dataclasses import fields, is_dataclass
 from difflib import SequenceMatcher
 from enum import Enum
 from pathlib import Path
-from typing import Any, TypeVar, cast, get_type_hints
+from typing import Any, TypeVar, cast, get_args, get_origin, get_type_hints
 
 import yaml
 from omegaconf import DictConfig, OmegaConf
@@ -19,6 +19,8 @@ from coa.errors import UserError
 
 T = TypeVar("T")
 
+_NEW = object()
+"""In a leaf's place: a section that a recipe names itself, such as `models.NAME`, begins."""
 _OVERRIDE = re.compile(r"[A-Za-z_]\w*(\.\w+)*=.*", re.DOTALL)
 
 
@@ -87,6 +89,11 @@ def _parse_override(override: str) -> object:
 
 def _lay_over(config: DictConfig, schema: type, tree: object, where: str) -> None:
     for key, value, hint in _leaves(schema, tree, where, known=[key for key, _ in known_keys(schema)]):
+        if value is _NEW:
+            if OmegaConf.select(config, key) is None:
+                OmegaConf.update(config, key, OmegaConf.structured(hint))
+                _make_writable(OmegaConf.select(config, key))
+            continue
         try:
             OmegaConf.update(config, key, value, merge=True)
         except OmegaConfBaseException as error:
@@ -108,8 +115,22 @@ def _leaves(
             raise UserError(f"{where}: unknown key {key}; the nearest known key is {nearest}")
         if is_dataclass(hints[name]):
             yield from _leaves(hints[name], value, where, known, f"{key}.")
+        elif section := _named_sections(hints[name]):
+            if not isinstance(value, Mapping):
+                raise UserError(f"{where}: {key} is {value!r}, expected sections with names")
+            for own, held in value.items():
+                yield f"{key}.{own}", _NEW, section
+                inner = f"{key}.{own}."
+                yield from _leaves(section, held, where, [k for k, _ in known_keys(section, inner)], inner)
         else:
             yield key, value, hints[name]
+
+
+def _named_sections(hint: Any) -> type | None:
+    """The dataclass of a `dict[str, Dataclass]`, whose keys a recipe chooses."""
+    arguments = get_args(hint)
+    named = get_origin(hint) is dict and is_dataclass(arguments[1])
+    return cast(type, arguments[1]) if named else None
 
 
 def known_keys(schema: type, prefix: str = "") -> Iterator[tuple[str, Any]]:

@@ -24,3 +24,28 @@ class JudgeDown(ToolDown):
 
 class SyncError(InfrastructureError):
     """An engine's weights are not the learner's after a sync."""
+
+
+class EndpointDown(InfrastructureError):
+    """A language model's endpoint gave no completion, after all attempts."""
+
+    def __init__(self, text: str, reason: str = "") -> None:
+        """reason: a short name to count by, such as "refused"."""
+        super().__init__(text)
+        self.reason = reason
+
+
+class EmptyCompletion(InfrastructureError):
+    """A language model gave completions without text, at all attempts."""
+
+
+class ContextTooLong(InfrastructureError):
+    """A prompt, with room for its reply, is longer than a language model's context; it is not sent again."""
+
+
+class ModelServerDown(InfrastructureError):
+    """A server of a language model, started here, did not come up or has ended."""
+
+
+class DiskFull(InfrastructureError):
+    """What has to be kept can't be written."""

@@ -52,6 +52,10 @@ def train_tokenizer(texts: Iterable[str], words: Iterable[str], *, vocabulary: i
     return tokenizer
 
 
+def load_tokenizer(folder: Path) -> Tokenizer:
+    return Tokenizer.from_file(str(folder / "tokenizer.json"))
+
+
 def save_tokenizer(tokenizer: Tokenizer, folder: Path) -> None:
     """In Hugging Face layout: `transformers` and vLLM open the folder as it is."""
     folder.mkdir(parents=True, exist_ok=True)

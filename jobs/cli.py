@@ -1,10 +1,15 @@
-"""The command line: `coa train|distill|sft|rl --recipe NAME [key=value ...]`, `coa evaluate --model DIR --tasks WHAT`,
-`coa benchmarks`.
+"""The command line.
 
-A job is a module jobs/NAME.py with two functions:
+    coa train|distill|sft|rl --recipe NAME [key=value ...]     jobs of a run directory
+    coa evaluate|select --model DIR --tasks WHAT ...           jobs with a model
+    coa export|record|import|benchmarks ...                    tools, without a recipe
+
+A job is a module with two functions:
 
     check(config, **arguments)          raises UserError before anything is written
     run(config, console, **arguments)   does the work; what it has done is kept, so the same command resumes
+
+A tool is a module with `run(**arguments)`.
 
 Exit status: 0 done, 1 a defect or a failure of the system, 2 a person's mistake, 130 interrupted.
 """
@@ -21,14 +26,24 @@ from typing import Any
 from coa.errors import UserError
 
 RECIPES = Path(__file__).parent / "recipes"
-JOBS = {
+RUNS = {
     "train": "distill, sft, rl, then evaluate",
     "distill": "turn multi-agent transcripts into demonstrations",
     "sft": "train on demonstrations",
     "rl": "train by reinforcement",
-    "evaluate": "measure a model on tasks",
 }
-LIST, LIST_PURPOSE = "benchmarks", "list the published benchmarks that `evaluate` knows"
+MODELS = {
+    "evaluate": "measure a model on tasks",
+    "select": "choose tasks for rl by how often a model solves them",
+}
+TOOLS = {
+    "export": "write a run's data set as another trainer reads it",
+    "record": "serve a model endpoint that records what agents of other systems say",
+    "import": "turn runs of other systems into transcripts",
+    "benchmarks": "list the published benchmarks that `evaluate` knows",
+}
+MODULES = {"select": "select_tasks", "import": "import_runs"}
+"""Where a command's module has another name."""
 TASKS_HELP = """\
 --tasks is one of
   tasks.jsonl                     a file: .jsonl, .json, .parquet or .csv; or a folder that holds a data set
@@ -43,12 +58,13 @@ benchmark are attempted once greedily and evaluation.samples times (4) sampled."
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command; returns the exit status. The one place where a failure becomes a line of text."""
     options = vars(_parser().parse_args(arguments))
-    job, recipe, overrides = options.pop("job"), options.pop("recipe"), options.pop("overrides")
+    command = options.pop("command")
     try:
-        if job == LIST:
-            importlib.import_module(f"jobs.{LIST}").run()
+        if command in TOOLS:
+            _module(command).run(**options)
             return 0
-        return _run(job, recipe, overrides, options)
+        recipe, overrides = options.pop("recipe"), options.pop("overrides")
+        return _run(command, recipe, overrides, options)
     except UserError as error:
         # One that was raised in a Ray actor arrives wrapped, and its text with a traceback.
         print(f"coa: {getattr(error, 'cause', error)}", file=sys.stderr)
@@ -58,15 +74,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 130
 
 
-def _run(name: str, recipe: str | None, overrides: Sequence[str], arguments: Mapping[str, Any]) -> int:
+def _module(command: str) -> Any:
+    return importlib.import_module(f"jobs.{MODULES.get(command, command)}")
+
+
+def _run(name: str, recipe: str | None, overrides: Sequence[str], options: Mapping[str, Any]) -> int:
     from coa.config import load
     from jobs.console import open_console
     from jobs.recipe import Recipe
 
+    arguments = dict(options)
+    if arguments.pop("retry_failed", False):
+        overrides = [*overrides, "distill.retry_failed=true"]
     config = load(Recipe, find_recipe(recipe) if recipe else None, overrides)
-    if name == "evaluate":  # where they also win over what is kept beside the model
-        arguments = {**arguments, "overrides": tuple(overrides)}
-    job = importlib.import_module(f"jobs.{name}")
+    if name in MODELS:  # where they also win over what is kept beside the model
+        arguments["overrides"] = tuple(overrides)
+    dry_run = arguments.pop("dry_run", False)
+    job = _module(name)
+    if dry_run:
+        show_plan(config, name, job)
+        return 0
     job.check(config, **arguments)
     folder = Path(arguments.get("out") or config.run_dir)
     log, fresh = folder / "logs" / "driver.log", not folder.exists()
@@ -85,6 +112,13 @@ def _run(name: str, recipe: str | None, overrides: Sequence[str], arguments: Map
         reason = (str(error).strip().splitlines() or [""])[-1]
         print(f"coa: {name} failed: {type(error).__name__}: {reason[:200]} (see {log})", file=sys.stderr)
         return 1
+
+
+def show_plan(config: Any, name: str, job: Any) -> None:
+    from jobs.console import Console
+    from jobs.dry_run import dry_run
+
+    dry_run(config, name, Console(sys.stdout, sys.stderr), lambda: job.check(config))
 
 
 def innermost(error: BaseException) -> BaseException:
@@ -109,28 +143,70 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="coa", description="Trains agent foundation models (Chain-of-Agents).", allow_abbrev=False
     )
-    jobs = parser.add_subparsers(dest="job", required=True, metavar="|".join((*JOBS, LIST)))
-    for name, purpose in JOBS.items():
-        job = jobs.add_parser(
+    commands = parser.add_subparsers(dest="command", required=True, metavar="|".join((*RUNS, *MODELS, *TOOLS)))
+
+    def command(name: str, purpose: str, epilog: str | None = None) -> argparse.ArgumentParser:
+        return commands.add_parser(
             name,
             help=purpose,
             description=f"coa {name}: {purpose}",
-            epilog=TASKS_HELP if name == "evaluate" else None,
+            epilog=epilog,
             formatter_class=argparse.RawDescriptionHelpFormatter,
             allow_abbrev=False,
         )
-        job.add_argument(
-            "--recipe", required=name != "evaluate", help="name of a recipe (such as tiny) or path of a YAML file"
-        )
-        if name == "evaluate":
-            job.add_argument("--model", type=Path, required=True, help="model directory, Hugging Face layout")
-            job.add_argument("--tasks", required=True, help="a file, a benchmark's name, or NAME=PATH; see below")
-            job.add_argument("--rows", type=_positive, help="only the first N tasks")
-            job.add_argument("--out", type=Path, default=Path("runs/evaluate"), help="where the results go")
-        job.add_argument("overrides", nargs="*", metavar="key=value", help="overrides of the recipe")
-    table = jobs.add_parser(LIST, help=LIST_PURPOSE, description=f"coa {LIST}: {LIST_PURPOSE}", allow_abbrev=False)
-    table.set_defaults(recipe=None, overrides=[])
+
+    for name, purpose in RUNS.items():
+        job = command(name, purpose)
+        _add_recipe(job, required=True)
+        job.add_argument("--dry-run", action="store_true", help="show what would be done, and start nothing")
+        if name in ("train", "distill"):
+            job.add_argument(
+                "--retry-failed",
+                action="store_true",
+                help="try again what is in teachers/failed.jsonl",
+            )
+    for name, purpose in MODELS.items():
+        job = command(name, purpose, TASKS_HELP)
+        _add_recipe(job, required=False)
+        job.add_argument("--model", type=Path, required=True, help="model directory, Hugging Face layout")
+        job.add_argument("--tasks", required=True, help="a file, a benchmark's name, or NAME=PATH; see below")
+        job.add_argument("--rows", type=_positive, help="only the first N tasks")
+        job.add_argument("--out", type=Path, default=Path(f"runs/{name}"), help="where the results go")
+        if name == "select":
+            job.add_argument(
+                "--mode",
+                required=True,
+                choices=("direct", "tuned"),
+                help="direct: a base model without tools, drops what it knows; "
+                "tuned: a fine-tuned model with its tools, drops what it always solves",
+            )
+    _add_tools(*(command(name, TOOLS[name]) for name in ("export", "record", "import")))
+    command("benchmarks", TOOLS["benchmarks"])
     return parser
+
+
+def _add_recipe(job: argparse.ArgumentParser, *, required: bool) -> None:
+    job.add_argument("--recipe", required=required, help="name of a recipe (such as tiny) or path of a YAML file")
+    job.add_argument("overrides", nargs="*", metavar="key=value", help="overrides of the recipe")
+
+
+def _add_tools(
+    export: argparse.ArgumentParser, record: argparse.ArgumentParser, imports: argparse.ArgumentParser
+) -> None:
+    export.add_argument("--run", type=Path, required=True, help="run directory")
+    export.add_argument("--format", required=True, help="trl, llamafactory or sharegpt")
+    export.add_argument("--out", type=Path, required=True, help="a folder that is not there yet")
+    record.add_argument("--upstream", required=True, help="the model's endpoint, such as http://127.0.0.1:8000/v1")
+    record.add_argument("--out", type=Path, required=True, help="folder of the recorded sessions")
+    record.add_argument("--host", default="127.0.0.1", help="address to serve at")
+    record.add_argument("--port", type=_positive, default=8700)
+    record.add_argument("--key-env", help="environment variable with the upstream's key; else the caller's")
+    imports.add_argument("--format", dest="form", required=True, help="recorded, smolagents or oagents")
+    imports.add_argument("--runs", type=Path, required=True, help="a file or folder of recorded sessions or logs")
+    imports.add_argument("--tasks", required=True, help="the tasks that were worked on, as for `evaluate`")
+    imports.add_argument("--profile", help="of all runs, whatever the tasks say")
+    imports.add_argument("--tools", type=Path, help="YAML or JSON: their tools' names and ours")
+    imports.add_argument("--out", type=Path, required=True, help="folder of the transcripts")
 
 
 def _positive(text: str) -> int:

@@ -1,32 +1,44 @@
 """Multi-agent distillation: tasks -> team runs -> filter -> chains worth imitating.
 
-    tasks -> TeacherTeam (waves) -> transcripts -> grade, convert, filter -> trajectories/distill-NNNNN.parquet
+    tasks -> teachers -> graded transcripts -> Books (shards) -> filter -> data/train-NNNNN.parquet -> tokens, card
+             or transcripts that are there already
 
-A shard holds what was kept of one wave, and in its metadata what was dropped and why; it appears whole or not at
-all, so an interrupted stage goes on after its last shard.
+Nothing that was finished is run or paid for again: a stage that was interrupted goes on with what its books lack, and
+its teachers find in their ledgers what unfinished runs had been told.
 """
 
+import asyncio
 import functools
-import json
+import shutil
 import time
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from coa.distill.filters import FilterReport, Kept, filter_runs
-from coa.distill.grade import grade_runs
+from actors.teacher import Outcome, Played, Unfinished
+from coa.distill.contamination import Contamination
+from coa.distill.drop_report import HEADER, rows, write_drops
+from coa.distill.filters import Filter
+from coa.distill.grade import grade
 from coa.errors import InfrastructureError, UserError
-from coa.grammar import render
-from coa.teachers.run import Assignment
-from coa.teachers.strategy import strategy_of
+from coa.tasks import load
+from coa.teachers.run import Assignment, Failed
+from coa.teachers.store import read_transcripts
+from coa.teachers.transcript import Graded, Usage
 from coa.tools.client import ToolClient
-from coa.types import Task
-from jobs.console import Console
+from jobs.books import Books
+from jobs.console import Console, Stage
 from jobs.recipe import Recipe
+from jobs.review import Review
 from jobs.run import Run, check_run, in_session
 from jobs.services import tool_executors
+from jobs.start import add_tokens
+from jobs.teaching import language_models, models_of_team, teaching
 
 STAGE = "distill"
+BUDGET = "budget"
+"""What stopped the stage, where that is not that it was done."""
 
 
 def check(config: Recipe) -> None:
@@ -39,58 +51,57 @@ def run(config: Recipe, console: Console) -> None:
     async def body(run: Run) -> None:
         run.prepare()
         async with tool_executors(run) as executors:
-            await distill(run, executors[0])
+            await distill(run, executors)
 
     in_session(config, console, body, demands=[tool_demands(config.placement)])
 
 
-async def distill(run: Run, executor: Any) -> dict[str, Any]:
+async def distill(run: Run, executors: Sequence[Any]) -> dict[str, Any]:
     """The stage; returns its result, at once if it is finished already."""
-    if done := run.result(STAGE):
+    if (done := run.result(STAGE)) and not goes_on(run, done):
         return done
-    from actors.teacher import start_team
-    from cluster.pool import call_executors
-    from coa.teachers.experts import scripted_mind
-
-    config = run.config
-    team = start_team(
-        functools.partial(scripted_mind, config.world, config.experts),
-        executor,
-        config.team,
-        seed=config.seed,
-        layouts=config.agent.layouts,
-    )
-    use_tool = ToolClient(functools.partial(call_executors, [executor]))
-    shards = shard_paths(run.trajectories)
-    report, seconds = read_reports(shards)
-    failures, given_up = 0, 0
+    config = run.config.distill
     began = time.monotonic()
-    with run.console.stage("distill", config.distill.runs) as stage:
-        first = len(shards)
-        enough = report.kept >= config.distill.keep
-        async for wave in team.stream([] if enough else assignments(run, first * config.team.wave)):
-            grades = await grade_runs(wave.transcripts, use_tool)
-            kept, told = filter_runs(grades.runs, config.distill.filters)
-            report += told
-            failures += sum(wave.failures.values()) + grades.failures.total()
-            given_up += len(wave.given_up) + grades.failures.total()
-            elapsed = seconds + time.monotonic() - began
-            write_shard(run.trajectories, len(shards), kept, told, elapsed)
-            shards.append(shard_path(run.trajectories, len(shards)))
-            rate = (report.transcripts - first * config.team.wave) / (time.monotonic() - began)
-            stage.update(
-                report.transcripts, kept=report.kept, dropped=report.transcripts - report.kept, runs_s=round(rate)
-            )
-            if report.kept >= config.distill.keep:
-                break
-    team.stop()
-    if given_up and not report.kept:
-        raise InfrastructureError(f"{given_up} team runs failed to the last try or were not graded: the tools are down")
-    if not report.kept:
-        raise UserError(
-            f"none of the {report.transcripts} team runs was worth imitating "
-            f"({', '.join(f'{reason}: {n}' for reason, n in report.dropped.items())}): nothing to learn from"
-        )
+    contamination = Contamination.of(evaluation_questions(run), config.filters.contamination_words)
+    names = {config.obedience.model, config.rewriting.model} | (set() if config.transcripts else models_of_team(run))
+    failures: Counter[str] = Counter()
+    unfinished = 0
+    fresh = Shard(run)
+    async with language_models(run, names) as models:
+        review = Review(run, models)
+        books = Books(run.teachers, run.data, Filter(config.filters, contamination), revise=review.revise)
+        await books.open()
+        before = books.seconds
+        if config.retry_failed:
+            books.forgive()
+        with run.console.stage(STAGE, config.runs) as stage:
+            given_or_taught = given if config.transcripts else taught
+            async for played in given_or_taught(run, books, executors, models):
+                failures.update(played.failures)
+                for outcome in await review.judge(played.outcomes):
+                    match outcome:
+                        case Graded():
+                            fresh.runs.append(outcome)
+                        case Failed():
+                            books.give_up(outcome)
+                        case Unfinished():
+                            unfinished += 1
+                if fresh.due():
+                    await books.add(fresh.take(), before + time.monotonic() - began)
+                show(stage, books, len(fresh.runs), time.monotonic() - began)
+                if books.report.kept >= config.keep:
+                    break
+            if fresh.runs:
+                await books.add(fresh.take(), before + time.monotonic() - began)
+            show(stage, books, 0, time.monotonic() - began)
+    write_drops(run.teachers, books.report)
+    run.console.table("what became of the transcripts", list(HEADER), [list(row) for row in rows(books.report)])
+    require_some(run, books)
+    add_tokens(run, books.report, books.usage)
+    if not (books.failed or unfinished):
+        for ledger in ("replies", "observations"):
+            shutil.rmtree(run.teachers / ledger, ignore_errors=True)
+    report = books.report
     return run.finish(
         STAGE,
         {
@@ -98,99 +109,137 @@ async def distill(run: Run, executor: Any) -> dict[str, Any]:
             "kept": report.kept,
             "upsampled": report.upsampled,
             "dropped": dict(report.dropped),
-            "infrastructure_failures": failures,
-            "seconds": round(seconds + time.monotonic() - began, 1),
+            "infrastructure_failures": failures.total(),
+            "failed": len(books.failed),
+            "unfinished": unfinished,
+            "rewritten": dict(review.rewritten),
+            "stopped": BUDGET if unfinished else None,
+            "requests": books.usage.requests,
+            "tokens": books.usage.tokens,
+            "seconds": round(before + time.monotonic() - began, 1),
         },
     )
 
 
-def assignments(run: Run, first: int) -> Iterator[Assignment]:
+def goes_on(run: Run, done: dict[str, Any]) -> bool:
+    """Whether a finished stage has more to do: failed runs to retry, or runs that a smaller budget stopped. What was
+    fine-tuned since stands on the data as it is."""
+    if run.result("sft") is not None:
+        return False
+    spent = Usage(done["requests"], done["tokens"])
+    larger = done["stopped"] == BUDGET and run.config.teaching.budget.allows(spent)
+    return larger or bool(done["failed"] and run.config.distill.retry_failed)
+
+
+def evaluation_questions(run: Run) -> Iterator[str]:
+    """Of the run's own held-out tasks, and of the evaluation sets that the recipe names."""
+    for task in run.evaluation_tasks():
+        yield task.question
+    for spec in run.config.distill.against:
+        for task in load(spec, profile=run.config.tasks.profile):
+            yield task.question
+
+
+async def taught(run: Run, books: Books, executors: Sequence[Any], models: Mapping[str, Any]) -> AsyncIterator[Played]:
+    """What the team makes of the assignments that the books lack."""
+    due = assignments(run, books)
+    if books.report.kept >= run.config.distill.keep:
+        return
+    async with teaching(run, executors, models) as team:
+        team.finished = books.usage
+        async for played in team.stream(due):
+            ended = (one.transcript.usage for one in played.outcomes if isinstance(one, Graded))
+            team.finished = sum(ended, team.finished)
+            yield played
+
+
+def assignments(run: Run, books: Books) -> Iterator[Assignment]:
     """Endless tasks are each tried once; a file's tasks again and again, with other luck."""
-    for index in range(first, run.config.distill.runs):
-        yield Assignment(run.training_task(STAGE, index), attempt=index)
+    for index in range(run.config.distill.runs):
+        task = run.training_task(STAGE, index)
+        name = (task.id, index)
+        if name not in books.names and name not in books.failed:
+            yield Assignment(task, attempt=index)
 
 
-def shard_path(folder: Path, index: int) -> Path:
-    return folder / f"distill-{index:05}.parquet"
+async def given(run: Run, books: Books, executors: Sequence[Any], _models: Mapping[str, Any]) -> AsyncIterator[Played]:
+    """Transcripts of other runs or systems; those that nobody graded are graded now."""
+    from cluster.pool import call_executors
+
+    use_tool = ToolClient(functools.partial(call_executors, executors))
+
+    async def graded(one: Graded) -> Outcome:
+        if one.correct is not None:
+            return one
+        try:
+            return await grade(one.transcript, use_tool)
+        except InfrastructureError as error:
+            assignment = Assignment(one.transcript.task, one.transcript.attempt)
+            return Failed(assignment, type(error).__name__, str(error))
+
+    assert run.config.distill.transcripts is not None
+    for chunk in _chunks(_not_in(books, read_transcripts(Path(run.config.distill.transcripts)))):
+        yield Played(outcomes=list(await asyncio.gather(*map(graded, chunk))), failures={})
 
 
-def shard_paths(folder: Path) -> list[Path]:
-    return sorted(folder.glob("distill-*.parquet"))
+def _not_in(books: Books, runs: Iterable[Graded]) -> Iterator[Graded]:
+    for one in runs:
+        name = (one.transcript.task.id, one.transcript.attempt)
+        if name not in books.names and name not in books.failed:
+            yield one
 
 
-def write_shard(folder: Path, index: int, kept: list[Kept], report: FilterReport, elapsed: float) -> None:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    rows = [
-        {
-            "task_id": run.transcript.task.id,
-            "question": run.transcript.task.question,
-            "answers": list(run.transcript.task.answers),
-            "profile": run.transcript.task.profile,
-            "family": run.transcript.task.family,
-            "grader": run.transcript.task.grader,
-            "text": render(run.chain),
-            "copies": run.copies,
-            "strategy": strategy_of(run.chain, run.transcript.task.family),
-        }
-        for run in kept
-    ]
-    told = {
-        "transcripts": report.transcripts,
-        "kept": report.kept,
-        "dropped": dict(report.dropped),
-        "upsampled": report.upsampled,
-        "seconds": elapsed,
-    }
-    table = pa.Table.from_pylist(rows, schema=SHARD(pa)).replace_schema_metadata({"report": json.dumps(told)})
-    path = shard_path(folder, index)
-    part = path.with_suffix(".part")
-    pq.write_table(table, part)
-    part.replace(path)
+def _chunks(runs: Iterator[Graded], size: int = 64) -> Iterator[list[Graded]]:
+    chunk: list[Graded] = []
+    for one in runs:
+        chunk.append(one)
+        if len(chunk) == size:
+            yield chunk
+            chunk = []
+    if chunk:
+        yield chunk
 
 
-def SHARD(pa: Any) -> Any:
-    text = pa.string()
-    return pa.schema(
-        [
-            ("task_id", text),
-            ("question", text),
-            ("answers", pa.list_(text)),
-            ("profile", text),
-            ("family", text),
-            ("grader", text),
-            ("text", text),
-            ("copies", pa.int32()),
-            ("strategy", text),
-        ]
+class Shard:
+    """Runs that are not in the books yet: a kill plays them again, from the ledgers."""
+
+    def __init__(self, run: Run) -> None:
+        self.runs: list[Graded] = []
+        self._config = run.config.teaching
+        self._since = time.monotonic()
+
+    def due(self) -> bool:
+        late = time.monotonic() - self._since > self._config.shard_s
+        return len(self.runs) >= self._config.wave or (late and bool(self.runs))
+
+    def take(self) -> list[Graded]:
+        runs, self.runs = self.runs, []
+        self._since = time.monotonic()
+        return runs
+
+
+def show(stage: Stage, books: Books, fresh: int, elapsed: float) -> None:
+    report = books.report
+    done = report.transcripts + fresh
+    told = {"kept": report.kept, "dropped": report.transcripts - report.kept, "runs_s": round(done / elapsed)}
+    if books.failed:
+        told["failed"] = len(books.failed)
+    if books.usage.requests:
+        told |= {"requests": books.usage.requests, "tokens": books.usage.tokens}
+    stage.update(done, **told)
+
+
+def require_some(run: Run, books: Books) -> None:
+    """Raises what is wrong where there is nothing to learn from."""
+    report = books.report
+    if report.kept:
+        return
+    if books.failed:
+        one = next(iter(books.failed.values()))
+        raise InfrastructureError(f"{len(books.failed)} team runs failed to the last try: {one.where}: {one.why}")
+    if not report.transcripts:
+        raise UserError("no team run was finished within the budget: raise teaching.budget")
+    raise UserError(
+        f"none of the {report.transcripts} team runs was worth imitating "
+        f"({', '.join(f'{reason}: {n}' for reason, n in report.dropped.items())}): nothing to learn from"
     )
-
-
-def read_reports(shards: list[Path]) -> tuple[FilterReport, float]:
-    """The sum of the shards' reports, and the seconds that they took."""
-    import pyarrow.parquet as pq
-
-    total, seconds = FilterReport(), 0.0
-    for path in shards:
-        told = json.loads((pq.read_schema(path).metadata or {})[b"report"])
-        seconds = told.pop("seconds")
-        total += FilterReport(**told)
-    return total, seconds
-
-
-def read_demonstrations(folder: Path) -> Iterator[tuple[Task, str, int]]:
-    """(task, chain as tag text, copies) of every kept run, in the order of the shards."""
-    import pyarrow.parquet as pq
-
-    for path in shard_paths(folder):
-        for row in pq.read_table(path).to_pylist():
-            task = Task(
-                id=row["task_id"],
-                question=row["question"],
-                answers=tuple(row["answers"]),
-                profile=row["profile"],
-                family=row["family"],
-                grader=row["grader"],
-            )
-            yield task, row["text"], row["copies"]

@@ -21,9 +21,8 @@ from coa.benchmarks.benchmark import Decoding
 from coa.benchmarks.results import results
 from coa.benchmarks.results import show as show_decoding
 from coa.codec import Codec
-from coa.distill.grade import grade_runs
 from coa.episode import AgentConfig
-from coa.errors import InfrastructureError, UserError
+from coa.errors import UserError
 from coa.files import write_atomically
 from coa.graders import TESTS, check_graders
 from coa.grammar import OBSERVATION
@@ -33,11 +32,8 @@ from coa.rewards import graders_of
 from coa.rollout import EpisodeRecord
 from coa.statistics import Cost, cost_per_success
 from coa.tasks import load
-from coa.teachers.run import Assignment
 from coa.teachers.strategy import careful_route
-from coa.teachers.transcript import AgentStep, ToolStep, Transcript, prompt_of
 from coa.tools.base import PLAIN
-from coa.tools.client import ToolClient
 from coa.tools.layouts import layout_of
 from coa.tools.sandbox import require_bubblewrap
 from coa.tools.standard import check_called, check_tools
@@ -225,52 +221,3 @@ async def careful_success(
     for task, value in zip(tasks, found, strict=True):
         families[task.family].append(value)
     return {name: fmean(values) for name, values in families.items()}
-
-
-async def team_cost(run: Run, executor: Any) -> dict[str, Cost]:
-    """What a success costs the team on the evaluation tasks: over all its agents' calls, the prompt that was sent plus
-    the reply, counted with the policy's tokenizer. By family, and "all"."""
-    if done := run.result("team-cost"):
-        return done  # pyright: ignore[reportReturnType]
-    from actors.teacher import start_team
-    from cluster.pool import call_executors
-    from coa.teachers.experts import scripted_mind
-
-    config = run.config
-    tasks = run.evaluation_tasks()
-    team = start_team(
-        functools.partial(scripted_mind, config.world, config.experts),
-        executor,
-        config.team,
-        seed=config.seed,
-        layouts=config.agent.layouts,
-    )
-    wave = await team.run([Assignment(task) for task in tasks])
-    team.stop()
-    if wave.given_up:
-        raise InfrastructureError(f"the teachers' tools are down: {wave.given_up[0].why}")
-    grades = await grade_runs(wave.transcripts, ToolClient(functools.partial(call_executors, [executor])))
-    if grades.failures:
-        raise InfrastructureError(f"runs of the teachers were not graded: {dict(grades.failures)}")
-    codec = Codec.load(run.start_model)
-    spent: dict[str, list[tuple[int, int, bool]]] = defaultdict(list)
-    for graded in grades.runs:
-        transcript, task = graded.transcript, graded.transcript.task
-        row = (tokens_of(transcript, codec), calls_of(transcript), graded.correct)
-        spent[task.family].append(row)
-        spent["all"].append(row)
-    costs = {family: cost_per_success(*map(list, zip(*rows, strict=True))) for family, rows in spent.items()}
-    return run.finish("team-cost", costs)  # pyright: ignore[reportReturnType]
-
-
-def tokens_of(transcript: Transcript, codec: Codec) -> int:
-    texts: list[str] = []
-    for index, step in enumerate(transcript.steps):
-        if isinstance(step, AgentStep):
-            texts.extend(message.content for message in prompt_of(transcript, index).messages)
-            texts.append(step.output)
-    return codec.count(texts)
-
-
-def calls_of(transcript: Transcript) -> int:
-    return sum(isinstance(step, ToolStep) for step in transcript.steps)

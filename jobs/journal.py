@@ -78,6 +78,7 @@ def evaluation_of(model: Path, tasks: Sequence[Task], plan: Plan, config: Recipe
         placement=default.placement,
         executor=default.executor,
         evaluation=replace(config.evaluation, patience_s=default.evaluation.patience_s),
+        selection=default.selection,
     )
     files = [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in sorted(model.iterdir())]
     every = (str(model.resolve()), files, [(task, *plan[task.id]) for task in tasks], dump(settings))

@@ -1,20 +1,28 @@
 """What a recipe can say: one frozen tree of the dataclasses that stand beside what they tune."""
 
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from actors.engine import EngineConfig, SamplingConfig
 from actors.learner import LearnerConfig
+from actors.model_server import ModelServerConfig
 from actors.policy import ModelConfig
-from actors.teacher import TeamConfig
+from actors.teacher import TeachingConfig
 from actors.tools import ExecutorConfig
 from cluster.resources import PlacementConfig
 from cluster.session import SessionConfig
 from coa.benchmarks.protocol import decoding_of
 from coa.distill.filters import FilterConfig
+from coa.distill.obedience import ObedienceConfig
+from coa.distill.rewrite import RewriteConfig
 from coa.episode import AgentConfig
+from coa.models.endpoint import EndpointConfig
 from coa.rewards import RewardConfig
+from coa.schedule import steps_for
+from coa.selection import SelectionConfig
 from coa.staleness import WindowConfig
 from coa.teachers.experts import ExpertConfig
+from coa.teachers.teams import TeamConfig
 from coa.tools.standard import ToolsConfig
 from coa.world.world import WorldConfig
 
@@ -32,21 +40,58 @@ class TasksConfig:
 
 
 @dataclass(frozen=True)
+class TeacherModelConfig:
+    """A language model that teachers think with: behind an endpoint, or served in the cluster for the stage."""
+
+    endpoint: EndpointConfig = field(default_factory=EndpointConfig)
+    serve: ModelServerConfig = field(default_factory=ModelServerConfig)
+    """Where it names a model, that is served, and `endpoint` needs no `url`."""
+
+
+@dataclass(frozen=True)
 class DistillConfig:
     runs: int = 10_000
     """Team runs."""
     keep: int = 1_000_000
     """Stop earlier, once so many runs were kept."""
+    transcripts: str | None = None
+    """Folder or file of transcripts that are there already, imported or of another run; None lets the team work."""
     filters: FilterConfig = field(default_factory=FilterConfig)
+    obedience: ObedienceConfig = field(default_factory=ObedienceConfig)
+    rewriting: RewriteConfig = field(default_factory=RewriteConfig)
+    against: tuple[str, ...] = ()
+    """Evaluation sets whose tasks are left out, as `coa evaluate --tasks` names them; the run's own always are."""
+    retry_failed: bool = False
+    """Whether runs that infrastructure ended are tried once more."""
 
 
 @dataclass(frozen=True)
 class SftConfig:
-    steps: int = 1000
+    steps: int | None = None
+    """None where `epochs` says it; where neither is set, DEFAULT_STEPS."""
+    epochs: float | None = None
+    """Passes over the demonstrations, in place of `steps`; 2.5 sees half of them a third time."""
     batch: int = 64
     """Demonstrations of a step."""
+    data: tuple[str, ...] = ()
+    """Files of demonstrations to train on instead of what this run distils: exported ones, or released AFM data."""
     learner: LearnerConfig = field(default_factory=LearnerConfig)
     checkpoint_every: int = 100
+
+    DEFAULT_STEPS: ClassVar[int] = 1000
+
+    def __post_init__(self) -> None:
+        if self.steps is not None and self.epochs is not None:
+            raise ValueError("sft.steps and sft.epochs are both set; one of them says how long to train")
+        for name, value in (("steps", self.steps), ("epochs", self.epochs), ("batch", self.batch)):
+            if value is not None and value <= 0:
+                raise ValueError(f"sft.{name} is {value:g}, expected more than 0")
+
+    def steps_of(self, demonstrations: int) -> int:
+        """Steps of a stage that has so many demonstrations."""
+        if self.epochs is not None:
+            return steps_for(demonstrations, self.batch, self.epochs)
+        return self.DEFAULT_STEPS if self.steps is None else self.steps
 
 
 @dataclass(frozen=True)
@@ -92,7 +137,10 @@ class Recipe:
     agent: AgentConfig = field(default_factory=AgentConfig)
     tools: ToolsConfig = field(default_factory=ToolsConfig)
     executor: ExecutorConfig = field(default_factory=ExecutorConfig)
+    models: dict[str, TeacherModelConfig] = field(default_factory=dict)
+    """The language models of teachers, by the names that `team` calls them."""
     team: TeamConfig = field(default_factory=TeamConfig)
+    teaching: TeachingConfig = field(default_factory=TeachingConfig)
     experts: ExpertConfig = field(default_factory=ExpertConfig)
     distill: DistillConfig = field(default_factory=DistillConfig)
     model: ModelConfig = field(default_factory=ModelConfig)
@@ -100,3 +148,4 @@ class Recipe:
     rl: RlConfig = field(default_factory=RlConfig)
     engine: EngineConfig = field(default_factory=EngineConfig)
     evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
+    selection: SelectionConfig = field(default_factory=SelectionConfig)

@@ -68,7 +68,7 @@ async def rl(run: Run, pool: Any) -> dict[str, Any]:
     from actors.buffer import Finished, Started, Stepped
     from jobs.agent_file import write_agent
     from jobs.learning import Learning
-    from jobs.sft import copy_tokenizer
+    from jobs.start import copy_tokenizer
 
     with run.console.stage("rl", config.steps) as stage:
         learning = Learning(

@@ -11,6 +11,7 @@ from omegaconf import OmegaConf
 
 from cluster.resources import Demand, require
 from coa.config import dump
+from coa.data.shards import shard_paths
 from coa.errors import UserError
 from coa.files import write_atomically
 from coa.graders import check_graders
@@ -18,12 +19,24 @@ from coa.metrics import MetricsLog
 from coa.profiles import profile as find_profile
 from coa.rewards import graders_of
 from coa.tasks import load_tasks, split
+from coa.teachers.teams import check_team
+from coa.tools.keys import read_key
 from coa.types import Task
 from coa.world import World, evaluation_tasks, training_task
+from coa.world.questions import PROFILE_OF
 from jobs.console import Console
 from jobs.recipe import Recipe
 
-FREE_TO_CHANGE = ("run_dir", "session.", "placement.", "executor.", "evaluation.patience_s")
+FREE_TO_CHANGE = (
+    "run_dir",
+    "session.",
+    "placement.",
+    "executor.",
+    "teaching.",
+    "distill.retry_failed",
+    "evaluation.patience_s",
+    "selection.",
+)
 """Settings that a resumed run may change: they say where it runs, not what it makes."""
 
 
@@ -34,7 +47,10 @@ class Run:
         self.config, self.console = config, console
         self.folder = Path(config.run_dir).resolve()
         self.trajectories = self.folder / "trajectories"
+        self.teachers = self.folder / "teachers"
+        self.data = self.folder / "data"
         self.checkpoints = self.folder / "checkpoints"
+        self.tokenizer = self.checkpoints / "tokenizer"
         self.start_model = self.checkpoints / "start"
         """The policy before its first step, tokenizer included."""
         self.sft_model = self.checkpoints / "sft-model"
@@ -42,7 +58,7 @@ class Run:
 
     def prepare(self) -> None:
         """Makes the folder a training run's."""
-        for folder in (self.trajectories, self.checkpoints):
+        for folder in (self.trajectories, self.teachers, self.data, self.checkpoints):
             folder.mkdir(parents=True, exist_ok=True)
         write_atomically(self.folder / "config.yaml", dump(self.config))
 
@@ -74,6 +90,11 @@ class Run:
         tasks = load_tasks(path, profile=self.config.tasks.profile)
         return split(tasks, self.config.tasks.held_out)
 
+    @cached_property
+    def profiles(self) -> set[str]:
+        """Of all tasks."""
+        return profiles_of(self.config)
+
     def training_task(self, purpose: str, index: int) -> Task:
         """The index-th task of the endless stream of a purpose ("distill" or "rl")."""
         if self._file is None:
@@ -97,7 +118,6 @@ def check_run(config: Recipe) -> None:
     check_tools(config.tools, crawl_s=config.executor.limit_s("crawl_page"), named=config.executor.named)
     check_counts(config)
     graders = graders_of(config.rl.reward)
-    profiles = {config.world.profile} if config.world.profile else set()
     if config.tasks.path is not None:
         training, held_out = split(load_tasks(config.tasks.path, profile=config.tasks.profile), config.tasks.held_out)
         if not training or not held_out:
@@ -105,7 +125,10 @@ def check_run(config: Recipe) -> None:
                 f"{config.tasks.path}: {len(training)} tasks to train on and {len(held_out)} held out; both are needed"
             )
         graders |= {task.grader for task in (*training, *held_out)}
-        profiles = {task.profile for task in (*training, *held_out)}
+    profiles = profiles_of(config)
+    check_team(config.team, config.models, profiles)
+    check_models(config)
+    check_distill(config)
     check_graders(graders, config.tools, config.executor.limit_s)
     check_called({tag.name for name in profiles for tag in find_profile(name).tools})
     if (
@@ -115,6 +138,42 @@ def check_run(config: Recipe) -> None:
     ):
         raise UserError(f"model {config.model.path}: no config.json there")
     check_same(Path(config.run_dir) / "config.yaml", config)
+
+
+def profiles_of(config: Recipe) -> set[str]:
+    if config.tasks.path is not None:
+        return {task.profile for task in load_tasks(config.tasks.path, profile=config.tasks.profile)}
+    return {config.world.profile} if config.world.profile else set(PROFILE_OF.values())
+
+
+def check_models(config: Recipe) -> None:
+    """Raises UserError for a model of the teachers that can't be asked."""
+    for name, model in config.models.items():
+        if bool(model.endpoint.url) == bool(model.serve.model):
+            raise UserError(f"models.{name}: name an endpoint.url or a serve.model, one of the two")
+        if model.endpoint.url and not model.endpoint.name:
+            raise UserError(f"models.{name}: endpoint.name is missing: what the endpoint calls its model")
+        if model.endpoint.key_env is not None:
+            read_key(model.endpoint.key_env)
+
+
+def check_distill(config: Recipe) -> None:
+    distill = config.distill
+    for key, name in (("obedience", distill.obedience.model), ("rewriting", distill.rewriting.model)):
+        if name and name not in config.models:
+            known = ", ".join(sorted(config.models)) or "none"
+            raise UserError(f"distill.{key}.model: no model {name!r}; `models` has {known}")
+    duplicates = distill.filters.duplicates
+    if duplicates.threshold and min(distill.keep, distill.runs) > duplicates.documents:
+        raise UserError(
+            f"distill.filters.duplicates.documents is {duplicates.documents}, below the "
+            f"{min(distill.keep, distill.runs)} runs that may be kept"
+        )
+    for path in map(Path, config.sft.data):
+        if not path.exists() or (path.is_dir() and not shard_paths(path)):
+            raise UserError(f"sft.data: no data set at {path}: a released file, or a folder with train-*.parquet")
+    if distill.transcripts is not None and not Path(distill.transcripts).exists():
+        raise UserError(f"distill.transcripts: nothing at {distill.transcripts}")
 
 
 def check_counts(config: Recipe) -> None:

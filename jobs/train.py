@@ -6,27 +6,34 @@ Each stage leaves its result in the run's folder, and one that is finished is no
 resumes a run that was interrupted.
 """
 
+import json
 import time
 from contextlib import AsyncExitStack
 from typing import Any
 
+from omegaconf import OmegaConf
+
 import coa
+from coa.data.model_card import model_card
+from coa.files import write_atomically
 from coa.metrics import read_metrics
 from coa.report import write_report
 from coa.statistics import token_reduction
 from coa.world import tasks_sha256
 from jobs import evaluate as evaluation
+from jobs.agent_file import AGENT_FILE
 from jobs.attempts import decoding
 from jobs.console import Console
 from jobs.distill import distill
 from jobs.engines import engine_pool
-from jobs.evaluate import evaluate_stage, team_cost
+from jobs.evaluate import evaluate_stage
 from jobs.examples import examples
 from jobs.recipe import Recipe
 from jobs.rl import rl
 from jobs.run import Run, check_run, in_session
 from jobs.services import tool_counts, tool_executors
 from jobs.sft import sft
+from jobs.team_cost import no_cost, team_cost
 
 
 def check(config: Recipe) -> None:
@@ -42,20 +49,23 @@ def run(config: Recipe, console: Console) -> None:
     in_session(config, console, train, demands=[tuning, reinforcing])
 
 
+NOTHING_DISTILLED = {"transcripts": 0, "kept": 0, "dropped": {}}
+
+
 async def train(run: Run) -> None:
     run.prepare()
     began = time.time()
     results: dict[str, Any] = {}
     async with AsyncExitStack() as stack:
         executors = await stack.enter_async_context(tool_executors(run))
-        results["distill"] = await distill(run, executors[0])
+        results["distill"] = NOTHING_DISTILLED if run.config.sft.data else await distill(run, executors)
         results["sft"] = await sft(run)
         if run.result("evaluation-rl") is None:
             pool = await stack.enter_async_context(engine_pool(run, run.sft_model, executors))
             results["evaluation-sft"] = await evaluate_stage(run, pool, "sft", run.sft_model)
             results["rl"] = await rl(run, pool)
             results["evaluation-rl"] = await evaluate_stage(run, pool, "rl", run.model)
-        results["team"] = await team_cost(run, executors[0])
+        results["team"] = await team_cost(run, executors)
         results["tools"] = run.result("tools") or run.finish("tools", await tool_counts(executors))
     for name in ("rl", "evaluation-sft", "evaluation-rl"):
         results.setdefault(name, run.result(name))
@@ -63,12 +73,22 @@ async def train(run: Run) -> None:
     report = make_report(run, results, seconds["total"])
     metrics = read_metrics(run.folder / "metrics.jsonl")
     write_report(run.folder, report, metrics, examples(run), title=f"Chain-of-Agents: {run.folder.name}")
+    write_model_card(run, report)
     show(run, report)
+
+
+def write_model_card(run: Run, report: dict[str, Any]) -> None:
+    config = OmegaConf.to_container(OmegaConf.structured(run.config), enum_to_str=True)
+    agent = json.loads((run.model / AGENT_FILE).read_text())
+    assert isinstance(config, dict)
+    plain = {str(key): value for key, value in config.items()}
+    card = model_card(run.folder.name, report, plain, agent, base=run.config.model.path, data=None)
+    write_atomically(run.model / "README.md", card)
 
 
 def make_report(run: Run, results: dict[str, Any], seconds: float) -> dict[str, Any]:
     """`report.json`: its keys are a contract (docs/run_directory.md)."""
-    team, afm = results["team"], results["evaluation-rl"]["cost"]
+    team, afm = results["team"]["families"], results["evaluation-rl"]["cost"]
     stages = {
         "distill": results["distill"],
         **{name: {key: results[name][key] for key in ("steps", "seconds", "samples")} for name in ("sft", "rl")},
@@ -84,13 +104,13 @@ def make_report(run: Run, results: dict[str, Any], seconds: float) -> dict[str, 
         "evaluation": {**evaluations, "tasks_sha256": tasks_sha256(run.evaluation_tasks())},
         "cost": {
             "counted": (
-                "tokens of every call of an agent or of the model on the evaluation tasks: what was sent, again each "
-                "time it was sent, plus what came back; one attempt of the team, "
+                "tokens of every call of an agent or of the model: what was sent, again each "
+                f"time it was sent, plus what came back; {results['team']['counted']}; "
                 f"{decoding(run.config.evaluation).samples} sampled attempts of the model; the policy's tokenizer"
             ),
-            "multi_agent": team["all"],
+            "multi_agent": team.get("all", no_cost()),
             "afm": afm["all"],
-            "token_reduction": token_reduction(team["all"], afm["all"]),
+            "token_reduction": token_reduction(team.get("all", no_cost()), afm["all"]),
             "families": {
                 name: {
                     "token_reduction": token_reduction(team[name], afm[name]),
@@ -98,7 +118,7 @@ def make_report(run: Run, results: dict[str, Any], seconds: float) -> dict[str, 
                     "afm": afm[name],
                 }
                 for name in team
-                if name != "all"
+                if name != "all" and name in afm
             },
         },
         "rl": {key: value for key, value in results["rl"].items() if key not in ("steps", "seconds", "samples")},

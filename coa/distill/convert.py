@@ -1,18 +1,48 @@
 """Team transcript to chain: the same spans that one policy is to write on its own (paper, section 3.2.1)."""
 
-from coa.grammar import OBSERVATION, Chain, Span, parse
+from coa.grammar import ANSWER, OBSERVATION, START, THINK, Chain, Profile, Span, parse
+from coa.profiles import profile as find_profile
+from coa.teachers.roles import DOUBLE_CHECK
+from coa.teachers.teams import Rules
 from coa.teachers.transcript import ToolStep, Transcript, is_routing
+
+STAND_INS = {
+    ANSWER: ("suggested_answer",),
+    DOUBLE_CHECK: (DOUBLE_CHECK, "reflection"),
+    "reflection": ("reflection",),
+}
+"""What an answer that is not the last, a score, and a reflection are in a chain: the first that may follow; else a
+thought."""
+_SOLVERS = (Rules.DEBATE, Rules.REFINE)
 
 
 def to_chain(transcript: Transcript) -> Chain:
     """Each agent's output becomes its spans, each tool result an observation; messages that only route vanish.
 
-    Of a malformed reply, the spans before its fault remain.
+    Of a team that works on several lines, the winner's. Solvers answer and are judged in one way under every profile;
+    where its chains have no such tag there, it is another (`STAND_INS`). Of a malformed reply, the spans before its
+    fault remain.
     """
     spans: list[Span] = []
     for step in transcript.steps:
+        if step.line != transcript.winner:
+            continue
         if isinstance(step, ToolStep):
             spans.append(Span(OBSERVATION, step.observation))
         elif not is_routing(step):
             spans.extend(parse(step.output).chain)
+    if transcript.team in _SOLVERS:
+        spans = _under(find_profile(transcript.task.profile), spans)
     return tuple(spans)
+
+
+def _under(profile: Profile, spans: list[Span]) -> list[Span]:
+    chain: list[Span] = []
+    state = START
+    for index, span in enumerate(spans):
+        tag = span.tag
+        if tag in STAND_INS and (tag != ANSWER or index < len(spans) - 1):
+            tag = next((other for other in STAND_INS[tag] if profile.allows(state, other)), THINK)
+        chain.append(Span(tag, span.text))
+        state = profile.state((chain[-1],)) or state
+    return chain

@@ -4,12 +4,13 @@ from coa.errors import UserError
 from coa.extensions import load_extensions
 from coa.grammar import Profile, declare
 from coa.profiles.code import CODE
+from coa.profiles.direct import DIRECT
 from coa.profiles.math import MATH
 from coa.profiles.mhqa import MHQA
 from coa.profiles.multi import MULTI
 from coa.profiles.web import WEB
 
-PROFILES: dict[str, Profile] = {profile.name: profile for profile in (CODE, MATH, MHQA, WEB, MULTI)}
+PROFILES: dict[str, Profile] = {profile.name: profile for profile in (CODE, MATH, MHQA, WEB, MULTI, DIRECT)}
 
 
 def register(profile: Profile) -> None:

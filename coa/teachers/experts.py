@@ -15,13 +15,28 @@ import re
 from dataclasses import dataclass
 
 from coa.errors import InfrastructureError
-from coa.grammar import OBSERVATION, THINK, Chain, Span, parse, render
-from coa.profiles import PROFILES
+from coa.grammar import ANSWER, OBSERVATION, THINK, Chain, Profile, Span, parse, render
 from coa.profiles import profile as find_profile
 from coa.seeds import derive, fraction
 from coa.teachers.general import general_reply
-from coa.teachers.roles import CODER, CRITIC, DONE, PLANNER, ROLES, SEARCHER, TOOL, VERIFIER, WORKER, system_prompt
-from coa.teachers.transcript import QUESTION, WORK, Prompt
+from coa.teachers.roles import (
+    CODER,
+    CRITIC,
+    DONE,
+    DOUBLE_CHECK,
+    OPPONENT,
+    PLANNER,
+    ROLES,
+    SEARCHER,
+    SOLVERS,
+    THINKER,
+    TOOL,
+    VERIFIER,
+    WORKER,
+    worker_of,
+)
+from coa.teachers.router import GOOD_ENOUGH, after_tool, score_of
+from coa.teachers.transcript import OTHERS, QUESTION, WORK, Prompt, Reply
 from coa.world.questions import (
     CALC,
     KINDS,
@@ -42,6 +57,9 @@ from coa.world.world import World, WorldConfig, another
 
 IN_HEAD, BY_CODE = "compute in head", "compute by code"
 OUTDATED, LOOKS_RIGHT, CONFIRMED = "2 may be outdated", "4 looks right", "4 page says so"
+UNCHECKED = "2 nobody looked"
+_NEXT = "next: "
+"""How a thinker names a member."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +84,6 @@ class ExpertConfig:
         return shares[KINDS[family].index(puzzle.kind)]
 
 
-_ROLE_OF = {system_prompt(role, name): (role, name) for role in ROLES for name in PROFILES}
 _NAMES = re.compile(rf"(?:^|(?<=>\n))(?:{'|'.join((*ROLES, TOOL))}): (?=<\w)")
 
 
@@ -77,25 +94,60 @@ class ScriptedMind:
         self._world = world
         self._config = config
 
-    async def replies(self, prompts: list[Prompt]) -> list[str | InfrastructureError]:
-        return [self.reply(prompt) for prompt in prompts]
+    async def replies(self, prompts: list[Prompt]) -> list[Reply | InfrastructureError]:
+        return [Reply(self.reply(prompt)) for prompt in prompts]
 
     def reply(self, prompt: Prompt) -> str:
-        system, user = prompt.messages
-        role, profile = _ROLE_OF[system.content]
-        question, _, work = user.content.removeprefix(QUESTION).partition(WORK)
+        seen = prompt.messages[1].content.removeprefix(QUESTION).partition(OTHERS)[0]
+        question, _, work = seen.partition(WORK)
         chain = parse(_NAMES.sub("", work)).chain
+        profile = find_profile(prompt.profile)
+        if prompt.role == THINKER:
+            return _say(THINK, _NEXT + _next_member(profile, chain))
+        chain = tuple(span for span in chain if not _names_next(span))
+        if prompt.role in SOLVERS:
+            return self._solve(profile, question, chain, prompt.seed)
+        if prompt.role in (VERIFIER, OPPONENT) and chain[-1].tag == ANSWER:
+            return _judge(chain, prompt.seed)
+        return self._as_member(prompt.role, profile, question, chain, prompt.seed)
+
+    def _as_member(self, role: str, profile: Profile, question: str, chain: Chain, seed: int) -> str:
+        """The reply of a member of a planner's team."""
+        if role == PLANNER and chain and chain[-1].tag == OBSERVATION:  # a plan is due again
+            over = self._as_member(worker_of(profile), profile, question, chain, seed) == DONE
+            return _say(THINK if over else "plan", "go on")
         puzzle = read_question(question)
-        if puzzle is None or profile not in (PROFILE_OF[family_of(puzzle)], MULTI) or not self._knows(puzzle):
-            return general_reply(role, find_profile(profile), question, chain)
-        lazy = fraction(prompt.seed, "lazy") < self._config.lazy(puzzle)
+        if puzzle is None or profile.name not in (PROFILE_OF[family_of(puzzle)], MULTI) or not self._knows(puzzle):
+            return general_reply(role, profile, question, chain)
+        # Whom somebody has doubted looks.
+        lazy = fraction(seed, "lazy") < self._config.lazy(puzzle) and not _doubted(chain)
         match puzzle:
             case Sum():
-                return self._calc(role, puzzle, chain, lazy, prompt.seed)
+                return self._calc(role, puzzle, chain, lazy, seed)
             case Birthplace():
-                return self._mhqa(role, puzzle, chain, lazy, prompt.seed)
+                return self._mhqa(role, puzzle, chain, lazy, seed)
             case Current():
                 return self._web(role, puzzle, chain, lazy)
+
+    def _solve(self, profile: Profile, question: str, chain: Chain, seed: int) -> str:
+        """A solver is the planner, the worker and the critic in one, and answers where they would propose."""
+
+        def say(role: str, seen: Chain) -> Chain:
+            return parse(self._as_member(role, profile, question, seen, seed)).chain
+
+        last = chain[-1] if chain else None
+        if last is not None and last.tag == DOUBLE_CHECK and not _doubted(chain):
+            return _say(ANSWER, next(span.text for span in reversed(chain) if span.tag == ANSWER))
+        if last is None or last.tag in (THINK, "reflection"):
+            said = say(PLANNER, chain)
+        else:
+            tool = chain[-2].tag if last.tag == OBSERVATION else ""
+            reflects = tool and after_tool(profile, tool).agent == CRITIC
+            said = () if reflects else say(worker_of(profile), chain)
+            if not said:  # done
+                reflection = say(CRITIC, chain)
+                said = (*reflection, *say(PLANNER, (*chain, *reflection)))
+        return render(Span(ANSWER, span.text) if span.tag == "suggested_answer" else span for span in said)
 
     def _knows(self, puzzle: Puzzle) -> bool:
         match puzzle:
@@ -110,7 +162,7 @@ class ScriptedMind:
         if role == PLANNER and not chain:
             return _say("plan", IN_HEAD if lazy else BY_CODE)
         if role in (CODER, WORKER):
-            if chain[-1].text == BY_CODE:
+            if chain[-1].text == BY_CODE or _doubted(chain):
                 return _say("code", puzzle.program)
             return _say(THINK, f"it makes {self._recalled_sum(puzzle, seed)}")
         if role == CRITIC:
@@ -141,18 +193,19 @@ class ScriptedMind:
             return _say("plan", "search then check")
         last = chain[-1]
         if role in (SEARCHER, WORKER):
-            if last.tag == "plan":
-                return _say("web_search", f"{puzzle.company} {puzzle.kind}")
             if last.tag == "double_check":
                 return _say("crawl_page", _page_in(chain))
-            return DONE if _crawled(chain) else _say("suggested_answer", _before(f"as {puzzle.kind}", last.text))
+            found = [span.text for span in chain if span.tag == OBSERVATION]
+            if not found:
+                return _say("web_search", f"{puzzle.company} {puzzle.kind}")
+            return DONE if _crawled(chain) else _say("suggested_answer", _before(f"as {puzzle.kind}", found[-1]))
         if role == VERIFIER:
             if _crawled(chain):
                 return _say("double_check", CONFIRMED)
             return _say("double_check", LOOKS_RIGHT if lazy else OUTDATED)
         if role == CRITIC:
             return _say("reflection", f"page says {puzzle.kind} {_after(puzzle.kind, last.text)}")
-        if last.tag == "reflection":
+        if last.tag in ("reflection", THINK):
             return _say("suggested_answer", _last_word(chain))
         return _say("answer", next(span.text for span in reversed(chain) if span.tag == "suggested_answer"))
 
@@ -205,6 +258,40 @@ def _page_in(chain: Chain) -> str:
     result = next(span.text for span in chain if span.tag == OBSERVATION)
     match = re.search(r"\bp\d+\b", result)
     return match[0] if match else "unknown"
+
+
+def _doubted(chain: Chain) -> bool:
+    """Whether an answer was scored low last."""
+    if not chain or chain[-1].tag != DOUBLE_CHECK:
+        return False
+    score = score_of(chain[-1].text)
+    return score is not None and score < GOOD_ENOUGH
+
+
+def _judge(chain: Chain, seed: int) -> str:
+    """Of an answer that rests on a look, that it does; of another, half the time, that it does not."""
+    looks = sum(span.tag in ("code", "crawl_page") for span in chain) or sum(s.tag == "wiki_search" for s in chain) > 1
+    if looks:
+        return _say(DOUBLE_CHECK, CONFIRMED)
+    return _say(DOUBLE_CHECK, UNCHECKED if fraction(seed, "doubt") < 0.5 else LOOKS_RIGHT)
+
+
+def _names_next(span: Span) -> bool:
+    return span.tag == THINK and span.text.startswith(_NEXT)
+
+
+def _next_member(profile: Profile, chain: Chain) -> str:
+    """Whom the tags would have next; whoever was named last and wrote nothing is done."""
+    if not chain:
+        return PLANNER
+    last = chain[-1]
+    if _names_next(last):
+        return CRITIC
+    if last.tag == OBSERVATION:
+        return after_tool(profile, chain[-2].tag).agent
+    if last.tag == "plan" or _doubted(chain):
+        return worker_of(profile)
+    return VERIFIER if last.tag == "suggested_answer" else PLANNER
 
 
 def _crawled(chain: Chain) -> bool:

@@ -7,7 +7,7 @@ They will often be wrong, and such runs are filtered out: real questions need re
 import ast
 import re
 
-from coa.grammar import Chain, Profile, Span, render
+from coa.grammar import OBSERVATION, Chain, Profile, Span, render
 from coa.teachers.roles import DONE
 
 UNKNOWN = "unknown"
@@ -54,10 +54,11 @@ def _planner(profile: Profile, chain: Chain) -> str:
 
 
 def _searcher(profile: Profile, question: str, chain: Chain) -> str:
-    if chain[-1].tag == "plan":
+    found = [span.text for span in chain if span.tag == OBSERVATION]
+    if not found:
         return _say(profile.tools[0].name, question)
     checked = any(tag.name == "suggested_answer" for tag in profile.tags)
-    return _say("suggested_answer", _gist(chain[-1].text)) if checked else DONE
+    return _say("suggested_answer", _gist(found[-1])) if checked else DONE
 
 
 def _gist(text: str) -> str:
@@ -72,8 +73,8 @@ def _is_expression(text: str) -> bool:
         tree = ast.parse(text, mode="eval")
     except SyntaxError:
         return False
-    # "5 (3)" parses as well, as a call.
-    return not any(isinstance(node, ast.Call) for node in ast.walk(tree))
+    # "5 (3)" parses as well, as a call, and "2 ** ()" with a tuple.
+    return not any(isinstance(node, ast.Call | ast.Tuple) for node in ast.walk(tree))
 
 
 def _say(tag: str, text: str) -> str:

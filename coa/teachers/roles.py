@@ -5,11 +5,17 @@ from dataclasses import dataclass
 from functools import cache
 from types import MappingProxyType
 
-from coa.grammar import ANSWER, THINK, Kind, Profile, Tag
+from coa.grammar import ANSWER, TAGS, THINK, Kind, Profile, Tag
 from coa.profiles import profile as find_profile
 
 PLANNER, SEARCHER, CODER, WORKER = "planner", "searcher", "coder", "worker"
-CRITIC, VERIFIER = "critic", "verifier"
+CRITIC, VERIFIER, THINKER = "critic", "verifier", "thinker"
+DEBATER, OPPONENT, GENERATOR, REFINER = "debater", "opponent", "generator", "refiner"
+SOLVERS = (DEBATER, GENERATOR, REFINER)
+"""Roles that work a question out alone, tools included, up to an answer."""
+DOUBLE_CHECK = "double_check"
+TEAM = "team"
+"""Under this name stands what a team's own rules write, such as the outcome of a vote: nobody is asked for it."""
 TOOL = "tool"
 """The name under which an observation is shown to the team."""
 DONE = "done"
@@ -20,8 +26,9 @@ DONE = "done"
 class Role:
     name: str
     tags: frozenset[str]
-    """What it may write, besides `think`; a worker also writes the calls of its profile's tools."""
+    """What it may write, besides `think`; a worker and a solver also write the calls of their profile's tools."""
     duty: str
+    """What it is told to do."""
 
 
 ROLES: Mapping[str, Role] = MappingProxyType(
@@ -68,10 +75,44 @@ ROLES: Mapping[str, Role] = MappingProxyType(
             ),
             Role(
                 VERIFIER,
-                frozenset({"double_check"}),
+                frozenset({DOUBLE_CHECK}),
                 "You check the proposed answer against the work so far. Begin with a score, 1 (wrong), 2 (doubtful), "
                 "3 (probable) or 4 (right), then say why in a few words. At 1 or 2 a worker goes on; at 3 or 4 "
                 "the planner answers.",
+            ),
+            Role(
+                THINKER,
+                frozenset(),
+                "You conduct the team. Read the work so far, say in a few sentences where it stands and what is needed "
+                "next, and end with the member who does it, in the form `next: NAME`. The planner plans and gives the "
+                "final answer; a searcher, coder or worker calls tools and proposes answers; the critic reflects on "
+                "the latest result; the verifier checks a proposed answer.",
+            ),
+            Role(
+                DEBATER,
+                frozenset({"plan", "reflection", ANSWER}),
+                "You work the question out on your own: begin with a plan, then call one tool at a time and wait for "
+                "its observation, then answer. Others answer the same question; once you see their answers and what a "
+                "critic says of yours, weigh them, look again where they are right, and answer again.",
+            ),
+            Role(
+                OPPONENT,
+                frozenset({DOUBLE_CHECK}),
+                "You are one of several who answer the same question, and judge the answer of another of them against "
+                "the work that led to it and against the other answers. Begin with a score, 1 (wrong), 2 (doubtful), "
+                "3 (probable) or 4 (right), then say in a few words what is wrong or missing, or what speaks for it.",
+            ),
+            Role(
+                GENERATOR,
+                frozenset({"plan", "reflection", ANSWER}),
+                "You make the first attempt: begin with a plan, then call one tool at a time and wait for its "
+                "observation, then answer. A verifier will check your answer.",
+            ),
+            Role(
+                REFINER,
+                frozenset({"reflection", ANSWER}),
+                "You mend an attempt that the verifier doubts: read what it found, call tools where something has to "
+                "be looked up or computed again, then answer.",
             ),
         )
     }
@@ -86,26 +127,34 @@ def worker_of(profile: Profile) -> str:
     return WORKER if "code" in tools else SEARCHER
 
 
-def tags_of(role: str, profile: Profile) -> tuple[Tag, ...]:
-    """The tags that a role may write in runs of a profile."""
+def tags_of(role: str, profile: Profile, tools: tuple[str, ...] = ()) -> tuple[Tag, ...]:
+    """The tags that a role may write in runs of a profile; `tools`: only these of the profile's, where any is named."""
     mine = ROLES[role].tags | {THINK}
-    works = role == worker_of(profile)
-    return tuple(tag for tag in profile.tags if tag.name in mine or (works and tag.kind is Kind.TOOL))
+    works = role == worker_of(profile) or role in SOLVERS
+    return tuple(
+        tag
+        for tag in profile.tags
+        if tag.name in mine or (works and tag.kind is Kind.TOOL and (not tools or tag.name in tools))
+    )
 
 
 @cache
-def allowed(role: str, profile_name: str) -> frozenset[str]:
-    """The names of `tags_of`."""
-    return frozenset(tag.name for tag in tags_of(role, find_profile(profile_name)))
+def allowed(role: str, profile_name: str, tools: tuple[str, ...] = ()) -> frozenset[str]:
+    """The names of `tags_of`. Who scores answers does so with a double check under every profile; where that has no
+    such tag, the chain calls it otherwise (`coa.distill.convert`)."""
+    return frozenset(tag.name for tag in tags_of(role, find_profile(profile_name), tools)) | (
+        ROLES[role].tags & {DOUBLE_CHECK}
+    )
 
 
 @cache
-def system_prompt(role: str, profile_name: str) -> str:
-    """What a language model in the role's place is told."""
+def system_prompt(role: str, profile_name: str, duty: str = "", tools: tuple[str, ...] = ()) -> str:
+    """What a language model in the role's place is told; `duty` replaces the role's own."""
     profile = find_profile(profile_name)
-    functions = "\n".join(f"- {tag.open} ... {tag.close}: {tag.use}" for tag in tags_of(role, profile))
+    mine = allowed(role, profile_name, tools)
+    functions = "\n".join(f"- {tag.open} ... {tag.close}: {tag.use}" for tag in TAGS.values() if tag.name in mine)
     return (
-        f"You are the {role} of a team that answers a question.\n{ROLES[role].duty}\n"
+        f"You are the {role} of a team that answers a question.\n{duty or ROLES[role].duty}\n"
         f"Write only these functions, each between its tags, and nothing outside of tags:\n{functions}\n"
         f"Rules of the whole team: {profile.guidance}"
     )

@@ -1,25 +1,38 @@
-"""One team run in progress, and a wave of them: pure of Ray, so that tests and actors play the same game."""
+"""One team run in progress: what was said on its lines of work, and what can be done now.
 
-import asyncio
-from collections import defaultdict
-from collections.abc import Awaitable, Callable, Sequence
+    moves ---> ask an agent, call a tool (several at once where a team works in parallel) ---> take ---> moves ...
+
+A run is pure: `take` is told what came of a move, and the team's rules (`coa.teachers.planner`, `debate`, `refine`) say
+what follows. Who plays it is `coa.teachers.play`.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from coa.episode import goal_of
-from coa.errors import InfrastructureError
-from coa.grammar import Span, parse
+from coa.grammar import OBSERVATION, Span, parse
 from coa.profiles import profile as find_profile
 from coa.seeds import derive
-from coa.teachers.roles import PLANNER
-from coa.teachers.router import Next, Over, Speak, UseTool, after_reply, after_tool
-from coa.teachers.transcript import AgentStep, Ending, Prompt, Step, ToolStep, Transcript, line_of, make_prompt
-from coa.tools.base import PLAIN, ToolCall
+from coa.teachers.roles import TEAM
+from coa.teachers.router import Move, Speak, UseTool
+from coa.teachers.teams import TeamConfig
+from coa.teachers.transcript import (
+    AgentStep,
+    Ending,
+    Prompt,
+    Reply,
+    Step,
+    ToolStep,
+    Transcript,
+    line_of,
+    line_seed,
+    make_prompt,
+    others_of,
+)
+from coa.tools.base import PLAIN
 from coa.tools.layouts import layout_of
 from coa.types import Task
-
-Ask = Callable[[str, list[Prompt]], Awaitable[Sequence[str | InfrastructureError]]]
-"""ask(agent, prompts): a reply for each."""
-UseTools = Callable[[list[ToolCall]], Awaitable[Sequence[str | InfrastructureError]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,94 +53,101 @@ class Failed:
     why: str
 
 
-class Run:
-    """The state of one run: what was said, and who is next."""
+@dataclass(slots=True)
+class Line:
+    """The work on one line, as its agents see it and as spans."""
 
-    def __init__(self, assignment: Assignment, *, seed: int, max_steps: int, layouts: Sequence[str] = (PLAIN,)) -> None:
-        self.assignment = assignment
+    work: str
+    said: list[Span]
+    steps: int = 0
+
+
+class Run(ABC):
+    """The state of one run. A subclass is a team's rules: the first moves, and what follows each that was made."""
+
+    def __init__(
+        self, assignment: Assignment, team: TeamConfig, *, seed: int, layouts: Sequence[str] = (PLAIN,), lines: int = 1
+    ) -> None:
+        self.assignment, self.team = assignment, team
         self.seed = derive(seed, assignment.task.id, assignment.attempt)
-        self.next: Next = Speak(PLANNER)
-        self._profile = find_profile(assignment.task.profile)
-        self._max_steps = max_steps
+        self.profile = find_profile(assignment.task.profile)
+        self.lines = [Line("", []) for _ in range(lines)]
+        self.winner = 0
+        self.ending: Ending | None = None
+        """None while the run goes on."""
+        self.moves: tuple[Move, ...] = self.begin()
+        """What can be done now, all at the same time; empty once the run is over."""
         self._layout = layout_of(assignment.task.id, layouts)
         self._steps: list[Step] = []
-        self._lines = ""
-        self._said: list[Span] = []
 
-    def prompt(self, agent: str) -> Prompt:
-        return make_prompt(self.assignment.task, agent, self._lines, self.seed)
+    @abstractmethod
+    def begin(self) -> tuple[Move, ...]: ...
 
-    def take_reply(self, agent: str, reply: str) -> None:
-        following = after_reply(self._profile, agent, reply)
-        self._said.extend(parse(reply).chain)
-        if isinstance(following, UseTool):
-            following = UseTool(replace(following.call, goal=goal_of(self._said), layout=self._layout))
-        self._take(AgentStep(agent, reply), following)
+    @abstractmethod
+    def follow(self, move: Move, text: str) -> tuple[Move, ...]:
+        """The moves that what came of a move opens; sets `ending` where the run is over."""
+        ...
 
-    def take_observation(self, call: ToolCall, observation: str) -> None:
-        self._take(ToolStep(call, observation), after_tool(self._profile, call.tool))
+    @abstractmethod
+    def fits(self, move: Speak, reply: str) -> bool:
+        """Whether a reply is something that its agent may say here."""
+        ...
+
+    def prompt(self, move: Speak) -> Prompt:
+        others = others_of(self._steps, move.line) if len(self.lines) > 1 else ""
+        work, seed = self.lines[move.line].work, line_seed(self.seed, move.line)
+        return make_prompt(self.assignment.task, self.team.brief(move.agent), work, others, seed)
+
+    def take(self, move: Move, reply: Reply) -> None:
+        """What came of one of `moves`: an agent's reply, or an observation as a reply that took nothing."""
+        assert move in self.moves
+        self.moves = tuple(other for other in self.moves if other != move)
+        line = self.lines[move.line]
+        if isinstance(move, UseTool):
+            step: Step = ToolStep(move.call, reply.text, move.line)
+            line.said.append(Span(OBSERVATION, reply.text))
+        else:
+            step = AgentStep(move.agent, reply.text, move.line, reply.usage)
+            line.said.extend(parse(reply.text).chain)
+        self._add(step)
+        line.steps += 1
+        opened = self.follow(move, reply.text)
+        goes_on = bool(opened) and all(other.line == move.line for other in opened)
+        if goes_on and line.steps >= self.team.max_steps:
+            opened = self.give_up(move.line, Ending.OUT_OF_STEPS)
+        self.moves = () if self.ending else (*self.moves, *map(self._with_goal, opened))
+
+    def give_up(self, line: int, ending: Ending) -> tuple[Move, ...]:
+        """A line can't go on: what the others do, or the end."""
+        self.ending = ending
+        return ()
+
+    def announce(self, line: int, text: str) -> None:
+        """What the team's rules write themselves."""
+        self.lines[line].said.extend(parse(text).chain)
+        self._add(AgentStep(TEAM, text, line))
 
     def transcript(self) -> Transcript:
-        assert isinstance(self.next, Over)
+        assert self.ending is not None
         return Transcript(
             task=self.assignment.task,
             attempt=self.assignment.attempt,
             seed=self.seed,
             steps=tuple(self._steps),
-            ending=self.next.ending,
+            ending=self.ending,
+            team=self.team.rules.value,
+            winner=self.winner,
         )
 
-    def _take(self, step: Step, following: Next) -> None:
+    def _add(self, step: Step) -> None:
         self._steps.append(step)
-        if line := line_of(step):
-            self._lines = f"{self._lines}\n{line}" if self._lines else line
-        out_of_steps = len(self._steps) >= self._max_steps and not isinstance(following, Over)
-        self.next = Over(Ending.OUT_OF_STEPS) if out_of_steps else following
+        line = self.lines[step.line]
+        if told := line_of(step):
+            line.work = f"{line.work}\n{told}" if line.work else told
 
-
-async def play(runs: Sequence[Run], *, ask: Ask, use_tools: UseTools) -> list[Transcript | Failed]:
-    """Plays runs to their ends, in rounds: one batch per agent and one of tool calls, all at the same time."""
-    over: dict[int, Transcript | Failed] = {}
-    while len(over) < len(runs):
-        speaking: defaultdict[str, list[int]] = defaultdict(list)
-        calling: list[tuple[int, ToolCall]] = []
-        for i, run in enumerate(runs):
-            match run.next:
-                case Speak(agent=agent) if i not in over:
-                    speaking[agent].append(i)
-                case UseTool(call=call) if i not in over:
-                    calling.append((i, call))
-        await asyncio.gather(
-            *(_speak(runs, agent, who, ask, over) for agent, who in speaking.items()),
-            _call(runs, calling, use_tools, over),
-        )
-        over |= {i: run.transcript() for i, run in enumerate(runs) if i not in over and isinstance(run.next, Over)}
-    return [over[i] for i in range(len(runs))]
-
-
-async def _speak(
-    runs: Sequence[Run], agent: str, who: list[int], ask: Ask, over: dict[int, Transcript | Failed]
-) -> None:
-    replies = await ask(agent, [runs[i].prompt(agent) for i in who])
-    for i, reply in zip(who, replies, strict=True):
-        if isinstance(reply, str):
-            runs[i].take_reply(agent, reply)
-        else:
-            over[i] = _failed(runs[i], reply)
-
-
-async def _call(
-    runs: Sequence[Run], calling: list[tuple[int, ToolCall]], use_tools: UseTools, over: dict[int, Transcript | Failed]
-) -> None:
-    if not calling:
-        return
-    observations = await use_tools([call for _, call in calling])
-    for (i, call), observation in zip(calling, observations, strict=True):
-        if isinstance(observation, str):
-            runs[i].take_observation(call, observation)
-        else:
-            over[i] = _failed(runs[i], observation)
-
-
-def _failed(run: Run, error: InfrastructureError) -> Failed:
-    return Failed(run.assignment, type(error).__name__, str(error))
+    def _with_goal(self, move: Move) -> Move:
+        """A call knows what its caller is after."""
+        if isinstance(move, Speak):
+            return move
+        goal = goal_of(self.lines[move.line].said)
+        return replace(move, call=replace(move.call, goal=goal, layout=self._layout))

@@ -6,8 +6,11 @@ from typing import Literal
 from coa.distill.convert import to_chain
 from coa.grammar import ANSWER, Chain
 from coa.teachers.experts import ExpertConfig, ScriptedMind
-from coa.teachers.router import Over, Speak, UseTool
-from coa.teachers.run import Assignment, Run
+from coa.teachers.planner import PlannerRun
+from coa.teachers.router import UseTool
+from coa.teachers.run import Assignment
+from coa.teachers.teams import TeamConfig
+from coa.teachers.transcript import Reply
 from coa.types import Task
 from coa.world.questions import CALC, MHQA, MULTI, PROFILE_OF, WEB
 from coa.world.world import World
@@ -19,7 +22,6 @@ CAREFUL_TOOL = {CALC: ("code", 1), MHQA: ("wiki_search", 2), WEB: ("crawl_page",
 DECISION = {CALC: 0, MHQA: 3, WEB: 4}
 """By family, the span of a careful chain whose text decides for it."""
 _NEVER_LAZY = ExpertConfig(lazy_calc=(0.0,) * 4, lazy_mhqa=(0.0,) * 4, lazy_web=(0.0,) * 4)
-_MAX_STEPS = 20
 
 
 def strategy_of(chain: Chain, family: str) -> Strategy:
@@ -48,11 +50,9 @@ def careful_route(world: World, task: Task) -> Route:
     if task.family not in DECISION or task.profile not in (PROFILE_OF[task.family], MULTI):
         raise ValueError(f"{task.id}: no careful route for family {task.family!r}")
     mind = ScriptedMind(world, _NEVER_LAZY)
-    run = Run(Assignment(task), seed=0, max_steps=_MAX_STEPS)
-    while not isinstance(run.next, Over):
-        match run.next:
-            case Speak(agent):
-                run.take_reply(agent, mind.reply(run.prompt(agent)))
-            case UseTool(call):
-                run.take_observation(call, world.observe(call))
+    run = PlannerRun(Assignment(task), TeamConfig(), seed=0)
+    while run.moves:
+        [move] = run.moves
+        told = world.observe(move.call) if isinstance(move, UseTool) else mind.reply(run.prompt(move))
+        run.take(move, Reply(told))
     return Route(chain=to_chain(run.transcript()), decisions=(DECISION[task.family],))

@@ -1,15 +1,12 @@
-"""A language model behind an OpenAI-compatible endpoint, as tools ask it."""
+"""A language model as tools ask it: every fault is a tool's, and a reply is taken as it is."""
 
-import json
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 from typing import Any, Protocol
 
-from coa.errors import ToolDown
-from coa.tools.addresses import shown
-from coa.tools.http import Http, HttpConfig
-from coa.tools.keys import bearer
-from coa.tools.text import well_formed
+from coa.errors import ContextTooLong, EndpointDown, ToolDown, UserError
+from coa.models.completion import MALFORMED
+from coa.models.endpoint import Endpoint, EndpointConfig
+from coa.tools.http import HttpConfig
 
 Message = dict[str, str]
 
@@ -32,28 +29,35 @@ class Chat:
     """`await Chat(config, http, "summary tokens", ToolDown, shows=0).ask([{"role": "user", "content": ".."}])`"""
 
     def __init__(self, config: ChatConfig, http: HttpConfig, tokens: str, down: type[ToolDown], *, shows: int) -> None:
-        """tokens: the name under which the tokens of all replies are counted; down: raised for a reply that is no
-        chat completion; shows: characters of a refusal's text in that, which may echo what was sent."""
-        self.http = Http(replace(http, timeout_s=config.timeout_s))
-        self._model = config.model
-        self._url = f"{(config.url or '').rstrip('/')}/chat/completions"
-        self._headers = bearer(config.key_env)
-        self._tokens, self._down, self._shows = tokens, down, shows
+        """tokens: the name under which the tokens of all replies are counted; down: raised for a refusal, and for a
+        reply that is no chat completion; shows: characters of a refusal's text in that, which may echo what was
+        sent."""
+        endpoint = EndpointConfig(
+            url=config.url,
+            name=config.model,
+            key_env=config.key_env,
+            timeout_s=config.timeout_s,
+            attempts=http.attempts,
+            timeouts=http.timeouts,
+            pause_s=http.pause_s,
+            max_pause_s=http.max_pause_s,
+            concurrent=0,  # the executor limits calls
+            max_tokens=None,
+        )
+        self._endpoint = Endpoint(endpoint, insists=False, shows=shows)
+        self.http = self._endpoint.http
+        self._tokens, self._down = tokens, down
 
     async def ask(self, messages: Sequence[Message], **options: Any) -> str:
         """The reply's text, "" for one without; raises ToolDown where nobody answers."""
-        body: Mapping[str, Any] = {"model": self._model, "messages": list(messages), **options}
-        reply = await self.http.post(self._url, body, self._headers)
-        if reply.status != 200:
-            said = f": {reply.text[: self._shows]}" if self._shows else ""
-            raise self._down(f"{shown(self._url)}: status {reply.status}{said}")
         try:
-            answer = json.loads(reply.text)
-            content = answer["choices"][0]["message"]["content"]
-            self.http.counts[self._tokens] += int(answer.get("usage", {}).get("total_tokens", 0))
-        except (ValueError, TypeError, AttributeError, LookupError, RecursionError) as error:
-            raise self._down(f"{shown(self._url)}: not a chat completion") from error
-        return well_formed(content).strip() if isinstance(content, str) else ""
+            completion = await self._endpoint.complete(messages, seed=None, **options)
+        except EndpointDown as error:
+            raise (self._down if error.reason == MALFORMED else ToolDown)(str(error)) from error
+        except (UserError, ContextTooLong) as error:
+            raise self._down(str(error)) from error
+        self.http.counts[self._tokens] += completion.usage.tokens
+        return completion.text.strip()
 
     async def close(self) -> None:
-        await self.http.close()
+        await self._endpoint.close()

@@ -19,6 +19,8 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
+from functools import partial
+from typing import TypeVar
 
 import aiohttp
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception
@@ -29,6 +31,8 @@ from coa.tools.addresses import NotPublic, shown
 from coa.tools.network import has_route, resolves
 from coa.tools.packing import ACCEPTED, BadPacking, Unpacker
 from coa.tools.text import decode, quoted, well_formed
+
+Given = TypeVar("Given")
 
 TRY_AGAIN = frozenset({408, 425, 429, 500, 502, 503, 504})
 TIMEOUT = "timeout"
@@ -133,6 +137,10 @@ class Http:
 
     async def _request(self, method: str, url: str | URL, body: object, headers: Mapping[str, str] | None) -> Reply:
         """One reply, redirects not followed, of any status but those that are tried again; raises NoReply."""
+        return await self.retry(partial(self.attempt, method, url, body, headers))
+
+    async def retry(self, attempt: Callable[[], Awaitable[Given]]) -> Given:
+        """What an attempt gives; it is made again, after a pause, while it raises a NoReply that says `again`."""
         timeouts = 0
 
         def stop(state: RetryCallState) -> bool:
@@ -154,10 +162,12 @@ class Http:
             sleep=self._sleep,
             reraise=True,
         )
-        return await retrying(self._attempt, method, url, body, {**HEADERS, **(headers or {})})
+        return await retrying(attempt)
 
-    async def _attempt(self, method: str, url: str | URL, body: object, headers: Mapping[str, str]) -> Reply:
+    async def attempt(self, method: str, url: str | URL, body: object, headers: Mapping[str, str] | None) -> Reply:
+        """One request, sent once; raises NoReply, also for a status that is tried again."""
         self.counts["attempts"] += 1
+        headers = {**HEADERS, **(headers or {})}
         session = self._open()
         try:
             async with session.request(method, url, json=body, headers=headers, allow_redirects=False) as response:

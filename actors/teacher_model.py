@@ -1,0 +1,69 @@
+"""A language model that teachers think with: what it said once is kept, and never asked for again.
+
+    request -- in the ledger? -- yes --> the same completion
+                     | no
+                     +-- under way for another caller? -- yes --> wait for that
+                                 | no
+                                 +--> endpoint --> ledger --> completion
+
+A request is known by its content: model, messages, seed and options. The ledger has the completion before anybody else
+does, so whoever dies afterwards, this actor included, has it not to pay for a second time.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from actors.language_model import LanguageModel
+from coa.errors import InfrastructureError
+from coa.ledger import Ledger
+from coa.models.completion import Completion
+from coa.models.endpoint import EndpointConfig
+from coa.teachers.transcript import Usage
+from coa.tools.cache import Memo
+
+UNDER_WAY = 100_000
+"""Requests that may be under way at the same time, each joined by equal ones."""
+
+
+class TeacherModel:
+    """A plain class that Ray is applied to at the edge."""
+
+    def __init__(self, config: EndpointConfig, ledger: Path) -> None:
+        self._name = config.name
+        self._model = LanguageModel(config)
+        self._ledger = Ledger(ledger)
+        self._under_way: Memo[Completion | InfrastructureError] = Memo(UNDER_WAY, keep=lambda _: False)
+
+    def mistake(self) -> str:
+        """What a person did wrong, so that there is no model; empty if nothing."""
+        return self._model.mistake()
+
+    async def complete(
+        self, messages: Sequence[Mapping[str, Any]], seed: int, options: Mapping[str, Any] | None = None
+    ) -> Completion | InfrastructureError:
+        """What is down is a value, DiskFull too; raises UserError where a person is at fault."""
+        key = key_of(self._name, messages, seed, options or {})
+        try:
+            if kept := self._ledger.get(key):
+                return Completion(kept["text"], kept["finish_reason"], Usage(*kept["usage"]))
+            return await self._under_way.get(key, lambda: self._ask(key, messages, seed, options))
+        except InfrastructureError as error:
+            return error
+
+    async def _ask(
+        self, key: str, messages: Sequence[Mapping[str, Any]], seed: int, options: Mapping[str, Any] | None
+    ) -> Completion | InfrastructureError:
+        completion = await self._model.complete(messages, seed, options)
+        if isinstance(completion, Completion):
+            usage = completion.usage
+            counts = [usage.requests, usage.prompt_tokens, usage.completion_tokens]
+            self._ledger.put(key, {"text": completion.text, "finish_reason": completion.finish_reason, "usage": counts})
+        return completion
+
+
+def key_of(name: str, messages: Sequence[Mapping[str, Any]], seed: int, options: Mapping[str, Any]) -> str:
+    request = json.dumps([name, list(messages), seed, dict(options)], sort_keys=True)
+    return hashlib.sha256(request.encode()).hexdigest()

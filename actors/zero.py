@@ -1,0 +1,90 @@
+"""DeepSpeed's settings, and reading parameters that ZeRO-3 has shared out among the ranks.
+
+With a model in bfloat16 the forward and backward passes run in it, while the optimizer steps float32 copies of the
+weights, shared out as its state is, and gradients of several micro-batches are added up in float32.
+"""
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch.distributed as dist
+from torch import Tensor
+
+from actors.learner_config import LearnerConfig
+from actors.lora import Source
+from coa.errors import UserError
+
+GATHERED_ELEMENTS = 1 << 29
+"""Parameters that are whole on every rank at one time, while weights are read; a larger one comes alone."""
+
+
+def deepspeed_config(config: LearnerConfig, dtype: str) -> dict[str, Any]:
+    zero: dict[str, Any] = {"stage": config.zero_stage, "overlap_comm": False}
+    if config.offload_optimizer:
+        zero["offload_optimizer"] = {"device": "cpu"}
+    if config.offload_parameters:
+        zero["offload_param"] = {"device": "cpu"}
+    settings: dict[str, Any] = {
+        "train_micro_batch_size_per_gpu": 1,
+        # The number of micro-batches differs from step to step: the caller says when a batch is whole.
+        "managed_gradient_accumulation": False,
+        "gradient_clipping": config.optimizer.clip_norm,
+        "zero_allow_untested_optimizer": True,
+        # PyTorch's fused AdamW steps on the host as well; DeepSpeed's own would have to be compiled.
+        "zero_force_ds_cpu_optimizer": False,
+        "zero_optimization": zero,
+        "steps_per_print": 10**9,
+    }
+    if dtype == "bfloat16":
+        settings |= {"bf16": {"enabled": True}, "data_types": {"grad_accum_dtype": "fp32"}}
+    return settings
+
+
+@contextmanager
+def shared_out_loading(settings: dict[str, Any], folder: Path) -> Iterator[None]:
+    """Within, transformers shares out each weight as it is read where the settings are stage 3's: no rank ever holds
+    a whole model. A model with tied embeddings is loaded whole, since it is untied afterwards."""
+    from transformers import AutoConfig
+
+    stage3 = settings["zero_optimization"]["stage"] == 3
+    if not stage3 or AutoConfig.from_pretrained(folder).get_text_config().tie_word_embeddings:
+        yield
+        return
+    from transformers.integrations.deepspeed import HfDeepSpeedConfig
+
+    try:
+        _alive = HfDeepSpeedConfig(settings)  # transformers looks for it as long as it lives
+    except ImportError as error:
+        raise UserError("learner.zero_stage=3 needs the package accelerate: pip install accelerate") from error
+    yield
+
+
+def whole(sources: Iterable[Source], *, shared_out: bool) -> Iterator[tuple[str, Tensor]]:
+    """Name and merged weight of each source, on rank 0; nothing on the others. A collective where `shared_out`.
+
+    A few at a time are whole on a device, so that a model that fits on none of them can be read.
+    """
+    import deepspeed
+
+    for group in in_groups(sources, GATHERED_ELEMENTS):
+        parameters = [p for source in group for p in source.parameters]
+        with deepspeed.zero.GatheredParameters(parameters, enabled=shared_out):
+            found = [(s.name, s.merged().cpu().clone()) for s in group] if dist.get_rank() == 0 else []
+        yield from found
+
+
+def in_groups(sources: Iterable[Source], limit: int) -> Iterator[list[Source]]:
+    """In order, each group of at most `limit` elements unless one source alone has more."""
+    group: list[Source] = []
+    size = 0
+    for source in sources:
+        elements = sum(getattr(p, "ds_numel", p.numel()) for p in source.parameters)
+        if group and size + elements > limit:
+            yield group
+            group, size = [], 0
+        group.append(source)
+        size += elements
+    if group:
+        yield group

@@ -1,0 +1,231 @@
+"""The learner against a bare PyTorch loop over the same model and packed batches, and against TRL's SFTTrainer.
+
+    python -m benchmarks.sft_learner
+
+All three train the tiny recipe's model with float32 AdamW on the same demonstrations, 64 a step, in turns. Tokens are
+those of the demonstrations: padding is nobody's work. TRL takes part where it can be imported; it pads the 64, since
+its packing needs flash attention. It runs in a process of its own, since beside a process group it would wrap the
+model for several ranks; its steps are timed from start to end, without the first and without the trainer's set-up.
+"""
+
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+import torch
+
+from actors.learner import Learner
+from actors.learner_config import LearnerConfig
+from actors.policy import ModelConfig, PackedPolicy, load_model, new_model, to_tensors
+from benchmarks.harness import median_ratio, report
+from coa.packing import MicroBatch, PackingConfig, pack
+from coa.schedule import OptimizerConfig
+from coa.tokenizer import save_tokenizer, train_tokenizer
+from coa.types import ENVIRONMENT, Sample
+from coa.world import World, WorldConfig
+
+ROUNDS = 5
+STEPS = 4
+"""Of a round and side."""
+BATCH = 64
+PACKING = PackingConfig(row_tokens=192, rows=8)
+RATE = OptimizerConfig(lr=1e-3, weight_decay=0.05)
+SIZES = ModelConfig(
+    hidden_size=128, layers=4, heads=4, key_value_heads=2, head_dim=32, intermediate_size=256, max_positions=512
+)
+
+
+def make_start(folder: Path) -> int:
+    """A model of the tiny recipe's size in `folder`; returns the size of its vocabulary."""
+    world = World(WorldConfig())
+    tokenizer = train_tokenizer(list(world.wiki_pages.values())[:200], world.lexicon(), vocabulary=2000)
+    save_tokenizer(tokenizer, folder)
+    new_model(SIZES, tokenizer, seed=0).save_pretrained(folder)
+    return tokenizer.get_vocab_size()
+
+
+def make_demonstrations(count: int, vocabulary: int) -> list[Sample]:
+    """30 to 150 tokens, of which all but a prompt and some observations are trained."""
+    rng = np.random.default_rng(0)
+    samples: list[Sample] = []
+    for _ in range(count):
+        length = int(rng.integers(30, 150))
+        trained = np.arange(length) >= 20
+        trained[length // 2 : length // 2 + 10] = False
+        zeros = np.zeros(length, np.float32)
+        samples.append(
+            Sample(
+                token_ids=rng.integers(10, vocabulary, length).astype(np.int32),
+                trained=trained,
+                imitate=trained.astype(np.float32),
+                reinforce=zeros,
+                sampled_logprobs=zeros,
+                versions=np.full(length, ENVIRONMENT, np.int32),
+            )
+        )
+    return samples
+
+
+class Ours:
+    def __init__(self, folder: Path) -> None:
+        config = LearnerConfig(optimizer=RATE, packing=PACKING, threads=1)
+        self.learner = Learner(folder, ModelConfig(), config, steps=10**6)
+
+    def __call__(self, batches: Sequence[Sequence[Sample]]) -> None:
+        for version, batch in enumerate(batches):
+            self.learner.step(batch, version)
+
+
+class Bare:
+    """What anyone would write: forward, backward, clip, step. The batches come packed."""
+
+    def __init__(self, folder: Path) -> None:
+        self.policy = PackedPolicy(load_model(folder, ModelConfig())).train()
+        parameters = list(self.policy.parameters())
+        self.optimizer = torch.optim.AdamW(
+            [
+                {"params": [p for p in parameters if p.ndim >= 2], "weight_decay": RATE.weight_decay},
+                {"params": [p for p in parameters if p.ndim < 2], "weight_decay": 0.0},
+            ],
+            lr=RATE.lr,
+            betas=(RATE.beta1, RATE.beta2),
+        )
+
+    def __call__(self, batches: Sequence[Sequence[MicroBatch]]) -> None:
+        device = torch.device("cpu")
+        for micro_batches in batches:
+            count = sum(int(batch.trained.sum()) for batch in micro_batches)
+            for batch in micro_batches:
+                loss = -self.policy(**to_tensors(batch, device)).sum() / count
+                loss.backward()
+            torch.nn.utils.clip_grad_norm_(self.policy.parameters(), RATE.clip_norm)
+            self.optimizer.step()
+            self.optimizer.zero_grad()
+
+
+def trl_beside(folder: Path) -> float:
+    """`trl_seconds` in a process of its own, on one thread as the others."""
+    environment = {name: value for name, value in os.environ.items() if name != "LOCAL_RANK"} | {"OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", "benchmarks.sft_learner", "--trl", str(folder)]
+    told = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True).stdout
+    return float(told.splitlines()[-1])
+
+
+def trl_seconds(folder: Path) -> float:
+    """SFTTrainer on the same demonstrations: seconds of its steps but the first."""
+    from datasets import Dataset
+    from transformers import AutoTokenizer, TrainerCallback
+    from trl.trainer.sft_config import SFTConfig  # pyright: ignore[reportMissingImports]
+    from trl.trainer.sft_trainer import SFTTrainer  # pyright: ignore[reportMissingImports]
+
+    took: list[float] = []
+
+    class Clock(TrainerCallback):
+        def on_step_begin(self, *_: Any, **__: Any) -> None:
+            self.began = time.perf_counter()
+
+        def on_step_end(self, *_: Any, **__: Any) -> None:
+            took.append(time.perf_counter() - self.began)
+
+    torch.set_num_threads(1)
+    tokenizer: Any = AutoTokenizer.from_pretrained(folder)
+    samples = make_demonstrations(STEPS * BATCH, len(tokenizer))
+    samples = [*samples[:BATCH], *samples]
+    rows = [{"input_ids": s.token_ids.tolist(), "completion_mask": s.trained.astype(int).tolist()} for s in samples]
+    arguments = SFTConfig(
+        output_dir=tempfile.mkdtemp(dir=folder),
+        per_device_train_batch_size=BATCH,
+        max_steps=STEPS + 1,
+        learning_rate=RATE.lr,
+        lr_scheduler_type="constant",
+        weight_decay=RATE.weight_decay,
+        max_grad_norm=RATE.clip_norm,
+        adam_beta2=RATE.beta2,
+        gradient_checkpointing=False,
+        use_cpu=True,
+        bf16=False,
+        save_strategy="no",
+        logging_strategy="no",
+        report_to="none",
+        disable_tqdm=True,
+        max_length=None,
+    )
+    trainer = SFTTrainer(
+        model=load_model(folder, ModelConfig()),
+        args=arguments,
+        train_dataset=Dataset.from_list(rows),
+        processing_class=tokenizer,
+        callbacks=[Clock()],
+    )
+    trainer.train()
+    return sum(took[1:])
+
+
+@dataclass(frozen=True)
+class Measured:
+    tokens: int
+    """Of a round."""
+    seconds: dict[str, list[float]]
+
+
+def measure(folder: Path, *, peer: bool) -> Measured:
+    torch.set_num_threads(1)
+    samples = make_demonstrations(STEPS * BATCH, make_start(folder))
+    batches = [samples[i : i + BATCH] for i in range(0, len(samples), BATCH)]
+    packed = [pack(batch, PACKING) for batch in batches]
+    ours, bare = Ours(folder), Bare(folder)
+    seconds: dict[str, list[float]] = {"ours": [], "bare": [], **({"trl": []} if peer else {})}
+    for number in range(1 + ROUNDS):
+        # Step by step in turns: a busy moment of the machine meets both.
+        spent = {"ours": 0.0, "bare": 0.0}
+        for one, its_packed in zip(batches, packed, strict=True):
+            began = time.perf_counter()
+            ours([one])
+            between = time.perf_counter()
+            bare([its_packed])
+            spent["ours"] += between - began
+            spent["bare"] += time.perf_counter() - between
+        if number == 0:  # the first round warms up
+            continue
+        for name, value in spent.items():
+            seconds[name].append(value)
+        if peer:
+            seconds["trl"].append(trl_beside(folder))
+    return Measured(sum(map(len, samples)), seconds)
+
+
+def main() -> None:
+    import torch.distributed as dist
+
+    if sys.argv[1:2] == ["--trl"]:
+        print(trl_seconds(Path(sys.argv[2])))
+        return
+    peer = find_spec("trl") is not None
+    if not peer:
+        print("TRL is not installed: `pip install trl` lets it take part", file=sys.stderr)
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ["LOCAL_RANK"] = "0"
+        dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=0, world_size=1)
+        measured = measure(Path(folder), peer=peer)
+        dist.destroy_process_group()
+    seconds = measured.seconds
+    figures = {f"{name}_tokens_per_s": measured.tokens / median(times) for name, times in seconds.items()}
+    figures["ratio_to_bare"] = median_ratio(seconds["bare"], seconds["ours"])
+    targets = {"ratio_to_bare": ">= 0.95"}
+    if peer:
+        figures["ratio_to_trl"] = median_ratio(seconds["trl"], seconds["ours"])
+        targets["ratio_to_trl"] = ">= 1.0"
+    report("sft_learner", figures, targets)
+
+
+if __name__ == "__main__":
+    main()

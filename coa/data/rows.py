@@ -1,0 +1,149 @@
+"""The rows of the distilled data set: one for each run that was kept."""
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+
+from coa.distill.filters import Kept
+from coa.distill.stages import doubted_itself, interactions
+from coa.grammar import THINK, Chain, parse, render
+from coa.teachers.strategy import strategy_of
+from coa.teachers.transcript import Usage
+from coa.types import Task
+
+SCHEMA = pa.schema(
+    [
+        ("task_id", pa.string()),
+        ("attempt", pa.int64()),
+        ("question", pa.string()),
+        ("answers", pa.list_(pa.string())),
+        ("profile", pa.string()),
+        ("family", pa.string()),
+        ("grader", pa.string()),
+        ("text", pa.string()),
+        ("copies", pa.int32()),
+        ("strategy", pa.string()),
+        ("source", pa.string()),
+        ("team", pa.string()),
+        ("models", pa.string()),  # JSON, role -> model
+        ("interactions", pa.int32()),
+        ("reflected", pa.bool_()),
+        ("corrected", pa.bool_()),
+        ("requests", pa.int64()),
+        ("prompt_tokens", pa.int64()),
+        ("completion_tokens", pa.int64()),
+        ("decisions", pa.string()),  # JSON, [{"stage", "outcome"}]
+    ]
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What one stage of the filter made of a run: `Decision("reflection", "kept of a sampled share")`."""
+
+    stage: str
+    outcome: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Demonstration:
+    """A chain to imitate, `copies` times, and where it is from."""
+
+    task: Task
+    text: str
+    """The chain as tag text."""
+    attempt: int = 0
+    copies: int = 1
+    source: str = "team"
+    """`team`, `import:SYSTEM` or `released`."""
+    team: str = ""
+    models: tuple[tuple[str, str], ...] = ()
+    """(role, model)."""
+    interactions: int
+    """Activations of agents and tools; messages that only hand the run on are not counted."""
+    usage: Usage = field(default_factory=Usage)
+    """What the whole run took of language models."""
+    decisions: tuple[Decision, ...] = ()
+
+    @property
+    def chain(self) -> Chain:
+        return parse(self.text).chain
+
+
+def demonstration_of(kept: Kept, *, source: str = "team", decisions: Iterable[Decision] = ()) -> Demonstration:
+    """The row of a kept run; `decisions` are what the stages of the filter said of it."""
+    transcript = kept.transcript
+    return Demonstration(
+        task=transcript.task,
+        text=render(kept.chain),
+        attempt=transcript.attempt,
+        copies=kept.copies,
+        source=source,
+        team=transcript.team,
+        models=transcript.models,
+        interactions=interactions(transcript),
+        usage=transcript.usage,
+        decisions=tuple(decisions),
+    )
+
+
+def interactions_of(chain: Chain) -> int:
+    """Of a chain without its transcript: each span is one, but thoughts, which go with what follows them."""
+    return sum(span.tag != THINK for span in chain)
+
+
+def to_row(row: Demonstration) -> dict[str, Any]:
+    task, chain = row.task, row.chain
+    told = {
+        "task_id": task.id,
+        "attempt": row.attempt,
+        "question": task.question,
+        "answers": list(map(_whole, task.answers)),
+        "profile": task.profile,
+        "family": task.family,
+        "grader": task.grader,
+        "text": row.text,
+        "copies": row.copies,
+        "strategy": strategy_of(chain, task.family),
+        "source": row.source,
+        "team": row.team,
+        "models": json.dumps(dict(row.models)),
+        "interactions": row.interactions,
+        "reflected": any(span.tag == "reflection" for span in chain),
+        "corrected": doubted_itself(chain),
+        "requests": row.usage.requests,
+        "prompt_tokens": row.usage.prompt_tokens,
+        "completion_tokens": row.usage.completion_tokens,
+        "decisions": json.dumps([{"stage": one.stage, "outcome": one.outcome} for one in row.decisions]),
+    }
+    return {key: _whole(value) if isinstance(value, str) else value for key, value in told.items()}
+
+
+def _whole(text: str) -> str:
+    """JSON from the web may hold half a surrogate pair, which Parquet does not take; `Codec.text` does the same."""
+    return text.encode(errors="replace").decode()
+
+
+def from_row(row: Mapping[str, Any]) -> Demonstration:
+    return Demonstration(
+        task=Task(
+            id=row["task_id"],
+            question=row["question"],
+            answers=tuple(row["answers"]),
+            profile=row["profile"],
+            family=row["family"],
+            grader=row["grader"],
+        ),
+        text=row["text"],
+        attempt=row["attempt"],
+        copies=row["copies"],
+        source=row["source"],
+        team=row["team"],
+        models=tuple(json.loads(row["models"]).items()),
+        interactions=row["interactions"],
+        usage=Usage(row["requests"], row["prompt_tokens"], row["completion_tokens"]),
+        decisions=tuple(Decision(**one) for one in json.loads(row["decisions"])),
+    )

@@ -1,0 +1,125 @@
+"""The rules of the filter's stages (paper, section 3.2.1), each a pure function of one run: why it is dropped, or None.
+
+What happens to a run depends on no other run: where a share is kept, it is drawn by hash.
+"""
+
+import re
+from dataclasses import dataclass, field
+
+from coa.distill.duplicates import DuplicateConfig
+from coa.grammar import TAGS, Chain, Form, Kind, Span
+from coa.profiles import profile as find_profile
+from coa.seeds import fraction
+from coa.teachers.router import GOOD_ENOUGH, score_of
+from coa.teachers.transcript import Ending, Graded, Transcript, is_routing
+
+TOO_SIMPLE = "too few interactions"
+WRONG = "wrong answer"
+UNGRADED = "ungraded"
+DISOBEYED = "instructions disobeyed"
+REPEATED = "repeated tool input"
+VIOLATION = "transition violation"
+NO_REFLECTION = "no reflection"
+
+
+@dataclass(frozen=True)
+class FilterConfig:
+    """Defaults are the paper's where it gives one; it gives no ratio for sampling down or up."""
+
+    contamination_words: int = 13
+    """Words in a row shared with an evaluation question that make a task one of the evaluation's."""
+    min_interactions: int = 5
+    """Fewest activations of agents and tools, pure routing not counted."""
+    right_answers_only: bool = True
+    """Off for tasks without accepted answers: what is wrong or ungraded is kept then."""
+    keep_without_reflection: float = 0.5
+    """Share of the runs without reflection that is kept."""
+    reflection_required: tuple[str, ...] = ("code", "math")
+    """Profiles of which no run without reflection is kept."""
+    duplicates: DuplicateConfig = field(default_factory=DuplicateConfig)
+    correction_copies: float = 2.0
+    """How often a run that corrected itself comes, on average; at least 1."""
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.contamination_words < 1:
+            raise ValueError(f"contamination_words: {self.contamination_words} is below 1")
+        if not 0 <= self.keep_without_reflection <= 1:
+            raise ValueError(f"keep_without_reflection: {self.keep_without_reflection} is not a share")
+        if self.correction_copies < 1:
+            raise ValueError(f"correction_copies: {self.correction_copies} is below 1")
+
+
+# Complexity.
+
+
+def lack_of_complexity(transcript: Transcript, config: FilterConfig) -> str | None:
+    return TOO_SIMPLE if interactions(transcript) < config.min_interactions else None
+
+
+def interactions(transcript: Transcript) -> int:
+    """On the line of work that becomes the chain."""
+    return sum(step.line == transcript.winner and not is_routing(step) for step in transcript.steps)
+
+
+# Quality.
+
+
+def lack_of_quality(run: Graded, chain: Chain, config: FilterConfig) -> str | None:
+    if run.transcript.ending is not Ending.ANSWERED:
+        return run.transcript.ending.value
+    if config.right_answers_only and not run.correct:
+        return UNGRADED if run.correct is None else WRONG
+    if run.objection:
+        return DISOBEYED
+    calls = [(span.tag, tool_input(span)) for span in chain if TAGS[span.tag].kind is Kind.TOOL]
+    if len(set(calls)) < len(calls):
+        return REPEATED
+    return None if find_profile(run.transcript.task.profile).transitions_hold(chain) else VIOLATION
+
+
+def tool_input(span: Span) -> str:
+    """A call's input as it is compared: a query's words in lower case, anything else without blanks around.
+
+    Of a query only what means nothing goes: an address stays as it is, -5 is not 5, and C++ is not C.
+    """
+    if TAGS[span.tag].form is not Form.LINE:
+        return span.text.strip()
+    return " ".join(part for word in span.text.split() for part in _parts(word)) or span.text.strip()
+
+
+_IDLE = re.compile(r"(?!(?<!\w)-\d)[^\w+#%$€£°^<>=]|_")
+"""What a query may have or not have: not a number's sign, nor symbols that name something."""
+
+
+def _parts(word: str) -> list[str]:
+    return [word] if "://" in word else _IDLE.sub(" ", word.lower()).split()
+
+
+# Reflection.
+
+
+def lack_of_reflection(transcript: Transcript, chain: Chain, config: FilterConfig) -> str | None:
+    if any(span.tag == "reflection" for span in chain):
+        return None
+    if transcript.task.profile in config.reflection_required:
+        return NO_REFLECTION
+    drawn = fraction(config.seed, "reflection", transcript.task.id, transcript.attempt)
+    return None if drawn < config.keep_without_reflection else NO_REFLECTION
+
+
+# Correction.
+
+
+def copies_of(run: Graded, chain: Chain, config: FilterConfig) -> int:
+    """How often a kept run comes: `correction_copies` on average if it corrected itself, else once."""
+    if not (run.correct and doubted_itself(chain)):
+        return 1
+    transcript, (whole, part) = run.transcript, divmod(config.correction_copies, 1)
+    return int(whole) + (fraction(config.seed, "correction", transcript.task.id, transcript.attempt) < part)
+
+
+def doubted_itself(chain: Chain) -> bool:
+    """Whether the first double check scored low; of a right run, that is a correction."""
+    first = next((score_of(span.text) for span in chain if span.tag == "double_check"), None)
+    return first is not None and first < GOOD_ENOUGH

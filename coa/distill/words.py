@@ -1,0 +1,91 @@
+"""Texts as words, and words as numbers: what near-duplicates and contamination compare.
+
+Numbers are the same in every process and on every machine, so that a memory of them may be built again anywhere.
+"""
+
+import re
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from hashlib import blake2b
+
+import numpy as np
+from numpy.typing import NDArray
+
+Hashes = NDArray[np.uint64]
+
+_WORD = re.compile(r"\w+")
+
+
+def words_of(text: str) -> list[str]:
+    """In lower case, without what stands between them: words_of("Who, in 1204?") == ["who", "in", "1204"]."""
+    return _WORD.findall(text.lower())
+
+
+def names_and_numbers(text: str) -> list[str]:
+    """Words with a capital or a digit, in order, in lower case: what tells questions of one template apart."""
+    return [word.lower() for word in _WORD.findall(text) if word != word.lower() or not word.isalpha()]
+
+
+def number_of(*parts: str) -> int:
+    """64 bits of a text in parts."""
+    text = "\x1f".join(parts).encode(errors="surrogatepass")
+    return int.from_bytes(blake2b(text, digest_size=8).digest(), "big")
+
+
+_number_of_word = lru_cache(maxsize=2**14)(number_of)
+
+
+def numbers_of(words: Iterable[str]) -> Hashes:
+    return np.array([_number_of_word(word) for word in words], np.uint64)
+
+
+def grams(numbers: Hashes, n: int) -> Hashes:
+    """A number for each n words in a row; of fewer words than n, one for them all. Empty without a word."""
+    n = min(n, len(numbers))
+    if n == 0:
+        return numbers
+    return folded(numbers[np.arange(len(numbers) - n + 1)[:, None] + np.arange(n)])
+
+
+def folded(rows: Hashes) -> Hashes:
+    """A number for each row, by what stands in it and where."""
+    return mixed((rows * _weights(rows.shape[1])).sum(axis=1, dtype=np.uint64))
+
+
+def drawn(count: int) -> Hashes:
+    """So many numbers without a pattern, always the same."""
+    return mixed(np.arange(1, count + 1, dtype=np.uint64) * _ODD)
+
+
+def mixed(numbers: Hashes) -> Hashes:
+    """Each bit of the result hangs on each bit of the number (the finaliser of SplitMix64); one to one."""
+    numbers = (numbers ^ (numbers >> _SHIFTS[0])) * _FACTORS[0]
+    numbers = (numbers ^ (numbers >> _SHIFTS[1])) * _FACTORS[1]
+    return numbers ^ (numbers >> _SHIFTS[2])
+
+
+_ODD = np.uint64(0x9E3779B97F4A7C15)
+_SHIFTS = tuple(np.array((30, 27, 31), np.uint64))
+_FACTORS = tuple(np.array((0xBF58476D1CE4E5B9, 0x94D049BB133111EB), np.uint64))
+
+
+@lru_cache
+def _weights(count: int) -> Hashes:
+    """Odd, so that multiplying by one loses nothing."""
+    return drawn(count) | np.uint64(1)
+
+
+def held(numbers: Hashes, ordered: Hashes) -> bool:
+    """Whether one of the numbers is among the ordered ones."""
+    if not len(ordered) or not len(numbers):
+        return False
+    at = np.minimum(np.searchsorted(ordered, numbers), len(ordered) - 1)
+    return bool((ordered[at] == numbers).any())
+
+
+def ordered(numbers: Sequence[Hashes], *, at_most: int) -> Hashes:
+    """The different numbers of all arrays in order, without those that more than `at_most` of the arrays hold."""
+    if not numbers:
+        return np.zeros(0, np.uint64)
+    found, counts = np.unique(np.concatenate([np.unique(one) for one in numbers]), return_counts=True)
+    return found[counts <= at_most]

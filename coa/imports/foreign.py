@@ -1,0 +1,106 @@
+"""What another system's run is, read from whatever it left: who said what, which tools were called, the answer.
+
+a recorded session, a memory of smolagents, ...  ->  ForeignRun  ->  Transcript (coa.imports.write)
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from coa.grammar import Span
+from coa.teachers.transcript import Usage
+
+
+class Reason(StrEnum):
+    """Why a run is not imported."""
+
+    UNREADABLE = "not a run of this format"
+    NO_TASK = "no task of the file is its task"
+    EMPTY = "nobody said anything"
+    FAILED = "it broke off with an error"
+    UNKNOWN_TOOL = "a tool that nobody has mapped"
+    UNKNOWN_ARGUMENT = "a tool's argument that cannot be told"
+    NOT_OF_PROFILE = "a tool that the profile lacks"
+    NO_RESULT = "a tool call without its result"
+    RESULTS_IN_ONE = "results of several tools in one text"
+    TOOLS_IN_PROGRAM = "a program that calls tools"
+    NOT_WHOLE = "a program that needs names from outside it"
+    OWN_OBSERVATION = "an observation that the agent wrote itself"
+
+
+class Refused(Exception):
+    """A run that cannot be imported as it was; its text says what about it."""
+
+    def __init__(self, reason: Reason, detail: str = "") -> None:
+        super().__init__(f"{reason.value}: {detail}" if detail else reason.value)
+        self.reason, self.detail = reason, detail
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """`Refusal("recorded/run-1.jsonl", Reason.UNKNOWN_TOOL, "send_mail")`"""
+
+    where: str
+    reason: Reason
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Thought:
+    """What a model kept to itself before it spoke; becomes `think`."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Remark:
+    """What an agent said; which role that is depends on where it stands (`coa.imports.write`)."""
+
+    text: str
+    meant: str = ""
+    """The tag that its author meant it for, such as "plan"; empty where nothing tells."""
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A tool call of theirs, and what came of it."""
+
+    name: str
+    """As the other system calls its tool."""
+    arguments: Mapping[str, Any] | str
+    """JSON text counts as what it holds."""
+    result: str | None
+    """None where none came."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    text: str
+
+
+Piece = Thought | Remark | Span | Call | Answer
+"""A Span is of a role, by an agent that writes our tags."""
+
+
+@dataclass(frozen=True, slots=True)
+class Activation:
+    """One agent at work once: what it said and did, in order."""
+
+    agent: str
+    pieces: tuple[Piece, ...]
+    usage: Usage = field(default_factory=Usage)
+    model: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForeignRun:
+    where: str
+    """Whence it is, for messages: "recorded/run-1.jsonl"."""
+    team: str
+    """The system that made it."""
+    ids: tuple[str, ...]
+    """What may be its task's id, the surest first."""
+    question: str
+    """The text that it began with, which holds the task's question."""
+    activations: tuple[Activation, ...]

@@ -1,0 +1,64 @@
+"""What was paid for, kept by key until nobody needs it: a process may be killed at any moment and finds it again.
+
+put      is on disk when it returns (SQLite commits), so a kill loses at most what was on its way here
+get      what was put under the key, by this process or one before it
+drop     of what is kept elsewhere by then
+"""
+
+import errno
+import json
+import sqlite3
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from diskcache import Cache
+
+from coa.errors import DiskFull
+
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+
+
+class Ledger:
+    """JSON values by key, in a folder of its own. One process writes at a time."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        folder.mkdir(parents=True, exist_ok=True)
+        self._cache = _guarded(folder, lambda: Cache(str(folder), eviction_policy="none", size_limit=1 << 62))
+
+    def get(self, key: str) -> Any | None:
+        told = _guarded(self._folder, lambda: self._cache.get(key))
+        return None if told is None else json.loads(told)
+
+    def put(self, key: str, value: Any) -> None:
+        """Raises DiskFull where there is no room; nothing is kept then."""
+        text = json.dumps(value, ensure_ascii=False)
+        _guarded(self._folder, lambda: self._cache.set(key, text))
+
+    def drop(self, keys: Iterable[str]) -> None:
+        def delete() -> None:
+            with self._cache.transact():
+                for key in keys:
+                    self._cache.delete(key)
+
+        _guarded(self._folder, delete)
+
+    def __len__(self) -> int:
+        return _guarded(self._folder, lambda: len(self._cache))
+
+    def close(self) -> None:
+        self._cache.close()
+
+
+def _guarded(folder: Path, act: Any) -> Any:
+    try:
+        return act()
+    except OSError as error:
+        if error.errno in _FULL:
+            raise DiskFull(f"{folder}: no space left on the disk") from error
+        raise
+    except sqlite3.OperationalError as error:
+        if "full" in str(error):
+            raise DiskFull(f"{folder}: no space left on the disk") from error
+        raise

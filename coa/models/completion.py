@@ -1,0 +1,119 @@
+"""What a chat completion is made of and read from: the protocol, without sending anything.
+
+reply of the endpoint        becomes
+a text                       a Completion
+5xx, no JSON, no choices     NoReply, to be tried again
+401, 403, any other 4xx      UserError: a key, an address or a model's name is wrong
+a context that is too long   ContextTooLong
+"""
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from coa.errors import ContextTooLong, UserError
+from coa.teachers.transcript import Usage
+from coa.tools.http import NoReply, Reply
+from coa.tools.text import well_formed
+
+EMPTY, MALFORMED = "empty", "malformed"
+"""Reasons of a NoReply: a completion without text, and what is no completion."""
+ABORTED = frozenset({"abort", "error"})
+"""Finish reasons of a text that the server itself broke off."""
+SHOWS = 300
+"""Characters of a server's words that an error shows."""
+CHARS_PER_TOKEN = 4
+"""Of a prompt, for the estimate alone."""
+_TOO_LONG = re.compile(
+    r"context[ _](length|window|size)|max(imum)?[ _]model[ _]len|(prompt|input|message)s? (is|are) too long", re.I
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    text: str
+    finish_reason: str
+    """As the server names it ("stop", "length"); else empty."""
+    usage: Usage
+    """Its requests are all that were sent for it; tokens that no server told of are 0."""
+
+
+@dataclass(frozen=True, slots=True)
+class Teller:
+    """Says in errors who failed, and what was said, without the key that a server may repeat."""
+
+    url: str
+    key: str = ""
+    shows: int = SHOWS
+
+    def __call__(self, what: str, words: str = "") -> str:
+        return f"{self.url}: {self.line(what, words)}"
+
+    def line(self, what: str, words: str = "") -> str:
+        told = " ".join(well_formed(words).split())
+        told = (told.replace(self.key, "***") if self.key else told)[: self.shows]
+        return f"{what}: {told}" if told else what
+
+
+def estimate(messages: Sequence[Mapping[str, Any]], max_tokens: int | None) -> int:
+    """Tokens that a request may take; where the length of its reply is not limited, those of the prompt."""
+    return sum(len(str(message["content"])) for message in messages) // CHARS_PER_TOKEN + (max_tokens or 0)
+
+
+def read(reply: Reply, tell: Teller) -> Completion:
+    """Raises NoReply where another attempt may help, and else UserError or ContextTooLong."""
+    words = said(reply.text)
+    if not 200 <= reply.status < 300:
+        raise _refusal(reply.status, words, tell)
+    try:
+        answer = json.loads(reply.text)
+        if answer.get("error"):
+            if _TOO_LONG.search(words):
+                raise ContextTooLong(tell("context too long", words))
+            raise NoReply("error in the reply", tell.line("an error in place of a completion", words), again=True)
+        choice = answer["choices"][0]
+        content, finish = choice["message"].get("content"), choice.get("finish_reason")
+        usage = _usage(answer.get("usage") or {})
+    except (ValueError, TypeError, AttributeError, LookupError, RecursionError):
+        raise NoReply(MALFORMED, tell.line("not a chat completion"), again=True) from None
+    if finish in ABORTED:
+        raise NoReply(f"finish reason {finish}", tell.line(f"a completion that ended by {finish}"), again=True)
+    text = well_formed(content) if isinstance(content, str) else ""
+    return Completion(text, finish if isinstance(finish, str) else "", usage)
+
+
+def said(body: str) -> str:
+    """The message of an error's body, in the forms that servers give it; else the body itself.
+
+    said('{"error": {"message": "no such model", "code": 404}}') == "no such model"
+    """
+    try:
+        answer = json.loads(body)
+    except (ValueError, RecursionError):
+        return body
+    found = answer
+    for key in ("error", "message", "detail"):
+        found = found.get(key, found) if isinstance(found, dict) else found
+    return found if isinstance(found, str) else body
+
+
+def _refusal(status: int, words: str, tell: Teller) -> Exception:
+    what = f"status {status}"
+    if status >= 500:
+        return NoReply(what, tell.line(what, words), again=True)
+    if status == 413 or (status < 500 and _TOO_LONG.search(words)):
+        return ContextTooLong(tell(what, words))
+    if status in (401, 403):
+        return UserError(tell(f"the key is {'refused' if tell.key else 'missing'}: {what}", words))
+    return UserError(tell(what, words))
+
+
+def _usage(usage: Mapping[str, Any]) -> Usage:
+    """What a total leaves beside the prompt is the completion."""
+    prompt = int(usage.get("prompt_tokens") or 0)
+    completion = usage.get("completion_tokens")
+    if completion is None:
+        completion = max(0, int(usage.get("total_tokens") or 0) - prompt)
+    return Usage(prompt_tokens=prompt, completion_tokens=int(completion))

@@ -1,0 +1,182 @@
+"""A language model behind an OpenAI-compatible endpoint: the one client of teachers, judges and summaries.
+
+    complete ── attempt ── a place within the limits ── POST {url}/chat/completions ── Completion
+                   ^                                                 |
+                   └── pause (back-off, jitter, Retry-After) ── what may pass: no answer, 429, 5xx, half a body,
+                                                                no JSON, no choices, no text
+
+A place is held by an attempt and not by the pauses between attempts. Where a server names a time (Retry-After), no
+request of this endpoint starts before it.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+
+import aiohttp
+
+from coa.errors import EmptyCompletion, EndpointDown, ToolDown, UserError
+from coa.models.completion import EMPTY, MALFORMED, SHOWS, Completion, Teller, estimate, read
+from coa.models.limits import Limiter, Limits
+from coa.teachers.transcript import Usage
+from coa.tools.addresses import is_web_address, shown
+from coa.tools.http import Http, HttpConfig, NoReply
+from coa.tools.keys import bearer, read_key
+
+REPLY_BYTES = 1 << 24
+"""What is read of a reply."""
+
+
+@dataclass(frozen=True)
+class EndpointConfig:
+    url: str | None = None
+    """An OpenAI-compatible API, such as http://127.0.0.1:8000/v1."""
+    name: str = ""
+    """The name that the endpoint knows its model by."""
+    key_env: str | None = None
+    """Environment variable that holds the API's key; None sends none."""
+    timeout_s: float = 120.0
+    """Seconds for one attempt."""
+    attempts: int = 6
+    """Of one request, the first included."""
+    timeouts: int = 2
+    """Attempts of one request that may run out of time."""
+    pause_s: float = 0.5
+    """Longest pause before the second attempt, doubled for each further one; a pause is drawn evenly from 0 up."""
+    max_pause_s: float = 60.0
+    """Longest pause, also where the server asks for a longer one."""
+    concurrent: int = 64
+    """Requests at the same time; 0 is no limit."""
+    requests_per_minute: int = 0
+    """0 is no limit."""
+    tokens_per_minute: int = 0
+    """Of prompts and completions; 0 is no limit."""
+    temperature: float | None = None
+    """None leaves it to the endpoint."""
+    top_p: float | None = None
+    max_tokens: int | None = 4096
+    """Of a reply; None leaves it to the endpoint."""
+    extra: dict[str, Any] = field(default_factory=dict)
+    """Further fields of a request, as the endpoint knows them: `{reasoning_effort: low}`,
+    `{structured_outputs: {choice: ["yes", "no"]}}`."""
+
+    def __post_init__(self) -> None:
+        for name in ("timeout_s", "attempts", "timeouts"):
+            if getattr(self, name) <= 0:
+                raise ValueError(f"an endpoint's {name} is {getattr(self, name)!r}, expected more than 0")
+        for name in ("pause_s", "max_pause_s", "concurrent", "requests_per_minute", "tokens_per_minute"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"an endpoint's {name} is {getattr(self, name)!r}, expected 0 or more")
+
+    @property
+    def http(self) -> HttpConfig:
+        return HttpConfig(
+            timeout_s=self.timeout_s,
+            attempts=self.attempts,
+            timeouts=self.timeouts,
+            pause_s=self.pause_s,
+            max_pause_s=self.max_pause_s,
+            max_bytes=REPLY_BYTES,
+        )
+
+    @property
+    def limits(self) -> Limits:
+        return Limits(self.concurrent, self.requests_per_minute, self.tokens_per_minute)
+
+
+class Endpoint:
+    """`(await Endpoint(config).complete([{"role": "user", "content": "Who ?"}], seed=1)).text`
+
+    Limits hold for all that one Endpoint is asked; its connections belong to the event loop of the first request.
+    """
+
+    def __init__(self, config: EndpointConfig, *, insists: bool = True, shows: int = SHOWS) -> None:
+        """Raises UserError where the key is missing.
+
+        insists: whether a reply that is no completion is asked for again, and so is one without text; shows:
+        characters of a server's words in errors, which may echo what was sent.
+        """
+        self.http = Http(config.http, partial(aiohttp.TCPConnector, limit=0))
+        """Its `counts` also hold `prompt tokens` and `completion tokens`, of all replies."""
+        self.limiter = Limiter(config.limits)
+        self._config, self._insists = config, insists
+        self._url = f"{(config.url or '').rstrip('/')}/chat/completions"
+        self._headers = bearer(config.key_env)
+        key = read_key(config.key_env) if config.key_env is not None else ""
+        self._tell = Teller(shown(self._url), key, shows)
+
+    async def complete(
+        self, messages: Sequence[Mapping[str, Any]], *, seed: int | None, stop: Sequence[str] = (), **options: Any
+    ) -> Completion:
+        """options: further fields of the request; one that the configuration sets too is overridden.
+
+        Raises EndpointDown, EmptyCompletion, ContextTooLong, and UserError for what a person must put right.
+        """
+        body = request_body(self._config, messages, seed=seed, stop=stop, options=options)
+        tokens = estimate(messages, body.get("max_tokens")) if self._config.tokens_per_minute else 0
+        took = Usage()
+
+        async def attempt() -> Completion:
+            nonlocal took
+            took += Usage(requests=1)
+            completion = await self._attempt(body, tokens)
+            took += completion.usage
+            if self._insists and not completion.text.strip():
+                raise NoReply(EMPTY, "a completion without text", again=True)
+            return completion
+
+        try:
+            completion = await self.http.retry(attempt)
+        except NoReply as error:
+            if error.reason == EMPTY:
+                raise EmptyCompletion(self._tell(str(error))) from None
+            raise EndpointDown(self._tell(str(error)), error.reason) from None
+        except ToolDown as error:  # no connection can be made here
+            raise EndpointDown(self._tell(str(error)), "here") from None
+        return replace(completion, usage=took)
+
+    async def close(self) -> None:
+        await self.http.close()
+
+    async def _attempt(self, body: Mapping[str, Any], tokens: int) -> Completion:
+        place = await self.limiter.start(tokens)
+        used = None
+        try:
+            reply = await self.http.attempt("POST", self._url, body, self._headers)
+            completion = read(reply, self._tell)
+            used = completion.usage.tokens or None
+        except NoReply as error:
+            if error.after_s:
+                self.limiter.pause(min(error.after_s, self._config.max_pause_s))
+            if error.reason == MALFORMED and not self._insists:
+                raise NoReply(error.reason, str(error)) from None
+            raise
+        finally:
+            self.limiter.end(place, used)
+        self.http.counts["prompt tokens"] += completion.usage.prompt_tokens
+        self.http.counts["completion tokens"] += completion.usage.completion_tokens
+        return completion
+
+
+def request_body(
+    config: EndpointConfig,
+    messages: Sequence[Mapping[str, Any]],
+    *,
+    seed: int | None,
+    stop: Sequence[str],
+    options: Mapping[str, Any],
+) -> dict[str, Any]:
+    """What is None is left out, and so left to the endpoint."""
+    body = {"model": config.name, "messages": list(messages), "seed": seed, "stop": list(stop) or None}
+    body |= {"temperature": config.temperature, "top_p": config.top_p, "max_tokens": config.max_tokens}
+    return {key: value for key, value in {**body, **config.extra, **options}.items() if value is not None}
+
+
+def check_endpoint(config: EndpointConfig, where: str) -> None:
+    """Raises UserError where the configuration at this key of a recipe can ask nobody."""
+    if config.url is None or not config.name:
+        raise UserError(f"a language model is needed: set {where}.url and {where}.name")
+    if not is_web_address(config.url):
+        raise UserError(f"{where}.url is {shown(config.url)}, expected an address such as http://127.0.0.1:8000/v1")
+    bearer(config.key_env)

@@ -1,0 +1,66 @@
+"""What is kept of a call of a model: one line of JSON in the file of its session.
+
+DIR/SESSION.jsonl   {"session": "run-1", "task": "t7", "began": 1765000000.1, "seconds": 2.4, "status": 200,
+                     "model": "m", "stream": true, "messages": [...], "tools": [...], "reply": {...},
+                     "finish": "tool_calls", "usage": {"prompt_tokens": 9, ...}, "failure": ""}
+"""
+
+import json
+from collections.abc import Collection, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+MAX_NAME_BYTES = 200
+"""Of a file's name; file systems end at 255."""
+SHORTEST_KEY = 8
+"""Characters. What is shorter is no key (`EMPTY`, `x`) and may be a word of the text."""
+HIDDEN = "***"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Record:
+    session: str
+    task: str
+    """As the client named it; empty where it did not."""
+    began: float
+    """Seconds since 1970."""
+    seconds: float
+    status: int
+    """Of the model endpoint's answer; 0 where none came."""
+    model: str
+    stream: bool
+    messages: Any
+    """As they were sent; None where the request could not be read."""
+    tools: Any
+    reply: Mapping[str, Any] | None
+    """The assistant's message, or as much of it as came."""
+    finish: str
+    usage: Mapping[str, Any] | None
+    failure: str
+    """Empty for a whole reply."""
+
+
+def file_name(session: str) -> str:
+    """One file name for each session id, whatever is in it: `../x` is `%2E.%2Fx.jsonl`.
+
+    Raises ValueError for an empty or overlong id.
+    """
+    quoted = quote(session, safe=" ", errors="replace")
+    if quoted.startswith("."):
+        quoted = f"%2E{quoted[1:]}"
+    if not session.strip() or len(quoted) > MAX_NAME_BYTES:
+        raise ValueError(f"a session id has 1 to {MAX_NAME_BYTES} characters")
+    return f"{quoted}.jsonl"
+
+
+def append(folder: Path, record: Record, keys: Collection[str]) -> None:
+    """Adds one line, which is on its way to the disk when this returns. `keys` are hidden wherever they occur."""
+    line = json.dumps(asdict(record), ensure_ascii=True)
+    for key in keys:
+        if len(key) >= SHORTEST_KEY:
+            line = line.replace(json.dumps(key)[1:-1], HIDDEN)
+    # Opened for each line: any number of sessions, and a reader finds whole lines.
+    with (folder / file_name(record.session)).open("a", encoding="ascii") as file:
+        file.write(f"{line}\n")

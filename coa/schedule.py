@@ -1,0 +1,82 @@
+"""The optimizer's settings, the rate of each step, and how many steps a number of epochs are.
+
+    lr |   ______          wsd: flat up to `flat_share` of the steps, then a line to the floor
+       |  /      \\
+       | /        \\___     floor: min_share * lr
+       |/_____________
+        warm-up    steps    constant, linear, cosine: from the end of the warm-up on
+"""
+
+import math
+from dataclasses import dataclass
+from enum import Enum
+from fractions import Fraction
+
+
+class Schedule(Enum):
+    wsd = "wsd"
+    """Warm-up, stable, decay: the full rate for `flat_share` of the steps, then a line down."""
+    constant = "constant"
+    linear = "linear"
+    cosine = "cosine"
+
+
+@dataclass(frozen=True)
+class OptimizerConfig:
+    """AdamW and its rate."""
+
+    lr: float = 1e-6
+    schedule: Schedule = Schedule.wsd
+    warmup_steps: int = 0
+    warmup_ratio: float = 0.0
+    """Share of the steps, rounded up, instead of `warmup_steps`."""
+    flat_share: float = 1.0
+    """Of wsd: share of the steps at the full rate, warm-up included. 1 is a constant rate."""
+    min_share: float = 0.0
+    """Share of the rate that a decay ends at, one step after the last."""
+    beta1: float = 0.9
+    beta2: float = 0.95
+    weight_decay: float = 0.0
+    """On matrices; norms have none."""
+    clip_norm: float = 1.0
+
+    def __post_init__(self) -> None:
+        if self.warmup_steps and self.warmup_ratio:
+            raise ValueError("optimizer.warmup_steps and optimizer.warmup_ratio are both set; one of them says it")
+        if self.flat_share != 1.0 and self.schedule is not Schedule.wsd:
+            raise ValueError(f"optimizer.flat_share belongs to schedule wsd, not {self.schedule.value}")
+        shares = {"warmup_ratio": self.warmup_ratio, "flat_share": self.flat_share, "min_share": self.min_share}
+        for name, share in shares.items():
+            if not 0 <= share <= 1:
+                raise ValueError(f"optimizer.{name} is {share:g}, expected 0 to 1")
+
+
+def learning_rate(step: int, steps: int, config: OptimizerConfig) -> float:
+    """The rate of step `step` (from 0) of `steps`."""
+    warm_steps = config.warmup_steps or _ceil(config.warmup_ratio, steps)
+    warm = min(1.0, (step + 1) / warm_steps) if warm_steps else 1.0
+    # A decay that began within the warm-up would keep the full rate from ever being reached.
+    begin = max(warm_steps, config.flat_share * steps if config.schedule is Schedule.wsd else 0)
+    return config.lr * min(warm, _decay(step, begin, steps, config))
+
+
+def _decay(step: int, begin: float, steps: int, config: OptimizerConfig) -> float:
+    """Share of the rate, 1 before `begin` and the floor at `steps`."""
+    if step < begin or config.schedule is Schedule.constant:
+        return 1.0
+    left = (steps - step) / (steps - begin)
+    if config.schedule is Schedule.cosine:
+        left = (1 - math.cos(math.pi * left)) / 2
+    return config.min_share + (1 - config.min_share) * left
+
+
+def steps_for(samples: int, batch: int, epochs: float) -> int:
+    """Steps in which every one of `samples` is seen at least `epochs` times, `batch` of them a step.
+
+    steps_for(7607, 256, 2.5) == 75
+    """
+    return math.ceil(Fraction(str(epochs)) * samples / batch)
+
+
+def _ceil(share: float, steps: int) -> int:
+    return math.ceil(Fraction(str(share)) * steps)

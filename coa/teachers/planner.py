@@ -1,0 +1,56 @@
+"""A planner's team: one line of work, on which the last tag, or a thinker, decides who is next (`router`)."""
+
+from dataclasses import replace
+
+from coa.teachers.roles import PLANNER, THINKER
+from coa.teachers.router import (
+    Move,
+    Next,
+    Over,
+    Speak,
+    UseTool,
+    after_reply,
+    after_thinker,
+    after_tool,
+    calls_since_plan,
+    may_speak,
+    replans,
+)
+from coa.teachers.run import Run
+from coa.teachers.transcript import Ending
+
+
+class PlannerRun(Run):
+    def begin(self) -> tuple[Move, ...]:
+        return (Speak(THINKER if self.team.thinker else PLANNER),)
+
+    def fits(self, move: Speak, reply: str) -> bool:
+        following = self._after(move, reply)
+        return not isinstance(following, Over) or following.ending is Ending.ANSWERED
+
+    def follow(self, move: Move, text: str) -> tuple[Move, ...]:
+        following = self._after(move, text)
+        if isinstance(following, Over):
+            self.ending = following.ending
+            return ()
+        return (self._through_thinker(move, self._replan(move, following)),)
+
+    def _after(self, move: Move, text: str) -> Next:
+        if isinstance(move, UseTool):
+            return after_tool(self.profile, move.call.tool)
+        if move.agent == THINKER:
+            return after_thinker(self.profile, text, may_speak(self.profile, self.lines[0].said))
+        return after_reply(self.profile, move.agent, text, tuple(self.team.role(move.agent).tools))
+
+    def _replan(self, move: Move, following: Move) -> Move:
+        """After so many calls the planner is next, or first the critic; once, then the tags decide again."""
+        interval, said = self.team.planning_interval, self.lines[0].said
+        due = interval and isinstance(move, UseTool) and calls_since_plan(said) % interval == 0
+        planner = replans(self.profile, said) if due else None
+        return Speak(planner) if planner else following
+
+    def _through_thinker(self, move: Move, following: Move) -> Move:
+        thought = isinstance(move, Speak) and move.agent == THINKER
+        if not self.team.thinker or thought or isinstance(following, UseTool):
+            return following
+        return replace(following, agent=THINKER)

@@ -1,0 +1,230 @@
+"""What a command would do, without doing it: no process is started, nothing is written, and no network is needed.
+
+    coa train --recipe web_32b --dry-run
+
+The plan is shown whole, and then what a real run would refuse is raised as it would be: a missing file or key ends the
+command with status 2, below a plan that names all of them.
+"""
+
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from actors.learner_config import LearnerConfig
+from actors.sizes import GIB, Architecture, architecture, engine_bytes, learner_bytes, local_configuration
+from cluster.resources import Demand, engine_demands, learner_demands, tool_demands
+from coa.graders.judge import JUDGE
+from coa.readable import DASH, number
+from coa.rewards import graders_of
+from coa.schedule import OptimizerConfig, Schedule
+from coa.tools.addresses import shown
+from coa.tools.sandbox import Kind
+from jobs.console import Console
+from jobs.recipe import Recipe
+
+STAGES = {
+    "train": ("distill", "sft", "evaluation-sft", "rl", "evaluation-rl"),
+    "distill": ("distill",),
+    "sft": ("sft",),
+    "rl": ("rl",),
+}
+"""What each command goes through, by the name of what it leaves in checkpoints/."""
+SET, MISSING, THERE = "set", "MISSING", "there"
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    title: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+
+
+def dry_run(config: Recipe, job: str, console: Console, check: Callable[[], None]) -> None:
+    """Shows the plan, then raises what `check` (the job's own) raises."""
+    for section in plan_of(config, job):
+        console.table(section.title, section.columns, section.rows)
+    check()
+    console.say("nothing stands in the way, as far as can be seen from here; nothing was started")
+
+
+def plan_of(config: Recipe, job: str = "train") -> list[Section]:
+    stages = STAGES[job]
+    found = local_configuration(config.model)
+    built = None if found is None else architecture(found)
+    learners = {name: learner for name, learner in _learners(config).items() if name in stages}
+    sections = [
+        Section(f"{job}: {config.run_dir}", ("stage", "what", "state"), tuple(_stages(config, stages))),
+        Section("model", ("", "value"), tuple(_model(config, built))),
+    ]
+    if learners:
+        rows = zip(*(list(_learner(config, name, one, built)) for name, one in learners.items()), strict=True)
+        settings = tuple((several[0][0], *(value for _, value in several)) for several in rows)
+        sections.append(Section("learners", ("", *learners), settings))
+    sections += [
+        Section("resources", ("at one time", "CPU", "GPU"), tuple(_resources(config, stages))),
+        Section("services and files", ("needed for", "what", "state"), tuple(_needs(config))),
+        Section("writes", ("path", "what"), tuple(_writes(config, stages))),
+    ]
+    return [section for section in sections if section.rows]
+
+
+# --- stages -----------------------------------------------------------------------------------------------------------
+
+
+def _stages(config: Recipe, stages: tuple[str, ...]) -> Iterator[tuple[str, str, str]]:
+    folder = Path(config.run_dir) / "checkpoints"
+    for stage in stages:
+        what = _what(config, stage)
+        if stage == "distill" and config.sft.data:
+            yield stage, what, "left out: sft.data is set"
+        else:
+            yield stage, what, "done" if (folder / f"{stage}.json").exists() else "to do"
+
+
+def _what(config: Recipe, stage: str) -> str:
+    sft, rl = config.sft, config.rl
+    match stage:
+        case "distill":
+            return f"{number(config.distill.runs)} team runs, {number(config.distill.keep)} kept at most"
+        case "sft":
+            steps = f"{sft.epochs:g} epochs" if sft.epochs is not None else f"{number(sft.steps_of(0))} steps"
+            return f"{steps} of {sft.batch} demonstrations"
+        case "rl":
+            groups = rl.window.groups_per_batch
+            return (
+                f"{number(rl.steps)} steps of {groups} groups of {rl.group}: "
+                f"{number(rl.steps * groups * rl.group)} episodes, more where groups say nothing"
+            )
+        case _:
+            if config.tasks.path is None:
+                return f"{number(config.evaluation.tasks)} held-out tasks of the tiny world"
+            return f"{config.tasks.held_out:.2%} of the tasks, held out"
+
+
+# --- model and learners -----------------------------------------------------------------------------------------------
+
+
+def _learners(config: Recipe) -> dict[str, LearnerConfig]:
+    return {"sft": config.sft.learner, "rl": config.rl.learner}
+
+
+def _model(config: Recipe, built: Architecture | None) -> Iterator[tuple[str, str]]:
+    model = config.model
+    yield "from", "new, of the Qwen3 architecture" if model.path is None else model.path
+    if built is None:
+        yield "parameters", "not known here: its configuration is not on this machine"
+    else:
+        upper = "at most " if model.path is None else ""
+        yield "parameters", f"{upper}{_count(built.parameters)}, output projection apart"
+        weights = engine_bytes(built, config.engine.dtype, config.engine.tensor_parallel)
+        yield "weights on a GPU of an engine", _bytes(weights)
+    yield "weights", model.dtype
+    yield "an episode", f"{number(config.agent.limits.max_tokens)} tokens, {config.agent.limits.max_turns} turns"
+
+
+def _learner(
+    config: Recipe, name: str, learner: LearnerConfig, built: Architecture | None
+) -> Iterator[tuple[str, str]]:
+    offloaded = [
+        what
+        for what, is_so in (("optimizer", learner.offload_optimizer), ("parameters", learner.offload_parameters))
+        if is_so
+    ]
+    yield "ranks", str(learner.ranks)
+    yield "ZeRO stage", str(learner.zero_stage)
+    yield "offloaded", " and ".join(offloaded) or DASH
+    yield "gradient checkpointing", "yes" if learner.gradient_checkpointing else "no"
+    yield "adapters", f"rank {learner.lora.rank}" if learner.lora.rank else DASH
+    yield "tokens of a micro-batch", f"{learner.packing.rows} x {number(learner.packing.row_tokens)}"
+    yield "updates of a batch", str(learner.updates_per_batch)
+    yield "rate", rate(learner.optimizer)
+    yield "weight decay", f"{learner.optimizer.weight_decay:g}"
+    yield "clip", f"{learner.loss.clip_low:g} / {learner.loss.clip_high:g}" if name == "rl" else DASH
+    floor = None if built is None else learner_bytes(built, learner, config.model.dtype)
+    yield "memory of a rank", DASH if floor is None else f"{_bytes(floor)} and more"
+    yield "checkpoint", f"every {config.rl.checkpoint_every if name == 'rl' else config.sft.checkpoint_every} steps"
+
+
+def _count(parameters: int) -> str:
+    return f"{parameters / 1e9:.2f} billion" if parameters >= 1e8 else f"{parameters / 1e6:.2f} million"
+
+
+def _bytes(count: int) -> str:
+    return f"{count / GIB:.1f} GiB" if count >= GIB else f"{count / 2**20:.1f} MiB"
+
+
+def rate(config: OptimizerConfig) -> str:
+    """ "1.4e-05 cosine, warm-up 10 %"."""
+    shape = config.schedule.value
+    if config.schedule is Schedule.wsd:
+        shape = "constant" if config.flat_share == 1 else f"flat for {config.flat_share:.3g} of the steps, then linear"
+    warm = f"{config.warmup_steps} steps" if config.warmup_steps else f"{100 * config.warmup_ratio:.3g} %"
+    return f"{config.lr:g} {shape}" + (f", warm-up {warm}" if config.warmup_steps or config.warmup_ratio else "")
+
+
+# --- what must be there -----------------------------------------------------------------------------------------------
+
+
+def _resources(config: Recipe, stages: tuple[str, ...]) -> Iterator[tuple[str, str, str]]:
+    placement = config.placement
+    tools = tool_demands(placement)
+    if "distill" in stages:
+        yield _sum("teachers' tools", tools)
+    if "sft" in stages:
+        ranks = config.sft.learner.ranks
+        yield _sum(f"sft: {_some(ranks, 'rank')}", learner_demands(placement, ranks))
+    if "rl" in stages:
+        ranks = config.rl.learner.ranks
+        what = f"rl: {_some(ranks, 'rank')}, {_some(placement.engines, 'engine')} and tools"
+        yield _sum(what, [*engine_demands(placement), *learner_demands(placement, ranks)])
+
+
+def _some(count: int, what: str) -> str:
+    return f"{count} {what}{'s' * (count != 1)}"
+
+
+def _sum(what: str, demands: list[Demand]) -> tuple[str, str, str]:
+    cpus, gpus = (sum(d.resources.get(name, 0) for d in demands) for name in ("CPU", "GPU"))
+    return what, f"{cpus:g}", f"{gpus:g}"
+
+
+def _needs(config: Recipe) -> Iterator[tuple[str, str, str]]:
+    tools = config.tools
+    files = [("tasks", config.tasks.path), *(("sft.data", path) for path in config.sft.data)]
+    yield from ((what, path, _there(path)) for what, path in files if path is not None)
+    services = {
+        "web_search": (tools.search.url, tools.search.key_env),
+        "crawl_page": (tools.crawl.reader, tools.crawl.reader_key_env),
+        "summaries of pages": (tools.crawl.summary.url, tools.crawl.summary.key_env),
+        "wiki_search": (tools.wiki.retriever or None, None),
+        "judge": (tools.judge.url, tools.judge.key_env),
+    }
+    for what, (url, key) in services.items():
+        if url is not None:
+            yield what, shown(url), "not asked"
+            if key is not None:
+                yield what, f"${key}", SET if os.environ.get(key, "").strip() else MISSING
+    if JUDGE in graders_of(config.rl.reward) and tools.judge.url is None:
+        yield "judge", "tools.judge.url", MISSING
+    if tools.wiki.corpus:
+        yield "wiki_search", tools.wiki.corpus, _there(tools.wiki.corpus)
+    if tools.sandbox.kind is Kind.bubblewrap:
+        yield "code", "bwrap", THERE if shutil.which("bwrap") else MISSING
+
+
+def _there(path: str) -> str:
+    return THERE if Path(path).exists() else MISSING
+
+
+def _writes(config: Recipe, stages: tuple[str, ...]) -> Iterator[tuple[str, str]]:
+    folder = Path(config.run_dir)
+    yield f"{folder}/config.yaml", "all settings"
+    yield f"{folder}/metrics.jsonl", "a record a step"
+    yield f"{folder}/trajectories/", "chains and episodes"
+    yield f"{folder}/checkpoints/", "learners' checkpoints, two of a stage, and what each stage left"
+    if "rl" in stages:
+        yield f"{folder}/model/", "the agent, Hugging Face layout"
+    if len(stages) > 1:
+        yield f"{folder}/report.json, report.html", "figures and curves"

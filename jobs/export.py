@@ -1,0 +1,36 @@
+"""`coa export`: a run's distilled data as another trainer reads it.
+
+runs/x/data/*.parquet -> OUT/ for TRL's SFTTrainer, or for LLaMA-Factory as alpaca or as sharegpt
+"""
+
+from pathlib import Path
+
+import yaml
+
+from coa.config import from_plain
+from coa.data.exports import FORMATS
+from coa.data.shards import shard_paths
+from coa.episode import AgentConfig
+from coa.errors import UserError
+
+DATA = "data"
+
+
+def check(run: Path, format: str, out: Path) -> None:
+    """Raises UserError, before anything is written, for an unknown format, a run without data, or a folder in use."""
+    if format not in FORMATS:
+        raise UserError(f"unknown format {format!r}: known are {', '.join(FORMATS)}")
+    if not (run / "config.yaml").exists() or not shard_paths(run / DATA):
+        raise UserError(f"{run}: nothing distilled there yet: `coa distill` comes first")
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise UserError(f"{out} is not an empty folder: an export takes one of its own")
+
+
+def run(run: Path, format: str, out: Path) -> None:
+    check(run, format, out)
+    path = run / "config.yaml"
+    # The part of the recipe that says how the policy is asked; the rest of it would load the whole system.
+    agent = from_plain(AgentConfig, yaml.safe_load(path.read_text())["agent"], str(path))
+    chosen = FORMATS[format]
+    rows = chosen.export(run / DATA, out, instructed=agent.instructed)
+    print(f"{rows} rows in {out}\n{chosen.use.format(out=out)}")

@@ -1,0 +1,61 @@
+"""`coa import`: runs of other agent systems, recorded or from their own logs, as transcripts.
+
+    coa import --format recorded --runs recorded --tasks tasks.jsonl --profile mhqa --out imported
+
+Whether their answers are right is found out where they are used.
+"""
+
+import sys
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from coa.errors import UserError
+from coa.imports import FORMATS, Refusal, import_runs, read_tools
+from coa.profiles import profile as find_profile
+from coa.tasks import load
+from coa.teachers.store import write_transcripts
+from coa.teachers.transcript import Graded, Transcript
+
+WIDTH = 120
+"""Where there is no terminal that has one."""
+
+
+def run(form: str, runs: Path, tasks: str, out: Path, *, profile: str | None = None, tools: Path | None = None) -> Path:
+    """The file that was written. Raises UserError for a person's mistake, or where no run could be imported.
+
+    tasks: as `coa.tasks.load` reads it; profile: of all runs, whatever the tasks say; tools: see `coa.imports.tools`.
+    """
+    if form not in FORMATS:
+        raise UserError(f"unknown format {form!r}: known are {', '.join(FORMATS)}")
+    known = load(tasks)
+    if profile is not None:
+        known = tuple(replace(task, profile=find_profile(profile).name) for task in known)
+    results = tuple(import_runs(form, runs, known, read_tools(tools)))
+    imported = [result for result in results if isinstance(result, Transcript)]
+    refused = [result for result in results if isinstance(result, Refusal)]
+    _show(imported, refused)
+    if not imported:
+        raise UserError(f"{runs}: none of the {len(refused)} runs there could be imported as {form}")
+    path = out / f"{form}.parquet"
+    write_transcripts(path, (Graded(transcript, None) for transcript in imported))
+    print(f"{len(imported)} transcripts in {path}")
+    return path
+
+
+def _show(imported: list[Transcript], refused: list[Refusal]) -> None:
+    table = Table(box=box.SIMPLE_HEAD)
+    table.add_column("runs")
+    table.add_column("", justify="right")
+    table.add_column("for example", overflow="fold")
+    for ending, count in Counter(transcript.ending for transcript in imported).items():
+        table.add_row(f"imported: {ending.value}", str(count), "")
+    for reason, count in Counter(refusal.reason for refusal in refused).most_common():
+        first = next(refusal for refusal in refused if refusal.reason is reason)
+        example = f"{first.detail} ({first.where})" if first.detail else first.where
+        table.add_row(f"refused: {reason.value}", str(count), example)
+    Console(width=None if sys.stdout.isatty() else WIDTH, highlight=False, emoji=False, markup=False).print(table)

@@ -1,0 +1,37 @@
+"""`coa record`: a model endpoint for other agent systems, which keeps what they and the model say.
+
+coa record --upstream http://127.0.0.1:8000/v1 --out recorded
+OPENAI_BASE_URL=http://127.0.0.1:8700/session/run-1/v1 python their_agent.py
+coa import --format recorded --runs recorded --tasks tasks.jsonl --out imported
+"""
+
+import asyncio
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+from coa.recorder import RecorderConfig, serving
+
+PORT = 8700
+
+
+def run(
+    upstream: str,
+    out: Path,
+    *,
+    host: str = "127.0.0.1",
+    port: int = PORT,
+    key_env: str | None = None,
+    say: Callable[[str], None] = print,
+) -> None:
+    """Serves until it is interrupted. Raises UserError for an address, a port or a key that cannot be."""
+    asyncio.run(_serve(RecorderConfig(upstream=upstream, folder=out, key_env=key_env), host, port, say))
+
+
+async def _serve(config: RecorderConfig, host: str, port: int, say: Callable[[str], None]) -> None:
+    stop = asyncio.Event()
+    async with serving(config, host, port) as url:
+        for end in (signal.SIGINT, signal.SIGTERM):
+            asyncio.get_running_loop().add_signal_handler(end, stop.set)
+        say(f"recording in {config.folder}: point an agent at {url}/session/NAME/v1, one name for each run")
+        await stop.wait()

@@ -1,0 +1,67 @@
+"""What language models say of finished runs: whether they obeyed, and better words for what was kept.
+
+A request of either is answered once and kept (`actors.teacher_model`): a stage that goes on pays for none again.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from actors.teacher import Outcome
+from coa.distill.ask import Ask
+from coa.distill.filters import Kept
+from coa.distill.obedience import judge_obedience, options_of
+from coa.distill.rewrite import rewrite
+from coa.errors import InfrastructureError
+from coa.teachers.run import Assignment, Failed
+from coa.teachers.transcript import Graded
+from coa.tools.chat import Message
+from jobs.run import Run
+
+
+class Review:
+    """Does nothing where the recipe names no model for it."""
+
+    def __init__(self, run: Run, models: Mapping[str, Any]) -> None:
+        config = run.config.distill
+        self._obedience, self._rewriting = config.obedience, config.rewriting
+        self._judge = asking(models.get(config.obedience.model), run.config.seed, options_of(config.obedience))
+        self._writer = asking(models.get(config.rewriting.model), run.config.seed, {})
+        self.rewritten: Counter[str] = Counter()
+        """Texts, by what became of them."""
+
+    async def judge(self, outcomes: Sequence[Outcome]) -> list[Outcome]:
+        """Graded runs with what the judge objects to; a run whose judge is down has failed."""
+        return list(await asyncio.gather(*map(self._judged, outcomes)))
+
+    async def _judged(self, outcome: Outcome) -> Outcome:
+        if self._judge is None or not isinstance(outcome, Graded):
+            return outcome
+        try:
+            return await judge_obedience(outcome, self._judge, self._obedience)
+        except InfrastructureError as error:
+            transcript = outcome.transcript
+            return Failed(Assignment(transcript.task, transcript.attempt), type(error).__name__, str(error))
+
+    async def revise(self, kept: list[Kept]) -> list[Kept]:
+        """In order; raises InfrastructureError where the model is down."""
+        if self._writer is None:
+            return kept
+        kept, counts = await rewrite(kept, self._writer, self._rewriting)
+        self.rewritten += counts
+        return kept
+
+
+def asking(model: Any, seed: int, options: Mapping[str, Any]) -> Ask | None:
+    """A `TeacherModel` as what obedience and rewriting ask."""
+    if model is None:
+        return None
+
+    async def ask(messages: Sequence[Message]) -> str:
+        completion = await model.complete.remote(list(messages), seed, dict(options))
+        if isinstance(completion, InfrastructureError):
+            raise completion
+        return completion.text
+
+    return ask

@@ -1,0 +1,95 @@
+"""What a run starts from: its tokenizer, the tokens of its data set, and the policy before its first step."""
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+from omegaconf import OmegaConf
+
+from coa.codec import Codec
+from coa.data.data_card import data_card
+from coa.data.shards import CARD, read_demonstrations
+from coa.data.summary import summarise
+from coa.data.tokens import tokenise
+from coa.distill import contamination
+from coa.distill.filters import FilterReport
+from coa.errors import UserError
+from coa.files import write_atomically
+from coa.teachers.transcript import Usage
+from jobs.run import Run
+
+TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "special_tokens_map.json")
+
+
+def prepare_tokenizer(run: Run) -> Path:
+    """Its folder: a pretrained model's tokenizer, or a new one that is trained on the data set."""
+    if (run.tokenizer / "tokenizer_config.json").exists():
+        return run.tokenizer
+    part = run.tokenizer.with_name("tokenizer.part")
+    shutil.rmtree(part, ignore_errors=True)
+    path = run.config.model.path
+    if path is not None:
+        from transformers import AutoTokenizer
+
+        try:
+            AutoTokenizer.from_pretrained(path).save_pretrained(part)
+        except (OSError, ValueError) as error:
+            raise UserError(f"{path}: no tokenizer there ({str(error).splitlines()[0]})") from error
+    else:
+        from coa.tokenizer import save_tokenizer, train_tokenizer
+
+        texts = (f"{task.question} {text}" for task, text, _ in read_demonstrations(run.data))
+        tokenizer = train_tokenizer(texts, run.world.lexicon(), vocabulary=run.config.model.vocabulary_limit)
+        save_tokenizer(tokenizer, part)
+    part.replace(run.tokenizer)
+    return run.tokenizer
+
+
+def add_tokens(run: Run, report: FilterReport, cost: Usage) -> None:
+    """Tokens of every row of the data set, and the card beside it; raises UserError where every row is too long."""
+    agent, filters = run.config.agent, run.config.distill.filters
+    limit = agent.limits.max_tokens
+    made = tokenise(run.data, Codec.load(prepare_tokenizer(run)), instructed=agent.instructed, limit=limit)
+    if made.too_long == made.rows:
+        raise UserError(f"no demonstration fits in agent.limits.max_tokens={limit}")
+    told = OmegaConf.to_container(OmegaConf.structured(filters), enum_to_str=True)
+    assert isinstance(told, dict)
+    card = data_card(
+        run.folder.name,
+        summarise(run.data),
+        transcripts=report.transcripts,
+        dropped=report.dropped,
+        filters={str(key): value for key, value in told.items()},
+        contaminated=sum(report.dropped.get(reason, 0) for reason in (contamination.EXACT, contamination.NGRAM)),
+        cost=cost,
+        instructed=agent.instructed,
+        limit=limit,
+    )
+    write_atomically(run.data / CARD, card)
+
+
+def prepare_start(run: Run) -> None:
+    """The policy before its first step: a pretrained model's folder, or a new model with a tokenizer of its own."""
+    if (run.start_model / "config.json").exists():
+        return
+    from actors.policy import load_model, new_model
+    from coa.tokenizer import load_tokenizer
+
+    config, tokenizer = run.config.model, prepare_tokenizer(run)
+    part = run.start_model.with_name("start.part")
+    shutil.rmtree(part, ignore_errors=True)
+    if config.path is not None:
+        load_model(config.path, config).save_pretrained(part)
+    else:
+        new_model(config, load_tokenizer(tokenizer), seed=run.config.seed).save_pretrained(part)
+    copy_tokenizer(tokenizer, part)
+    part.replace(run.start_model)
+
+
+def copy_tokenizer(source: Path, target: Path) -> None:
+    for name in tokenizer_files(source):
+        shutil.copy(source / name, target / name)
+
+
+def tokenizer_files(folder: Path) -> Iterator[str]:
+    return (name for name in TOKENIZER_FILES if (folder / name).exists())

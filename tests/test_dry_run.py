@@ -1,0 +1,147 @@
+"""A dry run shows what would be done and what is missing, raises what a real run would raise, and touches nothing."""
+
+import io
+from pathlib import Path
+
+import pytest
+
+from actors.learner_config import LearnerConfig
+from actors.lora import LoraConfig
+from actors.policy import ModelConfig, load_model
+from actors.sizes import architecture, engine_bytes, learner_bytes, local_configuration, trained_parameters
+from coa.config import load
+from coa.errors import UserError
+from coa.packing import PackingConfig
+from coa.schedule import OptimizerConfig, Schedule
+from jobs.cli import find_recipe
+from jobs.console import Console
+from jobs.dry_run import Section, dry_run, plan_of, rate
+from jobs.recipe import Recipe
+from tests.tiny import make_model
+
+GIB = 2**30
+
+
+def recipe(name: str, *overrides: str) -> Recipe:
+    return load(Recipe, find_recipe(name), overrides)
+
+
+def section(config: Recipe, title: str, job: str = "train") -> Section:
+    return next(one for one in plan_of(config, job) if one.title.startswith(title))
+
+
+def cells(found: Section) -> dict[str, tuple[str, ...]]:
+    return {row[0]: row[1:] for row in found.rows}
+
+
+def test_a_plan_tells_each_stage_with_its_sizes_and_what_is_done(tmp_path: Path) -> None:
+    (tmp_path / "checkpoints").mkdir()
+    (tmp_path / "checkpoints" / "distill.json").write_text("{}")
+    config = recipe("tiny", f"run_dir={tmp_path}")
+    assert section(config, "train").title == f"train: {tmp_path}"
+    stages = cells(section(config, "train"))
+    assert stages["distill"][1] == "done"
+    assert stages["sft"] == ("700 steps of 64 demonstrations", "to do")
+    assert stages["rl"][0].startswith("36 steps of 32 groups of 8: 9\u202f216 episodes")
+    assert list(cells(section(config, "sft", "sft"))) == ["sft"]
+
+
+def test_data_sets_take_the_place_of_distillation(tmp_path: Path) -> None:
+    stages = cells(section(recipe("web_32b", f"run_dir={tmp_path}"), "train"))
+    assert stages["distill"][1] == "left out: sft.data is set"
+    assert stages["sft"][0] == "2.5 epochs of 256 demonstrations"
+
+
+def test_a_plan_tells_the_learners_settings_side_by_side() -> None:
+    found = section(recipe("web_32b"), "learners")
+    assert found.columns == ("", "sft", "rl")
+    assert cells(found)["ZeRO stage"] == ("3", "3")
+    assert cells(found)["rate"] == ("1.4e-05 cosine, warm-up 10 %", "1e-06 constant, warm-up 3 steps")
+    assert cells(found)["clip"] == ("-", "0.2 / 0.28")
+    assert section(recipe("web_32b"), "learners", "rl").columns == ("", "rl")
+
+
+def test_rates_in_words() -> None:
+    assert rate(OptimizerConfig(lr=1e-6)) == "1e-06 constant"
+    assert rate(OptimizerConfig(lr=0.003, flat_share=0.3)) == "0.003 flat for 0.3 of the steps, then linear"
+    assert rate(OptimizerConfig(lr=1.0, schedule=Schedule.linear, warmup_ratio=0.285)) == "1 linear, warm-up 28.5 %"
+
+
+def test_services_keys_and_files_are_listed_with_what_is_missing(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("SERPER_API_KEY", "very-secret")
+    monkeypatch.delenv("JINA_API_KEY", raising=False)
+    data = tmp_path / "chains.json"
+    data.write_text("[]")
+    found = section(recipe("web_7b", f"sft.data=[{data},{tmp_path}/none.json]"), "services")
+    states = {what: state for _, what, state in found.rows}
+    assert states["$SERPER_API_KEY"] == "set"
+    assert states["$JINA_API_KEY"] == "MISSING"
+    assert states["https://google.serper.dev/search"] == "not asked"
+    assert states[str(data)] == "there"
+    assert states[f"{tmp_path}/none.json"] == "MISSING"
+    assert "very-secret" not in str(found)
+    assert ("judge", "tools.judge.url", "MISSING") in section(
+        recipe("tiny", "rl.reward.formula=judge"), "services"
+    ).rows
+
+
+def test_resources_are_those_of_a_real_run() -> None:
+    resources = cells(section(recipe("web_32b"), "resources"))
+    assert resources["sft: 16 ranks"] == ("64", "16")
+    assert resources["rl: 32 ranks, 4 engines and tools"] == ("152", "64")
+
+
+def test_the_plan_is_shown_before_what_stands_in_the_way_is_raised(tmp_path: Path) -> None:
+    def refuse() -> None:
+        raise UserError("no such file")
+
+    out = io.StringIO()
+    with pytest.raises(UserError, match="no such file"):
+        dry_run(recipe("tiny", f"run_dir={tmp_path / 'run'}"), "train", Console(out, out), refuse)
+    shown = out.getvalue()
+    assert "700 steps of 64 demonstrations" in shown
+    assert "nothing was started" not in shown
+    dry_run(recipe("tiny", f"run_dir={tmp_path / 'run'}"), "train", Console(out, out), lambda: None)
+    assert "nothing was started" in out.getvalue()
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_model_that_is_here_is_counted_and_another_is_only_named(tmp_path: Path) -> None:
+    make_model(tmp_path)
+    real = sum(p.numel() for p in load_model(tmp_path, ModelConfig()).parameters())
+    found = local_configuration(ModelConfig(path=str(tmp_path)))
+    assert architecture(found).parameters == real
+    assert local_configuration(ModelConfig(path="nobody/has-this-model")) is None
+    model = cells(section(recipe("web_7b", "model.path=nobody/has-this-model"), "model"))
+    assert model["parameters"] == ("not known here: its configuration is not on this machine",)
+    assert model["from"] == ("nobody/has-this-model",)
+
+
+def test_memory_of_the_published_32b() -> None:
+    """Sizes of Qwen2.5-32B's configuration; 32.8 billion parameters by its card."""
+    from transformers import Qwen2Config
+
+    built = architecture(
+        Qwen2Config(
+            vocab_size=152064,
+            hidden_size=5120,
+            intermediate_size=27648,
+            num_hidden_layers=64,
+            num_attention_heads=40,
+            num_key_value_heads=8,
+        )
+    )
+    n = built.parameters
+    assert round(n / 1e9, 1) == 32.8
+    rows = PackingConfig(row_tokens=32768, rows=1)
+    fitting = LearnerConfig(ranks=16, zero_stage=3, gradient_checkpointing=True, packing=rows)
+    inputs = 2 * 64 * 32768 * 5120
+    assert learner_bytes(built, fitting, "bfloat16") == 2 * n // 16 + 12 * n // 16 + 4 * n // 16 + inputs
+    assert 50 < learner_bytes(built, fitting, "bfloat16") / GIB < 60
+    offloaded = LearnerConfig(ranks=16, zero_stage=3, offload_optimizer=True, offload_parameters=True)
+    assert learner_bytes(built, offloaded, "bfloat16") == 0
+    adapters = LearnerConfig(zero_stage=2, lora=LoraConfig(rank=8, targets=("q_proj",)))
+    assert trained_parameters(built, adapters) == 64 * 8 * (5120 + 5120)
+    assert engine_bytes(built, "bfloat16", 8) == n // 4

@@ -1,0 +1,558 @@
+"""The recorder, between a real client and a real server: what is passed on, what is kept, what never is."""
+
+import asyncio
+import json
+import os
+import re
+import signal
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+from aiohttp import web
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from coa.errors import UserError
+from coa.recorder import RecorderConfig, serving
+from coa.recorder.records import file_name
+from coa.recorder.stream import Assembly, read_completion
+from tests import servers
+
+KEY = "sk-of-the-client-0123456789"
+ASKED = {"model": "m", "messages": [{"role": "user", "content": "Who ?"}]}
+USAGE = {"prompt_tokens": 7, "completion_tokens": 3, "total_tokens": 10}
+CALL = {"id": "c1", "type": "function", "function": {"name": "wiki_search", "arguments": '{"query": "Vexon Läbs"}'}}
+SAID = {"role": "assistant", "content": "Bérg, I think ☃"}
+CALLED = {"role": "assistant", "content": None, "tool_calls": [CALL, {**CALL, "id": "c2"}]}
+
+
+def completion(message: Mapping[str, Any]) -> dict[str, Any]:
+    finish = "tool_calls" if message.get("tool_calls") else "stop"
+    choice = {"index": 0, "message": message, "finish_reason": finish}
+    return {"id": "1", "object": "chat.completion", "created": 1, "model": "m-1", "choices": [choice], "usage": USAGE}
+
+
+def events(message: Mapping[str, Any], width: int = 3) -> list[bytes]:
+    """The same, streamed: texts and arguments in pieces of `width` characters."""
+
+    def event(delta: Mapping[str, Any], finish: str | None = None, **more: Any) -> bytes:
+        choice = {"index": 0, "delta": delta, "finish_reason": finish}
+        chunk = {"id": "1", "object": "chat.completion.chunk", "created": 1, "model": "m-1", "choices": [choice]}
+        return f"data: {json.dumps(chunk | more)}\n\n".encode()
+
+    def cut(text: str) -> list[str]:
+        return [text[at : at + width] for at in range(0, len(text), width)]
+
+    told = [event({"role": "assistant", "content": None})]
+    told += [event({"content": piece}) for piece in cut(message.get("content") or "")]
+    for index, call in enumerate(message.get("tool_calls") or ()):
+        head = {**call, "function": {"name": call["function"]["name"], "arguments": ""}}
+        told.append(event({"tool_calls": [{"index": index, **head}]}))
+        told += [
+            event({"tool_calls": [{"index": index, "function": {"arguments": piece}}]})
+            for piece in cut(call["function"]["arguments"])
+        ]
+    told.append(event({}, "tool_calls" if message.get("tool_calls") else "stop"))
+    usage = {"id": "1", "object": "chat.completion.chunk", "created": 1, "model": "m-1", "choices": [], "usage": USAGE}
+    return [*told, f"data: {json.dumps(usage)}\n\n".encode(), b"data: [DONE]\n\n"]
+
+
+Reply = Mapping[str, Any] | Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+@dataclass
+class Model:
+    """A model endpoint that gives the replies of a script, one a call; streamed where it is asked to."""
+
+    replies: list[Reply]
+    heads: list[Mapping[str, str]] = field(default_factory=list)
+    bodies: list[dict[str, Any]] = field(default_factory=list)
+    paths: list[str] = field(default_factory=list)
+
+    async def answer(self, request: web.Request) -> web.StreamResponse:
+        self.heads.append(dict(request.headers))
+        self.paths.append(request.path_qs)
+        if request.method == "GET":
+            return web.json_response({"object": "list", "data": [{"id": "m-1", "object": "model"}]})
+        self.bodies.append(await request.json())
+        reply = self.replies.pop(0)
+        if not isinstance(reply, Mapping):
+            return await reply(request)
+        if not self.bodies[-1].get("stream"):
+            return web.json_response(completion(reply))
+        return await streamed(request, events(reply))
+
+
+async def streamed(request: web.Request, pieces: Sequence[bytes]) -> web.StreamResponse:
+    response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+    await response.prepare(request)
+    for piece in pieces:
+        await response.write(piece)
+    return response
+
+
+@asynccontextmanager
+async def recording(folder: Path, *replies: Reply, key_env: str | None = None) -> AsyncIterator[tuple[str, Model]]:
+    """The recorder's base URL, and the model endpoint behind it."""
+    model = Model(list(replies))
+    async with servers.serving(model.answer) as upstream:
+        config = RecorderConfig(upstream=f"{upstream}/v1", folder=folder, key_env=key_env)
+        async with serving(config) as url:
+            yield url, model
+
+
+async def post(url: str, body: object = None, headers: Mapping[str, str] | None = None) -> tuple[int, bytes]:
+    async with (
+        aiohttp.ClientSession() as session,
+        session.post(f"{url}/chat/completions", json=body or ASKED, headers=headers) as response,
+    ):
+        return response.status, await response.read()
+
+
+def kept(folder: Path, session: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / file_name(session)).read_text().splitlines()]
+
+
+# What is passed on and kept.
+
+
+def test_a_reply_is_passed_on_and_kept(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with recording(tmp_path, SAID, CALLED) as (url, model):
+            assert await post(f"{url}/session/run 1/v1") == (200, json.dumps(completion(SAID)).encode())
+            await post(f"{url}/session/run 1/task/t7/v1", {**ASKED, "tools": [{"type": "function"}]})
+            assert model.bodies[0] == ASKED
+            assert model.paths[0] == "/v1/chat/completions"
+
+    asyncio.run(main())
+    first, second = kept(tmp_path, "run 1")
+    told = {name: first[name] for name in ("session", "task", "status", "model", "stream", "messages", "failure")}
+    assert told == {
+        "session": "run 1",
+        "task": "",
+        "status": 200,
+        "model": "m-1",
+        "stream": False,
+        "messages": ASKED["messages"],
+        "failure": "",
+    }
+    assert (first["reply"], first["finish"], first["usage"]) == (SAID, "stop", USAGE)
+    assert (second["reply"], second["finish"], second["task"]) == (CALLED, "tool_calls", "t7")
+    assert second["tools"] == [{"type": "function"}]
+    assert first["began"] <= second["began"]
+
+
+@pytest.mark.parametrize("message", [SAID, CALLED], ids=["text", "tool calls"])
+def test_a_streamed_reply_is_passed_on_byte_by_byte_and_kept_as_one(message: dict[str, Any], tmp_path: Path) -> None:
+    async def main() -> bytes:
+        async with recording(tmp_path, message) as (url, _):
+            return (await post(f"{url}/session/s/v1", {**ASKED, "stream": True}))[1]
+
+    assert asyncio.run(main()) == b"".join(events(message))
+    [record] = kept(tmp_path, "s")
+    assert record["reply"] == message
+    assert (record["stream"], record["usage"], record["failure"]) == (True, USAGE, "")
+
+
+def test_a_stream_is_passed_on_as_it_comes(tmp_path: Path) -> None:
+    async def main() -> None:
+        seen = asyncio.Event()
+        first, *rest = events(SAID)
+
+        async def waits_for_its_reader(request: web.Request) -> web.StreamResponse:
+            response = await streamed(request, [first])
+            await asyncio.wait_for(seen.wait(), 10)
+            for piece in rest:
+                await response.write(piece)
+            return response
+
+        async with recording(tmp_path, waits_for_its_reader) as (url, _), aiohttp.ClientSession() as session:
+            body = {**ASKED, "stream": True}
+            async with session.post(f"{url}/session/s/v1/chat/completions", json=body) as response:
+                assert await response.content.readexactly(len(first)) == first
+                seen.set()
+                assert await response.content.read() == b"".join(rest)
+
+    asyncio.run(main())
+
+
+def test_other_paths_are_passed_on_and_not_kept(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with recording(tmp_path, SAID) as (url, model), aiohttp.ClientSession() as session:
+            async with session.get(f"{url}/session/s/v1/models?limit=2") as response:
+                assert (await response.json())["data"][0]["id"] == "m-1"
+            assert model.paths == ["/v1/models?limit=2"]
+            async with session.get(f"{url}/metrics") as response:
+                assert response.status == 404
+
+    asyncio.run(main())
+    assert list(tmp_path.iterdir()) == []
+
+
+# Whose call it is.
+
+
+def test_the_session_is_the_paths_then_the_headers_then_the_recorders_own(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with recording(tmp_path, SAID, SAID, SAID, SAID) as (url, model):
+            await post(f"{url}/session/a/v1", headers={"X-Session-Id": "b"})
+            await post(f"{url}/v1", headers={"X-Session-Id": "b", "X-Task-Id": "t2"})
+            await post(f"{url}/v1", {**ASKED, "metadata": {"task": "t3"}})
+            await post(f"{url}/task/t4/v1")
+            assert not [
+                name for head in model.heads for name in head if name.lower().startswith(("x-session", "x-task"))
+            ]
+
+    asyncio.run(main())
+    *own, a, b = sorted(tmp_path.iterdir(), key=lambda file: (len(file.name) < 10, file.name))
+    assert [file.name for file in (a, b)] == ["a.jsonl", "b.jsonl"]
+    assert [record["task"] for record in kept(tmp_path, "b")] == ["t2"]
+    [mine] = own
+    assert mine.name.startswith("recorded-")
+    assert [record["task"] for record in kept(tmp_path, mine.stem)] == ["t3", "t4"]
+
+
+def test_two_sessions_at_once_do_not_mix(tmp_path: Path) -> None:
+    async def main() -> None:
+        both = asyncio.Barrier(2)
+
+        async def together(request: web.Request) -> web.StreamResponse:
+            said = (await request.json())["messages"][0]["content"]
+            await asyncio.wait_for(both.wait(), 10)
+            return await streamed(request, events({"role": "assistant", "content": f"re {said}"}))
+
+        async with recording(tmp_path, *[together] * 6) as (url, _):
+
+            async def agent(name: str) -> None:
+                for n in range(3):
+                    asked = {**ASKED, "stream": True, "messages": [{"role": "user", "content": f"{name}{n}"}]}
+                    await post(f"{url}/session/{name}/v1", asked)
+
+            await asyncio.gather(agent("a"), agent("b"))
+
+    asyncio.run(main())
+    for name in ("a", "b"):
+        assert [record["reply"]["content"] for record in kept(tmp_path, name)] == [f"re {name}{n}" for n in range(3)]
+
+
+TRICKS = ["../../x", "..", ".", "/etc/passwd", "a\\b", "a\0b", ".hidden", "x.jsonl", "%2e%2e"]
+
+
+@pytest.mark.parametrize("session", [trick for trick in TRICKS if "\0" not in trick])
+def test_a_session_id_never_leads_out_of_the_folder(session: str, tmp_path: Path) -> None:
+    folder = tmp_path / "in" / "here"
+
+    async def main() -> None:
+        async with recording(folder, SAID, SAID) as (url, _):
+            assert (await post(f"{url}/v1", headers={"X-Session-Id": session}))[0] == 200
+
+    asyncio.run(main())
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == [folder / file_name(session)]
+    assert kept(folder, session)[0]["session"] == session
+
+
+@settings(deadline=None)
+@given(st.lists(st.one_of(st.text(min_size=1, max_size=12), st.sampled_from(TRICKS)), min_size=2, max_size=2))
+def test_each_session_has_a_file_of_its_own(sessions: list[str]) -> None:
+    sessions = [session for session in sessions if session.strip()]
+    try:
+        names = [file_name(session.encode(errors="replace").decode()) for session in sessions]
+    except ValueError:
+        return
+    assert all("/" not in name and "\0" not in name and not name.startswith(".") for name in names)
+    assert len(set(names)) == len({session.encode(errors="replace") for session in sessions})
+
+
+def test_an_overlong_session_id_is_refused_before_the_model_is_asked(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with recording(tmp_path) as (url, model):
+            status, body = await post(f"{url}/session/{'x' * 300}/v1")
+            assert status == 400
+            assert b"session id" in body
+            assert model.paths == []
+
+    asyncio.run(main())
+
+
+# Keys.
+
+
+def test_no_key_is_ever_kept_or_printed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("UPSTREAM_KEY", "sk-of-the-endpoint-987654")
+
+    async def echoes(request: web.Request) -> web.StreamResponse:
+        return web.json_response(completion({"role": "assistant", "content": request.headers["Authorization"]}))
+
+    async def main() -> None:
+        asked = {**ASKED, "messages": [{"role": "user", "content": f"my key is {KEY}"}]}
+        async with recording(tmp_path, SAID) as (url, model):
+            await post(f"{url}/session/passed on/v1", asked, {"Authorization": f"Bearer {KEY}"})
+            assert model.heads[0]["Authorization"] == f"Bearer {KEY}"
+        async with recording(tmp_path, echoes, key_env="UPSTREAM_KEY") as (url, model):
+            await post(f"{url}/session/replaced/v1", asked, {"Authorization": f"Bearer {KEY}"})
+            assert model.heads[0]["Authorization"] == "Bearer sk-of-the-endpoint-987654"
+        async with servers.closed_port() as nobody:
+            config = RecorderConfig(upstream=f"{nobody}/v1", folder=tmp_path, key_env="UPSTREAM_KEY")
+            async with serving(config) as url:
+                assert (await post(f"{url}/session/down/v1", asked, {"Authorization": f"Bearer {KEY}"}))[0] == 502
+
+    asyncio.run(main())
+    assert len(list(tmp_path.iterdir())) == 3
+    written = "".join(file.read_text() for file in tmp_path.iterdir())
+    printed = "".join(capfd.readouterr()) + caplog.text
+    assert "Bearer ***" in written
+    for key in (KEY, "sk-of-the-endpoint-987654"):
+        assert key not in written
+        assert key not in printed
+
+
+# What goes wrong.
+
+
+def test_an_error_of_the_endpoint_is_passed_on_and_kept_as_a_failure(tmp_path: Path) -> None:
+    async def busy(request: web.Request) -> web.StreamResponse:
+        return web.json_response({"error": {"message": "busy"}}, status=429, headers={"Retry-After": "3"})
+
+    async def main() -> None:
+        async with (
+            recording(tmp_path, busy) as (url, _),
+            aiohttp.ClientSession() as session,
+            session.post(f"{url}/session/s/v1/chat/completions", json=ASKED) as response,
+        ):
+            assert (response.status, response.headers["Retry-After"]) == (429, "3")
+            assert await response.json() == {"error": {"message": "busy"}}
+
+    asyncio.run(main())
+    [record] = kept(tmp_path, "s")
+    assert (record["status"], record["failure"], record["reply"]) == (429, "status 429", None)
+
+
+def test_a_stream_that_breaks_off_breaks_off_for_the_client_too(tmp_path: Path) -> None:
+    async def cut(request: web.Request) -> web.StreamResponse:
+        response = await streamed(request, events(SAID)[:3])
+        assert request.transport is not None
+        request.transport.close()
+        return response
+
+    async def main() -> None:
+        async with recording(tmp_path, cut) as (url, _), aiohttp.ClientSession() as session:
+            body = {**ASKED, "stream": True}
+            async with session.post(f"{url}/session/s/v1/chat/completions", json=body) as response:
+                assert response.status == 200
+                with pytest.raises(aiohttp.ClientPayloadError):
+                    await response.read()
+
+    asyncio.run(main())
+    [record] = kept(tmp_path, "s")
+    assert record["failure"] == "the answer broke off"
+    assert record["reply"]["content"] == "Bérg, "
+
+
+def test_a_stream_that_ends_too_early_is_kept_as_broken(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with recording(tmp_path, lambda request: streamed(request, events(SAID)[:3])) as (url, _):
+            assert (await post(f"{url}/session/s/v1", {**ASKED, "stream": True}))[1] == b"".join(events(SAID)[:3])
+
+    asyncio.run(main())
+    assert kept(tmp_path, "s")[0]["failure"] == "the answer broke off"
+
+
+def test_a_slow_endpoint_is_given_up(tmp_path: Path) -> None:
+    async def main() -> None:
+        async def silent(request: web.Request) -> web.StreamResponse:
+            await asyncio.sleep(60)
+            raise AssertionError
+
+        async with servers.serving(silent) as upstream:
+            config = RecorderConfig(upstream=f"{upstream}/v1", folder=tmp_path, silence_s=0.05)
+            async with serving(config) as url:
+                assert (await post(f"{url}/session/s/v1"))[0] == 504
+
+    asyncio.run(main())
+    [record] = kept(tmp_path, "s")
+    assert (record["status"], record["failure"]) == (0, "the model endpoint said nothing for too long")
+
+
+def test_what_is_no_chat_completion_is_passed_on_and_kept_as_a_failure(tmp_path: Path) -> None:
+    async def page(request: web.Request) -> web.StreamResponse:
+        return web.Response(text="<html>")
+
+    async def main() -> None:
+        async with recording(tmp_path, page) as (url, _):
+            assert await post(f"{url}/session/s/v1") == (200, b"<html>")
+
+    asyncio.run(main())
+    assert kept(tmp_path, "s")[0]["failure"] == "the answer is no chat completion"
+
+
+def test_a_client_that_goes_away_ends_the_call_of_the_model(tmp_path: Path) -> None:
+    async def main() -> None:
+        gone = asyncio.Event()
+
+        async def endless(request: web.Request) -> web.StreamResponse:
+            response = await streamed(request, events(SAID)[:2])
+            try:
+                while True:
+                    await response.write(b": still here\n\n")
+                    await asyncio.sleep(0.01)
+            except ConnectionError:
+                gone.set()
+                raise
+
+        async with recording(tmp_path, endless) as (url, _), aiohttp.ClientSession() as session:
+            response = await session.post(f"{url}/session/s/v1/chat/completions", json={**ASKED, "stream": True})
+            await response.content.readany()
+            response.close()
+            await asyncio.wait_for(gone.wait(), 10)
+
+    asyncio.run(main())
+    [record] = kept(tmp_path, "s")
+    assert record["failure"] == "the client went away"
+
+
+def test_a_client_that_goes_away_before_a_word_was_said_ends_the_call_too(tmp_path: Path) -> None:
+    async def main() -> None:
+        asked, gone = asyncio.Event(), asyncio.Event()
+
+        async def silent(request: web.Request) -> web.StreamResponse:
+            asked.set()
+            while request.transport is not None and not request.transport.is_closing():  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+            gone.set()
+            raise ConnectionError
+
+        async with recording(tmp_path, silent) as (url, _):
+            client = asyncio.create_task(post(f"{url}/session/s/v1"))
+            await asyncio.wait_for(asked.wait(), 10)
+            client.cancel()
+            await asyncio.wait_for(gone.wait(), 10)
+
+    asyncio.run(main())
+    [record] = kept(tmp_path, "s")
+    assert (record["status"], record["failure"]) == (0, "the client went away")
+
+
+@pytest.mark.parametrize(
+    ("upstream", "told"), [("ftp://there/v1", "--upstream is ftp://there/v1"), ("http://", "--upstream is")]
+)
+def test_an_upstream_that_cannot_be_is_a_persons_mistake(upstream: str, told: str, tmp_path: Path) -> None:
+    async def main() -> None:
+        async with serving(RecorderConfig(upstream=upstream, folder=tmp_path)):
+            raise AssertionError
+
+    with pytest.raises(UserError, match=told):
+        asyncio.run(main())
+
+
+def test_a_port_that_is_taken_is_a_persons_mistake(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with recording(tmp_path) as (url, _):
+            port = int(url.rsplit(":", 1)[1])
+            async with serving(RecorderConfig(upstream=url, folder=tmp_path), port=port):
+                raise AssertionError
+
+    with pytest.raises(UserError, match=r"nothing can be served at 127\.0\.0\.1"):
+        asyncio.run(main())
+
+
+# What a person runs.
+
+ROOT = Path(__file__).parents[1]
+
+
+def test_the_recorder_of_the_documents_records(tmp_path: Path) -> None:
+    pytest.importorskip("openai")
+    shown = (ROOT / "docs/recording.md").read_text().split("```python\n")[1].split("```")[0]
+
+    async def main() -> int:
+        async with servers.serving(Model([SAID]).answer) as upstream:
+            program = shown.replace("http://127.0.0.1:8000", upstream)
+            environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+            done = await asyncio.create_subprocess_exec(sys.executable, "-c", program, cwd=tmp_path, env=environment)
+            return await asyncio.wait_for(done.wait(), 60)
+
+    assert asyncio.run(main()) == 0
+    assert [record["reply"]["content"] for record in kept(tmp_path / "recorded", "run-1")] == [SAID["content"]]
+
+
+def test_the_command_serves_until_it_is_ended(tmp_path: Path) -> None:
+    program = f"from pathlib import Path; from jobs.record import run; run(UPSTREAM, Path({str(tmp_path)!r}), port=0)"
+
+    async def main() -> int:
+        async with servers.serving(Model([SAID]).answer) as upstream:
+            done = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-uc", program.replace("UPSTREAM", repr(f"{upstream}/v1"))),
+                cwd=ROOT,
+                stdout=asyncio.subprocess.PIPE,
+            )
+            assert done.stdout is not None
+            told = (await asyncio.wait_for(done.stdout.readline(), 60)).decode()
+            [url] = re.findall(r"http://\S+/v1", told)
+            assert (await post(url.replace("NAME", "run-1")))[0] == 200
+            done.send_signal(signal.SIGTERM)
+            return await asyncio.wait_for(done.wait(), 10)
+
+    assert asyncio.run(main()) == 0
+    assert len(kept(tmp_path, "run-1")) == 1
+
+
+# Streams.
+
+NAMES = st.sampled_from(["wiki_search", "code"])
+CALLS = st.lists(
+    st.builds(
+        lambda n, name, arguments: {
+            "id": f"c{n}",
+            "type": "function",
+            "function": {"name": name, "arguments": arguments},
+        },
+        st.integers(0, 999),
+        NAMES,
+        st.text(max_size=30),
+    ),
+    max_size=3,
+)
+MESSAGES = st.builds(
+    lambda content, calls: (
+        {"role": "assistant", "content": content or None} | ({"tool_calls": calls} if calls else {})
+    ),
+    st.text(max_size=60),
+    CALLS,
+)
+
+
+@settings(deadline=None)
+@given(MESSAGES, st.integers(1, 9), st.lists(st.integers(0, 4000), max_size=12))
+def test_a_stream_cut_anywhere_is_the_whole_reply(message: dict[str, Any], width: int, cuts: list[int]) -> None:
+    data = b"".join(events(message, width))
+    assembly, at = Assembly(), 0
+    for cut in [*sorted(min(cut, len(data)) for cut in cuts), len(data)]:
+        assembly.feed(data[at:cut])
+        at = cut
+    assert assembly.whole
+    assert not assembly.faulty
+    assert assembly.completion == read_completion(json.dumps(completion(message)).encode())
+
+
+def test_a_server_that_numbers_no_calls_begins_a_new_one_with_each_id() -> None:
+    assembly = Assembly()
+    for delta in (
+        {"id": "a", "function": {"name": "f", "arguments": "{"}},
+        {"function": {"arguments": "}"}},
+        {"id": "b", "function": {"name": "g", "arguments": "{}"}},
+    ):
+        assembly.feed(f"data: {json.dumps({'choices': [{'delta': {'tool_calls': [delta]}}]})}\r\n\r\n".encode())
+    assert assembly.completion.message is not None
+    assert [call["function"] for call in assembly.completion.message["tool_calls"]] == [
+        {"name": "f", "arguments": "{}"},
+        {"name": "g", "arguments": "{}"},
+    ]
+    assert not assembly.whole

@@ -1,0 +1,441 @@
+"""The published AFM sets, on small rows in their layouts."""
+
+import json
+import tracemalloc
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from fakes import answered_chains, tag_codec
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from coa.data import json_array
+from coa.data.json_array import read_array
+from coa.data.layout import Unreadable, read_chain
+from coa.data.released import Imported, import_released, profile_of, read_released, split_prompt, to_demonstration
+from coa.data.released_tasks import read_released_tasks
+from coa.data.rows import Decision, Demonstration
+from coa.data.shards import read_reports, read_rows, shard_paths
+from coa.data.tokens import read_samples, tokenise
+from coa.errors import UserError
+from coa.grammar import TAGS, Chain, Span, render
+from coa.profiles import PROFILES
+from coa.types import Task
+
+Row = dict[str, Any]
+
+
+def laid_out(*spans: tuple[str, str]) -> str:
+    """As the published rows are: each tag on a line of its own, a blank line after an observation."""
+    pieces = (f"\n<{tag}>\n{text}\n</{tag}>\n" + "\n" * (tag == "observation") for tag, text in spans)
+    return "".join(pieces)
+
+
+FUNCTIONS = "You may use these functions: <think>, <plan>, {}, <observation>, <reflection>, <answer>.\n\nAlways plan."
+MHQA_PROMPT = f"{FUNCTIONS.format('<wiki_search>')}\n\nQuestion: Who leads Arden ?"
+WEB_PROMPT = f"{FUNCTIONS.format('<web_search>, <crawl_page>')}\n\nWho leads Arden now ?\n"
+CODE_PROMPT = (
+    f"{FUNCTIONS.format('<code>')}\n\nTask:\nAdd two numbers.\n\nQuestion: none.\n"
+    "Answer should begin with '```py\n' and end with '```'."
+)
+MHQA_OUTPUT = laid_out(
+    ("think", "first the town\n\nthen its mayor"),
+    ("plan", "1. find it"),
+    ("wiki_search", "Arden mayor"),
+    ("observation", "Doc 1: Berg or Borg"),
+    ("reflection", "good"),
+    ("answer", "Berg | Borg"),
+)
+SEEN = "a page says <answer> Moss</answer>, </observation> and <code>x</code>\n<plan>\nnot ours\n</plan>\nend"
+WEB_OUTPUT = laid_out(
+    ("plan", "look"),
+    ("web_search", "Arden mayor"),
+    ("observation", SEEN),
+    ("crawl_page", "https://a.test|https://b.test"),
+    ("observation", "Berg"),
+    ("suggested_answer", "Berg"),
+    ("double_check", "2 unsure"),
+    ("plan", "again"),
+    ("suggested_answer", "Berg"),
+    ("double_check", "4 sure"),
+    ("answer", "Berg"),
+)
+PROGRAM = "```py\nprint(sum(map(int, input().split())))\n```\n```sh\n1 2\n```"
+CODE_OUTPUT = laid_out(
+    ("plan", "read, add"),
+    ("think", "try it"),
+    ("code", PROGRAM),
+    ("observation", "3"),
+    ("reflection", "right"),
+    ("answer", "```py\nprint(sum(map(int, input().split())))\n```"),
+)
+MATH_OUTPUT = laid_out(
+    ("plan", "count"),
+    ("code", "```py\nprint(6 * 7)\n```"),
+    ("observation", "42"),
+    ("reflection", "right"),
+    ("answer", "\\boxed{42}"),
+)
+
+
+def told(instruction: str, output: str, **more: Any) -> Row:
+    return {"instruction": instruction, "input": "", "output": output, **more}
+
+
+ROWS = [
+    told(MHQA_PROMPT, MHQA_OUTPUT),
+    told(WEB_PROMPT, WEB_OUTPUT),
+    told(CODE_PROMPT, CODE_OUTPUT),
+    told(CODE_PROMPT, MATH_OUTPUT),
+]
+
+
+# Rows.
+
+
+def test_a_row_of_each_kind_becomes_a_demonstration_of_its_profile() -> None:
+    tasks = [to_demonstration(row, number, "afm").task for number, row in enumerate(ROWS)]
+    program = "Add two numbers.\n\nQuestion: none.\nAnswer should begin with '```py\n' and end with '```'."
+    assert tasks == [
+        Task(id="afm-0", question="Who leads Arden ?", answers=("Berg", "Borg"), profile="mhqa", family="afm"),
+        Task(
+            id="afm-1",
+            question="Who leads Arden now ?",
+            answers=("Berg",),
+            profile="web",
+            family="afm",
+            grader="judge",
+        ),
+        Task(id="afm-2", question=program, answers=(), profile="code", family="afm", grader="tests"),
+        Task(id="afm-3", question=program, answers=("42",), profile="math", family="afm", grader="math"),
+    ]
+
+
+def test_text_is_without_the_lines_around_it_and_keeps_those_in_it() -> None:
+    chain = to_demonstration(ROWS[0], 1, "afm").chain
+    assert chain[0] == Span("think", "first the town\n\nthen its mayor")
+    assert to_demonstration(ROWS[2], 1, "afm").chain[2] == Span("code", PROGRAM)
+
+
+def test_tags_in_an_observation_are_text() -> None:
+    demonstration = to_demonstration(ROWS[1], 1, "afm")
+    assert demonstration.chain[2] == Span("observation", SEEN)
+    assert [span.tag for span in demonstration.chain][3:] == [
+        "crawl_page",
+        "observation",
+        "suggested_answer",
+        "double_check",
+        "plan",
+        "suggested_answer",
+        "double_check",
+        "answer",
+    ]
+    assert demonstration.decisions == ()
+
+
+def test_a_tag_that_is_spoken_of_is_text() -> None:
+    chain = (Span("think", "I call <wiki_search> next, then <answer>"), Span("answer", "a"))
+    assert read_chain(laid_out(*((span.tag, span.text) for span in chain))) == chain
+
+
+@pytest.mark.parametrize(
+    ("output", "reason"),
+    [
+        ("\n<think>\nto plan\n<plan>\np\n</plan>\n<answer>\na\n</answer>\n", "a tag left open"),
+        ("<think>a<plan>b</plan><think>c</think><answer>d</answer>", "a tag inside another"),
+        ("<think>\na\n<think>\nb\n</think>\n<answer>d</answer>", "a tag inside another"),
+        ("<think>\na\n<plan>\nb\n</think>\n<answer>d</answer>", "a tag inside another"),
+        ("<think>a<think>b</think><answer>d</answer>", "a tag inside another"),
+        ("<plan>p</plan><wiki_search>q</wiki_search><observation>o<answer>a</answer>", "a tag left open"),
+        ("so <plan>p</plan><answer>a</answer>", "text outside of tags"),
+        ("<plan>p</plan> so <answer>a</answer>", "text outside of tags"),
+        ("<plan>p</plan><answer>a</answer> done", "text outside of tags"),
+        ("<plan>p</plan></think><answer>a</answer>", "a closing tag without its opening"),
+        ("<tools>q</tools>", "no tags"),
+        ("Berg", "no tags"),
+        (" \n", "no tags"),
+        ("<plan>p</plan><wiki_search>q</wiki_search>", "no answer at the end"),
+    ],
+)
+def test_a_text_with_a_fault_is_told_with_its_reason(output: str, reason: str) -> None:
+    with pytest.raises(Unreadable) as caught:
+        read_chain(output)
+    assert str(caught.value) == reason
+
+
+quiet = st.text(st.characters(exclude_characters="<>", exclude_categories=["Cs"])).map(str.strip)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.sampled_from(list(PROFILES.values())).flatmap(lambda profile: answered_chains(profile, quiet)))
+def test_what_is_laid_out_as_published_reads_back(chain: Chain) -> None:
+    assert read_chain(laid_out(*((span.tag, span.text) for span in chain))) == chain
+    assert read_chain(render(chain)) == chain
+
+
+@given(st.lists(st.sampled_from([mark for tag in TAGS.values() for mark in (tag.open, tag.close)] + ["a", "\n"])))
+def test_any_text_reads_or_is_told(pieces: list[str]) -> None:
+    try:
+        chain = read_chain("".join(pieces))
+    except Unreadable:
+        return
+    assert chain[-1].tag == "answer"
+
+
+@pytest.mark.parametrize(
+    ("prompt", "question"),
+    [
+        (MHQA_PROMPT, "Who leads Arden ?"),
+        (WEB_PROMPT, "Who leads Arden now ?"),
+        ("Who leads Arden ?", "Who leads Arden ?"),
+        ("Question: Who ?\nQuestion: Which ?", "Who ?\nQuestion: Which ?"),
+        ("Use <answer>.\nTask: Do it\n\nin steps.", "Do it\n\nin steps."),
+        ("Question: as in an example.\nUse <answer>.\n\nQuestion: Who ?", "Who ?"),
+        ("Use <answer>.\n\nIs this a Question: or not ?", "Is this a Question: or not ?"),
+    ],
+)
+def test_the_question_is_what_follows_the_instructions(prompt: str, question: str) -> None:
+    assert split_prompt(prompt)[1] == question
+
+
+def test_a_question_may_stand_in_a_column_of_its_own() -> None:
+    row = told(FUNCTIONS.format("<wiki_search>"), MHQA_OUTPUT, input="Question: Who leads Arden ?")
+    assert to_demonstration(row, 1, "afm").task.question == "Who leads Arden ?"
+
+
+@pytest.mark.parametrize(
+    ("tags", "instructions", "profile"),
+    [
+        (("plan", "suggested_answer", "double_check", "answer"), "", "web"),
+        (("plan", "wiki_search", "suggested_answer", "answer"), "", "multi"),
+        (("plan", "wiki_search", "code", "answer"), "", "multi"),
+        (("plan", "think", "answer"), FUNCTIONS.format("<wiki_search>"), "mhqa"),
+        (("plan", "think", "answer"), FUNCTIONS.format("'web_search', 'crawl_page'"), "web"),
+        (("plan", "think", "answer"), "", None),
+    ],
+)
+def test_the_profile_is_told_by_tags_and_where_they_do_not_by_the_instructions(
+    tags: tuple[str, ...], instructions: str, profile: str | None
+) -> None:
+    assert profile_of(tuple(Span(tag, "x") for tag in tags), instructions) == profile
+
+
+@pytest.mark.parametrize(
+    ("row", "reason"),
+    [
+        ({"output": "<answer>a</answer>"}, "no `instruction`"),
+        ({"instruction": "Who ?", "output": None}, "no `output`"),
+        (told("Use <answer>.\n\nQuestion: ", MHQA_OUTPUT), "no question in `instruction`"),
+        (told("Who ?", laid_out(("plan", "p"), ("answer", "a"))), "its tags are no profile's"),
+        (told("Who ?", MHQA_OUTPUT, history=[["a", "b"]]), "a conversation of several questions"),
+    ],
+)
+def test_a_row_that_makes_no_demonstration_says_why(row: Row, reason: str) -> None:
+    with pytest.raises(Unreadable) as caught:
+        to_demonstration(row, 1, "afm")
+    assert str(caught.value) == reason
+
+
+# Files.
+
+OUT_OF_TURN = told(MHQA_PROMPT, laid_out(("wiki_search", "q"), ("observation", "o"), ("answer", "a")))
+UNCLOSED = told(MHQA_PROMPT, "<plan>p")
+
+
+def write(path: Path, rows: list[Row]) -> Path:
+    path.write_text(json.dumps(rows, indent=2))
+    return path
+
+
+def test_a_files_rows_become_rows_of_ours_and_the_rest_is_listed(tmp_path: Path) -> None:
+    path = write(tmp_path / "WebAgentSFTDataset.json", [*ROWS, UNCLOSED, OUT_OF_TURN, {"instruction": "Who ?"}])
+    folder, listing = tmp_path / "data", tmp_path / "unread.jsonl"
+    told = import_released(path, folder, listing, shard_rows=3)
+    assert told == Imported(rows=7, kept=5, violations=1, dropped={"a tag left open": 1, "no `output`": 1})
+    rows = list(read_rows(folder))
+    assert [row.task.id for row in rows] == [f"WebAgentSFTDataset-{number}" for number in (1, 2, 3, 4, 6)]
+    assert {row.source for row in rows} == {"released"}
+    assert [row.decisions for row in rows] == [(), (), (), (), (Decision("quality", "transition violation"),)]
+    assert [row.interactions for row in rows] == [5, 11, 5, 5, 3]
+    assert [json.loads(line) for line in listing.read_text().splitlines()] == [
+        {"row": 5, "reason": "a tag left open"},
+        {"row": 7, "reason": "no `output`"},
+    ]
+    assert list(read_reports(folder)) == [
+        {"rows": 3, "kept": 3, "dropped": {}},
+        {"rows": 3, "kept": 2, "dropped": {"a tag left open": 1}},
+        {"rows": 1, "kept": 0, "dropped": {"no `output`": 1}},
+    ]
+
+
+def test_rows_that_break_the_table_are_dropped_where_asked(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.json", [OUT_OF_TURN, ROWS[0]])
+    told = import_released(path, tmp_path / "data", tmp_path / "unread.jsonl", keep_violations=False, first=4)
+    assert told == Imported(rows=2, kept=1, dropped={"transition violation": 1})
+    assert (tmp_path / "unread.jsonl").read_text() == '{"row": 1, "reason": "transition violation"}\n'
+    assert [path.name for path in shard_paths(tmp_path / "data")] == ["train-00004.parquet"]
+
+
+def test_released_rows_are_trained_on_like_any_other(tmp_path: Path) -> None:
+    import_released(write(tmp_path / "a.json", ROWS), tmp_path / "data", tmp_path / "unread.jsonl")
+    tokenise(tmp_path / "data", tag_codec(), instructed=False, limit=10_000)
+    samples = list(read_samples(tmp_path / "data"))
+    assert len(samples) == 4
+    chain = to_demonstration(ROWS[1], 2, "a").chain
+    learnt = tag_codec().decode(samples[1].token_ids[samples[1].trained])
+    assert learnt == render(span for span in chain if span.tag != "observation")
+
+
+def test_lines_and_parquet_are_read_too(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in ROWS))
+    pq.write_table(pa.Table.from_pylist(ROWS), tmp_path / "a.parquet")
+    write(tmp_path / "a.json", ROWS)
+    wanted = [to_demonstration(row, number, "a") for number, row in enumerate(ROWS, start=1)]
+    for name in ("a.json", "a.jsonl", "a.parquet"):
+        assert [one for _, one in read_released(tmp_path / name)] == wanted
+
+
+objects = st.lists(st.dictionaries(st.text(max_size=3), st.one_of(st.text(max_size=30), st.integers(), st.none())))
+
+
+@settings(max_examples=60, deadline=None)
+@given(objects, st.integers(1, 40), st.sampled_from([None, 1]), st.booleans())
+def test_an_array_reads_the_same_however_it_is_cut(
+    tmp_path_factory: pytest.TempPathFactory, rows: list[Row], chunk: int, indent: int | None, escaped: bool
+) -> None:
+    path = tmp_path_factory.mktemp("array") / "a.json"
+    path.write_text(json.dumps(rows, indent=indent, ensure_ascii=escaped), encoding="utf-8", errors="surrogatepass")
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(json_array, "CHUNK_CHARS", chunk)
+        assert list(read_array(path)) == rows
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("", "not a JSON array"),
+        ('{"a": 1}', "not a JSON array"),
+        ('[{"a": 1}, 2]', "row 2 is not a JSON object"),
+        ('[{"a": 1} {"a": 2}]', "no comma after row 1"),
+        ('[{"a": 1}', "cut off after row 1"),
+        ('[{"a": 1}, ', "row 2 is not a JSON object"),
+        ('[{"a": 1}, {"a": ', "not JSON: Expecting value"),
+        ('[{"a": ' + "[" * 5000, "not JSON: "),
+    ],
+)
+def test_a_broken_array_is_one_line_that_names_the_file(tmp_path: Path, text: str, reason: str) -> None:
+    path = tmp_path / "a.json"
+    path.write_text(text)
+    with pytest.raises(UserError) as caught:
+        list(read_array(path))
+    assert str(caught.value).startswith(f"{path}: {reason}")
+    assert "\n" not in str(caught.value)
+
+
+def test_files_that_can_not_be_read_are_one_line(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"gone\.json: cannot be read: No such file"):
+        list(read_array(tmp_path / "gone.json"))
+    (tmp_path / "latin.json").write_bytes(b'[{"a": "\xff"}]')
+    with pytest.raises(UserError, match=r"latin\.json: not UTF-8 text"):
+        list(read_array(tmp_path / "latin.json"))
+
+
+def test_broken_json_is_not_searched_for_its_end_through_a_whole_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(json_array, "MAX_ITEM_CHARS", 1 << 16)
+    monkeypatch.setattr(json_array, "CHUNK_CHARS", 1 << 12)
+    path = tmp_path / "a.json"
+    path.write_text('[{"a": oops' + " " * (1 << 22))
+    tracemalloc.start()
+    with pytest.raises(UserError, match="not JSON"):
+        list(read_array(path))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 1 << 20
+
+
+def test_memory_does_not_grow_with_an_array(tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    with path.open("w") as file:
+        file.write("[" + ",".join(json.dumps({"a": "x" * 100_000}) for _ in range(300)) + "]")
+    tracemalloc.start()
+    assert sum(1 for _ in read_array(path)) == 300
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 12 << 20
+
+
+# Tasks to reinforce on.
+
+
+def verl(prompt: str, truth: Any, source: str = "s", **more: Any) -> Row:
+    return {
+        "data_source": source,
+        "prompt": [{"role": "user", "content": prompt}],
+        "ability": "qa",
+        "reward_model": {"ground_truth": truth, "style": "rule"},
+        "extra_info": {"index": 0, "split": "train"},
+        **more,
+    }
+
+
+TESTS = {"inputs": ["1 2\n"], "outputs": ["3\n"]}
+
+
+@pytest.mark.parametrize(
+    ("prompt", "truth", "profile", "grader", "answers"),
+    [
+        (MHQA_PROMPT, {"target": ["Berg", "B."], "question": "Who ?"}, "mhqa", "exact", ("Berg", "B.")),
+        (MHQA_PROMPT, json.dumps({"target": ["Berg"], "question": "Who ?"}), "mhqa", "exact", ("Berg",)),
+        (MHQA_PROMPT, json.dumps({"target": "Berg"}), "mhqa", "exact", ("Berg",)),
+        (MHQA_PROMPT, ["Berg", "B."], "mhqa", "exact", ("Berg", "B.")),
+        (MHQA_PROMPT, "{Berg", "mhqa", "exact", ("{Berg",)),
+        (WEB_PROMPT, "Berg", "web", "judge", ("Berg",)),
+        (CODE_PROMPT, '["\\\\frac{1}{2}"]', "math", "math", ("\\frac{1}{2}",)),
+        (CODE_PROMPT, "[1, 2)", "math", "math", ("[1, 2)",)),
+        (CODE_PROMPT, "204", "math", "math", ("204",)),
+        (CODE_PROMPT, json.dumps(TESTS), "code", "tests", (json.dumps(TESTS),)),
+        (CODE_PROMPT, TESTS, "code", "tests", (json.dumps(TESTS),)),
+    ],
+)
+def test_a_ground_truth_of_any_shape_becomes_a_task_with_its_grader(
+    tmp_path: Path, prompt: str, truth: Any, profile: str, grader: str, answers: tuple[str, ...]
+) -> None:
+    pq.write_table(pa.Table.from_pylist([verl(prompt, truth)]), tmp_path / "rl.parquet")
+    question = split_prompt(prompt)[1]
+    assert list(read_released_tasks(tmp_path / "rl.parquet")) == [
+        (1, Task(id="s-1", question=question, answers=answers, profile=profile, family="s", grader=grader))
+    ]
+
+
+def test_ids_are_unique_though_the_rows_indices_are_not_and_unread_rows_are_told(tmp_path: Path) -> None:
+    rows = [
+        verl(MHQA_PROMPT, "Berg", "nq"),
+        verl(MHQA_PROMPT, "Berg", "nq"),
+        verl(CODE_PROMPT, '{"question_id": "abc"}', "lcb"),
+        verl("Who ?", "Berg"),
+        verl(MHQA_PROMPT, "[]"),
+        verl(CODE_PROMPT, '{"inputs": ["1"], "outputs": []}'),
+        verl(MHQA_PROMPT, None),
+    ]
+    (tmp_path / "rl.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    read = list(read_released_tasks(tmp_path / "rl.jsonl"))
+    assert [(number, one if isinstance(one, str) else one.id) for number, one in read] == [
+        (1, "nq-1"),
+        (2, "nq-2"),
+        (3, "its tests are in a file of LiveCodeBench's"),
+        (4, "its instructions name no profile's tools"),
+        (5, "no accepted answers in `reward_model.ground_truth`"),
+        (6, "the tests have 1 inputs and 0 outputs"),
+        (7, "no accepted answers in `reward_model.ground_truth`"),
+    ]
+
+
+def test_demonstrations_of_the_reader_are_those_of_the_rows(tmp_path: Path) -> None:
+    read = list(read_released(write(tmp_path / "a.json", [UNCLOSED, ROWS[0]])))
+    assert read[0] == (1, "a tag left open")
+    assert isinstance(read[1][1], Demonstration)

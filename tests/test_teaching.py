@@ -1,0 +1,121 @@
+"""Distillation from language models behind an endpoint, with everything killed that can be: actors, endpoint, driver."""
+
+import asyncio
+import functools
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from actors.teacher import Played, TeachingConfig
+from actors.tools import ExecutorConfig, ToolExecutor
+from coa.config import load
+from coa.teachers.run import Assignment
+from coa.teachers.store import read_transcripts
+from coa.teachers.transcript import Graded
+from jobs.console import open_console
+from jobs.recipe import Recipe
+from jobs.run import Run
+from tests.endpoints import EndpointProcess, Seen, read_log, wait_for_log
+from tests.teams import WORLD
+
+RUNS = 200
+EXPERT = "tests.expert_replies:reply"
+FILTERS = ("min_interactions=2", "keep_without_reflection=1.0", "reflection_required=[]")
+SETTINGS = (
+    "team.model=m",
+    f"distill.runs={RUNS}",
+    *(f"distill.filters.{setting}" for setting in FILTERS),
+    "models.m.endpoint.name=expert",
+    "models.m.endpoint.pause_s=0.05",
+    "models.m.endpoint.attempts=100",
+    "models.m.endpoint.timeouts=100",
+)
+ON_ITS_WAY_S = 0.25
+"""A reply that was ready less than this before its receiver was killed may not have been received."""
+
+
+def recipe(folder: Path, url: str, *more: str) -> Recipe:
+    return load(Recipe, None, (*SETTINGS, f"run_dir={folder}", f"models.m.endpoint.url={url}", *more))
+
+
+def asked_again(seen: Sequence[Seen], killed: Sequence[float] = ()) -> list[Seen]:
+    """Requests that came after an equal one had been answered, unless its answer was on its way to who was killed."""
+    answered: dict[str, list[float]] = {}
+    found: list[Seen] = []
+    for one in sorted(seen, key=lambda one: one.arrived):
+        before = [at for at in answered.get(one.id, ()) if at < one.arrived]
+        if any(not any(at <= kill <= at + ON_ITS_WAY_S for kill in killed) for at in before):
+            found.append(one)
+        if one.finished is not None and one.outcome == "200":
+            answered.setdefault(one.id, []).append(one.finished)
+    return found
+
+
+@asynccontextmanager
+async def team_of(run: Run) -> AsyncIterator[Any]:
+    """With a tool executor that needs no sandbox: what the world's tools say."""
+    import ray
+
+    from jobs.teaching import teaching
+
+    tools: Any = ray.remote(WorldTools).options(num_cpus=0, max_concurrency=100).remote()
+    async with teaching(run, [tools]) as team:
+        yield team
+    ray.kill(tools)
+
+
+class WorldTools:
+    async def call_many(self, calls: Sequence[Any]) -> list[str]:
+        return [WORLD.observe(call) for call in calls]
+
+
+async def play_all(run: Run, disturb: Any = None) -> list[Graded]:
+    """Every run of the stage, while somebody disturbs."""
+    async with team_of(run) as team:
+        disturbing = asyncio.ensure_future(disturb(team)) if disturb else None
+        assignments = (Assignment(run.training_task("distill", i), attempt=i) for i in range(RUNS))
+        played: list[Played] = [one async for one in team.stream(assignments)]
+        if disturbing is not None:
+            await disturbing
+    outcomes = [outcome for one in played for outcome in one.outcomes]
+    assert all(isinstance(outcome, Graded) for outcome in outcomes)
+    return [outcome for outcome in outcomes if isinstance(outcome, Graded)]
+
+
+def names(runs: Sequence[Graded]) -> list[tuple[str, int]]:
+    return sorted((run.transcript.task.id, run.transcript.attempt) for run in runs)
+
+
+def pid_of(actor: Any) -> int:
+    import ray
+
+    return ray.get(actor.__ray_call__.remote(lambda self: os.getpid()))
+
+
+def test_teacher_actors_that_are_killed_lose_nothing_and_ask_nothing_twice(ray_session: None, tmp_path: Path) -> None:
+    log = tmp_path / "log.jsonl"
+    arguments = ("--latency", "0.2", "--concurrent", "32", "--reply", EXPERT, "--log", str(log))
+    with EndpointProcess(*arguments) as endpoint, open_console(tmp_path / "driver.log") as console:
+        run = Run(recipe(tmp_path / "run", endpoint.url), console)
+        run.prepare()
+        killed: list[str] = []
+
+        async def disturb(team: Any) -> None:
+            for name, after in (("team", 200), ("planner", 450), ("m", 700)):
+                await asyncio.to_thread(wait_for_log, log, after)
+                os.kill(await asyncio.to_thread(pid_of, team.actors[name]), signal.SIGKILL)
+                killed.append(name)
+
+        runs = asyncio.run(play_all(run, disturb))
+    assert killed == ["team", "planner", "m"]
+    assert names(runs) == sorted((f"distill-{i}", i) for i in range(RUNS))
+    print(len(asked_again(read_log(log))))

@@ -1,0 +1,206 @@
+"""The actors of the teacher team, as plain objects with stand-ins for handles: waves, failures, ledgers, the budget."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from actors.teacher import BudgetConfig, ModelMind, Played, TeacherTeam, TeachingConfig, Unfinished
+from coa.distill.grade import grade
+from coa.errors import EndpointDown, InfrastructureError, ToolDown, UserError
+from coa.models.completion import Completion
+from coa.teachers.roles import ROLES
+from coa.teachers.run import Assignment, Failed
+from coa.teachers.teams import TeamConfig
+from coa.teachers.transcript import Graded, Prompt, Reply, Usage
+from coa.tools.base import ToolCall
+from coa.types import Task
+from tests.teams import MIND, TASKS, WORLD, play_one
+
+MODELS = TeamConfig(model="m")
+Calls = Sequence[ToolCall]
+
+
+def remote(function: Any) -> Any:
+    return SimpleNamespace(remote=function)
+
+
+async def use_tools(calls: Calls) -> list[str | InfrastructureError]:
+    return [WORLD.observe(call) for call in calls]
+
+
+class Model:
+    """A language model that answers as the experts do, and counts what it is asked."""
+
+    def __init__(self, fails: Callable[[int], Exception | None] = lambda n: None) -> None:
+        self.asked: Counter[str] = Counter()
+        self._fails = fails
+
+    async def replies(self, prompts: list[Prompt]) -> list[Reply | InfrastructureError]:
+        found: list[Reply | InfrastructureError] = []
+        for prompt in prompts:
+            self.asked[f"{prompt.seed} {prompt.messages}"] += 1
+            error = self._fails(self.asked.total())
+            if isinstance(error, InfrastructureError):
+                found.append(error)
+            elif error is not None:
+                raise error
+            else:
+                found.append(Reply(MIND.reply(prompt), Usage(1, 10, 2)))
+        return found
+
+
+def team_of(
+    call_many: Any = use_tools,
+    *,
+    team: TeamConfig | None = None,
+    mind: Any = MIND,
+    ledger: Path | None = None,
+    **config: Any,
+) -> TeacherTeam:
+    agents = {role: SimpleNamespace(replies=remote(mind.replies)) for role in ROLES}
+    executors = [SimpleNamespace(call_many=remote(call_many))]
+    settings = TeachingConfig(reissue_after_s=0.0, **config)
+    return TeacherTeam(team or TeamConfig(), agents, executors, settings, seed=0, ledger=ledger)
+
+
+def play(team: TeacherTeam, tasks: Sequence[Task], finished: Usage | None = None) -> Played:
+    return asyncio.run(team.play([Assignment(task) for task in tasks], finished))
+
+
+async def no_tool(call: ToolCall) -> str:
+    raise AssertionError(call)
+
+
+def expected(tasks: Sequence[Task]) -> list[Graded]:
+    return [asyncio.run(grade(play_one(task), no_tool)) for task in tasks]
+
+
+def test_runs_come_back_graded_in_the_order_of_their_assignments():
+    played = play(team_of(), TASKS[:60])
+    assert played == Played(outcomes=list(expected(TASKS[:60])), failures={})
+
+
+def test_a_run_that_a_tool_ended_is_issued_again_and_comes_out_the_same():
+    seen: set[ToolCall] = set()
+    downs = 0
+
+    async def first_time_down(calls: Calls) -> list[str | InfrastructureError]:
+        nonlocal downs
+        known = set(seen)
+        seen.update(calls)
+        downs += sum(call not in known for call in calls)
+        return [WORLD.observe(call) if call in known else ToolDown("busy") for call in calls]
+
+    played = play(team_of(first_time_down), TASKS[:40])
+    assert played.outcomes == expected(TASKS[:40])
+    assert played.failures == {"ToolDown": downs}
+
+
+def test_a_run_that_always_fails_is_given_up_with_its_reason():
+    async def down(calls: Calls) -> list[str | InfrastructureError]:
+        return [ToolDown("gone") for _ in calls]
+
+    tasks = [task for task in TASKS[:60] if task.family == "web"]
+    played = play(team_of(down, reissues=2), tasks)
+    assert played.outcomes == [Failed(Assignment(task), "ToolDown", "gone") for task in tasks]
+    assert played.failures == {"ToolDown": 3 * len(tasks)}
+
+
+def test_models_that_played_are_told():
+    played = play(team_of(team=MODELS, mind=Model()), TASKS[:1])
+    [one] = [outcome.transcript for outcome in played.outcomes if isinstance(outcome, Graded)]
+    assert dict(one.models) == dict.fromkeys(ROLES, "m")
+    assert one.usage.requests == sum(step.usage.requests for step in one.steps if hasattr(step, "usage"))
+
+
+# Nothing twice.
+
+
+def test_observations_are_kept_and_not_asked_for_again(tmp_path: Path):
+    called: Counter[ToolCall] = Counter()
+
+    async def counted(calls: Calls) -> list[str | InfrastructureError]:
+        called.update(calls)
+        return await use_tools(calls)
+
+    model = Model(lambda n: EndpointDown("away") if n == 30 else None)
+    team = team_of(counted, team=MODELS, mind=model, ledger=tmp_path / "o", reissues=0)
+    first = play(team, TASKS[:10])
+    assert sum(isinstance(outcome, Failed) for outcome in first.outcomes) == 1
+    before = called.copy()
+    again = play(team_of(counted, team=MODELS, mind=Model(), ledger=tmp_path / "o"), TASKS[:10])
+    assert [outcome.transcript.steps for outcome in again.outcomes if isinstance(outcome, Graded)] == [
+        tuple(step for step in run.steps) for run in _with_usage(TASKS[:10])
+    ]
+    rest = called - before
+    assert rest.total() < before.total()
+    assert all(count == 1 for count in called.values())
+
+
+def _with_usage(tasks: Sequence[Task]) -> list[Any]:
+    played = play(team_of(team=MODELS, mind=Model()), tasks)
+    return [outcome.transcript for outcome in played.outcomes if isinstance(outcome, Graded)]
+
+
+# The budget.
+
+
+def test_a_budget_stops_runs_and_finishes_none_of_them_wrongly():
+    model = Model()
+    budget = BudgetConfig(requests=25)
+    played = play(team_of(team=MODELS, mind=model, budget=budget), TASKS[:10])
+    done = [outcome for outcome in played.outcomes if isinstance(outcome, Graded)]
+    stopped = [outcome for outcome in played.outcomes if isinstance(outcome, Unfinished)]
+    assert len(done) + len(stopped) == 10
+    assert stopped
+    assert 25 <= model.asked.total() < 25 + 10  # what was under way is finished
+    whole = {one.task.id: one for one in _with_usage(TASKS[:10])}
+    assert all(one.transcript == whole[one.transcript.task.id] for one in done)
+
+
+def test_what_was_spent_before_counts():
+    model = Model()
+    team = team_of(team=MODELS, mind=model, budget=BudgetConfig(tokens=1000))
+    assert play(team, TASKS[:1], Usage(50, 900, 100)).outcomes == [Unfinished(Assignment(TASKS[0]))]
+    assert not model.asked
+
+
+def test_a_person_s_mistake_ends_the_stage_in_one_line():
+    refused = Model(lambda n: UserError("http://127.0.0.1:1/v1: the key is refused: status 401"))
+    with pytest.raises(UserError, match=r"^http://127.0.0.1:1/v1: the key is refused: status 401$"):
+        play(team_of(team=MODELS, mind=refused), TASKS[:3])
+
+
+# A mind that is a language model.
+
+
+def test_a_model_is_sent_the_messages_and_the_seed():
+    sent: list[Any] = []
+
+    async def complete(messages: Any, seed: int) -> Completion | InfrastructureError:
+        sent.append((messages, seed))
+        return EndpointDown("away") if len(sent) == 2 else Completion("<plan> p</plan>", "stop", Usage(2, 3, 4))
+
+    mind = ModelMind(SimpleNamespace(complete=remote(complete)))
+    prompts: list[Prompt] = []
+    play_one(TASKS[0], ask=_noting(prompts))
+    first, second = asyncio.run(mind.replies(prompts[:2]))
+    assert first == Reply("<plan> p</plan>", Usage(2, 3, 4))
+    assert isinstance(second, EndpointDown)
+    assert sent[0] == (
+        [{"role": message.role, "content": message.content} for message in prompts[0].messages],
+        prompts[0].seed,
+    )
+
+
+def _noting(prompts: list[Prompt]) -> Any:
+    async def ask(prompt: Prompt) -> Reply:
+        prompts.append(prompt)
+        return Reply(MIND.reply(prompt))
+
+    return ask
