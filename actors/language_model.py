@@ -13,7 +13,7 @@ from typing import Any
 from coa.errors import InfrastructureError, UserError
 from coa.models.completion import Completion
 from coa.models.endpoint import Endpoint, EndpointConfig
-from coa.teachers.transcript import Usage
+from coa.usage import Usage
 
 CALLS_AT_ONCE = 10_000
 """That the actor takes; those beyond the endpoint's limits wait in line there."""

@@ -26,9 +26,10 @@ from coa.ledger import Ledger
 from coa.teachers.play import play, start
 from coa.teachers.run import Assignment, Failed
 from coa.teachers.teams import EXPERTS, TeamConfig
-from coa.teachers.transcript import Graded, Mind, Prompt, Reply, Usage
+from coa.teachers.transcript import Graded, Mind, Prompt, Reply
 from coa.tools.base import PLAIN, ToolCall
 from coa.tools.client import ToolClient
+from coa.usage import Usage
 
 
 @dataclass(frozen=True)

@@ -21,8 +21,8 @@ from coa.errors import InfrastructureError
 from coa.ledger import Ledger
 from coa.models.completion import Completion
 from coa.models.endpoint import EndpointConfig
-from coa.teachers.transcript import Usage
 from coa.tools.cache import Memo
+from coa.usage import Usage
 
 UNDER_WAY = 100_000
 """Requests that may be under way at the same time, each joined by equal ones."""

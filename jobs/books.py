@@ -18,7 +18,8 @@ from coa.data.shards import REPORT, metadata_of, read_rows_of, shard_path, write
 from coa.distill.filters import Filter, FilterReport, Kept, compared_answer, interactions
 from coa.teachers.run import Failed
 from coa.teachers.store import names_in, read_transcripts, write_transcripts
-from coa.teachers.transcript import Graded, Usage
+from coa.teachers.transcript import Graded
+from coa.usage import Usage
 
 Revise = Callable[[list[Kept]], Awaitable[list[Kept]]]
 Name = tuple[str, int]

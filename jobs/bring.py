@@ -10,7 +10,7 @@ from coa.data.released import import_released
 from coa.data.rows import Demonstration
 from coa.data.shards import CARD, read_rows, shard_paths, write_shard
 from coa.distill.filters import FilterReport
-from coa.teachers.transcript import Usage
+from coa.usage import Usage
 from jobs.run import Run
 from jobs.start import add_tokens
 

@@ -25,8 +25,9 @@ from coa.errors import InfrastructureError, UserError
 from coa.tasks import load
 from coa.teachers.run import Assignment, Failed
 from coa.teachers.store import read_transcripts
-from coa.teachers.transcript import Graded, Usage
+from coa.teachers.transcript import Graded
 from coa.tools.client import ToolClient
+from coa.usage import Usage
 from jobs.books import Books
 from jobs.console import Console, Stage
 from jobs.recipe import Recipe

@@ -15,7 +15,7 @@ from coa.distill import contamination
 from coa.distill.filters import FilterReport
 from coa.errors import UserError
 from coa.files import write_atomically
-from coa.teachers.transcript import Usage
+from coa.usage import Usage
 from jobs.run import Run
 
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "special_tokens_map.json")

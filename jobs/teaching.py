@@ -23,7 +23,7 @@ from coa.profiles import profile as find_profile
 from coa.teachers.experts import scripted_mind
 from coa.teachers.run import Assignment
 from coa.teachers.teams import EXPERTS, members, plays_free
-from coa.teachers.transcript import Usage
+from coa.usage import Usage
 from jobs.recipe import TeacherModelConfig
 from jobs.run import Run
 

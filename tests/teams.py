@@ -48,3 +48,10 @@ def play_one(
 ) -> Transcript:
     run = start(Assignment(task, attempt), team or TeamConfig(), seed=0, layouts=(PLAIN,))
     return asyncio.run(play(run, ask or asks(MIND), use or uses(WORLD.observe)))
+
+
+class WorldTools:
+    """A tool executor that needs no sandbox: what the world's tools say."""
+
+    async def call_many(self, calls: list[ToolCall]) -> list[str]:
+        return [WORLD.observe(call) for call in calls]

@@ -10,7 +10,7 @@ import yaml
 from coa.data.data_card import data_card
 from coa.data.model_card import model_card
 from coa.data.summary import Summary, TokenStatistics
-from coa.teachers.transcript import Usage
+from coa.usage import Usage
 
 SUMMARY = Summary(
     rows=1500,

@@ -24,9 +24,10 @@ from coa.errors import UserError
 from coa.grammar import Chain, Span, parse, render
 from coa.imitation import to_imitate
 from coa.profiles import PROFILES
-from coa.teachers.transcript import AgentStep, Ending, ToolStep, Transcript, Usage
+from coa.teachers.transcript import AgentStep, Ending, ToolStep, Transcript
 from coa.tools.base import ToolCall
 from coa.types import Task
+from coa.usage import Usage
 
 CHAIN = parse(
     "<plan> p</plan><wiki_search> Arden</wiki_search><observation> a town</observation>"

@@ -16,7 +16,7 @@ from coa.config import dump, load
 from coa.errors import ContextTooLong, EmptyCompletion, EndpointDown, UserError
 from coa.models.completion import Completion, Teller, estimate, said
 from coa.models.endpoint import Endpoint, EndpointConfig, check_endpoint
-from coa.teachers.transcript import Usage
+from coa.usage import Usage
 from tests.endpoints import CONTEXT, EndpointProcess, Script, read_log, request_id, serving, wait_for_log
 
 ASKED = [{"role": "system", "content": "You plan."}, {"role": "user", "content": "Who ?"}]

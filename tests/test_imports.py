@@ -19,9 +19,10 @@ from coa.imports.programs import Used, free_names, used_by
 from coa.profiles import profile
 from coa.recorder.records import Record, append
 from coa.teachers.store import read_transcripts
-from coa.teachers.transcript import Ending, Graded, ToolStep, Transcript, Usage
+from coa.teachers.transcript import Ending, Graded, ToolStep, Transcript
 from coa.tools.base import ToolCall
 from coa.types import Task
+from coa.usage import Usage
 from jobs.import_runs import run as import_command
 from tests.fakes import tag_codec
 from tests.test_recorder import recording

@@ -11,7 +11,7 @@ from actors.language_model import LanguageModel, LanguageModelStats, start_langu
 from coa.errors import ContextTooLong, EmptyCompletion, EndpointDown, UserError
 from coa.models.completion import Completion
 from coa.models.endpoint import EndpointConfig
-from coa.teachers.transcript import Usage
+from coa.usage import Usage
 from tests.endpoints import EndpointProcess, Script, serving
 
 ASKED = [{"role": "user", "content": "Who ?"}]

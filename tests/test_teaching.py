@@ -1,7 +1,6 @@
-"""Distillation from language models behind an endpoint, with everything killed that can be: actors, endpoint, driver."""
+"""Distillation from language models behind an endpoint, with everything killed that can be."""
 
 import asyncio
-import functools
 import json
 import os
 import signal
@@ -15,8 +14,7 @@ from typing import Any
 
 import pytest
 
-from actors.teacher import Played, TeachingConfig
-from actors.tools import ExecutorConfig, ToolExecutor
+from actors.teacher import Played
 from coa.config import load
 from coa.teachers.run import Assignment
 from coa.teachers.store import read_transcripts
@@ -24,11 +22,12 @@ from coa.teachers.transcript import Graded
 from jobs.console import open_console
 from jobs.recipe import Recipe
 from jobs.run import Run
-from tests.endpoints import EndpointProcess, Seen, read_log, wait_for_log
-from tests.teams import WORLD
+from tests.endpoints import EndpointProcess, Seen, read_log
+from tests.teams import WorldTools
 
 RUNS = 200
-EXPERT = "tests.expert_replies:reply"
+EVERY = sorted((f"distill-{i}", i) for i in range(RUNS))
+ENDPOINT = ("--latency", "0.2", "--concurrent", "32", "--reply", "tests.expert_replies:reply")
 FILTERS = ("min_interactions=2", "keep_without_reflection=1.0", "reflection_required=[]")
 SETTINGS = (
     "team.model=m",
@@ -65,17 +64,12 @@ async def team_of(run: Run) -> AsyncIterator[Any]:
     """With a tool executor that needs no sandbox: what the world's tools say."""
     import ray
 
-    from jobs.teaching import teaching
+    from jobs.teaching import language_models, teaching
 
     tools: Any = ray.remote(WorldTools).options(num_cpus=0, max_concurrency=100).remote()
-    async with teaching(run, [tools]) as team:
+    async with language_models(run, {"m"}) as models, teaching(run, [tools], models) as team:
         yield team
     ray.kill(tools)
-
-
-class WorldTools:
-    async def call_many(self, calls: Sequence[Any]) -> list[str]:
-        return [WORLD.observe(call) for call in calls]
 
 
 async def play_all(run: Run, disturb: Any = None) -> list[Graded]:
@@ -95,6 +89,12 @@ def names(runs: Sequence[Graded]) -> list[tuple[str, int]]:
     return sorted((run.transcript.task.id, run.transcript.attempt) for run in runs)
 
 
+async def requests_in(log: Path, count: int) -> None:
+    """Returns once the endpoint has had so many."""
+    while len(read_log(log)) < count:  # noqa: ASYNC110 - it is another process that writes
+        await asyncio.sleep(0.05)
+
+
 def pid_of(actor: Any) -> int:
     import ray
 
@@ -103,19 +103,63 @@ def pid_of(actor: Any) -> int:
 
 def test_teacher_actors_that_are_killed_lose_nothing_and_ask_nothing_twice(ray_session: None, tmp_path: Path) -> None:
     log = tmp_path / "log.jsonl"
-    arguments = ("--latency", "0.2", "--concurrent", "32", "--reply", EXPERT, "--log", str(log))
-    with EndpointProcess(*arguments) as endpoint, open_console(tmp_path / "driver.log") as console:
+    with EndpointProcess(*ENDPOINT, "--log", str(log)) as endpoint, open_console(tmp_path / "driver.log") as console:
         run = Run(recipe(tmp_path / "run", endpoint.url), console)
         run.prepare()
         killed: list[str] = []
 
         async def disturb(team: Any) -> None:
             for name, after in (("team", 200), ("planner", 450), ("m", 700)):
-                await asyncio.to_thread(wait_for_log, log, after)
+                await requests_in(log, after)
                 os.kill(await asyncio.to_thread(pid_of, team.actors[name]), signal.SIGKILL)
                 killed.append(name)
 
         runs = asyncio.run(play_all(run, disturb))
     assert killed == ["team", "planner", "m"]
-    assert names(runs) == sorted((f"distill-{i}", i) for i in range(RUNS))
-    print(len(asked_again(read_log(log))))
+    assert names(runs) == EVERY
+    assert asked_again(read_log(log)) == []
+
+
+def test_an_endpoint_that_is_killed_is_asked_again_for_what_it_owed(ray_session: None, tmp_path: Path) -> None:
+    log = tmp_path / "log.jsonl"
+    with EndpointProcess(*ENDPOINT, "--log", str(log)) as endpoint, open_console(tmp_path / "driver.log") as console:
+        run = Run(recipe(tmp_path / "run", endpoint.url), console)
+        run.prepare()
+
+        async def disturb(team: Any) -> None:
+            for after in (200, 450, 700):
+                await requests_in(log, after)
+                endpoint.kill()
+                await asyncio.to_thread(endpoint.start)
+
+        runs = asyncio.run(play_all(run, disturb))
+    assert names(runs) == EVERY
+    seen = read_log(log)
+    assert len({one.process for one in seen}) == 4
+    assert asked_again(seen) == []
+
+
+@pytest.mark.slow
+def test_a_driver_that_is_killed_goes_on_where_it_was(tmp_path: Path) -> None:
+    log, folder = tmp_path / "log.jsonl", tmp_path / "run"
+    with EndpointProcess(*ENDPOINT, "--log", str(log)) as endpoint:
+        settings = (*SETTINGS, f"run_dir={folder}", f"models.m.endpoint.url={endpoint.url}", "teaching.shard_s=2")
+        command = [sys.executable, "-m", "jobs.cli", "distill", "--recipe", "tiny", *settings]
+        killed: list[float] = []
+        for after in (200, 450, 700):
+            with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as driver:
+                while len(read_log(log)) < after:
+                    assert driver.poll() is None, driver.stderr and driver.stderr.read().decode()
+                    time.sleep(0.05)
+                driver.kill()
+                killed.append(time.time())
+        subprocess.run(command, check=True, capture_output=True, timeout=300)
+        again = subprocess.run(command, check=True, capture_output=True, timeout=300)
+    assert again.returncode == 0
+    runs = list(read_transcripts(folder / "teachers"))
+    assert names(runs) == EVERY
+    assert asked_again(read_log(log), killed) == []
+    result = json.loads((folder / "checkpoints" / "distill.json").read_text())
+    assert result["transcripts"] == RUNS
+    assert result["requests"] == sum(run.transcript.usage.requests for run in runs)
+    assert not (folder / "teachers" / "replies").exists()

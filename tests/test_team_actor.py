@@ -16,9 +16,10 @@ from coa.models.completion import Completion
 from coa.teachers.roles import ROLES
 from coa.teachers.run import Assignment, Failed
 from coa.teachers.teams import TeamConfig
-from coa.teachers.transcript import Graded, Prompt, Reply, Usage
+from coa.teachers.transcript import AgentStep, Graded, Prompt, Reply
 from coa.tools.base import ToolCall
 from coa.types import Task
+from coa.usage import Usage
 from tests.teams import MIND, TASKS, WORLD, play_one
 
 MODELS = TeamConfig(model="m")
@@ -115,7 +116,7 @@ def test_models_that_played_are_told():
     played = play(team_of(team=MODELS, mind=Model()), TASKS[:1])
     [one] = [outcome.transcript for outcome in played.outcomes if isinstance(outcome, Graded)]
     assert dict(one.models) == dict.fromkeys(ROLES, "m")
-    assert one.usage.requests == sum(step.usage.requests for step in one.steps if hasattr(step, "usage"))
+    assert one.usage.requests == sum(step.usage.requests for step in one.steps if isinstance(step, AgentStep))
 
 
 # Nothing twice.

@@ -12,9 +12,10 @@ from coa.grammar import render
 from coa.teachers.reply import tidy
 from coa.teachers.roles import CRITIC, DEBATER, GENERATOR, OPPONENT, PLANNER, REFINER, SEARCHER, TEAM, VERIFIER
 from coa.teachers.teams import RoleConfig, Rules, TeamConfig
-from coa.teachers.transcript import AgentStep, Ending, Prompt, Reply, ToolStep, Transcript, Usage, prompt_of
+from coa.teachers.transcript import AgentStep, Ending, Prompt, Reply, ToolStep, Transcript, prompt_of
 from coa.tools.base import ToolCall
 from coa.types import Task
+from coa.usage import Usage
 from tests.teams import MIND, TASKS, play_one, says, uses
 
 TASK = Task(id="t", question="Who ?", answers=("x",), profile="mhqa", family="f")

@@ -10,7 +10,7 @@ from typing import Any
 
 from coa.data.markdown import LICENSE, LICENSE_NOTE, TAGS, code, counted, flat, front, joined, table
 from coa.data.summary import Summary
-from coa.teachers.transcript import Usage
+from coa.usage import Usage
 
 _SIZES = {
     10**3: "n<1K",

@@ -11,8 +11,8 @@ from coa.distill.filters import Kept
 from coa.distill.stages import doubted_itself, interactions
 from coa.grammar import THINK, Chain, parse, render
 from coa.teachers.strategy import strategy_of
-from coa.teachers.transcript import Usage
 from coa.types import Task
+from coa.usage import Usage
 
 SCHEMA = pa.schema(
     [

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from coa.imports.messages import text_of
-from coa.teachers.transcript import Usage
+from coa.usage import Usage
 
 Message = Mapping[str, Any]
 

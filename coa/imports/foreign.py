@@ -9,7 +9,7 @@ from enum import StrEnum
 from typing import Any
 
 from coa.grammar import Span
-from coa.teachers.transcript import Usage
+from coa.usage import Usage
 
 
 class Reason(StrEnum):

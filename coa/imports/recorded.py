@@ -41,7 +41,7 @@ from coa.imports.programs import gives_answer, pieces_of_program
 from coa.imports.results import is_observed, observed, printed_by, results_of, texts_of, told_by_user
 from coa.imports.source import JSONL, files, records
 from coa.imports.tools import ToolTable, as_arguments
-from coa.teachers.transcript import Usage
+from coa.usage import Usage
 
 TEAM = "recorded"
 SHORTEST_SHARE = 4

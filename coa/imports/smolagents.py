@@ -25,7 +25,7 @@ from coa.imports.messages import pieces_of, split_program, text_of
 from coa.imports.programs import INTERPRETER, answering_tools, pieces_of_program, shown_by
 from coa.imports.source import JSON, JSONL, files, records
 from coa.imports.tools import ToolTable
-from coa.teachers.transcript import Usage
+from coa.usage import Usage
 
 SMOLAGENTS, OAGENTS = "smolagents", "oagents"
 AGENT = "agent"

@@ -19,9 +19,10 @@ from coa.grammar import ANSWER, START, THINK, Profile, Span, render
 from coa.imports.foreign import Activation, Answer, Call, ForeignRun, Piece, Reason, Refused, Remark, Thought
 from coa.imports.tools import ToolTable, call_of
 from coa.profiles import profile as find_profile
-from coa.teachers.transcript import AgentStep, Ending, Step, ToolStep, Transcript, Usage
+from coa.teachers.transcript import AgentStep, Ending, Step, ToolStep, Transcript
 from coa.tools.base import ToolCall
 from coa.types import Task
+from coa.usage import Usage
 
 ROLES = ("reflection", "plan")
 """What a remark may become where the table does not let it be a thought."""

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from coa.errors import ContextTooLong, UserError
-from coa.teachers.transcript import Usage
 from coa.tools.http import NoReply, Reply
 from coa.tools.text import well_formed
+from coa.usage import Usage
 
 EMPTY, MALFORMED = "empty", "malformed"
 """Reasons of a NoReply: a completion without text, and what is no completion."""

@@ -19,10 +19,10 @@ import aiohttp
 from coa.errors import EmptyCompletion, EndpointDown, ToolDown, UserError
 from coa.models.completion import EMPTY, MALFORMED, SHOWS, Completion, Teller, estimate, read
 from coa.models.limits import Limiter, Limits
-from coa.teachers.transcript import Usage
 from coa.tools.addresses import is_web_address, shown
 from coa.tools.http import Http, HttpConfig, NoReply
 from coa.tools.keys import bearer, read_key
+from coa.usage import Usage
 
 REPLY_BYTES = 1 << 24
 """What is read of a reply."""

@@ -9,9 +9,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from coa.errors import UserError
-from coa.teachers.transcript import AgentStep, Ending, Graded, Step, ToolStep, Transcript, Usage
+from coa.teachers.transcript import AgentStep, Ending, Graded, Step, ToolStep, Transcript
 from coa.tools.base import ToolCall
 from coa.types import Task
+from coa.usage import Usage
 
 SCHEMA = pa.schema(
     [

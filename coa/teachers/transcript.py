@@ -2,7 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol
 
@@ -12,6 +12,7 @@ from coa.seeds import derive
 from coa.teachers.roles import DONE, DOUBLE_CHECK, TOOL, system_prompt
 from coa.tools.base import ToolCall
 from coa.types import Task
+from coa.usage import Usage
 
 QUESTION = "Question: "
 WORK = "\n\nWork so far:\n"
@@ -38,33 +39,13 @@ class Prompt:
 
 
 @dataclass(frozen=True, slots=True)
-class Usage:
-    """What replies of language models took; scripted experts take nothing."""
-
-    requests: int = 0
-    prompt_tokens: int = 0
-    completion_tokens: int = 0
-
-    @property
-    def tokens(self) -> int:
-        return self.prompt_tokens + self.completion_tokens
-
-    def __add__(self, other: "Usage") -> "Usage":
-        return Usage(
-            self.requests + other.requests,
-            self.prompt_tokens + other.prompt_tokens,
-            self.completion_tokens + other.completion_tokens,
-        )
-
-
-@dataclass(frozen=True, slots=True)
 class AgentStep:
     agent: str
     output: str
     """Tag text."""
     line: int = 0
     """Which of a team's parallel lines of work it belongs to; a team without parallel work has line 0 alone."""
-    usage: Usage = Usage()
+    usage: Usage = field(default_factory=Usage)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +61,7 @@ Step = AgentStep | ToolStep
 @dataclass(frozen=True, slots=True)
 class Reply:
     text: str
-    usage: Usage = Usage()
+    usage: Usage = field(default_factory=Usage)
 
 
 class Mind(Protocol):
