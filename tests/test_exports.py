@@ -1,6 +1,8 @@
 """What other trainers read: TRL's `SFTTrainer`, and LLaMA-Factory by its documented layouts."""
 
 import json
+import subprocess
+import sys
 import tracemalloc
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -25,6 +27,7 @@ from coa.profiles import MHQA, PROFILES
 from coa.types import Task
 from jobs import export
 
+ROOT = Path(__file__).parents[1]
 CHAIN = (
     Span("plan", "p"),
     Span("think", "t"),
@@ -193,55 +196,28 @@ def labelled(ids: list[int], mask: list[bool]) -> list[tuple[int, int]]:
     return [(token, token if ours else -100) for token, ours in zip(ids, mask, strict=True)]
 
 
-def test_trl_trains_on_the_policys_tokens_alone(tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    trl = pytest.importorskip("trl")
-    import datasets
-    import torch
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-
-    monkeypatch.setattr("datasets.config.HF_HUB_OFFLINE", True)
+def test_trl_trains_on_the_policys_tokens_alone(tmp_path: Path, data: Path) -> None:
+    pytest.importorskip("trl")
     model = make_model(tmp_path / "model")
     tokenise(data, Codec.load(model), instructed=False, limit=1000)
     export_trl(data, tmp_path / "out", instructed=False)
-    policy = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32)
-    before = {name: value.clone() for name, value in policy.state_dict().items()}
-    seen: list[dict[str, Any]] = []
-
-    class Trainer(trl.SFTTrainer):
-        def compute_loss(self, model: Any, inputs: Any, *more: Any, **named: Any) -> Any:
-            seen.append({key: inputs[key].tolist() for key in ("input_ids", "labels")})
-            return super().compute_loss(model, inputs, *more, **named)
-
-    trainer = Trainer(
-        model=policy,
-        processing_class=AutoTokenizer.from_pretrained(model),
-        train_dataset=datasets.load_dataset(str(tmp_path / "out"), split="train", cache_dir=str(tmp_path / "cache")),
-        args=trl.SFTConfig(
-            output_dir=str(tmp_path / "trained"),
-            max_length=None,
-            max_steps=1,
-            per_device_train_batch_size=4,
-            use_cpu=True,
-            bf16=False,
-            report_to=[],
-            save_strategy="no",
-            disable_tqdm=True,
-        ),
-    )
-    trainer.train()
-    (batch,) = seen
+    command = [sys.executable, "-m", "tests.trl_step", str(model), str(tmp_path / "out")]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout.splitlines()[-1])
+    (batch,) = told["batch"]
     got = sorted(
         list(zip(ids, labels, strict=True)) for ids, labels in zip(batch["input_ids"], batch["labels"], strict=True)
     )
     trajectories = [one for one, copies in read_trajectories(data) for _ in range(copies)]
     longest = max(len(one.token_ids) for one in trajectories)
-    padding = (trainer.processing_class.pad_token_id, -100)
+    padding = (told["pad"], -100)
     expected = sorted(
         [*labelled(one.token_ids.tolist(), one.by_policy.tolist()), *[padding] * (longest - len(one.token_ids))]
         for one in trajectories
     )
     assert got == expected
-    assert any(not torch.equal(before[name], value) for name, value in policy.state_dict().items())
+    assert told["moved"]
 
 
 # Memory, and the command.

@@ -39,7 +39,8 @@ SETTINGS = (
     "models.m.endpoint.timeouts=100",
 )
 ON_ITS_WAY_S = 0.25
-"""A reply that was ready less than this before its receiver was killed may not have been received."""
+"""A reply that was ready less than this before its receiver was killed may not have been received, and one that was
+ready after that never was."""
 
 
 def recipe(folder: Path, url: str, *more: str) -> Recipe:
@@ -47,16 +48,13 @@ def recipe(folder: Path, url: str, *more: str) -> Recipe:
 
 
 def asked_again(seen: Sequence[Seen], killed: Sequence[float] = ()) -> list[Seen]:
-    """Requests that came after an equal one had been answered, unless its answer was on its way to who was killed."""
-    answered: dict[str, list[float]] = {}
-    found: list[Seen] = []
-    for one in sorted(seen, key=lambda one: one.arrived):
-        before = [at for at in answered.get(one.id, ()) if at < one.arrived]
-        if any(not any(at <= kill <= at + ON_ITS_WAY_S for kill in killed) for at in before):
-            found.append(one)
+    """Requests that came after an equal one whose answer somebody had; `killed`: when receivers were."""
+    answered: dict[str, list[Seen]] = {}
+    for one in seen:
         if one.finished is not None and one.outcome == "200":
-            answered.setdefault(one.id, []).append(one.finished)
-    return found
+            lost = any(one.arrived <= kill <= one.finished + ON_ITS_WAY_S for kill in killed)
+            answered.setdefault(one.id, []).extend(() if lost else (one,))
+    return [one for one in seen if any((other.finished or 0) < one.arrived for other in answered.get(one.id, ()))]
 
 
 @asynccontextmanager
@@ -95,6 +93,15 @@ async def requests_in(log: Path, count: int) -> None:
         await asyncio.sleep(0.05)
 
 
+def last_arrival(log: Path) -> float:
+    """When the actors of a driver that was killed ended: a moment later, and until then they asked on and on."""
+    lines = -1
+    while (now := len(log.read_text())) != lines:
+        lines = now
+        time.sleep(1.5)
+    return max(one.arrived for one in read_log(log))
+
+
 def pid_of(actor: Any) -> int:
     import ray
 
@@ -106,18 +113,18 @@ def test_teacher_actors_that_are_killed_lose_nothing_and_ask_nothing_twice(ray_s
     with EndpointProcess(*ENDPOINT, "--log", str(log)) as endpoint, open_console(tmp_path / "driver.log") as console:
         run = Run(recipe(tmp_path / "run", endpoint.url), console)
         run.prepare()
-        killed: list[str] = []
+        killed: dict[str, float] = {}
 
         async def disturb(team: Any) -> None:
             for name, after in (("team", 200), ("planner", 450), ("m", 700)):
                 await requests_in(log, after)
                 os.kill(await asyncio.to_thread(pid_of, team.actors[name]), signal.SIGKILL)
-                killed.append(name)
+                killed[name] = time.time()
 
         runs = asyncio.run(play_all(run, disturb))
-    assert killed == ["team", "planner", "m"]
+    assert list(killed) == ["team", "planner", "m"]
     assert names(runs) == EVERY
-    assert asked_again(read_log(log)) == []
+    assert asked_again(read_log(log), [killed["m"]]) == []
 
 
 def test_an_endpoint_that_is_killed_is_asked_again_for_what_it_owed(ray_session: None, tmp_path: Path) -> None:
@@ -152,7 +159,7 @@ def test_a_driver_that_is_killed_goes_on_where_it_was(tmp_path: Path) -> None:
                     assert driver.poll() is None, driver.stderr and driver.stderr.read().decode()
                     time.sleep(0.05)
                 driver.kill()
-                killed.append(time.time())
+            killed.append(last_arrival(log))
         subprocess.run(command, check=True, capture_output=True, timeout=300)
         again = subprocess.run(command, check=True, capture_output=True, timeout=300)
     assert again.returncode == 0
