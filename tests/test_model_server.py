@@ -214,6 +214,7 @@ def asked(
     return loop.run_until_complete(go())
 
 
+@pytest.mark.slow
 def test_a_served_model_answers_and_its_tokens_are_counted(served: Any) -> None:
     first, second = asked(served), asked(served)
     assert first.text
@@ -223,6 +224,7 @@ def test_a_served_model_answers_and_its_tokens_are_counted(served: Any) -> None:
     assert 5 < first.usage.prompt_tokens < 60
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("outputs", "form"),
     [
@@ -238,6 +240,7 @@ def test_a_model_of_random_weights_can_be_held_to_a_form(served: Any, outputs: d
     assert held.finish_reason == "stop"
 
 
+@pytest.mark.slow
 def test_what_a_real_server_refuses_is_told_apart(served: Any) -> None:
     with pytest.raises(ContextTooLong, match=r"status 400: .*max_model_len=256"):
         asked(served, max_tokens=4000)

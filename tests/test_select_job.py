@@ -314,6 +314,7 @@ def test_the_job_brings_tasks_pool_and_settings_together(
 # --- with a model -----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_random_model_solves_nothing_so_that_either_way_all_is_kept(
     ray_session: None, tiny: Path, tmp_path: Path
 ) -> None:
