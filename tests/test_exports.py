@@ -1,6 +1,7 @@
 """What other trainers read: TRL's `SFTTrainer`, and LLaMA-Factory by its documented layouts."""
 
 import json
+import os
 import subprocess
 import sys
 import tracemalloc
@@ -202,7 +203,8 @@ def test_trl_trains_on_the_policys_tokens_alone(tmp_path: Path, data: Path) -> N
     tokenise(data, Codec.load(model), instructed=False, limit=1000)
     export_trl(data, tmp_path / "out", instructed=False)
     command = [sys.executable, "-m", "tests.trl_step", str(model), str(tmp_path / "out")]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    alone = {key: value for key, value in os.environ.items() if key not in ("RANK", "LOCAL_RANK", "WORLD_SIZE")}
+    done = subprocess.run(command, cwd=ROOT, env=alone, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout.splitlines()[-1])
     (batch,) = told["batch"]
