@@ -134,17 +134,16 @@ class TeacherTeam:
         self._executors = list(executors)
         self._use_tool = ToolClient(self._call_tools)
         self._ledger = Ledger(ledger) if ledger is not None else None
-        self._before: Usage | None = None
-        self._ended = Usage()
-        """What runs took that ended here."""
+        self._spent: Usage | None = None
+        """What all runs took, those under way and those of before included; None before the first call."""
         self._open: dict[tuple[str, int], Usage] = {}
         """What runs under way took."""
 
     async def play(self, assignments: Sequence[Assignment], finished: Usage | None = None) -> Played:
         """`finished`: what all runs that have ended took, of this team and those before it; the first call of a team,
         or of one that was restarted, learns from it what is left of the budget."""
-        if self._before is None:
-            self._before = finished or Usage()
+        if self._spent is None:
+            self._spent = finished or Usage()
         failures: Counter[str] = Counter()
         outcomes = await asyncio.gather(*(self._play(assignment, failures) for assignment in assignments))
         return Played(outcomes=outcomes, failures=dict(failures))
@@ -156,11 +155,10 @@ class TeacherTeam:
             for issue in range(1 + self._config.reissues):
                 if issue:
                     await asyncio.sleep(self._config.reissue_after_s * 2 ** (issue - 1))
+                self._spend(Usage() - self._open.get(name, Usage()))  # what it is told again counts again
                 self._open[name] = Usage()
                 try:
-                    graded = await self._once(assignment)
-                    self._ended += graded.transcript.usage
-                    return graded
+                    return await self._once(assignment)
                 except DiskFull:
                     raise  # no run is to blame
                 except InfrastructureError as error:
@@ -176,10 +174,12 @@ class TeacherTeam:
         name = (assignment.task.id, assignment.attempt)
 
         async def ask(prompt: Prompt) -> Reply:
-            if not self._config.budget.allows(sum(self._open.values(), self._ended + (self._before or Usage()))):
+            if self._spent is not None and not self._config.budget.allows(self._spent):
                 raise BudgetSpent
             reply = await self._ask_of[prompt.role](prompt)
-            self._open[name] += reply.usage
+            if reply.usage.requests:
+                self._open[name] += reply.usage
+                self._spend(reply.usage)
             return reply
 
         async def use(call: ToolCall, key: str) -> str:
@@ -187,6 +187,9 @@ class TeacherTeam:
 
         run = start(assignment, self._team, seed=self._seed, layouts=self._layouts)
         return await grade(await play(run, ask, use, self._models), self._use_tool)
+
+    def _spend(self, usage: Usage) -> None:
+        self._spent = (self._spent or Usage()) + usage
 
     async def _observe(self, call: ToolCall, key: str) -> str:
         if self._ledger is None:

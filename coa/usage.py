@@ -15,6 +15,9 @@ class Usage:
     def tokens(self) -> int:
         return self.prompt_tokens + self.completion_tokens
 
+    def __sub__(self, other: "Usage") -> "Usage":
+        return self + Usage(-other.requests, -other.prompt_tokens, -other.completion_tokens)
+
     def __add__(self, other: "Usage") -> "Usage":
         return Usage(
             self.requests + other.requests,
