@@ -10,19 +10,14 @@ import pyarrow as pa
 from coa.distill.filters import Kept
 from coa.distill.stages import doubted_itself, interactions
 from coa.grammar import THINK, Chain, parse, render
+from coa.task_columns import TASK_COLUMNS, task_columns, task_of, whole_texts
 from coa.teachers.strategy import strategy_of
 from coa.types import Task
 from coa.usage import Usage
 
 SCHEMA = pa.schema(
     [
-        ("task_id", pa.string()),
-        ("attempt", pa.int64()),
-        ("question", pa.string()),
-        ("answers", pa.list_(pa.string())),
-        ("profile", pa.string()),
-        ("family", pa.string()),
-        ("grader", pa.string()),
+        *TASK_COLUMNS,
         ("text", pa.string()),
         ("copies", pa.int32()),
         ("strategy", pa.string()),
@@ -98,13 +93,7 @@ def interactions_of(chain: Chain) -> int:
 def to_row(row: Demonstration) -> dict[str, Any]:
     task, chain = row.task, row.chain
     told = {
-        "task_id": task.id,
-        "attempt": row.attempt,
-        "question": task.question,
-        "answers": list(map(_whole, task.answers)),
-        "profile": task.profile,
-        "family": task.family,
-        "grader": task.grader,
+        **task_columns(task, row.attempt),
         "text": row.text,
         "copies": row.copies,
         "strategy": strategy_of(chain, task.family),
@@ -119,24 +108,12 @@ def to_row(row: Demonstration) -> dict[str, Any]:
         "completion_tokens": row.usage.completion_tokens,
         "decisions": json.dumps([{"stage": one.stage, "outcome": one.outcome} for one in row.decisions]),
     }
-    return {key: _whole(value) if isinstance(value, str) else value for key, value in told.items()}
-
-
-def _whole(text: str) -> str:
-    """JSON from the web may hold half a surrogate pair, which Parquet does not take; `Codec.text` does the same."""
-    return text.encode(errors="replace").decode()
+    return whole_texts(told)
 
 
 def from_row(row: Mapping[str, Any]) -> Demonstration:
     return Demonstration(
-        task=Task(
-            id=row["task_id"],
-            question=row["question"],
-            answers=tuple(row["answers"]),
-            profile=row["profile"],
-            family=row["family"],
-            grader=row["grader"],
-        ),
+        task=task_of(row),
         text=row["text"],
         attempt=row["attempt"],
         copies=row["copies"],

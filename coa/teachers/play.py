@@ -60,6 +60,8 @@ async def _speak(run: Run, move: Speak, ask: Ask) -> Reply:
     """A reply that fits, if the agent has one after its corrections; its usage is that of all tries."""
     prompt = run.prompt(move)
     reply = await ask(prompt)
+    if run.fits(move, reply.text):
+        return reply
     usage, text = reply.usage, tidy(reply.text)
     for _ in range(run.team.corrections):
         if run.fits(move, text):

@@ -9,20 +9,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from coa.errors import UserError
+from coa.task_columns import TASK_COLUMNS, task_columns, task_of, whole_texts
 from coa.teachers.transcript import AgentStep, Ending, Graded, Step, ToolStep, Transcript
 from coa.tools.base import ToolCall
-from coa.types import Task
 from coa.usage import Usage
 
 SCHEMA = pa.schema(
     [
-        ("task_id", pa.string()),
-        ("attempt", pa.int64()),
-        ("question", pa.string()),
-        ("answers", pa.list_(pa.string())),
-        ("profile", pa.string()),
-        ("family", pa.string()),
-        ("grader", pa.string()),
+        *TASK_COLUMNS,
         ("team", pa.string()),
         ("models", pa.string()),  # JSON, role -> model
         ("seed", pa.uint64()),
@@ -95,14 +89,8 @@ def names_in(path: Path) -> tuple[list[tuple[str, int]], Usage]:
 def _to_row(run: Graded) -> dict[str, Any]:
     transcript = run.transcript
     task, usage = transcript.task, transcript.usage
-    return {
-        "task_id": task.id,
-        "attempt": transcript.attempt,
-        "question": task.question,
-        "answers": list(task.answers),
-        "profile": task.profile,
-        "family": task.family,
-        "grader": task.grader,
+    told = {
+        **task_columns(task, transcript.attempt),
         "team": transcript.team,
         "models": json.dumps(dict(transcript.models)),
         "seed": transcript.seed,
@@ -116,19 +104,12 @@ def _to_row(run: Graded) -> dict[str, Any]:
         "prompt_tokens": usage.prompt_tokens,
         "completion_tokens": usage.completion_tokens,
     }
+    return whole_texts(told)
 
 
 def _from_row(row: dict[str, Any]) -> Graded:
-    task = Task(
-        id=row["task_id"],
-        question=row["question"],
-        answers=tuple(row["answers"]),
-        profile=row["profile"],
-        family=row["family"],
-        grader=row["grader"],
-    )
     transcript = Transcript(
-        task=task,
+        task=task_of(row),
         attempt=row["attempt"],
         seed=row["seed"],
         steps=tuple(map(step_from_json, json.loads(row["steps"]))),
