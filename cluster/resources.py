@@ -18,6 +18,9 @@ class PlacementConfig:
     learner_cpus: float = 0.5
     """Of one rank."""
     learner_gpus: float = 0.0
+    scorer_cpus: float = 0.25
+    """Of the model that on-policy distillation asks (`rl.on_policy.teacher`)."""
+    scorer_gpus: float = 0.0
     tool_executors: int = 1
     tool_cpus: float = 0.25
     learner_restarts: int = 3
@@ -39,6 +42,12 @@ def engine_demands(config: PlacementConfig) -> list[Demand]:
     """Engines and the tools that their episodes call."""
     engine = {"CPU": config.engine_cpus, "GPU": config.engine_gpus}
     return [*(Demand("rollout engine", engine) for _ in range(config.engines)), *tool_demands(config)]
+
+
+def rl_demands(config: PlacementConfig, ranks: int, *, scored: bool) -> list[Demand]:
+    """Everything that reinforcement runs at the same time; `scored`: whether a teacher scores what is said."""
+    scorer = Demand("scorer", {"CPU": config.scorer_cpus, "GPU": config.scorer_gpus})
+    return [*engine_demands(config), *learner_demands(config, ranks), *[scorer] * scored]
 
 
 def tool_demands(config: PlacementConfig) -> list[Demand]:

@@ -48,8 +48,8 @@ class Codec:
         self._close = {name: self._ours(tag.close) for name, tag in TAGS.items()}
 
     @classmethod
-    def load(cls, model: Path) -> "Codec":
-        """From a Hugging Face model folder; its chat template gives the marks around the question."""
+    def load(cls, model: Path | str) -> "Codec":
+        """From a Hugging Face model folder or hub name; its chat template gives the marks around the question."""
         from transformers import AutoTokenizer  # slow to import
 
         try:

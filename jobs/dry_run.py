@@ -14,7 +14,7 @@ from pathlib import Path
 
 from actors.learner_config import LearnerConfig
 from actors.sizes import GIB, Architecture, architecture, engine_bytes, learner_bytes, local_configuration
-from cluster.resources import Demand, engine_demands, learner_demands, tool_demands
+from cluster.resources import Demand, learner_demands, rl_demands, tool_demands
 from coa.graders.judge import JUDGE
 from coa.readable import DASH, number
 from coa.rewards import graders_of
@@ -177,8 +177,9 @@ def _resources(config: Recipe, stages: tuple[str, ...]) -> Iterator[tuple[str, s
         yield _sum(f"sft: {_some(ranks, 'rank')}", learner_demands(placement, ranks))
     if "rl" in stages:
         ranks = config.rl.learner.ranks
-        what = f"rl: {_some(ranks, 'rank')}, {_some(placement.engines, 'engine')} and tools"
-        yield _sum(what, [*engine_demands(placement), *learner_demands(placement, ranks)])
+        scored = config.rl.on_policy.teacher is not None
+        what = f"rl: {_some(ranks, 'rank')}, {_some(placement.engines, 'engine')}{', scorer' * scored} and tools"
+        yield _sum(what, rl_demands(placement, ranks, scored=scored))
 
 
 def _some(count: int, what: str) -> str:

@@ -17,6 +17,8 @@ from coa.distill.obedience import ObedienceConfig
 from coa.distill.rewrite import RewriteConfig
 from coa.episode import AgentConfig
 from coa.models.endpoint import EndpointConfig
+from coa.on_policy import OnPolicyConfig
+from coa.rescue import RescueConfig
 from coa.rewards import RewardConfig
 from coa.schedule import steps_for
 from coa.selection import SelectionConfig
@@ -104,6 +106,8 @@ class RlConfig:
     reward: RewardConfig = field(default_factory=RewardConfig)
     sampling: SamplingConfig = field(default_factory=SamplingConfig)
     learner: LearnerConfig = field(default_factory=LearnerConfig)
+    on_policy: OnPolicyConfig = field(default_factory=OnPolicyConfig)
+    rescue: RescueConfig = field(default_factory=RescueConfig)
     checkpoint_every: int = 10
 
 

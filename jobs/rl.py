@@ -8,17 +8,17 @@
 feed     waits for room in the window; admits a group and starts its roll
 roll     waits for the engine; a group that says nothing is dropped, a failed one is issued again
 pack     waits for a batch that keeps every deadline; hands it to the learners
+         (teachers may weigh its samples, or add some to imitate: `jobs.rl_teachers`)
 publish  waits for new weights; brings the engines to the newest, checks them, and moves the window
 """
 
 import asyncio
-import time
-from collections import Counter, deque
-from dataclasses import asdict
+from collections import deque
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
+import ray
 from ray.exceptions import ObjectLostError
 
 from coa.codec import Codec
@@ -26,11 +26,12 @@ from coa.credit import informative
 from coa.errors import InfrastructureError, UserError
 from coa.profiles import profile as find_profile
 from coa.rollout import Failed, GroupRecord
-from coa.spans import Times, overlap, total
 from coa.staleness import Ticket, Window
-from coa.types import Tokens
+from coa.types import Sample, Tokens
 from jobs.console import Console, Stage
 from jobs.recipe import Recipe
+from jobs.rl_book import Book
+from jobs.rl_teachers import Rescue, Scoring, rescuing, scoring
 from jobs.run import Run, check_run, in_session
 
 STAGE = "rl"
@@ -46,20 +47,21 @@ def check(config: Recipe) -> None:
 
 
 def run(config: Recipe, console: Console) -> None:
-    from cluster.resources import engine_demands, learner_demands
+    from cluster.resources import rl_demands
     from jobs.engines import engine_pool
     from jobs.services import tool_executors
 
     async def body(run: Run) -> None:
         run.prepare()
         async with tool_executors(run) as executors, engine_pool(run, run.sft_model, executors) as pool:
-            await rl(run, pool)
+            await rl(run, pool, executors)
 
-    demands = [*engine_demands(config.placement), *learner_demands(config.placement, config.rl.learner.ranks)]
+    scored = config.rl.on_policy.teacher is not None
+    demands = rl_demands(config.placement, config.rl.learner.ranks, scored=scored)
     in_session(config, console, body, demands=[demands])
 
 
-async def rl(run: Run, pool: Any) -> dict[str, Any]:
+async def rl(run: Run, pool: Any, executors: Sequence[Any]) -> dict[str, Any]:
     """The stage; returns its result, at once if it is finished already. The engines end at the last version."""
     config = run.config.rl
     if done := run.result(STAGE):
@@ -85,8 +87,8 @@ async def rl(run: Run, pool: Any) -> dict[str, Any]:
             checkpoint_every=config.checkpoint_every,
             output=run.model,
         )
-        async with learning:
-            loop = Reinforcement(run, pool, learning, stage)
+        async with scoring(run) as scorer, rescuing(run, executors) as rescue, learning:
+            loop = Reinforcement(run, pool, learning, stage, scorer, rescue)
             async for event in learning.events():
                 match event:
                     case Started():
@@ -113,8 +115,17 @@ def probe_sequences(run: Run) -> tuple[Tokens, ...]:
 class Reinforcement:
     """The loops of the stage and what they share. The window decides; the loops act and wait for a change."""
 
-    def __init__(self, run: Run, pool: Any, learning: Any, stage: Stage) -> None:
+    def __init__(
+        self,
+        run: Run,
+        pool: Any,
+        learning: Any,
+        stage: Stage,
+        scorer: Scoring | None = None,
+        rescue: Rescue | None = None,
+    ) -> None:
         self._run, self._pool, self._learning, self._stage = run, pool, learning, stage
+        self._scorer, self._rescue = scorer, rescue
         self._config = run.config.rl
         self._window: Window | None = None
         self._changed = asyncio.Condition()
@@ -159,7 +170,11 @@ class Reinforcement:
         await self._change()
         groups = self.book.step(event)
         self._write_trajectories(event.version, groups)
+        if self._rescue is not None:
+            self._rescue.write(event.version)
         line = self.book.line(event, groups)
+        if self._rescue is not None:
+            line["imitated"] = self._rescue.counts["imitated"]
         self._metrics.write(STAGE, event.version, **line)
         self._stage.update(
             event.version,
@@ -207,7 +222,12 @@ class Reinforcement:
             case GroupRecord():
                 self._failures = 0
                 self.book.played.append(outcome)
-                if informative(outcome.rewards):
+                if self._rescue is not None:
+                    self._rescue.offer(outcome, self._learning.beside)
+                if self._scorer is not None:
+                    divergence, samples = await self._scorer.weigh(samples)
+                    self.book.divergences.append(divergence)
+                if self._scorer is not None or informative(outcome.rewards):
                     self._ready[ticket.group] = samples
                     window.finish(ticket.group)
                 else:
@@ -230,9 +250,17 @@ class Reinforcement:
             shares: list[list[Any]] = [[] for _ in range(self._learning.ranks)]
             for position, group in enumerate(groups):
                 shares[position % self._learning.ranks].append(self._ready.pop(group))
+            for rank, samples in enumerate(self._imitated()):
+                shares[rank].append(ray.put(samples))
             plan = Plan(version=window.version - 1, shares=tuple(map(tuple, shares)), cursor=self._next_task)
             if not await self._learning.put(plan, epoch):
                 return
+
+    def _imitated(self) -> list[tuple[Sample, ...]]:
+        """For each rank, what the next batch has from the team."""
+        samples = self._rescue.take() if self._rescue is not None else []
+        ranks = self._learning.ranks
+        return [tuple(samples[rank::ranks]) for rank in range(ranks)] if samples else []
 
     async def _publish(self) -> None:
         window = self._window
@@ -262,90 +290,9 @@ class Reinforcement:
 
     async def result(self) -> dict[str, Any]:
         engines = [list(report.spans) for report in await self._pool.busy()]
-        return {**self.book.summary(engines), "steps": self._config.steps, "engine_restarts": self._pool.restarts}
+        told = {**self.book.summary(engines), "steps": self._config.steps, "engine_restarts": self._pool.restarts}
+        return told if self._rescue is None else {**told, "rescue": self._rescue.told()}
 
     def close(self) -> None:
         if self._metrics is not None:
             self._metrics.close()
-
-
-class Book:
-    """Counts and spans of the stage, from the start of this process on."""
-
-    def __init__(self) -> None:
-        self.dropped: Counter[str] = Counter()
-        self.played: list[GroupRecord] = []
-        self.syncs: list[Any] = []
-        self.refills = 0
-        self.deadline_waits = 0
-        self._began = 0.0
-        self._last = 0.0
-        self._spans: Times = []
-        self._trajectories = 0
-        self._samples = 0
-        self._staleness: list[tuple[float, int]] = []
-        self._oldest = 0
-        self._diff = 0.0
-
-    def begin(self) -> None:
-        self._began = self._began or time.time()
-        self._last = time.time()
-
-    def step(self, event: Any) -> list[GroupRecord]:
-        """The groups that ended since the last step."""
-        groups, self.played = self.played, []
-        report = event.report
-        self._spans.append((event.began, event.ended))
-        self._trajectories += sum(len(group.episodes) for group in groups)
-        self._samples += report.samples
-        self._staleness.append((report.staleness_mean, report.tokens))
-        self._oldest = max(self._oldest, report.staleness_max)
-        self._diff = float(np.max([self._diff, report.logprob_max_diff]))
-        return groups
-
-    def line(self, event: Any, groups: list[GroupRecord]) -> dict[str, Any]:
-        """One record of metrics."""
-        now = time.time()
-        episodes = [episode for group in groups for episode in group.episodes]
-        count = max(len(episodes), 1)
-        elapsed, self._last = now - self._last, now
-        return {
-            **asdict(event.report),
-            "reward": sum(e.reward for e in episodes) / count,
-            "correct": sum(e.correct for e in episodes) / count,
-            "well_formed": sum(e.well_formed for e in episodes) / count,
-            "tool_calls": sum(len(e.tool_calls) for e in episodes) / count,
-            "policy_tokens": sum(e.policy_tokens for e in episodes) / count,
-            "groups": len(groups),
-            "trajectories_s": len(episodes) / max(elapsed, 1e-9),
-            "sync_logprob_max_diff": self.syncs[-1].logprob_diff if self.syncs else 0.0,
-            "sync_pause_s": self.syncs[-1].pause_s if self.syncs else 0.0,
-            "seconds": event.ended - event.began,
-            "waited": event.waited,
-        }
-
-    def summary(self, engines: list[Times]) -> dict[str, Any]:
-        ended = time.time()
-        whole = [(self._began, ended)]
-        generating = [span for spans in engines for span in spans]
-        learning = total(self._spans)
-        tokens = sum(n for _, n in self._staleness)
-        return {
-            "seconds": round(ended - self._began, 1),
-            "samples": self._samples,
-            "trajectories": self._trajectories,
-            "dropped": dict(self.dropped),
-            "refills": self.refills,
-            "deadline_waits": self.deadline_waits,
-            "syncs": len(self.syncs),
-            "logprob_max_diff": float(np.max([sync.logprob_diff for sync in self.syncs], initial=0.0)),
-            "train_logprob_max_diff": self._diff,
-            "sync_pause_mean_s": sum(s.pause_s for s in self.syncs) / max(len(self.syncs), 1),
-            "overlap": overlap(self._spans, generating) / learning if learning else 0.0,
-            "busy": {
-                "engine": sum(overlap(spans, whole) for spans in engines) / (len(engines) * (ended - self._began)),
-                "learner": learning / (ended - self._began),
-            },
-            "staleness_max": self._oldest,
-            "staleness_mean": sum(mean * n for mean, n in self._staleness) / max(tokens, 1),
-        }

@@ -131,13 +131,15 @@ def check_run(config: Recipe) -> None:
     check_distill(config)
     check_graders(graders, config.tools, config.executor.limit_s)
     check_called({tag.name for name in profiles for tag in find_profile(name).tools})
-    if (
-        config.model.path is not None
-        and not (Path(config.model.path) / "config.json").exists()
-        and (Path(config.model.path).is_absolute() or config.model.path.startswith("."))
-    ):
-        raise UserError(f"model {config.model.path}: no config.json there")
+    for key, path in (("model.path", config.model.path), ("rl.on_policy.teacher", config.rl.on_policy.teacher)):
+        if path is not None and not hub_name(path) and not (Path(path) / "config.json").exists():
+            raise UserError(f"{key} {path}: no config.json there")
     check_same(Path(config.run_dir) / "config.yaml", config)
+
+
+def hub_name(path: str) -> bool:
+    """Whether it may name a model of a hub, `NAME` or `OWNER/NAME`, where no folder has that name."""
+    return not Path(path).exists() and not path.startswith((".", "/", "~")) and path.count("/") < 2
 
 
 def profiles_of(config: Recipe) -> set[str]:
@@ -186,7 +188,7 @@ def check_counts(config: Recipe) -> None:
         "rl.checkpoint_every": config.rl.checkpoint_every,
         "rl.window.groups_per_batch": config.rl.window.groups_per_batch,
         "rl.window.max_staleness": config.rl.window.max_staleness + 1,
-        "rl.group": config.rl.group - 1,
+        "rl.group": config.rl.group - (config.rl.on_policy.teacher is None),
     }
     for key, count in counts.items():
         if count < 1:

@@ -41,11 +41,11 @@ def check(config: Recipe) -> None:
 
 
 def run(config: Recipe, console: Console) -> None:
-    from cluster.resources import engine_demands, learner_demands, tool_demands
+    from cluster.resources import learner_demands, rl_demands, tool_demands
 
     placement = config.placement
     tuning = [*tool_demands(placement), *learner_demands(placement, config.sft.learner.ranks)]
-    reinforcing = [*engine_demands(placement), *learner_demands(placement, config.rl.learner.ranks)]
+    reinforcing = rl_demands(placement, config.rl.learner.ranks, scored=config.rl.on_policy.teacher is not None)
     in_session(config, console, train, demands=[tuning, reinforcing])
 
 
@@ -63,7 +63,7 @@ async def train(run: Run) -> None:
         if run.result("evaluation-rl") is None:
             pool = await stack.enter_async_context(engine_pool(run, run.sft_model, executors))
             results["evaluation-sft"] = await evaluate_stage(run, pool, "sft", run.sft_model)
-            results["rl"] = await rl(run, pool)
+            results["rl"] = await rl(run, pool, executors)
             results["evaluation-rl"] = await evaluate_stage(run, pool, "rl", run.model)
         results["team"] = await team_cost(run, executors)
         results["tools"] = run.result("tools") or run.finish("tools", await tool_counts(executors))

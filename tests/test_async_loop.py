@@ -5,6 +5,7 @@ import io
 import json
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,11 @@ import ray
 from cluster.pool import EnginePool
 from coa.config import load
 from coa.credit import informative
+from coa.errors import UserError
 from coa.metrics import read_metrics
 from coa.rollout import GroupRecord
 from coa.staleness import Ticket, WindowConfig
+from coa.teachers.store import read_transcripts
 from coa.types import Sample
 from jobs.cli import find_recipe
 from jobs.console import Console
@@ -30,11 +33,13 @@ from tests.tiny import AGENT, make_model
 
 STEPS = 6
 GROUPS = 4
+EXECUTORS: list[Any] = []
 
 
-def make_run(folder: Path, *, max_staleness: int) -> Run:
+def make_run(folder: Path, *overrides: str, max_staleness: int) -> Run:
     """Rewards differ by length alone: an untrained model's groups say something too."""
-    config = load(Recipe, find_recipe("tiny"), [f"run_dir={folder}", f"rl.steps={STEPS}", "rl.group=3"])
+    settings = [f"run_dir={folder}", f"rl.steps={STEPS}", "rl.group=3", *overrides]
+    config = load(Recipe, find_recipe("tiny"), settings)
     rl = replace(
         config.rl,
         window=WindowConfig(max_staleness=max_staleness, groups_per_batch=GROUPS, max_refills=1),
@@ -75,10 +80,11 @@ def loop() -> Iterator[asyncio.AbstractEventLoop]:
 def stage(
     ray_session: None, loop: asyncio.AbstractEventLoop, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Any]:
-    """An engine pool, and executors, that the tests of this file share."""
+    """An engine pool that the tests of this file share, and executors in EXECUTORS."""
     run = make_run(tmp_path_factory.mktemp("stage"), max_staleness=0)
     executors = tool_executors(run)
-    pool = engine_pool(run, run.sft_model, loop.run_until_complete(executors.__aenter__()))
+    EXECUTORS.extend(loop.run_until_complete(executors.__aenter__()))
+    pool = engine_pool(run, run.sft_model, EXECUTORS)
     yield loop.run_until_complete(pool.__aenter__())
     loop.run_until_complete(pool.__aexit__(None, None, None))
     loop.run_until_complete(executors.__aexit__(None, None, None))
@@ -125,7 +131,7 @@ def test_without_staleness_the_loop_is_the_synchronous_one(
     plain = Recording(stage)
     expected = loop.run_until_complete(synchronous(run, plain, learner))
     ours = Recording(stage)
-    result = loop.run_until_complete(rl(run, ours))
+    result = loop.run_until_complete(rl(run, ours, EXECUTORS))
     assert ours.samples.keys() == plain.samples.keys()
     for group, samples in plain.samples.items():
         for mine, theirs in zip(ours.samples[group], samples, strict=True):
@@ -139,7 +145,7 @@ def test_with_staleness_the_bound_holds_and_work_overlaps(
     stage: EnginePool, loop: asyncio.AbstractEventLoop, tmp_path: Path
 ) -> None:
     run = make_run(tmp_path / "run", max_staleness=2)
-    result = loop.run_until_complete(rl(run, stage))
+    result = loop.run_until_complete(rl(run, stage, EXECUTORS))
     assert result["steps"] == STEPS
     assert 0 < result["staleness_max"] <= 2
     assert result["staleness_mean"] > 0
@@ -154,12 +160,61 @@ def test_an_engine_that_dies_is_replaced_and_makes_no_sample(
 ) -> None:
     """It comes back with the weights of its start, and serves again once it has the newest."""
     run = make_run(tmp_path / "run", max_staleness=1)
-    result = loop.run_until_complete(rl(run, Fragile(stage)))
+    result = loop.run_until_complete(rl(run, Fragile(stage), EXECUTORS))
     assert result["steps"] == STEPS
     assert result["engine_restarts"] == 1
     assert any(reason.startswith("Actor") for reason in result["dropped"])
     assert result["staleness_max"] <= 1
     assert result["logprob_max_diff"] < 1e-4
+
+
+def test_a_scoring_teacher_weighs_every_group_and_pulls_the_policy_to_itself(
+    stage: EnginePool, loop: asyncio.AbstractEventLoop, tmp_path: Path
+) -> None:
+    teacher = make_model(tmp_path / "teacher", seed=1, hidden_size=96)
+    run = make_run(
+        tmp_path / "run",
+        f"rl.on_policy.teacher={teacher}",
+        "rl.learner.optimizer.lr=3e-3",
+        "rl.learner.optimizer.warmup_steps=0",
+        max_staleness=0,
+    )
+    result = loop.run_until_complete(rl(run, stage, EXECUTORS))
+    assert result["dropped"] == {}, "a group of equal rewards says something too"
+    divergences = [record["reverse_kl"] for record in read_metrics(run.folder / "metrics.jsonl")]
+    assert divergences[-1] < 0.7 * divergences[0]
+
+
+def test_a_teacher_with_another_tokenizer_is_refused(
+    stage: EnginePool, loop: asyncio.AbstractEventLoop, tmp_path: Path
+) -> None:
+    from coa.tokenizer import save_tokenizer, train_tokenizer
+
+    teacher = make_model(tmp_path / "teacher")
+    save_tokenizer(train_tokenizer(("other words",) * 20, (), vocabulary=1000), teacher)
+    run = make_run(tmp_path / "run", f"rl.on_policy.teacher={teacher}", max_staleness=0)
+    with pytest.raises(UserError, match="has another tokenizer than the policy"):
+        loop.run_until_complete(rl(run, stage, EXECUTORS))
+
+
+def test_what_the_policy_fails_altogether_is_shown_by_the_team(
+    stage: EnginePool, loop: asyncio.AbstractEventLoop, tmp_path: Path
+) -> None:
+    tasks = tmp_path / "sums.jsonl"
+    rows = ({"question": f"What is {a} * 3 - 4 ?", "answer": str(a * 3 - 4), "profile": "code"} for a in range(9, 19))
+    tasks.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    run = make_run(
+        tmp_path / "run", f"tasks.path={tasks}", "rl.rescue.attempts=2", "rl.rescue.share=0.5", max_staleness=1
+    )
+    told = loop.run_until_complete(rl(run, stage, EXECUTORS))["rescue"]
+    records = read_metrics(run.folder / "metrics.jsonl")
+    most = round(0.5 * GROUPS * 3)
+    assert 0 < told["imitated"] == records[-1]["imitated"] <= STEPS * most
+    assert all(now["imitated"] - before["imitated"] <= most for before, now in pairwise(records))
+    kept = [one for one in read_transcripts(run.teachers / "rescue") if one.correct]
+    assert len(kept) >= told["imitated"]
+    assert {one.transcript.task.family for one in kept} == {"sums"}
+    assert min(one.transcript.attempt for one in kept) >= 1_000_000
 
 
 class Fragile(Recording):

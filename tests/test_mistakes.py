@@ -58,7 +58,7 @@ def test_a_missing_model(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
     told = mistake(capfd, "evaluate", "--model", "gone", "--tasks", str(tasks))
     assert told == "gone: no model there (no config.json)"
     told = mistake(capfd, "train", "--recipe", "tiny", "run_dir=run", "model.path=./gone")
-    assert told == "model ./gone: no config.json there"
+    assert told == "model.path ./gone: no config.json there"
     assert [path.name for path in here.iterdir()] == ["tasks.jsonl"]
 
 
