@@ -8,11 +8,10 @@ goes on, and what a seed came to is kept in `results/one_model/`.
 """
 
 import argparse
-import json
 from statistics import fmean
 
-from benchmarks.harness import RESULTS, report
-from benchmarks.tiny_runs import RUNS, rates, train
+from benchmarks.harness import report
+from benchmarks.tiny_runs import RUNS, kept, rates, train
 from coa.statistics import paired_difference
 from coa.world.questions import FAMILIES
 
@@ -23,20 +22,14 @@ Seed = dict[str, dict[str, list[float]]]
 
 
 def one_seed(seed: int) -> Seed:
-    kept = RESULTS / "one_model" / f"seed-{seed}.json"
-    if not kept.exists():
-        folder = RUNS / "one_model"
-        multi = train(folder / f"multi-{seed}", f"seed={seed}", "world.profile=multi")
-        found: Seed = {}
-        for family in FAMILIES:
-            alone = train(
-                folder / f"{family}-{seed}", f"seed={seed}", f"world.families=[{family}]", "evaluation.tasks=200"
-            )
-            one, own = (rates(run / EPISODES, "sampled", family) for run in (multi, alone))
-            found[family] = {task: [one[task], own[task]] for task in one}
-        kept.parent.mkdir(parents=True, exist_ok=True)
-        kept.write_text(json.dumps(found, indent=0))
-    return json.loads(kept.read_text())
+    folder = RUNS / "one_model"
+    multi = train(folder / f"multi-{seed}", f"seed={seed}", "world.profile=multi")
+    found: Seed = {}
+    for family in FAMILIES:
+        alone = train(folder / f"{family}-{seed}", f"seed={seed}", f"world.families=[{family}]", "evaluation.tasks=200")
+        one, own = (rates(run / EPISODES, "sampled", family) for run in (multi, alone))
+        found[family] = {task: [one[task], own[task]] for task in one}
+    return found
 
 
 def compare(seeds: list[Seed]) -> dict[str, float]:
@@ -60,7 +53,7 @@ def compare(seeds: list[Seed]) -> dict[str, float]:
 def main() -> None:
     parser = argparse.ArgumentParser(description="One model of every profile beside three of one profile each.")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    figures = compare([one_seed(seed) for seed in parser.parse_args().seeds])
+    figures = compare([kept("one_model", seed, one_seed) for seed in parser.parse_args().seeds])
     report("one_model", figures, {f"{family}_difference": ">= -0.05" for family in FAMILIES})
 
 

@@ -1,13 +1,19 @@
 """Runs of the tiny recipe for experiments: trained once, and measured by task."""
 
+import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from statistics import fmean
+from typing import TypeVar
 
-from benchmarks.harness import ROOT
+from benchmarks.harness import RESULTS, ROOT
+from coa.statistics import paired_difference
 
 RUNS = ROOT / "runs"
+Found = TypeVar("Found")
 
 
 def coa(*words: str, extensions: str = "") -> None:
@@ -22,12 +28,41 @@ def train(folder: Path, *overrides: str) -> Path:
     return folder
 
 
-def rates(episodes: Path, mode: str, family: str | None = None) -> dict[str, float]:
-    """The share of each task's attempts that were right, by task id; `mode` is "greedy" or "sampled"."""
+def outcomes(episodes: Path, mode: str, family: str | None = None) -> dict[str, list[bool]]:
+    """Whether each task's attempts were right, by task id; `mode` is "greedy" or "sampled"."""
     import pyarrow.parquet as pq
 
     found: dict[str, list[bool]] = {}
     for row in pq.read_table(episodes, columns=["task_id", "family", "group", "correct"]).to_pylist():
         if row["group"] == mode and family in (None, row["family"]):
             found.setdefault(row["task_id"], []).append(row["correct"])
-    return {task: sum(right) / len(right) for task, right in sorted(found.items())}
+    return dict(sorted(found.items()))
+
+
+def rates(episodes: Path, mode: str, family: str | None = None) -> dict[str, float]:
+    """The share of each task's attempts that were right."""
+    return {task: sum(right) / len(right) for task, right in outcomes(episodes, mode, family).items()}
+
+
+def kept(name: str, seed: int, measure: Callable[[int], Found]) -> Found:
+    """What a seed came to, from `results/NAME/` where it was measured before. `Found` is of plain JSON."""
+    path = RESULTS / name / f"seed-{seed}.json"
+    if not path.exists():
+        found = measure(seed)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(found, indent=0))
+    return json.loads(path.read_text())
+
+
+def compared(name: str, after: Sequence[float], before: Sequence[float]) -> dict[str, float]:
+    """Both means, and their paired difference over tasks with its 95 % interval, as figures of that name."""
+    difference = paired_difference(after, before)
+    low, high = difference["ci95"]
+    return {
+        f"{name}_before": fmean(before),
+        f"{name}_after": fmean(after),
+        f"{name}_difference": difference["mean"],
+        f"{name}_low": low,
+        f"{name}_high": high,
+        f"{name}_tasks": difference["n"],
+    }

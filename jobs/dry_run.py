@@ -93,9 +93,11 @@ def _what(config: Recipe, stage: str) -> str:
             return f"{steps} of {sft.batch} demonstrations"
         case "rl":
             groups = rl.window.groups_per_batch
+            taught = f"; scored by {rl.on_policy.teacher}" if rl.on_policy.teacher else ""
+            taught += "; the team plays what fails altogether" if rl.rescue.attempts else ""
             return (
                 f"{number(rl.steps)} steps of {groups} groups of {rl.group}: "
-                f"{number(rl.steps * groups * rl.group)} episodes, more where groups say nothing"
+                f"{number(rl.steps * groups * rl.group)} episodes, more where groups say nothing{taught}"
             )
         case _:
             if config.tasks.path is None:

@@ -1,0 +1,64 @@
+"""On-policy distillation after fine-tuning, against fine-tuning alone, on the same held-out tasks.
+
+    python -m benchmarks.on_policy --seeds 0 1 2
+
+The teacher is the model of the tiny recipe, reinforced. The student has a quarter of its parameters, is fine-tuned on
+the same data, and then learns from the teacher's opinion of what it says itself, without any reward. Takes about twenty
+minutes a seed on two cores, most of them for the teacher; a run that was interrupted goes on, and what a seed came to
+is kept in `results/on_policy/`.
+"""
+
+import argparse
+from statistics import fmean
+
+from benchmarks.harness import report
+from benchmarks.tiny_runs import RUNS, compared, kept, rates, train
+
+STUDENT = (
+    "model.hidden_size=64",
+    "model.intermediate_size=128",
+    "model.layers=3",
+    "model.heads=2",
+    "model.key_value_heads=1",
+    "sft.steps=400",
+)
+
+Seed = dict[str, dict[str, list[float]]]
+"""By mode and task: success of the student before and after, and of the teacher."""
+
+
+def one_seed(seed: int) -> Seed:
+    folder = RUNS / "on_policy"
+    teacher = train(folder / f"teacher-{seed}", f"seed={seed}")
+    settings = (f"sft.data=[{teacher / 'data'}]", f"rl.on_policy.teacher={teacher / 'model'}")
+    student = train(folder / f"student-{seed}", f"seed={seed}", *STUDENT, *settings)
+    found: Seed = {}
+    for mode in ("greedy", "sampled"):
+        sides = [
+            rates(run / "trajectories" / f"evaluation-{stage}.parquet", mode)
+            for run, stage in ((student, "sft"), (student, "rl"), (teacher, "rl"))
+        ]
+        found[mode] = {task: [side[task] for side in sides] for task in sides[0]}
+    return found
+
+
+def compare(seeds: list[Seed]) -> dict[str, float]:
+    """A task's rate is its mean over seeds."""
+    figures: dict[str, float] = {"seeds": len(seeds)}
+    for mode, tasks in seeds[0].items():
+        before, after, teacher = (
+            [fmean(seed[mode][task][side] for seed in seeds) for task in tasks] for side in range(3)
+        )
+        figures |= {**compared(mode, after, before), f"{mode}_teacher": fmean(teacher)}
+    return figures
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="On-policy distillation, against fine-tuning alone.")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    figures = compare([kept("on_policy", seed, one_seed) for seed in parser.parse_args().seeds])
+    report("on_policy", figures, {"greedy_low": ">= 0", "sampled_low": ">= 0", "sampled_tasks": ">= 500"})
+
+
+if __name__ == "__main__":
+    main()

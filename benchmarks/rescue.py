@@ -1,0 +1,66 @@
+"""Teachers in the RL loop, against plain RL from the same fine-tuned model, on the same held-out tasks.
+
+    python -m benchmarks.rescue --seeds 0 1 2
+
+The model is fine-tuned so briefly that most groups fail altogether. Both ways have equally many steps; one of them
+shows the policy what the team does at tasks it has failed. Two comparisons: over all held-out tasks, and over those
+that plain RL leaves at zero. These are found by the greedy attempt and half of the samples, and compared on the other
+half, so that choosing them says nothing about the comparison. Takes about a quarter of an hour a seed on two cores; a
+run that was interrupted goes on, and what a seed came to is kept in `results/rescue/`.
+"""
+
+import argparse
+from pathlib import Path
+from statistics import fmean
+
+from benchmarks.harness import report
+from benchmarks.tiny_runs import RUNS, compared, kept, outcomes, train
+
+SETTINGS = ("distill.runs=30000", "sft.steps=120", "evaluation.tasks=1200")
+CHOOSING = 2
+"""Samples of a task that tell whether it is left at zero; the others are compared."""
+
+Seed = dict[str, list[list[bool]]]
+"""By task, the outcomes of plain RL and of RL with the team: the greedy one, then the samples."""
+
+
+def one_seed(seed: int) -> Seed:
+    folder = RUNS / "rescue"
+    plain = train(folder / f"plain-{seed}", f"seed={seed}", *SETTINGS)
+    data = f"sft.data=[{plain / 'data'}]"
+    rescued = train(folder / f"rescued-{seed}", f"seed={seed}", *SETTINGS, data, "rl.rescue.attempts=1")
+    one, other = (every_outcome(run / "trajectories" / "evaluation-rl.parquet") for run in (plain, rescued))
+    return {task: [one[task], other[task]] for task in one}
+
+
+def every_outcome(episodes: Path) -> dict[str, list[bool]]:
+    greedy, sampled = (outcomes(episodes, mode) for mode in ("greedy", "sampled"))
+    return {task: [*greedy[task], *sampled[task]] for task in greedy}
+
+
+def compare(seeds: list[Seed]) -> dict[str, float]:
+    """A task's rate is its mean over the seeds; over those that left it at zero, for the second comparison."""
+    every: dict[str, list[tuple[float, float]]] = {}
+    left: dict[str, list[tuple[float, float]]] = {}
+    for seed in seeds:
+        for task, (plain, rescued) in seed.items():
+            every.setdefault(task, []).append((fmean(plain[1:]), fmean(rescued[1:])))
+            if not any(plain[: 1 + CHOOSING]):
+                rest = slice(1 + CHOOSING, None)
+                left.setdefault(task, []).append((fmean(plain[rest]), fmean(rescued[rest])))
+    figures: dict[str, float] = {"seeds": len(seeds)}
+    for name, rates in (("all", every), ("left_at_zero", left)):
+        before, after = ([fmean(pair[side] for pair in pairs) for pairs in rates.values()] for side in (0, 1))
+        figures |= compared(name, after, before)
+    return figures
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Teachers in the RL loop, against plain RL.")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    figures = compare([kept("rescue", seed, one_seed) for seed in parser.parse_args().seeds])
+    report("rescue", figures, {"all_low": ">= 0", "left_at_zero_low": ">= 0", "left_at_zero_tasks": ">= 500"})
+
+
+if __name__ == "__main__":
+    main()
