@@ -50,7 +50,7 @@ def kept(name: str, seed: int, measure: Callable[[int], Found]) -> Found:
     if not path.exists():
         found = measure(seed)
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(found, indent=0))
+        path.write_text(json.dumps(found, separators=(",", ":")) + "\n")
     return json.loads(path.read_text())
 
 

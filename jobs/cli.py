@@ -15,6 +15,7 @@ Exit status: 0 done, 1 a defect or a failure of the system, 2 a person's mistake
 """
 
 import argparse
+import contextlib
 import importlib
 import shutil
 import sys
@@ -107,7 +108,7 @@ def _run(name: str, recipe: str | None, overrides: Sequence[str], options: Mappi
             if fresh and [path.name for path in folder.iterdir()] == ["logs"]:
                 shutil.rmtree(folder)  # the mistake was found before the job wrote anything
             raise error from None
-        with log.open("a", encoding="utf-8") as file:
+        with contextlib.suppress(OSError), log.open("a", encoding="utf-8") as file:  # the disk may be what failed
             traceback.print_exc(file=file)
         reason = (str(error).strip().splitlines() or [""])[-1]
         print(f"coa: {name} failed: {type(error).__name__}: {reason[:200]} (see {log})", file=sys.stderr)
