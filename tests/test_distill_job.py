@@ -93,7 +93,7 @@ def test_an_agent_recorded_through_the_recorder_is_distilled(ray_session: None, 
         assert result["dropped"] == {"same chain for the same task": 1}
         [row] = read_rows(run.data)
         assert (row.task.id, row.team, dict(row.models)) == ("owner", "recorded", {"research assistant": "m-1"})
-        assert row.text.endswith("<answer> Berg </answer>")
+        assert row.text.endswith("<answer> Berg</answer>")
         assert row.usage.tokens == 30
 
 
