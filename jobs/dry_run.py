@@ -208,13 +208,24 @@ def _needs(config: Recipe) -> Iterator[tuple[str, str, str]]:
         if url is not None:
             yield what, shown(url), "not asked"
             if key is not None:
-                yield what, f"${key}", SET if os.environ.get(key, "").strip() else MISSING
+                yield what, f"${key}", _key(key)
+    for name, model in config.models.items():
+        if model.serve.model:
+            yield f"models.{name}", f"{model.serve.model}, served here", "not started"
+        else:
+            yield f"models.{name}", f"{model.endpoint.name} at {shown(model.endpoint.url or '')}", "not asked"
+        if (key := model.endpoint.key_env) is not None:
+            yield f"models.{name}", f"${key}", _key(key)
     if JUDGE in graders_of(config.rl.reward) and tools.judge.url is None:
         yield "judge", "tools.judge.url", MISSING
     if tools.wiki.corpus:
         yield "wiki_search", tools.wiki.corpus, _there(tools.wiki.corpus)
     if tools.sandbox.kind is Kind.bubblewrap:
         yield "code", "bwrap", THERE if shutil.which("bwrap") else MISSING
+
+
+def _key(name: str) -> str:
+    return SET if os.environ.get(name, "").strip() else MISSING
 
 
 def _there(path: str) -> str:

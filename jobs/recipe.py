@@ -75,6 +75,8 @@ class SftConfig:
     """Passes over the demonstrations, in place of `steps`; 2.5 sees half of them a third time."""
     batch: int = 64
     """Demonstrations of a step."""
+    max_tokens: int | None = None
+    """A demonstration with more is left out; None takes what an episode may have, `agent.limits.max_tokens`."""
     data: tuple[str, ...] = ()
     """Files of demonstrations to train on instead of what this run distils: exported ones, or released AFM data."""
     learner: LearnerConfig = field(default_factory=LearnerConfig)
@@ -85,7 +87,8 @@ class SftConfig:
     def __post_init__(self) -> None:
         if self.steps is not None and self.epochs is not None:
             raise ValueError("sft.steps and sft.epochs are both set; one of them says how long to train")
-        for name, value in (("steps", self.steps), ("epochs", self.epochs), ("batch", self.batch)):
+        for name in ("steps", "epochs", "batch", "max_tokens"):
+            value = getattr(self, name)
             if value is not None and value <= 0:
                 raise ValueError(f"sft.{name} is {value:g}, expected more than 0")
 

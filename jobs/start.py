@@ -48,10 +48,10 @@ def prepare_tokenizer(run: Run) -> Path:
 def add_tokens(run: Run, report: FilterReport, cost: Usage) -> None:
     """Tokens of every row of the data set, and the card beside it; raises UserError where every row is too long."""
     agent, filters = run.config.agent, run.config.distill.filters
-    limit = agent.limits.max_tokens
+    limit = run.config.sft.max_tokens or agent.limits.max_tokens
     made = tokenise(run.data, Codec.load(prepare_tokenizer(run)), instructed=agent.instructed, limit=limit)
     if made.too_long == made.rows:
-        raise UserError(f"no demonstration fits in agent.limits.max_tokens={limit}")
+        raise UserError(f"no demonstration fits in {limit} tokens: raise sft.max_tokens, or agent.limits.max_tokens")
     told = OmegaConf.to_container(OmegaConf.structured(filters), enum_to_str=True)
     assert isinstance(told, dict)
     card = data_card(

@@ -87,6 +87,30 @@ def test_services_keys_and_files_are_listed_with_what_is_missing(
     ).rows
 
 
+def test_the_teachers_models_are_listed_with_their_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("STRONG_KEY", raising=False)
+    endpoint = "models.strong.endpoint"
+    settings = (
+        f"{endpoint}.url=https://user:pw@api.example.com/v1",
+        f"{endpoint}.name=big",
+        f"{endpoint}.key_env=STRONG_KEY",
+    )
+    found = section(recipe("tiny", *settings, "models.own.serve.model=Qwen/Qwen3-8B"), "services")
+    assert ("models.strong", "$STRONG_KEY", "MISSING") in found.rows
+    assert ("models.own", "Qwen/Qwen3-8B, served here", "not started") in found.rows
+    [where] = [what for name, what, state in found.rows if name == "models.strong" and state == "not asked"]
+    assert where.startswith("big at https://")
+    assert "pw" not in where
+
+
+def test_what_teachers_add_to_reinforcement_is_told() -> None:
+    settings = ("rl.on_policy.teacher=runs/big/model", "rl.rescue.attempts=1")
+    found = cells(section(recipe("tiny", *settings), "train"))
+    assert "scored by runs/big/model; the team plays what fails altogether" in found["rl"][0]
+    resources = cells(section(recipe("tiny", *settings), "resources"))
+    assert resources["rl: 1 rank, 1 engine, scorer and tools"] == ("2", "0")
+
+
 def test_resources_are_those_of_a_real_run() -> None:
     resources = cells(section(recipe("web_32b"), "resources"))
     assert resources["sft: 16 ranks"] == ("64", "16")

@@ -20,6 +20,7 @@ def loss(
     imitate: list[float] | None = None,
     reinforce: list[float] | None = None,
     count: float = 1.0,
+    config: LossConfig = CONFIG,
 ) -> tuple[LossTerms, list[float]]:
     """The terms, and the gradient by log-prob. What is left out is zero, and the proximal policy the present one."""
     it = torch.as_tensor(logprobs, dtype=torch.float32).detach().requires_grad_()
@@ -35,7 +36,7 @@ def loss(
         imitate=of(imitate),
         reinforce=of(reinforce),
         count=count,
-        config=CONFIG,
+        config=config,
     )
     terms.loss.backward()
     assert it.grad is not None
@@ -66,6 +67,25 @@ def test_a_step_is_clipped_only_where_it_goes_further_the_way_it_pays(
     ratio: float, advantage: float, gain: float, slope: float, clipped: int
 ) -> None:
     terms, [gradient] = loss([math.log(ratio) - 1], proximal=[-1.0], reinforce=[advantage])
+    assert terms.loss.item() == pytest.approx(-gain, rel=1e-6)
+    assert gradient == pytest.approx(-slope, rel=1e-6)
+    assert terms.clipped.item() == clipped
+
+
+@pytest.mark.parametrize(
+    ("ratio", "advantage", "gain", "slope", "clipped"),
+    [
+        (2.5, -2.0, -5.0, -5.0, 0),
+        (4.0, -2.0, -6.0, 0.0, 1),  # worse and far likelier: counts as three times as likely, and pulls no more
+        (4.0, 2.0, 2.56, 0.0, 1),
+        (0.5, -2.0, -1.6, 0.0, 1),
+    ],
+)
+def test_a_second_clip_bounds_what_one_bad_token_may_weigh(
+    ratio: float, advantage: float, gain: float, slope: float, clipped: int
+) -> None:
+    config = LossConfig(clip_low=0.2, clip_high=0.28, dual_clip=3.0)
+    terms, [gradient] = loss([math.log(ratio) - 1], proximal=[-1.0], reinforce=[advantage], config=config)
     assert terms.loss.item() == pytest.approx(-gain, rel=1e-6)
     assert gradient == pytest.approx(-slope, rel=1e-6)
     assert terms.clipped.item() == clipped

@@ -32,6 +32,8 @@ TABLE: dict[str, dict[str, Any]] = {
     "sft.learner.zero_stage": {"": 3},
     # paper, training details of supervised fine-tuning
     "sft.epochs": {"mhqa": 2.5, "web": 2.5, "code": 2.0},
+    # scripts train/*/sft: cutoff
+    "sft.max_tokens": {"mhqa": 5120},
     "sft.batch": {"mhqa": 256, "web": 256, "code_7b": 32, "code_32b": 64},
     "sft.learner.optimizer.lr": {"mhqa": 1.4e-5, "web": 1.4e-5, "code_7b": 3e-5, "code_32b": 1.4e-5},
     "sft.learner.optimizer.schedule": {"": Schedule.cosine},
@@ -41,6 +43,8 @@ TABLE: dict[str, dict[str, Any]] = {
     "rl.group": {"": 8},
     "rl.learner.loss.clip_low": {"": 0.2},
     "rl.learner.loss.clip_high": {"": 0.28},
+    # scripts train/*/rl, and the trainer's default where they set none
+    "rl.learner.loss.dual_clip": {"web": 10.0, "code": 3.0, "mhqa": 3.0},
     "rl.learner.optimizer.lr": {"": 1e-6},
     "rl.learner.optimizer.schedule": {"": Schedule.constant},
     "rl.learner.optimizer.clip_norm": {"": 1.0},
