@@ -155,6 +155,7 @@ def test_with_staleness_the_bound_holds_and_work_overlaps(
     assert (run.model / "model.safetensors").exists()
 
 
+@pytest.mark.slow
 def test_an_engine_that_dies_is_replaced_and_makes_no_sample(
     stage: EnginePool, loop: asyncio.AbstractEventLoop, tmp_path: Path
 ) -> None:

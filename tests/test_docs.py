@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from coa.config import load
+from coa.teachers.roles import ROLES
 from jobs import cli
 from jobs.recipe import Recipe
 
@@ -36,9 +37,14 @@ def commands() -> Iterator[str]:
 
 def test_every_recipe_that_is_shown_resolves(tmp_path: Path) -> None:
     shown = tmp_path / "shown.yaml"
-    for block in blocks(ROOT / "docs" / "distillation.md", "yaml"):
-        shown.write_text(block)
-        load(Recipe, shown)
+    [block] = blocks(ROOT / "docs" / "distillation.md", "yaml")
+    shown.write_text(block)
+    config = load(Recipe, shown)
+    assert config.team.roles.keys() <= ROLES.keys()
+    assert {config.team.model, *(role.model for role in config.team.roles.values())} - {
+        "",
+        None,
+    } <= config.models.keys()
 
 
 @pytest.mark.parametrize("command", sorted(set(commands())))

@@ -133,7 +133,8 @@ LORA = LoraConfig(rank=4, alpha=8.0, targets=("q_proj", "up_proj"))
 
 
 @pytest.mark.parametrize(
-    ("stage", "dtype", "checkpointing"), [(2, "float32", False), (3, "float32", True), (3, "bfloat16", False)]
+    ("stage", "dtype", "checkpointing"),
+    [(2, "float32", False), (3, "float32", True), pytest.param(3, "bfloat16", False, marks=pytest.mark.slow)],
 )
 def test_adapters_are_trained_and_published_merged(
     stage: int, dtype: str, checkpointing: bool, model: Path, one_rank: None, tmp_path: Path
@@ -241,8 +242,14 @@ def test_splitting_a_batch_into_updates_keeps_the_proximal_policy(model: Path, o
 
 @pytest.mark.parametrize(
     "settings",
-    [{}, {"zero_stage": 3, "gradient_checkpointing": True, "lora": LORA}],
-    ids=["stage 2", "stage 3, adapters"],
+    [
+        pytest.param({}, id="stage 2"),
+        pytest.param(
+            {"zero_stage": 3, "gradient_checkpointing": True, "lora": LORA},
+            id="stage 3, adapters",
+            marks=pytest.mark.slow,
+        ),
+    ],
 )
 def test_two_ranks_learn_what_one_does(
     settings: dict[str, Any], model: Path, one_rank: None, ray_session: None, tmp_path: Path
