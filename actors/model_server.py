@@ -112,6 +112,7 @@ class ModelServer:
             await self._ended
             self._link.close()
             self._link = None
+        self._folder.cleanup()
         self._url = ""
 
     def last_lines(self) -> str:
@@ -123,6 +124,7 @@ class ModelServer:
         return "\n".join(text.splitlines()[-LAST_LINES:])[-LAST_CHARS:]
 
     async def _launch(self, command: Sequence[str]) -> "asyncio.Task[str]":
+        self._log.parent.mkdir(exist_ok=True)
         ours, theirs = socket.socketpair()
         with theirs:
             reader, self._link = await asyncio.open_connection(sock=ours)

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from actors.policy import ModelConfig, PackedPolicy, load_model, to_tensors
+from coa.errors import UserError
 from coa.on_policy import OnPolicyConfig, gaps, toward_teacher
 from coa.packing import fill_rows, micro_batch
 from coa.types import Floats, Sample
@@ -28,9 +29,16 @@ class Scorer:
             torch.set_num_threads(threads)
         self._config, self._row_tokens = config, row_tokens
         self._device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-        self._policy: Any = PackedPolicy(load_model(teacher, model)).to(self._device).eval()
+        self._mistake = ""
+        self._policy: Any = None
+        try:
+            self._policy = PackedPolicy(load_model(teacher, model)).to(self._device).eval()
+        except UserError as error:  # raised from an actor's constructor it would reach nobody as what it is
+            self._mistake = str(error)
 
-    def ready(self) -> None: ...
+    def mistake(self) -> str:
+        """What a person did wrong, so that there is no teacher; empty if nothing."""
+        return self._mistake
 
     def weigh(self, samples: Sequence[Sample]) -> tuple[float, tuple[Sample, ...]]:
         """The mean reverse KL over all tokens of the policy, in nats, and the samples with their new weights."""

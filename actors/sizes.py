@@ -16,6 +16,7 @@ from typing import Any
 
 from actors.learner_config import LearnerConfig
 from actors.policy import ModelConfig
+from coa.errors import UserError
 
 GIB = 2**30
 
@@ -31,6 +32,11 @@ class Architecture:
     hidden: int
 
 
+def hub_name(path: str) -> bool:
+    """Whether it may name a model of a hub, `NAME` or `OWNER/NAME`, where no folder has that name."""
+    return not Path(path).exists() and not path.startswith((".", "/", "~")) and path.count("/") < 2
+
+
 def local_configuration(model: ModelConfig) -> Any | None:
     """The configuration of a model that is on this machine, or None: nothing is fetched."""
     if model.path is None:
@@ -40,13 +46,16 @@ def local_configuration(model: ModelConfig) -> Any | None:
 
     folder = Path(model.path)
     if not (folder / "config.json").is_file():
-        if folder.is_absolute() or model.path.startswith(".") or model.path.count("/") != 1:
+        if not hub_name(model.path):
             return None
         found = try_to_load_from_cache(model.path, "config.json")
         if not isinstance(found, str):
             return None
         folder = Path(found).parent
-    return AutoConfig.from_pretrained(folder, local_files_only=True)
+    try:
+        return AutoConfig.from_pretrained(folder, local_files_only=True)
+    except (OSError, ValueError) as error:
+        raise UserError(f"{model.path}: no configuration that can be read ({str(error).splitlines()[0]})") from error
 
 
 def _new(model: ModelConfig) -> Any:
@@ -71,8 +80,11 @@ def architecture(configuration: Any) -> Architecture:
 
     text = configuration.get_text_config()
     configuration.tie_word_embeddings = text.tie_word_embeddings = False
-    with torch.device("meta"):
-        model = AutoModelForCausalLM.from_config(configuration)
+    try:
+        with torch.device("meta"):
+            model = AutoModelForCausalLM.from_config(configuration)
+    except ValueError as error:
+        raise UserError(f"{configuration.model_type}: no causal language model") from error
     linear = [(n, m) for n, m in model.named_modules() if isinstance(m, torch.nn.Linear)]
     return Architecture(
         parameters=sum(p.numel() for p in model.parameters()),

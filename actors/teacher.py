@@ -13,14 +13,14 @@ an endpoint that is down) is issued again after a pause, with the same seed, and
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import Any
 
 from ray.exceptions import RayError, RayTaskError
 
 from coa.distill.grade import grade
-from coa.errors import DiskFull, InfrastructureError, ToolDown, UserError
+from coa.errors import ContextTooLong, DiskFull, InfrastructureError, ToolDown, UserError
 from coa.gather import Gather
 from coa.ledger import Ledger
 from coa.teachers.play import play, start
@@ -39,6 +39,11 @@ class BudgetConfig:
 
     requests: int = 0
     tokens: int = 0
+
+    def exceeds(self, other: "BudgetConfig") -> bool:
+        """Whether more may be taken under this one."""
+        mine, others = astuple(self), astuple(other)
+        return any(theirs and (not own or own > theirs) for own, theirs in zip(mine, others, strict=True))
 
     def allows(self, spent: Usage) -> bool:
         within_requests = not self.requests or spent.requests < self.requests
@@ -134,16 +139,16 @@ class TeacherTeam:
         self._executors = list(executors)
         self._use_tool = ToolClient(self._call_tools)
         self._ledger = Ledger(ledger) if ledger is not None else None
-        self._spent: Usage | None = None
-        """What all runs took, those under way and those of before included; None before the first call."""
+        self._spent = Usage()
+        """What all runs took, those under way and those of before included."""
         self._open: dict[tuple[str, int], Usage] = {}
         """What runs under way took."""
 
     async def play(self, assignments: Sequence[Assignment], finished: Usage | None = None) -> Played:
-        """`finished`: what all runs that have ended took, of this team and those before it; the first call of a team,
-        or of one that was restarted, learns from it what is left of the budget."""
-        if self._spent is None:
-            self._spent = finished or Usage()
+        """`finished`: what all runs that have ended took, of this team and those before it, from which one that was
+        restarted learns what is left of the budget."""
+        # A team that was restarted hears first of calls that were made before others ended.
+        self._spent = Usage(*map(max, astuple(self._spent), astuple(finished or Usage())))
         failures: Counter[str] = Counter()
         outcomes = await asyncio.gather(*(self._play(assignment, failures) for assignment in assignments))
         return Played(outcomes=outcomes, failures=dict(failures))
@@ -161,6 +166,9 @@ class TeacherTeam:
                     return await self._once(assignment)
                 except DiskFull:
                     raise  # no run is to blame
+                except ContextTooLong as error:  # and would be again
+                    failures[type(error).__name__] += 1
+                    return Failed(assignment, type(error).__name__, str(error))
                 except InfrastructureError as error:
                     failed = Failed(assignment, type(error).__name__, str(error))
                     failures[failed.where] += 1
@@ -174,9 +182,13 @@ class TeacherTeam:
         name = (assignment.task.id, assignment.attempt)
 
         async def ask(prompt: Prompt) -> Reply:
-            if self._spent is not None and not self._config.budget.allows(self._spent):
+            if not self._config.budget.allows(self._spent):
                 raise BudgetSpent
-            reply = await self._ask_of[prompt.role](prompt)
+            try:
+                reply = await self._ask_of[prompt.role](prompt)
+            except InfrastructureError as error:
+                self._spend(error.usage)
+                raise
             if reply.usage.requests:
                 self._open[name] += reply.usage
                 self._spend(reply.usage)
@@ -189,7 +201,7 @@ class TeacherTeam:
         return await grade(await play(run, ask, use, self._models), self._use_tool)
 
     def _spend(self, usage: Usage) -> None:
-        self._spent = (self._spent or Usage()) + usage
+        self._spent += usage
 
     async def _observe(self, call: ToolCall, key: str) -> str:
         if self._ledger is None:

@@ -5,6 +5,8 @@
 A wrong answer is neither: it is data.
 """
 
+from coa.usage import Usage
+
 
 class UserError(Exception):
     """A mistake in a recipe, a file or an argument; its text is the one line that the person sees."""
@@ -12,6 +14,9 @@ class UserError(Exception):
 
 class InfrastructureError(Exception):
     """A part of the system failed; the work is issued again and the failure is counted."""
+
+    usage = Usage()
+    """What language models took for nothing."""
 
 
 class ToolDown(InfrastructureError):

@@ -16,8 +16,10 @@ from pathlib import Path
 from coa.data.rows import Decision, Demonstration, demonstration_of
 from coa.data.shards import REPORT, metadata_of, read_rows_of, shard_path, write_shard
 from coa.distill.filters import Filter, FilterReport, Kept, compared_answer, interactions
+from coa.files import write_atomically
 from coa.teachers.run import Failed
 from coa.teachers.store import names_in, read_transcripts, write_transcripts
+from coa.teachers.teams import Rules
 from coa.teachers.transcript import Graded
 from coa.usage import Usage
 
@@ -37,9 +39,9 @@ class GivenUp:
 
 
 class Books:
-    def __init__(self, teachers: Path, data: Path, filter: Filter, *, revise: Revise, source: str = "team") -> None:
+    def __init__(self, teachers: Path, data: Path, filter: Filter, *, revise: Revise) -> None:
         """filter: has taken nothing before; revise: what is done to the kept before they are written."""
-        self._teachers, self._data, self._filter, self._source = teachers, data, filter, source
+        self._teachers, self._data, self._filter = teachers, data, filter
         self._revise = revise
         self.report = FilterReport()
         self.names: set[Name] = set()
@@ -103,18 +105,20 @@ class Books:
     async def _filter_shard(self, index: int, runs: Iterable[Graded]) -> None:
         kept, report = self._filter.take(runs)
         kept = await self._revise(kept)
-        rows = [_row(run, self._source) for run in kept]
+        rows = [_row(run) for run in kept]
         write_shard(self._data, index, rows, {**report.to_json(), "seconds": self.seconds})
         self.report += report
 
 
-def _row(kept: Kept, source: str) -> Demonstration:
+def _row(kept: Kept) -> Demonstration:
+    team = kept.transcript.team
     reflects = any(span.tag == "reflection" for span in kept.chain)
     decisions = (
         Decision("complexity", f"{interactions(kept.transcript)} interactions"),
         Decision("reflection", "reflects" if reflects else "drawn for the share without"),
         Decision("correction", f"{kept.copies} copies"),
     )
+    source = "team" if team in set(Rules) else f"import:{team}"
     return demonstration_of(kept, source=source, decisions=decisions)
 
 
@@ -123,6 +127,8 @@ def _plain(one: GivenUp) -> dict[str, str | int]:
 
 
 def _read_failed(path: Path) -> list[GivenUp]:
-    """A line that a kill cut off is as if it had not been written."""
+    """A line that a kill cut off is as if it had not been written, and is taken away: another one follows."""
     lines = path.read_text(encoding="utf-8").splitlines(keepends=True) if path.exists() else []
-    return [GivenUp(**json.loads(line)) for line in lines if line.endswith("\n")]
+    if lines and not lines[-1].endswith("\n"):
+        write_atomically(path, "".join(lines := lines[:-1]))
+    return [GivenUp(**json.loads(line)) for line in lines]

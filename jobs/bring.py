@@ -3,9 +3,9 @@
 sft.data: [runs/other/data, WebAgentSFTDataset.json] -> data/train-NNNNN.parquet -> tokens, card
 """
 
-from itertools import islice
 from pathlib import Path
 
+from coa.chunks import chunks
 from coa.data.released import import_released
 from coa.data.rows import Demonstration
 from coa.data.shards import CARD, read_rows, shard_paths, write_shard
@@ -26,8 +26,7 @@ def bring_data(run: Run) -> None:
     shards = 0
     for path in map(Path, run.config.sft.data):
         if path.is_dir():
-            rows = read_rows(path)
-            while shard := list(islice(rows, SHARD_ROWS)):
+            for shard in chunks(read_rows(path), SHARD_ROWS):
                 write_shard(run.data, shards, shard, _all_kept(shard))
                 shards += 1
         else:

@@ -12,11 +12,15 @@ import functools
 import shutil
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from actors.teacher import Outcome, Played, Unfinished
+from actors.teacher import BudgetConfig, Outcome, Played, Unfinished
+from cluster.resources import Demand, tool_demands
+from coa.chunks import chunks
 from coa.distill.contamination import Contamination
 from coa.distill.drop_report import HEADER, rows, write_drops
 from coa.distill.filters import Filter
@@ -27,7 +31,6 @@ from coa.teachers.run import Assignment, Failed
 from coa.teachers.store import read_transcripts
 from coa.teachers.transcript import Graded
 from coa.tools.client import ToolClient
-from coa.usage import Usage
 from jobs.books import Books
 from jobs.console import Console, Stage
 from jobs.recipe import Recipe
@@ -35,26 +38,42 @@ from jobs.review import Review
 from jobs.run import Run, check_run, in_session
 from jobs.services import tool_executors
 from jobs.start import add_tokens
-from jobs.teaching import language_models, models_of_team, teaching
+from jobs.teaching import Judge, language_models, models_of_team, server_demands, teaching
 
 STAGE = "distill"
 BUDGET = "budget"
 """What stopped the stage, where that is not that it was done."""
 
 
+GIVE_UP_AFTER = 2
+"""Times as many runs as are in flight may fail, one after the other, before the stage gives up."""
+AT_ONCE = 64
+"""Transcripts that are there already and are graded at the same time."""
+
+
 def check(config: Recipe) -> None:
     check_run(config)
+    if config.sft.data:
+        raise UserError("sft.data is set, and takes the place of what a team does: sft.data=[] lets it work")
+
+
+def models_asked(config: Recipe) -> set[str]:
+    """Keys of the recipe's `models`."""
+    reviewing = {config.distill.obedience.model, config.distill.rewriting.model} - {""}
+    return reviewing | (set() if config.distill.transcripts else models_of_team(config))
+
+
+def demands_of(config: Recipe) -> list[Demand]:
+    return [*tool_demands(config.placement), *server_demands(config, models_asked(config))]
 
 
 def run(config: Recipe, console: Console) -> None:
-    from cluster.resources import tool_demands
-
     async def body(run: Run) -> None:
         run.prepare()
         async with tool_executors(run) as executors:
             await distill(run, executors)
 
-    in_session(config, console, body, demands=[tool_demands(config.placement)])
+    in_session(config, console, body, demands=[demands_of(config)])
 
 
 async def distill(run: Run, executors: Sequence[Any]) -> dict[str, Any]:
@@ -62,44 +81,34 @@ async def distill(run: Run, executors: Sequence[Any]) -> dict[str, Any]:
     if (done := run.result(STAGE)) and not goes_on(run, done):
         return done
     config = run.config.distill
-    began = time.monotonic()
     contamination = Contamination.of(evaluation_questions(run), config.filters.contamination_words)
-    names = {config.obedience.model, config.rewriting.model} | (set() if config.transcripts else models_of_team(run))
-    failures: Counter[str] = Counter()
-    unfinished = 0
-    fresh = Shard(run)
-    async with language_models(run, names) as models:
+    async with language_models(run, models_asked(run.config)) as models:
         review = Review(run, models)
         books = Books(run.teachers, run.data, Filter(config.filters, contamination), revise=review.revise)
         await books.open()
-        before = books.seconds
         if config.retry_failed:
             books.forgive()
+        intake = Intake(run, books)
+        if config.transcripts:
+            source = given(run, books, executors, review.judge)
+        else:
+            source = taught(run, books, executors, models, review.judge)
         with run.console.stage(STAGE, config.runs) as stage:
-            given_or_taught = given if config.transcripts else taught
-            async for played in given_or_taught(run, books, executors, models):
-                failures.update(played.failures)
-                for outcome in await review.judge(played.outcomes):
-                    match outcome:
-                        case Graded():
-                            fresh.runs.append(outcome)
-                        case Failed():
-                            books.give_up(outcome)
-                        case Unfinished():
-                            unfinished += 1
-                if fresh.due():
-                    await books.add(fresh.take(), before + time.monotonic() - began)
-                show(stage, books, len(fresh.runs), time.monotonic() - began)
-                if books.report.kept >= config.keep:
-                    break
-            if fresh.runs:
-                await books.add(fresh.take(), before + time.monotonic() - began)
-            show(stage, books, 0, time.monotonic() - began)
+            async with aclosing(source) as stream:
+                async for played in stream:
+                    await intake.take(played)
+                    intake.show(stage)
+                    if books.report.kept >= config.keep or intake.given_up:
+                        break
+            await intake.flush()
+            intake.show(stage)
+        if intake.given_up:
+            raise InfrastructureError(f"no run of the team is finished any more: {intake.given_up}")
     write_drops(run.teachers, books.report)
     run.console.table("what became of the transcripts", list(HEADER), [list(row) for row in rows(books.report)])
     require_some(run, books)
     add_tokens(run, books.report, books.usage)
-    if not (books.failed or unfinished):
+    if not (books.failed or intake.unfinished):
         for ledger in ("replies", "observations"):
             shutil.rmtree(run.teachers / ledger, ignore_errors=True)
     report = books.report
@@ -110,25 +119,26 @@ async def distill(run: Run, executors: Sequence[Any]) -> dict[str, Any]:
             "kept": report.kept,
             "upsampled": report.upsampled,
             "dropped": dict(report.dropped),
-            "infrastructure_failures": failures.total(),
+            "infrastructure_failures": intake.failures.total(),
             "failed": len(books.failed),
-            "unfinished": unfinished,
+            "unfinished": intake.unfinished,
             "rewritten": dict(review.rewritten),
-            "stopped": BUDGET if unfinished else None,
+            "stopped": BUDGET if intake.unfinished else None,
+            "budget": asdict(run.config.teaching.budget),
             "requests": books.usage.requests,
             "tokens": books.usage.tokens,
-            "seconds": round(before + time.monotonic() - began, 1),
+            "seconds": round(intake.seconds, 1),
         },
     )
 
 
 def goes_on(run: Run, done: dict[str, Any]) -> bool:
-    """Whether a finished stage has more to do: failed runs to retry, or runs that a smaller budget stopped. What was
+    """Whether a finished stage has more to do: failed runs to retry, or runs that a smaller budget stopped. What is
     fine-tuned since stands on the data as it is."""
-    if run.result("sft") is not None:
+    if run.result("sft") is not None or (run.checkpoints / "sft").exists():
         return False
-    spent = Usage(done["requests"], done["tokens"])
-    larger = done["stopped"] == BUDGET and run.config.teaching.budget.allows(spent)
+    budget = run.config.teaching.budget
+    larger = done["stopped"] == BUDGET and budget.exceeds(BudgetConfig(**done["budget"]))
     return larger or bool(done["failed"] and run.config.distill.retry_failed)
 
 
@@ -141,17 +151,18 @@ def evaluation_questions(run: Run) -> Iterator[str]:
             yield task.question
 
 
-async def taught(run: Run, books: Books, executors: Sequence[Any], models: Mapping[str, Any]) -> AsyncIterator[Played]:
+async def taught(
+    run: Run, books: Books, executors: Sequence[Any], models: Mapping[str, Any], judge: Judge
+) -> AsyncGenerator[Played]:
     """What the team makes of the assignments that the books lack."""
     due = assignments(run, books)
     if books.report.kept >= run.config.distill.keep:
         return
     async with teaching(run, executors, models) as team:
         team.finished = books.usage
-        async for played in team.stream(due):
-            ended = (one.transcript.usage for one in played.outcomes if isinstance(one, Graded))
-            team.finished = sum(ended, team.finished)
-            yield played
+        async with aclosing(team.stream(due, judge)) as stream:
+            async for played in stream:
+                yield played
 
 
 def assignments(run: Run, books: Books) -> Iterator[Assignment]:
@@ -163,7 +174,7 @@ def assignments(run: Run, books: Books) -> Iterator[Assignment]:
             yield Assignment(task, attempt=index)
 
 
-async def given(run: Run, books: Books, executors: Sequence[Any], _models: Mapping[str, Any]) -> AsyncIterator[Played]:
+async def given(run: Run, books: Books, executors: Sequence[Any], judge: Judge) -> AsyncGenerator[Played]:
     """Transcripts of other runs or systems; those that nobody graded are graded now."""
     from cluster.pool import call_executors
 
@@ -179,8 +190,18 @@ async def given(run: Run, books: Books, executors: Sequence[Any], _models: Mappi
             return Failed(assignment, type(error).__name__, str(error))
 
     assert run.config.distill.transcripts is not None
-    for chunk in _chunks(_not_in(books, read_transcripts(Path(run.config.distill.transcripts)))):
-        yield Played(outcomes=list(await asyncio.gather(*map(graded, chunk))), failures={})
+    transcripts = numbered(read_transcripts(Path(run.config.distill.transcripts)))
+    for chunk in chunks(_not_in(books, transcripts), AT_ONCE):
+        yield Played(outcomes=await judge(await asyncio.gather(*map(graded, chunk))), failures={})
+
+
+def numbered(runs: Iterable[Graded]) -> Iterator[Graded]:
+    """The runs of a task counted through: those of several files may have the same numbers."""
+    seen: Counter[str] = Counter()
+    for one in runs:
+        task_id = one.transcript.task.id
+        yield replace(one, transcript=replace(one.transcript, attempt=seen[task_id]))
+        seen[task_id] += 1
 
 
 def _not_in(books: Books, runs: Iterable[Graded]) -> Iterator[Graded]:
@@ -190,44 +211,60 @@ def _not_in(books: Books, runs: Iterable[Graded]) -> Iterator[Graded]:
             yield one
 
 
-def _chunks(runs: Iterator[Graded], size: int = 64) -> Iterator[list[Graded]]:
-    chunk: list[Graded] = []
-    for one in runs:
-        chunk.append(one)
-        if len(chunk) == size:
-            yield chunk
-            chunk = []
-    if chunk:
-        yield chunk
+class Intake:
+    """What was played, on its way into the books: a kill plays what is not in them again, from the ledgers."""
 
+    def __init__(self, run: Run, books: Books) -> None:
+        self._config, self._books = run.config.teaching, books
+        self._fresh: list[Graded] = []
+        self._began = self._flushed = time.monotonic()
+        self._before, self._seconds_before = books.report.transcripts, books.seconds
+        self._failed_in_a_row = 0
+        self.failures: Counter[str] = Counter()
+        self.unfinished = 0
+        self.given_up = ""
+        """Why nothing more will come; empty while something may."""
 
-class Shard:
-    """Runs that are not in the books yet: a kill plays them again, from the ledgers."""
+    @property
+    def seconds(self) -> float:
+        """Of the stage, those before a restart included."""
+        return self._seconds_before + time.monotonic() - self._began
 
-    def __init__(self, run: Run) -> None:
-        self.runs: list[Graded] = []
-        self._config = run.config.teaching
-        self._since = time.monotonic()
+    async def take(self, played: Played) -> None:
+        self.failures.update(played.failures)
+        for outcome in played.outcomes:
+            match outcome:
+                case Graded():
+                    self._fresh.append(outcome)
+                    self._failed_in_a_row = 0
+                case Failed(where=where, why=why):
+                    self._books.give_up(outcome)
+                    self._failed_in_a_row += 1
+                    if self._failed_in_a_row > GIVE_UP_AFTER * self._config.runs_in_flight:
+                        self.given_up = f"{where}: {why}"
+                case Unfinished():
+                    self.unfinished += 1
+        late = time.monotonic() - self._flushed > self._config.shard_s
+        if len(self._fresh) >= self._config.wave or late:
+            await self.flush()
 
-    def due(self) -> bool:
-        late = time.monotonic() - self._since > self._config.shard_s
-        return len(self.runs) >= self._config.wave or (late and bool(self.runs))
+    async def flush(self) -> None:
+        """Writes a shard, if there is anything to write."""
+        runs, self._fresh = self._fresh, []
+        self._flushed = time.monotonic()
+        if runs:
+            await self._books.add(runs, self.seconds)
 
-    def take(self) -> list[Graded]:
-        runs, self.runs = self.runs, []
-        self._since = time.monotonic()
-        return runs
-
-
-def show(stage: Stage, books: Books, fresh: int, elapsed: float) -> None:
-    report = books.report
-    done = report.transcripts + fresh
-    told = {"kept": report.kept, "dropped": report.transcripts - report.kept, "runs_s": round(done / elapsed)}
-    if books.failed:
-        told["failed"] = len(books.failed)
-    if books.usage.requests:
-        told |= {"requests": books.usage.requests, "tokens": books.usage.tokens}
-    stage.update(done, **told)
+    def show(self, stage: Stage) -> None:
+        report, fresh = self._books.report, len(self._fresh)
+        done = report.transcripts + fresh
+        rate = (done - self._before) / (time.monotonic() - self._began)
+        told = {"kept": report.kept, "dropped": report.transcripts - report.kept, "runs_s": round(rate)}
+        if self._books.failed:
+            told["failed"] = len(self._books.failed)
+        if self._books.usage.requests:
+            told |= {"requests": self._books.usage.requests, "tokens": self._books.usage.tokens}
+        stage.update(done, **told)
 
 
 def require_some(run: Run, books: Books) -> None:

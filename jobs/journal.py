@@ -77,6 +77,8 @@ def evaluation_of(model: Path, tasks: Sequence[Task], plan: Plan, config: Recipe
         session=default.session,
         placement=default.placement,
         executor=default.executor,
+        teaching=default.teaching,
+        distill=replace(config.distill, retry_failed=default.distill.retry_failed),
         evaluation=replace(config.evaluation, patience_s=default.evaluation.patience_s),
         selection=default.selection,
     )

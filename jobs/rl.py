@@ -21,6 +21,7 @@ from typing import Any
 import ray
 from ray.exceptions import ObjectLostError
 
+from cluster.resources import Demand, rl_demands
 from coa.codec import Codec
 from coa.credit import informative
 from coa.errors import InfrastructureError, UserError
@@ -33,6 +34,7 @@ from jobs.recipe import Recipe
 from jobs.rl_book import Book
 from jobs.rl_teachers import Rescue, Scoring, rescuing, scoring
 from jobs.run import Run, check_run, in_session
+from jobs.teaching import models_of_team, server_demands
 
 STAGE = "rl"
 PROBE_TOKENS = 256
@@ -47,7 +49,6 @@ def check(config: Recipe) -> None:
 
 
 def run(config: Recipe, console: Console) -> None:
-    from cluster.resources import rl_demands
     from jobs.engines import engine_pool
     from jobs.services import tool_executors
 
@@ -56,9 +57,14 @@ def run(config: Recipe, console: Console) -> None:
         async with tool_executors(run) as executors, engine_pool(run, run.sft_model, executors) as pool:
             await rl(run, pool, executors)
 
+    in_session(config, console, body, demands=[reinforcement_demands(config)])
+
+
+def reinforcement_demands(config: Recipe) -> list[Demand]:
+    """Everything that runs at the same time."""
     scored = config.rl.on_policy.teacher is not None
-    demands = rl_demands(config.placement, config.rl.learner.ranks, scored=scored)
-    in_session(config, console, body, demands=[demands])
+    teachers = server_demands(config, models_of_team(config)) if config.rl.rescue.attempts else []
+    return [*rl_demands(config.placement, config.rl.learner.ranks, scored=scored), *teachers]
 
 
 async def rl(run: Run, pool: Any, executors: Sequence[Any]) -> dict[str, Any]:
@@ -150,6 +156,7 @@ class Reinforcement:
         self._ready.clear()
         self._failures = 0
         self.book.played.clear()
+        self.book.divergences.clear()
         self._reissue.clear()
         self._next_task = event.cursor
         self._newest = event
@@ -171,7 +178,7 @@ class Reinforcement:
         groups = self.book.step(event)
         self._write_trajectories(event.version, groups)
         if self._rescue is not None:
-            self._rescue.write(event.version)
+            self._rescue.write()
         line = self.book.line(event, groups)
         if self._rescue is not None:
             line["imitated"] = self._rescue.counts["imitated"]
@@ -291,7 +298,10 @@ class Reinforcement:
     async def result(self) -> dict[str, Any]:
         engines = [list(report.spans) for report in await self._pool.busy()]
         told = {**self.book.summary(engines), "steps": self._config.steps, "engine_restarts": self._pool.restarts}
-        return told if self._rescue is None else {**told, "rescue": self._rescue.told()}
+        if self._rescue is None:
+            return told
+        self._rescue.write()
+        return {**told, "rescue": self._rescue.told()}
 
     def close(self) -> None:
         if self._metrics is not None:

@@ -8,23 +8,26 @@ from collections import Counter, deque
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import ray
 
-from actors.teacher import Played, Unfinished
+from actors.sizes import hub_name
+from actors.teacher import Unfinished
 from coa.codec import Codec
 from coa.data.tokens import fingerprint
 from coa.distill.contamination import Contamination
 from coa.distill.duplicates import DuplicateConfig
-from coa.distill.filters import Filter
+from coa.distill.filters import filter_runs
 from coa.errors import UserError
 from coa.rescue import failed_altogether, imitations
 from coa.rollout import GroupRecord
 from coa.teachers.run import Assignment, Failed
-from coa.teachers.store import write_transcripts
+from coa.teachers.store import names_in, write_transcripts
 from coa.teachers.transcript import Graded
 from coa.types import Sample
+from coa.usage import Usage
 from jobs.distill import evaluation_questions
 from jobs.run import Run
 from jobs.teaching import Teaching, language_models, models_of_team, teaching
@@ -53,6 +56,8 @@ async def scoring(run: Run) -> AsyncIterator[Scoring | None]:
     if teacher is None:
         yield None
         return
+    if not hub_name(teacher):
+        teacher = str(Path(teacher).resolve())
     if fingerprint(Codec.load(teacher)) != fingerprint(Codec.load(run.sft_model)):
         raise UserError(f"rl.on_policy.teacher: {teacher} has another tokenizer than the policy")
     scorer: Any = (
@@ -67,7 +72,8 @@ async def scoring(run: Run) -> AsyncIterator[Scoring | None]:
         )
     )
     try:
-        await scorer.ready.remote()
+        if mistake := await scorer.mistake.remote():
+            raise UserError(mistake)
         yield Scoring(scorer)
     finally:
         ray.kill(scorer)
@@ -80,13 +86,14 @@ class Rescue:
         config = run.config
         self._config, self._agent, self._team = config.rl.rescue, config.agent, team
         self._most = max(1, round(self._config.share * config.rl.window.groups_per_batch * config.rl.group))
-        # A task that fails again is shown again: only within distillation is the same chain a duplicate.
-        filters = replace(config.distill.filters, duplicates=DuplicateConfig(threshold=None))
-        self._filter = Filter(
-            filters, Contamination.of(evaluation_questions(run), config.distill.filters.contamination_words)
-        )
+        # Each run is filtered alone: a task that fails again is shown again.
+        self._filters = replace(config.distill.filters, duplicates=DuplicateConfig(threshold=None, documents=1))
+        self._contamination = Contamination.of(evaluation_questions(run), self._filters.contamination_words)
         self._codec = Codec.load(run.sft_model)
         self._folder = run.teachers / "rescue"
+        written = sorted(self._folder.glob("transcripts-*.parquet"))
+        self._written = len(written)
+        team.finished = sum((names_in(path)[1] for path in written), Usage())
         self._asked = 0
         self._playing = 0
         self._ready: deque[Sample] = deque()
@@ -105,7 +112,7 @@ class Rescue:
         beside(self._play([Assignment(group.task, FIRST_ATTEMPT + attempt) for attempt in attempts]))
 
     async def _play(self, assignments: Sequence[Assignment]) -> None:
-        played: Played = await self._team.play(assignments)
+        played = await self._team.play(assignments)
         self._playing -= len(assignments)
         for outcome in played.outcomes:
             match outcome:
@@ -117,9 +124,8 @@ class Rescue:
                     self.counts["beyond the budget"] += 1
 
     def _take_in(self, run: Graded) -> None:
-        self._team.finished += run.transcript.usage
         self._ended.append(run)
-        kept, report = self._filter.take([run])
+        kept, report = filter_runs([run], self._filters, self._contamination)
         self.counts.update({"runs of the team": 1, **report.dropped})
         samples = list(imitations(kept, self._codec, self._agent, self._config.weight))
         self.counts["too long"] += bool(kept) and not samples
@@ -131,11 +137,12 @@ class Rescue:
         self.counts["imitated"] += len(samples)
         return samples
 
-    def write(self, version: int) -> None:
-        """The team's runs since the last step, as they were said."""
+    def write(self) -> None:
+        """The team's runs since the last time, as they were said."""
         if self._ended:
             self._folder.mkdir(exist_ok=True)
-            write_transcripts(self._folder / f"transcripts-{version:05}.parquet", self._ended)
+            write_transcripts(self._folder / f"transcripts-{self._written:05}.parquet", self._ended)
+            self._written += 1
             self._ended = []
 
     def told(self) -> dict[str, Any]:
@@ -150,5 +157,5 @@ async def rescuing(run: Run, executors: Sequence[Any]) -> AsyncIterator[Rescue |
         yield None
         return
     async with AsyncExitStack() as stack:
-        models = await stack.enter_async_context(language_models(run, models_of_team(run)))
+        models = await stack.enter_async_context(language_models(run, models_of_team(run.config)))
         yield Rescue(run, await stack.enter_async_context(teaching(run, executors, models)))

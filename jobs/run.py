@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -9,18 +10,20 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
+from actors.sizes import hub_name
 from cluster.resources import Demand, require
 from coa.config import dump
 from coa.data.shards import shard_paths
+from coa.episode import Grammar
 from coa.errors import UserError
 from coa.files import write_atomically
 from coa.graders import check_graders
 from coa.metrics import MetricsLog
+from coa.models.endpoint import check_endpoint
 from coa.profiles import profile as find_profile
 from coa.rewards import graders_of
 from coa.tasks import load_tasks, split
 from coa.teachers.teams import check_team
-from coa.tools.keys import read_key
 from coa.types import Task
 from coa.world import World, evaluation_tasks, training_task
 from coa.world.questions import PROFILE_OF
@@ -38,6 +41,15 @@ FREE_TO_CHANGE = (
     "selection.",
 )
 """Settings that a resumed run may change: they say where it runs, not what it makes."""
+FREE_OF_ENDPOINTS = re.compile(
+    r"models\.[^.]+\.endpoint\.(url|key_env|timeout_s|attempts|timeouts|pause_s|max_pause_s|concurrent"
+    r"|requests_per_minute|tokens_per_minute)"
+)
+"""The same of teachers' models: where, and how fast, they are asked."""
+
+
+def free_to_change(key: str) -> bool:
+    return key.startswith(FREE_TO_CHANGE) or FREE_OF_ENDPOINTS.fullmatch(key) is not None
 
 
 class Run:
@@ -90,11 +102,6 @@ class Run:
         tasks = load_tasks(path, profile=self.config.tasks.profile)
         return split(tasks, self.config.tasks.held_out)
 
-    @cached_property
-    def profiles(self) -> set[str]:
-        """Of all tasks."""
-        return profiles_of(self.config)
-
     def training_task(self, purpose: str, index: int) -> Task:
         """The index-th task of the endless stream of a purpose ("distill" or "rl")."""
         if self._file is None:
@@ -134,12 +141,13 @@ def check_run(config: Recipe) -> None:
     for key, path in (("model.path", config.model.path), ("rl.on_policy.teacher", config.rl.on_policy.teacher)):
         if path is not None and not hub_name(path) and not (Path(path) / "config.json").exists():
             raise UserError(f"{key} {path}: no config.json there")
+    on_policy, sampling = config.rl.on_policy, config.rl.sampling
+    plainly = config.agent.grammar is Grammar.forgive and (sampling.temperature, sampling.top_p) == (1.0, 1.0)
+    if on_policy.teacher is not None and not plainly:
+        raise UserError(
+            "rl.on_policy compares plain log-probs: it needs agent.grammar=forgive, and temperature and top_p of 1"
+        )
     check_same(Path(config.run_dir) / "config.yaml", config)
-
-
-def hub_name(path: str) -> bool:
-    """Whether it may name a model of a hub, `NAME` or `OWNER/NAME`, where no folder has that name."""
-    return not Path(path).exists() and not path.startswith((".", "/", "~")) and path.count("/") < 2
 
 
 def profiles_of(config: Recipe) -> set[str]:
@@ -153,10 +161,8 @@ def check_models(config: Recipe) -> None:
     for name, model in config.models.items():
         if bool(model.endpoint.url) == bool(model.serve.model):
             raise UserError(f"models.{name}: name an endpoint.url or a serve.model, one of the two")
-        if model.endpoint.url and not model.endpoint.name:
-            raise UserError(f"models.{name}: endpoint.name is missing: what the endpoint calls its model")
-        if model.endpoint.key_env is not None:
-            read_key(model.endpoint.key_env)
+        if not model.serve.model:
+            check_endpoint(model.endpoint, f"models.{name}.endpoint")
 
 
 def check_distill(config: Recipe) -> None:
@@ -166,7 +172,7 @@ def check_distill(config: Recipe) -> None:
             known = ", ".join(sorted(config.models)) or "none"
             raise UserError(f"distill.{key}.model: no model {name!r}; `models` has {known}")
     duplicates = distill.filters.duplicates
-    if duplicates.threshold and min(distill.keep, distill.runs) > duplicates.documents:
+    if min(distill.keep, distill.runs) > duplicates.documents:
         raise UserError(
             f"distill.filters.duplicates.documents is {duplicates.documents}, below the "
             f"{min(distill.keep, distill.runs)} runs that may be kept"
@@ -174,8 +180,10 @@ def check_distill(config: Recipe) -> None:
     for path in map(Path, config.sft.data):
         if not path.exists() or (path.is_dir() and not shard_paths(path)):
             raise UserError(f"sft.data: no data set at {path}: a released file, or a folder with train-*.parquet")
-    if distill.transcripts is not None and not Path(distill.transcripts).exists():
-        raise UserError(f"distill.transcripts: nothing at {distill.transcripts}")
+    if distill.transcripts is not None:
+        path = Path(distill.transcripts)
+        if not path.is_file() and not any(path.glob("*.parquet")):
+            raise UserError(f"distill.transcripts: no transcripts at {path}")
 
 
 def check_counts(config: Recipe) -> None:
@@ -200,11 +208,11 @@ def check_same(path: Path, config: Recipe) -> None:
     if not path.exists():
         return
     before, now = (_flat(OmegaConf.create(text)) for text in (path.read_text(), dump(config)))
-    changed = [key for key in now if before.get(key) != now[key] and not key.startswith(FREE_TO_CHANGE)]
+    changed = [key for key in {**now, **before} if before.get(key) != now.get(key) and not free_to_change(key)]
     if changed:
         key = changed[0]
         raise UserError(
-            f"{path.parent} holds a run with {key}={before.get(key)}, not {now[key]}: resume it with the same "
+            f"{path.parent} holds a run with {key}={before.get(key)}, not {now.get(key)}: resume it with the same "
             "settings, or choose another run_dir"
         )
 

@@ -141,8 +141,7 @@ async def select_with(pool: Any, work: Work, run: Run) -> Selection:
     attempted = work.asked()
     how = work.config.decoding(work.mode)
     plan = {task.id: (how,) for task in attempted}
-    # What is kept of the attempts changes none of them.
-    evaluation = evaluation_of(work.model, attempted, plan, replace(run.config, selection=SelectionConfig()))
+    evaluation = evaluation_of(work.model, attempted, plan, run.config)
     with Journal(run.folder / "attempts.jsonl", evaluation) as journal:
         if before := len(journal.sampled):
             run.console.say(f"{before} of {len(attempted)} tasks were attempted already, in {run.folder}")

@@ -7,28 +7,36 @@ models                      -> LanguageModel +-> RoleAgent (one a role) -> Teach
 import asyncio
 import functools
 from collections import deque
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import replace
 from itertools import islice
 from typing import Any
 
 import ray
+from ray.exceptions import RayError
 
 from actors.model_server import start_model_server
-from actors.teacher import ModelMind, Played, RoleAgent, TeacherTeam, TeachingConfig
+from actors.teacher import ModelMind, Outcome, Played, RoleAgent, TeacherTeam, TeachingConfig
 from actors.teacher_model import TeacherModel
+from cluster.resources import Demand
+from coa.chunks import chunks
 from coa.errors import UserError
+from coa.models.endpoint import EndpointConfig
 from coa.profiles import profile as find_profile
 from coa.teachers.experts import scripted_mind
 from coa.teachers.run import Assignment
 from coa.teachers.teams import EXPERTS, members, plays_free
+from coa.teachers.transcript import Graded
 from coa.usage import Usage
-from jobs.recipe import TeacherModelConfig
-from jobs.run import Run
+from jobs.recipe import Recipe, TeacherModelConfig
+from jobs.run import Run, profiles_of
 
 CALLS = 10_000
 """Calls that an actor of this module may have open at the same time: they only wait."""
+
+
+Judge = Callable[[Sequence[Outcome]], Awaitable[list[Outcome]]]
 
 
 class Teaching:
@@ -42,21 +50,26 @@ class Teaching:
         self.finished = Usage()
         """What runs that have ended took, of this stage so far."""
 
-    async def play(self, assignments: Sequence[Assignment]) -> Played:
-        return await self._team.play.remote(list(assignments), self.finished)
+    async def play(self, assignments: Sequence[Assignment], judge: Judge | None = None) -> Played:
+        """`judge`: is shown the outcomes, and may change them."""
+        played: Played = await self._team.play.remote(list(assignments), self.finished)
+        ended = (one.transcript.usage for one in played.outcomes if isinstance(one, Graded))
+        self.finished = sum(ended, self.finished)
+        return played if judge is None else replace(played, outcomes=await judge(played.outcomes))
 
-    async def stream(self, assignments: Iterable[Assignment]) -> AsyncIterator[Played]:
-        """Draws assignments as there is room for them."""
+    async def stream(self, assignments: Iterable[Assignment], judge: Judge | None = None) -> AsyncGenerator[Played]:
+        """Draws assignments as there is room for them. To be closed by who leaves it before its end."""
         if self._experts:
-            async for played in self._in_waves(assignments):
-                yield played
+            async with aclosing(self._in_waves(assignments, judge)) as waves:
+                async for played in waves:
+                    yield played
             return
         rest = iter(assignments)
         playing: set[asyncio.Task[Played]] = set()
         try:
             while True:
                 free = self._config.runs_in_flight - len(playing)
-                playing |= {asyncio.ensure_future(self.play([one])) for one in islice(rest, free)}
+                playing |= {asyncio.ensure_future(self.play([one], judge)) for one in islice(rest, free)}
                 if not playing:
                     return
                 done, playing = await asyncio.wait(playing, return_when=asyncio.FIRST_COMPLETED)
@@ -66,11 +79,11 @@ class Teaching:
             for task in playing:
                 task.cancel()
 
-    async def _in_waves(self, assignments: Iterable[Assignment]) -> AsyncIterator[Played]:
+    async def _in_waves(self, assignments: Iterable[Assignment], judge: Judge | None) -> AsyncGenerator[Played]:
         playing: deque[asyncio.Task[Played]] = deque()
         try:
-            for wave in _chunks(assignments, self._config.wave):
-                playing.append(asyncio.ensure_future(self.play(wave)))
+            for wave in chunks(assignments, self._config.wave):
+                playing.append(asyncio.ensure_future(self.play(wave, judge)))
                 if len(playing) >= self._config.waves_in_flight:
                     yield await playing.popleft()
             while playing:
@@ -88,8 +101,7 @@ async def language_models(run: Run, names: Iterable[str]) -> AsyncIterator[Mappi
     models: dict[str, Any] = {}
     try:
         for name in sorted(set(names) - {EXPERTS}):
-            endpoint, server = await _served(run.config.models[name])
-            started += server
+            endpoint = await _served(run.config.models[name], started)
             models[name] = _start(run, TeacherModel, endpoint, run.teachers / "replies" / name)
             started.append(models[name])
         for model in models.values():
@@ -98,6 +110,9 @@ async def language_models(run: Run, names: Iterable[str]) -> AsyncIterator[Mappi
         yield models
     finally:
         for handle in reversed(started):
+            if handle not in models.values():
+                with suppress(RayError):
+                    await handle.stop.remote()  # what it holds is free once this returns
             ray.kill(handle)
 
 
@@ -109,7 +124,7 @@ async def teaching(run: Run, executors: Sequence[Any], models: Mapping[str, Any]
     agents: dict[str, Any] = {}
     started: list[Any] = []
     try:
-        for role in roles_of(run):
+        for role in roles_of(config):
             name = team.model_of(role)
             agents[role] = _start(run, RoleAgent, functools.partial(ModelMind, models[name]) if name else experts)
             started.append(agents[role])
@@ -132,13 +147,19 @@ async def teaching(run: Run, executors: Sequence[Any], models: Mapping[str, Any]
             ray.kill(handle)
 
 
-def roles_of(run: Run) -> list[str]:
-    """That the team asks in the run's profiles."""
-    return sorted({role for name in run.profiles for role in members(run.config.team, find_profile(name))})
+def roles_of(config: Recipe) -> list[str]:
+    """That the team asks in the profiles of the recipe's tasks."""
+    return sorted({role for name in profiles_of(config) for role in members(config.team, find_profile(name))})
 
 
-def models_of_team(run: Run) -> set[str]:
-    return {run.config.team.model_of(role) for role in roles_of(run)} - {EXPERTS}
+def models_of_team(config: Recipe) -> set[str]:
+    return {config.team.model_of(role) for role in roles_of(config)} - {EXPERTS}
+
+
+def server_demands(config: Recipe, names: Iterable[str]) -> list[Demand]:
+    """Of those of the `models` that are served here."""
+    served = (config.models[name].serve for name in sorted(set(names) - {EXPERTS}))
+    return [Demand("model server", {"CPU": one.cpus, "GPU": one.gpus}) for one in served if one.model]
 
 
 def _start(run: Run, actor: type, *arguments: Any, **options: Any) -> Any:
@@ -147,16 +168,11 @@ def _start(run: Run, actor: type, *arguments: Any, **options: Any) -> Any:
     return ray.remote(actor).options(**settings).remote(*arguments, **options)
 
 
-async def _served(model: TeacherModelConfig) -> tuple[Any, list[Any]]:
-    """Where a model is asked, and the actor that serves it there, if it is one of ours."""
+async def _served(model: TeacherModelConfig, started: list[Any]) -> EndpointConfig:
+    """Where a model is asked; the actor that serves it there, if it is one of ours, is added to `started`."""
     if not model.serve.model:
-        return model.endpoint, []
+        return model.endpoint
     server = start_model_server(model.serve, restarts=0)
+    started.append(server)
     url = await server.start.remote()
-    return replace(model.endpoint, url=url, name=model.serve.name or model.serve.model), [server]
-
-
-def _chunks(items: Iterable[Assignment], size: int) -> Iterator[list[Assignment]]:
-    rest = iter(items)
-    while chunk := list(islice(rest, size)):
-        yield chunk
+    return replace(model.endpoint, url=url, name=model.serve.name or model.serve.model)

@@ -24,12 +24,12 @@ from jobs import evaluate as evaluation
 from jobs.agent_file import AGENT_FILE
 from jobs.attempts import decoding
 from jobs.console import Console
-from jobs.distill import distill
+from jobs.distill import demands_of, distill
 from jobs.engines import engine_pool
 from jobs.evaluate import evaluate_stage
 from jobs.examples import examples
 from jobs.recipe import Recipe
-from jobs.rl import rl
+from jobs.rl import reinforcement_demands, rl
 from jobs.run import Run, check_run, in_session
 from jobs.services import tool_counts, tool_executors
 from jobs.sft import sft
@@ -41,15 +41,15 @@ def check(config: Recipe) -> None:
 
 
 def run(config: Recipe, console: Console) -> None:
-    from cluster.resources import learner_demands, rl_demands, tool_demands
+    from cluster.resources import learner_demands, tool_demands
 
     placement = config.placement
     tuning = [*tool_demands(placement), *learner_demands(placement, config.sft.learner.ranks)]
-    reinforcing = rl_demands(placement, config.rl.learner.ranks, scored=config.rl.on_policy.teacher is not None)
-    in_session(config, console, train, demands=[tuning, reinforcing])
+    distilling = [] if config.sft.data else demands_of(config)
+    in_session(config, console, train, demands=[distilling, tuning, reinforcement_demands(config)])
 
 
-NOTHING_DISTILLED = {"transcripts": 0, "kept": 0, "dropped": {}}
+NOTHING_DISTILLED = {"transcripts": 0, "kept": 0, "dropped": {}, "seconds": 0.0}
 
 
 async def train(run: Run) -> None:
@@ -82,7 +82,7 @@ def write_model_card(run: Run, report: dict[str, Any]) -> None:
     agent = json.loads((run.model / AGENT_FILE).read_text())
     assert isinstance(config, dict)
     plain = {str(key): value for key, value in config.items()}
-    card = model_card(run.folder.name, report, plain, agent, base=run.config.model.path, data=None)
+    card = model_card(run.folder.name, report, plain, agent, base=run.config.model.path, data=run.config.sft.data)
     write_atomically(run.model / "README.md", card)
 
 

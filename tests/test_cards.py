@@ -222,8 +222,6 @@ license: other
 library_name: transformers
 pipeline_tag: text-generation
 base_model: Qwen/Qwen2.5-7B
-datasets:
-- me/chains
 tags:
 - chain-of-agents
 - agent
@@ -321,11 +319,11 @@ terms of the models that wrote or were trained, and on those of what tools retur
 
 
 def test_the_card_of_a_model() -> None:
-    assert model_card("afm", REPORT, CONFIG, AGENT, base="Qwen/Qwen2.5-7B", data="me/chains") == MODEL
+    assert model_card("afm", REPORT, CONFIG, AGENT, base="Qwen/Qwen2.5-7B", data=["me/chains"]) == MODEL
 
 
 def test_a_model_from_scratch_has_no_base_and_its_own_data() -> None:
-    card = model_card("afm", REPORT, CONFIG, {"instructed": False}, base=None, data=None)
+    card = model_card("afm", REPORT, CONFIG, {"instructed": False}, base=None, data=())
     front = yaml.safe_load(card.split("---")[1])
     assert set(front) == {"license", "library_name", "pipeline_tag", "tags"}
     assert "- base model: none, trained from scratch\n- data: distilled in the same run\n" in card
@@ -333,7 +331,7 @@ def test_a_model_from_scratch_has_no_base_and_its_own_data() -> None:
 
 
 def test_what_a_report_does_not_tell_is_left_out() -> None:
-    card = model_card("afm", {"stages": {"sft": REPORT["stages"]["sft"]}}, {"sft": {}}, AGENT, base=None, data=None)
+    card = model_card("afm", {"stages": {"sft": REPORT["stages"]["sft"]}}, {"sft": {}}, AGENT, base=None, data=())
     assert "| sft | 700 | 44,800 | 302 |" in card
     assert not [part for part in ("## Evaluation", "### `", "fewer tokens", "not well formed") if part in card]
 
@@ -342,7 +340,7 @@ def test_the_usage_in_the_model_card_opens_a_models_folder(tmp_path: Any) -> Non
     from tiny import make_model
 
     folder = make_model(tmp_path / "model")
-    card = model_card("afm", REPORT, CONFIG, AGENT, base=None, data=None)
+    card = model_card("afm", REPORT, CONFIG, AGENT, base=None, data=())
     usage = card.split("```python\n")[1].split("```")[0].replace("PATH_OF_THIS_FOLDER", str(folder))
     exec(usage.replace("max_new_tokens=512", "max_new_tokens=2").replace("print(", "str("), {})
     assert json.loads(card.split("```json\n")[1].split("```")[0]) == AGENT

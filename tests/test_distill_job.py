@@ -105,7 +105,10 @@ def test_a_budget_stops_the_stage_and_a_larger_one_goes_on(ray_session: None, tm
             result = distilled(run)
             assert result["stopped"] == "budget"
             assert 0 < result["transcripts"] < RUNS
-            assert len(read_log(log)) <= 25 + 2, "no request is sent once it is spent"
+            sent = len(read_log(log))
+            assert sent <= 25 + 2, "no request is sent once it is spent"
+            assert distilled(run) == result
+            assert len(read_log(log)) == sent, "nor when the same command is given again"
         with run_in(tmp_path / "run", *settings, "teaching.budget.requests=10000") as run:
             result = distilled(run)
             assert result["stopped"] is None

@@ -10,13 +10,14 @@ A row comes as often as its copies say. Files are written as rows are read: memo
 import json
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from itertools import islice, repeat
+from itertools import repeat
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from coa.chunks import chunks
 from coa.data.rows import Demonstration
 from coa.data.shards import ROWS_AT_ONCE, read_rows, replacing, shard_path
 from coa.data.tokens import read_tokens
@@ -37,16 +38,11 @@ def export_trl(folder: Path, out: Path, *, instructed: bool) -> int:
     """
     rows = 0
     with replacing(shard_path(out, 0)) as part, pq.ParquetWriter(part, _TRL, compression="zstd") as writer:
-        for some in _batched(_repeated_tokens(folder)):
+        for some in chunks(_repeated_tokens(folder), ROWS_AT_ONCE):
             columns = {name: [row[name] for row in some] for name in _TRL.names}
             writer.write_table(pa.Table.from_pydict(columns, schema=_TRL))
             rows += len(some)
     return rows
-
-
-def _batched(rows: Iterator[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
-    while some := list(islice(rows, ROWS_AT_ONCE)):
-        yield some
 
 
 def _repeated_tokens(folder: Path) -> Iterator[dict[str, Any]]:

@@ -4,7 +4,7 @@ A pure function from plain values to text, figures and intervals from the run's 
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from coa.data.markdown import LICENSE, LICENSE_NOTE, TAGS, code, flat, front, joined, number, table
@@ -17,21 +17,22 @@ def model_card(
     agent: Mapping[str, Any],
     *,
     base: str | None,
-    data: str | None,
+    data: Sequence[str],
 ) -> str:
     """The README.md of a model's folder.
 
     report: report.json; what it does not tell is left out. config: the resolved recipe. agent: agent.json.
-    base: the model that training began with, None for one from scratch. data: name of the data set.
+    base: the model that training began with, None for one from scratch. data: what it was fine-tuned on, if not on
+    what was distilled in the same run.
     """
     evaluation = report.get("evaluation", {})
     parts = [
-        front(_model_front(base, data)),
+        front(_model_front(base)),
         f"# {name}",
         "An agent foundation model: one model that plays every role of a team of agents in one stream of tagged text "
         "(Chain-of-Agents, arXiv 2508.13167).",
         f"- base model: {f'`{base}`' if base else 'none, trained from scratch'}\n"
-        f"- data: {f'`{data}`' if data else 'distilled in the same run'}",
+        f"- data: {', '.join(f'`{one}`' for one in data) or 'distilled in the same run'}",
         "## Training",
         table(("stage", "steps", "samples", "seconds"), _stages(report.get("stages", {}))),
         *_settings(config),
@@ -68,13 +69,12 @@ turn = model.generate(**prompt, max_new_tokens=512, stop_strings=stops, tokenize
 print(tokenizer.decode(turn[0], skip_special_tokens=False))"""
 
 
-def _model_front(base: str | None, data: str | None) -> dict[str, Any]:
+def _model_front(base: str | None) -> dict[str, Any]:
     return {
         "license": LICENSE,
         "library_name": "transformers",
         "pipeline_tag": "text-generation",
         **({"base_model": base} if base else {}),
-        **({"datasets": [data]} if data else {}),
         "tags": TAGS,
     }
 

@@ -129,9 +129,10 @@ class Endpoint:
         try:
             completion = await self.http.retry(attempt)
         except NoReply as error:
-            if error.reason == EMPTY:
-                raise EmptyCompletion(self._tell(str(error))) from None
-            raise EndpointDown(self._tell(str(error)), error.reason) from None
+            told = self._tell(str(error))
+            failed = EmptyCompletion(told) if error.reason == EMPTY else EndpointDown(told, error.reason)
+            failed.usage = took
+            raise failed from None
         except ToolDown as error:  # no connection can be made here
             raise EndpointDown(self._tell(str(error)), "here") from None
         return replace(completion, usage=took)

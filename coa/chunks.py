@@ -1,0 +1,14 @@
+"""A stream in lists."""
+
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+def chunks(items: Iterable[T], size: int) -> Iterator[list[T]]:
+    """`list(chunks("abcde", 2)) == [["a", "b"], ["c", "d"], ["e"]]`"""
+    rest = iter(items)
+    while chunk := list(islice(rest, size)):
+        yield chunk
