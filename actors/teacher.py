@@ -20,7 +20,7 @@ from typing import Any
 from ray.exceptions import RayError, RayTaskError
 
 from coa.distill.grade import grade
-from coa.errors import ContextTooLong, DiskFull, InfrastructureError, ToolDown, UserError
+from coa.errors import DiskFull, InfrastructureError, RequestRefused, ToolDown, UserError
 from coa.gather import Gather
 from coa.ledger import Ledger
 from coa.teachers.play import play, start
@@ -166,7 +166,7 @@ class TeacherTeam:
                     return await self._once(assignment)
                 except DiskFull:
                     raise  # no run is to blame
-                except ContextTooLong as error:  # and would be again
+                except RequestRefused as error:  # and would be again
                     failures[type(error).__name__] += 1
                     return Failed(assignment, type(error).__name__, str(error))
                 except InfrastructureError as error:

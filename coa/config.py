@@ -119,6 +119,8 @@ def _leaves(
             if not isinstance(value, Mapping):
                 raise UserError(f"{where}: {key} is {value!r}, expected sections with names")
             for own, held in value.items():
+                if not re.fullmatch(r"[\w-]+", str(own)):
+                    raise UserError(f"{where}: {key}.{own}: a name is of letters, digits, _ and -")
                 yield f"{key}.{own}", _NEW, section
                 inner = f"{key}.{own}."
                 yield from _leaves(section, held, where, [k for k, _ in known_keys(section, inner)], inner)

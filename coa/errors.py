@@ -44,8 +44,12 @@ class EmptyCompletion(InfrastructureError):
     """A language model gave completions without text, at all attempts."""
 
 
-class ContextTooLong(InfrastructureError):
-    """A prompt, with room for its reply, is longer than a language model's context; it is not sent again."""
+class RequestRefused(InfrastructureError):
+    """An endpoint that answers others refuses this one request, such as for its content; it is not sent again."""
+
+
+class ContextTooLong(RequestRefused):
+    """A prompt, with room for its reply, is longer than a language model's context."""
 
 
 class ModelServerDown(InfrastructureError):

@@ -2,13 +2,11 @@
 
 put      is on disk when it returns (SQLite commits), so a kill loses at most what was on its way here
 get      what was put under the key, by this process or one before it
-drop     of what is kept elsewhere by then
 """
 
 import errno
 import json
 import sqlite3
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -35,20 +33,6 @@ class Ledger:
         """Raises DiskFull where there is no room; nothing is kept then."""
         text = json.dumps(value, ensure_ascii=False)
         _guarded(self._folder, lambda: self._cache.set(key, text))
-
-    def drop(self, keys: Iterable[str]) -> None:
-        def delete() -> None:
-            with self._cache.transact():
-                for key in keys:
-                    self._cache.delete(key)
-
-        _guarded(self._folder, delete)
-
-    def __len__(self) -> int:
-        return _guarded(self._folder, lambda: len(self._cache))
-
-    def close(self) -> None:
-        self._cache.close()
 
 
 def _guarded(folder: Path, act: Any) -> Any:

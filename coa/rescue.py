@@ -41,4 +41,4 @@ def imitations(kept: Iterable[Kept], codec: Codec, agent: AgentConfig, weight: f
         task = run.transcript.task
         chain = codec.demonstration(task, run.chain, find_profile(task.profile), instructed=agent.instructed)
         if len(chain.token_ids) <= agent.limits.max_tokens:
-            yield from repeat(to_imitate(chain, weight), run.copies)
+            yield from repeat(to_imitate(chain.token_ids, chain.by_policy, weight), run.copies)

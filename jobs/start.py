@@ -59,7 +59,7 @@ def add_tokens(run: Run, report: FilterReport, cost: Usage) -> None:
         summarise(run.data),
         transcripts=report.transcripts,
         dropped=report.dropped,
-        filters={str(key): value for key, value in told.items()},
+        filters={str(key): value for key, value in told.items()} if report.transcripts else {},
         contaminated=sum(report.dropped.get(reason, 0) for reason in (contamination.EXACT, contamination.NGRAM)),
         cost=cost,
         instructed=agent.instructed,

@@ -65,7 +65,7 @@ def test_the_advantage_is_on_the_policys_tokens_and_nowhere_else() -> None:
 
 
 def test_a_demonstration_is_imitated_on_the_policys_tokens_and_nowhere_else() -> None:
-    sample = to_imitate(trajectory())
+    sample = to_imitate(trajectory().token_ids, trajectory().by_policy)
     assert sample.token_ids.tolist() == [1, 2, 3, 4, 8, 9, 5]
     assert sample.trained.tolist() == [False, False, True, True, False, False, True]
     assert sample.imitate.tolist() == [0, 0, 1, 1, 0, 0, 1]

@@ -18,7 +18,7 @@ from coa.data.data_card import data_card
 from coa.data.rows import Decision, Demonstration, demonstration_of, interactions_of
 from coa.data.shards import read_demonstrations, read_reports, read_rows, shard_path, shard_paths, write_shard
 from coa.data.summary import TokenStatistics, summarise
-from coa.data.tokens import Tokenised, fingerprint, read_samples, read_trajectories, tokenise
+from coa.data.tokens import Tokenised, fingerprint, read_samples, read_tokens, tokenise
 from coa.distill.filters import Kept
 from coa.errors import UserError
 from coa.grammar import Chain, Span, parse, render
@@ -167,7 +167,7 @@ def test_other_files_are_refused_by_name(tmp_path: Path) -> None:
 @pytest.mark.parametrize("codec", CODECS)
 @settings(max_examples=20, deadline=None)
 @given(data=st.data(), instructed=st.booleans())
-def test_trajectories_from_the_columns_are_those_of_the_codec(
+def test_tokens_from_the_columns_are_those_of_the_codec(
     tmp_path_factory: pytest.TempPathFactory, codec: str, data: st.DataObject, instructed: bool
 ) -> None:
     folder = tmp_path_factory.mktemp("data")
@@ -178,15 +178,15 @@ def test_trajectories_from_the_columns_are_those_of_the_codec(
     write_shard(folder, 0, rows[:2], {})
     write_shard(folder, 1, rows[2:], {})
     tokenise(folder, CODECS[codec](), instructed=instructed, limit=100_000)
-    read = list(read_trajectories(folder))
+    read = list(read_tokens(folder))
     whole = [replace(one, text=one.text.encode(errors="replace").decode()) for one in rows]
     expected = [
         (CODECS[codec]().demonstration(one.task, one.chain, PROFILES[one.task.profile], instructed=instructed), one)
         for one in whole
     ]
-    assert [copies for _, copies in read] == [one.copies for one in rows]
-    assert all(equal(got, wanted) for (got, _), (wanted, _) in zip(read, expected, strict=True))
-    samples = [to_imitate(wanted) for wanted, one in expected for _ in range(one.copies)]
+    assert [one.row.copies for one in read] == [one.copies for one in rows]
+    assert [one.prompt_length for one in read] == [wanted.prompt_length for wanted, _ in expected]
+    samples = [to_imitate(wanted.token_ids, wanted.by_policy) for wanted, one in expected for _ in range(one.copies)]
     assert all(equal(got, wanted) for got, wanted in zip(read_samples(folder), samples, strict=True))
     assert list(read_rows(folder)) == whole
 
@@ -208,9 +208,9 @@ def test_rows_over_the_limit_keep_their_tokens_and_are_left_out_in_reading(tmp_p
     write_shard(tmp_path, 0, [row(0), long, row(2)], {})
     length = len(tag_codec().demonstration(row().task, CHAIN, PROFILES["mhqa"], instructed=False).token_ids)
     assert tokenise(tmp_path, tag_codec(), instructed=False, limit=length) == Tokenised(3, 1)
-    assert [trajectory.task_id for trajectory, _ in read_trajectories(tmp_path)] == ["t-0", "t-2"]
+    assert [one.row.task.id for one in read_tokens(tmp_path)] == ["t-0", "t-2"]
     assert tokenise(tmp_path, tag_codec(), instructed=False, limit=length - 1) == Tokenised(3, 3)
-    assert list(read_trajectories(tmp_path)) == []
+    assert list(read_tokens(tmp_path)) == []
     assert [len(ids) for ids in pq.read_table(shard_path(tmp_path, 0))["token_ids"].to_pylist()].count(length) == 2
 
 
@@ -256,7 +256,7 @@ def card(folder: Path) -> str:
         transcripts=1,
         dropped={},
         filters={},
-        contaminated=None,
+        contaminated=0,
         cost=Usage(),
         instructed=True,
         limit=1000,

@@ -13,9 +13,10 @@ import pytest
 from servers import closed_port, raw, response
 
 from coa.config import dump, load
-from coa.errors import ContextTooLong, EmptyCompletion, EndpointDown, UserError
-from coa.models.completion import Completion, Teller, estimate, said
+from coa.errors import ContextTooLong, EmptyCompletion, EndpointDown, RequestRefused, UserError
+from coa.models.completion import Completion, Rejected, Teller, estimate, read, said
 from coa.models.endpoint import Endpoint, EndpointConfig, check_endpoint
+from coa.tools.http import Reply
 from coa.usage import Usage
 from tests.endpoints import CONTEXT, EndpointProcess, Script, read_log, request_id, serving, wait_for_log
 
@@ -212,9 +213,9 @@ def test_who_takes_replies_as_they_are_is_told_of_the_first() -> None:
     [
         ("401", UserError, "the key is missing: status 401: told to say 401"),
         ("403", UserError, "the key is missing: status 403: told to say 403"),
-        ("400", UserError, "status 400: told to say 400"),
+        ("400", Rejected, "status 400: told to say 400"),
         ("404", UserError, "status 404: told to say 404"),
-        ("422", UserError, "status 422: told to say 422"),
+        ("422", Rejected, "status 422: told to say 422"),
         ("302", UserError, "status 302: told to say 302"),
         ("context", ContextTooLong, f"status 400: {CONTEXT}"),
         ("413", ContextTooLong, "status 413: told to say 413"),
@@ -225,6 +226,40 @@ def test_what_no_further_attempt_can_help_is_told_at_once(fault: str, kind: type
     assert type(answer) is kind
     assert str(answer).endswith(f"/chat/completions: {what}")
     assert (len(outcomes), counts) == (1, {"attempts": 1})
+
+
+def test_one_request_that_is_refused_among_others_is_no_settings_fault() -> None:
+    async def go() -> list[Any]:
+        async with serving(Script(faults=("2=400",))) as server:
+            endpoint = Endpoint(EndpointConfig(url=server.url, **QUICK))
+            first = await endpoint.complete(ASKED, seed=1)
+            with pytest.raises(RequestRefused, match="status 400") as refused:
+                await endpoint.complete(ASKED, seed=2)
+            third = await endpoint.complete(ASKED, seed=3)
+            await endpoint.close()
+            return [first.finish_reason, type(refused.value), third.finish_reason]
+
+    assert asyncio.run(go()) == ["stop", RequestRefused, "stop"]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "input token count (9000) exceeds the maximum number of tokens allowed (8192)",
+        "This model's maximum prompt length is 131072 but the request contains 140000 tokens",
+        "Please reduce the length of the messages or completion",
+    ],
+)
+def test_too_long_is_known_by_the_words_of_several_services(words: str) -> None:
+    with pytest.raises(ContextTooLong):
+        read(Reply(400, "text/plain", words.encode(), "", ""), Teller("u"))
+
+
+def test_what_empty_replies_took_is_told() -> None:
+    answer, counts, _ = asked("*=empty")
+    assert type(answer) is EmptyCompletion
+    assert answer.usage == Usage(4, 4 * PROMPT, counts["completion tokens"])
+    assert pickle.loads(pickle.dumps(answer)).usage == answer.usage
 
 
 def test_a_key_is_sent_and_never_told(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,7 +21,7 @@ from coa.data.exports import FORMATS, export_alpaca, export_sharegpt, export_trl
 from coa.data.released import to_demonstration
 from coa.data.rows import Demonstration
 from coa.data.shards import shard_path, write_shard
-from coa.data.tokens import read_trajectories, tokenise
+from coa.data.tokens import TokenRow, read_tokens, tokenise
 from coa.errors import UserError
 from coa.grammar import Chain, Span, parse, render
 from coa.profiles import MHQA, PROFILES
@@ -182,14 +182,17 @@ def test_turns_put_together_are_the_chain(chain: Chain) -> None:
 # TRL.
 
 
+def repeated(data: Path) -> list[TokenRow]:
+    return [one for one in read_tokens(data) for _ in range(one.row.copies)]
+
+
 def test_trl_gets_tokens_and_masks_as_often_as_copies_say(tmp_path: Path, data: Path) -> None:
     tokenise(data, tag_codec(), instructed=False, limit=1000)
     assert export_trl(data, tmp_path / "out", instructed=False) == 4
     told = pq.read_table(shard_path(tmp_path / "out", 0)).to_pylist()
-    trajectories = [trajectory for trajectory, copies in read_trajectories(data) for _ in range(copies)]
     assert told == [
-        {"input_ids": one.token_ids.tolist(), "assistant_masks": one.by_policy.astype(int).tolist()}
-        for one in trajectories
+        {"input_ids": one.token_ids.tolist(), "assistant_masks": one.policy_mask.astype(int).tolist()}
+        for one in repeated(data)
     ]
 
 
@@ -211,11 +214,11 @@ def test_trl_trains_on_the_policys_tokens_alone(tmp_path: Path, data: Path) -> N
     got = sorted(
         list(zip(ids, labels, strict=True)) for ids, labels in zip(batch["input_ids"], batch["labels"], strict=True)
     )
-    trajectories = [one for one, copies in read_trajectories(data) for _ in range(copies)]
+    trajectories = repeated(data)
     longest = max(len(one.token_ids) for one in trajectories)
     padding = (told["pad"], -100)
     expected = sorted(
-        [*labelled(one.token_ids.tolist(), one.by_policy.tolist()), *[padding] * (longest - len(one.token_ids))]
+        [*labelled(one.token_ids.tolist(), one.policy_mask.tolist()), *[padding] * (longest - len(one.token_ids))]
         for one in trajectories
     )
     assert got == expected

@@ -14,8 +14,9 @@ from coa.distill import FilterConfig, filter_runs, to_chain
 from coa.errors import UserError
 from coa.grammar import Span, render
 from coa.imports import Reason, Refusal, import_runs, read_tools
+from coa.imports.foreign import Call
 from coa.imports.messages import agent_name
-from coa.imports.programs import Used, free_names, used_by
+from coa.imports.programs import Used, free_names, pieces_of_program, used_by
 from coa.profiles import profile
 from coa.recorder.records import Record, append
 from coa.teachers.store import read_transcripts
@@ -687,6 +688,14 @@ def test_names_that_a_program_does_not_make_are_free() -> None:
     program = "import re\nfrom os import path as p\ndef f(a):\n    b = a + c\n    return b\nclass D: e = f\n"
     program += "with open(p.x) as g:\n    print([h for h in g if k], D)\n"
     assert free_names(program) == {"c", "k"}
+
+
+@pytest.mark.parametrize("name", ["final_answer", "wikipedia_search"])
+def test_a_function_of_the_programs_own_is_no_tool_whatever_its_name(name: str) -> None:
+    program = f"def {name}(n):\n    return n * 2\nprint({name}(21))"
+    assert list(pieces_of_program(program, "42", read_tools(None))) == [
+        Call("python_interpreter", {"code": program}, "42")
+    ]
 
 
 def test_a_real_agent_of_smolagents(tmp_path: Path) -> None:

@@ -16,9 +16,8 @@ from coa.data import json_array
 from coa.data.json_array import read_array
 from coa.data.layout import Unreadable, read_chain
 from coa.data.released import Imported, import_released, profile_of, read_released, split_prompt, to_demonstration
-from coa.data.released_tasks import read_released_tasks
 from coa.data.rows import Decision, Demonstration
-from coa.data.shards import read_reports, read_rows, shard_paths
+from coa.data.shards import read_reports, read_rows
 from coa.data.tokens import read_samples, tokenise
 from coa.errors import UserError
 from coa.grammar import TAGS, Chain, Span, render
@@ -271,14 +270,6 @@ def test_a_files_rows_become_rows_of_ours_and_the_rest_is_listed(tmp_path: Path)
     ]
 
 
-def test_rows_that_break_the_table_are_dropped_where_asked(tmp_path: Path) -> None:
-    path = write(tmp_path / "a.json", [OUT_OF_TURN, ROWS[0]])
-    told = import_released(path, tmp_path / "data", tmp_path / "unread.jsonl", keep_violations=False, first=4)
-    assert told == Imported(rows=2, kept=1, dropped={"transition violation": 1})
-    assert (tmp_path / "unread.jsonl").read_text() == '{"row": 1, "reason": "transition violation"}\n'
-    assert [path.name for path in shard_paths(tmp_path / "data")] == ["train-00004.parquet"]
-
-
 def test_released_rows_are_trained_on_like_any_other(tmp_path: Path) -> None:
     import_released(write(tmp_path / "a.json", ROWS), tmp_path / "data", tmp_path / "unread.jsonl")
     tokenise(tmp_path / "data", tag_codec(), instructed=False, limit=10_000)
@@ -370,69 +361,6 @@ def test_memory_does_not_grow_with_an_array(tmp_path: Path) -> None:
 
 
 # Tasks to reinforce on.
-
-
-def verl(prompt: str, truth: Any, source: str = "s", **more: Any) -> Row:
-    return {
-        "data_source": source,
-        "prompt": [{"role": "user", "content": prompt}],
-        "ability": "qa",
-        "reward_model": {"ground_truth": truth, "style": "rule"},
-        "extra_info": {"index": 0, "split": "train"},
-        **more,
-    }
-
-
-TESTS = {"inputs": ["1 2\n"], "outputs": ["3\n"]}
-
-
-@pytest.mark.parametrize(
-    ("prompt", "truth", "profile", "grader", "answers"),
-    [
-        (MHQA_PROMPT, {"target": ["Berg", "B."], "question": "Who ?"}, "mhqa", "exact", ("Berg", "B.")),
-        (MHQA_PROMPT, json.dumps({"target": ["Berg"], "question": "Who ?"}), "mhqa", "exact", ("Berg",)),
-        (MHQA_PROMPT, json.dumps({"target": "Berg"}), "mhqa", "exact", ("Berg",)),
-        (MHQA_PROMPT, ["Berg", "B."], "mhqa", "exact", ("Berg", "B.")),
-        (MHQA_PROMPT, "{Berg", "mhqa", "exact", ("{Berg",)),
-        (WEB_PROMPT, "Berg", "web", "judge", ("Berg",)),
-        (CODE_PROMPT, '["\\\\frac{1}{2}"]', "math", "math", ("\\frac{1}{2}",)),
-        (CODE_PROMPT, "[1, 2)", "math", "math", ("[1, 2)",)),
-        (CODE_PROMPT, "204", "math", "math", ("204",)),
-        (CODE_PROMPT, json.dumps(TESTS), "code", "tests", (json.dumps(TESTS),)),
-        (CODE_PROMPT, TESTS, "code", "tests", (json.dumps(TESTS),)),
-    ],
-)
-def test_a_ground_truth_of_any_shape_becomes_a_task_with_its_grader(
-    tmp_path: Path, prompt: str, truth: Any, profile: str, grader: str, answers: tuple[str, ...]
-) -> None:
-    pq.write_table(pa.Table.from_pylist([verl(prompt, truth)]), tmp_path / "rl.parquet")
-    question = split_prompt(prompt)[1]
-    assert list(read_released_tasks(tmp_path / "rl.parquet")) == [
-        (1, Task(id="s-1", question=question, answers=answers, profile=profile, family="s", grader=grader))
-    ]
-
-
-def test_ids_are_unique_though_the_rows_indices_are_not_and_unread_rows_are_told(tmp_path: Path) -> None:
-    rows = [
-        verl(MHQA_PROMPT, "Berg", "nq"),
-        verl(MHQA_PROMPT, "Berg", "nq"),
-        verl(CODE_PROMPT, '{"question_id": "abc"}', "lcb"),
-        verl("Who ?", "Berg"),
-        verl(MHQA_PROMPT, "[]"),
-        verl(CODE_PROMPT, '{"inputs": ["1"], "outputs": []}'),
-        verl(MHQA_PROMPT, None),
-    ]
-    (tmp_path / "rl.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    read = list(read_released_tasks(tmp_path / "rl.jsonl"))
-    assert [(number, one if isinstance(one, str) else one.id) for number, one in read] == [
-        (1, "nq-1"),
-        (2, "nq-2"),
-        (3, "its tests are in a file of LiveCodeBench's"),
-        (4, "its instructions name no profile's tools"),
-        (5, "no accepted answers in `reward_model.ground_truth`"),
-        (6, "the tests have 1 inputs and 0 outputs"),
-        (7, "no accepted answers in `reward_model.ground_truth`"),
-    ]
 
 
 def test_demonstrations_of_the_reader_are_those_of_the_rows(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from coa.distill import to_chain
 from coa.errors import ToolDown
 from coa.grammar import render
 from coa.teachers.reply import tidy
-from coa.teachers.roles import CRITIC, DEBATER, GENERATOR, OPPONENT, PLANNER, REFINER, SEARCHER, TEAM, VERIFIER
+from coa.teachers.roles import CRITIC, DEBATER, GENERATOR, OPPONENT, PLANNER, REFINER, SEARCHER, TEAM, THINKER, VERIFIER
 from coa.teachers.teams import RoleConfig, Rules, TeamConfig
 from coa.teachers.transcript import AgentStep, Ending, Prompt, Reply, ToolStep, Transcript, prompt_of
 from coa.tools.base import ToolCall
@@ -107,6 +107,27 @@ def test_a_planner_is_asked_again_once_its_interval_is_over():
         SEARCHER,
         PLANNER,
         SEARCHER,
+        SEARCHER,
+        PLANNER,
+    ]
+    assert end.ending is Ending.ANSWERED
+
+
+def test_a_planner_is_asked_again_where_a_thinker_decides_too():
+    to_searcher, to_planner = "<think> next: searcher</think>", "<think> next: planner</think>"
+    replies = scripted(
+        *(to_planner, "<plan> p</plan>"),
+        *(to_searcher, SEARCH, to_searcher, SEARCH.replace("a<", "b<")),
+        "<plan> q</plan>",
+        *(to_searcher, SEARCH.replace("a<", "c<"), to_planner, "<answer> x</answer>"),
+    )
+    team = TeamConfig(planning_interval=2, thinker=True)
+    end = play_one(TASK, team=team, ask=says(lambda _: next(replies)), use=uses(lambda _: "o"))
+    assert [agent for _, agent, _ in outputs(end) if agent != THINKER] == [
+        PLANNER,
+        SEARCHER,
+        SEARCHER,
+        PLANNER,
         SEARCHER,
         PLANNER,
     ]

@@ -34,7 +34,7 @@ def data_card(
     transcripts: int,
     dropped: Mapping[str, int],
     filters: Mapping[str, Any],
-    contaminated: int | None,
+    contaminated: int,
     cost: Usage,
     instructed: bool,
     limit: int,
@@ -42,8 +42,8 @@ def data_card(
     """The README.md of a data folder.
 
     transcripts: team runs, of which `dropped` tells by reason those that were not kept. contaminated: runs left out
-    since their question is in an evaluation; None where nobody looked. cost: of all runs. limit: tokens of a row that
-    is trained on.
+    since their question is in an evaluation. filters: empty where nothing was filtered here, and then nothing is told
+    of these three. cost: of all runs. limit: tokens of a row that is trained on.
     """
     parts = [
         front(_data_front(name, summary)),
@@ -58,14 +58,7 @@ def data_card(
         *(table((what, "rows"), counted(summary.counts[what])) for what in ("profile", "family", "team", "source")),
         "## Tokens",
         _tokens(summary, instructed, limit),
-        "## What was left out",
-        f"Of {transcripts:,} runs, {sum(dropped.values()):,} were dropped.",
-        table(("reason", "runs"), counted(dropped)) if dropped else "",
-        "Nobody compared the questions with those of evaluations."
-        if contaminated is None
-        else f"Questions that are in an evaluation: {contaminated:,} runs, left out.",
-        "## Filter",
-        table(("setting", "value"), flat(filters)),
+        *(_filter(transcripts, dropped, filters, contaminated) if filters else ()),
         "## Teachers",
         _teachers(summary, cost),
         "## License",
@@ -75,6 +68,17 @@ def data_card(
         "`coa export` writes it for TRL and LLaMA-Factory.",
     ]
     return joined(parts)
+
+
+def _filter(transcripts: int, dropped: Mapping[str, int], filters: Mapping[str, Any], contaminated: int) -> list[str]:
+    return [
+        "## What was left out",
+        f"Of {transcripts:,} runs, {sum(dropped.values()):,} were dropped.",
+        table(("reason", "runs"), counted(dropped)) if dropped else "",
+        f"Questions that are in an evaluation: {contaminated:,} runs, left out.",
+        "## Filter",
+        table(("setting", "value"), flat(filters)),
+    ]
 
 
 def _data_front(name: str, summary: Summary) -> dict[str, Any]:

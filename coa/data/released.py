@@ -148,9 +148,7 @@ class Imported:
         )
 
 
-def import_released(
-    path: Path, folder: Path, listing: Path, *, keep_violations: bool = True, first: int = 0, shard_rows: int = 1000
-) -> Imported:
+def import_released(path: Path, folder: Path, listing: Path, *, first: int = 0, shard_rows: int = 1000) -> Imported:
     """Writes a file's rows as shards from number `first` on, and {"row", "reason"} of each other one to `listing`.
 
     Raises UserError for a file that can't be read to its end; the shards before that place are there then.
@@ -161,7 +159,7 @@ def import_released(
         for index in count(first):
             if not (rows := list(islice(read, shard_rows))):
                 break
-            kept, dropped = _sort(rows, keep_violations)
+            kept, dropped = _sort(rows)
             lines.writelines(json.dumps({"row": row, "reason": reason}) + "\n" for row, reason in dropped)
             chunk = Imported(
                 rows=len(rows),
@@ -174,14 +172,12 @@ def import_released(
     return told
 
 
-def _sort(rows: Iterable[Read], keep_violations: bool) -> tuple[list[Demonstration], list[tuple[int, str]]]:
+def _sort(rows: Iterable[Read]) -> tuple[list[Demonstration], list[tuple[int, str]]]:
     kept: list[Demonstration] = []
     dropped: list[tuple[int, str]] = []
     for number, one in rows:
         if isinstance(one, str):
             dropped.append((number, one))
-        elif one.decisions and not keep_violations:
-            dropped.append((number, VIOLATION))
         else:
             kept.append(one)
     return kept, dropped

@@ -25,11 +25,10 @@ from coa.codec import Codec
 from coa.data.rows import SCHEMA, Demonstration, from_row
 from coa.data.shards import ROWS_AT_ONCE, TOKENS, metadata_of, outdate_card, replacing, shard_paths
 from coa.errors import UserError
-from coa.grammar import ANSWER, TAGS
 from coa.imitation import to_imitate
 from coa.profiles import PROFILES
 from coa.profiles import profile as find_profile
-from coa.types import ENVIRONMENT, Sample, Status, Trajectory
+from coa.types import Sample, Trajectory
 
 COLUMNS = pa.schema(
     [
@@ -132,34 +131,7 @@ def _lists(column: Any) -> Iterator[np.ndarray]:
     return (values[begin:end].copy() for begin, end in pairwise(offsets))
 
 
-def read_trajectories(folder: Path) -> Iterator[tuple[Trajectory, int]]:
-    """(what `Codec.demonstration` makes of the row, copies) of every row within the limit."""
-    for one in read_tokens(folder):
-        yield _trajectory(one), one.row.copies
-
-
 def read_samples(folder: Path) -> Iterator[Sample]:
     """The rows within the limit as samples to imitate, as many times as their copies say."""
-    for trajectory, copies in read_trajectories(folder):
-        yield from repeat(to_imitate(trajectory), copies)
-
-
-def _trajectory(one: TokenRow) -> Trajectory:
-    chain, profile = one.row.chain, find_profile(one.row.task.profile)
-    tools = tuple(span.tag for span in chain if TAGS[span.tag].close in profile.stops and span.tag != ANSWER)
-    length = len(one.token_ids)
-    return Trajectory(
-        task_id=one.row.task.id,
-        sample=0,
-        token_ids=one.token_ids,
-        by_policy=one.policy_mask,
-        logprobs=np.zeros(length, np.float32),
-        versions=np.full(length, ENVIRONMENT, np.int32),
-        prompt_length=one.prompt_length,
-        turns=len(tools) + 1,
-        tool_calls=tools,
-        status=Status.ANSWERED,
-        answer=chain[-1].text.strip(),
-        text=one.row.text,
-        transitions_hold=profile.transitions_hold(chain),
-    )
+    for one in read_tokens(folder):
+        yield from repeat(to_imitate(one.token_ids, one.policy_mask), one.row.copies)

@@ -10,6 +10,7 @@ from coa.distill.duplicates import DuplicateConfig
 from coa.grammar import TAGS, Chain, Form, Kind, Span
 from coa.profiles import profile as find_profile
 from coa.seeds import fraction
+from coa.teachers.roles import TEAM
 from coa.teachers.router import GOOD_ENOUGH, score_of
 from coa.teachers.transcript import Ending, Graded, Transcript, is_routing
 
@@ -59,7 +60,10 @@ def lack_of_complexity(transcript: Transcript, config: FilterConfig) -> str | No
 
 def interactions(transcript: Transcript) -> int:
     """On the line of work that becomes the chain."""
-    return sum(step.line == transcript.winner and not is_routing(step) for step in transcript.steps)
+    return sum(
+        step.line == transcript.winner and not is_routing(step) and getattr(step, "agent", "") != TEAM
+        for step in transcript.steps
+    )
 
 
 # Quality.

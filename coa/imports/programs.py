@@ -36,12 +36,13 @@ def pieces_of_program(program: str, result: str | None, table: ToolTable, *, fai
 
     Raises Refused for a program that cannot be run by itself.
     """
-    answering = answering_tools(table)
-    used = used_by(program, table.keys(), answering)
+    answering, free = answering_tools(table), free_names(program)
+    # What the program defines itself is no tool, whatever its name.
+    used = used_by(program, table.keys() & free, answering)
     if used is None:
-        if not failed and (unknown := free_names(program) - answering):
+        if not failed and (unknown := free - answering):
             raise Refused(Reason.NOT_WHOLE, ", ".join(sorted(unknown)))
-        yield Call(INTERPRETER, {"code": as_prints(program, answering)}, result)
+        yield Call(INTERPRETER, {"code": as_prints(program, answering & free)}, result)
     elif used.name not in answering:
         yield Call(used.name, used.arguments, result)
     else:

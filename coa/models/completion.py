@@ -27,8 +27,14 @@ SHOWS = 300
 CHARS_PER_TOKEN = 4
 """Of a prompt, for the estimate alone."""
 _TOO_LONG = re.compile(
-    r"context[ _](length|window|size)|max(imum)?[ _]model[ _]len|(prompt|input|message)s? (is|are) too long", re.I
+    r"context[ _](length|window|size)|max(imum)?[ _]model[ _]len|(prompt|input|message)s? (is|are) too long"
+    r"|token count.{0,40}exceed|maximum prompt length|reduce the length",
+    re.I,
 )
+
+
+class Rejected(UserError):
+    """A request is refused: a setting is wrong, unless others are answered."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +113,8 @@ def _refusal(status: int, words: str, tell: Teller) -> Exception:
         return ContextTooLong(tell(what, words))
     if status in (401, 403):
         return UserError(tell(f"the key is {'refused' if tell.key else 'missing'}: {what}", words))
+    if status in (400, 422):
+        return Rejected(tell(what, words))
     return UserError(tell(what, words))
 
 

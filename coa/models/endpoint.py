@@ -16,8 +16,8 @@ from typing import Any
 
 import aiohttp
 
-from coa.errors import EmptyCompletion, EndpointDown, ToolDown, UserError
-from coa.models.completion import EMPTY, MALFORMED, SHOWS, Completion, Teller, estimate, read
+from coa.errors import EmptyCompletion, EndpointDown, RequestRefused, ToolDown, UserError
+from coa.models.completion import EMPTY, MALFORMED, SHOWS, Completion, Rejected, Teller, estimate, read
 from coa.models.limits import Limiter, Limits
 from coa.tools.addresses import is_web_address, shown
 from coa.tools.http import Http, HttpConfig, NoReply
@@ -101,6 +101,8 @@ class Endpoint:
         """Its `counts` also hold `prompt tokens` and `completion tokens`, of all replies."""
         self.limiter = Limiter(config.limits)
         self._config, self._insists = config, insists
+        self._answered = False
+        """Whether it ever gave a completion: then a request that it refuses is to blame, and no setting."""
         self._url = f"{(config.url or '').rstrip('/')}/chat/completions"
         self._headers = bearer(config.key_env)
         key = read_key(config.key_env) if config.key_env is not None else ""
@@ -111,7 +113,7 @@ class Endpoint:
     ) -> Completion:
         """options: further fields of the request; one that the configuration sets too is overridden.
 
-        Raises EndpointDown, EmptyCompletion, ContextTooLong, and UserError for what a person must put right.
+        Raises EndpointDown, EmptyCompletion, RequestRefused, and UserError for what a person must put right.
         """
         body = request_body(self._config, messages, seed=seed, stop=stop, options=options)
         tokens = estimate(messages, body.get("max_tokens")) if self._config.tokens_per_minute else 0
@@ -133,6 +135,10 @@ class Endpoint:
             failed = EmptyCompletion(told) if error.reason == EMPTY else EndpointDown(told, error.reason)
             failed.usage = took
             raise failed from None
+        except Rejected as error:
+            if self._insists and self._answered:
+                raise RequestRefused(str(error)) from None
+            raise
         except ToolDown as error:  # no connection can be made here
             raise EndpointDown(self._tell(str(error)), "here") from None
         return replace(completion, usage=took)
@@ -146,6 +152,7 @@ class Endpoint:
         try:
             reply = await self.http.attempt("POST", self._url, body, self._headers)
             completion = read(reply, self._tell)
+            self._answered = True
             used = completion.usage.tokens or None
         except NoReply as error:
             if error.after_s:

@@ -33,7 +33,8 @@ class PlannerRun(Run):
         if isinstance(following, Over):
             self.ending = following.ending
             return ()
-        return (self._through_thinker(move, self._replan(move, following)),)
+        planned = self._replan(move, following)
+        return (planned if planned is not following else self._through_thinker(move, following),)
 
     def _after(self, move: Move, text: str) -> Next:
         if isinstance(move, UseTool):

@@ -91,7 +91,7 @@ class Transcript:
     steps: tuple[Step, ...]
     ending: Ending
     team: str = "planner"
-    """A name of `coa.teachers.teams.TEAMS`, or the system that the run was imported from."""
+    """A name of `coa.teachers.teams.Rules`, or the system that the run was imported from."""
     models: tuple[tuple[str, str], ...] = ()
     """(role, model) of each role that a language model played."""
     winner: int = 0
