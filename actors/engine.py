@@ -26,7 +26,7 @@ from coa.episode import AgentConfig, Completion, Generate
 from coa.errors import InfrastructureError, SyncError
 from coa.profiles import profile as find_profile
 from coa.rewards import RewardConfig
-from coa.rollout import EpisodeRecord, Failed, GroupRecord, play, tell, to_learn
+from coa.rollout import EpisodeRecord, FailedGroup, GroupRecord, play, tell, to_learn
 from coa.seeds import derive
 from coa.staleness import Ticket
 from coa.tools.client import CallMany, ToolClient
@@ -171,23 +171,23 @@ class RolloutEngine:
 
     async def play(
         self, task: Task, ticket: Ticket, size: int, sampling: SamplingConfig
-    ) -> tuple[GroupRecord | Failed, tuple[Sample, ...]]:
+    ) -> tuple[GroupRecord | FailedGroup, tuple[Sample, ...]]:
         """A group to learn from. Its seeds depend on run seed, task, group, sample and turn, and on nothing else."""
         group = await self._play(task, ticket.group, range(size), sampling)
-        if isinstance(group, Failed):
+        if isinstance(group, FailedGroup):
             return group, ()
         record = GroupRecord(group=ticket.group, task=task, episodes=tuple(tell(scored) for scored in group))
         return record, to_learn(group)
 
     async def evaluate(
         self, task: Task, samples: Sequence[int], sampling: SamplingConfig, agent: AgentConfig | None = None
-    ) -> tuple[EpisodeRecord, ...] | Failed:
+    ) -> tuple[EpisodeRecord, ...] | FailedGroup:
         """Episodes to look at; no training group has the seeds of group EVALUATION.
 
         `agent`: how the policy is asked, where not as the engine was started; its budget may not be larger.
         """
         group = await self._play(task, EVALUATION, samples, sampling, agent)
-        return group if isinstance(group, Failed) else tuple(tell(scored) for scored in group)
+        return group if isinstance(group, FailedGroup) else tuple(tell(scored) for scored in group)
 
     async def _play(
         self,
@@ -196,7 +196,7 @@ class RolloutEngine:
         samples: Sequence[int],
         sampling: SamplingConfig,
         agent: AgentConfig | None = None,
-    ) -> list[Scored] | Failed:
+    ) -> list[Scored] | FailedGroup:
         try:
             return await play(
                 task,
@@ -208,7 +208,7 @@ class RolloutEngine:
                 reward=self._reward,
             )
         except InfrastructureError as error:
-            return Failed(group=group, where=type(error).__name__, why=str(error))
+            return FailedGroup(group=group, where=type(error).__name__, why=str(error))
 
     def speaker(self, task: Task, sampling: SamplingConfig, group: int, sample: int) -> Generate:
         from vllm.sampling_params import StructuredOutputsParams

@@ -24,7 +24,7 @@ from coa.errors import DiskFull, InfrastructureError, RequestRefused, ToolDown, 
 from coa.gather import Gather
 from coa.ledger import Ledger
 from coa.teachers.play import play, start
-from coa.teachers.run import Assignment, Failed
+from coa.teachers.run import Assignment, FailedRun
 from coa.teachers.teams import EXPERTS, TeamConfig
 from coa.teachers.transcript import Graded, Mind, Prompt, Reply
 from coa.tools.base import PLAIN, ToolCall
@@ -75,7 +75,7 @@ class Unfinished:
     assignment: Assignment
 
 
-Outcome = Graded | Failed | Unfinished
+Outcome = Graded | FailedRun | Unfinished
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,7 +155,7 @@ class TeacherTeam:
 
     async def _play(self, assignment: Assignment, failures: Counter[str]) -> Outcome:
         name = (assignment.task.id, assignment.attempt)
-        failed = Failed(assignment, "", "")
+        failed = FailedRun(assignment, "", "")
         try:
             for issue in range(1 + self._config.reissues):
                 if issue:
@@ -168,9 +168,9 @@ class TeacherTeam:
                     raise  # no run is to blame
                 except RequestRefused as error:  # and would be again
                     failures[type(error).__name__] += 1
-                    return Failed(assignment, type(error).__name__, str(error))
+                    return FailedRun(assignment, type(error).__name__, str(error))
                 except InfrastructureError as error:
-                    failed = Failed(assignment, type(error).__name__, str(error))
+                    failed = FailedRun(assignment, type(error).__name__, str(error))
                     failures[failed.where] += 1
             return failed
         except BudgetSpent:

@@ -91,7 +91,7 @@ def fetch(job: LearnJob, rank: int, version: int) -> tuple[list[Sample], int]:
     return [sample for samples in ray.get(list(references)) for sample in samples], cursor
 
 
-def whole(token_ids: Tokens) -> Sample:
+def all_trained(token_ids: Tokens) -> Sample:
     """A sample in which every token counts."""
     zeros = np.zeros(len(token_ids), np.float32)
     return Sample(
@@ -111,7 +111,7 @@ def snapshot(job: LearnJob, learner: Learner, samples: list[Sample]) -> tuple[li
     # As many sequences on every rank, since with ZeRO-3 each forward pass is a collective.
     fresh = [*(sample.token_ids for sample in samples), *job.probe * PROBES][:PROBES]
     sequences = [token_ids[: job.probe_tokens] for token_ids in (*job.probe, *fresh)]
-    logprobs = learner.logprobs([whole(token_ids) for token_ids in sequences])
+    logprobs = learner.logprobs([all_trained(token_ids) for token_ids in sequences])
     weights = learner.weights()
     if weights is None:
         return [], ()

@@ -24,7 +24,7 @@ from cluster.resources import PlacementConfig
 from coa.episode import AgentConfig
 from coa.errors import InfrastructureError, ToolDown
 from coa.rewards import RewardConfig
-from coa.rollout import EpisodeRecord, Failed, GroupRecord
+from coa.rollout import EpisodeRecord, FailedGroup, GroupRecord
 from coa.staleness import Ticket
 from coa.tools.base import ToolCall
 from coa.types import Floats, Task, Tokens
@@ -146,7 +146,7 @@ class EnginePool:
 
     async def play(
         self, task: Task, ticket: Ticket, size: int, sampling: SamplingConfig
-    ) -> tuple[GroupRecord | Failed, Any]:
+    ) -> tuple[GroupRecord | FailedGroup, Any]:
         """A group's record, and the reference of its samples."""
         try:
             async with self._turn() as replica:
@@ -157,7 +157,7 @@ class EnginePool:
                     ray.cancel(record)
                     raise
         except EngineDied as error:
-            return Failed(group=ticket.group, where=str(error), why="the engine died"), None
+            return FailedGroup(group=ticket.group, where=str(error), why="the engine died"), None
 
     async def evaluate(self, task: Task, samples: Sequence[int], sampling: SamplingConfig) -> tuple[EpisodeRecord, ...]:
         """Episodes of one task, tried again after infrastructure failures; raises InfrastructureError in the end."""
@@ -165,7 +165,7 @@ class EnginePool:
         async def attempt() -> tuple[EpisodeRecord, ...]:
             async with self._turn() as replica:
                 outcome = await replica.handle.evaluate.remote(task, samples, sampling)
-            if isinstance(outcome, Failed):
+            if isinstance(outcome, FailedGroup):
                 raise InfrastructureError(f"{task.id}: {outcome.where}: {outcome.why}")
             return outcome
 

@@ -51,7 +51,7 @@ class GroupRecord:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Failed:
+class FailedGroup:
     """A group that met an infrastructure failure: no data, and the task is issued again."""
 
     group: int

@@ -29,6 +29,8 @@ def agent_of(model: Path, default: AgentConfig, overrides: Sequence[str] = ()) -
     Raises UserError for a folder that can't be read, or a budget beyond the model's positions.
     """
     path = model / AGENT_FILE
+    if not (model / "config.json").is_file():
+        raise UserError(f"{model}: no model there (no config.json)")
     try:
         positions = json.loads((model / "config.json").read_text()).get("max_position_embeddings")
         said = [override.removeprefix("agent.") for override in overrides if override.startswith("agent.")]

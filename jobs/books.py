@@ -17,7 +17,7 @@ from coa.data.rows import Decision, Demonstration, demonstration_of
 from coa.data.shards import REPORT, metadata_of, read_rows_of, shard_path, write_shard
 from coa.distill.filters import Filter, FilterReport, Kept, compared_answer, interactions
 from coa.files import write_atomically
-from coa.teachers.run import Failed
+from coa.teachers.run import FailedRun
 from coa.teachers.store import names_in, read_transcripts, write_transcripts
 from coa.teachers.teams import Rules
 from coa.teachers.transcript import Graded
@@ -90,7 +90,7 @@ class Books:
         await self._filter_shard(self._shards, runs)
         self._shards += 1
 
-    def give_up(self, failed: Failed) -> None:
+    def give_up(self, failed: FailedRun) -> None:
         """Lists a run that failed to the last try."""
         task, attempt = failed.assignment.task, failed.assignment.attempt
         self.failed[task.id, attempt] = one = GivenUp(task.id, attempt, failed.where, failed.why)

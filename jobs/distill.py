@@ -9,7 +9,6 @@ its teachers find in their ledgers what unfinished runs had been told.
 
 import asyncio
 import functools
-import shutil
 import time
 from collections import Counter
 from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping, Sequence
@@ -27,7 +26,7 @@ from coa.distill.filters import Filter
 from coa.distill.grade import grade
 from coa.errors import InfrastructureError, UserError
 from coa.tasks import load
-from coa.teachers.run import Assignment, Failed
+from coa.teachers.run import Assignment, FailedRun
 from coa.teachers.store import read_transcripts
 from coa.teachers.transcript import Graded
 from coa.tools.client import ToolClient
@@ -38,7 +37,7 @@ from jobs.review import Review
 from jobs.run import Run, check_run, in_session
 from jobs.services import tool_executors
 from jobs.start import add_tokens
-from jobs.teaching import Judge, language_models, models_of_team, server_demands, teaching
+from jobs.teaching import Judge, drop_ledgers, language_models, models_of_team, server_demands, teaching
 
 STAGE = "distill"
 BUDGET = "budget"
@@ -109,8 +108,7 @@ async def distill(run: Run, executors: Sequence[Any]) -> dict[str, Any]:
     require_some(run, books)
     add_tokens(run, books.report, books.usage)
     if not (books.failed or intake.unfinished):
-        for ledger in ("replies", "observations"):
-            shutil.rmtree(run.teachers / ledger, ignore_errors=True)
+        drop_ledgers(run)
     report = books.report
     return run.finish(
         STAGE,
@@ -187,7 +185,7 @@ async def given(run: Run, books: Books, executors: Sequence[Any], judge: Judge) 
             return await grade(one.transcript, use_tool)
         except InfrastructureError as error:
             assignment = Assignment(one.transcript.task, one.transcript.attempt)
-            return Failed(assignment, type(error).__name__, str(error))
+            return FailedRun(assignment, type(error).__name__, str(error))
 
     assert run.config.distill.transcripts is not None
     transcripts = numbered(read_transcripts(Path(run.config.distill.transcripts)))
@@ -237,7 +235,7 @@ class Intake:
                 case Graded():
                     self._fresh.append(outcome)
                     self._failed_in_a_row = 0
-                case Failed(where=where, why=why):
+                case FailedRun(where=where, why=why):
                     self._books.give_up(outcome)
                     self._failed_in_a_row += 1
                     if self._failed_in_a_row > GIVE_UP_AFTER * self._config.runs_in_flight:

@@ -22,7 +22,6 @@ from coa.benchmarks.results import results
 from coa.benchmarks.results import show as show_decoding
 from coa.codec import Codec
 from coa.episode import AgentConfig
-from coa.errors import UserError
 from coa.files import write_atomically
 from coa.graders import TESTS, check_graders
 from coa.grammar import OBSERVATION
@@ -50,10 +49,13 @@ from jobs.run import Run, check_counts, in_session
 def check(
     config: Recipe, *, model: Path, tasks: str, rows: int | None, out: Path, overrides: Sequence[str] = ()
 ) -> None:
-    if not (model / "config.json").is_file():
-        raise UserError(f"{model}: no model there (no config.json)")
-    check_needs(load(tasks, profile=config.tasks.profile, rows=rows), config)
     agent_of(model, config.agent, overrides)
+    check_attempts(model, load(tasks, profile=config.tasks.profile, rows=rows), config)
+
+
+def check_attempts(model: Path, tasks: Sequence[Task], config: Recipe) -> None:
+    """Raises UserError where a model can't attempt tasks."""
+    check_needs(tasks, config)
     Codec.load(model)
     check_counts(config)
 

@@ -14,7 +14,7 @@ from coa.distill.filters import Kept
 from coa.distill.obedience import judge_obedience, options_of
 from coa.distill.rewrite import rewrite
 from coa.errors import InfrastructureError
-from coa.teachers.run import Assignment, Failed
+from coa.teachers.run import Assignment, FailedRun
 from coa.teachers.transcript import Graded
 from coa.tools.chat import Message
 from jobs.run import Run
@@ -42,7 +42,7 @@ class Review:
             return await judge_obedience(outcome, self._judge, self._obedience)
         except InfrastructureError as error:
             transcript = outcome.transcript
-            return Failed(Assignment(transcript.task, transcript.attempt), type(error).__name__, str(error))
+            return FailedRun(Assignment(transcript.task, transcript.attempt), type(error).__name__, str(error))
 
     async def revise(self, kept: list[Kept]) -> list[Kept]:
         """In order; raises InfrastructureError where the model is down."""

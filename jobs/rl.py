@@ -26,9 +26,9 @@ from coa.codec import Codec
 from coa.credit import informative
 from coa.errors import InfrastructureError, UserError
 from coa.profiles import profile as find_profile
-from coa.rollout import Failed, GroupRecord
+from coa.rollout import FailedGroup, GroupRecord
 from coa.staleness import Ticket, Window
-from coa.types import Sample, Tokens
+from coa.types import Tokens
 from jobs.console import Console, Stage
 from jobs.recipe import Recipe
 from jobs.rl_book import Book
@@ -218,7 +218,7 @@ class Reinforcement:
         task = self._run.training_task(STAGE, index)
         outcome, samples = await self._pool.play(task, ticket, self._config.group, self._config.sampling)
         match outcome:
-            case Failed(where=where, why=why):
+            case FailedGroup(where=where, why=why):
                 self.book.dropped[where] += 1
                 self._failures += 1
                 if self._failures > FAILURES * self._config.window.groups_per_batch:
@@ -257,17 +257,14 @@ class Reinforcement:
             shares: list[list[Any]] = [[] for _ in range(self._learning.ranks)]
             for position, group in enumerate(groups):
                 shares[position % self._learning.ranks].append(self._ready.pop(group))
-            for rank, samples in enumerate(self._imitated()):
-                shares[rank].append(ray.put(samples))
+            imitated = self._rescue.take() if self._rescue is not None else []
+            for rank in range(self._learning.ranks if imitated else 0):
+                shares[rank].append(ray.put(tuple(imitated[rank :: self._learning.ranks])))
             plan = Plan(version=window.version - 1, shares=tuple(map(tuple, shares)), cursor=self._next_task)
             if not await self._learning.put(plan, epoch):
+                if self._rescue is not None:
+                    self._rescue.put_back(imitated)
                 return
-
-    def _imitated(self) -> list[tuple[Sample, ...]]:
-        """For each rank, what the next batch has from the team."""
-        samples = self._rescue.take() if self._rescue is not None else []
-        ranks = self._learning.ranks
-        return [tuple(samples[rank::ranks]) for rank in range(ranks)] if samples else []
 
     async def _publish(self) -> None:
         window = self._window

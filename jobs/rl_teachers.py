@@ -23,14 +23,14 @@ from coa.distill.filters import filter_runs
 from coa.errors import UserError
 from coa.rescue import failed_altogether, imitations
 from coa.rollout import GroupRecord
-from coa.teachers.run import Assignment, Failed
+from coa.teachers.run import Assignment, FailedRun
 from coa.teachers.store import names_in, write_transcripts
 from coa.teachers.transcript import Graded
 from coa.types import Sample
 from coa.usage import Usage
 from jobs.distill import evaluation_questions
 from jobs.run import Run
-from jobs.teaching import Teaching, language_models, models_of_team, teaching
+from jobs.teaching import Teaching, drop_ledgers, language_models, models_of_team, teaching
 
 FIRST_ATTEMPT = 1_000_000
 """Of the team at a task of this stage; those of distillation, which may have met the same task, are below."""
@@ -118,7 +118,7 @@ class Rescue:
             match outcome:
                 case Graded():
                     self._take_in(outcome)
-                case Failed(where=where):
+                case FailedRun(where=where):
                     self.counts[where] += 1
                 case Unfinished():
                     self.counts["beyond the budget"] += 1
@@ -136,6 +136,11 @@ class Rescue:
         samples = [self._ready.popleft() for _ in range(min(self._most, len(self._ready)))]
         self.counts["imitated"] += len(samples)
         return samples
+
+    def put_back(self, samples: Sequence[Sample]) -> None:
+        """What was taken for a batch that nobody trained."""
+        self._ready.extendleft(reversed(samples))
+        self.counts["imitated"] -= len(samples)
 
     def write(self) -> None:
         """The team's runs since the last time, as they were said."""
@@ -159,3 +164,4 @@ async def rescuing(run: Run, executors: Sequence[Any]) -> AsyncIterator[Rescue |
     async with AsyncExitStack() as stack:
         models = await stack.enter_async_context(language_models(run, models_of_team(run.config)))
         yield Rescue(run, await stack.enter_async_context(teaching(run, executors, models)))
+    drop_ledgers(run)

@@ -17,7 +17,6 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from coa.codec import Codec
 from coa.errors import UserError
 from coa.files import write_atomically
 from coa.readable import DASH
@@ -28,10 +27,10 @@ from coa.types import Status, Task
 from jobs.agent_file import agent_of
 from jobs.attempts import attempt_all, write_evaluation
 from jobs.console import Console
-from jobs.evaluate import check_needs
+from jobs.evaluate import check_attempts
 from jobs.journal import Episodes, Journal, evaluation_of
 from jobs.recipe import Recipe
-from jobs.run import Run, check_counts, in_session
+from jobs.run import Run, in_session
 
 TASKS, DROPPED, RESULT = "tasks.jsonl", "dropped.jsonl", "selection.json"
 MANY_UNANSWERED = 0.5
@@ -66,8 +65,6 @@ def check(
     out: Path,
     overrides: Sequence[str] = (),
 ) -> None:
-    if not (model / "config.json").is_file():
-        raise UserError(f"{model}: no model there (no config.json)")
     path = source(tasks).path
     if path is not None and path.resolve() == (out / TASKS).resolve():
         raise UserError(f"{tasks}: the tasks that are kept would take its place; choose another --out")
@@ -75,9 +72,7 @@ def check(
     if not work.asked():
         raise UserError(f"{tasks}: every task is in selection.sft={config.selection.sft}")
     as_asked = settings_of(config, work, out, overrides)
-    check_needs(work.asked(), as_asked)
-    Codec.load(model)
-    check_counts(as_asked)
+    check_attempts(model, work.asked(), as_asked)
 
 
 def work_of(config: Recipe, *, model: Path, tasks: str, mode: str, rows: int | None) -> Work:

@@ -6,6 +6,7 @@ models                      -> LanguageModel +-> RoleAgent (one a role) -> Teach
 
 import asyncio
 import functools
+import shutil
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager, suppress
@@ -145,6 +146,12 @@ async def teaching(run: Run, executors: Sequence[Any], models: Mapping[str, Any]
     finally:
         for handle in reversed(started):
             ray.kill(handle)
+
+
+def drop_ledgers(run: Run) -> None:
+    """Once no run is unfinished, nobody asks for what they were told."""
+    for ledger in ("replies", "observations"):
+        shutil.rmtree(run.teachers / ledger, ignore_errors=True)
 
 
 def roles_of(config: Recipe) -> list[str]:

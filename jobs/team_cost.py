@@ -8,7 +8,7 @@ from coa.codec import Codec
 from coa.errors import InfrastructureError
 from coa.statistics import Cost, cost_per_success
 from coa.teachers.roles import ROLES
-from coa.teachers.run import Assignment, Failed
+from coa.teachers.run import Assignment, FailedRun
 from coa.teachers.store import read_transcripts
 from coa.teachers.teams import plays_free
 from coa.teachers.transcript import AgentStep, Graded, ToolStep, Transcript, prompt_of
@@ -48,7 +48,7 @@ async def _attempts(run: Run, executors: Sequence[Any]) -> AsyncIterator[Graded]
     async with teaching(run, executors, {}) as team:
         played = await team.play([Assignment(task) for task in run.evaluation_tasks()])
     for outcome in played.outcomes:
-        if isinstance(outcome, Failed):
+        if isinstance(outcome, FailedRun):
             raise InfrastructureError(f"the teachers can't be measured: {outcome.where}: {outcome.why}")
         if isinstance(outcome, Graded):
             yield outcome

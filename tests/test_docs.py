@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from coa.config import load
-from coa.teachers.roles import ROLES
+from coa.teachers.teams import check_team
 from jobs import cli
 from jobs.recipe import Recipe
 
@@ -40,11 +40,7 @@ def test_every_recipe_that_is_shown_resolves(tmp_path: Path) -> None:
     [block] = blocks(ROOT / "docs" / "distillation.md", "yaml")
     shown.write_text(block)
     config = load(Recipe, shown)
-    assert config.team.roles.keys() <= ROLES.keys()
-    assert {config.team.model, *(role.model for role in config.team.roles.values())} - {
-        "",
-        None,
-    } <= config.models.keys()
+    check_team(config.team, config.models, {config.tasks.profile})
 
 
 @pytest.mark.parametrize("command", sorted(set(commands())))

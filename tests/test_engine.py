@@ -15,7 +15,7 @@ from actors.policy import ModelConfig, PackedPolicy, load_model, to_tensors
 from coa.errors import InfrastructureError, SyncError, ToolDown
 from coa.packing import micro_batch
 from coa.rewards import RewardConfig
-from coa.rollout import Failed, GroupRecord
+from coa.rollout import FailedGroup, GroupRecord
 from coa.staleness import Ticket
 from coa.tools.base import ToolCall
 from coa.types import Floats, Sample, Scored
@@ -176,4 +176,4 @@ def test_infrastructure_that_fails_makes_no_sample(bench: Bench, monkeypatch: py
         raise ToolDown("the sandbox is missing")
 
     monkeypatch.setattr("actors.engine.play", fails)
-    assert bench.run(bench.play(200)) == (Failed(group=200, where="ToolDown", why="the sandbox is missing"), ())
+    assert bench.run(bench.play(200)) == (FailedGroup(group=200, where="ToolDown", why="the sandbox is missing"), ())

@@ -21,7 +21,7 @@ from coa.benchmarks.protocol import GREEDY, OTHERWISE, decoding_of
 from coa.benchmarks.results import results, show
 from coa.benchmarks.table import BENCHMARKS
 from coa.errors import InfrastructureError, ToolDown
-from coa.rollout import EpisodeRecord, Failed
+from coa.rollout import EpisodeRecord, FailedGroup
 from coa.statistics import mean_at_k, wilson
 from coa.tools.standard import ToolsConfig
 from coa.tools.wiki import WikiConfig
@@ -179,9 +179,9 @@ class DownAtFirst:
 
     async def remote(
         self, one: Task, samples: Sequence[int], how: SamplingConfig
-    ) -> Failed | tuple[EpisodeRecord, ...]:
+    ) -> FailedGroup | tuple[EpisodeRecord, ...]:
         self.asked += 1
-        return Failed(group=0, where="ToolDown", why="429") if self.asked <= self.failures else outcomes("1")
+        return FailedGroup(group=0, where="ToolDown", why="429") if self.asked <= self.failures else outcomes("1")
 
 
 def asked_of(handle: DownAtFirst, patience_s: float, broken: Exception | None = None) -> tuple[EpisodeRecord, ...]:

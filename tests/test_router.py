@@ -7,10 +7,10 @@ from coa.profiles import PROFILES
 from coa.teachers.roles import CODER, CRITIC, PLANNER, ROLES, SEARCHER, VERIFIER, system_prompt
 from coa.teachers.router import (
     MALFORMED,
+    CallTool,
     Next,
     Over,
     Speak,
-    UseTool,
     after_reply,
     after_thinker,
     after_tool,
@@ -18,7 +18,7 @@ from coa.teachers.router import (
     may_speak,
     replans,
     score_of,
-    words_of,
+    spans_of,
 )
 from coa.teachers.transcript import Brief, Ending
 from coa.tools.base import ToolCall
@@ -38,9 +38,9 @@ from coa.tools.base import ToolCall
             "mhqa",
             SEARCHER,
             "<think> t</think><wiki_search> Nora</wiki_search>",
-            UseTool(ToolCall("wiki_search", "Nora")),
+            CallTool(ToolCall("wiki_search", "Nora")),
         ),
-        ("code", CODER, "<code> print(1)\n</code>", UseTool(ToolCall("code", "print(1)"))),
+        ("code", CODER, "<code> print(1)\n</code>", CallTool(ToolCall("code", "print(1)"))),
         ("web", CRITIC, "<reflection> r</reflection>", Speak(PLANNER)),
         ("web", SEARCHER, "<suggested_answer> s</suggested_answer>", Speak(VERIFIER)),
         ("web", PLANNER, "<suggested_answer> s</suggested_answer>", Speak(VERIFIER)),
@@ -91,7 +91,7 @@ def test_a_role_is_told_of_its_own_functions_only():
             told = system_prompt(role, name).split("nothing outside of tags:\n")[1]
             listed = {line.split(">")[0].removeprefix("- <") for line in told.splitlines() if line.startswith("- <")}
             for tag in TAGS.values():
-                words = words_of(Brief(role), profile, f"<{tag.name}> 4</{tag.name}>")
+                words = spans_of(Brief(role), profile, f"<{tag.name}> 4</{tag.name}>")
                 assert (words is not None) == (tag.name in listed)
 
 
@@ -102,7 +102,7 @@ def test_a_role_may_be_given_some_of_the_tools_and_a_duty_of_its_own():
     assert "<web_search>" not in told
     search = "<web_search> a</web_search>"
     assert after_reply(PROFILES["web"], SEARCHER, search, ("crawl_page",)) == MALFORMED
-    assert after_reply(PROFILES["web"], SEARCHER, search) == UseTool(ToolCall("web_search", "a"))
+    assert after_reply(PROFILES["web"], SEARCHER, search) == CallTool(ToolCall("web_search", "a"))
 
 
 # The thinker.

@@ -14,7 +14,7 @@ from coa.distill.grade import grade
 from coa.errors import EndpointDown, InfrastructureError, ToolDown, UserError
 from coa.models.completion import Completion
 from coa.teachers.roles import ROLES
-from coa.teachers.run import Assignment, Failed
+from coa.teachers.run import Assignment, FailedRun
 from coa.teachers.teams import TeamConfig
 from coa.teachers.transcript import AgentStep, Graded, Prompt, Reply
 from coa.tools.base import ToolCall
@@ -108,7 +108,7 @@ def test_a_run_that_always_fails_is_given_up_with_its_reason():
 
     tasks = [task for task in TASKS[:60] if task.family == "web"]
     played = play(team_of(down, reissues=2), tasks)
-    assert played.outcomes == [Failed(Assignment(task), "ToolDown", "gone") for task in tasks]
+    assert played.outcomes == [FailedRun(Assignment(task), "ToolDown", "gone") for task in tasks]
     assert played.failures == {"ToolDown": 3 * len(tasks)}
 
 
@@ -132,7 +132,7 @@ def test_observations_are_kept_and_not_asked_for_again(tmp_path: Path):
     model = Model(lambda n: EndpointDown("away") if n == 30 else None)
     team = team_of(counted, team=MODELS, mind=model, ledger=tmp_path / "o", reissues=0)
     first = play(team, TASKS[:10])
-    assert sum(isinstance(outcome, Failed) for outcome in first.outcomes) == 1
+    assert sum(isinstance(outcome, FailedRun) for outcome in first.outcomes) == 1
     before = called.copy()
     again = play(team_of(counted, team=MODELS, mind=Model(), ledger=tmp_path / "o"), TASKS[:10])
     assert [outcome.transcript.steps for outcome in again.outcomes if isinstance(outcome, Graded)] == [

@@ -19,9 +19,9 @@ import pyarrow.parquet as pq
 
 from coa.chunks import chunks
 from coa.data.rows import Demonstration
-from coa.data.shards import ROWS_AT_ONCE, read_rows, replacing, shard_path
+from coa.data.shards import ROWS_AT_ONCE, read_rows, shard_path
 from coa.data.tokens import read_tokens
-from coa.files import write_atomically
+from coa.files import replacing, write_atomically
 from coa.grammar import OBSERVATION, Chain, escape, render_span
 from coa.profiles import profile as find_profile
 

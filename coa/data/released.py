@@ -20,8 +20,9 @@ from coa.benchmarks.source import read_rows as read_file
 from coa.data.json_array import read_array
 from coa.data.layout import Unreadable, read_chain
 from coa.data.rows import Decision, Demonstration, interactions_of
-from coa.data.shards import replacing, write_shard
+from coa.data.shards import write_shard
 from coa.distill.stages import VIOLATION
+from coa.files import replacing
 from coa.graders.judge import JUDGE
 from coa.graders.maths import MATHS
 from coa.graders.programs import TESTS

@@ -8,9 +8,7 @@ A shard appears whole or not at all. Nothing else lies in the folder, so it is a
 """
 
 import json
-import os
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +17,7 @@ import pyarrow.parquet as pq
 
 from coa.data.rows import SCHEMA, Demonstration, from_row, to_row
 from coa.errors import UserError
+from coa.files import replacing
 from coa.types import Task
 
 CARD = "README.md"
@@ -46,18 +45,6 @@ def write_shard(folder: Path, index: int, rows: Iterable[Demonstration], report:
 def outdate_card(folder: Path) -> None:
     """The card tells columns and numbers of rows, by which data sets are read: whoever changes them takes it away."""
     (folder / CARD).unlink(missing_ok=True)
-
-
-@contextmanager
-def replacing(path: Path) -> Iterator[Path]:
-    """A path to write to, which takes the place of `path` at the end, unless there was an error."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f".{path.name}.{os.getpid()}.partial")  # hidden, so that no reader takes it for data
-    try:
-        yield part
-        part.replace(path)
-    finally:
-        part.unlink(missing_ok=True)
 
 
 def read_reports(folder: Path) -> Iterator[dict[str, Any]]:

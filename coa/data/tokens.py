@@ -23,8 +23,9 @@ import pyarrow.parquet as pq
 
 from coa.codec import Codec
 from coa.data.rows import SCHEMA, Demonstration, from_row
-from coa.data.shards import ROWS_AT_ONCE, TOKENS, metadata_of, outdate_card, replacing, shard_paths
+from coa.data.shards import ROWS_AT_ONCE, TOKENS, metadata_of, outdate_card, shard_paths
 from coa.errors import UserError
+from coa.files import replacing
 from coa.imitation import to_imitate
 from coa.profiles import PROFILES
 from coa.profiles import profile as find_profile

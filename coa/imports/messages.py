@@ -13,7 +13,7 @@ _PROGRAM = re.compile(
     r"(?:\A|\n)[ \t]*(?:Code:[ \t]*\n)?\s*(?:<code>|```(?:py(?:thon)?)?[ \t]*\n)(?P<program>.*?)(?:</code>|```|\Z)",
     re.DOTALL,
 )
-_MARKS = re.compile(r"<end_(?:plan|code|action)>")
+MARKS = re.compile(r"<end_(?:plan|code|action)>")
 """Where smolagents' prompts have a model stop."""
 _THOUGHT = re.compile(r"\A\s*Thoughts?:\s*")
 _FINAL = re.compile(
@@ -58,7 +58,7 @@ def pieces_of(text: str, observed: str | None = None) -> Iterator[Piece]:
         yield Thought(thinking["thought"])
         yield Remark(thinking["rest"])
     else:
-        yield Remark(_MARKS.sub("", text))
+        yield Remark(MARKS.sub("", text))
 
 
 def split_program(text: str) -> tuple[str, str]:

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from coa.imports.foreign import Activation, Answer, Call, ForeignRun, Piece, Reason, Refusal, Refused, Remark
-from coa.imports.messages import pieces_of, split_program, text_of
+from coa.imports.messages import MARKS, pieces_of, split_program, text_of
 from coa.imports.programs import INTERPRETER, answering_tools, pieces_of_program, shown_by
 from coa.imports.source import JSON, JSONL, files, records
 from coa.imports.tools import ToolTable
@@ -34,7 +34,6 @@ OUT_OF_STEPS, NOT_READ, NOT_MADE = "AgentMaxStepsError", "AgentParsingError", "A
 
 _CALLING = re.compile(r"\n?(?:Calling tools:|Action:)\s*[\[{].*", re.DOTALL)
 _PLAN = re.compile(r"Here are the facts I know and [^\n]*:\n```\n(?P<plan>.*)\n```\s*\Z", re.DOTALL)
-_MARKS = re.compile(r"<end_(?:plan|code|action)>")
 
 
 def read_smolagents(path: Path, table: ToolTable) -> Iterator[ForeignRun | Refusal]:
@@ -109,12 +108,12 @@ def _pieces(step: Mapping[str, Any], table: ToolTable) -> Iterator[Piece]:
     if _kind(step) == "planning":
         told = "\n\n".join(str(step[field]).strip() for field in ("facts", "plan") if step.get(field))
         framed = _PLAN.search(told)
-        yield Remark(_MARKS.sub("", framed["plan"] if framed else told), "plan")
+        yield Remark(MARKS.sub("", framed["plan"] if framed else told), "plan")
         return
     if _error(step) in (NOT_READ, NOT_MADE):
         return
     said, _ = split_program(text_of(step.get("model_output")))
-    yield from pieces_of(_MARKS.sub("", _CALLING.sub("", said)))
+    yield from pieces_of(MARKS.sub("", _CALLING.sub("", said)))
     yield from _calls(step, table)
     if thought := step.get("evaluate_thought"):
         yield Remark(str(thought), "reflection")

@@ -14,7 +14,7 @@ from collections import Counter
 from coa.grammar import ANSWER
 from coa.normalise import normalise
 from coa.teachers.roles import DEBATER, OPPONENT
-from coa.teachers.router import Move, Over, Speak, UseTool
+from coa.teachers.router import CallTool, Move, Over, Speak
 from coa.teachers.run import Run
 from coa.teachers.solve import after_solver, outcome, score_in
 from coa.teachers.transcript import Ending
@@ -38,7 +38,7 @@ class DebateRun(Run):
         return not isinstance(following, Over) or following.ending is Ending.ANSWERED
 
     def follow(self, move: Move, text: str) -> tuple[Move, ...]:
-        if isinstance(move, UseTool):
+        if isinstance(move, CallTool):
             return (Speak(DEBATER, move.line),)
         if not self.fits(move, text):
             return self.give_up(move.line, Ending.MALFORMED)

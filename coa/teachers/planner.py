@@ -4,11 +4,11 @@ from dataclasses import replace
 
 from coa.teachers.roles import PLANNER, THINKER
 from coa.teachers.router import (
+    CallTool,
     Move,
     Next,
     Over,
     Speak,
-    UseTool,
     after_reply,
     after_thinker,
     after_tool,
@@ -37,7 +37,7 @@ class PlannerRun(Run):
         return (planned if planned is not following else self._through_thinker(move, following),)
 
     def _after(self, move: Move, text: str) -> Next:
-        if isinstance(move, UseTool):
+        if isinstance(move, CallTool):
             return after_tool(self.profile, move.call.tool)
         if move.agent == THINKER:
             return after_thinker(self.profile, text, may_speak(self.profile, self.lines[0].said))
@@ -46,12 +46,12 @@ class PlannerRun(Run):
     def _replan(self, move: Move, following: Move) -> Move:
         """After so many calls the planner is next, or first the critic; once, then the tags decide again."""
         interval, said = self.team.planning_interval, self.lines[0].said
-        due = interval and isinstance(move, UseTool) and calls_since_plan(said) % interval == 0
+        due = interval and isinstance(move, CallTool) and calls_since_plan(said) % interval == 0
         planner = replans(self.profile, said) if due else None
         return Speak(planner) if planner else following
 
     def _through_thinker(self, move: Move, following: Move) -> Move:
         thought = isinstance(move, Speak) and move.agent == THINKER
-        if not self.team.thinker or thought or isinstance(following, UseTool):
+        if not self.team.thinker or thought or isinstance(following, CallTool):
             return following
         return replace(following, agent=THINKER)

@@ -12,7 +12,7 @@ from coa.teachers.debate import DebateRun
 from coa.teachers.planner import PlannerRun
 from coa.teachers.refine import RefineRun
 from coa.teachers.reply import objection, tidy
-from coa.teachers.router import Move, Speak, UseTool
+from coa.teachers.router import CallTool, Move, Speak
 from coa.teachers.run import Assignment, Run
 from coa.teachers.teams import Rules, TeamConfig
 from coa.teachers.transcript import Message, Prompt, Reply, Transcript
@@ -51,7 +51,7 @@ async def play(run: Run, ask: Ask, use: Use, models: tuple[tuple[str, str], ...]
 
 
 async def _make(run: Run, move: Move, ask: Ask, use: Use) -> Reply:
-    if isinstance(move, UseTool):
+    if isinstance(move, CallTool):
         return Reply(await use(move.call, f"{move.line}/{run.lines[move.line].steps}"))
     return await _speak(run, move, ask)
 

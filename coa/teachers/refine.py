@@ -7,7 +7,7 @@ generator -> answer -> verifier -> 3, 4: over
 
 from coa.grammar import ANSWER, Span, render
 from coa.teachers.roles import GENERATOR, REFINER, VERIFIER
-from coa.teachers.router import GOOD_ENOUGH, Move, Over, Speak, UseTool
+from coa.teachers.router import GOOD_ENOUGH, CallTool, Move, Over, Speak
 from coa.teachers.run import Run
 from coa.teachers.solve import after_solver, score_in
 from coa.teachers.transcript import Ending
@@ -27,7 +27,7 @@ class RefineRun(Run):
         return not isinstance(following, Over) or following.ending is Ending.ANSWERED
 
     def follow(self, move: Move, text: str) -> tuple[Move, ...]:
-        if isinstance(move, UseTool):
+        if isinstance(move, CallTool):
             return (Speak(self._solver),)
         if not self.fits(move, text):
             return self.give_up(0, Ending.MALFORMED)

@@ -32,7 +32,7 @@ class Speak:
 
 
 @dataclass(frozen=True, slots=True)
-class UseTool:
+class CallTool:
     call: ToolCall
     line: int = 0
 
@@ -42,7 +42,7 @@ class Over:
     ending: Ending
 
 
-Move = Speak | UseTool
+Move = Speak | CallTool
 Next = Move | Over
 
 MALFORMED = Over(Ending.MALFORMED)
@@ -64,12 +64,12 @@ def after_reply(profile: Profile, agent: str, reply: str, tools: tuple[str, ...]
     """What follows an agent's reply; MALFORMED if the reply is not tag text of its role."""
     if reply.strip() == DONE:
         return Speak(CRITIC) if agent == worker_of(profile) else MALFORMED
-    chain = words_of(Brief(agent, tools=tools), profile, reply)
+    chain = spans_of(Brief(agent, tools=tools), profile, reply)
     if chain is None:
         return MALFORMED
     last = chain[-1]
     if TAGS[last.tag].kind is Kind.TOOL:
-        return UseTool(ToolCall(last.tag, last.text.strip()))
+        return CallTool(ToolCall(last.tag, last.text.strip()))
     if last.tag == ANSWER:
         return Over(Ending.ANSWERED)
     if last.tag == DOUBLE_CHECK:
@@ -84,7 +84,7 @@ def after_reply(profile: Profile, agent: str, reply: str, tools: tuple[str, ...]
     return Speak(PLANNER)
 
 
-def words_of(brief: Brief, profile: Profile, reply: str) -> Chain | None:
+def spans_of(brief: Brief, profile: Profile, reply: str) -> Chain | None:
     """The spans of a reply: of the role's tags, of which only the last may stop the team's talk; None otherwise."""
     parsed = parse(reply)
     mine = allowed(brief.role, profile.name, brief.tools)
@@ -100,7 +100,7 @@ def words_of(brief: Brief, profile: Profile, reply: str) -> Chain | None:
 
 def after_thinker(profile: Profile, reply: str, candidates: Iterable[str]) -> Speak | Over:
     """Whom the thinker names, if that one may write something now."""
-    chain = words_of(Brief(THINKER), profile, reply)
+    chain = spans_of(Brief(THINKER), profile, reply)
     named = _NAMED.search(chain[-1].text) if chain else None
     return Speak(named[1].lower()) if named and named[1].lower() in candidates else MALFORMED
 

@@ -15,7 +15,7 @@ from coa.grammar import OBSERVATION, Span, parse
 from coa.profiles import profile as find_profile
 from coa.seeds import derive
 from coa.teachers.roles import TEAM
-from coa.teachers.router import Move, Speak, UseTool
+from coa.teachers.router import CallTool, Move, Speak
 from coa.teachers.teams import TeamConfig
 from coa.teachers.transcript import (
     AgentStep,
@@ -44,7 +44,7 @@ class Assignment:
 
 
 @dataclass(frozen=True, slots=True)
-class Failed:
+class FailedRun:
     """A run that something of ours ended: it is counted and issued again, and never becomes a transcript."""
 
     assignment: Assignment
@@ -103,7 +103,7 @@ class Run(ABC):
         assert move in self.moves
         self.moves = tuple(other for other in self.moves if other != move)
         line = self.lines[move.line]
-        if isinstance(move, UseTool):
+        if isinstance(move, CallTool):
             step: Step = ToolStep(move.call, reply.text, move.line)
             line.said.append(Span(OBSERVATION, reply.text))
         else:

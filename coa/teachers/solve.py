@@ -2,7 +2,7 @@
 
 from coa.grammar import ANSWER, TAGS, Kind, Profile, Span, render
 from coa.teachers.roles import DOUBLE_CHECK
-from coa.teachers.router import MALFORMED, Next, Over, Speak, UseTool, score_of, words_of
+from coa.teachers.router import MALFORMED, CallTool, Next, Over, Speak, score_of, spans_of
 from coa.teachers.transcript import Brief, Ending
 from coa.tools.base import ToolCall
 
@@ -11,18 +11,18 @@ ANSWERED = Over(Ending.ANSWERED)
 
 def after_solver(brief: Brief, profile: Profile, line: int, reply: str) -> Next:
     """A call leads to the tool, an answer is ANSWERED, and after anything else of the role it goes on itself."""
-    chain = words_of(brief, profile, reply)
+    chain = spans_of(brief, profile, reply)
     if chain is None:
         return MALFORMED
     last = chain[-1]
     if TAGS[last.tag].kind is Kind.TOOL:
-        return UseTool(ToolCall(last.tag, last.text.strip()), line)
+        return CallTool(ToolCall(last.tag, last.text.strip()), line)
     return ANSWERED if last.tag == ANSWER else Speak(brief.role, line)
 
 
 def score_in(brief: Brief, profile: Profile, reply: str) -> int | None:
     """The score of a reply that judges an answer; None where it is no such reply."""
-    chain = words_of(brief, profile, reply)
+    chain = spans_of(brief, profile, reply)
     return score_of(chain[-1].text) if chain and chain[-1].tag == DOUBLE_CHECK else None
 
 

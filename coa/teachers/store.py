@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from coa.errors import UserError
+from coa.files import replacing
 from coa.task_columns import TASK_COLUMNS, task_columns, task_of, whole_texts
 from coa.teachers.transcript import AgentStep, Ending, Graded, Step, ToolStep, Transcript
 from coa.tools.base import ToolCall
@@ -58,10 +59,8 @@ def step_from_json(told: dict[str, Any]) -> Step:
 def write_transcripts(path: Path, runs: Iterable[Graded]) -> None:
     """One file, which appears whole or not at all."""
     rows = [_to_row(run) for run in runs]
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_suffix(".part")
-    pq.write_table(pa.Table.from_pylist(rows, schema=SCHEMA), part, compression="zstd")
-    part.replace(path)
+    with replacing(path) as part:
+        pq.write_table(pa.Table.from_pylist(rows, schema=SCHEMA), part, compression="zstd")
 
 
 def read_transcripts(path: Path) -> Iterator[Graded]:

@@ -7,7 +7,7 @@ from coa.distill.convert import to_chain
 from coa.grammar import ANSWER, Chain
 from coa.teachers.experts import ExpertConfig, ScriptedMind
 from coa.teachers.planner import PlannerRun
-from coa.teachers.router import UseTool
+from coa.teachers.router import CallTool
 from coa.teachers.run import Assignment
 from coa.teachers.teams import TeamConfig
 from coa.teachers.transcript import Reply
@@ -53,6 +53,6 @@ def careful_route(world: World, task: Task) -> Route:
     run = PlannerRun(Assignment(task), TeamConfig(), seed=0)
     while run.moves:
         [move] = run.moves
-        told = world.observe(move.call) if isinstance(move, UseTool) else mind.reply(run.prompt(move))
+        told = world.observe(move.call) if isinstance(move, CallTool) else mind.reply(run.prompt(move))
         run.take(move, Reply(told))
     return Route(chain=to_chain(run.transcript()), decisions=(DECISION[task.family],))

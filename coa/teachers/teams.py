@@ -123,5 +123,9 @@ def check_team(team: TeamConfig, models: Mapping[str, object], profiles: set[str
         named = team.role(role).tools
         if named and role not in (*SOLVERS, *(worker_of(find_profile(name)) for name in profiles)):
             raise UserError(f"team.roles.{role}.tools: this role calls no tools")
+        for name in sorted(profiles if named else ()):
+            mine = {tag.name for tag in find_profile(name).tools}
+            if mine and role in members(team, find_profile(name)) and not mine & set(named):
+                raise UserError(f"team.roles.{role}.tools: none of them is a tool of {name}")
         if unknown := set(named) - tools:
             raise UserError(f"team.roles.{role}.tools: no tool {min(unknown)!r} in {', '.join(sorted(profiles))}")
