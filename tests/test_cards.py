@@ -11,6 +11,7 @@ from coa.data.data_card import data_card
 from coa.data.model_card import model_card
 from coa.data.summary import Summary, TokenStatistics
 from coa.usage import Usage
+from jobs.train import NOTHING_DISTILLED
 
 SUMMARY = Summary(
     rows=1500,
@@ -327,6 +328,13 @@ def test_a_model_from_scratch_has_no_base_and_its_own_data() -> None:
     assert set(front) == {"license", "library_name", "pipeline_tag", "tags"}
     assert "- base model: none, trained from scratch\n- data: distilled in the same run\n" in card
     assert "The prompt is the question alone; `agent.json`" in card
+
+
+def test_a_model_fine_tuned_on_brought_data_names_it() -> None:
+    report = {"stages": {"distill": NOTHING_DISTILLED}}
+    card = model_card("afm", report, CONFIG, AGENT, base=None, data=("a.json", "runs/b/data"))
+    assert "- data: `a.json`, `runs/b/data`\n" in card
+    assert "| distill | - | 0 | 0 |" in card
 
 
 def test_what_a_report_does_not_tell_is_left_out() -> None:

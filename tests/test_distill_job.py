@@ -15,18 +15,24 @@ import pytest
 
 from coa.config import load
 from coa.data.shards import read_rows
+from coa.distill.filters import Filter, FilterConfig
+from coa.errors import InfrastructureError
+from coa.teachers.run import Assignment, FailedRun
 from coa.teachers.store import read_transcripts
+from coa.teachers.transcript import Graded
+from jobs.books import Books
 from jobs.cli import find_recipe
 from jobs.console import open_console
-from jobs.distill import distill
+from jobs.distill import distill, numbered
 from jobs.import_runs import run as import_command
 from jobs.recipe import Recipe
 from jobs.run import Run
 from jobs.sft import prepare
 from tests.endpoints import EndpointProcess, read_log
-from tests.teams import WorldTools
+from tests.teams import TASKS, WorldTools, play_one
 from tests.test_imports import LOOP, QUESTION, agent
 from tests.test_recorder import recording
+from tests.tiny import sum_task
 
 RUNS = 12
 EXPERTS = ("--reply", "tests.expert_replies:reply")
@@ -173,6 +179,41 @@ def test_what_failed_is_listed_and_tried_again_on_request(ray_session: None, tmp
             assert result["failed"] == 0
             assert names(run) == EVERY
             assert not (run.teachers / "failed.jsonl").exists()
+
+
+def test_a_team_that_is_down_for_good_ends_the_stage(ray_session: None, tmp_path: Path) -> None:
+    with EndpointProcess(*EXPERTS, "--fault", "30-9999=500") as endpoint:
+        settings = with_model(endpoint.url, "team.model=m", "teaching.runs_in_flight=2")
+        with run_in(tmp_path / "run", *settings) as run:
+            with pytest.raises(
+                InfrastructureError, match=r"no run of the team is finished any more: EndpointDown: .*500"
+            ):
+                distilled(run)
+            finished = names(run)
+            assert 0 < len(finished) < RUNS - 4
+        with EndpointProcess(*EXPERTS) as again:
+            elsewhere = with_model(again.url, "team.model=m", "distill.retry_failed=true")
+            with run_in(tmp_path / "run", *elsewhere) as run:
+                assert distilled(run)["failed"] == 0
+                assert names(run) == EVERY
+
+
+def test_what_a_kill_left_of_a_line_is_taken_away(tmp_path: Path) -> None:
+    (tmp_path / "failed.jsonl").write_text('{"task_id": "a", "attempt": 0, "where": "x", "why": "y"}\n{"task_id": "b"')
+    for _ in range(2):
+        books = Books(tmp_path, tmp_path / "data", Filter(FilterConfig()), revise=lambda kept: kept)  # pyright: ignore
+        books.give_up(FailedRun(Assignment(sum_task(len(books.failed))), "w", "z"))
+    assert [json.loads(line)["task_id"] for line in (tmp_path / "failed.jsonl").read_text().splitlines()] == [
+        "a",
+        "sum-1",
+        "sum-2",
+    ]
+
+
+def test_runs_of_several_files_are_counted_through(tmp_path: Path) -> None:
+    runs = [Graded(play_one(TASKS[i], attempt=0), True) for i in (0, 1, 0)]
+    found = [(one.transcript.task.id, one.transcript.attempt) for one in numbered(runs)]
+    assert found == [(TASKS[0].id, 0), (TASKS[1].id, 0), (TASKS[0].id, 1)]
 
 
 def reviewer(messages: Sequence[Mapping[str, Any]], seed: int | None) -> str:

@@ -7,7 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from jobs.cli import main
+from coa.config import dump, load
+from jobs.cli import find_recipe, main
+from jobs.recipe import Recipe
+from jobs.run import check_run
 
 ROW = {"question": "What is 2 + 3 ?", "answer": "5"}
 
@@ -131,15 +134,73 @@ def test_a_stage_before_its_time(here: Path, capfd: pytest.CaptureFixture[str]) 
     assert "`coa sft` comes first" in mistake(capfd, "rl", "--recipe", "tiny", "run_dir=run")
 
 
-def test_a_folder_that_holds_another_run(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    from coa.config import dump, load
-    from jobs.cli import find_recipe
-    from jobs.recipe import Recipe
+def begin(here: Path, *overrides: str) -> None:
+    """A run that was begun with these settings."""
+    (here / "run").mkdir(exist_ok=True)
+    config = load(Recipe, find_recipe("tiny"), ["run_dir=run", *overrides])
+    (here / "run" / "config.yaml").write_text(dump(config))
 
-    (here / "run").mkdir()
-    (here / "run" / "config.yaml").write_text(dump(load(Recipe, find_recipe("tiny"), ["run_dir=run"])))
+
+def test_a_folder_that_holds_another_run(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    begin(here)
     told = mistake(capfd, "train", "--recipe", "tiny", "run_dir=run", "seed=5")
     assert told == ("run holds a run with seed=0, not 5: resume it with the same settings, or choose another run_dir")
+
+
+def test_a_setting_that_is_left_out_is_another_setting(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    begin(here, "team.roles.critic.duty=Doubt everything.")
+    told = mistake(capfd, "train", "--recipe", "tiny", "run_dir=run")
+    assert told.startswith("run holds a run with team.roles.critic.")
+
+
+MODEL = ("models.m.endpoint.name=x", "team.model=m")
+
+
+def test_a_model_may_be_asked_elsewhere_when_a_run_goes_on_but_no_other_one(
+    here: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    at, elsewhere = (f"models.m.endpoint.url=http://127.0.0.1:{port}/v1" for port in (1, 2))
+    begin(here, *MODEL, at)
+    now = ["run_dir=run", *MODEL, elsewhere, "models.m.endpoint.concurrent=3"]
+    check_run(load(Recipe, find_recipe("tiny"), now))
+    told = mistake(capfd, "distill", "--recipe", "tiny", *now, "models.m.endpoint.name=y")
+    assert told.startswith("run holds a run with models.m.endpoint.name=x, not y")
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        (
+            [*MODEL, "models.m.endpoint.url=localhost:8000/v1"],
+            "models.m.endpoint.url is localhost:8000/v1, expected an",
+        ),
+        ([*MODEL], "models.m: name an endpoint.url or a serve.model, one of the two"),
+        (
+            [*MODEL, "models.m.endpoint.url=http://127.0.0.1:1/v1", "models.m.endpoint.key_env=NO_SUCH_KEY"],
+            "the environment variable NO_SUCH_KEY is not set",
+        ),
+        (["team.model=gone"], "team: no model 'gone' for the"),
+        (["team.roles.searcher.tools=[web_search]"], "team.roles.searcher.tools: none of them is a tool of mhqa"),
+        (["distill.transcripts=here"], "distill.transcripts: no transcripts at here"),
+        (["sft.data=[tasks.jsonl]"], "sft.data is set, and takes the place of what a team does"),
+        (["rl.on_policy.teacher=./gone"], "rl.on_policy.teacher ./gone: no config.json there"),
+        (["rl.on_policy.teacher=a/b", "agent.grammar=enforce"], "rl.on_policy compares plain log-probs"),
+        (["rl.on_policy.teacher=a/b", "rl.sampling.temperature=0.7"], "rl.on_policy compares plain log-probs"),
+    ],
+)
+def test_teachers_that_can_not_be_asked(
+    here: Path, capfd: pytest.CaptureFixture[str], settings: list[str], told: str
+) -> None:
+    (here / "tasks.jsonl").write_text("")
+    (here / "here").mkdir()
+    assert mistake(capfd, "distill", "--recipe", "tiny", "run_dir=run", *settings).startswith(told)
+    assert not (here / "run").exists()
+
+
+def test_a_models_name_is_a_plain_word(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    (here / "dotted.yaml").write_text("models: {qwen2.5: {endpoint: {name: x}}}\n")
+    told = mistake(capfd, "distill", "--recipe", "./dotted.yaml")
+    assert told.endswith("models.qwen2.5: a name is of letters, digits, _ and -")
 
 
 def test_more_than_the_cluster_has(here: Path) -> None:
