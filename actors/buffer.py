@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from actors.engine import Probe
-from actors.learner import StepReport
+from actors.step_report import StepReport
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,11 +18,9 @@ from actors.step_report import StepReport, Sums
 from actors.zero import deepspeed_config, shared_out_loading, whole
 from coa.losses import compute_loss
 from coa.packing import MicroBatch, micro_batch, pack
-from coa.schedule import OptimizerConfig, learning_rate
+from coa.schedule import learning_rate
 from coa.types import Floats, Sample
 from coa.weights import Weights, serialise
-
-__all__ = ["Learner", "LearnerConfig", "OptimizerConfig", "StepReport", "learning_rate"]
 
 
 class Learner:

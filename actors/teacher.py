@@ -6,8 +6,9 @@
                                ToolExecutor                 or scripted experts        an endpoint
 
 Every reply of a model and every observation is in a ledger before a run goes on, so that a run which is played again,
-because an actor, the driver or the machine died, asks for nothing twice. A run that infrastructure ended (a tool or
-an endpoint that is down) is issued again after a pause, with the same seed, and never becomes a transcript.
+because an actor, the driver or the machine died, asks for nothing twice; only a judge of its answer is asked again. A
+run that infrastructure ended (a tool or an endpoint that is down) is issued again after a pause, with the same seed,
+and never becomes a transcript.
 """
 
 import asyncio

@@ -14,7 +14,8 @@ import numpy as np
 
 from actors.buffer import Finished, Stepped
 from actors.engine import Probe
-from actors.learner import Learner, LearnerConfig
+from actors.learner import Learner
+from actors.learner_config import LearnerConfig
 from actors.policy import ModelConfig
 from coa.types import ENVIRONMENT, Sample, Tokens
 

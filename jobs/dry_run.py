@@ -236,6 +236,10 @@ def _writes(config: Recipe, stages: tuple[str, ...]) -> Iterator[tuple[str, str]
     folder = Path(config.run_dir)
     yield f"{folder}/config.yaml", "all settings"
     yield f"{folder}/metrics.jsonl", "a record a step"
+    if "distill" in stages:
+        yield f"{folder}/teachers/", "the team's runs, and what became of them"
+    if {"distill", "sft"} & set(stages):
+        yield f"{folder}/data/", "the data set and its card"
     yield f"{folder}/trajectories/", "chains and episodes"
     yield f"{folder}/checkpoints/", "learners' checkpoints, two of a stage, and what each stage left"
     if "rl" in stages:

@@ -9,7 +9,7 @@ from typing import Any
 import ray
 
 from actors.buffer import Event, Finished, Plan, TrajectoryBuffer
-from actors.learner import LearnerConfig
+from actors.learner_config import LearnerConfig
 from actors.policy import ModelConfig
 from actors.train_loop import LearnJob, learn
 from cluster.resources import PlacementConfig

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from actors.engine import EngineConfig, SamplingConfig
-from actors.learner import LearnerConfig
+from actors.learner_config import LearnerConfig
 from actors.model_server import ModelServerConfig
 from actors.policy import ModelConfig
 from actors.teacher import TeachingConfig
@@ -34,7 +34,7 @@ class TasksConfig:
     """Where tasks come from: the tiny world, or a file of the user's."""
 
     path: str | None = None
-    """JSONL, JSON or Parquet; None takes the tiny world's."""
+    """JSONL, JSON, CSV or Parquet, or a folder of such files; None takes the tiny world's."""
     profile: str = "mhqa"
     """Agent profile of rows that name none."""
     held_out: float = 0.2
@@ -78,7 +78,7 @@ class SftConfig:
     max_tokens: int | None = None
     """A demonstration with more is left out; None takes what an episode may have, `agent.limits.max_tokens`."""
     data: tuple[str, ...] = ()
-    """Files of demonstrations to train on instead of what this run distils: exported ones, or released AFM data."""
+    """What to train on instead of what this run distils: the `data` folder of another run, or released AFM files."""
     learner: LearnerConfig = field(default_factory=LearnerConfig)
     checkpoint_every: int = 100
 

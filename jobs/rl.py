@@ -185,7 +185,7 @@ class Reinforcement:
         self._metrics.write(STAGE, event.version, **line)
         self._stage.update(
             event.version,
-            reward=line["reward"],
+            **({"reward": line["reward"]} if "reward" in line else {}),
             staleness=line["staleness_mean"],
             traj_s=line["trajectories_s"],
             logprob_diff=f"{line['sync_logprob_max_diff']:.0e}",

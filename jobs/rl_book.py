@@ -2,13 +2,14 @@
 
 import time
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import asdict
 from statistics import fmean
 from typing import Any
 
 import numpy as np
 
-from coa.rollout import GroupRecord
+from coa.rollout import EpisodeRecord, GroupRecord
 from coa.spans import Times, overlap, total
 
 
@@ -49,21 +50,16 @@ class Book:
         return groups
 
     def line(self, event: Any, groups: list[GroupRecord]) -> dict[str, Any]:
-        """One record of metrics."""
+        """One record of metrics; what is a mean of nothing is left out."""
         now = time.time()
         episodes = [episode for group in groups for episode in group.episodes]
-        count = max(len(episodes), 1)
         elapsed, self._last = now - self._last, now
         divergences, self.divergences = self.divergences, []
         scored = {"reverse_kl": fmean(divergences)} if divergences else {}
         return {
             **asdict(event.report),
             **scored,
-            "reward": sum(e.reward for e in episodes) / count,
-            "correct": sum(e.correct for e in episodes) / count,
-            "well_formed": sum(e.well_formed for e in episodes) / count,
-            "tool_calls": sum(len(e.tool_calls) for e in episodes) / count,
-            "policy_tokens": sum(e.policy_tokens for e in episodes) / count,
+            **(means(episodes) if episodes else {}),
             "groups": len(groups),
             "trajectories_s": len(episodes) / max(elapsed, 1e-9),
             "sync_logprob_max_diff": self.syncs[-1].logprob_diff if self.syncs else 0.0,
@@ -97,3 +93,13 @@ class Book:
             "staleness_max": self._oldest,
             "staleness_mean": sum(mean * n for mean, n in self._staleness) / max(tokens, 1),
         }
+
+
+def means(episodes: Sequence[EpisodeRecord]) -> dict[str, float]:
+    return {
+        "reward": fmean(e.reward for e in episodes),
+        "correct": fmean(e.correct for e in episodes),
+        "well_formed": fmean(e.well_formed for e in episodes),
+        "tool_calls": fmean(len(e.tool_calls) for e in episodes),
+        "policy_tokens": fmean(e.policy_tokens for e in episodes),
+    }
