@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from servers import Names, pages_of, raw, response, serving
 
 from coa.tools import addresses
-from coa.tools.addresses import NotAllowed, Reach, is_public, read_link, shown
+from coa.tools.addresses import NotAllowed, Reach, is_public, is_web_address, read_link, shown
 from coa.tools.base import ToolCall
 from coa.tools.crawl import CrawlConfig, CrawlPage
 from coa.tools.http import HttpConfig
@@ -67,6 +67,7 @@ def test_addresses_that_are_not_public(address: str) -> None:
         ("https://example.org:80/", "has an unusual port"),
         ("http://example.org:99999/", "is not an address that may be read"),
         ("http://[::1", "is not an address that may be read"),
+        ("http://[::1]@", "is not an address that may be read"),
         ("http://example.org\\@127.0.0.1/", "is not an address that may be read"),
         ("http://example.org/\nHost: a", "is not an address that may be read"),
         *((f"http://{host}/", "is not on the public internet") for host in INNER if ":" not in host),
@@ -132,6 +133,8 @@ def test_hosts_are_compared_without_case_and_with_brackets() -> None:
 def test_an_address_is_shown_without_what_may_be_secret() -> None:
     assert shown("https://user:pass@example.org/a?key=1#f") == "https://example.org/a"
     assert shown("http://[") == "http://["
+    assert shown("http://[::1]@") == "an address that cannot be parsed"
+    assert not is_web_address("http://[::1]@")
     assert shown("http://me:s3cret@[") == "an address that cannot be parsed"
 
 

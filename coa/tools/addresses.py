@@ -83,13 +83,21 @@ def read_link(link: str, reach: Reach, base: str = "") -> tuple[URL, bool]:
     if not link.isprintable():
         raise NotAllowed(f"{link[:SHOWN]} {NOT_READABLE}")
     try:
-        url = URL(urljoin(base or reach.base, link))
+        url = parsed(urljoin(base or reach.base, link))
     except ValueError as error:  # half a bracket, a port beyond 65535
         raise NotAllowed(f"{link[:SHOWN]} {NOT_READABLE}") from error
     known = with_port(url) in reach.hosts or (_host(url) in reach.hosts and url.is_default_port())
     if why := _objection(url) or ("" if known else _objection_to_stranger(url, reach)):
         raise NotAllowed(f"{link[:SHOWN]} {why}")
     return url, known
+
+
+def parsed(link: str) -> URL:
+    """Raises ValueError for what is no address."""
+    try:
+        return URL(link)
+    except IndexError as error:  # yarl's own, for http://[::1]@
+        raise ValueError(f"{link[:SHOWN]} is cut off") from error
 
 
 def with_port(url: URL) -> str:
@@ -136,7 +144,7 @@ def _may_be_public(host: str) -> bool:
 def is_web_address(url: str) -> bool:
     """Whether it is http or https, with a host: what a configuration may name."""
     try:
-        return not _objection(URL(url))
+        return not _objection(parsed(url))
     except ValueError:
         return False
 
@@ -144,6 +152,6 @@ def is_web_address(url: str) -> bool:
 def shown(url: str) -> str:
     """An address as errors and logs show it: without credentials and query, where keys may stand."""
     try:
-        return str(URL(url).with_user(None).with_query(None).with_fragment(None))
+        return str(parsed(url).with_user(None).with_query(None).with_fragment(None))
     except ValueError:
         return "an address that cannot be parsed" if set("@?#") & set(url) else url

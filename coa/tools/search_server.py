@@ -21,10 +21,10 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 
 from aiohttp import web
-from yarl import URL
 
 from coa.config import load
 from coa.errors import UserError
+from coa.tools.addresses import parsed
 from coa.tools.corpus import as_passage
 from coa.tools.layouts import Passage
 from coa.tools.summary import relevant
@@ -121,7 +121,7 @@ def _read_page(where: str, line: str) -> tuple[str, Passage]:
 def _same(address: str) -> str:
     """One spelling of an address: with and without percent signs, without its fragment."""
     try:
-        return str(URL(address).with_fragment(None))
+        return str(parsed(address).with_fragment(None))
     except ValueError:
         return address
 
