@@ -5,7 +5,6 @@ import io
 import json
 from collections.abc import Iterator
 from dataclasses import replace
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -169,6 +168,7 @@ def test_an_engine_that_dies_is_replaced_and_makes_no_sample(
     assert result["logprob_max_diff"] < 1e-4
 
 
+@pytest.mark.slow
 def test_a_scoring_teacher_weighs_every_group_and_pulls_the_policy_to_itself(
     stage: EnginePool, loop: asyncio.AbstractEventLoop, tmp_path: Path
 ) -> None:
@@ -198,20 +198,21 @@ def test_a_teacher_with_another_tokenizer_is_refused(
         loop.run_until_complete(rl(run, stage, EXECUTORS))
 
 
-def test_what_the_policy_fails_altogether_is_shown_by_the_team(
+def test_teachers_score_what_is_said_and_show_what_fails_altogether(
     stage: EnginePool, loop: asyncio.AbstractEventLoop, tmp_path: Path
 ) -> None:
     tasks = tmp_path / "sums.jsonl"
     rows = ({"question": f"What is {a} * 3 - 4 ?", "answer": str(a * 3 - 4), "profile": "code"} for a in range(9, 19))
     tasks.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
-    run = make_run(
-        tmp_path / "run", f"tasks.path={tasks}", "rl.rescue.attempts=2", "rl.rescue.share=0.5", max_staleness=1
-    )
-    told = loop.run_until_complete(rl(run, stage, EXECUTORS))["rescue"]
-    records = read_metrics(run.folder / "metrics.jsonl")
-    most = round(0.5 * GROUPS * 3)
-    assert 0 < told["imitated"] == records[-1]["imitated"] <= STEPS * most
-    assert all(now["imitated"] - before["imitated"] <= most for before, now in pairwise(records))
+    teacher = make_model(tmp_path / "teacher", seed=1, hidden_size=96)
+    steps = 3
+    settings = (f"rl.steps={steps}", f"tasks.path={tasks}", "rl.rescue.attempts=2", "rl.rescue.share=0.5")
+    run = make_run(tmp_path / "run", *settings, f"rl.on_policy.teacher={teacher}", max_staleness=1)
+    result = loop.run_until_complete(rl(run, stage, EXECUTORS))
+    assert result["dropped"] == {}, "a group of equal rewards says something too"
+    records, told = read_metrics(run.folder / "metrics.jsonl"), result["rescue"]
+    assert all(record["reverse_kl"] > 0 for record in records if record["groups"])
+    assert 0 < told["imitated"] == records[-1]["imitated"] <= steps * round(0.5 * GROUPS * 3)
     kept = [one for one in read_transcripts(run.teachers / "rescue") if one.correct]
     assert len(kept) >= told["imitated"]
     assert {one.transcript.task.family for one in kept} == {"sums"}

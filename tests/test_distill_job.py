@@ -181,6 +181,7 @@ def test_what_failed_is_listed_and_tried_again_on_request(ray_session: None, tmp
             assert not (run.teachers / "failed.jsonl").exists()
 
 
+@pytest.mark.slow
 def test_a_team_that_is_down_for_good_ends_the_stage(ray_session: None, tmp_path: Path) -> None:
     with EndpointProcess(*EXPERTS, "--fault", "30-9999=500") as endpoint:
         settings = with_model(endpoint.url, "team.model=m", "teaching.runs_in_flight=2")
@@ -226,6 +227,7 @@ def reviewer(messages: Sequence[Mapping[str, Any]], seed: int | None) -> str:
     return f"{step.split()[0] if step.split()[0].isdecimal() else ''} In other words."
 
 
+@pytest.mark.slow
 def test_a_model_judges_what_was_done_and_another_writes_it_anew(ray_session: None, tmp_path: Path) -> None:
     with EndpointProcess("--reply", "tests.test_distill_job:reviewer") as endpoint:
         with run_in(tmp_path / "plain") as run:

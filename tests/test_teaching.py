@@ -127,6 +127,7 @@ def test_teacher_actors_that_are_killed_lose_nothing_and_ask_nothing_twice(ray_s
     assert asked_again(read_log(log), [killed["m"]]) == []
 
 
+@pytest.mark.slow
 def test_an_endpoint_that_is_killed_is_asked_again_for_what_it_owed(ray_session: None, tmp_path: Path) -> None:
     log = tmp_path / "log.jsonl"
     with EndpointProcess(*ENDPOINT, "--log", str(log)) as endpoint, open_console(tmp_path / "driver.log") as console:
