@@ -13,9 +13,10 @@ from coa.episode import Completion, Limits
 from coa.errors import InfrastructureError
 from coa.grammar import ANSWER, OBSERVATION, START, TAGS, THINK, Chain, Kind, Profile, Span
 from coa.profiles import PROFILES
+from coa.rollout import EpisodeRecord
 from coa.tokenizer import BEGIN, END, PAD, train_tokenizer
 from coa.tools.base import ToolCall
-from coa.types import Task, Tokens
+from coa.types import Status, Task, Tokens
 
 OPENING, CLOSING = f"{BEGIN}user\n", f"{END}\n{BEGIN}assistant\n"
 CORPUS = [
@@ -164,3 +165,26 @@ class ScriptedTools:
         if isinstance(answer, InfrastructureError):
             raise answer
         return answer
+
+
+def played(
+    correct: bool, *, sample: int = 0, well_formed: bool = True, status: Status = Status.ANSWERED, answer: str = ""
+) -> EpisodeRecord:
+    """What is told of an episode of one turn."""
+    return EpisodeRecord(
+        sample=sample,
+        reward=float(correct),
+        correct=correct,
+        well_formed=well_formed,
+        forgiven=(),
+        status=status,
+        answer=answer,
+        text="",
+        turns=1,
+        tool_calls=(),
+        tokens=10,
+        policy_tokens=5,
+        tokens_sent=10,
+        oldest=0,
+        newest=0,
+    )

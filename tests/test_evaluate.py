@@ -31,27 +31,12 @@ from jobs.console import Stage
 from jobs.journal import Journal, evaluation_of
 from jobs.recipe import EvaluationConfig, Recipe
 from jobs.trajectories import write_episodes
+from tests.fakes import played
 from tests.tiny import make_model
 
 
 def episode(correct: bool, *, sample: int = 0, answer: str = "x", status: Status = Status.ANSWERED) -> EpisodeRecord:
-    return EpisodeRecord(
-        sample=sample,
-        reward=float(correct),
-        correct=correct,
-        well_formed=True,
-        forgiven=(),
-        status=status,
-        answer=answer if status is Status.ANSWERED else "",
-        text="",
-        turns=1,
-        tool_calls=(),
-        tokens=10,
-        policy_tokens=5,
-        tokens_sent=10,
-        oldest=0,
-        newest=0,
-    )
+    return played(correct, sample=sample, status=status, answer=answer if status is Status.ANSWERED else "")
 
 
 def task(number: int, family: str = "aime24", *, profile: str = "math", grader: str = "math") -> Task:

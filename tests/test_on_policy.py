@@ -13,9 +13,10 @@ from coa.distill.filters import Kept
 from coa.grammar import parse
 from coa.on_policy import OnPolicyConfig, toward_teacher
 from coa.rescue import RescueConfig, failed_altogether, imitations
-from coa.rollout import EpisodeRecord, GroupRecord
+from coa.rollout import GroupRecord
 from coa.teachers.transcript import Ending, Transcript
-from coa.types import Sample, Status
+from coa.types import Sample
+from tests.fakes import played
 from tests.tiny import AGENT, make_model, random_sample, sum_task
 
 torch.set_num_threads(1)
@@ -72,27 +73,7 @@ def test_a_scorer_finds_the_models_own_log_probs_whatever_is_packed_together(tmp
 
 
 def group(*correct: bool) -> GroupRecord:
-    return GroupRecord(group=3, task=sum_task(0), episodes=tuple(map(episode, correct)))
-
-
-def episode(correct: bool) -> EpisodeRecord:
-    return EpisodeRecord(
-        sample=0,
-        reward=float(correct),
-        correct=correct,
-        well_formed=True,
-        forgiven=(),
-        status=Status.ANSWERED,
-        answer="",
-        text="",
-        turns=1,
-        tool_calls=(),
-        tokens=10,
-        policy_tokens=5,
-        tokens_sent=10,
-        oldest=0,
-        newest=0,
-    )
+    return GroupRecord(group=3, task=sum_task(0), episodes=tuple(map(played, correct)))
 
 
 def test_only_a_group_without_any_success_has_failed_altogether() -> None:

@@ -28,6 +28,7 @@ from jobs.console import Console
 from jobs.recipe import Recipe
 from jobs.run import Run
 from jobs.select_tasks import Work, check, learnt_of, row_of, select_with, settings_of
+from tests.fakes import played
 from tests.tiny import make_model
 
 PROGRAM = json.dumps({"stdin": [{"input": "1", "output": "2"}]})
@@ -53,23 +54,8 @@ class SetPool:
 
 def episode(sample: int, *, correct: bool) -> EpisodeRecord:
     """One that is wrong was cut off."""
-    return EpisodeRecord(
-        sample=sample,
-        reward=float(correct),
-        correct=correct,
-        well_formed=correct,
-        forgiven=(),
-        status=Status.ANSWERED if correct else Status.TRUNCATED,
-        answer="x" if correct else "",
-        text="",
-        turns=1,
-        tool_calls=(),
-        tokens=10,
-        policy_tokens=5,
-        tokens_sent=10,
-        oldest=0,
-        newest=0,
-    )
+    status = Status.ANSWERED if correct else Status.TRUNCATED
+    return played(correct, sample=sample, well_formed=correct, status=status, answer="x" if correct else "")
 
 
 @pytest.fixture
