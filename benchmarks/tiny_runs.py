@@ -28,6 +28,11 @@ def train(folder: Path, *overrides: str) -> Path:
     return folder
 
 
+def tiny_run() -> Path:
+    """The recipe as it is: a strong model, and the data that it was fine-tuned on."""
+    return train(RUNS / "tiny")
+
+
 def outcomes(episodes: Path, mode: str, family: str | None = None) -> dict[str, list[bool]]:
     """Whether each task's attempts were right, by task id; `mode` is "greedy" or "sampled"."""
     import pyarrow.parquet as pq

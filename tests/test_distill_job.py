@@ -29,9 +29,9 @@ from jobs.recipe import Recipe
 from jobs.run import Run
 from jobs.sft import prepare
 from tests.endpoints import EndpointProcess, read_log
+from tests.imported_runs import QUESTION
+from tests.recordings import LOOP, agent, recording
 from tests.teams import TASKS, WorldTools, play_one
-from tests.test_imports import LOOP, QUESTION, agent
-from tests.test_recorder import recording
 from tests.tiny import sum_task
 
 RUNS = 12

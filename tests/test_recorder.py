@@ -6,9 +6,7 @@ import os
 import re
 import signal
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,88 +21,13 @@ from coa.recorder import RecorderConfig, serving
 from coa.recorder.records import file_name
 from coa.recorder.stream import Assembly, read_completion
 from tests import servers
+from tests.recordings import USAGE, Model, completion, events, recording, streamed
 
 KEY = "sk-of-the-client-0123456789"
 ASKED = {"model": "m", "messages": [{"role": "user", "content": "Who ?"}]}
-USAGE = {"prompt_tokens": 7, "completion_tokens": 3, "total_tokens": 10}
 CALL = {"id": "c1", "type": "function", "function": {"name": "wiki_search", "arguments": '{"query": "Vexon Läbs"}'}}
 SAID = {"role": "assistant", "content": "Bérg, I think ☃"}
 CALLED = {"role": "assistant", "content": None, "tool_calls": [CALL, {**CALL, "id": "c2"}]}
-
-
-def completion(message: Mapping[str, Any]) -> dict[str, Any]:
-    finish = "tool_calls" if message.get("tool_calls") else "stop"
-    choice = {"index": 0, "message": message, "finish_reason": finish}
-    return {"id": "1", "object": "chat.completion", "created": 1, "model": "m-1", "choices": [choice], "usage": USAGE}
-
-
-def events(message: Mapping[str, Any], width: int = 3) -> list[bytes]:
-    """The same, streamed: texts and arguments in pieces of `width` characters."""
-
-    def event(delta: Mapping[str, Any], finish: str | None = None, **more: Any) -> bytes:
-        choice = {"index": 0, "delta": delta, "finish_reason": finish}
-        chunk = {"id": "1", "object": "chat.completion.chunk", "created": 1, "model": "m-1", "choices": [choice]}
-        return f"data: {json.dumps(chunk | more)}\n\n".encode()
-
-    def cut(text: str) -> list[str]:
-        return [text[at : at + width] for at in range(0, len(text), width)]
-
-    told = [event({"role": "assistant", "content": None})]
-    told += [event({"content": piece}) for piece in cut(message.get("content") or "")]
-    for index, call in enumerate(message.get("tool_calls") or ()):
-        head = {**call, "function": {"name": call["function"]["name"], "arguments": ""}}
-        told.append(event({"tool_calls": [{"index": index, **head}]}))
-        told += [
-            event({"tool_calls": [{"index": index, "function": {"arguments": piece}}]})
-            for piece in cut(call["function"]["arguments"])
-        ]
-    told.append(event({}, "tool_calls" if message.get("tool_calls") else "stop"))
-    usage = {"id": "1", "object": "chat.completion.chunk", "created": 1, "model": "m-1", "choices": [], "usage": USAGE}
-    return [*told, f"data: {json.dumps(usage)}\n\n".encode(), b"data: [DONE]\n\n"]
-
-
-Reply = Mapping[str, Any] | Callable[[web.Request], Awaitable[web.StreamResponse]]
-
-
-@dataclass
-class Model:
-    """A model endpoint that gives the replies of a script, one a call; streamed where it is asked to."""
-
-    replies: list[Reply]
-    heads: list[Mapping[str, str]] = field(default_factory=list)
-    bodies: list[dict[str, Any]] = field(default_factory=list)
-    paths: list[str] = field(default_factory=list)
-
-    async def answer(self, request: web.Request) -> web.StreamResponse:
-        self.heads.append(dict(request.headers))
-        self.paths.append(request.path_qs)
-        if request.method == "GET":
-            return web.json_response({"object": "list", "data": [{"id": "m-1", "object": "model"}]})
-        self.bodies.append(await request.json())
-        reply = self.replies.pop(0)
-        if not isinstance(reply, Mapping):
-            return await reply(request)
-        if not self.bodies[-1].get("stream"):
-            return web.json_response(completion(reply))
-        return await streamed(request, events(reply))
-
-
-async def streamed(request: web.Request, pieces: Sequence[bytes]) -> web.StreamResponse:
-    response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
-    await response.prepare(request)
-    for piece in pieces:
-        await response.write(piece)
-    return response
-
-
-@asynccontextmanager
-async def recording(folder: Path, *replies: Reply, key_env: str | None = None) -> AsyncIterator[tuple[str, Model]]:
-    """The recorder's base URL, and the model endpoint behind it."""
-    model = Model(list(replies))
-    async with servers.serving(model.answer) as upstream:
-        config = RecorderConfig(upstream=f"{upstream}/v1", folder=folder, key_env=key_env)
-        async with serving(config) as url:
-            yield url, model
 
 
 async def post(url: str, body: object = None, headers: Mapping[str, str] | None = None) -> tuple[int, bytes]:
