@@ -16,9 +16,7 @@ from statistics import fmean
 from benchmarks.harness import report
 from benchmarks.tiny_runs import RUNS, compared, kept, outcomes, tiny_run, train
 
-SETTINGS = ("sft.steps=120", "evaluation.tasks=1200")
-CHOOSING = 2
-"""Samples of a task that tell whether it is left at zero; the others are compared."""
+SETTINGS = ("sft.steps=120", "evaluation.tasks=840")
 
 Seed = dict[str, list[list[bool]]]
 """By task, the outcomes of plain RL and of RL with the team: the greedy one, then the samples."""
@@ -38,18 +36,18 @@ def every_outcome(episodes: Path) -> dict[str, list[bool]]:
 
 
 def compare(seeds: list[Seed]) -> dict[str, float]:
-    """A task's rate is its mean over the seeds; over those that left it at zero, for the second comparison."""
+    """A task's rate is its mean over the seeds; in the second comparison over those whose neighbour left it at zero."""
     every: dict[str, list[tuple[float, float]]] = {}
     left: dict[str, list[tuple[float, float]]] = {}
-    for seed in seeds:
-        for task, (plain, rescued) in seed.items():
-            every.setdefault(task, []).append((fmean(plain[1:]), fmean(rescued[1:])))
-            if not any(plain[: 1 + CHOOSING]):
-                rest = slice(1 + CHOOSING, None)
-                left.setdefault(task, []).append((fmean(plain[rest]), fmean(rescued[rest])))
+    for seed, neighbour in zip(seeds, [*seeds[1:], seeds[0]], strict=True):
+        for task, sides in seed.items():
+            rates = fmean(sides[0][1:]), fmean(sides[1][1:])
+            every.setdefault(task, []).append(rates)
+            if not any(neighbour[task][0]):
+                left.setdefault(task, []).append(rates)
     figures: dict[str, float] = {"seeds": len(seeds)}
-    for name, rates in (("all", every), ("left_at_zero", left)):
-        before, after = ([fmean(pair[side] for pair in pairs) for pairs in rates.values()] for side in (0, 1))
+    for name, found in (("all", every), ("left_at_zero", left)):
+        before, after = ([fmean(pair[side] for pair in pairs) for pairs in found.values()] for side in (0, 1))
         figures |= compared(name, after, before)
     return figures
 
