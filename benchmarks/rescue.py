@@ -16,7 +16,7 @@ from statistics import fmean
 from benchmarks.harness import report
 from benchmarks.tiny_runs import RUNS, compared, kept, outcomes, tiny_run, train
 
-SETTINGS = ("sft.steps=120", "evaluation.tasks=840")
+SETTINGS = ("sft.steps=180", "evaluation.tasks=840")
 
 Seed = dict[str, list[list[bool]]]
 """By task, the outcomes of plain RL and of RL with the team: the greedy one, then the samples."""
