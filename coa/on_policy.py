@@ -3,8 +3,11 @@
     gap[t] = log teacher(x_t | x_<t) - log policy(x_t | x_<t)        at tokens x_t that the policy sampled
 
 Minus the gap is, in expectation, the reverse KL of policy and teacher at that token; reinforcing each token by its gap
-brings it down (GKD, arXiv 2306.13649; MiniLLM, arXiv 2306.08543). A group of which every episode failed says as much
-as any other.
+brings it down. Each token answers for itself alone, as in a KL penalty per token, and not for those that follow it
+(GKD, arXiv 2306.13649, takes the divergence of whole distributions; MiniLLM, arXiv 2306.08543, the sum to the end).
+The policy is the one that sampled the token: where a batch is stale, the older policy's log-prob stands in the gap, and
+the learner's correction weighs the token as any other. A group of which every episode failed says as much as any
+other.
 """
 
 from dataclasses import dataclass, replace

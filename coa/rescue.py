@@ -1,7 +1,7 @@
 """Teachers in the RL loop: a task whose group fails altogether goes to the team, and what it does is imitated.
 
-Such a group has no advantage to learn from, however long it is tried. The team's run passes the same filter as in
-distillation and joins a later batch as samples to imitate, beside the reinforced ones (LUFFY, arXiv 2504.14945).
+Where no episode succeeds there is nothing to prefer. The team's run is judged and filtered as in distillation, and
+joins a later batch as samples to imitate, beside the reinforced ones (LUFFY, arXiv 2504.14945).
 """
 
 from collections.abc import Iterable, Iterator
@@ -24,7 +24,8 @@ class RescueConfig:
     weight: float = 1.0
     """Of an imitated token; a reinforced one has its advantage."""
     share: float = 0.25
-    """Most imitated samples of a batch, beside each reinforced one. No task is taken on while as many wait."""
+    """Most imitated samples of a batch, for each episode of a full one; of a policy that fails nearly everywhere, a
+    batch has more of them than of its own. No task is taken on while as many wait."""
 
     def __post_init__(self) -> None:
         if self.attempts < 0 or self.weight <= 0 or self.share <= 0:
@@ -32,7 +33,8 @@ class RescueConfig:
 
 
 def failed_altogether(group: GroupRecord) -> bool:
-    return not any(episode.correct for episode in group.episodes)
+    """Whether no episode was right and rewarded for it: one that is right in the wrong form has failed."""
+    return not any(episode.correct and episode.reward > 0 for episode in group.episodes)
 
 
 def imitations(kept: Iterable[Kept], codec: Codec, agent: AgentConfig, weight: float) -> Iterator[Sample]:

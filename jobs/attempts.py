@@ -15,7 +15,6 @@ from coa.benchmarks.table import of_family
 from coa.grammar import parse
 from coa.statistics import pass_at_1
 from coa.teachers.strategy import strategy_of
-from coa.tools.standard import ToolsConfig
 from coa.types import Task
 from jobs.console import Stage
 from jobs.journal import Episodes, Journal, Plan
@@ -37,12 +36,6 @@ def by_protocol(config: EvaluationConfig, task: Task) -> tuple[Decoding, ...]:
     """A benchmark's task as that is measured, and any other task in `both` ways."""
     benchmark = of_family(task.family)
     return (decoding(config, benchmark),) if benchmark else both(config)
-
-
-def tiny_world_tools(config: ToolsConfig) -> tuple[str, ...]:
-    """Those that the configuration leads nowhere else."""
-    wiki = () if config.wiki.given else ("wiki_search",)
-    return wiki if config.search.url is not None else (*wiki, "web_search")
 
 
 async def attempt_all(

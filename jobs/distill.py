@@ -56,10 +56,13 @@ def check(config: Recipe) -> None:
         raise UserError("sft.data is set, and takes the place of what a team does: sft.data=[] lets it work")
 
 
+def models_of_review(config: Recipe) -> set[str]:
+    return {config.distill.obedience.model, config.distill.rewriting.model} - {""}
+
+
 def models_asked(config: Recipe) -> set[str]:
     """Keys of the recipe's `models`."""
-    reviewing = {config.distill.obedience.model, config.distill.rewriting.model} - {""}
-    return reviewing | (set() if config.distill.transcripts else models_of_team(config))
+    return models_of_review(config) | (set() if config.distill.transcripts else models_of_team(config))
 
 
 def demands_of(config: Recipe) -> list[Demand]:
@@ -82,8 +85,9 @@ async def distill(run: Run, executors: Sequence[Any]) -> dict[str, Any]:
     config = run.config.distill
     contamination = Contamination.of(evaluation_questions(run), config.filters.contamination_words)
     async with language_models(run, models_asked(run.config)) as models:
-        review = Review(run, models)
-        books = Books(run.teachers, run.data, Filter(config.filters, contamination), revise=review.revise)
+        filter = Filter(config.filters, contamination)
+        review = Review(run, models, filter.flaw)
+        books = Books(run.teachers, run.data, filter, revise=review.revise)
         await books.open()
         if config.retry_failed:
             books.forgive()
@@ -92,7 +96,7 @@ async def distill(run: Run, executors: Sequence[Any]) -> dict[str, Any]:
             source = given(run, books, executors, review.judge)
         else:
             source = taught(run, books, executors, models, review.judge)
-        with run.console.stage(STAGE, config.runs) as stage:
+        with run.console.stage(STAGE, run.team_runs) as stage:
             async with aclosing(source) as stream:
                 async for played in stream:
                     await intake.take(played)
@@ -113,6 +117,7 @@ async def distill(run: Run, executors: Sequence[Any]) -> dict[str, Any]:
     return run.finish(
         STAGE,
         {
+            "runs": run.team_runs,
             "transcripts": report.transcripts,
             "kept": report.kept,
             "upsampled": report.upsampled,
@@ -131,13 +136,32 @@ async def distill(run: Run, executors: Sequence[Any]) -> dict[str, Any]:
 
 
 def goes_on(run: Run, done: dict[str, Any]) -> bool:
-    """Whether a finished stage has more to do: failed runs to retry, or runs that a smaller budget stopped. What is
-    fine-tuned since stands on the data as it is."""
-    if run.result("sft") is not None or (run.checkpoints / "sft").exists():
+    """Whether a finished stage has more to do: failed runs to retry, runs that a smaller budget stopped, or more
+    than were wanted before. What is fine-tuned since stands on the data as it is."""
+    retry = done["failed"] and run.config.distill.retry_failed
+    if tuned(run):
+        if retry:
+            run.console.say("the model is fine-tuned on these runs: those that failed are not tried again")
         return False
     budget = run.config.teaching.budget
     larger = done["stopped"] == BUDGET and budget.exceeds(BudgetConfig(**done["budget"]))
-    return larger or bool(done["failed"] and run.config.distill.retry_failed)
+    return bool(larger or retry or run.team_runs > done["runs"])
+
+
+def tuned(run: Run) -> bool:
+    """Whether fine-tuning has begun."""
+    return run.result("sft") is not None or (run.checkpoints / "sft").exists()
+
+
+def require_most(run: Run, done: dict[str, Any]) -> None:
+    """Raises InfrastructureError where too much failed for what is left to be learnt from, unless it is already."""
+    failed, most = done["failed"], run.config.distill.most_failed
+    every = failed + done["transcripts"]
+    if failed > most * every and not tuned(run):
+        raise InfrastructureError(
+            f"{failed} of {every} team runs failed, more than distill.most_failed={most:g} allows "
+            "(teachers/failed.jsonl says why): --retry-failed tries them again"
+        )
 
 
 def evaluation_questions(run: Run) -> Iterator[str]:
@@ -164,8 +188,8 @@ async def taught(
 
 
 def assignments(run: Run, books: Books) -> Iterator[Assignment]:
-    """Endless tasks are each tried once; a file's tasks again and again, with other luck."""
-    for index in range(run.config.distill.runs):
+    """Endless tasks are each tried once; a file's tasks in turn, again and again with other luck."""
+    for index in range(run.team_runs):
         task = run.training_task(STAGE, index)
         name = (task.id, index)
         if name not in books.names and name not in books.failed:

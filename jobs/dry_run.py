@@ -87,7 +87,7 @@ def _what(config: Recipe, stage: str) -> str:
     sft, rl = config.sft, config.rl
     match stage:
         case "distill":
-            return f"{number(config.distill.runs)} team runs, {number(config.distill.keep)} kept at most"
+            return f"{_runs(config)}, {number(config.distill.keep)} kept at most"
         case "sft":
             steps = f"{sft.epochs:g} epochs" if sft.epochs is not None else f"{number(sft.steps_of(0))} steps"
             return f"{steps} of {sft.batch} demonstrations"
@@ -103,6 +103,12 @@ def _what(config: Recipe, stage: str) -> str:
             if config.tasks.path is None:
                 return f"{number(config.evaluation.tasks)} held-out tasks of the tiny world"
             return f"{config.tasks.held_out:.2%} of the tasks, held out"
+
+
+def _runs(config: Recipe) -> str:
+    if config.distill.runs is None and config.tasks.path is not None:
+        return "a team run for each training task"
+    return f"{number(config.distill.runs_of(None))} team runs"
 
 
 # --- model and learners -----------------------------------------------------------------------------------------------

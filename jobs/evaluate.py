@@ -35,11 +35,11 @@ from coa.teachers.strategy import careful_route
 from coa.tools.base import PLAIN
 from coa.tools.layouts import layout_of
 from coa.tools.sandbox import require_bubblewrap
-from coa.tools.standard import check_called, check_tools
+from coa.tools.standard import check_called, check_tools, tiny_world_tools
 from coa.types import Task
 from coa.world import World
 from jobs.agent_file import agent_of
-from jobs.attempts import attempt_all, both, by_protocol, decoding, measure, tiny_world_tools, write_evaluation
+from jobs.attempts import attempt_all, both, by_protocol, decoding, measure, write_evaluation
 from jobs.console import Console
 from jobs.journal import Journal, evaluation_of
 from jobs.recipe import Recipe

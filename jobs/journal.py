@@ -78,7 +78,7 @@ def evaluation_of(model: Path, tasks: Sequence[Task], plan: Plan, config: Recipe
         placement=default.placement,
         executor=default.executor,
         teaching=default.teaching,
-        distill=replace(config.distill, retry_failed=default.distill.retry_failed),
+        distill=default.distill,
         evaluation=replace(config.evaluation, patience_s=default.evaluation.patience_s),
         selection=default.selection,
     )

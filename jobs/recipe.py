@@ -52,8 +52,8 @@ class TeacherModelConfig:
 
 @dataclass(frozen=True)
 class DistillConfig:
-    runs: int = 10_000
-    """Team runs."""
+    runs: int | None = None
+    """Team runs; None plays each training task of a file once, and WORLD_RUNS of the tiny world's."""
     keep: int = 1_000_000
     """Stop earlier, once so many runs were kept."""
     transcripts: str | None = None
@@ -65,6 +65,16 @@ class DistillConfig:
     """Evaluation sets whose tasks are left out, as `coa evaluate --tasks` names them; the run's own always are."""
     retry_failed: bool = False
     """Whether runs that infrastructure ended are tried once more."""
+    most_failed: float = 0.1
+    """Share of the runs that infrastructure may have ended for good, for fine-tuning to begin without them."""
+
+    WORLD_RUNS: ClassVar[int] = 10_000
+
+    def runs_of(self, tasks: int | None) -> int:
+        """Runs of a team at a file of so many training tasks, or at the tiny world's."""
+        if self.runs is not None:
+            return self.runs
+        return self.WORLD_RUNS if tasks is None else tasks
 
 
 @dataclass(frozen=True)

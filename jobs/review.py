@@ -5,7 +5,7 @@ A request of either is answered once and kept (`actors.teacher_model`): a stage 
 
 import asyncio
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from actors.teacher import Outcome
@@ -23,8 +23,10 @@ from jobs.run import Run
 class Review:
     """Does nothing where the recipe names no model for it."""
 
-    def __init__(self, run: Run, models: Mapping[str, Any]) -> None:
+    def __init__(self, run: Run, models: Mapping[str, Any], flaw: Callable[[Graded], str | None]) -> None:
+        """flaw: what drops a run whatever the judge says; nobody is asked about one that has it."""
         config = run.config.distill
+        self._flaw = flaw
         self._obedience, self._rewriting = config.obedience, config.rewriting
         self._judge = asking(models.get(config.obedience.model), run.config.seed, options_of(config.obedience))
         self._writer = asking(models.get(config.rewriting.model), run.config.seed, {})
@@ -36,7 +38,7 @@ class Review:
         return list(await asyncio.gather(*map(self._judged, outcomes)))
 
     async def _judged(self, outcome: Outcome) -> Outcome:
-        if self._judge is None or not isinstance(outcome, Graded):
+        if self._judge is None or not isinstance(outcome, Graded) or self._flaw(outcome):
             return outcome
         try:
             return await judge_obedience(outcome, self._judge, self._obedience)

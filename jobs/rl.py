@@ -32,9 +32,9 @@ from coa.types import Tokens
 from jobs.console import Console, Stage
 from jobs.recipe import Recipe
 from jobs.rl_book import Book
-from jobs.rl_teachers import Rescue, Scoring, rescuing, scoring
+from jobs.rl_teachers import Rescue, Scoring, models_of_rescue, rescuing, scoring
 from jobs.run import Run, check_run, in_session
-from jobs.teaching import models_of_team, server_demands
+from jobs.teaching import server_demands
 
 STAGE = "rl"
 PROBE_TOKENS = 256
@@ -63,7 +63,7 @@ def run(config: Recipe, console: Console) -> None:
 def reinforcement_demands(config: Recipe) -> list[Demand]:
     """Everything that runs at the same time."""
     scored = config.rl.on_policy.teacher is not None
-    teachers = server_demands(config, models_of_team(config)) if config.rl.rescue.attempts else []
+    teachers = server_demands(config, models_of_rescue(config))
     return [*rl_demands(config.placement, config.rl.learner.ranks, scored=scored), *teachers]
 
 
@@ -163,6 +163,8 @@ class Reinforcement:
         if self._metrics is not None:
             self._metrics.close()
         self._metrics = self._run.metrics(STAGE, event.version + 1)
+        if self._rescue is not None:
+            await self._rescue.start(event.version, event.cursor)
         self.book.syncs += await self._pool.sync(event.version, event.weights, event.probes)
         # Groups get new numbers, and with them new seeds: what was lost is not sampled again.
         first = (1 + event.epoch) * 1_000_000 if event.epoch > 1 or event.version else 0
@@ -181,7 +183,7 @@ class Reinforcement:
             self._rescue.write()
         line = self.book.line(event, groups)
         if self._rescue is not None:
-            line["imitated"] = self._rescue.counts["imitated"]
+            line["imitated"] = self._rescue.trained(event.version)
         self._metrics.write(STAGE, event.version, **line)
         self._stage.update(
             event.version,
@@ -229,8 +231,8 @@ class Reinforcement:
             case GroupRecord():
                 self._failures = 0
                 self.book.played.append(outcome)
-                if self._rescue is not None:
-                    self._rescue.offer(outcome, self._learning.beside)
+                if self._rescue is not None and window.version < self._config.steps:
+                    self._rescue.offer(outcome, index, self._learning.beside)
                 if self._scorer is not None:
                     divergence, samples = await self._scorer.weigh(samples)
                     self.book.divergences.append(divergence)
@@ -257,13 +259,12 @@ class Reinforcement:
             shares: list[list[Any]] = [[] for _ in range(self._learning.ranks)]
             for position, group in enumerate(groups):
                 shares[position % self._learning.ranks].append(self._ready.pop(group))
-            imitated = self._rescue.take() if self._rescue is not None else []
+            version = window.version - 1
+            imitated = self._rescue.take(version) if self._rescue is not None else []
             for rank in range(self._learning.ranks if imitated else 0):
                 shares[rank].append(ray.put(tuple(imitated[rank :: self._learning.ranks])))
-            plan = Plan(version=window.version - 1, shares=tuple(map(tuple, shares)), cursor=self._next_task)
+            plan = Plan(version=version, shares=tuple(map(tuple, shares)), cursor=self._next_task)
             if not await self._learning.put(plan, epoch):
-                if self._rescue is not None:
-                    self._rescue.put_back(imitated)
                 return
 
     async def _publish(self) -> None:

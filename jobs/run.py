@@ -36,7 +36,9 @@ FREE_TO_CHANGE = (
     "placement.",
     "executor.",
     "teaching.",
+    "distill.runs",
     "distill.retry_failed",
+    "distill.most_failed",
     "evaluation.patience_s",
     "selection.",
 )
@@ -102,6 +104,11 @@ class Run:
         tasks = load_tasks(path, profile=self.config.tasks.profile)
         return split(tasks, self.config.tasks.held_out)
 
+    @property
+    def team_runs(self) -> int:
+        """That distillation is to play."""
+        return self.config.distill.runs_of(None if self._file is None else len(self._file[0]))
+
     def training_task(self, purpose: str, index: int) -> Task:
         """The index-th task of the endless stream of a purpose ("distill" or "rl")."""
         if self._file is None:
@@ -125,6 +132,7 @@ def check_run(config: Recipe) -> None:
     check_tools(config.tools, crawl_s=config.executor.limit_s("crawl_page"), named=config.executor.named)
     check_counts(config)
     graders = graders_of(config.rl.reward)
+    tasks = None
     if config.tasks.path is not None:
         training, held_out = split(load_tasks(config.tasks.path, profile=config.tasks.profile), config.tasks.held_out)
         if not training or not held_out:
@@ -132,10 +140,11 @@ def check_run(config: Recipe) -> None:
                 f"{config.tasks.path}: {len(training)} tasks to train on and {len(held_out)} held out; both are needed"
             )
         graders |= {task.grader for task in (*training, *held_out)}
+        tasks = len(training)
     profiles = profiles_of(config)
     check_team(config.team, config.models, profiles)
     check_models(config)
-    check_distill(config)
+    check_distill(config, config.distill.runs_of(tasks))
     check_graders(graders, config.tools, config.executor.limit_s)
     check_called({tag.name for name in profiles for tag in find_profile(name).tools})
     for key, path in (("model.path", config.model.path), ("rl.on_policy.teacher", config.rl.on_policy.teacher)):
@@ -165,17 +174,17 @@ def check_models(config: Recipe) -> None:
             check_endpoint(model.endpoint, f"models.{name}.endpoint")
 
 
-def check_distill(config: Recipe) -> None:
+def check_distill(config: Recipe, runs: int) -> None:
     distill = config.distill
     for key, name in (("obedience", distill.obedience.model), ("rewriting", distill.rewriting.model)):
         if name and name not in config.models:
             known = ", ".join(sorted(config.models)) or "none"
             raise UserError(f"distill.{key}.model: no model {name!r}; `models` has {known}")
     duplicates = distill.filters.duplicates
-    if min(distill.keep, distill.runs) > duplicates.documents:
+    if min(distill.keep, runs) > duplicates.documents:
         raise UserError(
             f"distill.filters.duplicates.documents is {duplicates.documents}, below the "
-            f"{min(distill.keep, distill.runs)} runs that may be kept"
+            f"{min(distill.keep, runs)} runs that may be kept"
         )
     for path in map(Path, config.sft.data):
         if not path.exists() or (path.is_dir() and not shard_paths(path)):

@@ -13,10 +13,12 @@ import ray
 from actors.site import Site
 from actors.tools import ToolExecutor
 from coa.errors import UserError
+from coa.profiles import profile as find_profile
 from coa.tools.base import Tool
-from coa.tools.standard import ToolsConfig, check_tools, needs_site, standard_tools
+from coa.tools.standard import ToolsConfig, check_tools, needs_site, standard_tools, tiny_world_tools
 from coa.world import World, WorldConfig
-from jobs.run import Run
+from jobs.recipe import Recipe
+from jobs.run import Run, profiles_of
 
 COUNTED = ("calls", "hits", "disk_hits", "joined", "failures", "timeouts", "retries", "seconds")
 
@@ -36,6 +38,15 @@ async def tool_counts(executors: Sequence[Any]) -> dict[str, dict[str, float]]:
     return {name: {key: round(counts[key], 3) for key in COUNTED} for name, counts in found.items() if counts["calls"]}
 
 
+def caution_about(config: Recipe) -> str:
+    """What a person should know whose own tasks are looked up in the tiny world; "" where that is not so."""
+    if config.tasks.path is None:
+        return ""
+    called = {tag.name for name in profiles_of(config) for tag in find_profile(name).tools}
+    fictitious = ", ".join(sorted(called & set(tiny_world_tools(config.tools))))
+    return f"caution: {fictitious} will find the tiny world's made-up pages; see `tools`" if fictitious else ""
+
+
 @asynccontextmanager
 async def tool_executors(run: Run) -> AsyncIterator[list[Any]]:
     """Handles of the executors; the site, where a tool leads there, serves within.
@@ -44,6 +55,8 @@ async def tool_executors(run: Run) -> AsyncIterator[list[Any]]:
     """
     config = run.config
     check_tools(config.tools, crawl_s=config.executor.limit_s("crawl_page"), named=config.executor.named)
+    if caution := caution_about(config):
+        run.console.say(caution)
     started: list[Any] = []
     try:
         address = None

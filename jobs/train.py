@@ -24,7 +24,7 @@ from jobs import evaluate as evaluation
 from jobs.agent_file import AGENT_FILE
 from jobs.attempts import decoding
 from jobs.console import Console
-from jobs.distill import demands_of, distill
+from jobs.distill import demands_of, distill, require_most
 from jobs.engines import engine_pool
 from jobs.evaluate import evaluate_stage
 from jobs.examples import examples
@@ -58,7 +58,10 @@ async def train(run: Run) -> None:
     results: dict[str, Any] = {}
     async with AsyncExitStack() as stack:
         executors = await stack.enter_async_context(tool_executors(run))
-        results["distill"] = NOTHING_DISTILLED if run.config.sft.data else await distill(run, executors)
+        results["distill"] = NOTHING_DISTILLED
+        if not run.config.sft.data:
+            results["distill"] = await distill(run, executors)
+            require_most(run, results["distill"])
         results["sft"] = await sft(run)
         if run.result("evaluation-rl") is None:
             pool = await stack.enter_async_context(engine_pool(run, run.sft_model, executors))

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,18 +16,23 @@ import pytest
 
 from coa.config import load
 from coa.data.shards import read_rows
+from coa.distill.contamination import Contamination
 from coa.distill.filters import Filter, FilterConfig
 from coa.errors import InfrastructureError
+from coa.models.completion import Completion
 from coa.teachers.run import Assignment, FailedRun
 from coa.teachers.store import read_transcripts
 from coa.teachers.transcript import Graded
+from coa.usage import Usage
 from jobs.books import Books
 from jobs.cli import find_recipe
 from jobs.console import open_console
-from jobs.distill import distill, numbered
+from jobs.distill import distill, goes_on, numbered, require_most
 from jobs.import_runs import run as import_command
 from jobs.recipe import Recipe
+from jobs.review import Review
 from jobs.run import Run
+from jobs.services import caution_about
 from jobs.sft import prepare
 from tests.endpoints import EndpointProcess, read_log
 from tests.imported_runs import QUESTION
@@ -197,6 +203,79 @@ def test_a_team_that_is_down_for_good_ends_the_stage(ray_session: None, tmp_path
             with run_in(tmp_path / "run", *elsewhere) as run:
                 assert distilled(run)["failed"] == 0
                 assert names(run) == EVERY
+
+
+def test_a_file_is_played_once_unless_more_is_asked_for(tmp_path: Path) -> None:
+    path = tmp_path / "tasks.jsonl"
+    path.write_text("".join(f'{{"question": "{n} ?", "answer": "x", "profile": "mhqa"}}\n' for n in range(20)))
+    settings = (f"tasks.path={path}", "tasks.held_out=0.25")
+    with run_in(tmp_path / "run", *settings, "distill.runs=null") as run:
+        assert run.team_runs == 20 - len(run.evaluation_tasks()) < 20
+    with run_in(tmp_path / "run", *settings, "distill.runs=7") as run:
+        assert run.team_runs == 7
+    with run_in(tmp_path / "world", "distill.runs=null") as run:
+        assert run.team_runs == 10_000
+
+
+def test_a_stage_goes_on_where_more_is_wanted_until_its_data_is_learnt_from(tmp_path: Path) -> None:
+    done = {"runs": 5, "failed": 1, "stopped": None}
+    with run_in(tmp_path / "run", "distill.runs=5") as run:
+        assert not goes_on(run, done)
+    with run_in(tmp_path / "run", "distill.runs=5", "distill.retry_failed=true") as run:
+        assert goes_on(run, done)
+    with run_in(tmp_path / "run", "distill.runs=6") as run:
+        assert goes_on(run, done)
+        (run.checkpoints / "sft").mkdir()
+        assert not goes_on(run, done)
+
+
+def test_too_many_failures_keep_fine_tuning_from_beginning(tmp_path: Path) -> None:
+    with run_in(tmp_path / "run") as run:
+        require_most(run, {"failed": 1, "transcripts": 9})
+        with pytest.raises(InfrastructureError, match=r"2 of 11 team runs failed, .*--retry-failed"):
+            require_most(run, {"failed": 2, "transcripts": 9})
+        (run.checkpoints / "sft").mkdir()
+        require_most(run, {"failed": 2, "transcripts": 9})
+
+
+@pytest.mark.parametrize(
+    ("overrides", "told"),
+    [
+        ((), "caution: wiki_search will find"),
+        (("tasks.profile=web",), "caution: web_search will find"),
+        (("tasks.profile=web", "tools.search.url=https://search.example.com"), ""),
+        (("tasks.profile=code",), ""),
+    ],
+)
+def test_who_asks_the_tiny_world_about_the_real_one_is_told(
+    tmp_path: Path, overrides: tuple[str, ...], told: str
+) -> None:
+    path = tmp_path / "tasks.jsonl"
+    path.write_text("".join(f'{{"question": "{n} ?", "answer": "x"}}\n' for n in range(9)))
+    with run_in(tmp_path / "run", f"tasks.path={path}", "tasks.profile=mhqa", *overrides) as run:
+        assert caution_about(run.config).startswith(told)
+        assert bool(caution_about(run.config)) == bool(told)
+
+
+class Objecting:
+    """The handle of a model that objects to everything."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+        self.complete = self
+
+    async def remote(self, *_: Any) -> Completion:
+        self.asked += 1
+        return Completion('{"rationale": "it guessed", "verdict": "disobeys"}', "stop", Usage())
+
+
+def test_nobody_judges_what_the_rules_drop(tmp_path: Path) -> None:
+    with run_in(tmp_path / "run", "distill.obedience.model=m") as run:
+        runs = [Graded(play_one(task), True) for task in TASKS[:2]]
+        filter, model = Filter(FilterConfig(min_interactions=1), Contamination.of([TASKS[0].question])), Objecting()
+        judged = asyncio.run(Review(run, {"m": model}, filter.flaw).judge(runs))
+        assert judged == [runs[0], replace(runs[1], objection="it guessed")]
+        assert model.asked == 1
 
 
 def test_what_a_kill_left_of_a_line_is_taken_away(tmp_path: Path) -> None:

@@ -46,6 +46,11 @@ def test_a_plan_tells_each_stage_with_its_sizes_and_what_is_done(tmp_path: Path)
     assert list(cells(section(config, "sft", "sft"))) == ["sft"]
 
 
+def test_a_file_of_tasks_is_played_once(tmp_path: Path) -> None:
+    shown = cells(section(recipe("tiny", f"tasks.path={tmp_path}/t.jsonl", "distill.runs=null"), "train"))
+    assert shown["distill"][0].startswith("a team run for each training task")
+
+
 def test_data_sets_take_the_place_of_distillation(tmp_path: Path) -> None:
     stages = cells(section(recipe("web_32b", f"run_dir={tmp_path}"), "train"))
     assert stages["distill"][1] == "left out: sft.data is set"

@@ -23,10 +23,10 @@ from coa.benchmarks.table import BENCHMARKS
 from coa.errors import InfrastructureError, ToolDown
 from coa.rollout import EpisodeRecord, FailedGroup
 from coa.statistics import mean_at_k, wilson
-from coa.tools.standard import ToolsConfig
+from coa.tools.standard import ToolsConfig, tiny_world_tools
 from coa.tools.wiki import WikiConfig
 from coa.types import Status, Task
-from jobs.attempts import attempt_all, both, by_protocol, decoding, measure, tiny_world_tools, write_evaluation
+from jobs.attempts import attempt_all, both, by_protocol, decoding, measure, write_evaluation
 from jobs.console import Stage
 from jobs.journal import Journal, evaluation_of
 from jobs.recipe import EvaluationConfig, Recipe

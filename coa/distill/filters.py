@@ -78,18 +78,24 @@ class Filter:
         """A run kept earlier, before what is taken next; answer: its `compared_answer`; text: its chain's tag text."""
         self._seen.remember(task_id, question, answer, parse(text).chain)
 
-    def _reason(self, run: Graded, chain: Chain) -> str | None:
-        """The first that a stage finds; a run without one is remembered."""
+    def flaw(self, run: Graded) -> str | None:
+        """What drops the run whatever was kept before it."""
+        return self._flaw(run, to_chain(run.transcript))
+
+    def _flaw(self, run: Graded, chain: Chain) -> str | None:
         transcript, config = run.transcript, self._config
-        task = transcript.task
-        reason = (
-            (self._contamination and self._contamination.reason(task.question))
+        return (
+            (self._contamination and self._contamination.reason(transcript.task.question))
             or lack_of_complexity(transcript, config)
             or lack_of_quality(run, chain, config)
             or lack_of_reflection(transcript, chain, config)
         )
-        if reason:
-            return reason
+
+    def _reason(self, run: Graded, chain: Chain) -> str | None:
+        """The first that a stage finds; a run without one is remembered."""
+        if flaw := self._flaw(run, chain):
+            return flaw
+        task = run.transcript.task
         return self._seen.take(task.id, task.question, compared_answer(task.answers, chain), chain)
 
 

@@ -2,8 +2,8 @@
 
     right runs -> Ask -> {"rationale": .., "verdict": "disobeys"} -> Graded.objection -> the filter's quality stage
 
-Asked before the filter, which stays pure. A reply without a verdict is asked about again, and then it is `JudgeDown`:
-never "nothing wrong".
+Asked of runs that have no other flaw, before the filter, which stays pure. A reply without a verdict is asked about
+again, and then it is `JudgeDown`: never "nothing wrong".
 """
 
 import json

@@ -64,6 +64,12 @@ def needs_site(config: ToolsConfig) -> bool:
     return config.search.url is None
 
 
+def tiny_world_tools(config: ToolsConfig) -> tuple[str, ...]:
+    """Those that the configuration leads nowhere else: what they find is made up."""
+    wiki = () if config.wiki.given else ("wiki_search",)
+    return wiki if config.search.url is not None else (*wiki, "web_search")
+
+
 def check_tools(config: ToolsConfig, *, crawl_s: float, named: Collection[str] = ()) -> None:
     """Raises UserError for what cannot work: a key that is not there, a search whose pages nothing may read.
 
