@@ -14,7 +14,7 @@ from pathlib import Path
 from statistics import fmean
 
 from benchmarks.harness import report
-from benchmarks.tiny_runs import RUNS, compared, kept, outcomes, tiny_run, train
+from benchmarks.tiny_runs import RUNS, compared, kept, outcomes, tiny_run, train, tuned_copy
 
 SETTINGS = ("sft.steps=180", "evaluation.tasks=840")
 
@@ -25,7 +25,7 @@ Seed = dict[str, list[list[bool]]]
 def one_seed(seed: int) -> Seed:
     folder, settings = RUNS / "rescue", (*SETTINGS, f"seed={seed}", f"sft.data=[{tiny_run() / 'data'}]")
     plain = train(folder / f"plain-{seed}", *settings)
-    rescued = train(folder / f"rescued-{seed}", *settings, "rl.rescue.attempts=1")
+    rescued = train(tuned_copy(plain, folder / f"rescued-{seed}"), *settings, "rl.rescue.attempts=1")
     one, other = (every_outcome(run / "trajectories" / "evaluation-rl.parquet") for run in (plain, rescued))
     return {task: [one[task], other[task]] for task in one}
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -26,6 +27,25 @@ def train(folder: Path, *overrides: str) -> Path:
     if not (folder / "report.json").exists():
         coa("train", "--recipe", "tiny", f"run_dir={folder}", *overrides)
     return folder
+
+
+def tuned_copy(run: Path, folder: Path) -> Path:
+    """A run that stands where `run` stood after fine-tuning and its evaluation, free to go on in another way."""
+    if not folder.exists():
+        part = folder.with_suffix(".part")
+        shutil.rmtree(part, ignore_errors=True)
+        for name in ("tokenizer", "start", "sft-model", "sft.json", "evaluation-sft.json"):
+            _copy(run / "checkpoints" / name, part / "checkpoints" / name)
+        _copy(run / "trajectories" / "evaluation-sft.parquet", part / "trajectories" / "evaluation-sft.parquet")
+        _copy(run / "metrics.jsonl", part / "metrics.jsonl")
+        part.rename(folder)
+    return folder
+
+
+def _copy(source: Path, target: Path) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    copy = shutil.copytree if source.is_dir() else shutil.copy
+    copy(source, target)
 
 
 def tiny_run() -> Path:
