@@ -74,6 +74,8 @@ async def sft(run: Run) -> dict[str, Any]:
                     case Started():
                         if feeding is not None:
                             feeding.cancel()
+                        if metrics is not None:
+                            metrics.close()
                         feeding = learning.beside(feed(run, learning, samples, steps, event))
                         metrics = run.metrics(STAGE, event.version + 1)
                     case Stepped(report=report):
