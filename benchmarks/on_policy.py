@@ -42,13 +42,15 @@ def one_seed(seed: int) -> Seed:
 
 
 def compare(seeds: list[Seed]) -> dict[str, float]:
-    """A task's rate is its mean over seeds."""
+    """A task's rate is its mean over seeds; the interval is over tasks, and each seed's difference stands beside it."""
     figures: dict[str, float] = {"seeds": len(seeds)}
     for mode, tasks in seeds[0].items():
         before, after, teacher = (
             [fmean(seed[mode][task][side] for seed in seeds) for task in tasks] for side in range(3)
         )
         figures |= {**compared(mode, after, before), f"{mode}_teacher": fmean(teacher)}
+        for number, seed in enumerate(seeds):
+            figures[f"{mode}_difference_{number}"] = fmean(rate[1] - rate[0] for rate in seed[mode].values())
     return figures
 
 

@@ -36,7 +36,8 @@ def every_outcome(episodes: Path) -> dict[str, list[bool]]:
 
 
 def compare(seeds: list[Seed]) -> dict[str, float]:
-    """A task's rate is its mean over the seeds; in the second comparison over those whose neighbour left it at zero."""
+    """A task's rate is its mean over the seeds; in the second comparison over those whose neighbour left it at zero.
+    The intervals are over tasks, and each seed's difference stands beside them."""
     every: dict[str, list[tuple[float, float]]] = {}
     left: dict[str, list[tuple[float, float]]] = {}
     for seed, neighbour in zip(seeds, [*seeds[1:], seeds[0]], strict=True):
@@ -49,6 +50,8 @@ def compare(seeds: list[Seed]) -> dict[str, float]:
     for name, found in (("all", every), ("left_at_zero", left)):
         before, after = ([fmean(pair[side] for pair in pairs) for pairs in found.values()] for side in (0, 1))
         figures |= compared(name, after, before)
+    for number, seed in enumerate(seeds):
+        figures[f"all_difference_{number}"] = fmean(fmean(two[1:]) - fmean(one[1:]) for one, two in seed.values())
     return figures
 
 

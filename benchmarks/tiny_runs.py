@@ -70,7 +70,8 @@ def rates(episodes: Path, mode: str, family: str | None = None) -> dict[str, flo
 
 
 def kept(name: str, seed: int, measure: Callable[[int], Found]) -> Found:
-    """What a seed came to, from `results/NAME/` where it was measured before. `Found` is of plain JSON."""
+    """What a seed came to, from `results/NAME/` where it was measured before: to be deleted where what is measured
+    changes. `Found` is of plain JSON."""
     path = RESULTS / name / f"seed-{seed}.json"
     if not path.exists():
         found = measure(seed)
