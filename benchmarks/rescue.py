@@ -2,11 +2,13 @@
 
     python -m benchmarks.rescue --seeds 0 1 2
 
-The model is fine-tuned so briefly that most groups fail altogether. Both ways have equally many steps; one of them
-shows the policy what the team does at tasks it has failed, and so sees more demonstrations. Two comparisons: over all
-held-out tasks, and over those that plain RL leaves at zero. The latter are those of which every attempt fails after
-plain RL with another seed: chosen by a model that takes part in neither side of the comparison. Takes about twelve
-minutes a seed on two cores; a run that was interrupted goes on, and what a seed came to is kept in `results/rescue/`.
+The model is fine-tuned on runs of a team that never opens a web page: it guesses from what a search shows, which is out
+of date for most questions, and no reward leads it to a tool that it has not seen used. The team in the loop opens pages
+now and then, and where it was right the policy imitates it. Both ways begin from one fine-tuned model and have equally
+many steps; the rescued one sees more demonstrations. Two comparisons: over all held-out tasks, and over those that plain
+RL leaves at zero. The latter are those of which every attempt fails after plain RL with another seed: chosen by a
+model that takes part in neither side of the comparison. Takes about a quarter of an hour a seed on two cores; a run that
+was interrupted goes on, and what a seed came to is kept in `results/rescue/`.
 """
 
 import argparse
@@ -14,18 +16,31 @@ from pathlib import Path
 from statistics import fmean
 
 from benchmarks.harness import report
-from benchmarks.tiny_runs import RUNS, compared, kept, outcomes, tiny_run, train, tuned_copy
+from benchmarks.tiny_runs import RUNS, coa, compared, kept, outcomes, train, tuned_copy
 
-SETTINGS = ("sft.steps=180", "evaluation.tasks=840")
+WORLD = ("world.families=[mhqa,web]", "world.stale=0.8", "world.held_out=0.5")
+NARROW = ("experts.lazy_web=[1,1,1,1]", "distill.runs=30000")
+SETTINGS = (
+    *WORLD,
+    "sft.steps=400",
+    "rl.steps=30",
+    "rl.learner.optimizer.lr=1e-3",
+    "evaluation.tasks=1400",
+    "evaluation.samples=2",
+)
+RESCUED = ("rl.rescue.attempts=4", "rl.rescue.share=1")
 
 Seed = dict[str, list[list[bool]]]
 """By task, the outcomes of plain RL and of RL with the team: the greedy one, then the samples."""
 
 
 def one_seed(seed: int) -> Seed:
-    folder, settings = RUNS / "rescue", (*SETTINGS, f"seed={seed}", f"sft.data=[{tiny_run() / 'data'}]")
+    folder, narrow = RUNS / "rescue", RUNS / "rescue" / "narrow"
+    if not (narrow / "checkpoints" / "distill.json").exists():
+        coa("distill", "--recipe", "tiny", f"run_dir={narrow}", *WORLD, *NARROW)
+    settings = (*SETTINGS, f"seed={seed}", f"sft.data=[{narrow / 'data'}]")
     plain = train(folder / f"plain-{seed}", *settings)
-    rescued = train(tuned_copy(plain, folder / f"rescued-{seed}"), *settings, "rl.rescue.attempts=1")
+    rescued = train(tuned_copy(plain, folder / f"rescued-{seed}"), *settings, *RESCUED)
     one, other = (every_outcome(run / "trajectories" / "evaluation-rl.parquet") for run in (plain, rescued))
     return {task: [one[task], other[task]] for task in one}
 
