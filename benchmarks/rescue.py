@@ -2,13 +2,13 @@
 
     python -m benchmarks.rescue --seeds 0 1 2
 
-The model is fine-tuned on runs of a team that never opens a web page: it guesses from what a search shows, which is out
-of date for most questions, and no reward leads it to a tool that it has not seen used. The team in the loop opens pages
-now and then, and where it was right the policy imitates it. Both ways begin from one fine-tuned model and have equally
-many steps; the rescued one sees more demonstrations. Two comparisons: over all held-out tasks, and over those that plain
-RL leaves at zero. The latter are those of which every attempt fails after plain RL with another seed: chosen by a
-model that takes part in neither side of the comparison. Takes about a quarter of an hour a seed on two cores; a run that
-was interrupted goes on, and what a seed came to is kept in `results/rescue/`.
+The model is fine-tuned on runs of a team that never opens a web page: it guesses from what a search shows, which is
+out of date for most questions, and no reward leads it to a tool that it has not seen used. The team in the loop opens
+pages now and then, and where it was right the policy imitates it. Both ways begin from one fine-tuned model and have
+equally many steps; the rescued one sees more demonstrations. Two comparisons: over all held-out tasks, and over those
+that plain RL leaves at zero. The latter are those of which every attempt fails after plain RL with another seed: chosen
+by a model that takes part in neither side of the comparison. Takes about a quarter of an hour a seed on two cores; a
+run that was interrupted goes on, and what a seed came to is kept in `results/rescue/`.
 """
 
 import argparse
