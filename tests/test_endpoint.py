@@ -129,7 +129,7 @@ PASSING = {
     "abort": "finish reason abort",
     "500": "status 500",
     "529": "status 529",
-    "429:3600": "status 429",
+    "429": "status 429",
 }
 """Each fault, and the reason that it is counted by."""
 LAST = {
@@ -140,9 +140,9 @@ LAST = {
     "empty": "a completion without text",
     "error": "an error in place of a completion: the model is overloaded",
     "abort": "a completion that ended by abort",
-    "500": "status 500",
+    "500": "status 500: told to say 500",
     "529": "status 529: told to say 529",
-    "429:3600": "status 429",
+    "429": "status 429: told to say 429",
 }
 TELLS_USAGE = ("empty",)
 
@@ -203,6 +203,7 @@ def test_who_takes_replies_as_they_are_is_told_of_the_first() -> None:
     assert (empty.text, once) == ("", 1)
     assert (type(down), also_once) == (EndpointDown, 1)
     assert often == 4
+    assert asyncio.run(go("429:3600"))[1] == 4, "nor is a time waited for that the server names"
 
 
 # What a person must put right.
@@ -219,6 +220,12 @@ def test_who_takes_replies_as_they_are_is_told_of_the_first() -> None:
         ("302", UserError, "status 302: told to say 302"),
         ("context", ContextTooLong, f"status 400: {CONTEXT}"),
         ("413", ContextTooLong, "status 413: told to say 413"),
+        ("spent", UserError, "the quota is spent: status 429: check your plan"),
+        (
+            "429:3600",
+            EndpointDown,
+            "asked to wait 3600 s, max_retry_after_s is 600: status 429: told to say 429",
+        ),
     ],
 )
 def test_what_no_further_attempt_can_help_is_told_at_once(fault: str, kind: type[Exception], what: str) -> None:
@@ -270,6 +277,13 @@ def test_a_key_is_sent_and_never_told(monkeypatch: pytest.MonkeyPatch) -> None:
     assert type(answer) is UserError
     assert str(answer).endswith(": the key is refused: status 401: wrong key: Bearer ***")
     assert outcomes == ["401"]
+    body = b'{"error": {"message": "Bearer sk-123 has no capacity"}}'
+
+    async def overloaded() -> Any:
+        async with raw([response("503 No", body)]) as (url, _):
+            return (await ask(url, key_env="TEST_MODEL_KEY"))[0]
+
+    assert str(asyncio.run(overloaded())).endswith(": status 503: Bearer *** has no capacity")
     monkeypatch.delenv("TEST_MODEL_KEY")
     with pytest.raises(UserError, match="the environment variable TEST_MODEL_KEY is not set"):
         Endpoint(EndpointConfig(key_env="TEST_MODEL_KEY"))
@@ -333,7 +347,7 @@ def test_no_more_requests_are_under_way_than_may_be() -> None:
 def test_a_time_that_a_server_names_holds_for_all_requests() -> None:
     async def go() -> list[float]:
         async with serving(Script(faults=["1=429:1"], latency_s=0.05)) as server:
-            endpoint = Endpoint(EndpointConfig(**{**QUICK, "url": server.url, "concurrent": 1, "max_pause_s": 5.0}))
+            endpoint = Endpoint(EndpointConfig(**{**QUICK, "url": server.url, "concurrent": 1}))
             await at_once(endpoint, 4)
             await endpoint.close()
             finished = server.seen[0].finished

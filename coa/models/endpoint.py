@@ -6,7 +6,7 @@
                                                                 no JSON, no choices, no text
 
 A place is held by an attempt and not by the pauses between attempts. Where a server names a time (Retry-After), no
-request of this endpoint starts before it.
+request of this endpoint starts before it; where it is too far away, the request that was told of it ends.
 """
 
 from collections.abc import Mapping, Sequence
@@ -45,7 +45,9 @@ class EndpointConfig:
     pause_s: float = 0.5
     """Longest pause before the second attempt, doubled for each further one; a pause is drawn evenly from 0 up."""
     max_pause_s: float = 60.0
-    """Longest pause, also where the server asks for a longer one."""
+    """Longest pause that is drawn; one that the server asks for (Retry-After) is made in full."""
+    max_retry_after_s: float = 600.0
+    """Longest pause that a server may ask for; after a longer one the request is not sent again."""
     concurrent: int = 64
     """Requests at the same time; 0 is no limit."""
     requests_per_minute: int = 0
@@ -65,7 +67,8 @@ class EndpointConfig:
         for name in ("timeout_s", "attempts", "timeouts"):
             if getattr(self, name) <= 0:
                 raise ValueError(f"an endpoint's {name} is {getattr(self, name)!r}, expected more than 0")
-        for name in ("pause_s", "max_pause_s", "concurrent", "requests_per_minute", "tokens_per_minute"):
+        pauses = ("pause_s", "max_pause_s", "max_retry_after_s")
+        for name in (*pauses, "concurrent", "requests_per_minute", "tokens_per_minute"):
             if getattr(self, name) < 0:
                 raise ValueError(f"an endpoint's {name} is {getattr(self, name)!r}, expected 0 or more")
 
@@ -94,8 +97,9 @@ class Endpoint:
     def __init__(self, config: EndpointConfig, *, insists: bool = True, shows: int = SHOWS) -> None:
         """Raises UserError where the key is missing.
 
-        insists: whether a reply that is no completion is asked for again, and so is one without text; shows:
-        characters of a server's words in errors, which may echo what was sent.
+        insists: whether a reply that is no completion is asked for again, and so is one without text, and whether
+        a time that the server names is waited for in full: else `max_pause_s` holds for it too. shows: characters of a
+        server's words in errors, which may echo what was sent.
         """
         self.http = Http(config.http, partial(aiohttp.TCPConnector, limit=0))
         """Its `counts` also hold `prompt tokens` and `completion tokens`, of all replies."""
@@ -150,13 +154,16 @@ class Endpoint:
         place = await self.limiter.start(tokens)
         used = None
         try:
-            reply = await self.http.attempt("POST", self._url, body, self._headers)
+            reply = await self.http.send("POST", self._url, body, self._headers)
             completion = read(reply, self._tell)
             self._answered = True
             used = completion.usage.tokens or None
         except NoReply as error:
+            if self._insists and error.after_s > self._config.max_retry_after_s:
+                longest = f"max_retry_after_s is {self._config.max_retry_after_s:g}"
+                raise NoReply(error.reason, f"asked to wait {error.after_s:g} s, {longest}: {error}") from None
             if error.after_s:
-                self.limiter.pause(min(error.after_s, self._config.max_pause_s))
+                self.limiter.pause(error.after_s if self._insists else min(error.after_s, self._config.max_pause_s))
             if error.reason == MALFORMED and not self._insists:
                 raise NoReply(error.reason, str(error)) from None
             raise
