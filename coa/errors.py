@@ -52,6 +52,10 @@ class ContextTooLong(RequestRefused):
     """A prompt, with room for its reply, is longer than a language model's context."""
 
 
+class ReplyCutOff(RequestRefused):
+    """All tokens that a reply may have are used up before its first word, such as by reasoning."""
+
+
 class ModelServerDown(InfrastructureError):
     """A server of a language model, started here, did not come up or has ended."""
 

@@ -17,7 +17,7 @@ every 20th. WHAT:
     500          that status; 429:2 with Retry-After: 2      empty       a completion without text
     error        200 with {"error": ..}                      no_usage    a completion that counts no tokens
     context      400, the context is too long                abort       a text that the server broke off
-    spent        429, the quota is spent
+    spent        429, the quota is spent                     thinking    empty, cut off by its length
 
 GET /log gives what came so far (`Seen`), GET /stats its counts; GET /v1/models and /health answer as servers do.
 """
@@ -93,8 +93,8 @@ class Fault:
 
 
 KINDS = frozenset(
-    ("reset", "gone", "slow", "half", "malformed", "none", "empty", "no_usage", "abort", "error", "context", "spent")
-)
+    ("reset", "gone", "slow", "half", "malformed", "none", "no_usage", "abort", "error", "context", "spent")
+) | {"empty", "thinking"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -263,6 +263,8 @@ class ScriptedEndpoint:
                 answer["choices"] = []
             case "empty":
                 choice["message"]["content"] = ""
+            case "thinking":
+                choice |= {"message": {"role": "assistant", "content": None}, "finish_reason": "length"}
             case "no_usage":
                 del answer["usage"]
             case "abort":

@@ -13,9 +13,18 @@ import pytest
 from servers import closed_port, raw, response
 
 from coa.config import dump, load
-from coa.errors import ContextTooLong, EmptyCompletion, EndpointDown, RequestRefused, UserError
+from coa.errors import (
+    ContextTooLong,
+    EmptyCompletion,
+    EndpointDown,
+    InfrastructureError,
+    ReplyCutOff,
+    RequestRefused,
+    UserError,
+)
 from coa.models.completion import Completion, Rejected, Teller, estimate, read, said
 from coa.models.endpoint import Endpoint, EndpointConfig, check_endpoint
+from coa.seeds import derive
 from coa.tools.http import Reply
 from coa.usage import Usage
 from tests.endpoints import CONTEXT, EndpointProcess, Script, read_log, request_id, serving, wait_for_log
@@ -33,7 +42,7 @@ async def ask(url: str, endpoint: Endpoint | None = None, **config: Any) -> tupl
     endpoint = endpoint or Endpoint(EndpointConfig(url=url, **{**QUICK, **config}))
     try:
         answer: Any = await endpoint.complete(ASKED, seed=7)
-    except (EndpointDown, EmptyCompletion, ContextTooLong, UserError) as error:
+    except (InfrastructureError, UserError) as error:
         answer = error
     await endpoint.close()
     return answer, dict(endpoint.http.counts)
@@ -144,14 +153,15 @@ LAST = {
     "529": "status 529: told to say 529",
     "429": "status 429: told to say 429",
 }
-TELLS_USAGE = ("empty",)
 
 
 @pytest.mark.parametrize("fault", PASSING)
 def test_a_fault_that_passes_leaves_no_trace_but_counts(fault: str) -> None:
     answer, counts, outcomes = asked(f"1-3={fault}")
-    told = 4 if fault in TELLS_USAGE else 1
-    assert answer == Completion(REPLY, "stop", Usage(4, PROMPT * told, COMPLETION * told))
+    if fault == "empty":
+        assert answer.usage.requests == 4
+    else:
+        assert answer == Completion(REPLY, "stop", Usage(4, PROMPT, COMPLETION))
     assert outcomes == [fault.partition(":")[0]] * 3 + ["200"]
     assert (counts["attempts"], counts["retries"], counts[f"retries: {PASSING[fault]}"]) == (4, 3, 3)
 
@@ -260,6 +270,30 @@ def test_one_request_that_is_refused_among_others_is_no_settings_fault() -> None
 def test_too_long_is_known_by_the_words_of_several_services(words: str) -> None:
     with pytest.raises(ContextTooLong):
         read(Reply(400, "text/plain", words.encode(), "", ""), Teller("u"))
+
+
+def test_a_reply_that_is_used_up_before_its_first_word_is_not_asked_for_again() -> None:
+    answer, counts, outcomes = asked("*=thinking", max_tokens=7)
+    assert type(answer) is ReplyCutOff
+    assert str(answer).endswith(
+        ": its tokens were used up before the reply's first word: raise max_tokens of this model, which is 7"
+    )
+    assert outcomes == ["thinking"]
+    assert answer.usage == Usage(1, PROMPT, counts["completion tokens"])
+
+
+def test_a_request_that_got_no_text_is_sent_with_another_seed() -> None:
+    async def go(*faults: str, seed: int | None) -> list[Any]:
+        async with serving(Script(faults=faults)) as server:
+            endpoint = Endpoint(EndpointConfig(url=server.url, **QUICK))
+            await endpoint.complete(ASKED, seed=seed)
+            await endpoint.close()
+            return [body.get("seed") for body in server.bodies]
+
+    first, second, third = asyncio.run(go("1-2=empty", seed=7))
+    assert (first, second, third) == (7, derive(7, "empty", 1), derive(7, "empty", 2))
+    assert asyncio.run(go("1-2=500", seed=7)) == [7, 7, 7], "what was no reply is asked for as it was"
+    assert asyncio.run(go("1-2=empty", seed=None)) == [None, None, None]
 
 
 def test_what_empty_replies_took_is_told() -> None:

@@ -11,8 +11,9 @@ from actors.language_model import LanguageModel, LanguageModelStats, start_langu
 from coa.errors import ContextTooLong, EmptyCompletion, EndpointDown, UserError
 from coa.models.completion import Completion
 from coa.models.endpoint import EndpointConfig
+from coa.seeds import derive
 from coa.usage import Usage
-from tests.endpoints import EndpointProcess, Script, serving
+from tests.endpoints import EndpointProcess, Script, echo, serving, tokens_of
 
 ASKED = [{"role": "user", "content": "Who ?"}]
 QUICK: dict[str, Any] = {"name": "m", "pause_s": 0.001, "max_pause_s": 0.01, "attempts": 2}
@@ -43,7 +44,7 @@ def test_what_is_down_is_a_value_and_is_counted_by_its_type() -> None:
     assert stats == LanguageModelStats(
         calls=6,
         failures={"EndpointDown": 1, "EmptyCompletion": 1, "ContextTooLong": 1},
-        usage=Usage(9, 2 * 5, 7 * 5),
+        usage=Usage(9, 2 * 5, 7 * 4 + tokens_of(echo(ASKED, derive(2, "empty", 1)))),
         retries={"status 500": 1, "empty": 1, "cut": 1},
         running=0,
         waiting=0,

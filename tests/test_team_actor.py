@@ -11,7 +11,7 @@ import pytest
 
 from actors.teacher import BudgetConfig, ModelMind, Played, TeacherTeam, TeachingConfig, Unfinished
 from coa.distill.grade import grade
-from coa.errors import EndpointDown, InfrastructureError, ToolDown, UserError
+from coa.errors import EndpointDown, InfrastructureError, ReplyCutOff, ToolDown, UserError
 from coa.models.completion import Completion
 from coa.teachers.roles import ROLES
 from coa.teachers.run import Assignment, FailedRun
@@ -110,6 +110,13 @@ def test_a_run_that_always_fails_is_given_up_with_its_reason():
     played = play(team_of(down, reissues=2), tasks)
     assert played.outcomes == [FailedRun(Assignment(task), "ToolDown", "gone") for task in tasks]
     assert played.failures == {"ToolDown": 3 * len(tasks)}
+
+
+def test_a_run_whose_request_is_refused_ends_at_once():
+    model = Model(lambda n: ReplyCutOff("raise max_tokens"))
+    played = play(team_of(team=MODELS, mind=model), TASKS[:2])
+    assert played.outcomes == [FailedRun(Assignment(task), "ReplyCutOff", "raise max_tokens") for task in TASKS[:2]]
+    assert (played.failures, model.asked.total()) == ({"ReplyCutOff": 2}, 2)
 
 
 def test_models_that_played_are_told():

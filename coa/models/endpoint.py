@@ -16,9 +16,18 @@ from typing import Any
 
 import aiohttp
 
-from coa.errors import EmptyCompletion, EndpointDown, RequestRefused, ToolDown, UserError
+from coa.errors import (
+    EmptyCompletion,
+    EndpointDown,
+    InfrastructureError,
+    ReplyCutOff,
+    RequestRefused,
+    ToolDown,
+    UserError,
+)
 from coa.models.completion import EMPTY, MALFORMED, SHOWS, Completion, Rejected, Teller, estimate, read
 from coa.models.limits import Limiter, Limits
+from coa.seeds import derive
 from coa.tools.addresses import is_web_address, shown
 from coa.tools.http import Http, HttpConfig, NoReply
 from coa.tools.keys import bearer, read_key
@@ -26,6 +35,8 @@ from coa.usage import Usage
 
 REPLY_BYTES = 1 << 24
 """What is read of a reply."""
+CUT_OFF = "length"
+"""Finish reason of a reply that has as many tokens as it may."""
 
 
 @dataclass(frozen=True)
@@ -117,35 +128,41 @@ class Endpoint:
     ) -> Completion:
         """options: further fields of the request; one that the configuration sets too is overridden.
 
-        Raises EndpointDown, EmptyCompletion, RequestRefused, and UserError for what a person must put right.
+        Raises EndpointDown, EmptyCompletion, RequestRefused, each with what was taken, and UserError for what a person
+        must put right.
         """
         body = request_body(self._config, messages, seed=seed, stop=stop, options=options)
         tokens = estimate(messages, body.get("max_tokens")) if self._config.tokens_per_minute else 0
-        took = Usage()
+        took, empty = Usage(), 0
 
         async def attempt() -> Completion:
-            nonlocal took
+            nonlocal took, empty
             took += Usage(requests=1)
-            completion = await self._attempt(body, tokens)
+            completion = await self._attempt(reseeded(body, empty), tokens)
             took += completion.usage
-            if self._insists and not completion.text.strip():
-                raise NoReply(EMPTY, "a completion without text", again=True)
-            return completion
+            if not self._insists or completion.text.strip():
+                return completion
+            if completion.finish_reason == CUT_OFF:
+                limit = f"raise max_tokens of this model, which is {body.get('max_tokens', 'not set')}"
+                raise ReplyCutOff(self._tell(f"its tokens were used up before the reply's first word: {limit}"))
+            empty += 1
+            raise NoReply(EMPTY, "a completion without text", again=True)
 
         try:
-            completion = await self.http.retry(attempt)
+            return replace(await self.http.retry(attempt), usage=took)
         except NoReply as error:
             told = self._tell(str(error))
             failed = EmptyCompletion(told) if error.reason == EMPTY else EndpointDown(told, error.reason)
-            failed.usage = took
-            raise failed from None
         except Rejected as error:
-            if self._insists and self._answered:
-                raise RequestRefused(str(error)) from None
-            raise
+            if not (self._insists and self._answered):
+                raise
+            failed = RequestRefused(str(error))
         except ToolDown as error:  # no connection can be made here
-            raise EndpointDown(self._tell(str(error)), "here") from None
-        return replace(completion, usage=took)
+            failed = EndpointDown(self._tell(str(error)), "here")
+        except InfrastructureError as error:
+            failed = error
+        failed.usage = took
+        raise failed from None
 
     async def close(self) -> None:
         await self.http.close()
@@ -186,6 +203,12 @@ def request_body(
     body = {"model": config.name, "messages": list(messages), "seed": seed, "stop": list(stop) or None}
     body |= {"temperature": config.temperature, "top_p": config.top_p, "max_tokens": config.max_tokens}
     return {key: value for key, value in {**body, **config.extra, **options}.items() if value is not None}
+
+
+def reseeded(body: Mapping[str, Any], empty: int) -> Mapping[str, Any]:
+    """The request after so many completions without text: with another seed, where it has one, since equal requests may
+    get equal replies."""
+    return {**body, "seed": derive(body["seed"], "empty", empty)} if empty and "seed" in body else body
 
 
 def check_endpoint(config: EndpointConfig, where: str) -> None:
