@@ -33,8 +33,8 @@ class TeacherModel:
 
     def __init__(self, config: EndpointConfig, ledger: Path) -> None:
         self._name = config.name
-        self._model = LanguageModel(config)
         self._ledger = Ledger(ledger)
+        self._model = LanguageModel(config, answered=not self._ledger.is_empty())
         self._under_way: Memo[Completion | InfrastructureError] = Memo(UNDER_WAY, keep=lambda _: False)
 
     def mistake(self) -> str:

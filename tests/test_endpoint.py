@@ -224,9 +224,9 @@ def test_who_takes_replies_as_they_are_is_told_of_the_first() -> None:
     [
         ("401", UserError, "the key is missing: status 401: told to say 401"),
         ("403", UserError, "the key is missing: status 403: told to say 403"),
-        ("400", Rejected, "status 400: told to say 400"),
+        ("400", RequestRefused, "status 400: told to say 400"),
         ("404", UserError, "status 404: told to say 404"),
-        ("422", Rejected, "status 422: told to say 422"),
+        ("422", RequestRefused, "status 422: told to say 422"),
         ("302", UserError, "status 302: told to say 302"),
         ("context", ContextTooLong, f"status 400: {CONTEXT}"),
         ("413", ContextTooLong, "status 413: told to say 413"),
@@ -245,18 +245,34 @@ def test_what_no_further_attempt_can_help_is_told_at_once(fault: str, kind: type
     assert (len(outcomes), counts) == (1, {"attempts": 1})
 
 
-def test_one_request_that_is_refused_among_others_is_no_settings_fault() -> None:
-    async def go() -> list[Any]:
-        async with serving(Script(faults=("2=400",))) as server:
-            endpoint = Endpoint(EndpointConfig(url=server.url, **QUICK))
-            first = await endpoint.complete(ASKED, seed=1)
-            with pytest.raises(RequestRefused, match="status 400") as refused:
-                await endpoint.complete(ASKED, seed=2)
-            third = await endpoint.complete(ASKED, seed=3)
-            await endpoint.close()
-            return [first.finish_reason, type(refused.value), third.finish_reason]
+def refusals(*seeds: int, faults: Sequence[str], **settings: Any) -> list[type[Exception] | str]:
+    """Of requests with these seeds: what was raised, or how the reply ended."""
 
-    assert asyncio.run(go()) == ["stop", RequestRefused, "stop"]
+    async def go() -> list[type[Exception] | str]:
+        async with serving(Script(faults=faults)) as server:
+            endpoint = Endpoint(EndpointConfig(url=server.url, **QUICK), **settings)
+            ended: list[type[Exception] | str] = []
+            for seed in seeds:
+                try:
+                    ended.append((await endpoint.complete(ASKED, seed=seed)).finish_reason)
+                except (RequestRefused, UserError) as error:
+                    ended.append(type(error))
+            await endpoint.close()
+            return ended
+
+    return asyncio.run(go())
+
+
+def test_one_request_that_is_refused_among_others_is_no_settings_fault() -> None:
+    assert refusals(1, 2, 3, faults=["1-2=400"]) == [RequestRefused, RequestRefused, "stop"]
+    assert refusals(1, 1, 1, 1, faults=["*=400"]) == [RequestRefused] * 4, "it is always the same one"
+    assert refusals(1, 2, 3, 4, faults=["2-4=422"]) == ["stop", *[RequestRefused] * 3]
+
+
+def test_first_requests_that_are_all_refused_are_a_settings_fault() -> None:
+    assert refusals(1, 2, 3, faults=["*=400"]) == [RequestRefused, RequestRefused, Rejected]
+    assert refusals(1, 2, 3, faults=["*=400"], answered=True) == [RequestRefused] * 3
+    assert refusals(1, faults=["*=400"], insists=False) == [Rejected]
 
 
 @pytest.mark.parametrize(

@@ -2,13 +2,15 @@
 
 import asyncio
 import time
+from pathlib import Path
 from typing import Any
 
 import aiohttp
 import pytest
 
 from actors.language_model import LanguageModel, LanguageModelStats, start_language_model
-from coa.errors import ContextTooLong, EmptyCompletion, EndpointDown, UserError
+from actors.teacher_model import TeacherModel
+from coa.errors import ContextTooLong, EmptyCompletion, EndpointDown, RequestRefused, UserError
 from coa.models.completion import Completion
 from coa.models.endpoint import EndpointConfig
 from coa.seeds import derive
@@ -60,6 +62,22 @@ def test_a_mistake_is_raised_at_every_call_and_told_before_the_first(monkeypatch
     with pytest.raises(UserError, match="TEST_MODEL_KEY is not set"):
         asyncio.run(model.complete(ASKED))
     assert LanguageModel(EndpointConfig()).mistake() == ""
+
+
+def test_a_teacher_that_answered_before_a_restart_may_refuse_whatever_is_left(tmp_path: Path) -> None:
+    async def go() -> list[Any]:
+        async with serving(Script(faults=["2-9=400"])) as server:
+            answers: list[Any] = []
+            for seeds in ([0], [0, 1, 2, 3]):
+                model = TeacherModel(EndpointConfig(**QUICK, url=server.url), tmp_path)
+                answers += [await model.complete(ASKED, seed) for seed in seeds]
+                await model._model.close()
+            return answers
+
+    first, kept, *refused = asyncio.run(go())
+    assert isinstance(first, Completion)
+    assert kept == first
+    assert [type(one) for one in refused] == [RequestRefused] * 3
 
 
 def test_who_waits_and_who_is_served_is_told() -> None:

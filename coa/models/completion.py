@@ -4,6 +4,7 @@ reply of the endpoint            becomes
 a text                           a Completion
 429, 5xx, no JSON, no choices    NoReply, to be tried again
 a quota that is spent            UserError: waiting does not help
+400, 422                         Rejected: this request, or every one
 401, 403, any other 4xx          UserError: a key, an address or a model's name is wrong
 a context that is too long       ContextTooLong
 """
@@ -37,7 +38,7 @@ _TOO_LONG = re.compile(
 
 
 class Rejected(UserError):
-    """A request is refused: a setting is wrong, unless others are answered."""
+    """A request is refused (400, 422): for what it holds, or for a setting that all requests share."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ A place is held by an attempt and not by the pauses between attempts. Where a se
 request of this endpoint starts before it; where it is too far away, the request that was told of it ends.
 """
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -35,6 +36,8 @@ from coa.usage import Usage
 
 REPLY_BYTES = 1 << 24
 """What is read of a reply."""
+SETTINGS_FAULT = 3
+"""So many requests, each another one, that are refused before any is answered tell of a wrong setting."""
 CUT_OFF = "length"
 """Finish reason of a reply that has as many tokens as it may."""
 
@@ -105,19 +108,24 @@ class Endpoint:
     Limits hold for all that one Endpoint is asked; its connections belong to the event loop of the first request.
     """
 
-    def __init__(self, config: EndpointConfig, *, insists: bool = True, shows: int = SHOWS) -> None:
+    def __init__(
+        self, config: EndpointConfig, *, insists: bool = True, shows: int = SHOWS, answered: bool = False
+    ) -> None:
         """Raises UserError where the key is missing.
 
         insists: whether a reply that is no completion is asked for again, and so is one without text, and whether
-        a time that the server names is waited for in full: else `max_pause_s` holds for it too. shows: characters of a
-        server's words in errors, which may echo what was sent.
+        a time that the server names is waited for in full: else `max_pause_s` holds for it too, and a request that is
+        refused is a setting's fault. shows: characters of a server's words in errors, which may echo what was sent.
+        answered: whether the endpoint is known to answer under this configuration.
         """
         self.http = Http(config.http, partial(aiohttp.TCPConnector, limit=0))
         """Its `counts` also hold `prompt tokens` and `completion tokens`, of all replies."""
         self.limiter = Limiter(config.limits)
         self._config, self._insists = config, insists
-        self._answered = False
+        self._answered = answered
         """Whether it ever gave a completion: then a request that it refuses is to blame, and no setting."""
+        self._refused: set[str] = set()
+        """Requests that were refused before that."""
         self._url = f"{(config.url or '').rstrip('/')}/chat/completions"
         self._headers = bearer(config.key_env)
         key = read_key(config.key_env) if config.key_env is not None else ""
@@ -154,7 +162,7 @@ class Endpoint:
             told = self._tell(str(error))
             failed = EmptyCompletion(told) if error.reason == EMPTY else EndpointDown(told, error.reason)
         except Rejected as error:
-            if not (self._insists and self._answered):
+            if not self._insists or self._refuses_all(body):
                 raise
             failed = RequestRefused(str(error))
         except ToolDown as error:  # no connection can be made here
@@ -163,6 +171,12 @@ class Endpoint:
             failed = error
         failed.usage = took
         raise failed from None
+
+    def _refuses_all(self, body: Mapping[str, Any]) -> bool:
+        """Whether this refused request and those before it tell of a wrong setting."""
+        if not self._answered:
+            self._refused.add(json.dumps(body, sort_keys=True))
+        return not self._answered and len(self._refused) >= SETTINGS_FAULT
 
     async def close(self) -> None:
         await self.http.close()
