@@ -129,13 +129,15 @@ class TeacherTeam:
         executors: Sequence[Any],
         config: TeachingConfig,
         *,
+        models: tuple[tuple[str, str], ...] = (),
         seed: int,
         layouts: Sequence[str] = (PLAIN,),
         ledger: Path | None = None,
     ) -> None:
-        """ledger: where observations are kept until the stage is over; None keeps none, for experts cost nothing."""
+        """models: (role, model) as transcripts tell it; ledger: where observations are kept until the stage is over;
+        None keeps none, for experts cost nothing."""
         self._team, self._config, self._seed, self._layouts = team, config, seed, tuple(layouts)
-        self._models = tuple((role, name) for role in agents if (name := team.model_of(role)) != EXPERTS)
+        self._models = models
         self._ask_of = {role: self._asking(role, agent) for role, agent in agents.items()}
         self._executors = list(executors)
         self._use_tool = ToolClient(self._call_tools)

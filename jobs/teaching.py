@@ -136,6 +136,7 @@ async def teaching(run: Run, executors: Sequence[Any], models: Mapping[str, Any]
             agents,
             executors,
             config.teaching,
+            models=models_told(config),
             seed=config.seed,
             layouts=config.agent.layouts,
             ledger=None if plays_free(team) else run.teachers / "observations",
@@ -163,6 +164,13 @@ def models_of_team(config: Recipe) -> set[str]:
     return {config.team.model_of(role) for role in roles_of(config)} - {EXPERTS}
 
 
+def models_told(config: Recipe) -> tuple[tuple[str, str], ...]:
+    """(role, model) as transcripts tell it, of the roles that language models play: the key of the recipe's `models`,
+    which says how it is asked, and the model's own name: ("planner", "strong: gpt-4.1")."""
+    keys = ((role, config.team.model_of(role)) for role in roles_of(config))
+    return tuple((role, f"{key}: {config.models[key].name}") for role, key in keys if key != EXPERTS)
+
+
 def server_demands(config: Recipe, names: Iterable[str]) -> list[Demand]:
     """Of those of the `models` that are served here."""
     served = (config.models[name].serve for name in sorted(set(names) - {EXPERTS}))
@@ -182,4 +190,4 @@ async def _served(model: TeacherModelConfig, started: list[Any]) -> EndpointConf
     server = start_model_server(model.serve, restarts=0)
     started.append(server)
     url = await server.start.remote()
-    return replace(model.endpoint, url=url, name=model.serve.name or model.serve.model)
+    return replace(model.endpoint, url=url, name=model.name)

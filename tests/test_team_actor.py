@@ -60,13 +60,14 @@ def team_of(
     *,
     team: TeamConfig | None = None,
     mind: Any = MIND,
+    models: tuple[tuple[str, str], ...] = (),
     ledger: Path | None = None,
     **config: Any,
 ) -> TeacherTeam:
     agents = {role: SimpleNamespace(replies=remote(mind.replies)) for role in ROLES}
     executors = [SimpleNamespace(call_many=remote(call_many))]
     settings = TeachingConfig(reissue_after_s=0.0, **config)
-    return TeacherTeam(team or TeamConfig(), agents, executors, settings, seed=0, ledger=ledger)
+    return TeacherTeam(team or TeamConfig(), agents, executors, settings, models=models, seed=0, ledger=ledger)
 
 
 def play(team: TeacherTeam, tasks: Sequence[Task], finished: Usage | None = None) -> Played:
@@ -120,9 +121,9 @@ def test_a_run_whose_request_is_refused_ends_at_once():
 
 
 def test_models_that_played_are_told():
-    played = play(team_of(team=MODELS, mind=Model()), TASKS[:1])
+    played = play(team_of(team=MODELS, mind=Model(), models=(("planner", "m: big"),)), TASKS[:1])
     [one] = [outcome.transcript for outcome in played.outcomes if isinstance(outcome, Graded)]
-    assert dict(one.models) == dict.fromkeys(ROLES, "m")
+    assert one.models == (("planner", "m: big"),)
     assert one.usage.requests == sum(step.usage.requests for step in one.steps if isinstance(step, AgentStep))
 
 

@@ -93,7 +93,8 @@ class Transcript:
     team: str = "planner"
     """A name of `coa.teachers.teams.Rules`, or the system that the run was imported from."""
     models: tuple[tuple[str, str], ...] = ()
-    """(role, model) of each role that a language model played."""
+    """(role, model) of each role that a language model played; of a team here, ("planner", "strong: gpt-4.1"), which is
+    the recipe's name for the model and its own."""
     winner: int = 0
     """The line whose work the answer rests on: that becomes the chain."""
 
