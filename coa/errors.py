@@ -16,7 +16,7 @@ class InfrastructureError(Exception):
     """A part of the system failed; the work is issued again and the failure is counted."""
 
     usage = Usage()
-    """What language models took for nothing."""
+    """What language models took and gave no reply for."""
 
 
 class ToolDown(InfrastructureError):

@@ -28,7 +28,6 @@ from coa.profiles import profile as find_profile
 from coa.teachers.experts import scripted_mind
 from coa.teachers.run import Assignment
 from coa.teachers.teams import EXPERTS, members, plays_free
-from coa.teachers.transcript import Graded
 from coa.usage import Usage
 from jobs.recipe import Recipe, TeacherModelConfig
 from jobs.run import Run, profiles_of
@@ -49,13 +48,12 @@ class Teaching:
         self.actors = actors
         """Handles: "team", the roles, and the models under their names."""
         self.finished = Usage()
-        """What runs that have ended took, of this stage so far."""
+        """What runs that have ended, failed ones too, took of this stage so far."""
 
     async def play(self, assignments: Sequence[Assignment], judge: Judge | None = None) -> Played:
         """`judge`: is shown the outcomes, and may change them."""
         played: Played = await self._team.play.remote(list(assignments), self.finished)
-        ended = (one.transcript.usage for one in played.outcomes if isinstance(one, Graded))
-        self.finished = sum(ended, self.finished)
+        self.finished = sum((one.usage for one in played.outcomes), self.finished)
         return played if judge is None else replace(played, outcomes=await judge(played.outcomes))
 
     async def stream(self, assignments: Iterable[Assignment], judge: Judge | None = None) -> AsyncGenerator[Played]:

@@ -80,6 +80,24 @@ def test_a_teacher_that_answered_before_a_restart_may_refuse_whatever_is_left(tm
     assert [type(one) for one in refused] == [RequestRefused] * 3
 
 
+def test_what_a_request_took_before_it_was_answered_is_told_with_its_answer(tmp_path: Path) -> None:
+    async def go() -> list[Any]:
+        async with serving(Script(faults=["1-2=empty", "3-4=500"])) as server:
+            answers: list[Any] = []
+            for _ in range(4):  # each a process of its own
+                model = TeacherModel(EndpointConfig(**QUICK, url=server.url), tmp_path)
+                answers.append(await model.complete(ASKED, 0))
+                await model._model.close()
+            return answers
+
+    empty, down, whole, kept = asyncio.run(go())
+    assert [type(empty), type(down)] == [EmptyCompletion, EndpointDown]
+    in_vain = empty.usage
+    assert (in_vain.requests, in_vain.prompt_tokens) == (2, 4)
+    assert down.usage == in_vain + Usage(2)
+    assert whole.usage == kept.usage == in_vain + Usage(2) + Usage(1, 2, 7)
+
+
 def test_who_waits_and_who_is_served_is_told() -> None:
     async def go() -> LanguageModelStats:
         async with serving(Script(latency_s=0.1)) as server:

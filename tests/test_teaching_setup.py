@@ -1,8 +1,17 @@
 """The teachers of a recipe before any of them is started."""
 
+import asyncio
+from collections.abc import Sequence
+from types import SimpleNamespace
+
+from actors.teacher import Outcome, Played, TeachingConfig, Unfinished
 from coa.config import load
+from coa.teachers.run import Assignment, FailedRun
+from coa.teachers.transcript import Graded
+from coa.usage import Usage
 from jobs.recipe import Recipe
-from jobs.teaching import models_told
+from jobs.teaching import Teaching, models_told
+from tests.teams import TASKS, play_one
 
 
 def test_transcripts_tell_what_each_roles_model_is_called() -> None:
@@ -23,3 +32,25 @@ def test_transcripts_tell_what_each_roles_model_is_called() -> None:
         "critic": "named: small",
         **dict.fromkeys(("coder", "searcher"), "own: Qwen/Qwen3-8B"),
     }
+
+
+def test_a_team_is_told_what_all_runs_that_ended_took() -> None:
+    assignment = Assignment(TASKS[0])
+    outcomes: list[Outcome] = [
+        FailedRun(assignment, "EndpointDown", "away", Usage(2, 30, 4)),
+        Unfinished(assignment, Usage(1, 10, 2)),
+        Graded(play_one(TASKS[0]), True),
+    ]
+    told: list[Usage] = []
+
+    async def play(assignments: Sequence[Assignment], finished: Usage) -> Played:
+        told.append(finished)
+        return Played(outcomes=outcomes, failures={})
+
+    async def main() -> None:
+        team = Teaching(SimpleNamespace(play=SimpleNamespace(remote=play)), TeachingConfig(), experts=False, actors={})
+        for _ in range(2):
+            await team.play([assignment])
+
+    asyncio.run(main())
+    assert told == [Usage(), Usage(3, 40, 6)]

@@ -124,6 +124,10 @@ class Graded:
     objection: str = ""
     """What a judge of obedience found wrong with the run; empty where it found nothing or none was asked."""
 
+    @property
+    def usage(self) -> Usage:
+        return self.transcript.usage
+
 
 def is_routing(step: Step) -> bool:
     """Whether the step only hands the run on."""
