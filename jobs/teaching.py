@@ -16,6 +16,7 @@ from typing import Any
 
 import ray
 from ray.exceptions import RayError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from actors.model_server import start_model_server
 from actors.teacher import ModelMind, Outcome, Played, RoleAgent, TeacherTeam, TeachingConfig
@@ -34,6 +35,8 @@ from jobs.run import Run, profiles_of
 
 CALLS = 10_000
 """Calls that an actor of this module may have open at the same time: they only wait."""
+KEEP_LEDGERS = (TeacherModel, TeacherTeam)
+"""They run on the driver's node: a ledger is a SQLite file in the run directory, on its disk."""
 
 
 Judge = Callable[[Sequence[Outcome]], Awaitable[list[Outcome]]]
@@ -175,9 +178,20 @@ def server_demands(config: Recipe, names: Iterable[str]) -> list[Demand]:
     return [Demand("model server", {"CPU": one.cpus, "GPU": one.gpus}) for one in served if one.model]
 
 
+def actor_options(actor: type, config: TeachingConfig, node: str) -> dict[str, Any]:
+    """node: the driver's, by its id."""
+    return {
+        "num_cpus": config.cpus_per_agent,
+        "max_concurrency": CALLS,
+        "max_restarts": -1,
+        "max_task_retries": -1,
+        "enable_task_events": False,  # hundreds of calls a second would fill the head's memory with what nobody reads
+        "scheduling_strategy": NodeAffinitySchedulingStrategy(node, soft=False) if actor in KEEP_LEDGERS else "DEFAULT",
+    }
+
+
 def _start(run: Run, actor: type, *arguments: Any, **options: Any) -> Any:
-    cpus = run.config.teaching.cpus_per_agent
-    settings = {"num_cpus": cpus, "max_concurrency": CALLS, "max_restarts": -1, "max_task_retries": -1}
+    settings = actor_options(actor, run.config.teaching, ray.get_runtime_context().get_node_id())
     return ray.remote(actor).options(**settings).remote(*arguments, **options)
 
 

@@ -4,13 +4,14 @@ import asyncio
 from collections.abc import Sequence
 from types import SimpleNamespace
 
-from actors.teacher import Outcome, Played, TeachingConfig, Unfinished
+from actors.teacher import Outcome, Played, RoleAgent, TeacherTeam, TeachingConfig, Unfinished
+from actors.teacher_model import TeacherModel
 from coa.config import load
 from coa.teachers.run import Assignment, FailedRun
 from coa.teachers.transcript import Graded
 from coa.usage import Usage
 from jobs.recipe import Recipe
-from jobs.teaching import Teaching, models_told
+from jobs.teaching import Teaching, actor_options, models_told
 from tests.teams import TASKS, play_one
 
 
@@ -32,6 +33,15 @@ def test_transcripts_tell_what_each_roles_model_is_called() -> None:
         "critic": "named: small",
         **dict.fromkeys(("coder", "searcher"), "own: Qwen/Qwen3-8B"),
     }
+
+
+def test_who_keeps_a_ledger_runs_where_its_files_are_and_no_call_of_a_teacher_is_recorded() -> None:
+    node = "ab" * 28
+    for actor in (TeacherModel, TeacherTeam):
+        strategy = actor_options(actor, TeachingConfig(), node)["scheduling_strategy"]
+        assert (strategy.node_id, strategy.soft) == (node, False)
+    free = actor_options(RoleAgent, TeachingConfig(), node)
+    assert (free["scheduling_strategy"], free["enable_task_events"]) == ("DEFAULT", False)
 
 
 def test_a_team_is_told_what_all_runs_that_ended_took() -> None:
