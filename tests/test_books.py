@@ -1,12 +1,21 @@
 """The books of a distillation: what runs took is counted once, whatever became of them."""
 
+import asyncio
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
+from coa.config import load
 from coa.distill.filters import Filter, FilterConfig, Kept
+from coa.errors import EndpointDown
 from coa.teachers.run import Assignment, FailedRun
+from coa.teachers.transcript import AgentStep, Graded
 from coa.usage import Usage
 from jobs.books import Books
-from tests.teams import TASKS
+from jobs.recipe import Recipe
+from jobs.review import Review
+from tests.teams import TASKS, play_one
 
 
 def books_in(folder: Path) -> Books:
@@ -38,3 +47,18 @@ def test_a_line_that_does_not_tell_what_its_run_took_is_read(tmp_path: Path) -> 
     (tmp_path / "failed.jsonl").write_text('{"task_id": "a", "attempt": 3, "where": "x", "why": "y"}\n')
     books = books_in(tmp_path)
     assert (list(books.failed), books.usage) == ([("a", 3)], Usage())
+
+
+def test_a_run_whose_judge_is_down_has_failed_with_what_it_took() -> None:
+    took = Usage(2, 20, 4)
+
+    async def complete(*_: Any) -> EndpointDown:
+        return EndpointDown("away")
+
+    transcript = play_one(TASKS[0])
+    paid = replace(transcript, steps=(AgentStep("planner", "<plan> p</plan>", usage=took), *transcript.steps[1:]))
+    run: Any = SimpleNamespace(config=load(Recipe, None, ["distill.obedience.model=m"]))
+    review = Review(run, {"m": SimpleNamespace(complete=SimpleNamespace(remote=complete))})
+    assert asyncio.run(review.judge([Graded(paid, True)])) == [
+        FailedRun(Assignment(TASKS[0], transcript.attempt), "EndpointDown", "away", took)
+    ]
