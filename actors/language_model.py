@@ -37,12 +37,13 @@ class LanguageModelStats:
 class LanguageModel:
     """A plain class; on Ray, `start_language_model` makes it an actor."""
 
-    def __init__(self, config: EndpointConfig) -> None:
+    def __init__(self, config: EndpointConfig, *, answered: bool = False) -> None:
+        """answered: as of `Endpoint`."""
         self._counts: Counter[str] = Counter()
         self._mistake = ""
         self._endpoint: Endpoint | None = None
         try:
-            self._endpoint = Endpoint(config)
+            self._endpoint = Endpoint(config, answered=answered)
         except UserError as error:  # raised from an actor's constructor it would reach nobody as what it is
             self._mistake = str(error)
 

@@ -51,8 +51,9 @@ class ModelServerConfig:
     """On CPU; on GPUs `gpu_memory_utilization` decides."""
     gpu_memory_utilization: float = 0.85
     enforce_eager: bool = True
-    host: str | None = LOOPBACK
-    """The address to listen at; None takes the node's own, which others in the network reach too."""
+    host: str | None = None
+    """The address to listen at; None takes loopback in a cluster of one node, and else the node's own, which the other
+    nodes reach, and whoever is in their network."""
     port: int = 0
     """0 takes a free one."""
     arguments: list[str] = field(default_factory=list)
@@ -70,9 +71,11 @@ class ModelServer:
         *,
         program: Sequence[str] = VLLM,
         gone: Callable[[], object] = lambda: os._exit(1),
+        address: Callable[[], str] = lambda: LOOPBACK,
     ) -> None:
-        """program: what is started, vLLM's arguments after it; gone: called where a server that was up has ended."""
-        self._config, self._program, self._gone = config, tuple(program), gone
+        """program: what is started, vLLM's arguments after it; gone: called where a server that was up has ended;
+        address: where to listen if the configuration does not say."""
+        self._config, self._program, self._gone, self._address = config, tuple(program), gone, address
         self._folder = tempfile.TemporaryDirectory(prefix="model-server-", ignore_cleanup_errors=True)
         self._log = Path(self._folder.name) / "log"
         self._link: asyncio.StreamWriter | None = None
@@ -85,7 +88,7 @@ class ModelServer:
 
     async def start(self) -> str:
         """Its URL, /v1 included, once it answers; raises ModelServerDown with the end of its log."""
-        host = self._config.host or node_address()
+        host = self._config.host or self._address()
         with closing(reserve(host, self._config.port)) as held:
             port = held.getsockname()[1]
             try:
@@ -212,9 +215,17 @@ def reserve(host: str, port: int) -> socket.socket:
 
 
 def node_address() -> str:
+    """Where the whole cluster reaches this node, an actor's: asked once the actor is placed, since a node may have been
+    added for it."""
+    import ray
     import ray.util
 
-    return ray.util.get_node_ip_address()
+    return reached_at(ray.util.get_node_ip_address(), ray.nodes())
+
+
+def reached_at(own: str, nodes: Sequence[Mapping[str, Any]]) -> str:
+    """Loopback as long as there is no other node: then nobody else can ask. nodes: as `ray.nodes()` tells them."""
+    return own if sum(node["Alive"] for node in nodes) > 1 else LOOPBACK
 
 
 def start_model_server(config: ModelServerConfig, *, restarts: int = -1) -> Any:
@@ -222,4 +233,4 @@ def start_model_server(config: ModelServerConfig, *, restarts: int = -1) -> Any:
     import ray
 
     make: Any = ray.remote(ModelServer).options(num_cpus=config.cpus, num_gpus=config.gpus, max_restarts=restarts)
-    return make.remote(config)
+    return make.remote(config, address=node_address)

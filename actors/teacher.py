@@ -14,7 +14,7 @@ and never becomes a transcript.
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -60,8 +60,9 @@ class TeachingConfig:
     """Runs that a team of language models plays at the same time."""
     shard_s: float = 60.0
     """Seconds after which finished runs of language models are written, if less than a wave of them is there."""
-    reissues: int = 5
-    """How often a run that infrastructure ended is issued again before it is given up."""
+    reissues: int = 8
+    """How often a run that infrastructure ended is issued again before it is given up: an endpoint that comes back
+    within some three minutes costs no run."""
     reissue_after_s: float = 0.5
     """Wait before the first reissue, in seconds; it doubles from one to the next."""
     cpus_per_agent: float = 0.0
@@ -74,6 +75,8 @@ class Unfinished:
     """A run that the budget stopped; what it has is in the ledgers."""
 
     assignment: Assignment
+    usage: Usage = field(default_factory=Usage)
+    """What it took."""
 
 
 Outcome = Graded | FailedRun | Unfinished
@@ -129,13 +132,15 @@ class TeacherTeam:
         executors: Sequence[Any],
         config: TeachingConfig,
         *,
+        models: tuple[tuple[str, str], ...] = (),
         seed: int,
         layouts: Sequence[str] = (PLAIN,),
         ledger: Path | None = None,
     ) -> None:
-        """ledger: where observations are kept until the stage is over; None keeps none, for experts cost nothing."""
+        """models: (role, model) as transcripts tell it; ledger: where observations are kept until the stage is over;
+        None keeps none, for experts cost nothing."""
         self._team, self._config, self._seed, self._layouts = team, config, seed, tuple(layouts)
-        self._models = tuple((role, name) for role in agents if (name := team.model_of(role)) != EXPERTS)
+        self._models = models
         self._ask_of = {role: self._asking(role, agent) for role, agent in agents.items()}
         self._executors = list(executors)
         self._use_tool = ToolClient(self._call_tools)
@@ -143,7 +148,7 @@ class TeacherTeam:
         self._spent = Usage()
         """What all runs took, those under way and those of before included."""
         self._open: dict[tuple[str, int], Usage] = {}
-        """What runs under way took."""
+        """What runs under way took, as far as their present issue was told: a further one is told of it again."""
 
     async def play(self, assignments: Sequence[Assignment], finished: Usage | None = None) -> Played:
         """`finished`: what all runs that have ended took, of this team and those before it, from which one that was
@@ -161,7 +166,7 @@ class TeacherTeam:
             for issue in range(1 + self._config.reissues):
                 if issue:
                     await asyncio.sleep(self._config.reissue_after_s * 2 ** (issue - 1))
-                self._spend(Usage() - self._open.get(name, Usage()))  # what it is told again counts again
+                self._spent -= self._open.get(name, Usage())
                 self._open[name] = Usage()
                 try:
                     return await self._once(assignment)
@@ -169,13 +174,13 @@ class TeacherTeam:
                     raise  # no run is to blame
                 except RequestRefused as error:  # and would be again
                     failures[type(error).__name__] += 1
-                    return FailedRun(assignment, type(error).__name__, str(error))
+                    return FailedRun(assignment, type(error).__name__, str(error), self._open[name])
                 except InfrastructureError as error:
-                    failed = FailedRun(assignment, type(error).__name__, str(error))
+                    failed = FailedRun(assignment, type(error).__name__, str(error), self._open[name])
                     failures[failed.where] += 1
             return failed
         except BudgetSpent:
-            return Unfinished(assignment)
+            return Unfinished(assignment, self._open[name])
         finally:
             self._open.pop(name, None)
 
@@ -188,11 +193,9 @@ class TeacherTeam:
             try:
                 reply = await self._ask_of[prompt.role](prompt)
             except InfrastructureError as error:
-                self._spend(error.usage)
+                self._take(name, error.usage)
                 raise
-            if reply.usage.requests:
-                self._open[name] += reply.usage
-                self._spend(reply.usage)
+            self._take(name, reply.usage)
             return reply
 
         async def use(call: ToolCall, key: str) -> str:
@@ -201,8 +204,10 @@ class TeacherTeam:
         run = start(assignment, self._team, seed=self._seed, layouts=self._layouts)
         return await grade(await play(run, ask, use, self._models), self._use_tool)
 
-    def _spend(self, usage: Usage) -> None:
-        self._spent += usage
+    def _take(self, name: tuple[str, int], usage: Usage) -> None:
+        if usage.requests:
+            self._open[name] += usage
+            self._spent += usage
 
     async def _observe(self, call: ToolCall, key: str) -> str:
         if self._ledger is None:

@@ -7,12 +7,14 @@
                                  +--> endpoint --> ledger --> completion
 
 A request is known by its content: model, messages, seed and options. The ledger has the completion before anybody else
-does, so whoever dies afterwards, this actor included, has it not to pay for a second time.
+does, so whoever dies afterwards, this actor included, has it not to pay for a second time. A second ledger has what
+requests took that gave none: the last that is told of a request, a completion or an error, tells all that it took.
 """
 
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import astuple, replace
 from pathlib import Path
 from typing import Any
 
@@ -33,8 +35,9 @@ class TeacherModel:
 
     def __init__(self, config: EndpointConfig, ledger: Path) -> None:
         self._name = config.name
-        self._model = LanguageModel(config)
         self._ledger = Ledger(ledger)
+        self._lost = Ledger(ledger / "lost")
+        self._model = LanguageModel(config, answered=not self._ledger.is_empty())
         self._under_way: Memo[Completion | InfrastructureError] = Memo(UNDER_WAY, keep=lambda _: False)
 
     def mistake(self) -> str:
@@ -44,7 +47,8 @@ class TeacherModel:
     async def complete(
         self, messages: Sequence[Mapping[str, Any]], seed: int, options: Mapping[str, Any] | None = None
     ) -> Completion | InfrastructureError:
-        """What is down is a value, DiskFull too; raises UserError where a person is at fault."""
+        """What is down is a value, DiskFull too. The usage, also of what is down, is all that this request ever took.
+        Raises UserError where a person is at fault."""
         key = key_of(self._name, messages, seed, options or {})
         try:
             if kept := self._ledger.get(key):
@@ -57,11 +61,14 @@ class TeacherModel:
         self, key: str, messages: Sequence[Mapping[str, Any]], seed: int, options: Mapping[str, Any] | None
     ) -> Completion | InfrastructureError:
         completion = await self._model.complete(messages, seed, options)
-        if isinstance(completion, Completion):
-            usage = completion.usage
-            counts = [usage.requests, usage.prompt_tokens, usage.completion_tokens]
-            self._ledger.put(key, {"text": completion.text, "finish_reason": completion.finish_reason, "usage": counts})
-        return completion
+        usage = completion.usage + Usage(*(self._lost.get(key) or ()))
+        if isinstance(completion, InfrastructureError):
+            completion.usage = usage
+            self._lost.put(key, astuple(usage))
+            return completion
+        told = {"text": completion.text, "finish_reason": completion.finish_reason, "usage": astuple(usage)}
+        self._ledger.put(key, told)
+        return replace(completion, usage=usage)
 
 
 def key_of(name: str, messages: Sequence[Mapping[str, Any]], seed: int, options: Mapping[str, Any]) -> str:

@@ -16,7 +16,7 @@ class InfrastructureError(Exception):
     """A part of the system failed; the work is issued again and the failure is counted."""
 
     usage = Usage()
-    """What language models took for nothing."""
+    """What language models took and gave no reply for."""
 
 
 class ToolDown(InfrastructureError):
@@ -50,6 +50,10 @@ class RequestRefused(InfrastructureError):
 
 class ContextTooLong(RequestRefused):
     """A prompt, with room for its reply, is longer than a language model's context."""
+
+
+class ReplyCutOff(RequestRefused):
+    """All tokens that a reply may have are used up before its first word, such as by reasoning."""
 
 
 class ModelServerDown(InfrastructureError):

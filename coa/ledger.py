@@ -25,6 +25,9 @@ class Ledger:
         folder.mkdir(parents=True, exist_ok=True)
         self._cache = _guarded(folder, lambda: Cache(str(folder), eviction_policy="none", size_limit=1 << 62))
 
+    def is_empty(self) -> bool:
+        return _guarded(self._folder, lambda: len(self._cache)) == 0
+
     def get(self, key: str) -> Any | None:
         told = _guarded(self._folder, lambda: self._cache.get(key))
         return None if told is None else json.loads(told)

@@ -10,8 +10,9 @@ between the two is filtered when the books are opened again. So each run is in t
 
 import json
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass, field
 from pathlib import Path
+from typing import Any
 
 from coa.data.rows import Decision, Demonstration, demonstration_of
 from coa.data.shards import REPORT, metadata_of, read_rows_of, shard_path, write_shard
@@ -36,6 +37,7 @@ class GivenUp:
     attempt: int
     where: str
     why: str
+    usage: Usage = field(default_factory=Usage)
 
 
 class Books:
@@ -46,11 +48,11 @@ class Books:
         self.report = FilterReport()
         self.names: set[Name] = set()
         """Of every run in the books."""
-        self.usage = Usage()
-        """Of the same runs."""
         self.seconds = 0.0
         """That the shards of before took."""
         self.failed = {(one.task_id, one.attempt): one for one in _read_failed(self._failed_path)}
+        self.usage = sum((one.usage for one in self.failed.values()), Usage())
+        """Of every run in the books and of those that failed."""
         self._shards = 0
 
     async def open(self) -> None:
@@ -86,19 +88,22 @@ class Books:
         self.seconds = seconds
         write_transcripts(self._transcripts(self._shards), runs)
         self.names.update((run.transcript.task.id, run.transcript.attempt) for run in runs)
-        self.usage = sum((run.transcript.usage for run in runs), self.usage)
+        self.usage = sum((run.usage for run in runs), self.usage)
         await self._filter_shard(self._shards, runs)
         self._shards += 1
 
     def give_up(self, failed: FailedRun) -> None:
         """Lists a run that failed to the last try."""
         task, attempt = failed.assignment.task, failed.assignment.attempt
-        self.failed[task.id, attempt] = one = GivenUp(task.id, attempt, failed.where, failed.why)
+        self.failed[task.id, attempt] = one = GivenUp(task.id, attempt, failed.where, failed.why, failed.usage)
+        self.usage += one.usage
         with self._failed_path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(_plain(one)) + "\n")
 
     def forgive(self) -> None:
-        """What failed may be tried again."""
+        """What failed may be tried again. What it took is counted when it ends again, since the ledgers tell a run that
+        is played again of all that it was told and that its requests took."""
+        self.usage -= sum((one.usage for one in self.failed.values()), Usage())
         self.failed.clear()
         self._failed_path.unlink(missing_ok=True)
 
@@ -122,8 +127,9 @@ def _row(kept: Kept) -> Demonstration:
     return demonstration_of(kept, source=source, decisions=decisions)
 
 
-def _plain(one: GivenUp) -> dict[str, str | int]:
-    return {"task_id": one.task_id, "attempt": one.attempt, "where": one.where, "why": one.why}
+def _plain(one: GivenUp) -> dict[str, Any]:
+    told = {"task_id": one.task_id, "attempt": one.attempt, "where": one.where, "why": one.why}
+    return {**told, "usage": astuple(one.usage)}
 
 
 def _read_failed(path: Path) -> list[GivenUp]:
@@ -131,4 +137,5 @@ def _read_failed(path: Path) -> list[GivenUp]:
     lines = path.read_text(encoding="utf-8").splitlines(keepends=True) if path.exists() else []
     if lines and not lines[-1].endswith("\n"):
         write_atomically(path, "".join(lines := lines[:-1]))
-    return [GivenUp(**json.loads(line)) for line in lines]
+    told = map(json.loads, lines)
+    return [GivenUp(**{**one, "usage": Usage(*one.get("usage", ()))}) for one in told]

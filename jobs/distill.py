@@ -30,6 +30,7 @@ from coa.teachers.run import Assignment, FailedRun
 from coa.teachers.store import read_transcripts
 from coa.teachers.transcript import Graded
 from coa.tools.client import ToolClient
+from coa.usage import Usage
 from jobs.books import Books
 from jobs.console import Console, Stage
 from jobs.recipe import Recipe
@@ -110,7 +111,8 @@ async def distill(run: Run, executors: Sequence[Any]) -> dict[str, Any]:
     write_drops(run.teachers, books.report)
     run.console.table("what became of the transcripts", list(HEADER), [list(row) for row in rows(books.report)])
     require_some(run, books)
-    add_tokens(run, books.report, books.usage)
+    cost = books.usage + intake.unfinished_usage
+    add_tokens(run, books.report, cost)
     if not (books.failed or intake.unfinished):
         drop_ledgers(run)
     report = books.report
@@ -128,8 +130,8 @@ async def distill(run: Run, executors: Sequence[Any]) -> dict[str, Any]:
             "rewritten": dict(review.rewritten),
             "stopped": BUDGET if intake.unfinished else None,
             "budget": asdict(run.config.teaching.budget),
-            "requests": books.usage.requests,
-            "tokens": books.usage.tokens,
+            "requests": cost.requests,
+            "tokens": cost.tokens,
             "seconds": round(intake.seconds, 1),
         },
     )
@@ -209,7 +211,7 @@ async def given(run: Run, books: Books, executors: Sequence[Any], judge: Judge) 
             return await grade(one.transcript, use_tool)
         except InfrastructureError as error:
             assignment = Assignment(one.transcript.task, one.transcript.attempt)
-            return FailedRun(assignment, type(error).__name__, str(error))
+            return FailedRun(assignment, type(error).__name__, str(error), one.usage)
 
     assert run.config.distill.transcripts is not None
     transcripts = numbered(read_transcripts(Path(run.config.distill.transcripts)))
@@ -244,6 +246,7 @@ class Intake:
         self._failed_in_a_row = 0
         self.failures: Counter[str] = Counter()
         self.unfinished = 0
+        self.unfinished_usage = Usage()
         self.given_up = ""
         """Why nothing more will come; empty while something may."""
 
@@ -264,8 +267,9 @@ class Intake:
                     self._failed_in_a_row += 1
                     if self._failed_in_a_row > GIVE_UP_AFTER * self._config.runs_in_flight:
                         self.given_up = f"{where}: {why}"
-                case Unfinished():
+                case Unfinished(usage=usage):
                     self.unfinished += 1
+                    self.unfinished_usage += usage
         late = time.monotonic() - self._flushed > self._config.shard_s
         if len(self._fresh) >= self._config.wave or late:
             await self.flush()

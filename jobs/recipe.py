@@ -49,6 +49,11 @@ class TeacherModelConfig:
     serve: ModelServerConfig = field(default_factory=ModelServerConfig)
     """Where it names a model, that is served, and `endpoint` needs no `url`."""
 
+    @property
+    def name(self) -> str:
+        """What requests call the model."""
+        return (self.serve.name or self.serve.model) if self.serve.model else self.endpoint.name
+
 
 @dataclass(frozen=True)
 class DistillConfig:

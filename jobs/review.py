@@ -44,7 +44,8 @@ class Review:
             return await judge_obedience(outcome, self._judge, self._obedience)
         except InfrastructureError as error:
             transcript = outcome.transcript
-            return FailedRun(Assignment(transcript.task, transcript.attempt), type(error).__name__, str(error))
+            assignment = Assignment(transcript.task, transcript.attempt)
+            return FailedRun(assignment, type(error).__name__, str(error), outcome.usage)
 
     async def revise(self, kept: list[Kept]) -> list[Kept]:
         """In order; raises InfrastructureError where the model is down."""

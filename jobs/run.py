@@ -44,10 +44,11 @@ FREE_TO_CHANGE = (
 )
 """Settings that a resumed run may change: they say where it runs, not what it makes."""
 FREE_OF_ENDPOINTS = re.compile(
-    r"models\.[^.]+\.endpoint\.(url|key_env|timeout_s|attempts|timeouts|pause_s|max_pause_s|concurrent"
-    r"|requests_per_minute|tokens_per_minute)"
+    r"models\.[^.]+\.(endpoint\.(url|key_env|timeout_s|attempts|timeouts|pause_s|max_pause_s|max_retry_after_s"
+    r"|concurrent|requests_per_minute|tokens_per_minute|max_tokens)|serve\.(host|port))"
 )
-"""The same of teachers' models: where, and how fast, they are asked."""
+"""The same of teachers' models: where, and how fast, they are asked; and the room that their replies have, since runs
+fail where it is too small."""
 
 
 def free_to_change(key: str) -> bool:

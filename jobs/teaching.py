@@ -16,6 +16,7 @@ from typing import Any
 
 import ray
 from ray.exceptions import RayError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from actors.model_server import start_model_server
 from actors.teacher import ModelMind, Outcome, Played, RoleAgent, TeacherTeam, TeachingConfig
@@ -28,13 +29,14 @@ from coa.profiles import profile as find_profile
 from coa.teachers.experts import scripted_mind
 from coa.teachers.run import Assignment
 from coa.teachers.teams import EXPERTS, members, plays_free
-from coa.teachers.transcript import Graded
 from coa.usage import Usage
 from jobs.recipe import Recipe, TeacherModelConfig
 from jobs.run import Run, profiles_of
 
 CALLS = 10_000
 """Calls that an actor of this module may have open at the same time: they only wait."""
+KEEP_LEDGERS = (TeacherModel, TeacherTeam)
+"""They run on the driver's node: a ledger is a SQLite file in the run directory, on its disk."""
 
 
 Judge = Callable[[Sequence[Outcome]], Awaitable[list[Outcome]]]
@@ -49,13 +51,12 @@ class Teaching:
         self.actors = actors
         """Handles: "team", the roles, and the models under their names."""
         self.finished = Usage()
-        """What runs that have ended took, of this stage so far."""
+        """What runs that have ended, failed ones too, took of this stage so far."""
 
     async def play(self, assignments: Sequence[Assignment], judge: Judge | None = None) -> Played:
         """`judge`: is shown the outcomes, and may change them."""
         played: Played = await self._team.play.remote(list(assignments), self.finished)
-        ended = (one.transcript.usage for one in played.outcomes if isinstance(one, Graded))
-        self.finished = sum(ended, self.finished)
+        self.finished = sum((one.usage for one in played.outcomes), self.finished)
         return played if judge is None else replace(played, outcomes=await judge(played.outcomes))
 
     async def stream(self, assignments: Iterable[Assignment], judge: Judge | None = None) -> AsyncGenerator[Played]:
@@ -136,6 +137,7 @@ async def teaching(run: Run, executors: Sequence[Any], models: Mapping[str, Any]
             agents,
             executors,
             config.teaching,
+            models=models_told(config),
             seed=config.seed,
             layouts=config.agent.layouts,
             ledger=None if plays_free(team) else run.teachers / "observations",
@@ -163,15 +165,33 @@ def models_of_team(config: Recipe) -> set[str]:
     return {config.team.model_of(role) for role in roles_of(config)} - {EXPERTS}
 
 
+def models_told(config: Recipe) -> tuple[tuple[str, str], ...]:
+    """(role, model) as transcripts tell it, of the roles that language models play: the key of the recipe's `models`,
+    which says how it is asked, and the model's own name: ("planner", "strong: gpt-4.1")."""
+    keys = ((role, config.team.model_of(role)) for role in roles_of(config))
+    return tuple((role, f"{key}: {config.models[key].name}") for role, key in keys if key != EXPERTS)
+
+
 def server_demands(config: Recipe, names: Iterable[str]) -> list[Demand]:
     """Of those of the `models` that are served here."""
     served = (config.models[name].serve for name in sorted(set(names) - {EXPERTS}))
     return [Demand("model server", {"CPU": one.cpus, "GPU": one.gpus}) for one in served if one.model]
 
 
+def actor_options(actor: type, config: TeachingConfig, node: str) -> dict[str, Any]:
+    """node: the driver's, by its id."""
+    return {
+        "num_cpus": config.cpus_per_agent,
+        "max_concurrency": CALLS,
+        "max_restarts": -1,
+        "max_task_retries": -1,
+        "enable_task_events": False,  # hundreds of calls a second would fill the head's memory with what nobody reads
+        "scheduling_strategy": NodeAffinitySchedulingStrategy(node, soft=False) if actor in KEEP_LEDGERS else "DEFAULT",
+    }
+
+
 def _start(run: Run, actor: type, *arguments: Any, **options: Any) -> Any:
-    cpus = run.config.teaching.cpus_per_agent
-    settings = {"num_cpus": cpus, "max_concurrency": CALLS, "max_restarts": -1, "max_task_retries": -1}
+    settings = actor_options(actor, run.config.teaching, ray.get_runtime_context().get_node_id())
     return ray.remote(actor).options(**settings).remote(*arguments, **options)
 
 
@@ -182,4 +202,4 @@ async def _served(model: TeacherModelConfig, started: list[Any]) -> EndpointConf
     server = start_model_server(model.serve, restarts=0)
     started.append(server)
     url = await server.start.remote()
-    return replace(model.endpoint, url=url, name=model.serve.name or model.serve.model)
+    return replace(model.endpoint, url=url, name=model.name)

@@ -17,6 +17,7 @@ every 20th. WHAT:
     500          that status; 429:2 with Retry-After: 2      empty       a completion without text
     error        200 with {"error": ..}                      no_usage    a completion that counts no tokens
     context      400, the context is too long                abort       a text that the server broke off
+    spent        429, the quota is spent                     thinking    empty, cut off by its length
 
 GET /log gives what came so far (`Seen`), GET /stats its counts; GET /v1/models and /health answer as servers do.
 """
@@ -92,8 +93,8 @@ class Fault:
 
 
 KINDS = frozenset(
-    ("reset", "gone", "slow", "half", "malformed", "none", "empty", "no_usage", "abort", "error", "context")
-)
+    ("reset", "gone", "slow", "half", "malformed", "none", "no_usage", "abort", "error", "context", "spent")
+) | {"empty", "thinking"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -262,6 +263,8 @@ class ScriptedEndpoint:
                 answer["choices"] = []
             case "empty":
                 choice["message"]["content"] = ""
+            case "thinking":
+                choice |= {"message": {"role": "assistant", "content": None}, "finish_reason": "length"}
             case "no_usage":
                 del answer["usage"]
             case "abort":
@@ -270,6 +273,8 @@ class ScriptedEndpoint:
                 answer = {"error": {"message": "the model is overloaded", "code": 502}}
             case "context":
                 return _error(400, CONTEXT)
+            case "spent":
+                return _error(429, "check your plan", code="insufficient_quota")
             case status:
                 return _error(int(status), f"told to say {status}", fault.value)
         return web.json_response(answer)
@@ -309,9 +314,9 @@ class ScriptedEndpoint:
         return web.json_response(self.stats())
 
 
-def _error(status: int, message: str, retry_after_s: float | None = None) -> web.Response:
+def _error(status: int, message: str, retry_after_s: float | None = None, code: int | str = 0) -> web.Response:
     headers = {} if retry_after_s is None else {"Retry-After": f"{retry_after_s:g}"}
-    error = {"error": {"message": message, "type": "scripted", "code": status}}
+    error = {"error": {"message": message, "type": "scripted", "code": code or status}}
     return web.json_response(error, status=status, headers=headers)
 
 

@@ -119,6 +119,7 @@ def test_a_budget_stops_the_stage_and_a_larger_one_goes_on(ray_session: None, tm
             assert 0 < result["transcripts"] < RUNS
             sent = len(read_log(log))
             assert sent <= 25 + 2, "no request is sent once it is spent"
+            assert result["requests"] == sent, "those of runs that are not finished count"
             assert distilled(run) == result
             assert len(read_log(log)) == sent, "nor when the same command is given again"
         with run_in(tmp_path / "run", *settings, "teaching.budget.requests=10000") as run:
@@ -170,7 +171,8 @@ def test_a_full_disk_ends_the_stage_with_a_line_that_says_so(tmp_path: Path) -> 
 
 
 def test_what_failed_is_listed_and_tried_again_on_request(ray_session: None, tmp_path: Path) -> None:
-    with EndpointProcess(*EXPERTS, "--fault", "10-15=500") as endpoint:
+    log = tmp_path / "log.jsonl"
+    with EndpointProcess(*EXPERTS, "--fault", "10-15=500", "--log", str(log)) as endpoint:
         settings = with_model(endpoint.url, "team.model=m", "teaching.runs_in_flight=2")
         with run_in(tmp_path / "run", *settings) as run:
             result = distilled(run)
@@ -179,12 +181,14 @@ def test_what_failed_is_listed_and_tried_again_on_request(ray_session: None, tmp
             lines = (run.teachers / "failed.jsonl").read_text().splitlines()
             assert len(lines) == result["failed"]
             assert {json.loads(line)["where"] for line in lines} == {"EndpointDown"}
+            assert result["requests"] == len(read_log(log)), "those of runs that failed count"
             assert distilled(run) == result, "without being asked for, nothing is tried again"
         with run_in(tmp_path / "run", *settings, "distill.retry_failed=true") as run:
             result = distilled(run)
             assert result["failed"] == 0
             assert names(run) == EVERY
             assert not (run.teachers / "failed.jsonl").exists()
+            assert result["requests"] == len(read_log(log)), "and each once"
 
 
 @pytest.mark.slow

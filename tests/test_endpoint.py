@@ -13,9 +13,18 @@ import pytest
 from servers import closed_port, raw, response
 
 from coa.config import dump, load
-from coa.errors import ContextTooLong, EmptyCompletion, EndpointDown, RequestRefused, UserError
+from coa.errors import (
+    ContextTooLong,
+    EmptyCompletion,
+    EndpointDown,
+    InfrastructureError,
+    ReplyCutOff,
+    RequestRefused,
+    UserError,
+)
 from coa.models.completion import Completion, Rejected, Teller, estimate, read, said
 from coa.models.endpoint import Endpoint, EndpointConfig, check_endpoint
+from coa.seeds import derive
 from coa.tools.http import Reply
 from coa.usage import Usage
 from tests.endpoints import CONTEXT, EndpointProcess, Script, read_log, request_id, serving, wait_for_log
@@ -33,7 +42,7 @@ async def ask(url: str, endpoint: Endpoint | None = None, **config: Any) -> tupl
     endpoint = endpoint or Endpoint(EndpointConfig(url=url, **{**QUICK, **config}))
     try:
         answer: Any = await endpoint.complete(ASKED, seed=7)
-    except (EndpointDown, EmptyCompletion, ContextTooLong, UserError) as error:
+    except (InfrastructureError, UserError) as error:
         answer = error
     await endpoint.close()
     return answer, dict(endpoint.http.counts)
@@ -129,7 +138,7 @@ PASSING = {
     "abort": "finish reason abort",
     "500": "status 500",
     "529": "status 529",
-    "429:3600": "status 429",
+    "429": "status 429",
 }
 """Each fault, and the reason that it is counted by."""
 LAST = {
@@ -140,18 +149,19 @@ LAST = {
     "empty": "a completion without text",
     "error": "an error in place of a completion: the model is overloaded",
     "abort": "a completion that ended by abort",
-    "500": "status 500",
+    "500": "status 500: told to say 500",
     "529": "status 529: told to say 529",
-    "429:3600": "status 429",
+    "429": "status 429: told to say 429",
 }
-TELLS_USAGE = ("empty",)
 
 
 @pytest.mark.parametrize("fault", PASSING)
 def test_a_fault_that_passes_leaves_no_trace_but_counts(fault: str) -> None:
     answer, counts, outcomes = asked(f"1-3={fault}")
-    told = 4 if fault in TELLS_USAGE else 1
-    assert answer == Completion(REPLY, "stop", Usage(4, PROMPT * told, COMPLETION * told))
+    if fault == "empty":
+        assert answer.usage.requests == 4
+    else:
+        assert answer == Completion(REPLY, "stop", Usage(4, PROMPT, COMPLETION))
     assert outcomes == [fault.partition(":")[0]] * 3 + ["200"]
     assert (counts["attempts"], counts["retries"], counts[f"retries: {PASSING[fault]}"]) == (4, 3, 3)
 
@@ -203,6 +213,7 @@ def test_who_takes_replies_as_they_are_is_told_of_the_first() -> None:
     assert (empty.text, once) == ("", 1)
     assert (type(down), also_once) == (EndpointDown, 1)
     assert often == 4
+    assert asyncio.run(go("429:3600"))[1] == 4, "nor is a time waited for that the server names"
 
 
 # What a person must put right.
@@ -213,12 +224,18 @@ def test_who_takes_replies_as_they_are_is_told_of_the_first() -> None:
     [
         ("401", UserError, "the key is missing: status 401: told to say 401"),
         ("403", UserError, "the key is missing: status 403: told to say 403"),
-        ("400", Rejected, "status 400: told to say 400"),
+        ("400", RequestRefused, "status 400: told to say 400"),
         ("404", UserError, "status 404: told to say 404"),
-        ("422", Rejected, "status 422: told to say 422"),
+        ("422", RequestRefused, "status 422: told to say 422"),
         ("302", UserError, "status 302: told to say 302"),
         ("context", ContextTooLong, f"status 400: {CONTEXT}"),
         ("413", ContextTooLong, "status 413: told to say 413"),
+        ("spent", UserError, "the quota is spent: status 429: check your plan"),
+        (
+            "429:3600",
+            EndpointDown,
+            "asked to wait 3600 s, max_retry_after_s is 600: status 429: told to say 429",
+        ),
     ],
 )
 def test_what_no_further_attempt_can_help_is_told_at_once(fault: str, kind: type[Exception], what: str) -> None:
@@ -228,18 +245,34 @@ def test_what_no_further_attempt_can_help_is_told_at_once(fault: str, kind: type
     assert (len(outcomes), counts) == (1, {"attempts": 1})
 
 
-def test_one_request_that_is_refused_among_others_is_no_settings_fault() -> None:
-    async def go() -> list[Any]:
-        async with serving(Script(faults=("2=400",))) as server:
-            endpoint = Endpoint(EndpointConfig(url=server.url, **QUICK))
-            first = await endpoint.complete(ASKED, seed=1)
-            with pytest.raises(RequestRefused, match="status 400") as refused:
-                await endpoint.complete(ASKED, seed=2)
-            third = await endpoint.complete(ASKED, seed=3)
-            await endpoint.close()
-            return [first.finish_reason, type(refused.value), third.finish_reason]
+def refusals(*seeds: int, faults: Sequence[str], **settings: Any) -> list[type[Exception] | str]:
+    """Of requests with these seeds: what was raised, or how the reply ended."""
 
-    assert asyncio.run(go()) == ["stop", RequestRefused, "stop"]
+    async def go() -> list[type[Exception] | str]:
+        async with serving(Script(faults=faults)) as server:
+            endpoint = Endpoint(EndpointConfig(url=server.url, **QUICK), **settings)
+            ended: list[type[Exception] | str] = []
+            for seed in seeds:
+                try:
+                    ended.append((await endpoint.complete(ASKED, seed=seed)).finish_reason)
+                except (RequestRefused, UserError) as error:
+                    ended.append(type(error))
+            await endpoint.close()
+            return ended
+
+    return asyncio.run(go())
+
+
+def test_one_request_that_is_refused_among_others_is_no_settings_fault() -> None:
+    assert refusals(1, 2, 3, faults=["1-2=400"]) == [RequestRefused, RequestRefused, "stop"]
+    assert refusals(1, 1, 1, 1, faults=["*=400"]) == [RequestRefused] * 4, "it is always the same one"
+    assert refusals(1, 2, 3, 4, faults=["2-4=422"]) == ["stop", *[RequestRefused] * 3]
+
+
+def test_first_requests_that_are_all_refused_are_a_settings_fault() -> None:
+    assert refusals(1, 2, 3, faults=["*=400"]) == [RequestRefused, RequestRefused, Rejected]
+    assert refusals(1, 2, 3, faults=["*=400"], answered=True) == [RequestRefused] * 3
+    assert refusals(1, faults=["*=400"], insists=False) == [Rejected]
 
 
 @pytest.mark.parametrize(
@@ -253,6 +286,30 @@ def test_one_request_that_is_refused_among_others_is_no_settings_fault() -> None
 def test_too_long_is_known_by_the_words_of_several_services(words: str) -> None:
     with pytest.raises(ContextTooLong):
         read(Reply(400, "text/plain", words.encode(), "", ""), Teller("u"))
+
+
+def test_a_reply_that_is_used_up_before_its_first_word_is_not_asked_for_again() -> None:
+    answer, counts, outcomes = asked("*=thinking", max_tokens=7)
+    assert type(answer) is ReplyCutOff
+    assert str(answer).endswith(
+        ": its tokens were used up before the reply's first word: raise max_tokens of this model, which is 7"
+    )
+    assert outcomes == ["thinking"]
+    assert answer.usage == Usage(1, PROMPT, counts["completion tokens"])
+
+
+def test_a_request_that_got_no_text_is_sent_with_another_seed() -> None:
+    async def go(*faults: str, seed: int | None) -> list[Any]:
+        async with serving(Script(faults=faults)) as server:
+            endpoint = Endpoint(EndpointConfig(url=server.url, **QUICK))
+            await endpoint.complete(ASKED, seed=seed)
+            await endpoint.close()
+            return [body.get("seed") for body in server.bodies]
+
+    first, second, third = asyncio.run(go("1-2=empty", seed=7))
+    assert (first, second, third) == (7, derive(7, "empty", 1), derive(7, "empty", 2))
+    assert asyncio.run(go("1-2=500", seed=7)) == [7, 7, 7], "what was no reply is asked for as it was"
+    assert asyncio.run(go("1-2=empty", seed=None)) == [None, None, None]
 
 
 def test_what_empty_replies_took_is_told() -> None:
@@ -270,6 +327,13 @@ def test_a_key_is_sent_and_never_told(monkeypatch: pytest.MonkeyPatch) -> None:
     assert type(answer) is UserError
     assert str(answer).endswith(": the key is refused: status 401: wrong key: Bearer ***")
     assert outcomes == ["401"]
+    body = b'{"error": {"message": "Bearer sk-123 has no capacity"}}'
+
+    async def overloaded() -> Any:
+        async with raw([response("503 No", body)]) as (url, _):
+            return (await ask(url, key_env="TEST_MODEL_KEY"))[0]
+
+    assert str(asyncio.run(overloaded())).endswith(": status 503: Bearer *** has no capacity")
     monkeypatch.delenv("TEST_MODEL_KEY")
     with pytest.raises(UserError, match="the environment variable TEST_MODEL_KEY is not set"):
         Endpoint(EndpointConfig(key_env="TEST_MODEL_KEY"))
@@ -333,7 +397,7 @@ def test_no_more_requests_are_under_way_than_may_be() -> None:
 def test_a_time_that_a_server_names_holds_for_all_requests() -> None:
     async def go() -> list[float]:
         async with serving(Script(faults=["1=429:1"], latency_s=0.05)) as server:
-            endpoint = Endpoint(EndpointConfig(**{**QUICK, "url": server.url, "concurrent": 1, "max_pause_s": 5.0}))
+            endpoint = Endpoint(EndpointConfig(**{**QUICK, "url": server.url, "concurrent": 1}))
             await at_once(endpoint, 4)
             await endpoint.close()
             finished = server.seen[0].finished

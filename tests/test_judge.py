@@ -233,7 +233,7 @@ def test_a_judge_without_a_verdict_is_down_and_is_asked_anew_next_time() -> None
     [
         (401, JudgeDown, "status 401: no"),
         (400, JudgeDown, "status 400: no"),
-        (500, ToolDown, "status 500"),
+        (500, ToolDown, "status 500: no"),
         ("not JSON", JudgeDown, "not a chat completion"),
     ],
 )

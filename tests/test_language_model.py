@@ -2,17 +2,20 @@
 
 import asyncio
 import time
+from pathlib import Path
 from typing import Any
 
 import aiohttp
 import pytest
 
 from actors.language_model import LanguageModel, LanguageModelStats, start_language_model
-from coa.errors import ContextTooLong, EmptyCompletion, EndpointDown, UserError
+from actors.teacher_model import TeacherModel
+from coa.errors import ContextTooLong, EmptyCompletion, EndpointDown, RequestRefused, UserError
 from coa.models.completion import Completion
 from coa.models.endpoint import EndpointConfig
+from coa.seeds import derive
 from coa.usage import Usage
-from tests.endpoints import EndpointProcess, Script, serving
+from tests.endpoints import EndpointProcess, Script, echo, serving, tokens_of
 
 ASKED = [{"role": "user", "content": "Who ?"}]
 QUICK: dict[str, Any] = {"name": "m", "pause_s": 0.001, "max_pause_s": 0.01, "attempts": 2}
@@ -43,7 +46,7 @@ def test_what_is_down_is_a_value_and_is_counted_by_its_type() -> None:
     assert stats == LanguageModelStats(
         calls=6,
         failures={"EndpointDown": 1, "EmptyCompletion": 1, "ContextTooLong": 1},
-        usage=Usage(9, 2 * 5, 7 * 5),
+        usage=Usage(9, 2 * 5, 7 * 4 + tokens_of(echo(ASKED, derive(2, "empty", 1)))),
         retries={"status 500": 1, "empty": 1, "cut": 1},
         running=0,
         waiting=0,
@@ -59,6 +62,40 @@ def test_a_mistake_is_raised_at_every_call_and_told_before_the_first(monkeypatch
     with pytest.raises(UserError, match="TEST_MODEL_KEY is not set"):
         asyncio.run(model.complete(ASKED))
     assert LanguageModel(EndpointConfig()).mistake() == ""
+
+
+def test_a_teacher_that_answered_before_a_restart_may_refuse_whatever_is_left(tmp_path: Path) -> None:
+    async def go() -> list[Any]:
+        async with serving(Script(faults=["2-9=400"])) as server:
+            answers: list[Any] = []
+            for seeds in ([0], [0, 1, 2, 3]):
+                model = TeacherModel(EndpointConfig(**QUICK, url=server.url), tmp_path)
+                answers += [await model.complete(ASKED, seed) for seed in seeds]
+                await model._model.close()
+            return answers
+
+    first, kept, *refused = asyncio.run(go())
+    assert isinstance(first, Completion)
+    assert kept == first
+    assert [type(one) for one in refused] == [RequestRefused] * 3
+
+
+def test_what_a_request_took_before_it_was_answered_is_told_with_its_answer(tmp_path: Path) -> None:
+    async def go() -> list[Any]:
+        async with serving(Script(faults=["1-2=empty", "3-4=500"])) as server:
+            answers: list[Any] = []
+            for _ in range(4):  # each a process of its own
+                model = TeacherModel(EndpointConfig(**QUICK, url=server.url), tmp_path)
+                answers.append(await model.complete(ASKED, 0))
+                await model._model.close()
+            return answers
+
+    empty, down, whole, kept = asyncio.run(go())
+    assert [type(empty), type(down)] == [EmptyCompletion, EndpointDown]
+    in_vain = empty.usage
+    assert (in_vain.requests, in_vain.prompt_tokens) == (2, 4)
+    assert down.usage == in_vain + Usage(2)
+    assert whole.usage == kept.usage == in_vain + Usage(2) + Usage(1, 2, 7)
 
 
 def test_who_waits_and_who_is_served_is_told() -> None:

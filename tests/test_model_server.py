@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from actors.model_server import ModelServer, ModelServerConfig, arguments_of, environment_of
+from actors.model_server import ModelServer, ModelServerConfig, arguments_of, environment_of, reached_at
 from coa.errors import ContextTooLong, ModelServerDown, UserError
 from coa.models.endpoint import Endpoint, EndpointConfig
 from tests.endpoints import ROOT, Script, serving
@@ -32,7 +32,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.end_headers()
 
 port = int(sys.argv[sys.argv.index("--port") + 1])
-http.server.HTTPServer(("127.0.0.1", port), Handler).serve_forever()
+host = sys.argv[sys.argv.index("--host") + 1]
+http.server.HTTPServer((host, port), Handler).serve_forever()
 """
 SERVES = (sys.executable, "-S", "-c", SERVER)
 """A server that has started a process of its own."""
@@ -82,6 +83,24 @@ def test_a_server_is_there_until_it_is_stopped() -> None:
     pids = asyncio.run(go())
     assert not runs(pids[0])
     assert until_ended(*pids)
+
+
+def test_a_server_listens_where_the_cluster_reaches_it_unless_it_is_told_where() -> None:
+    async def go(host: str | None) -> str:
+        config = ModelServerConfig(model="m", host=host)
+        server = ModelServer(config, program=SERVES, address=lambda: "127.0.0.2")
+        url = await server.start()
+        await server.stop()
+        return url.rpartition(":")[0]
+
+    assert asyncio.run(go(None)) == "http://127.0.0.2"
+    assert asyncio.run(go("127.0.0.3")) == "http://127.0.0.3"
+
+
+def test_a_node_without_others_is_reached_at_loopback() -> None:
+    here, other, dead = {"Alive": True}, {"Alive": True}, {"Alive": False}
+    assert reached_at("10.0.0.7", [here]) == reached_at("10.0.0.7", [dead, here]) == "127.0.0.1"
+    assert reached_at("10.0.0.7", [here, dead, other]) == "10.0.0.7"
 
 
 def test_a_server_that_does_not_come_up_is_told_of_with_the_end_of_its_log() -> None:

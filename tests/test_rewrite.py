@@ -7,9 +7,11 @@ import pytest
 
 from coa.distill import Kept
 from coa.distill.rewrite import (
+    CUT_OFF,
     DONE,
     EMPTY,
     OTHER_SCORE,
+    REFUSED,
     TAGS_INSIDE,
     TOO_LONG,
     RewriteConfig,
@@ -17,7 +19,7 @@ from coa.distill.rewrite import (
     rewritten,
     shown_to_writer,
 )
-from coa.errors import ToolDown
+from coa.errors import ContextTooLong, EmptyCompletion, EndpointDown, ReplyCutOff, RequestRefused
 from coa.grammar import Chain, Span
 from coa.teachers.transcript import Ending, Transcript
 from coa.tools.chat import Message
@@ -109,11 +111,31 @@ def test_originals_that_stay_are_counted_by_their_reason():
     assert [span.text for span in kept.chain if span.tag == "double_check"] == ["2 old", "4 because it is so"]
 
 
+@pytest.mark.parametrize(
+    ("error", "outcome"),
+    [
+        (RequestRefused("400"), REFUSED),
+        (ContextTooLong("400"), REFUSED),
+        (ReplyCutOff("length"), CUT_OFF),
+        (EmptyCompletion("no text"), EMPTY),
+    ],
+)
+def test_a_text_that_the_model_will_not_rewrite_stays_and_the_others_do_not(error: Exception, outcome: str):
+    async def picky(messages: Sequence[Message]) -> str:
+        if "2019" in messages[1]["content"]:
+            raise error
+        return await echo(messages)
+
+    (kept,), counts = asyncio.run(rewrite([KEPT], picky, CONFIG))
+    assert counts == {DONE: 3, outcome: 1}
+    assert [kept.chain[3], kept.chain[8]] == [CHAIN[3], Span("reflection", "new: owned by Berg, 2025")]
+
+
 def test_a_model_that_nobody_reaches_is_no_reason_to_keep_originals():
     async def down(messages: Sequence[Message]) -> str:
-        raise ToolDown("refused")
+        raise EndpointDown("refused")
 
-    with pytest.raises(ToolDown):
+    with pytest.raises(EndpointDown):
         asyncio.run(rewrite([KEPT], down, CONFIG))
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from actors.teacher import BudgetConfig, ModelMind, Played, TeacherTeam, TeachingConfig, Unfinished
 from coa.distill.grade import grade
-from coa.errors import EndpointDown, InfrastructureError, ToolDown, UserError
+from coa.errors import EmptyCompletion, EndpointDown, InfrastructureError, ReplyCutOff, ToolDown, UserError
 from coa.models.completion import Completion
 from coa.teachers.roles import ROLES
 from coa.teachers.run import Assignment, FailedRun
@@ -60,13 +60,14 @@ def team_of(
     *,
     team: TeamConfig | None = None,
     mind: Any = MIND,
+    models: tuple[tuple[str, str], ...] = (),
     ledger: Path | None = None,
     **config: Any,
 ) -> TeacherTeam:
     agents = {role: SimpleNamespace(replies=remote(mind.replies)) for role in ROLES}
     executors = [SimpleNamespace(call_many=remote(call_many))]
     settings = TeachingConfig(reissue_after_s=0.0, **config)
-    return TeacherTeam(team or TeamConfig(), agents, executors, settings, seed=0, ledger=ledger)
+    return TeacherTeam(team or TeamConfig(), agents, executors, settings, models=models, seed=0, ledger=ledger)
 
 
 def play(team: TeacherTeam, tasks: Sequence[Task], finished: Usage | None = None) -> Played:
@@ -112,10 +113,29 @@ def test_a_run_that_always_fails_is_given_up_with_its_reason():
     assert played.failures == {"ToolDown": 3 * len(tasks)}
 
 
+def test_a_run_whose_request_is_refused_ends_at_once():
+    model = Model(lambda n: ReplyCutOff("raise max_tokens"))
+    played = play(team_of(team=MODELS, mind=model), TASKS[:2])
+    assert played.outcomes == [FailedRun(Assignment(task), "ReplyCutOff", "raise max_tokens") for task in TASKS[:2]]
+    assert (played.failures, model.asked.total()) == ({"ReplyCutOff": 2}, 2)
+
+
+def test_what_a_failed_run_took_is_told_and_counts_once():
+    took = Usage(6, 60, 0)
+    down = EmptyCompletion("no text")
+    down.usage = took
+    model = Model(lambda n: down if n in (3, 6) else None)
+    team = team_of(team=MODELS, mind=model, reissues=1, budget=BudgetConfig(requests=9))
+    [failed] = play(team, TASKS[:1]).outcomes
+    assert failed == FailedRun(Assignment(TASKS[0]), "EmptyCompletion", "no text", Usage(2, 20, 4) + took)
+    [stopped] = play(team, TASKS[1:2]).outcomes
+    assert stopped == Unfinished(Assignment(TASKS[1]), Usage(1, 10, 2)), "8 were spent before it, and not 16"
+
+
 def test_models_that_played_are_told():
-    played = play(team_of(team=MODELS, mind=Model()), TASKS[:1])
+    played = play(team_of(team=MODELS, mind=Model(), models=(("planner", "m: big"),)), TASKS[:1])
     [one] = [outcome.transcript for outcome in played.outcomes if isinstance(outcome, Graded)]
-    assert dict(one.models) == dict.fromkeys(ROLES, "m")
+    assert one.models == (("planner", "m: big"),)
     assert one.usage.requests == sum(step.usage.requests for step in one.steps if isinstance(step, AgentStep))
 
 

@@ -2,8 +2,8 @@
 
     <double_check> 2 may be old</double_check>  ->  <double_check> 2 A page is of 2019, owners change</double_check>
 
-What comes back is checked: the same score, no tags, not empty, not too long. Where it breaks that, the original stays
-and is counted; nothing but the text of these spans ever changes.
+What comes back is checked: the same score, no tags, not empty, not too long. Where it breaks that, or where the model
+refuses a text, the original stays and is counted; nothing but the text of these spans ever changes.
 """
 
 import asyncio
@@ -14,12 +14,15 @@ from dataclasses import dataclass, replace
 from coa.distill.ask import Ask, cut, messages_of, without_thoughts
 from coa.distill.duplicates import REWRITTEN
 from coa.distill.filters import Kept
+from coa.errors import EmptyCompletion, ReplyCutOff, RequestRefused
 from coa.grammar import OBSERVATION, Chain, Span, escape
 from coa.teachers.router import score_of
 from coa.tools.chat import Message
 
 DONE = "rewritten"
 EMPTY = "original kept: empty reply"
+CUT_OFF = "original kept: max_tokens too small"
+REFUSED = "original kept: request refused"
 TOO_LONG = "original kept: too long"
 TAGS_INSIDE = "original kept: tags inside"
 OTHER_SCORE = "original kept: another score"
@@ -62,13 +65,25 @@ async def rewrite(kept: Iterable[Kept], ask: Ask, config: RewriteConfig) -> tupl
 
 async def _rewrite(kept: Kept, ask: Ask, config: RewriteConfig) -> tuple[Kept, Counter[str]]:
     at = [index for index, span in enumerate(kept.chain) if span.tag in REWRITTEN]
-    question = kept.transcript.task.question
-    replies = await asyncio.gather(*(ask(shown_to_writer(question, kept.chain, index, config)) for index in at))
-    chain, counts = list(kept.chain), Counter[str]()
-    for index, reply in zip(at, replies, strict=True):
-        chain[index], outcome = rewritten(chain[index], reply, config)
-        counts[outcome] += 1
-    return replace(kept, chain=tuple(chain)), counts
+    told = await asyncio.gather(*(_rewrite_span(kept, index, ask, config) for index in at))
+    chain = list(kept.chain)
+    for index, (span, _) in zip(at, told, strict=True):
+        chain[index] = span
+    return replace(kept, chain=tuple(chain)), Counter(outcome for _, outcome in told)
+
+
+async def _rewrite_span(kept: Kept, index: int, ask: Ask, config: RewriteConfig) -> tuple[Span, str]:
+    """As `rewritten`; what the model will never say of this text leaves it as it was."""
+    span = kept.chain[index]
+    try:
+        reply = await ask(shown_to_writer(kept.transcript.task.question, kept.chain, index, config))
+    except EmptyCompletion:
+        return span, EMPTY
+    except ReplyCutOff:
+        return span, CUT_OFF
+    except RequestRefused:
+        return span, REFUSED
+    return rewritten(span, reply, config)
 
 
 def rewritten(span: Span, reply: str, config: RewriteConfig) -> tuple[Span, str]:

@@ -1,10 +1,12 @@
 """What a chat completion is made of and read from: the protocol, without sending anything.
 
-reply of the endpoint        becomes
-a text                       a Completion
-5xx, no JSON, no choices     NoReply, to be tried again
-401, 403, any other 4xx      UserError: a key, an address or a model's name is wrong
-a context that is too long   ContextTooLong
+reply of the endpoint            becomes
+a text                           a Completion
+429, 5xx, no JSON, no choices    NoReply, to be tried again
+a quota that is spent            UserError: waiting does not help
+400, 422                         Rejected: this request, or every one
+401, 403, any other 4xx          UserError: a key, an address or a model's name is wrong
+a context that is too long       ContextTooLong
 """
 
 import json
@@ -14,12 +16,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from coa.errors import ContextTooLong, UserError
-from coa.tools.http import NoReply, Reply
+from coa.tools.http import TRY_AGAIN, NoReply, Reply
 from coa.tools.text import well_formed
 from coa.usage import Usage
 
 EMPTY, MALFORMED = "empty", "malformed"
 """Reasons of a NoReply: a completion without text, and what is no completion."""
+SPENT = frozenset({"insufficient_quota", "billing_hard_limit_reached"})
+"""Codes and types of errors by which services say that nothing more is answered until somebody pays."""
 ABORTED = frozenset({"abort", "error"})
 """Finish reasons of a text that the server itself broke off."""
 SHOWS = 300
@@ -34,7 +38,7 @@ _TOO_LONG = re.compile(
 
 
 class Rejected(UserError):
-    """A request is refused: a setting is wrong, unless others are answered."""
+    """A request is refused (400, 422): for what it holds, or for a setting that all requests share."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +76,7 @@ def read(reply: Reply, tell: Teller) -> Completion:
     """Raises NoReply where another attempt may help, and else UserError or ContextTooLong."""
     words = said(reply.text)
     if not 200 <= reply.status < 300:
-        raise _refusal(reply.status, words, tell)
+        raise _refusal(reply, words, tell)
     try:
         answer = json.loads(reply.text)
         if answer.get("error"):
@@ -105,17 +109,28 @@ def said(body: str) -> str:
     return found if isinstance(found, str) else body
 
 
-def _refusal(status: int, words: str, tell: Teller) -> Exception:
-    what = f"status {status}"
-    if status >= 500:
-        return NoReply(what, tell.line(what, words), again=True)
-    if status == 413 or (status < 500 and _TOO_LONG.search(words)):
+def _refusal(reply: Reply, words: str, tell: Teller) -> Exception:
+    status, what = reply.status, f"status {reply.status}"
+    if _codes(reply.text) & SPENT:
+        return UserError(tell(f"the quota is spent: {what}", words))
+    if status >= 500 or status in TRY_AGAIN:
+        return NoReply(what, tell.line(what, words), again=True, after_s=reply.retry_after_s)
+    if status == 413 or _TOO_LONG.search(words):
         return ContextTooLong(tell(what, words))
     if status in (401, 403):
         return UserError(tell(f"the key is {'refused' if tell.key else 'missing'}: {what}", words))
     if status in (400, 422):
         return Rejected(tell(what, words))
     return UserError(tell(what, words))
+
+
+def _codes(body: str) -> set[str]:
+    """The code and the type of an error's body, as far as it has them."""
+    try:
+        error = json.loads(body)["error"]
+        return {str(error.get("code")), str(error.get("type"))}
+    except (ValueError, RecursionError, TypeError, LookupError, AttributeError):
+        return set()
 
 
 def _usage(usage: Mapping[str, Any]) -> Usage:

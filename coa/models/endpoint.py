@@ -6,9 +6,10 @@
                                                                 no JSON, no choices, no text
 
 A place is held by an attempt and not by the pauses between attempts. Where a server names a time (Retry-After), no
-request of this endpoint starts before it.
+request of this endpoint starts before it; where it is too far away, the request that was told of it ends.
 """
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -16,9 +17,18 @@ from typing import Any
 
 import aiohttp
 
-from coa.errors import EmptyCompletion, EndpointDown, RequestRefused, ToolDown, UserError
+from coa.errors import (
+    EmptyCompletion,
+    EndpointDown,
+    InfrastructureError,
+    ReplyCutOff,
+    RequestRefused,
+    ToolDown,
+    UserError,
+)
 from coa.models.completion import EMPTY, MALFORMED, SHOWS, Completion, Rejected, Teller, estimate, read
 from coa.models.limits import Limiter, Limits
+from coa.seeds import derive
 from coa.tools.addresses import is_web_address, shown
 from coa.tools.http import Http, HttpConfig, NoReply
 from coa.tools.keys import bearer, read_key
@@ -26,6 +36,10 @@ from coa.usage import Usage
 
 REPLY_BYTES = 1 << 24
 """What is read of a reply."""
+SETTINGS_FAULT = 3
+"""So many requests, each another one, that are refused before any is answered tell of a wrong setting."""
+CUT_OFF = "length"
+"""Finish reason of a reply that has as many tokens as it may."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +59,9 @@ class EndpointConfig:
     pause_s: float = 0.5
     """Longest pause before the second attempt, doubled for each further one; a pause is drawn evenly from 0 up."""
     max_pause_s: float = 60.0
-    """Longest pause, also where the server asks for a longer one."""
+    """Longest pause that is drawn; one that the server asks for (Retry-After) is made in full."""
+    max_retry_after_s: float = 600.0
+    """Longest pause that a server may ask for; after a longer one the request is not sent again."""
     concurrent: int = 64
     """Requests at the same time; 0 is no limit."""
     requests_per_minute: int = 0
@@ -65,7 +81,8 @@ class EndpointConfig:
         for name in ("timeout_s", "attempts", "timeouts"):
             if getattr(self, name) <= 0:
                 raise ValueError(f"an endpoint's {name} is {getattr(self, name)!r}, expected more than 0")
-        for name in ("pause_s", "max_pause_s", "concurrent", "requests_per_minute", "tokens_per_minute"):
+        pauses = ("pause_s", "max_pause_s", "max_retry_after_s")
+        for name in (*pauses, "concurrent", "requests_per_minute", "tokens_per_minute"):
             if getattr(self, name) < 0:
                 raise ValueError(f"an endpoint's {name} is {getattr(self, name)!r}, expected 0 or more")
 
@@ -91,18 +108,24 @@ class Endpoint:
     Limits hold for all that one Endpoint is asked; its connections belong to the event loop of the first request.
     """
 
-    def __init__(self, config: EndpointConfig, *, insists: bool = True, shows: int = SHOWS) -> None:
+    def __init__(
+        self, config: EndpointConfig, *, insists: bool = True, shows: int = SHOWS, answered: bool = False
+    ) -> None:
         """Raises UserError where the key is missing.
 
-        insists: whether a reply that is no completion is asked for again, and so is one without text; shows:
-        characters of a server's words in errors, which may echo what was sent.
+        insists: whether a reply that is no completion is asked for again, and so is one without text, and whether
+        a time that the server names is waited for in full: else `max_pause_s` holds for it too, and a request that is
+        refused is a setting's fault. shows: characters of a server's words in errors, which may echo what was sent.
+        answered: whether the endpoint is known to answer under this configuration.
         """
         self.http = Http(config.http, partial(aiohttp.TCPConnector, limit=0))
         """Its `counts` also hold `prompt tokens` and `completion tokens`, of all replies."""
         self.limiter = Limiter(config.limits)
         self._config, self._insists = config, insists
-        self._answered = False
+        self._answered = answered
         """Whether it ever gave a completion: then a request that it refuses is to blame, and no setting."""
+        self._refused: set[str] = set()
+        """Requests that were refused before that."""
         self._url = f"{(config.url or '').rstrip('/')}/chat/completions"
         self._headers = bearer(config.key_env)
         key = read_key(config.key_env) if config.key_env is not None else ""
@@ -113,35 +136,47 @@ class Endpoint:
     ) -> Completion:
         """options: further fields of the request; one that the configuration sets too is overridden.
 
-        Raises EndpointDown, EmptyCompletion, RequestRefused, and UserError for what a person must put right.
+        Raises EndpointDown, EmptyCompletion, RequestRefused, each with what was taken, and UserError for what a person
+        must put right.
         """
         body = request_body(self._config, messages, seed=seed, stop=stop, options=options)
         tokens = estimate(messages, body.get("max_tokens")) if self._config.tokens_per_minute else 0
-        took = Usage()
+        took, empty = Usage(), 0
 
         async def attempt() -> Completion:
-            nonlocal took
+            nonlocal took, empty
             took += Usage(requests=1)
-            completion = await self._attempt(body, tokens)
+            completion = await self._attempt(reseeded(body, empty), tokens)
             took += completion.usage
-            if self._insists and not completion.text.strip():
-                raise NoReply(EMPTY, "a completion without text", again=True)
-            return completion
+            if not self._insists or completion.text.strip():
+                return completion
+            if completion.finish_reason == CUT_OFF:
+                limit = f"raise max_tokens of this model, which is {body.get('max_tokens', 'not set')}"
+                raise ReplyCutOff(self._tell(f"its tokens were used up before the reply's first word: {limit}"))
+            empty += 1
+            raise NoReply(EMPTY, "a completion without text", again=True)
 
         try:
-            completion = await self.http.retry(attempt)
+            return replace(await self.http.retry(attempt), usage=took)
         except NoReply as error:
             told = self._tell(str(error))
             failed = EmptyCompletion(told) if error.reason == EMPTY else EndpointDown(told, error.reason)
-            failed.usage = took
-            raise failed from None
         except Rejected as error:
-            if self._insists and self._answered:
-                raise RequestRefused(str(error)) from None
-            raise
+            if not self._insists or self._refuses_all(body):
+                raise
+            failed = RequestRefused(str(error))
         except ToolDown as error:  # no connection can be made here
-            raise EndpointDown(self._tell(str(error)), "here") from None
-        return replace(completion, usage=took)
+            failed = EndpointDown(self._tell(str(error)), "here")
+        except InfrastructureError as error:
+            failed = error
+        failed.usage = took
+        raise failed from None
+
+    def _refuses_all(self, body: Mapping[str, Any]) -> bool:
+        """Whether this refused request and those before it tell of a wrong setting."""
+        if not self._answered:
+            self._refused.add(json.dumps(body, sort_keys=True))
+        return not self._answered and len(self._refused) >= SETTINGS_FAULT
 
     async def close(self) -> None:
         await self.http.close()
@@ -150,13 +185,16 @@ class Endpoint:
         place = await self.limiter.start(tokens)
         used = None
         try:
-            reply = await self.http.attempt("POST", self._url, body, self._headers)
+            reply = await self.http.send("POST", self._url, body, self._headers)
             completion = read(reply, self._tell)
             self._answered = True
             used = completion.usage.tokens or None
         except NoReply as error:
+            if self._insists and error.after_s > self._config.max_retry_after_s:
+                longest = f"max_retry_after_s is {self._config.max_retry_after_s:g}"
+                raise NoReply(error.reason, f"asked to wait {error.after_s:g} s, {longest}: {error}") from None
             if error.after_s:
-                self.limiter.pause(min(error.after_s, self._config.max_pause_s))
+                self.limiter.pause(error.after_s if self._insists else min(error.after_s, self._config.max_pause_s))
             if error.reason == MALFORMED and not self._insists:
                 raise NoReply(error.reason, str(error)) from None
             raise
@@ -179,6 +217,12 @@ def request_body(
     body = {"model": config.name, "messages": list(messages), "seed": seed, "stop": list(stop) or None}
     body |= {"temperature": config.temperature, "top_p": config.top_p, "max_tokens": config.max_tokens}
     return {key: value for key, value in {**body, **config.extra, **options}.items() if value is not None}
+
+
+def reseeded(body: Mapping[str, Any], empty: int) -> Mapping[str, Any]:
+    """The request after so many completions without text: with another seed, where it has one, since equal requests may
+    get equal replies."""
+    return {**body, "seed": derive(body["seed"], "empty", empty)} if empty and "seed" in body else body
 
 
 def check_endpoint(config: EndpointConfig, where: str) -> None:

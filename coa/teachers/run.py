@@ -8,7 +8,7 @@ what follows. Who plays it is `coa.teachers.play`.
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from coa.episode import goal_of
 from coa.grammar import OBSERVATION, Span, parse
@@ -33,6 +33,7 @@ from coa.teachers.transcript import (
 from coa.tools.base import PLAIN
 from coa.tools.layouts import layout_of
 from coa.types import Task
+from coa.usage import Usage
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +52,8 @@ class FailedRun:
     where: str
     """The error's type, e.g. "ToolDown"."""
     why: str
+    usage: Usage = field(default_factory=Usage)
+    """What it took, replies that are kept and requests that gave none alike."""
 
 
 @dataclass(slots=True)

@@ -93,7 +93,8 @@ class Transcript:
     team: str = "planner"
     """A name of `coa.teachers.teams.Rules`, or the system that the run was imported from."""
     models: tuple[tuple[str, str], ...] = ()
-    """(role, model) of each role that a language model played."""
+    """(role, model) of each role that a language model played; of a team here, ("planner", "strong: gpt-4.1"), which is
+    the recipe's name for the model and its own."""
     winner: int = 0
     """The line whose work the answer rests on: that becomes the chain."""
 
@@ -122,6 +123,10 @@ class Graded:
     correct: bool | None
     objection: str = ""
     """What a judge of obedience found wrong with the run; empty where it found nothing or none was asked."""
+
+    @property
+    def usage(self) -> Usage:
+        return self.transcript.usage
 
 
 def is_routing(step: Step) -> bool:

@@ -19,7 +19,6 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
-from functools import partial
 from typing import TypeVar
 
 import aiohttp
@@ -72,6 +71,8 @@ class Reply:
     """As the header names it; else empty."""
     location: str
     """Where a redirect points; else empty."""
+    retry_after_s: float = 0.0
+    """The pause that the server asks for."""
 
     @property
     def text(self) -> str:
@@ -137,7 +138,14 @@ class Http:
 
     async def _request(self, method: str, url: str | URL, body: object, headers: Mapping[str, str] | None) -> Reply:
         """One reply, redirects not followed, of any status but those that are tried again; raises NoReply."""
-        return await self.retry(partial(self.attempt, method, url, body, headers))
+
+        async def attempt() -> Reply:
+            reply = await self.send(method, url, body, headers)
+            if reply.status in TRY_AGAIN:
+                raise NoReply(f"status {reply.status}", again=True, after_s=reply.retry_after_s)
+            return reply
+
+        return await self.retry(attempt)
 
     async def retry(self, attempt: Callable[[], Awaitable[Given]]) -> Given:
         """What an attempt gives; it is made again, after a pause, while it raises a NoReply that says `again`."""
@@ -164,8 +172,8 @@ class Http:
         )
         return await retrying(attempt)
 
-    async def attempt(self, method: str, url: str | URL, body: object, headers: Mapping[str, str] | None) -> Reply:
-        """One request, sent once; raises NoReply, also for a status that is tried again."""
+    async def send(self, method: str, url: str | URL, body: object, headers: Mapping[str, str] | None) -> Reply:
+        """One request, sent once, and its reply, whatever the status; raises NoReply where none can be read."""
         self.counts["attempts"] += 1
         headers = {**HEADERS, **(headers or {})}
         session = self._open()
@@ -183,15 +191,13 @@ class Http:
                 raise ToolDown(f"no connection can be made here: {os.strerror(error.errno)}") from None
             # Without its cause, which holds the headers that were sent, keys among them.
             raise _explain(error) from None
-        if response.status in TRY_AGAIN:
-            after_s = retry_after(response.headers.get("Retry-After", ""), datetime.now(UTC))
-            raise NoReply(f"status {response.status}", again=True, after_s=after_s)
         return Reply(
             status=response.status,
             content_type=well_formed(response.content_type),
             body=data,
             charset=response.charset or "",
             location=quoted(response.headers.get("Location", "")),
+            retry_after_s=retry_after(response.headers.get("Retry-After", ""), datetime.now(UTC)),
         )
 
     def _open(self) -> aiohttp.ClientSession:

@@ -1,0 +1,64 @@
+"""The books of a distillation: what runs took is counted once, whatever became of them."""
+
+import asyncio
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from coa.config import load
+from coa.distill.filters import Filter, FilterConfig, Kept
+from coa.errors import EndpointDown
+from coa.teachers.run import Assignment, FailedRun
+from coa.teachers.transcript import AgentStep, Graded
+from coa.usage import Usage
+from jobs.books import Books
+from jobs.recipe import Recipe
+from jobs.review import Review
+from tests.teams import TASKS, play_one
+
+
+def books_in(folder: Path) -> Books:
+    async def revise(kept: list[Kept]) -> list[Kept]:
+        return kept
+
+    return Books(folder, folder / "data", Filter(FilterConfig()), revise=revise)
+
+
+def test_what_failed_runs_took_is_told_also_after_a_restart(tmp_path: Path) -> None:
+    books = books_in(tmp_path)
+    for task, took in zip(TASKS, (Usage(2, 20, 4), Usage(6, 60, 1)), strict=False):
+        books.give_up(FailedRun(Assignment(task), "EndpointDown", "away", took))
+    assert books.usage == books_in(tmp_path).usage == Usage(8, 80, 5)
+
+
+def test_what_is_tried_again_is_counted_when_it_ends_again(tmp_path: Path) -> None:
+    failed = FailedRun(Assignment(TASKS[0]), "EndpointDown", "away", Usage(2, 20, 4))
+    books = books_in(tmp_path)
+    books.give_up(failed)
+    again = books_in(tmp_path)
+    again.forgive()
+    assert again.usage == Usage()
+    again.give_up(failed)
+    assert again.usage == books_in(tmp_path).usage == Usage(2, 20, 4)
+
+
+def test_a_line_that_does_not_tell_what_its_run_took_is_read(tmp_path: Path) -> None:
+    (tmp_path / "failed.jsonl").write_text('{"task_id": "a", "attempt": 3, "where": "x", "why": "y"}\n')
+    books = books_in(tmp_path)
+    assert (list(books.failed), books.usage) == ([("a", 3)], Usage())
+
+
+def test_a_run_whose_judge_is_down_has_failed_with_what_it_took() -> None:
+    took = Usage(2, 20, 4)
+
+    async def complete(*_: Any) -> EndpointDown:
+        return EndpointDown("away")
+
+    transcript = play_one(TASKS[0])
+    paid = replace(transcript, steps=(AgentStep("planner", "<plan> p</plan>", usage=took), *transcript.steps[1:]))
+    run: Any = SimpleNamespace(config=load(Recipe, None, ["distill.obedience.model=m"]))
+    review = Review(run, {"m": SimpleNamespace(complete=SimpleNamespace(remote=complete))})
+    assert asyncio.run(review.judge([Graded(paid, True)])) == [
+        FailedRun(Assignment(TASKS[0], transcript.attempt), "EndpointDown", "away", took)
+    ]
