@@ -15,7 +15,7 @@ from pathlib import Path
 from actors.learner_config import LearnerConfig
 from actors.sizes import GIB, Architecture, architecture, engine_bytes, learner_bytes, local_configuration
 from cluster.resources import Demand, learner_demands, rl_demands, tool_demands
-from coa.graders.judge import JUDGE
+from coa.graders import JUDGE, grader_of
 from coa.readable import DASH, number
 from coa.rewards import graders_of
 from coa.schedule import OptimizerConfig, Schedule
@@ -216,7 +216,10 @@ def _needs(config: Recipe) -> Iterator[tuple[str, str, str]]:
             yield f"models.{name}", f"{model.endpoint.name} at {shown(model.endpoint.url or '')}", "not asked"
         if (key := model.endpoint.key_env) is not None:
             yield f"models.{name}", f"${key}", _key(key)
-    if JUDGE in graders_of(config.rl.reward) and tools.judge.url is None:
+    graders = graders_of(config.rl.reward)
+    if config.tasks.path is not None:
+        graders |= {config.tasks.grader or grader_of(config.tasks.profile, ())}
+    if JUDGE in graders and tools.judge.url is None:
         yield "judge", "tools.judge.url", MISSING
     if tools.wiki.corpus:
         yield "wiki_search", tools.wiki.corpus, _there(tools.wiki.corpus)

@@ -76,7 +76,7 @@ def check(
 
 
 def work_of(config: Recipe, *, model: Path, tasks: str, mode: str, rows: int | None) -> Work:
-    loaded = load(tasks, profile=config.tasks.profile, rows=rows)
+    loaded = load(tasks, profile=config.tasks.profile, grader=config.tasks.grader, rows=rows)
     learnt = learnt_of(config.selection.sft, config.tasks.profile)
     return Work(model, tasks, loaded, learnt, Mode(mode), config.selection)
 

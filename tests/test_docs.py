@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from coa.config import load
+from coa.graders import check_graders, grader_of
 from coa.teachers.teams import check_team
 from jobs import cli
 from jobs.recipe import Recipe
@@ -41,6 +42,7 @@ def test_every_recipe_that_is_shown_resolves(tmp_path: Path) -> None:
     shown.write_text(block)
     config = load(Recipe, shown)
     check_team(config.team, config.models, {config.tasks.profile})
+    check_graders({grader_of(config.tasks.profile, ())}, config.tools, config.executor.limit_s)
 
 
 @pytest.mark.parametrize("command", sorted(set(commands())))

@@ -87,6 +87,14 @@ def test_services_keys_and_files_are_listed_with_what_is_missing(
     ).rows
 
 
+def test_a_judge_that_the_tasks_need_is_listed() -> None:
+    missing = ("judge", "tools.judge.url", "MISSING")
+    web = ("tasks.path=tasks.jsonl", "tasks.profile=web")
+    assert missing in section(recipe("tiny", *web), "services").rows
+    assert missing not in section(recipe("tiny", *web, "tasks.grader=f1"), "services").rows
+    assert missing not in section(recipe("tiny"), "services").rows
+
+
 def test_the_teachers_models_are_listed_with_their_keys(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("STRONG_KEY", raising=False)
     endpoint = "models.strong.endpoint"

@@ -23,9 +23,7 @@ from coa.data.rows import Decision, Demonstration, interactions_of
 from coa.data.shards import write_shard
 from coa.distill.stages import VIOLATION
 from coa.files import replacing
-from coa.graders.judge import JUDGE
-from coa.graders.maths import MATHS
-from coa.graders.programs import TESTS
+from coa.graders import grader_of
 from coa.grammar import Chain, render
 from coa.latex import last_box
 from coa.profiles import PROFILES
@@ -33,8 +31,6 @@ from coa.types import Task
 
 SOURCE = "released"
 QUALITY = "quality"
-GRADERS = {"web": JUDGE, "multi": JUDGE, "math": MATHS, "code": TESTS}
-"""By profile; other answers are compared as words."""
 _MARK = re.compile(r"^[ \t]*(?:Question|Task):[ \t]*\n?", re.MULTILINE)
 
 
@@ -79,16 +75,16 @@ def to_demonstration(row: dict[str, Any], number: int, family: str) -> Demonstra
     profile = profile_of(chain, instructions)
     if profile is None:
         raise Unreadable("its tags are no profile's")
-    grader = GRADERS.get(profile, "exact")
+    answers = _answers(chain[-1].text, profile)
     holds = PROFILES[profile].transitions_hold(chain)
     return Demonstration(
         task=Task(
             id=f"{family}-{number}",
             question=question,
-            answers=_answers(chain[-1].text, profile),
+            answers=answers,
             profile=profile,
             family=family,
-            grader=grader,
+            grader=grader_of(profile, answers),
         ),
         text=render(chain),
         source=SOURCE,
