@@ -8,11 +8,13 @@ The learners are DeepSpeed's, under Ray Train.
 import asyncio
 import time
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from coa.data.brought import brought
 from coa.data.tokens import read_samples
 from coa.errors import UserError
 from coa.types import Sample
@@ -102,6 +104,7 @@ async def sft(run: Run) -> dict[str, Any]:
             "seconds": round(time.monotonic() - began, 1),
             "samples": steps * config.batch,
             "demonstrations": len(samples),
+            **({"brought": asdict(brought(run.data))} if run.config.sft.data else {}),
         },
     )
 

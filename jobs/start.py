@@ -46,7 +46,10 @@ def prepare_tokenizer(run: Run) -> Path:
 
 
 def add_tokens(run: Run, report: FilterReport, cost: Usage) -> None:
-    """Tokens of every row of the data set, and the card beside it; raises UserError where every row is too long."""
+    """Tokens of every row of the data set, and the card beside it; raises UserError where every row is too long.
+
+    report: of data that is brought along, what its check against the evaluation made of it.
+    """
     agent, filters = run.config.agent, run.config.distill.filters
     limit = run.config.sft.max_tokens or agent.limits.max_tokens
     made = tokenise(run.data, Codec.load(prepare_tokenizer(run)), instructed=agent.instructed, limit=limit)
@@ -59,8 +62,8 @@ def add_tokens(run: Run, report: FilterReport, cost: Usage) -> None:
         summarise(run.data),
         transcripts=report.transcripts,
         dropped=report.dropped,
-        filters={str(key): value for key, value in told.items()} if report.transcripts else {},
-        contaminated=sum(report.dropped.get(reason, 0) for reason in (contamination.EXACT, contamination.NGRAM)),
+        filters={} if run.config.sft.data else {str(key): value for key, value in told.items()},
+        contaminated=sum(report.dropped.get(reason, 0) for reason in contamination.REASONS),
         cost=cost,
         instructed=agent.instructed,
         limit=limit,
