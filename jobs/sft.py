@@ -22,7 +22,7 @@ from jobs.bring import bring_data
 from jobs.console import Console
 from jobs.recipe import Recipe
 from jobs.run import Run, check_run, in_session
-from jobs.start import copy_tokenizer, prepare_start
+from jobs.start import finish_model, prepare_start
 
 STAGE = "sft"
 
@@ -96,7 +96,7 @@ async def sft(run: Run) -> dict[str, Any]:
                         pass
             assert metrics is not None
             metrics.close()
-    copy_tokenizer(run.start_model, run.sft_model)
+    finish_model(run, run.sft_model)
     return run.finish(
         STAGE,
         {

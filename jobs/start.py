@@ -16,6 +16,7 @@ from coa.distill.filters import FilterReport
 from coa.errors import UserError
 from coa.files import write_atomically
 from coa.usage import Usage
+from jobs.agent_file import write_agent
 from jobs.run import Run
 
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "special_tokens_map.json")
@@ -87,6 +88,12 @@ def prepare_start(run: Run) -> None:
         new_model(config, load_tokenizer(tokenizer), seed=run.config.seed).save_pretrained(part)
     copy_tokenizer(tokenizer, part)
     part.replace(run.start_model)
+
+
+def finish_model(run: Run, model: Path) -> None:
+    """Beside the weights that a stage leaves: the tokenizer, and how the model is to be asked."""
+    copy_tokenizer(run.start_model, model)
+    write_agent(model, run.config.agent)
 
 
 def copy_tokenizer(source: Path, target: Path) -> None:

@@ -13,6 +13,7 @@ from coa.data.shards import CARD, read_rows, write_shard
 from coa.errors import UserError
 from coa.grammar import Span, render
 from coa.types import Task
+from jobs import train
 from jobs.bring import bring_data
 from jobs.cli import find_recipe
 from jobs.console import Console
@@ -66,6 +67,7 @@ def test_held_out_questions_and_named_evaluation_sets_are_left_out_of_data_that_
         for one in ("Who leads Berg ?", held_out)
     ]
     write_shard(other, 0, rows, {})
+    train.check(run.config)
     bring_data(run)
     kept = [row.task.question for row in read_rows(run.data)]
     assert kept == [trained, "Who leads Arden ?", "Who leads Berg ?"]

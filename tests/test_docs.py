@@ -24,7 +24,8 @@ DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
 
 def blocks(path: Path, language: str = "") -> list[str]:
     """The fenced blocks of a language."""
-    return re.findall(rf"^```{language}\n(.*?)^```", path.read_text(), re.MULTILINE | re.DOTALL)
+    every = re.findall(r"^```([^\n]*)\n(.*?)^```", path.read_text(), re.MULTILINE | re.DOTALL)
+    return [text for info, text in every if info == language]
 
 
 def commands() -> Iterator[str]:
@@ -54,7 +55,9 @@ def test_every_command_in_the_documents_is_one(command: str) -> None:
     options = vars(cli._parser().parse_args(words))
     recipe = options.get("recipe")
     shipped = recipe in {path.stem for path in cli.RECIPES.glob("*.yaml")}  # others are the reader's own files
-    load(Recipe, cli.find_recipe(recipe) if recipe and shipped else None, options.get("overrides", ()))
+    config = load(Recipe, cli.find_recipe(recipe) if recipe and shipped else None, options.get("overrides", ()))
+    if config.sft.data and shipped:
+        assert config.agent.limits.max_tokens > 4096, "chains of real agents have thousands of tokens"
 
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
