@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from cluster.resources import Demand, learner_demands
 from coa.data.brought import brought
 from coa.data.tokens import read_samples
 from coa.errors import UserError
@@ -34,9 +35,11 @@ def check(config: Recipe) -> None:
 
 
 def run(config: Recipe, console: Console) -> None:
-    from cluster.resources import learner_demands
+    in_session(config, console, _body, demands=[sft_demands(config)])
 
-    in_session(config, console, _body, demands=[learner_demands(config.placement, config.sft.learner.ranks)])
+
+def sft_demands(config: Recipe) -> list[Demand]:
+    return learner_demands(config.placement, config.sft.learner.ranks)
 
 
 async def _body(run: Run) -> None:
