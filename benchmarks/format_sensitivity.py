@@ -16,6 +16,7 @@ from benchmarks.tiny_runs import RUNS, coa, rates, train
 from coa.statistics import pass_at_1
 from coa.types import Task
 from coa.world import World, WorldConfig, evaluation_tasks
+from jobs.select_tasks import row_of
 
 FOLDER = RUNS / "format_sensitivity"
 # The other layouts are longer than the plain one.
@@ -30,16 +31,7 @@ GAZETTEER = "docs.examples.gazetteer"
 
 def write_tasks(path: Path, tasks: list[Task], profile: str | None = None) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
-    rows = (
-        {
-            "id": task.id,
-            "question": task.question,
-            "answer": list(task.answers),
-            "profile": profile or task.profile,
-            "family": task.family,
-        }
-        for task in tasks
-    )
+    rows = (row_of(task) | {"profile": profile or task.profile} for task in tasks)
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return path
 

@@ -1,9 +1,14 @@
-"""Files that are either whole or not there."""
+"""Files that are either whole or not there, and disks that are full."""
 
+import errno
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+from coa.errors import DiskFull
+
+_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 def write_atomically(path: Path, text: str) -> None:
@@ -27,3 +32,18 @@ def replacing(path: Path) -> Iterator[Path]:
         part.replace(path)
     finally:
         part.unlink(missing_ok=True)
+
+
+@contextmanager
+def room_at(path: Path) -> Iterator[None]:
+    """Raises DiskFull, with one line, where there is no room for what is written inside."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in _FULL:
+            raise full(path) from error
+        raise
+
+
+def full(path: Path) -> DiskFull:
+    return DiskFull(f"{path}: no space left on the disk")

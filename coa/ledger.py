@@ -4,7 +4,6 @@ put      is on disk when it returns (SQLite commits), so a kill loses at most wh
 get      what was put under the key, by this process or one before it
 """
 
-import errno
 import json
 import sqlite3
 from pathlib import Path
@@ -12,9 +11,7 @@ from typing import Any
 
 from diskcache import Cache
 
-from coa.errors import DiskFull
-
-_FULL = (errno.ENOSPC, errno.EDQUOT)
+from coa.files import full, room_at
 
 
 class Ledger:
@@ -40,12 +37,9 @@ class Ledger:
 
 def _guarded(folder: Path, act: Any) -> Any:
     try:
-        return act()
-    except OSError as error:
-        if error.errno in _FULL:
-            raise DiskFull(f"{folder}: no space left on the disk") from error
-        raise
+        with room_at(folder):
+            return act()
     except sqlite3.OperationalError as error:
         if "full" in str(error):
-            raise DiskFull(f"{folder}: no space left on the disk") from error
+            raise full(folder) from error
         raise

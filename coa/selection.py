@@ -16,14 +16,11 @@ from enum import StrEnum
 from typing import TypedDict
 
 from coa.benchmarks.benchmark import Decoding
-from coa.graders import JUDGE
+from coa.graders import EXACT, JUDGE
 from coa.normalise import normalise
 from coa.profiles.direct import DIRECT
 from coa.seeds import derive
 from coa.types import Task
-
-EXACT = "exact"
-"""The grader of exact match."""
 
 LEARNT = "in the SFT data"
 TOO_EASY = "solved too often"

@@ -22,7 +22,7 @@ from coa.benchmarks.programs import checked
 from coa.benchmarks.source import Place, Rows, fetch, read_rows
 from coa.benchmarks.table import find, named
 from coa.errors import UserError
-from coa.graders import GRADERS
+from coa.graders import GRADERS, grader_of
 from coa.graders.maths import MATHS
 from coa.graders.programs import TESTS
 from coa.maths import MAX_BRACKETS, MAX_CHARS, comparable
@@ -60,25 +60,33 @@ def source(spec: str) -> Source:
     return Source(None, find(spec))
 
 
-def load(spec: str, *, profile: str = "mhqa", rows: int | None = None) -> tuple[Task, ...]:
+def load(spec: str, *, profile: str = "mhqa", grader: str | None = None, rows: int | None = None) -> tuple[Task, ...]:
     """The first `rows` tasks (None: all) of what `source` understands; see `load_tasks`."""
     asked = source(spec)
     if asked.path is not None:
-        return load_tasks(asked.path, profile=profile, benchmark=asked.benchmark, rows=rows)
+        return load_tasks(asked.path, profile=profile, grader=grader, benchmark=asked.benchmark, rows=rows)
     assert asked.benchmark is not None
-    return load_tasks(fetch(asked.benchmark.hub), benchmark=asked.benchmark, rows=rows)
+    return load_tasks(fetch(asked.benchmark.hub), grader=grader, benchmark=asked.benchmark, rows=rows)
 
 
 def load_tasks(
-    path: Path | str, *, profile: str = "mhqa", benchmark: Benchmark | None = None, rows: int | None = None
+    path: Path | str,
+    *,
+    profile: str = "mhqa",
+    grader: str | None = None,
+    benchmark: Benchmark | None = None,
+    rows: int | None = None,
 ) -> tuple[Task, ...]:
     """The tasks of a file or folder that `coa.benchmarks.source` reads; `profile` is for rows that tell none.
+
+    grader: for rows that tell none; None takes the benchmark's, or the one that `coa.graders` has for the profile.
 
     Raises UserError, one line that names the file and the row, for a file or a row that is not as described above.
     """
     path = Path(path)
     tasks: dict[str, Task] = {}
-    for place, task, own_id in islice(_tasks(read_rows(path, benchmark and benchmark.hub), profile, benchmark), rows):
+    read = read_rows(path, benchmark and benchmark.hub)
+    for place, task, own_id in islice(_tasks(read, profile, grader, benchmark), rows):
         if task.id in tasks:
             if own_id:
                 raise place.error(f"id {task.id!r} was used before")
@@ -100,16 +108,16 @@ def split(tasks: Iterable[Task], held_out_share: float) -> tuple[tuple[Task, ...
     )
 
 
-def _tasks(rows: Rows, profile: str, asked: Benchmark | None) -> Iterator[tuple[Place, Task, bool]]:
+def _tasks(rows: Rows, profile: str, grader: str | None, asked: Benchmark | None) -> Iterator[tuple[Place, Task, bool]]:
     """Place, task, and whether its id is the row's own."""
     for place, row in rows:
         benchmark = asked or named(str(row.get("data_source") or place.path.stem))
         try:
             if "reward_model" in row:
-                task, own_id = _published(row, place, profile, benchmark), False
+                task, own_id = _published(row, place, profile, grader, benchmark), False
             else:
                 item = (benchmark.read if benchmark else plain)(row)
-                task = item and _task(item, row, place, profile, benchmark)
+                task = item and _task(item, row, place, profile, grader, benchmark)
                 own_id = item is not None and item.id is not None
         except BadRow as error:
             raise place.error(str(error)) from error
@@ -117,12 +125,13 @@ def _tasks(rows: Rows, profile: str, asked: Benchmark | None) -> Iterator[tuple[
             yield place, task, own_id
 
 
-def _task(item: Item, row: Row, place: Place, profile: str, benchmark: Benchmark | None) -> Task:
-    """What the row says of itself wins, then the benchmark, then the default."""
+def _task(item: Item, row: Row, place: Place, profile: str, grader: str | None, benchmark: Benchmark | None) -> Task:
+    """What the row says of itself wins, then the grader that is asked for, the benchmark, and the defaults."""
     family = benchmark.name if benchmark else str(row.get("data_source") or place.path.stem)
     name = str(place.number - 1) if item.id is None else item.id
     profile = str(row.get("profile") or (benchmark.profile if benchmark else profile))
-    grader = str(row.get("grader") or (benchmark.grader if benchmark else "exact"))
+    default = benchmark.grader if benchmark else grader_of(profile, item.answers)
+    grader = str(row.get("grader") or grader or default)
     if profile not in PROFILES:
         raise BadRow(f"unknown profile {profile!r}: known are {', '.join(PROFILES)}")
     if grader not in GRADERS:
@@ -148,7 +157,7 @@ def _check_answers(answers: Sequence[str], grader: str) -> None:
         raise BadRow(f"an `answer` of more than {MAX_CHARS} characters or {MAX_BRACKETS} brackets equals nothing")
 
 
-def _published(row: Row, place: Place, profile: str, benchmark: Benchmark | None) -> Task | None:
+def _published(row: Row, place: Place, profile: str, grader: str | None, benchmark: Benchmark | None) -> Task | None:
     """A row of the published files, as the row of question and answer that it was made from."""
     try:
         content = "\n".join(message["content"] for message in row["prompt"])
@@ -162,12 +171,14 @@ def _published(row: Row, place: Place, profile: str, benchmark: Benchmark | None
     if benchmark is None:
         programs = row.get("ability") == "coding"
         profile = _profile_of(instructions, programs=programs) or profile
-        grader = TESTS if programs else MATHS if profile in ("code", "math") else "exact"
-        plain_row |= {"profile": profile, "grader": grader}
+        plain_row["profile"] = profile
         if programs:
             plain_row["answer"] = str(truth)
+            grader = grader or TESTS
+        elif profile == "code":
+            grader = grader or MATHS  # the published plain answers to programs are numbers and formulas
     item = (benchmark.read if benchmark else plain)(plain_row)
-    task = item and _task(item, plain_row, place, profile, benchmark)
+    task = item and _task(item, plain_row, place, profile, grader, benchmark)
     # Ids of different sources may be the same numbers.
     return task and replace(task, id=f"{benchmark.name if benchmark else task.family}-{index}")
 

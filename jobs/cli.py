@@ -195,7 +195,7 @@ def _add_tools(
     export: argparse.ArgumentParser, record: argparse.ArgumentParser, imports: argparse.ArgumentParser
 ) -> None:
     export.add_argument("--run", type=Path, required=True, help="run directory")
-    export.add_argument("--format", required=True, help="trl, llamafactory or sharegpt")
+    export.add_argument("--format", required=True, help="trl, llamafactory or alpaca")
     export.add_argument("--out", type=Path, required=True, help="a folder that is not there yet")
     record.add_argument("--upstream", required=True, help="the model's endpoint, such as http://127.0.0.1:8000/v1")
     record.add_argument("--out", type=Path, required=True, help="folder of the recorded sessions")

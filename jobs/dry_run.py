@@ -8,19 +8,22 @@ command with status 2, below a plan that names all of them.
 
 import os
 import shutil
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from actors.learner_config import LearnerConfig
 from actors.sizes import GIB, Architecture, architecture, engine_bytes, learner_bytes, local_configuration
-from cluster.resources import Demand, learner_demands, rl_demands, tool_demands
-from coa.graders.judge import JUDGE
+from cluster.resources import Demand
+from coa.errors import UserError
+from coa.graders import JUDGE, grader_of
 from coa.readable import DASH, number
 from coa.rewards import graders_of
 from coa.schedule import OptimizerConfig, Schedule
 from coa.tools.addresses import shown
 from coa.tools.sandbox import Kind
+from jobs import distill, rl, sft, train
 from jobs.console import Console
 from jobs.recipe import Recipe
 
@@ -31,6 +34,13 @@ STAGES = {
     "rl": ("rl",),
 }
 """What each command goes through, by the name of what it leaves in checkpoints/."""
+DEMANDS = {
+    "train": train.DEMANDS,
+    "distill": {distill.STAGE: distill.demands_of},
+    "sft": {sft.STAGE: sft.sft_demands},
+    "rl": {rl.STAGE: rl.reinforcement_demands},
+}
+"""What each command asks the cluster for, by stage."""
 SET, MISSING, THERE = "set", "MISSING", "there"
 
 
@@ -63,7 +73,7 @@ def plan_of(config: Recipe, job: str = "train") -> list[Section]:
         settings = tuple((several[0][0], *(value for _, value in several)) for several in rows)
         sections.append(Section("learners", ("", *learners), settings))
     sections += [
-        Section("resources", ("at one time", "CPU", "GPU"), tuple(_resources(config, stages))),
+        Section("resources", ("at one time", "CPU", "GPU"), tuple(_resources(config, job))),
         Section("services and files", ("needed for", "what", "state"), tuple(_needs(config))),
         Section("writes", ("path", "what"), tuple(_writes(config, stages))),
     ]
@@ -175,28 +185,23 @@ def rate(config: OptimizerConfig) -> str:
 # --- what must be there -----------------------------------------------------------------------------------------------
 
 
-def _resources(config: Recipe, stages: tuple[str, ...]) -> Iterator[tuple[str, str, str]]:
-    placement = config.placement
-    tools = tool_demands(placement)
-    if "distill" in stages:
-        yield _sum("teachers' tools", tools)
-    if "sft" in stages:
-        ranks = config.sft.learner.ranks
-        yield _sum(f"sft: {_some(ranks, 'rank')}", learner_demands(placement, ranks))
-    if "rl" in stages:
-        ranks = config.rl.learner.ranks
-        scored = config.rl.on_policy.teacher is not None
-        what = f"rl: {_some(ranks, 'rank')}, {_some(placement.engines, 'engine')}{', scorer' * scored} and tools"
-        yield _sum(what, rl_demands(placement, ranks, scored=scored))
+def _resources(config: Recipe, job: str) -> Iterator[tuple[str, str, str]]:
+    for stage, ask in DEMANDS[job].items():
+        try:
+            demands = ask(config)
+        except UserError:  # the tasks, whose profiles say who is in the team, can't be read: the check says why
+            yield f"{stage}: not known", DASH, DASH
+        else:
+            if demands:
+                yield _sum(stage, demands)
 
 
-def _some(count: int, what: str) -> str:
-    return f"{count} {what}{'s' * (count != 1)}"
-
-
-def _sum(what: str, demands: list[Demand]) -> tuple[str, str, str]:
+def _sum(stage: str, demands: list[Demand]) -> tuple[str, str, str]:
+    """ "rl: 1 rollout engine, 2 learner ranks", and what they take together."""
+    counts = Counter(demand.what for demand in demands)
+    what = ", ".join(f"{count} {one}{'s' * (count != 1)}" for one, count in counts.items())
     cpus, gpus = (sum(d.resources.get(name, 0) for d in demands) for name in ("CPU", "GPU"))
-    return what, f"{cpus:g}", f"{gpus:g}"
+    return f"{stage}: {what}", f"{cpus:g}", f"{gpus:g}"
 
 
 def _needs(config: Recipe) -> Iterator[tuple[str, str, str]]:
@@ -222,7 +227,10 @@ def _needs(config: Recipe) -> Iterator[tuple[str, str, str]]:
             yield f"models.{name}", f"{model.endpoint.name} at {shown(model.endpoint.url or '')}", "not asked"
         if (key := model.endpoint.key_env) is not None:
             yield f"models.{name}", f"${key}", _key(key)
-    if JUDGE in graders_of(config.rl.reward) and tools.judge.url is None:
+    graders = graders_of(config.rl.reward)
+    if config.tasks.path is not None:
+        graders |= {config.tasks.grader or grader_of(config.tasks.profile, ())}
+    if JUDGE in graders and tools.judge.url is None:
         yield "judge", "tools.judge.url", MISSING
     if tools.wiki.corpus:
         yield "wiki_search", tools.wiki.corpus, _there(tools.wiki.corpus)

@@ -50,7 +50,7 @@ def check(
     config: Recipe, *, model: Path, tasks: str, rows: int | None, out: Path, overrides: Sequence[str] = ()
 ) -> None:
     agent_of(model, config.agent, overrides)
-    check_attempts(model, load(tasks, profile=config.tasks.profile, rows=rows), config)
+    check_attempts(model, load(tasks, profile=config.tasks.profile, grader=config.tasks.grader, rows=rows), config)
 
 
 def check_attempts(model: Path, tasks: Sequence[Task], config: Recipe) -> None:
@@ -85,7 +85,7 @@ def run(
     from jobs.engines import engine_pool
     from jobs.services import tool_counts, tool_executors
 
-    loaded = load(tasks, profile=config.tasks.profile, rows=rows)
+    loaded = load(tasks, profile=config.tasks.profile, grader=config.tasks.grader, rows=rows)
     plan = {task.id: by_protocol(config.evaluation, task) for task in loaded}
     count = sum(map(len, plan.values()))
 

@@ -1,6 +1,6 @@
 """`coa export`: a run's distilled data as another trainer reads it.
 
-runs/x/data/*.parquet -> OUT/ for TRL's SFTTrainer, or for LLaMA-Factory as alpaca or as sharegpt
+runs/x/data/*.parquet -> OUT/ for TRL's SFTTrainer, for LLaMA-Factory, or as the published AFM sets are
 """
 
 from pathlib import Path
@@ -34,3 +34,5 @@ def run(run: Path, format: str, out: Path) -> None:
     chosen = FORMATS[format]
     rows = chosen.export(run / DATA, out, instructed=agent.instructed)
     print(f"{rows} rows in {out}\n{chosen.use.format(out=out)}")
+    if chosen.warning:
+        print(f"warning: {chosen.warning}")

@@ -37,6 +37,8 @@ class TasksConfig:
     """JSONL, JSON, CSV or Parquet, or a folder of such files; None takes the tiny world's."""
     profile: str = "mhqa"
     """Agent profile of rows that name none."""
+    grader: str | None = None
+    """How answers of rows that name no grader are compared; None: the benchmark's way, or the profile's."""
     held_out: float = 0.2
     """Share of a file's tasks kept for evaluation."""
 

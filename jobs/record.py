@@ -30,7 +30,7 @@ def run(
 
 async def _serve(config: RecorderConfig, host: str, port: int, say: Callable[[str], None]) -> None:
     stop = asyncio.Event()
-    async with serving(config, host, port) as url:
+    async with serving(config, host, port, say) as url:
         for end in (signal.SIGINT, signal.SIGTERM):
             asyncio.get_running_loop().add_signal_handler(end, stop.set)
         say(f"recording in {config.folder}: point an agent at {url}/session/NAME/v1, one name for each run")

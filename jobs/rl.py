@@ -74,9 +74,8 @@ async def rl(run: Run, pool: Any, executors: Sequence[Any]) -> dict[str, Any]:
         await pool.load(config.steps, run.model)
         return done
     from actors.buffer import Finished, Started, Stepped
-    from jobs.agent_file import write_agent
     from jobs.learning import Learning
-    from jobs.start import copy_tokenizer
+    from jobs.start import finish_model
 
     with run.console.stage("rl", config.steps) as stage:
         learning = Learning(
@@ -105,8 +104,7 @@ async def rl(run: Run, pool: Any, executors: Sequence[Any]) -> dict[str, Any]:
                         await loop.caught_up()
             result = await loop.result()
             loop.close()
-    copy_tokenizer(run.start_model, run.model)
-    write_agent(run.model, run.config.agent)
+    finish_model(run, run.model)
     await pool.load(config.steps, run.model)
     return run.finish(STAGE, result)
 

@@ -99,11 +99,9 @@ class Run:
 
     @cached_property
     def _file(self) -> tuple[tuple[Task, ...], tuple[Task, ...]] | None:
-        path = self.config.tasks.path
-        if path is None:
+        if self.config.tasks.path is None:
             return None
-        tasks = load_tasks(path, profile=self.config.tasks.profile)
-        return split(tasks, self.config.tasks.held_out)
+        return split(tasks_of_file(self.config), self.config.tasks.held_out)
 
     @property
     def team_runs(self) -> int:
@@ -135,7 +133,7 @@ def check_run(config: Recipe) -> None:
     graders = graders_of(config.rl.reward)
     tasks = None
     if config.tasks.path is not None:
-        training, held_out = split(load_tasks(config.tasks.path, profile=config.tasks.profile), config.tasks.held_out)
+        training, held_out = split(tasks_of_file(config), config.tasks.held_out)
         if not training or not held_out:
             raise UserError(
                 f"{config.tasks.path}: {len(training)} tasks to train on and {len(held_out)} held out; both are needed"
@@ -160,9 +158,15 @@ def check_run(config: Recipe) -> None:
     check_same(Path(config.run_dir) / "config.yaml", config)
 
 
+def tasks_of_file(config: Recipe) -> tuple[Task, ...]:
+    """Of a recipe that has a `tasks.path`."""
+    assert config.tasks.path is not None
+    return load_tasks(config.tasks.path, profile=config.tasks.profile, grader=config.tasks.grader)
+
+
 def profiles_of(config: Recipe) -> set[str]:
     if config.tasks.path is not None:
-        return {task.profile for task in load_tasks(config.tasks.path, profile=config.tasks.profile)}
+        return {task.profile for task in tasks_of_file(config)}
     return {config.world.profile} if config.world.profile else set(PROFILE_OF.values())
 
 

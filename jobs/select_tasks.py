@@ -3,8 +3,8 @@
     tasks -> what SFT had is left out -> attempts on the engine pool -> tasks.jsonl, dropped.jsonl, selection.json
 
 `coa select --model DIR --tasks FILE --mode direct` asks a model without tools, `--mode tuned` the fine-tuned agent with
-each task's own profile; `coa rl tasks.path=OUT/tasks.jsonl` learns from what is kept. Attempts that are finished
-survive an interruption; a tool or a judge that is down ends the job.
+each task's own profile. A new run learns from what is kept: `coa train sft.data=[OLD/data] tasks.path=OUT/tasks.jsonl`.
+Attempts that are finished survive an interruption; a tool or a judge that is down ends the job.
 """
 
 import json
@@ -76,7 +76,7 @@ def check(
 
 
 def work_of(config: Recipe, *, model: Path, tasks: str, mode: str, rows: int | None) -> Work:
-    loaded = load(tasks, profile=config.tasks.profile, rows=rows)
+    loaded = load(tasks, profile=config.tasks.profile, grader=config.tasks.grader, rows=rows)
     learnt = learnt_of(config.selection.sft, config.tasks.profile)
     return Work(model, tasks, loaded, learnt, Mode(mode), config.selection)
 

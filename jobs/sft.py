@@ -8,11 +8,14 @@ The learners are DeepSpeed's, under Ray Train.
 import asyncio
 import time
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from cluster.resources import Demand, learner_demands
+from coa.data.brought import brought
 from coa.data.tokens import read_samples
 from coa.errors import UserError
 from coa.types import Sample
@@ -20,7 +23,7 @@ from jobs.bring import bring_data
 from jobs.console import Console
 from jobs.recipe import Recipe
 from jobs.run import Run, check_run, in_session
-from jobs.start import copy_tokenizer, prepare_start
+from jobs.start import finish_model, prepare_start
 
 STAGE = "sft"
 
@@ -32,9 +35,11 @@ def check(config: Recipe) -> None:
 
 
 def run(config: Recipe, console: Console) -> None:
-    from cluster.resources import learner_demands
+    in_session(config, console, _body, demands=[sft_demands(config)])
 
-    in_session(config, console, _body, demands=[learner_demands(config.placement, config.sft.learner.ranks)])
+
+def sft_demands(config: Recipe) -> list[Demand]:
+    return learner_demands(config.placement, config.sft.learner.ranks)
 
 
 async def _body(run: Run) -> None:
@@ -96,7 +101,7 @@ async def sft(run: Run) -> dict[str, Any]:
                         pass
             assert metrics is not None
             metrics.close()
-    copy_tokenizer(run.start_model, run.sft_model)
+    finish_model(run, run.sft_model)
     return run.finish(
         STAGE,
         {
@@ -104,6 +109,7 @@ async def sft(run: Run) -> dict[str, Any]:
             "seconds": round(time.monotonic() - began, 1),
             "samples": steps * config.batch,
             "demonstrations": len(samples),
+            **({"brought": asdict(brought(run.data))} if run.config.sft.data else {}),
         },
     )
 

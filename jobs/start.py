@@ -16,6 +16,7 @@ from coa.distill.filters import FilterReport
 from coa.errors import UserError
 from coa.files import write_atomically
 from coa.usage import Usage
+from jobs.agent_file import write_agent
 from jobs.run import Run
 
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "special_tokens_map.json")
@@ -46,7 +47,10 @@ def prepare_tokenizer(run: Run) -> Path:
 
 
 def add_tokens(run: Run, report: FilterReport, cost: Usage) -> None:
-    """Tokens of every row of the data set, and the card beside it; raises UserError where every row is too long."""
+    """Tokens of every row of the data set, and the card beside it; raises UserError where every row is too long.
+
+    report: of data that is brought along, what its check against the evaluation made of it.
+    """
     agent, filters = run.config.agent, run.config.distill.filters
     limit = run.config.sft.max_tokens or agent.limits.max_tokens
     made = tokenise(run.data, Codec.load(prepare_tokenizer(run)), instructed=agent.instructed, limit=limit)
@@ -59,8 +63,8 @@ def add_tokens(run: Run, report: FilterReport, cost: Usage) -> None:
         summarise(run.data),
         transcripts=report.transcripts,
         dropped=report.dropped,
-        filters={str(key): value for key, value in told.items()} if report.transcripts else {},
-        contaminated=sum(report.dropped.get(reason, 0) for reason in (contamination.EXACT, contamination.NGRAM)),
+        filters={} if run.config.sft.data else {str(key): value for key, value in told.items()},
+        contaminated=sum(report.dropped.get(reason, 0) for reason in contamination.REASONS),
         cost=cost,
         instructed=agent.instructed,
         limit=limit,
@@ -84,6 +88,12 @@ def prepare_start(run: Run) -> None:
         new_model(config, load_tokenizer(tokenizer), seed=run.config.seed).save_pretrained(part)
     copy_tokenizer(tokenizer, part)
     part.replace(run.start_model)
+
+
+def finish_model(run: Run, model: Path) -> None:
+    """Beside the weights that a stage leaves: the tokenizer, and how the model is to be asked."""
+    copy_tokenizer(run.start_model, model)
+    write_agent(model, run.config.agent)
 
 
 def copy_tokenizer(source: Path, target: Path) -> None:

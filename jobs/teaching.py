@@ -173,8 +173,8 @@ def models_told(config: Recipe) -> tuple[tuple[str, str], ...]:
 
 
 def server_demands(config: Recipe, names: Iterable[str]) -> list[Demand]:
-    """Of those of the `models` that are served here."""
-    served = (config.models[name].serve for name in sorted(set(names) - {EXPERTS}))
+    """Of those of the `models` that are served here; a name that is none of them is refused elsewhere."""
+    served = (config.models[name].serve for name in sorted((set(names) & config.models.keys()) - {EXPERTS}))
     return [Demand("model server", {"CPU": one.cpus, "GPU": one.gpus}) for one in served if one.model]
 
 

@@ -14,6 +14,7 @@ from typing import Any
 from omegaconf import OmegaConf
 
 import coa
+from cluster.resources import Demand, tool_demands
 from coa.data.model_card import model_card
 from coa.files import write_atomically
 from coa.metrics import read_metrics
@@ -32,7 +33,7 @@ from jobs.recipe import Recipe
 from jobs.rl import reinforcement_demands, rl
 from jobs.run import Run, check_run, in_session
 from jobs.services import tool_counts, tool_executors
-from jobs.sft import sft
+from jobs.sft import sft, sft_demands
 from jobs.team_cost import no_cost, team_cost
 
 
@@ -41,12 +42,20 @@ def check(config: Recipe) -> None:
 
 
 def run(config: Recipe, console: Console) -> None:
-    from cluster.resources import learner_demands, tool_demands
+    in_session(config, console, train, demands=[ask(config) for ask in DEMANDS.values()])
 
-    placement = config.placement
-    tuning = [*tool_demands(placement), *learner_demands(placement, config.sft.learner.ranks)]
-    distilling = [] if config.sft.data else demands_of(config)
-    in_session(config, console, train, demands=[distilling, tuning, reinforcement_demands(config)])
+
+def distilling_demands(config: Recipe) -> list[Demand]:
+    return [] if config.sft.data else demands_of(config)
+
+
+def tuning_demands(config: Recipe) -> list[Demand]:
+    """The tools are there from the first stage to the last."""
+    return [*tool_demands(config.placement), *sft_demands(config)]
+
+
+DEMANDS = {"distill": distilling_demands, "sft": tuning_demands, "rl": reinforcement_demands}
+"""What runs at the same time, stage by stage."""
 
 
 NOTHING_DISTILLED = {"transcripts": 0, "kept": 0, "dropped": {}, "seconds": 0.0}

@@ -83,12 +83,14 @@ async def streamed(request: web.Request, pieces: Sequence[bytes]) -> web.StreamR
 
 
 @asynccontextmanager
-async def recording(folder: Path, *replies: Reply, key_env: str | None = None) -> AsyncIterator[tuple[str, Model]]:
+async def recording(
+    folder: Path, *replies: Reply, key_env: str | None = None, say: Callable[[str], None] = print
+) -> AsyncIterator[tuple[str, Model]]:
     """The recorder's base URL, and the model endpoint behind it."""
     model = Model(list(replies))
     async with servers.serving(model.answer) as upstream:
         config = RecorderConfig(upstream=f"{upstream}/v1", folder=folder, key_env=key_env)
-        async with serving(config) as url:
+        async with serving(config, say=say) as url:
             yield url, model
 
 

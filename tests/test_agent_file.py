@@ -1,6 +1,8 @@
 """How a model is asked, kept beside it: what was kept holds, and what a command says of it wins."""
 
+import io
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -8,6 +10,10 @@ import pytest
 from coa.episode import AgentConfig, Grammar, Limits
 from coa.errors import UserError
 from jobs.agent_file import agent_of, write_agent
+from jobs.console import Console
+from jobs.recipe import Recipe
+from jobs.run import Run
+from jobs.start import finish_model
 
 KEPT = AgentConfig(instructed=False, layouts=("plain", "json"), limits=Limits(max_turns=3, max_tokens=100))
 
@@ -21,6 +27,18 @@ def model(tmp_path: Path) -> Path:
 
 def test_what_was_kept_is_how_a_model_is_asked(model: Path) -> None:
     assert agent_of(model, AgentConfig()) == KEPT
+
+
+def test_a_stage_leaves_a_model_with_its_tokenizer_and_how_it_is_asked(tmp_path: Path) -> None:
+    config = replace(Recipe(run_dir=str(tmp_path)), agent=KEPT)
+    run = Run(config, Console(io.StringIO(), io.StringIO()))
+    for folder in (run.start_model, run.sft_model):
+        folder.mkdir(parents=True)
+    (run.start_model / "tokenizer.json").write_text("{}")
+    (run.sft_model / "config.json").write_text("{}")
+    finish_model(run, run.sft_model)
+    assert agent_of(run.sft_model, AgentConfig()) == KEPT
+    assert (run.sft_model / "tokenizer.json").exists()
 
 
 def test_what_a_command_says_wins_also_where_it_says_the_default(model: Path) -> None:

@@ -173,7 +173,8 @@ def test_the_card_of_a_data_set() -> None:
 
 def test_what_nobody_did_is_told_as_such() -> None:
     card = make_data_card(replace(SUMMARY, tokens=None), filters={}, dropped={}, instructed=False)
-    assert "## Tokens\n\nThe rows have no tokens yet.\n\n## Teachers" in card
+    assert "## Tokens\n\nThe rows have no tokens yet.\n\n## What was left out\n\nQuestions that are in an" in card
+    assert "in an evaluation: 7 rows, left out.\n\n## Teachers" in card
     assert "0 were dropped.\n\nQuestions" in make_data_card(dropped={})
     assert "Prompts are the question alone." in make_data_card(instructed=False)
 

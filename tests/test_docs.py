@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from coa.config import load
+from coa.graders import check_graders, grader_of
 from coa.teachers.teams import check_team
 from jobs import cli
 from jobs.recipe import Recipe
@@ -23,7 +24,8 @@ DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
 
 def blocks(path: Path, language: str = "") -> list[str]:
     """The fenced blocks of a language."""
-    return re.findall(rf"^```{language}\n(.*?)^```", path.read_text(), re.MULTILINE | re.DOTALL)
+    every = re.findall(r"^```([^\n]*)\n(.*?)^```", path.read_text(), re.MULTILINE | re.DOTALL)
+    return [text for info, text in every if info == language]
 
 
 def commands() -> Iterator[str]:
@@ -41,6 +43,7 @@ def test_every_recipe_that_is_shown_resolves(tmp_path: Path) -> None:
     shown.write_text(block)
     config = load(Recipe, shown)
     check_team(config.team, config.models, {config.tasks.profile})
+    check_graders({grader_of(config.tasks.profile, ())}, config.tools, config.executor.limit_s)
 
 
 @pytest.mark.parametrize("command", sorted(set(commands())))
@@ -52,7 +55,9 @@ def test_every_command_in_the_documents_is_one(command: str) -> None:
     options = vars(cli._parser().parse_args(words))
     recipe = options.get("recipe")
     shipped = recipe in {path.stem for path in cli.RECIPES.glob("*.yaml")}  # others are the reader's own files
-    load(Recipe, cli.find_recipe(recipe) if recipe and shipped else None, options.get("overrides", ()))
+    config = load(Recipe, cli.find_recipe(recipe) if recipe and shipped else None, options.get("overrides", ()))
+    if config.sft.data and shipped:
+        assert config.agent.limits.max_tokens > 4096, "chains of real agents have thousands of tokens"
 
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)

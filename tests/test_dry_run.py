@@ -1,6 +1,7 @@
 """A dry run shows what would be done and what is missing, raises what a real run would raise, and touches nothing."""
 
 import io
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -9,13 +10,14 @@ from actors.learner_config import LearnerConfig
 from actors.lora import LoraConfig
 from actors.policy import ModelConfig, load_model
 from actors.sizes import architecture, engine_bytes, learner_bytes, local_configuration, trained_parameters
+from cluster.resources import Demand
 from coa.config import load
 from coa.errors import UserError
 from coa.packing import PackingConfig
 from coa.schedule import OptimizerConfig, Schedule
 from jobs.cli import find_recipe
 from jobs.console import Console
-from jobs.dry_run import Section, dry_run, plan_of, rate
+from jobs.dry_run import STAGES, Section, dry_run, plan_of, rate
 from jobs.recipe import Recipe
 from tests.tiny import make_model
 
@@ -92,6 +94,14 @@ def test_services_keys_and_files_are_listed_with_what_is_missing(
     ).rows
 
 
+def test_a_judge_that_the_tasks_need_is_listed() -> None:
+    missing = ("judge", "tools.judge.url", "MISSING")
+    web = ("tasks.path=tasks.jsonl", "tasks.profile=web")
+    assert missing in section(recipe("tiny", *web), "services").rows
+    assert missing not in section(recipe("tiny", *web, "tasks.grader=f1"), "services").rows
+    assert missing not in section(recipe("tiny"), "services").rows
+
+
 def test_the_teachers_models_are_listed_with_their_keys(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("STRONG_KEY", raising=False)
     endpoint = "models.strong.endpoint"
@@ -113,13 +123,56 @@ def test_what_teachers_add_to_reinforcement_is_told() -> None:
     found = cells(section(recipe("tiny", *settings), "train"))
     assert "scored by runs/big/model; the team plays what fails altogether" in found["rl"][0]
     resources = cells(section(recipe("tiny", *settings), "resources"))
-    assert resources["rl: 1 rank, 1 engine, scorer and tools"] == ("2", "0")
+    assert resources["rl: 1 rollout engine, 1 tool executor, 1 learner rank, 1 scorer"] == ("2", "0")
 
 
-def test_resources_are_those_of_a_real_run() -> None:
+def test_resources_in_words_and_numbers() -> None:
     resources = cells(section(recipe("web_32b"), "resources"))
-    assert resources["sft: 16 ranks"] == ("64", "16")
-    assert resources["rl: 32 ranks, 4 engines and tools"] == ("152", "64")
+    assert resources == {
+        "sft: 8 tool executors, 16 learner ranks": ("72", "16"),
+        "rl: 4 rollout engines, 8 tool executors, 32 learner ranks": ("152", "64"),
+    }
+    assert cells(section(recipe("web_32b"), "resources", "sft")) == {"sft: 16 learner ranks": ("64", "16")}
+
+
+SERVED = ("models.own.serve.model=Qwen/Qwen3-8B", "models.own.serve.gpus=2", "team.model=own")
+
+
+def gpus(job: str, *settings: str) -> dict[str, str]:
+    rows = section(recipe("tiny", *settings), "resources", job).rows
+    return {what.partition(":")[0]: count for what, _, count in rows}
+
+
+def test_models_that_are_served_for_teachers_are_counted_where_teachers_play() -> None:
+    assert gpus("train", *SERVED) == {"distill": "2", "sft": "0", "rl": "0"}
+    assert gpus("train", *SERVED, "rl.rescue.attempts=1") == {"distill": "2", "sft": "0", "rl": "2"}
+    assert gpus("rl", *SERVED, "rl.rescue.attempts=1") == {"rl": "2"}
+    assert gpus("distill", *SERVED[:-1], "distill.obedience.model=own") == {"distill": "2"}
+    assert gpus("distill", *SERVED[:-1]) == {"distill": "0"}
+    assert gpus("distill", "team.model=nobody") == {"distill": "0"}, "the check refuses it, below the plan"
+
+
+def test_a_team_that_is_not_known_is_told_as_such() -> None:
+    assert gpus("distill", *SERVED, "tasks.path=nowhere.jsonl") == {"distill": "-"}
+
+
+@pytest.mark.parametrize("job", STAGES)
+@pytest.mark.parametrize("settings", [(), SERVED, (*SERVED, "rl.rescue.attempts=1", "rl.on_policy.teacher=a/b")])
+def test_a_plan_asks_for_what_the_run_asks_for(
+    job: str, settings: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[list[Demand]] = []
+
+    def session(config: Recipe, console: Console, body: object, *, demands: list[list[Demand]]) -> None:
+        asked.extend(demands)
+
+    module = import_module(f"jobs.{job}")
+    monkeypatch.setattr(module, "in_session", session)
+    config = recipe("tiny", *settings)
+    module.run(config, Console(io.StringIO(), io.StringIO()))
+    sums = [tuple(sum(d.resources.get(name, 0) for d in demands) for name in ("CPU", "GPU")) for demands in asked]
+    rows = section(config, "resources", job).rows
+    assert [(float(cpus), float(count)) for _, cpus, count in rows] == sums
 
 
 def test_the_plan_is_shown_before_what_stands_in_the_way_is_raised(tmp_path: Path) -> None:

@@ -256,8 +256,8 @@ def test_what_keeps_a_result_from_being_comparable_is_told() -> None:
     assert warnings(samples) == ["programs were tried on sample tests alone; the hub's data set has all of them"]
     own = [task(number, "bamboogle", profile="web", grader="f1") for number in range(125)]
     assert warnings(own) == [
-        "grader f1, as its rows say; the protocol has exact_first",
-        "profile web, as its rows say; the protocol has mhqa",
+        "grader f1, as rows or recipe say; the protocol has exact_first",
+        "profile web, as rows or recipe say; the protocol has mhqa",
     ]
 
 

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from tiny import make_model
 
 from coa.codec import Codec
-from coa.data.exports import FORMATS, export_alpaca, export_sharegpt, export_trl, turns_of
+from coa.data.exports import FORMATS, export_alpaca, export_llamafactory, export_trl, turns_of
 from coa.data.released import to_demonstration
 from coa.data.rows import Demonstration
 from coa.data.shards import shard_path, write_shard
@@ -122,9 +122,9 @@ def test_the_checker_sees_what_it_looks_for(tmp_path: Path) -> None:
     assert conversation_faults({"conversations": [{"from": "gpt"}, {"from": "human"}]}) == ["turn 0", "turn 1"]
 
 
-@pytest.mark.parametrize("export_json", [export_alpaca, export_sharegpt])
-def test_llama_factory_gets_what_its_documentation_asks_for(tmp_path: Path, data: Path, export_json: Any) -> None:
-    assert export_json(data, tmp_path / "out", instructed=True) == 4
+@pytest.mark.parametrize("name", ["llamafactory", "alpaca"])
+def test_llama_factory_gets_what_its_documentation_asks_for(tmp_path: Path, data: Path, name: str) -> None:
+    assert FORMATS[name].export(data, tmp_path / "out", instructed=True) == 4
     assert faults(tmp_path / "out") == []
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["dataset_info.json", "distilled.json"]
     assert len(json.loads((tmp_path / "out" / "distilled.json").read_text())) == 4
@@ -149,15 +149,30 @@ def test_alpaca_has_a_blank_line_after_each_observation_and_reads_back(tmp_path:
 
 def test_instructions_come_first_where_the_run_gave_them(tmp_path: Path, data: Path) -> None:
     export_alpaca(data, tmp_path / "alpaca", instructed=True)
-    export_sharegpt(data, tmp_path / "sharegpt", instructed=True)
+    export_llamafactory(data, tmp_path / "llamafactory", instructed=True)
     asked = MHQA.preface() + r"Who <\plan> ?"
     assert json.loads((tmp_path / "alpaca/distilled.json").read_text())[0]["instruction"] == asked
-    turn = json.loads((tmp_path / "sharegpt/distilled.json").read_text())[0]["conversations"][0]
+    turn = json.loads((tmp_path / "llamafactory/distilled.json").read_text())[0]["conversations"][0]
     assert turn == {"from": "human", "value": asked}
 
 
-def test_sharegpt_tells_turns_apart(tmp_path: Path, data: Path) -> None:
-    export_sharegpt(data, tmp_path, instructed=False)
+def test_what_llama_factory_learns_holds_no_observation(tmp_path: Path, data: Path) -> None:
+    """Of a conversation it learns what `gpt` says, of the columns of alpaca the whole output."""
+
+    def learnt(name: str) -> list[str]:
+        FORMATS[name].export(data, tmp_path / name, instructed=False)
+        rows = json.loads((tmp_path / name / "distilled.json").read_text())
+        if name == "alpaca":
+            return [row["output"] for row in rows]
+        return [turn["value"] for row in rows for turn in row["conversations"] if turn["from"] == "gpt"]
+
+    assert not any("<observation>" in text for text in learnt("llamafactory"))
+    assert any("<observation>" in text for text in learnt("alpaca"))
+    assert [name for name, one in FORMATS.items() if one.warning] == ["alpaca"]
+
+
+def test_a_conversation_tells_turns_apart(tmp_path: Path, data: Path) -> None:
+    export_llamafactory(data, tmp_path, instructed=False)
     first = json.loads((tmp_path / "distilled.json").read_text())[0]["conversations"]
     assert [(turn["from"], turn["value"]) for turn in first] == [
         ("human", r"Who <\plan> ?"),
@@ -236,7 +251,7 @@ def test_memory_does_not_grow_with_the_rows(tmp_path: Path) -> None:
         for index in range(shards):
             write_shard(folder, index, [long] * 100, {})
         tracemalloc.start()
-        export_sharegpt(folder, tmp_path / f"out-{shards}", instructed=False)
+        export_llamafactory(folder, tmp_path / f"out-{shards}", instructed=False)
         peaks.append(tracemalloc.get_traced_memory()[1])
         tracemalloc.stop()
     assert peaks[1] < 1.5 * peaks[0]
@@ -252,11 +267,19 @@ def test_the_command_writes_a_runs_data_as_the_run_asks(
     tmp_path: Path, finished: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "out"
-    export.run(finished, "sharegpt", out)
+    export.run(finished, "llamafactory", out)
     assert json.loads((out / "distilled.json").read_text())[0]["conversations"][0]["value"].startswith(MHQA.preface())
     assert (
         capsys.readouterr().out == f"4 rows in {out}\nllamafactory-cli train ... dataset_dir={out} dataset=distilled\n"
     )
+
+
+def test_a_form_in_which_observations_are_learnt_is_told(
+    tmp_path: Path, finished: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    export.run(finished, "alpaca", tmp_path / "out")
+    warning = "warning: LLaMA-Factory trains on observations in this form; --format llamafactory masks them"
+    assert capsys.readouterr().out.splitlines()[2:] == [warning]
 
 
 def test_data_without_tokens_is_no_data_for_trl(tmp_path: Path, finished: Path) -> None:
@@ -266,9 +289,9 @@ def test_data_without_tokens_is_no_data_for_trl(tmp_path: Path, finished: Path) 
 
 
 def test_the_command_refuses_what_it_can_not_do(tmp_path: Path, finished: Path) -> None:
-    assert sorted(FORMATS) == ["llamafactory", "sharegpt", "trl"]
-    with pytest.raises(UserError, match="unknown format 'alpaca': known are trl, llamafactory, sharegpt"):
-        export.check(finished, "alpaca", tmp_path / "out")
+    assert sorted(FORMATS) == ["alpaca", "llamafactory", "trl"]
+    with pytest.raises(UserError, match="unknown format 'sharegpt': known are trl, llamafactory, alpaca"):
+        export.check(finished, "sharegpt", tmp_path / "out")
     with pytest.raises(UserError, match="nothing distilled there yet"):
         export.check(tmp_path / "nowhere", "trl", tmp_path / "out")
     (tmp_path / "out").mkdir()

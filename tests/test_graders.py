@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from coa.errors import ToolDown, UserError
-from coa.graders import GRADERS, check_graders
+from coa.graders import GRADERS, check_graders, grader_of
 from coa.graders.hidden import ask
 from coa.graders.judge import JudgeConfig
 from coa.graders.match import exact_match, token_f1
@@ -111,10 +111,28 @@ def test_graders_are_checked_before_a_run() -> None:
         check("judge", JudgeConfig(url="http://127.0.0.1:9/v1", model="m"), call_s=59)
     with pytest.raises(UserError, match=r"^tools\.judge\.url is http://x/v1, expected an address"):
         check("judge", JudgeConfig(url="http://me:s3cret@x/v1?key=s3cret", model="m"))
-    with pytest.raises(UserError, match=r"set tools\.judge\.url and tools\.judge\.model"):
+    with pytest.raises(UserError, match=r"set tools\.judge\.url and tools\.judge\.model, or .*, tasks\.grader=exact$"):
         check("judge", JudgeConfig(url="http://127.0.0.1:9/v1"))
     with pytest.raises(UserError, match="JUDGE_KEY_THAT_NOBODY_SET"):
         check("judge", JudgeConfig(url="http://x/v1", model="m", key_env="JUDGE_KEY_THAT_NOBODY_SET"))
+
+
+@pytest.mark.parametrize(
+    ("profile", "answers", "grader"),
+    [
+        ("web", ("x",), "judge"),
+        ("multi", ("x",), "judge"),
+        ("math", ("7",), "math"),
+        ("mhqa", ("x",), "exact"),
+        ("code", ('{"stdin": []}',), "tests"),
+        ("code", (), "tests"),
+        ("code", ("7",), "exact"),
+        ("code", ("{7}", "7"), "exact"),
+        ("of an extension", ("x",), "exact"),
+    ],
+)
+def test_a_task_that_names_no_grader_has_its_profiles(profile: str, answers: tuple[str, ...], grader: str) -> None:
+    assert grader_of(profile, answers) == grader
 
 
 @pytest.mark.parametrize(

@@ -289,14 +289,41 @@ def test_a_program_that_was_asked_for_is_an_answer(tmp_path: Path) -> None:
     assert imported("recorded", tmp_path, task("code"))[0].answer == program
 
 
-def test_a_line_that_cannot_be_read_refuses_its_session_alone(tmp_path: Path) -> None:
+def test_a_line_of_something_else_refuses_its_session_alone(tmp_path: Path) -> None:
     for name in ("a", "b"):
         Session(tmp_path, name).loop([USER], asks("wiki", {"query": "a"}, "A."), says("Berg"))
     with (tmp_path / "a.jsonl").open("a") as file:
-        file.write('{"session": "a", "fail')
+        file.write('{"session": "a"}')
     first, second = import_runs("recorded", tmp_path, [task()])
     assert first == Refusal(str(tmp_path / "a.jsonl"), Reason.UNREADABLE, f"{tmp_path / 'a.jsonl'}, line 3")
     assert isinstance(second, Transcript)
+
+
+def test_a_torn_line_is_left_out_and_told(tmp_path: Path) -> None:
+    path = tmp_path / "s.jsonl"
+    path.write_text('{"session": "s", "mess')
+    Session(tmp_path).loop([USER], asks("wiki", {"query": "a"}, "A."), says("Berg"))
+    torn, run = import_runs("recorded", tmp_path, [task()])
+    assert torn == Refusal(f"{path}, line 1", Reason.TORN)
+    assert isinstance(run, Transcript)
+    assert (run.answer, len(run.steps)) == ("Berg", 3)
+
+
+@pytest.mark.parametrize("line", [0, 1])
+def test_a_run_that_went_on_from_a_torn_line_is_refused(tmp_path: Path, line: int) -> None:
+    Session(tmp_path).loop([USER], asks("wiki", {"query": "a"}, "A."), asks("wiki", {"query": "b"}, "B."), says("Berg"))
+    path = tmp_path / "s.jsonl"
+    lines = path.read_text().splitlines()
+    path.write_text("\n".join([*lines[:line], lines[line][:40], *lines[line + 1 :]]))
+    assert list(import_runs("recorded", tmp_path, [task()])) == [
+        Refusal(f"{path}, line {line + 1}", Reason.TORN),
+        Refusal(str(path), Reason.MISSING_CALL),
+    ]
+
+
+def test_a_file_of_torn_lines_alone_is_no_session(tmp_path: Path) -> None:
+    (tmp_path / "s.jsonl").write_text('{"session": "s", "mess')
+    assert refused("recorded", tmp_path) == Refusal(str(tmp_path / "s.jsonl"), Reason.UNREADABLE)
 
 
 LINES = st.text(st.characters(codec="utf-8", exclude_characters="<"), max_size=20)

@@ -117,6 +117,16 @@ def test_a_judge_that_is_needed_and_not_set_up(here: Path, capfd: pytest.Capture
     assert "tools.judge." in told
 
 
+def test_tasks_of_the_web_want_a_judge_or_another_grader(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    path = tasks_file(here, *({"question": f"{n} ?", "answer": "x", "profile": "web"} for n in range(20)))
+    settings = ["run_dir=run", f"tasks.path={path}"]
+    told = mistake(capfd, "train", "--recipe", "tiny", *settings)
+    assert told.startswith("a judge is to grade answers: set tools.judge.url")
+    check_run(load(Recipe, find_recipe("tiny"), [*settings, "tasks.grader=exact"]))
+    told = mistake(capfd, "train", "--recipe", "tiny", *settings, "tasks.grader=exat")
+    assert told.startswith(f"{path}, line 1: unknown grader 'exat'")
+
+
 @pytest.mark.parametrize("setting", ["samples=0", "temperature=-1", "top_p=0", "top_p=1.5"])
 def test_decoding_that_cannot_be(here: Path, capfd: pytest.CaptureFixture[str], setting: str) -> None:
     told = evaluate(capfd, here, "--tasks", str(tasks_file(here, ROW)), f"evaluation.{setting}")

@@ -10,6 +10,7 @@ import pytest
 from omegaconf import OmegaConf
 
 from coa.config import load
+from coa.graders import check_graders, grader_of
 from coa.schedule import Schedule, learning_rate
 from jobs.cli import RECIPES, find_recipe
 from jobs.recipe import Recipe
@@ -109,6 +110,7 @@ def test_a_recipe_is_whole(name: str) -> None:
         assert learner.packing.row_tokens >= config.agent.limits.max_tokens
     assert config.sft.data
     assert config.tasks.path
+    check_graders({grader_of(config.tasks.profile, ())}, config.tools, config.executor.limit_s)
     assert config.executor.limit_s("crawl_page") >= config.tools.crawl.call_s or not config.tools.search.url
 
 

@@ -71,6 +71,39 @@ def test_a_reply_is_passed_on_and_kept(tmp_path: Path) -> None:
     assert first["began"] <= second["began"]
 
 
+@pytest.mark.parametrize("torn", ['{"session": "run-1", "mess', ""])
+def test_a_record_begins_a_line_of_its_own_whatever_stands_before_it(torn: str, tmp_path: Path) -> None:
+    (tmp_path / "s.jsonl").write_text(torn)
+
+    async def main() -> None:
+        async with recording(tmp_path, SAID, SAID) as (url, _):
+            for _ in range(2):
+                await post(f"{url}/session/s/v1")
+
+    asyncio.run(main())
+    lines = (tmp_path / "s.jsonl").read_text().splitlines()
+    assert lines[:-2] == ([torn] if torn else [])
+    assert [json.loads(line)["reply"] for line in lines[-2:]] == [SAID, SAID]
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+def test_where_the_disk_is_full_calls_are_passed_on_whole_and_a_line_says_so_once(stream: bool, tmp_path: Path) -> None:
+    (tmp_path / "s.jsonl").symlink_to("/dev/full")
+    said: list[str] = []
+
+    async def main() -> list[tuple[int, bytes]]:
+        async with recording(tmp_path, SAID, SAID, CALLED, say=said.append) as (url, _):
+            replies = [await post(f"{url}/session/s/v1", {**ASKED, "stream": stream}) for _ in range(2)]
+            await post(f"{url}/session/other/v1")
+            return replies
+
+    reply = b"".join(events(SAID)) if stream else json.dumps(completion(SAID)).encode()
+    assert asyncio.run(main()) == [(200, reply)] * 2
+    told = "no space left on the disk: calls are passed on, and not recorded until there is some"
+    assert said == [f"{tmp_path / 's.jsonl'}: {told}"]
+    assert [record["reply"] for record in kept(tmp_path, "other")] == [CALLED]
+
+
 @pytest.mark.parametrize("message", [SAID, CALLED], ids=["text", "tool calls"])
 def test_a_streamed_reply_is_passed_on_byte_by_byte_and_kept_as_one(message: dict[str, Any], tmp_path: Path) -> None:
     async def main() -> bytes:

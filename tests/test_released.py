@@ -13,12 +13,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coa.data import json_array
+from coa.data.brought import Brought, bring
 from coa.data.json_array import read_array
 from coa.data.layout import Unreadable, read_chain
-from coa.data.released import Imported, import_released, profile_of, read_released, split_prompt, to_demonstration
+from coa.data.released import profile_of, read_released, split_prompt, to_demonstration
 from coa.data.rows import Decision, Demonstration
 from coa.data.shards import read_reports, read_rows
 from coa.data.tokens import read_samples, tokenise
+from coa.distill.contamination import REASONS, Contamination
 from coa.errors import UserError
 from coa.grammar import TAGS, Chain, Span, render
 from coa.profiles import PROFILES
@@ -252,8 +254,8 @@ def write(path: Path, rows: list[Row]) -> Path:
 def test_a_files_rows_become_rows_of_ours_and_the_rest_is_listed(tmp_path: Path) -> None:
     path = write(tmp_path / "WebAgentSFTDataset.json", [*ROWS, UNCLOSED, OUT_OF_TURN, {"instruction": "Who ?"}])
     folder, listing = tmp_path / "data", tmp_path / "unread.jsonl"
-    told = import_released(path, folder, listing, shard_rows=3)
-    assert told == Imported(rows=7, kept=5, violations=1, dropped={"a tag left open": 1, "no `output`": 1})
+    told = bring(read_released(path), folder, listing, shard_rows=3)
+    assert told == Brought(rows=7, kept=5, violations=1, dropped={"a tag left open": 1, "no `output`": 1})
     rows = list(read_rows(folder))
     assert [row.task.id for row in rows] == [f"WebAgentSFTDataset-{number}" for number in (1, 2, 3, 4, 6)]
     assert {row.source for row in rows} == {"released"}
@@ -264,14 +266,14 @@ def test_a_files_rows_become_rows_of_ours_and_the_rest_is_listed(tmp_path: Path)
         {"row": 7, "reason": "no `output`"},
     ]
     assert list(read_reports(folder)) == [
-        {"rows": 3, "kept": 3, "dropped": {}},
-        {"rows": 3, "kept": 2, "dropped": {"a tag left open": 1}},
-        {"rows": 1, "kept": 0, "dropped": {"no `output`": 1}},
+        {"rows": 3, "kept": 3, "violations": 0, "dropped": {}},
+        {"rows": 3, "kept": 2, "violations": 1, "dropped": {"a tag left open": 1}},
+        {"rows": 1, "kept": 0, "violations": 0, "dropped": {"no `output`": 1}},
     ]
 
 
 def test_released_rows_are_trained_on_like_any_other(tmp_path: Path) -> None:
-    import_released(write(tmp_path / "a.json", ROWS), tmp_path / "data", tmp_path / "unread.jsonl")
+    bring(read_released(write(tmp_path / "a.json", ROWS)), tmp_path / "data", tmp_path / "unread.jsonl")
     tokenise(tmp_path / "data", tag_codec(), instructed=False, limit=10_000)
     samples = list(read_samples(tmp_path / "data"))
     assert len(samples) == 4
@@ -358,6 +360,31 @@ def test_memory_does_not_grow_with_an_array(tmp_path: Path) -> None:
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 12 << 20
+
+
+QUESTION = "Who leads the town of Arden , and when did its mayor take up the office that he holds ?"
+
+
+@pytest.mark.parametrize(
+    "prompt",
+    [
+        f"{FUNCTIONS.format('<wiki_search>')}\n\nQuestion: {QUESTION}",
+        f"{FUNCTIONS.format('<wiki_search>')}\n\n{QUESTION}\n\nAnswer in one word.",
+        QUESTION,
+    ],
+)
+def test_a_question_of_an_evaluation_set_is_found_wherever_the_prompt_has_it(tmp_path: Path, prompt: str) -> None:
+    path = write(tmp_path / "a.json", [told(prompt, MHQA_OUTPUT), ROWS[0]])
+    evaluated, other = (one for _, one in read_released(path, Contamination.of([QUESTION])))
+    assert evaluated in REASONS
+    assert isinstance(other, Demonstration)
+    assert all(isinstance(one, Demonstration) for _, one in read_released(path))
+
+
+def test_instructions_that_an_evaluation_set_shares_are_no_question(tmp_path: Path) -> None:
+    instructed = f"{FUNCTIONS.format('<wiki_search>')}\n\nQuestion: {QUESTION}"
+    [(_, one)] = read_released(write(tmp_path / "a.json", ROWS[:1]), Contamination.of([instructed]))
+    assert isinstance(one, Demonstration)
 
 
 # Tasks to reinforce on.

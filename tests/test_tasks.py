@@ -62,7 +62,7 @@ def test_a_row_of_question_and_answer_is_a_task(tmp_path: Path):
             answers=("Nora Lind", "N. Lind"),
             profile="web",
             family="history",
-            grader="exact",
+            grader="judge",
         ),
     )
 
@@ -124,15 +124,38 @@ def test_a_known_source_brings_its_profile_grader_and_family(tmp_path: Path):
     )
 
 
+def test_a_grader_that_is_asked_for_is_that_of_every_row_that_names_none(tmp_path: Path):
+    path = write_lines(
+        tmp_path / "t.jsonl",
+        {"question": "a ?", "answer": "b"},
+        {"question": "a ?", "answer": "b", "grader": "f1"},
+        {"question": "a ?", "answer": "b", "data_source": "nq"},
+        published("a", "3"),
+        published("a", "3", source="mine"),
+    )
+    assert [task.grader for task in load_tasks(path)] == ["exact", "f1", "exact_first", "math", "math"]
+    assert load_tasks(path, profile="web")[0].grader == "judge"
+    asked = load(str(path), profile="web", grader="exact")
+    assert [task.grader for task in asked] == ["exact", "f1", "exact", "exact", "exact"]
+    [gaia] = load(f"gaia={write_lines(tmp_path / 'g.jsonl', {'Question': 'a ?', 'Final answer': 'b'})}", grader="exact")
+    assert gaia.grader == "exact"
+
+
+def test_plain_answers_of_the_code_profile_are_numbers_in_published_files_and_words_in_others(tmp_path: Path):
+    bare = published("", "3", source="mine") | {"prompt": [{"role": "user", "content": "What is 1 + 2 ?"}]}
+    path = write_lines(tmp_path / "t.jsonl", {"question": "a ?", "answer": "b"}, bare)
+    assert [task.grader for task in load_tasks(path, profile="code")] == ["exact", "math"]
+
+
 @pytest.mark.parametrize(
     ("instructions", "ability", "expected"),
     [
         ("<code>\n..\n</code>", "fact-reasoning", ("math", "math")),
         ("'code', then 'answer'", "coding", ("code", "tests")),
         ("<wiki_search> finds", "fact-reasoning", ("mhqa", "exact")),
-        ("<web_search> and <crawl_page>; decode what you read", "fact-reasoning", ("web", "exact")),
-        ("<web_search>, <crawl_page>, <code>", "fact-reasoning", ("multi", "exact")),
-        ("think", "fact-reasoning", ("web", "exact")),
+        ("<web_search> and <crawl_page>; decode what you read", "fact-reasoning", ("web", "judge")),
+        ("<web_search>, <crawl_page>, <code>", "fact-reasoning", ("multi", "judge")),
+        ("think", "fact-reasoning", ("web", "judge")),
     ],
 )
 def test_a_row_of_an_unknown_source_has_the_profile_of_its_instructions(

@@ -102,6 +102,12 @@ def test_the_report_keeps_its_contract(run: dict[str, Any]) -> None:
         assert set(report["evaluation"][name]["strategies"]["sums"]) >= {"careful", "lazy"}
 
 
+def test_both_models_say_how_they_are_asked(run: dict[str, Any]) -> None:
+    tuned, reinforced = (run["folder"] / name / "agent.json" for name in ("checkpoints/sft-model", "model"))
+    assert json.loads(tuned.read_text()) == json.loads(reinforced.read_text())
+    assert json.loads(tuned.read_text())["limits"]["max_tokens"] == 384
+
+
 def test_the_run_directory_is_readable(run: dict[str, Any]) -> None:
     folder = run["folder"]
     assert steps_of(folder / "metrics.jsonl", "rl") == [1, 2, 3]

@@ -112,7 +112,7 @@ def _of_protocol(benchmark: Benchmark, tasks: Sequence[Task], decoding: Decoding
         ("profile", {task.profile for task in tasks}, benchmark.profile),
     ):
         if used != {its}:
-            yield f"{what} {', '.join(sorted(used))}, as its rows say; the protocol has {its}"
+            yield f"{what} {', '.join(sorted(used))}, as rows or recipe say; the protocol has {its}"
 
 
 def _of_tools(tasks: Sequence[Task], tiny_world: Collection[str]) -> Iterator[str]:

@@ -42,8 +42,8 @@ def data_card(
     """The README.md of a data folder.
 
     transcripts: team runs, of which `dropped` tells by reason those that were not kept. contaminated: runs left out
-    since their question is in an evaluation. filters: empty where nothing was filtered here, and then nothing is told
-    of these three. cost: of all runs. limit: tokens of a row that is trained on.
+    since their question is in an evaluation. filters: empty where nothing else was filtered here, and then nothing is
+    told of the other two. cost: of all runs. limit: tokens of a row that is trained on.
     """
     parts = [
         front(_data_front(name, summary)),
@@ -58,7 +58,8 @@ def data_card(
         *(table((what, "rows"), counted(summary.counts[what])) for what in ("profile", "family", "team", "source")),
         "## Tokens",
         _tokens(summary, instructed, limit),
-        *(_filter(transcripts, dropped, filters, contaminated) if filters else ()),
+        "## What was left out",
+        *(_filter(transcripts, dropped, filters, contaminated) if filters else (_contaminated(contaminated, "rows"),)),
         "## Teachers",
         _teachers(summary, cost),
         "## License",
@@ -72,13 +73,16 @@ def data_card(
 
 def _filter(transcripts: int, dropped: Mapping[str, int], filters: Mapping[str, Any], contaminated: int) -> list[str]:
     return [
-        "## What was left out",
         f"Of {transcripts:,} runs, {sum(dropped.values()):,} were dropped.",
         table(("reason", "runs"), counted(dropped)) if dropped else "",
-        f"Questions that are in an evaluation: {contaminated:,} runs, left out.",
+        _contaminated(contaminated, "runs"),
         "## Filter",
         table(("setting", "value"), flat(filters)),
     ]
+
+
+def _contaminated(count: int, what: str) -> str:
+    return f"Questions that are in an evaluation: {count:,} {what}, left out."
 
 
 def _data_front(name: str, summary: Summary) -> dict[str, Any]:

@@ -1,8 +1,8 @@
 """The data set as others' trainers read it, each from a folder of its own.
 
     trl           train-00000.parquet                     token ids, and a mask of what the policy says
-    llamafactory  distilled.json, dataset_info.json       alpaca: instruction, input, output
-    sharegpt      distilled.json, dataset_info.json       turns of human, gpt and observation
+    llamafactory  distilled.json, dataset_info.json       its sharegpt: turns of human, gpt and observation
+    alpaca        distilled.json, dataset_info.json       its alpaca: instruction, output; learns observations
 
 A row comes as often as its copies say. Files are written as rows are read: memory does not grow with their number.
 """
@@ -53,7 +53,7 @@ def _repeated_tokens(folder: Path) -> Iterator[dict[str, Any]]:
 
 
 def export_alpaca(folder: Path, out: Path, *, instructed: bool) -> int:
-    """For LLaMA-Factory, in the columns of the published AFM sets.
+    """For the published agents' fork of LLaMA-Factory, in the columns of the published AFM sets.
 
     A blank line follows each observation, by which their fork finds what is not to be learnt (`ignore_observation`);
     LLaMA-Factory itself learns the whole output. `coa.grammar.parse` reads the output as it is.
@@ -66,8 +66,8 @@ def _alpaca(row: Demonstration, instructed: bool) -> dict[str, Any]:
     return {"instruction": asked(row, instructed), "input": "", "output": "".join(spans)}
 
 
-def export_sharegpt(folder: Path, out: Path, *, instructed: bool) -> int:
-    """For LLaMA-Factory, as a conversation: what comes from `observation` is never learnt.
+def export_llamafactory(folder: Path, out: Path, *, instructed: bool) -> int:
+    """For LLaMA-Factory, as a conversation in its sharegpt layout: what comes from `observation` is never learnt.
 
     What follows the question, put together, is the chain as tag text.
     """
@@ -83,10 +83,10 @@ def export_sharegpt(folder: Path, out: Path, *, instructed: bool) -> int:
             "observation_tag": "observation",
         },
     }
-    return _export_json(folder, out, lambda row: _sharegpt(row, instructed), described)
+    return _export_json(folder, out, lambda row: _conversation(row, instructed), described)
 
 
-def _sharegpt(row: Demonstration, instructed: bool) -> dict[str, Any]:
+def _conversation(row: Demonstration, instructed: bool) -> dict[str, Any]:
     turns = [{"from": speaker, "value": text} for speaker, text in turns_of(row.chain)]
     return {"conversations": [{"from": "human", "value": asked(row, instructed)}, *turns]}
 
@@ -133,6 +133,8 @@ class Format:
     """(folder, out, *, instructed) -> number of rows written."""
     use: str
     """How the trainer is told of it."""
+    warning: str = ""
+    """What a person should know before training on it."""
 
 
 _LLAMA_FACTORY = f"llamafactory-cli train ... dataset_dir={{out}} dataset={NAME}"
@@ -141,6 +143,10 @@ FORMATS = {
         export_trl,
         'SFTTrainer(..., train_dataset=load_dataset("{out}", split="train"), args=SFTConfig(..., max_length=None))',
     ),
-    "llamafactory": Format(export_alpaca, _LLAMA_FACTORY),
-    "sharegpt": Format(export_sharegpt, _LLAMA_FACTORY),
+    "llamafactory": Format(export_llamafactory, _LLAMA_FACTORY),
+    "alpaca": Format(
+        export_alpaca,
+        _LLAMA_FACTORY,
+        warning="LLaMA-Factory trains on observations in this form; --format llamafactory masks them",
+    ),
 }

@@ -7,34 +7,24 @@ runs are those that were right, so the answer given is the accepted one, but for
 (arXiv 2508.13167, section 3.2 and appendix D; the layout of the columns is LLaMA-Factory's `alpaca`.)
 """
 
-import json
 import re
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
-from itertools import count, islice
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from coa.benchmarks.source import read_rows as read_file
+from coa.data.brought import BREAKS_TABLE, Read
 from coa.data.json_array import read_array
 from coa.data.layout import Unreadable, read_chain
-from coa.data.rows import Decision, Demonstration, interactions_of
-from coa.data.shards import write_shard
-from coa.distill.stages import VIOLATION
-from coa.files import replacing
-from coa.graders.judge import JUDGE
-from coa.graders.maths import MATHS
-from coa.graders.programs import TESTS
+from coa.data.rows import Demonstration, interactions_of
+from coa.distill.contamination import Contamination
+from coa.graders import grader_of
 from coa.grammar import Chain, render
 from coa.latex import last_box
 from coa.profiles import PROFILES
 from coa.types import Task
 
 SOURCE = "released"
-QUALITY = "quality"
-GRADERS = {"web": JUDGE, "multi": JUDGE, "math": MATHS, "code": TESTS}
-"""By profile; other answers are compared as words."""
 _MARK = re.compile(r"^[ \t]*(?:Question|Task):[ \t]*\n?", re.MULTILINE)
 
 
@@ -79,21 +69,21 @@ def to_demonstration(row: dict[str, Any], number: int, family: str) -> Demonstra
     profile = profile_of(chain, instructions)
     if profile is None:
         raise Unreadable("its tags are no profile's")
-    grader = GRADERS.get(profile, "exact")
+    answers = _answers(chain[-1].text, profile)
     holds = PROFILES[profile].transitions_hold(chain)
     return Demonstration(
         task=Task(
             id=f"{family}-{number}",
             question=question,
-            answers=_answers(chain[-1].text, profile),
+            answers=answers,
             profile=profile,
             family=family,
-            grader=grader,
+            grader=grader_of(profile, answers),
         ),
         text=render(chain),
         source=SOURCE,
         interactions=interactions_of(chain),
-        decisions=() if holds else (Decision(QUALITY, VIOLATION),),
+        decisions=() if holds else (BREAKS_TABLE,),
     )
 
 
@@ -115,70 +105,23 @@ def _answers(given: str, profile: str) -> tuple[str, ...]:
     return tuple(part.strip() for part in given.split("|") if part.strip())
 
 
-Read = tuple[int, Demonstration | str]
-"""The number of a row, from 1, and what it makes, or why it makes nothing."""
+def read_released(path: Path, contamination: Contamination | None = None) -> Iterator[Read]:
+    """Each row of a `.json`, `.jsonl` or `.parquet` file, in order; memory does not grow with their number.
 
-
-def read_released(path: Path) -> Iterator[Read]:
-    """Each row of a `.json`, `.jsonl` or `.parquet` file, in order; memory does not grow with their number."""
+    contamination: of what is evaluated on, which makes nothing; None where nothing is.
+    """
     rows = read_array(path) if path.suffix == ".json" else (row for _, row in read_file(path))
     for number, row in enumerate(rows, start=1):
         try:
-            yield number, to_demonstration(row, number, path.stem)
+            one = to_demonstration(row, number, path.stem)
+            yield number, (contamination and _contaminated(row, one.task.question, contamination)) or one
         except Unreadable as error:
             yield number, str(error)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Imported:
-    """What became of rows; those of chunks add up."""
-
-    rows: int = 0
-    kept: int = 0
-    violations: int = 0
-    """Kept rows that break our table of transitions."""
-    dropped: Mapping[str, int] = field(default_factory=dict)
-    """By reason."""
-
-    def __add__(self, other: "Imported") -> "Imported":
-        return Imported(
-            rows=self.rows + other.rows,
-            kept=self.kept + other.kept,
-            violations=self.violations + other.violations,
-            dropped=dict(Counter(self.dropped) + Counter(other.dropped)),
-        )
-
-
-def import_released(path: Path, folder: Path, listing: Path, *, first: int = 0, shard_rows: int = 1000) -> Imported:
-    """Writes a file's rows as shards from number `first` on, and {"row", "reason"} of each other one to `listing`.
-
-    Raises UserError for a file that can't be read to its end; the shards before that place are there then.
-    """
-    told = Imported()
-    read = read_released(path)
-    with replacing(listing) as part, part.open("w", encoding="utf-8") as lines:
-        for index in count(first):
-            if not (rows := list(islice(read, shard_rows))):
-                break
-            kept, dropped = _sort(rows)
-            lines.writelines(json.dumps({"row": row, "reason": reason}) + "\n" for row, reason in dropped)
-            chunk = Imported(
-                rows=len(rows),
-                kept=len(kept),
-                violations=sum(bool(one.decisions) for one in kept),
-                dropped=Counter(reason for _, reason in dropped),
-            )
-            write_shard(folder, index, kept, {"rows": chunk.rows, "kept": chunk.kept, "dropped": dict(chunk.dropped)})
-            told += chunk
-    return told
-
-
-def _sort(rows: Iterable[Read]) -> tuple[list[Demonstration], list[tuple[int, str]]]:
-    kept: list[Demonstration] = []
-    dropped: list[tuple[int, str]] = []
-    for number, one in rows:
-        if isinstance(one, str):
-            dropped.append((number, one))
-        else:
-            kept.append(one)
-    return kept, dropped
+def _contaminated(row: dict[str, Any], question: str, contamination: Contamination) -> str | None:
+    """A prompt that no `Question:` or `Task:` divides is looked through whole: its last paragraph may be no more than
+    the end of the question."""
+    prompt = _prompt(row)
+    divided = _MARK.search(prompt, max(0, prompt.find("<answer>")))
+    return contamination.reason(question) or (None if divided else contamination.reason(prompt))

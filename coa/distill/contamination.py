@@ -14,6 +14,7 @@ from coa.normalise import normalise
 
 EXACT = "in an evaluation set: exact"
 NGRAM = "in an evaluation set: n-gram"
+REASONS = (EXACT, NGRAM)
 SHORTEST = 8
 """Words of the shortest question that is looked for inside others."""
 COMMON = 10

@@ -22,7 +22,7 @@ from coa.teachers.transcript import Ending
 CORRECTION = "correction"
 STAGES: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
-        "contamination": (contamination.EXACT, contamination.NGRAM),
+        "contamination": contamination.REASONS,
         "complexity": (stages.TOO_SIMPLE,),
         "quality": (
             Ending.MALFORMED.value,

@@ -32,7 +32,7 @@ class FilterConfig:
     min_interactions: int = 5
     """Fewest activations of agents and tools, pure routing not counted."""
     right_answers_only: bool = True
-    """Off for tasks without accepted answers: what is wrong or ungraded is kept then."""
+    """Off: what is wrong or ungraded is kept, too. The tasks of a file have an accepted answer either way."""
     keep_without_reflection: float = 0.5
     """Share of the runs without reflection that is kept."""
     reflection_required: tuple[str, ...] = ("code", "math")

@@ -4,7 +4,7 @@ Another grader is one file: a function like those here, and `register("mine", my
 a module of your own gets loaded. From then on tasks may name it, and so may reward formulas (`coa.rewards`).
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
 from coa.errors import UserError
@@ -22,8 +22,10 @@ class Grader(Protocol):
         ...
 
 
+EXACT = "exact"
+
 GRADERS: dict[str, Grader] = {
-    "exact": grade_exact,
+    EXACT: grade_exact,
     "exact_first": grade_first,
     "f1": grade_f1,
     MATHS: grade_maths,
@@ -33,6 +35,16 @@ GRADERS: dict[str, Grader] = {
 
 RIGHT = 1 - 1e-9
 """From this grade on an answer counts as correct."""
+
+OF_PROFILE = {"web": JUDGE, "multi": JUDGE, "math": MATHS, "code": TESTS}
+"""Graders of tasks that name none; those of other profiles are compared as words."""
+
+
+def grader_of(profile: str, answers: Sequence[str]) -> str:
+    """Of a task that names none. An answer of `code` that is no JSON object is a plain one, and no program's tests."""
+    grader = OF_PROFILE.get(profile, EXACT)
+    plain = grader == TESTS and any(not answer.lstrip().startswith("{") for answer in answers)
+    return EXACT if plain else grader
 
 
 def register(name: str, grader: Grader) -> None:

@@ -13,9 +13,11 @@ from coa.usage import Usage
 
 
 class Reason(StrEnum):
-    """Why a run is not imported."""
+    """Why a run, or a line of a recording, is not imported."""
 
     UNREADABLE = "not a run of this format"
+    TORN = "a line that was not written to its end"
+    MISSING_CALL = "a call of its model that was not written to its end"
     NO_TASK = "no task of the file is its task"
     EMPTY = "nobody said anything"
     FAILED = "it broke off with an error"

@@ -4,6 +4,9 @@
     several tasks   each conversation that begins with a task's question begins a run; the others belong to the run
                     that began before them
 
+A line that was not written to its end (a full disk, a kill) is left out and told. A run is refused where it lacks the
+call: a reply stands in its messages that no line has.
+
 The conversation that has the last word gives the answer. Where an agent hands on a part of its work by a tool call,
 another conversation begins with the call's argument: its steps stand in the place of the result. A tool that asks a
 model itself, such as one that sums up pages, remains a tool.
@@ -52,10 +55,11 @@ def read_runs(path: Path, tasks: Tasks, table: ToolTable) -> Iterator[ForeignRun
     """The runs of the session files of a folder, or of one file."""
     for file in files(path, JSONL):
         try:
-            session, calls, failed_at = _read(file)
+            session, calls, failed_at, torn = _read(file)
         except Refused as refused:
             yield Refusal(str(file), refused.reason, refused.detail)
             continue
+        yield from (Refusal(where, Reason.TORN) for where in torn)
         groups = _by_task(conversations(calls), tasks)
         last = max(groups, key=lambda name: groups[name][-1].began)
         for name, group in groups.items():
@@ -63,6 +67,8 @@ def read_runs(path: Path, tasks: Tasks, table: ToolTable) -> Iterator[ForeignRun
             try:
                 if name == last and failed_at > max(one.calls[-1].began for one in group):
                     raise Refused(Reason.FAILED, "its last call of the model failed")
+                if torn and any(map(_lacks_a_call, group)):
+                    raise Refused(Reason.MISSING_CALL)
                 activations = tuple(_Run(group, table).activations())
             except Refused as refused:
                 yield Refusal(where, refused.reason, refused.detail)
@@ -71,10 +77,14 @@ def read_runs(path: Path, tasks: Tasks, table: ToolTable) -> Iterator[ForeignRun
                 yield ForeignRun(where=where, team=TEAM, ids=(name, session), question=opening, activations=activations)
 
 
-def _read(file: Path) -> tuple[str, list[ModelCall], float]:
-    """The session's id, its calls that went well, and when the last failed one began; raises Refused."""
-    session, calls, failed_at = "", [], 0.0
+def _read(file: Path) -> tuple[str, list[ModelCall], float, list[str]]:
+    """The session's id, its calls that went well, when the last failed one began, and where a line is torn; raises
+    Refused."""
+    session, calls, failed_at, torn = "", [], 0.0, []
     for where, record in records(file):
+        if record is None:
+            torn.append(where)
+            continue
         try:
             session = record["session"]
             if record["failure"]:
@@ -84,8 +94,14 @@ def _read(file: Path) -> tuple[str, list[ModelCall], float]:
         except (TypeError, LookupError, AttributeError) as error:
             raise Refused(Reason.UNREADABLE, where) from error
     if not calls:
-        raise Refused(Reason.FAILED if failed_at else Reason.EMPTY)
-    return session, calls, failed_at
+        raise Refused(Reason.FAILED if failed_at else Reason.UNREADABLE if torn else Reason.EMPTY)
+    return session, calls, failed_at, torn
+
+
+def _lacks_a_call(one: Conversation) -> bool:
+    """Whether more replies stand in its messages than its calls gave."""
+    replies = sum(message.get("role") == "assistant" for message in one.calls[-1].messages)
+    return replies >= len(one.calls)
 
 
 def _call(record: Mapping[str, Any]) -> ModelCall:

@@ -8,9 +8,12 @@ DIR/SESSION.jsonl   {"session": "run-1", "task": "t7", "began": 1765000000.1, "s
 import json
 from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass
+from os import SEEK_END
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 from urllib.parse import quote
+
+from coa.files import room_at
 
 MAX_NAME_BYTES = 200
 """Of a file's name; file systems end at 255."""
@@ -56,11 +59,24 @@ def file_name(session: str) -> str:
 
 
 def append(folder: Path, record: Record, keys: Collection[str]) -> None:
-    """Adds one line, which is on its way to the disk when this returns. `keys` are hidden wherever they occur."""
+    """Adds one line, which is on its way to the disk when this returns. `keys` are hidden wherever they occur.
+
+    Raises DiskFull where there is no room for it. What that, or a kill, leaves of a line stands alone: the next begins
+    a line of its own.
+    """
     line = json.dumps(asdict(record), ensure_ascii=True)
     for key in keys:
         if len(key) >= SHORTEST_KEY:
             line = line.replace(json.dumps(key)[1:-1], HIDDEN)
+    path = folder / file_name(record.session)
     # Opened for each line: any number of sessions, and a reader finds whole lines.
-    with (folder / file_name(record.session)).open("a", encoding="ascii") as file:
-        file.write(f"{line}\n")
+    with room_at(path), path.open("a+b") as file:
+        file.write(b"\n" * _is_torn(file) + f"{line}\n".encode("ascii"))
+
+
+def _is_torn(file: IO[bytes]) -> bool:
+    """Whether it ends in the middle of a line."""
+    if not file.seek(0, SEEK_END):
+        return False
+    file.seek(-1, SEEK_END)
+    return file.read(1) != b"\n"

@@ -8,7 +8,8 @@
     which task it is    /session/ID/task/TASK/v1, or X-Task-Id, or `metadata.task` in the body; it may stay unsaid
     what is recorded    POST /v1/chat/completions, failures too; other paths under /v1 are passed on alone
 
-A stream that breaks off breaks off for the agent, too. An agent that goes away ends the call of the model.
+A stream that breaks off breaks off for the agent, too. An agent that goes away ends the call of the model. Where the
+disk is full, calls are passed on all the same, and a line says so once.
 """
 
 import time
@@ -24,7 +25,7 @@ from aiohttp import web
 from multidict import CIMultiDict
 from yarl import URL
 
-from coa.errors import UserError
+from coa.errors import DiskFull, UserError
 from coa.recorder.call import BROKEN, GONE, SILENT, UNREACHABLE, Call
 from coa.recorder.records import append
 from coa.tools.addresses import is_web_address, shown
@@ -66,11 +67,14 @@ class _ClientGone(Exception): ...
 class Recorder:
     """`serving` runs it; its HTTP session belongs to the running event loop."""
 
-    def __init__(self, config: RecorderConfig, clock: Callable[[], float] = time.time) -> None:
-        """Raises UserError for an upstream or a key that cannot be."""
+    def __init__(
+        self, config: RecorderConfig, clock: Callable[[], float] = time.time, say: Callable[[str], None] = print
+    ) -> None:
+        """Raises UserError for an upstream or a key that cannot be. say: tells a person a line."""
         if not is_web_address(config.upstream):
             raise UserError(f"--upstream is {shown(config.upstream)}, expected an address such as http://HOST:8000/v1")
-        self.config, self._clock = config, clock
+        self.config, self._clock, self._say = config, clock, say
+        self._told_full = False
         self._key = bearer(config.key_env)
         started = datetime.fromtimestamp(clock(), UTC)
         self.session = f"recorded-{started:%Y%m%d-%H%M%S}"
@@ -157,13 +161,20 @@ class Recorder:
         """Once for each call."""
         if (record := call.record()) is not None:
             sent = [request.headers.get(name, "") for name in KEYS] + list(self._key.values())
-            append(self.config.folder, record, {value.removeprefix("Bearer ").strip() for value in sent})
+            try:
+                append(self.config.folder, record, {value.removeprefix("Bearer ").strip() for value in sent})
+            except DiskFull as full:
+                if not self._told_full:
+                    self._say(f"{full}: calls are passed on, and not recorded until there is some")
+                self._told_full = True
 
 
 @asynccontextmanager
-async def serving(config: RecorderConfig, host: str = "127.0.0.1", port: int = 0) -> AsyncIterator[str]:
+async def serving(
+    config: RecorderConfig, host: str = "127.0.0.1", port: int = 0, say: Callable[[str], None] = print
+) -> AsyncIterator[str]:
     """Its base URL while it runs; port 0: any free one. Raises UserError for a port or a folder that cannot be had."""
-    recorder = Recorder(config)
+    recorder = Recorder(config, say=say)
     # With handler_cancellation a client that goes away cancels the call of the model.
     runner = web.AppRunner(recorder.app(), access_log=None, handler_cancellation=True, shutdown_timeout=1.0)
     try:
