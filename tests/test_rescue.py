@@ -2,7 +2,7 @@
 
 import asyncio
 import io
-from collections.abc import Coroutine, Iterator, Sequence
+from collections.abc import Coroutine, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -75,7 +75,7 @@ class Stage:
 
 
 @pytest.fixture
-def run(tmp_path: Path) -> Iterator[Run]:
+def run(tmp_path: Path) -> Run:
     settings = [
         f"run_dir={tmp_path}",
         "world.families=[mhqa]",
