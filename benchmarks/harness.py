@@ -58,13 +58,15 @@ def report(name: str, figures: Mapping[str, float], targets: Mapping[str, str]) 
     print(json.dumps(result))
 
 
+def commit() -> str:
+    command = ["git", "rev-parse", "--short", "HEAD"]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False).stdout.strip()
+
+
 def surroundings() -> dict[str, object]:
-    commit = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False
-    ).stdout.strip()
     return {
         "machine": {"cpus": os.cpu_count(), "system": platform.platform(), "python": sys.version.split()[0]},
-        "commit": commit,
+        "commit": commit(),
         "versions": {package: found for package in PACKAGES if (found := _version(package))},
     }
 

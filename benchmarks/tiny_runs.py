@@ -10,7 +10,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import TypeVar
 
-from benchmarks.harness import RESULTS, ROOT
+from benchmarks.harness import RESULTS, ROOT, commit
 from coa.statistics import paired_difference
 
 RUNS = ROOT / "runs"
@@ -70,14 +70,14 @@ def rates(episodes: Path, mode: str, family: str | None = None) -> dict[str, flo
 
 
 def kept(name: str, seed: int, measure: Callable[[int], Found]) -> Found:
-    """What a seed came to, from `results/NAME/` where it was measured before: to be deleted where what is measured
-    changes. `Found` is of plain JSON."""
+    """What a seed came to, from `results/NAME/` where it was measured before, with the commit: to be deleted where what
+    is measured changes. `Found` is of plain JSON."""
     path = RESULTS / name / f"seed-{seed}.json"
     if not path.exists():
-        found = measure(seed)
+        told = {"commit": commit(), "found": measure(seed)}
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(found, separators=(",", ":")) + "\n")
-    return json.loads(path.read_text())
+        path.write_text(json.dumps(told, separators=(",", ":")) + "\n")
+    return json.loads(path.read_text())["found"]
 
 
 def compared(name: str, after: Sequence[float], before: Sequence[float]) -> dict[str, float]:
