@@ -192,6 +192,7 @@ def test_a_model_may_be_asked_elsewhere_when_a_run_goes_on_but_no_other_one(
         ),
         (["team.model=gone"], "team: no model 'gone' for the"),
         (["team.roles.searcher.tools=[web_search]"], "team.roles.searcher.tools: none of them is a tool of mhqa"),
+        (["team.roles.refiner.duty=Refine."], "team.roles.refiner: nobody asks this role in a planner team here"),
         (["distill.transcripts=here"], "distill.transcripts: no transcripts at here"),
         (["sft.data=[tasks.jsonl]"], "sft.data is set, and takes the place of what a team does"),
         (["rl.on_policy.teacher=./gone"], "rl.on_policy.teacher ./gone: no config.json there"),

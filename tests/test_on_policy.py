@@ -1,5 +1,6 @@
 """The policy's tokens weighed by a teacher, and what the team shows of tasks that fail altogether."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -79,6 +80,8 @@ def group(*correct: bool) -> GroupRecord:
 def test_only_a_group_without_any_success_has_failed_altogether() -> None:
     assert failed_altogether(group(False, False))
     assert not failed_altogether(group(False, True))
+    right_in_the_wrong_form = GroupRecord(group=3, task=sum_task(0), episodes=(replace(played(True), reward=0.0),))
+    assert failed_altogether(right_in_the_wrong_form)
 
 
 CHAIN = "<think> 12 boxes </think> <code> print(12*3-14) </code> <observation> 22 </observation> <answer> 22 </answer>"
