@@ -7,9 +7,9 @@ others from what a search shows, which is out of date for most of them. So it kn
 three kinds of question. The team in the loop opens one half of the time, whatever the kind, and where it was right the
 policy imitates it. Both ways begin from one fine-tuned model and have equally many steps; the rescued one sees more
 demonstrations. Two comparisons: over all held-out tasks, and over those that plain RL leaves at zero. The latter are
-those of which every attempt fails after plain RL with another seed: chosen by a model that takes part in neither side of
-the comparison. Takes about a quarter of an hour a seed on two cores; a run that was interrupted goes on, and what a seed
-came to is kept in `results/rescue/`.
+those of which every attempt fails after plain RL with another seed: chosen by a model that takes part in neither side
+of the comparison. Takes about a quarter of an hour a seed on two cores; a run that was interrupted goes on, and what a
+seed came to is kept in `results/rescue/`.
 """
 
 import argparse
