@@ -20,12 +20,15 @@ from coa.metrics import read_metrics
 from coa.rollout import GroupRecord
 from coa.staleness import Ticket, WindowConfig
 from coa.teachers.store import read_transcripts
+from coa.teachers.transcript import Graded
 from coa.types import Sample
+from jobs import rl_teachers
 from jobs.cli import find_recipe
 from jobs.console import Console
 from jobs.engines import engine_pool
 from jobs.recipe import Recipe
 from jobs.rl import rl
+from jobs.rl_teachers import FIRST_ATTEMPT, Rescue
 from jobs.run import Run
 from jobs.services import tool_executors
 from tests.tiny import AGENT, make_model
@@ -198,25 +201,48 @@ def test_a_teacher_with_another_tokenizer_is_refused(
         loop.run_until_complete(rl(run, stage, EXECUTORS))
 
 
+class Shown(Rescue):
+    """Says when there is something to imitate."""
+
+    ready = asyncio.Event()
+
+    async def _take_in(self, run: Graded) -> None:
+        await super()._take_in(run)
+        if self._ready:
+            self.ready.set()
+
+
+class AfterTheTeam(Recording):
+    """No group of a third batch is played before there is."""
+
+    async def play(self, task: Any, ticket: Ticket, *rest: Any) -> Any:
+        if ticket.group >= 2 * GROUPS:
+            await Shown.ready.wait()
+        return await self.pool.play(task, ticket, *rest)
+
+
 def test_teachers_score_what_is_said_and_show_what_fails_altogether(
-    stage: EnginePool, loop: asyncio.AbstractEventLoop, tmp_path: Path
+    stage: EnginePool, loop: asyncio.AbstractEventLoop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(rl_teachers, "Rescue", Shown)
     tasks = tmp_path / "sums.jsonl"
     rows = ({"question": f"What is {a} * 3 - 4 ?", "answer": str(a * 3 - 4), "profile": "code"} for a in range(9, 19))
     tasks.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
     teacher = make_model(tmp_path / "teacher", seed=1, hidden_size=96)
     steps = 3
-    settings = (f"rl.steps={steps}", f"tasks.path={tasks}", "rl.rescue.attempts=2", "rl.rescue.share=0.5")
+    settings = (f"rl.steps={steps}", f"tasks.path={tasks}", "rl.rescue.attempts=2", "rl.rescue.share=2")
     run = make_run(tmp_path / "run", *settings, f"rl.on_policy.teacher={teacher}", max_staleness=1)
-    result = loop.run_until_complete(rl(run, stage, EXECUTORS))
+    result = loop.run_until_complete(rl(run, AfterTheTeam(stage), EXECUTORS))
     assert result["dropped"] == {}, "a group of equal rewards says something too"
     records, told = read_metrics(run.folder / "metrics.jsonl"), result["rescue"]
     assert all(record["reverse_kl"] > 0 for record in records if record["groups"])
-    assert 0 < told["imitated"] == records[-1]["imitated"] <= steps * round(0.5 * GROUPS * 3)
+    imitated = [record["imitated"] for record in records]
+    assert 0 < max(imitated) <= 2 * GROUPS * 3
+    assert told["imitated"] == sum(imitated)
     kept = [one for one in read_transcripts(run.teachers / "rescue") if one.correct]
     assert len(kept) >= told["imitated"]
     assert {one.transcript.task.family for one in kept} == {"sums"}
-    assert min(one.transcript.attempt for one in kept) >= 1_000_000
+    assert min(one.transcript.attempt for one in kept) >= FIRST_ATTEMPT
 
 
 class Fragile(Recording):
