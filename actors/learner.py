@@ -15,7 +15,7 @@ from actors.learner_config import LearnerConfig
 from actors.lora import add_adapters, sources
 from actors.policy import ModelConfig, PackedPolicy, load_model, to_tensors
 from actors.step_report import StepReport, Sums
-from actors.zero import deepspeed_config, shared_out_loading, whole
+from actors.zero import deepspeed_config, join_process_group, shared_out_loading, whole
 from coa.losses import compute_loss
 from coa.packing import MicroBatch, micro_batch, pack
 from coa.schedule import learning_rate
@@ -29,6 +29,7 @@ class Learner:
     def __init__(self, model_dir: Path, model: ModelConfig, config: LearnerConfig, *, steps: int) -> None:
         import deepspeed  # seconds to import, and only here
 
+        join_process_group()
         if config.threads:
             torch.set_num_threads(config.threads)
         self.config = config

@@ -24,6 +24,7 @@ from coa.distill.grade import grade
 from coa.errors import DiskFull, InfrastructureError, RequestRefused, ToolDown, UserError
 from coa.gather import Gather
 from coa.ledger import Ledger
+from coa.seeds import derive
 from coa.teachers.play import play, start
 from coa.teachers.run import Assignment, FailedRun
 from coa.teachers.teams import EXPERTS, TeamConfig
@@ -116,7 +117,9 @@ class ModelMind:
 
     async def _reply(self, prompt: Prompt) -> Reply | InfrastructureError:
         messages = [{"role": message.role, "content": message.content} for message in prompt.messages]
-        completion = await self._model.complete.remote(messages, prompt.seed)
+        # One seed for all steps would draw the same numbers at each, and so the same reply to much the same prompt.
+        seed = derive(prompt.seed, *(message.content for message in prompt.messages))
+        completion = await self._model.complete.remote(messages, seed)
         if isinstance(completion, InfrastructureError):
             return completion
         return Reply(completion.text, completion.usage)

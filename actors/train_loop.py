@@ -45,13 +45,11 @@ class LearnJob:
 
 def learn(settings: dict[str, Any]) -> None:
     """Ray Train's entry point: `settings["job"]` is a LearnJob."""
-    import deepspeed
     import ray
     import ray.train
     import torch.distributed as dist
 
     job: LearnJob = settings["job"]
-    deepspeed.init_distributed(dist_backend=dist.get_backend())
     rank = dist.get_rank()
     learner = Learner(Path(job.model_dir), job.model, job.learner, steps=job.steps)
     version, cursor = restore(learner)

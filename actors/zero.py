@@ -42,6 +42,18 @@ def deepspeed_config(config: LearnerConfig, dtype: str) -> dict[str, Any]:
     return settings
 
 
+def join_process_group() -> None:
+    """Has DeepSpeed talk over the process group that is up.
+
+    Left to itself it first compiles an operator for shared memory that only its inference calls: a minute, a compiler,
+    and, where a process is killed meanwhile, a lock for which every later one waits without end.
+    """
+    import deepspeed
+
+    deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
+    deepspeed.init_distributed(dist_backend=dist.get_backend())
+
+
 @contextmanager
 def shared_out_loading(settings: dict[str, Any], folder: Path) -> Iterator[None]:
     """Within, transformers shares out each weight as it is read where the settings are stage 3's: no rank ever holds

@@ -1,6 +1,9 @@
 """The learner: DeepSpeed on one rank in this process, and on two under Ray Train."""
 
 import asyncio
+import os
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -230,6 +233,24 @@ def test_weights_are_read_a_few_at_a_time() -> None:
 def test_settings_that_do_not_fit_are_refused(settings: dict[str, Any], said: str) -> None:
     with pytest.raises(ValueError, match=said):
         LearnerConfig(**settings)
+
+
+JOIN = """
+import sys
+import torch.distributed as dist
+from actors.zero import join_process_group
+dist.init_process_group("gloo", init_method=f"file://{sys.argv[1]}", rank=0, world_size=1)
+join_process_group()
+"""
+
+
+def test_a_lock_that_a_killed_build_left_keeps_no_learner_waiting(tmp_path: Path) -> None:
+    folder = tmp_path / "extensions" / "deepspeed_shm_comm"
+    folder.mkdir(parents=True)
+    (folder / "lock").touch()
+    environment = os.environ | {"TORCH_EXTENSIONS_DIR": str(folder.parent), "LOCAL_RANK": "0"}
+    done = subprocess.run([sys.executable, "-c", JOIN, tmp_path / "store"], env=environment, check=False, timeout=90)
+    assert done.returncode == 0
 
 
 def test_splitting_a_batch_into_updates_keeps_the_proximal_policy(model: Path, one_rank: None) -> None:

@@ -3,6 +3,7 @@
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -200,7 +201,7 @@ def test_a_person_s_mistake_ends_the_stage_in_one_line():
 # A mind that is a language model.
 
 
-def test_a_model_is_sent_the_messages_and_the_seed():
+def test_a_model_is_sent_the_messages_and_a_seed_of_their_own():
     sent: list[Any] = []
 
     async def complete(messages: Any, seed: int) -> Completion | InfrastructureError:
@@ -213,10 +214,13 @@ def test_a_model_is_sent_the_messages_and_the_seed():
     first, second = asyncio.run(mind.replies(prompts[:2]))
     assert first == Reply("<plan> p</plan>", Usage(2, 3, 4))
     assert isinstance(second, EndpointDown)
-    assert sent[0] == (
-        [{"role": message.role, "content": message.content} for message in prompts[0].messages],
-        prompts[0].seed,
-    )
+    messages, seed = sent[0]
+    assert messages == [{"role": message.role, "content": message.content} for message in prompts[0].messages]
+    assert prompts[0].seed == prompts[1].seed
+    assert seed != sent[1][1]
+    asyncio.run(mind.replies([prompts[0], replace(prompts[0], seed=7)]))
+    assert sent[2] == sent[0]
+    assert sent[3][1] != seed
 
 
 def _noting(prompts: list[Prompt]) -> Any:

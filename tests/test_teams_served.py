@@ -19,7 +19,10 @@ from tests.tiny import make_model
 
 pytestmark = pytest.mark.slow
 
-SEARCHES = [f"<wiki_search> {name}</wiki_search>" for name in ("Adam Rook", "Jade Holt", "Iron Grove", "Leo Holt")]
+RUNS = 60
+"""So many that some are well-formed by chance."""
+NAMES = [f"{first} {last}" for first in ("Adam", "Jade", "Leo", "Nora") for last in ("Rook", "Holt", "Grove", "Lind")]
+SEARCHES = [f"<wiki_search> {name}</wiki_search>" for name in NAMES]
 SOLVES = [*(f"<plan> look it up</plan>{search}" for search in SEARCHES), "<answer> Kerr</answer>"]
 SCORES = ["<double_check> 2 nobody looked</double_check>", "<double_check> 4 page says so</double_check>"]
 SAYS = {
@@ -43,9 +46,9 @@ TEAMS: dict[str, tuple[str, ...]] = {
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The URL of a server of a tiny model with random weights."""
-    model = make_model(tmp_path_factory.mktemp("model"), max_positions=2048)
+    model = make_model(tmp_path_factory.mktemp("model"), max_positions=8192)
     runner = asyncio.Runner()
-    server = ModelServer(ModelServerConfig(model=str(model), name="tiny", max_model_len=2048), gone=lambda: None)
+    server = ModelServer(ModelServerConfig(model=str(model), name="tiny", max_model_len=8192), gone=lambda: None)
     yield runner.run(server.start())
     runner.run(server.stop())
     runner.close()
@@ -54,9 +57,9 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 def recipe(folder: Path, team: str, models: dict[str, Any], roles: dict[str, Any]) -> Path:
     told = yaml.safe_load((RECIPES / "tiny.yaml").read_text())
     told |= {"run_dir": str(folder / "run"), "models": models}
-    told["team"] = {"rules": team, "debaters": 3, "max_steps": 12, "roles": roles}
+    told["team"] = {"rules": team, "debaters": 3, "max_steps": 24, "roles": roles}
     told["world"] = {"families": ["mhqa"]}
-    told["distill"] |= {"runs": 40, "keep": 40}
+    told["distill"] |= {"runs": RUNS, "keep": RUNS}
     told["distill"]["filters"]["right_answers_only"] = False
     told["agent"]["limits"]["max_tokens"] = 512
     told["sft"] |= {"steps": 2, "batch": 4}
@@ -89,9 +92,10 @@ def test_a_team_of_language_models_leaves_what_a_policy_is_trained_on(served: st
             "endpoint": {
                 "url": served,
                 "name": "tiny",
-                "temperature": 1.0,
+                "temperature": 2.0,
                 "max_tokens": 128,
-                "extra": {"structured_outputs": {"choice": SAYS[role]}},
+                # The tags are special tokens of this model, which a server leaves out unless told.
+                "extra": {"structured_outputs": {"choice": SAYS[role]}, "skip_special_tokens": False},
             }
         }
         for role in TEAMS[team]
@@ -99,7 +103,7 @@ def test_a_team_of_language_models_leaves_what_a_policy_is_trained_on(served: st
     path = recipe(tmp_path, team, models, {role: {"model": role} for role in TEAMS[team]})
     coa("distill", path)
     runs = list(read_transcripts(tmp_path / "run" / "teachers"))
-    assert len(runs) == 40
+    assert len(runs) == RUNS
     assert all(run.transcript.usage.tokens > 0 for run in runs)
     told = {role: f"{role}: tiny" for role in TEAMS[team]}
     assert all(dict(run.transcript.models) == told for run in runs)

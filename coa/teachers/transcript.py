@@ -35,7 +35,7 @@ class Prompt:
     profile: str
     messages: tuple[Message, ...]
     seed: int
-    """For sampling the reply; the same at every step of a line."""
+    """The same at every step of a line."""
 
 
 @dataclass(frozen=True, slots=True)
