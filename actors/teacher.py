@@ -1,10 +1,11 @@
-"""The teacher team on Ray: an actor for each role and each model, and one that plays the runs.
+"""The teacher team on Ray: an actor for each model, one for each role that scripted experts play, one that plays runs.
 
-    driver --- assignments ---> TeacherTeam --- prompt ---> RoleAgent (planner)  --+--> TeacherModel (limits, ledger)
-           <-- graded runs ---    | ^                       RoleAgent (searcher) --+        |
-                                  v |                       ...                             v
-                               ToolExecutor                 or scripted experts        an endpoint
+    driver --- assignments ---> TeacherTeam --- messages ---> TeacherModel (limits, ledger) ---> an endpoint
+           <-- graded runs ---    | ^       --- prompts ----> RoleAgent (scripted experts)
+                                  v |
+                               ToolExecutor
 
+A role that thinks with a model has the model's actor: between the two there is nothing to do but to pass a prompt on.
 Every reply of a model and every observation is in a ledger before a run goes on, so that a run which is played again,
 because an actor, the driver or the machine died, asks for nothing twice; only a judge of its answer is asked again. A
 run that infrastructure ended (a tool or an endpoint that is down) is issued again after a pause, with the same seed,
@@ -106,27 +107,19 @@ class RoleAgent:
         return await self._mind.replies(prompts)
 
 
-class ModelMind:
-    """Thinks with a language model: the handle of a `TeacherModel`."""
+def request_of(prompt: Prompt) -> tuple[list[dict[str, str]], int]:
+    """The messages and the seed that a language model is sent.
 
-    def __init__(self, model: Any) -> None:
-        self._model = model
-
-    async def replies(self, prompts: list[Prompt]) -> list[Reply | InfrastructureError]:
-        return list(await asyncio.gather(*map(self._reply, prompts)))
-
-    async def _reply(self, prompt: Prompt) -> Reply | InfrastructureError:
-        messages = [{"role": message.role, "content": message.content} for message in prompt.messages]
-        # One seed for all steps would draw the same numbers at each, and so the same reply to much the same prompt.
-        seed = derive(prompt.seed, *(message.content for message in prompt.messages))
-        completion = await self._model.complete.remote(messages, seed)
-        if isinstance(completion, InfrastructureError):
-            return completion
-        return Reply(completion.text, completion.usage)
+    With one seed for all steps of a line it would draw the same numbers at each, and so say the same to much the same
+    prompt.
+    """
+    messages = [{"role": message.role, "content": message.content} for message in prompt.messages]
+    return messages, derive(prompt.seed, *(message.content for message in prompt.messages))
 
 
 class TeacherTeam:
-    """Plays assignments with the agents of its roles and tool executors, all of them actor handles."""
+    """Plays assignments with the agents of its roles (a `TeacherModel` or a `RoleAgent`) and tool executors, all of
+    them actor handles."""
 
     def __init__(
         self,
@@ -224,21 +217,18 @@ class TeacherTeam:
 
     def _asking(self, role: str, agent: Any) -> Callable[[Prompt], Any]:
         async def many(prompts: Sequence[Prompt]) -> Sequence[Reply | InfrastructureError]:
-            try:
-                return await agent.replies.remote(list(prompts))
-            except UserError as error:  # what a person must put right arrives wrapped, with a traceback
-                raise UserError(str(getattr(error, "cause", error))) from None
-
-        if self._team.model_of(role) == EXPERTS:
-            return Gather(many)
+            return await agent.replies.remote(list(prompts))
 
         async def one(prompt: Prompt) -> Reply:  # alone: no reply waits for another one's
-            [reply] = await many([prompt])
-            if isinstance(reply, InfrastructureError):
-                raise reply
-            return reply
+            try:
+                completion = await agent.complete.remote(*request_of(prompt))
+            except UserError as error:  # what a person must put right arrives wrapped, with a traceback
+                raise UserError(str(getattr(error, "cause", error))) from None
+            if isinstance(completion, InfrastructureError):
+                raise completion
+            return Reply(completion.text, completion.usage)
 
-        return one
+        return Gather(many) if self._team.model_of(role) == EXPERTS else one
 
     async def _call_tools(self, calls: Sequence[ToolCall]) -> Sequence[str | InfrastructureError]:
         executor = self._executors[0]

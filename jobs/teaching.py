@@ -1,7 +1,8 @@
 """The teachers of a run as actors: model servers, language models, roles, and the team that plays.
 
-models that are served here -> ModelServer --+
-models                      -> LanguageModel +-> RoleAgent (one a role) -> TeacherTeam -> Teaching.stream
+models that are served here -> ModelServer -> TeacherModel --+
+models                      -> TeacherModel -----------------+-> TeacherTeam -> Teaching.stream
+experts                     -> RoleAgent (one a role) -------+
 """
 
 import asyncio
@@ -19,7 +20,7 @@ from ray.exceptions import RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from actors.model_server import start_model_server
-from actors.teacher import ModelMind, Outcome, Played, RoleAgent, TeacherTeam, TeachingConfig
+from actors.teacher import Outcome, Played, RoleAgent, TeacherTeam, TeachingConfig
 from actors.teacher_model import TeacherModel
 from cluster.resources import Demand
 from coa.chunks import chunks
@@ -127,9 +128,11 @@ async def teaching(run: Run, executors: Sequence[Any], models: Mapping[str, Any]
     started: list[Any] = []
     try:
         for role in roles_of(config):
-            name = team.model_of(role)
-            agents[role] = _start(run, RoleAgent, functools.partial(ModelMind, models[name]) if name else experts)
-            started.append(agents[role])
+            if (name := team.model_of(role)) == EXPERTS:
+                started.append(_start(run, RoleAgent, experts))
+                agents[role] = started[-1]
+            else:
+                agents[role] = models[name]
         player = _start(
             run,
             TeacherTeam,

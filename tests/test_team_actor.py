@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from actors.teacher import BudgetConfig, ModelMind, Played, TeacherTeam, TeachingConfig, Unfinished
+from actors.teacher import BudgetConfig, Played, TeacherTeam, TeachingConfig, Unfinished, request_of
 from coa.distill.grade import grade
 from coa.errors import EmptyCompletion, EndpointDown, InfrastructureError, ReplyCutOff, ToolDown, UserError
 from coa.models.completion import Completion
@@ -21,6 +21,7 @@ from coa.teachers.transcript import AgentStep, Graded, Prompt, Reply
 from coa.tools.base import ToolCall
 from coa.types import Task
 from coa.usage import Usage
+from tests.expert_replies import reply
 from tests.teams import MIND, TASKS, WORLD, play_one
 
 MODELS = TeamConfig(model="m")
@@ -42,18 +43,14 @@ class Model:
         self.asked: Counter[str] = Counter()
         self._fails = fails
 
-    async def replies(self, prompts: list[Prompt]) -> list[Reply | InfrastructureError]:
-        found: list[Reply | InfrastructureError] = []
-        for prompt in prompts:
-            self.asked[f"{prompt.seed} {prompt.messages}"] += 1
-            error = self._fails(self.asked.total())
-            if isinstance(error, InfrastructureError):
-                found.append(error)
-            elif error is not None:
-                raise error
-            else:
-                found.append(Reply(MIND.reply(prompt), Usage(1, 10, 2)))
-        return found
+    async def complete(self, messages: list[dict[str, str]], seed: int) -> Completion | InfrastructureError:
+        self.asked[f"{seed} {messages}"] += 1
+        error = self._fails(self.asked.total())
+        if isinstance(error, InfrastructureError):
+            return error
+        if error is not None:
+            raise error
+        return Completion(reply(messages, seed), "stop", Usage(1, 10, 2))
 
 
 def team_of(
@@ -65,7 +62,8 @@ def team_of(
     ledger: Path | None = None,
     **config: Any,
 ) -> TeacherTeam:
-    agents = {role: SimpleNamespace(replies=remote(mind.replies)) for role in ROLES}
+    calls = {name: remote(getattr(mind, name)) for name in ("replies", "complete") if hasattr(mind, name)}
+    agents = dict.fromkeys(ROLES, SimpleNamespace(**calls))
     executors = [SimpleNamespace(call_many=remote(call_many))]
     settings = TeachingConfig(reissue_after_s=0.0, **config)
     return TeacherTeam(team or TeamConfig(), agents, executors, settings, models=models, seed=0, ledger=ledger)
@@ -198,29 +196,18 @@ def test_a_person_s_mistake_ends_the_stage_in_one_line():
         play(team_of(team=MODELS, mind=refused), TASKS[:3])
 
 
-# A mind that is a language model.
+# What a language model is sent.
 
 
 def test_a_model_is_sent_the_messages_and_a_seed_of_their_own():
-    sent: list[Any] = []
-
-    async def complete(messages: Any, seed: int) -> Completion | InfrastructureError:
-        sent.append((messages, seed))
-        return EndpointDown("away") if len(sent) == 2 else Completion("<plan> p</plan>", "stop", Usage(2, 3, 4))
-
-    mind = ModelMind(SimpleNamespace(complete=remote(complete)))
     prompts: list[Prompt] = []
     play_one(TASKS[0], ask=_noting(prompts))
-    first, second = asyncio.run(mind.replies(prompts[:2]))
-    assert first == Reply("<plan> p</plan>", Usage(2, 3, 4))
-    assert isinstance(second, EndpointDown)
-    messages, seed = sent[0]
-    assert messages == [{"role": message.role, "content": message.content} for message in prompts[0].messages]
-    assert prompts[0].seed == prompts[1].seed
-    assert seed != sent[1][1]
-    asyncio.run(mind.replies([prompts[0], replace(prompts[0], seed=7)]))
-    assert sent[2] == sent[0]
-    assert sent[3][1] != seed
+    first, second = prompts[:2]
+    messages, seed = request_of(first)
+    assert messages == [{"role": message.role, "content": message.content} for message in first.messages]
+    assert request_of(replace(first)) == (messages, seed)
+    assert first.seed == second.seed
+    assert len({seed, request_of(second)[1], request_of(replace(first, seed=7))[1]}) == 3
 
 
 def _noting(prompts: list[Prompt]) -> Any:
