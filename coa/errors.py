@@ -45,7 +45,7 @@ class EmptyCompletion(InfrastructureError):
 
 
 class RequestRefused(InfrastructureError):
-    """An endpoint that answers others refuses this one request, such as for its content; it is not sent again."""
+    """An endpoint refuses one request, such as for its content; it is not sent again."""
 
 
 class ContextTooLong(RequestRefused):

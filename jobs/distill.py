@@ -90,7 +90,7 @@ async def distill(run: Run, executors: Sequence[Any]) -> dict[str, Any]:
         review = Review(run, models, filter.flaw)
         books = Books(run.teachers, run.data, filter, revise=review.revise)
         await books.open()
-        if config.retry_failed:
+        if config.retry_failed and books.report.kept < config.keep:
             books.forgive()
         intake = Intake(run, books)
         if config.transcripts:
@@ -140,14 +140,22 @@ async def distill(run: Run, executors: Sequence[Any]) -> dict[str, Any]:
 def goes_on(run: Run, done: dict[str, Any]) -> bool:
     """Whether a finished stage has more to do: failed runs to retry, runs that a smaller budget stopped, or more
     than were wanted before. What is fine-tuned since stands on the data as it is."""
-    retry = done["failed"] and run.config.distill.retry_failed
-    if tuned(run):
+    config = run.config.distill
+    retry = done["failed"] and config.retry_failed
+    if why := over(run, done):
         if retry:
-            run.console.say("the model is fine-tuned on these runs: those that failed are not tried again")
+            run.console.say(f"{why}: the runs that failed are not tried again")
         return False
     budget = run.config.teaching.budget
     larger = done["stopped"] == BUDGET and budget.exceeds(BudgetConfig(**done["budget"]))
     return bool(larger or retry or run.team_runs > done["runs"])
+
+
+def over(run: Run, done: dict[str, Any]) -> str:
+    """Why no run is wanted any more; empty where one may be."""
+    if tuned(run):
+        return "the model is fine-tuned on these runs"
+    return "as many runs are kept as distill.keep wants" if done["kept"] >= run.config.distill.keep else ""
 
 
 def tuned(run: Run) -> bool:

@@ -39,10 +39,15 @@ FREE_TO_CHANGE = (
     "distill.runs",
     "distill.retry_failed",
     "distill.most_failed",
+    "distill.obedience.asks",
+    "distill.obedience.schema",
     "evaluation.patience_s",
+    "tools.judge.asks",
+    "tools.judge.schema",
     "selection.",
 )
-"""Settings that a resumed run may change: they say where it runs, not what it makes."""
+"""Settings that a resumed run may change: they say where it runs, how much of it is made, and how it is asked for, not
+what it is."""
 FREE_OF_ENDPOINTS = re.compile(
     r"models\.[^.]+\.(endpoint\.(url|key_env|timeout_s|attempts|timeouts|pause_s|max_pause_s|max_retry_after_s"
     r"|concurrent|requests_per_minute|tokens_per_minute|max_tokens)|serve\.(host|port))"

@@ -222,11 +222,13 @@ def test_a_file_is_played_once_unless_more_is_asked_for(tmp_path: Path) -> None:
 
 
 def test_a_stage_goes_on_where_more_is_wanted_until_its_data_is_learnt_from(tmp_path: Path) -> None:
-    done = {"runs": 5, "failed": 1, "stopped": None}
+    done = {"runs": 5, "failed": 1, "stopped": None, "kept": 4}
     with run_in(tmp_path / "run", "distill.runs=5") as run:
         assert not goes_on(run, done)
     with run_in(tmp_path / "run", "distill.runs=5", "distill.retry_failed=true") as run:
         assert goes_on(run, done)
+    with run_in(tmp_path / "run", "distill.runs=5", "distill.retry_failed=true", "distill.keep=4") as run:
+        assert not goes_on(run, done), "and forgets no failure"
     with run_in(tmp_path / "run", "distill.runs=6") as run:
         assert goes_on(run, done)
         (run.checkpoints / "sft").mkdir()

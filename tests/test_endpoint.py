@@ -4,7 +4,7 @@ import asyncio
 import json
 import pickle
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -233,8 +233,8 @@ def test_who_takes_replies_as_they_are_is_told_of_the_first() -> None:
         ("spent", UserError, "the quota is spent: status 429: check your plan"),
         (
             "429:3600",
-            EndpointDown,
-            "asked to wait 3600 s, max_retry_after_s is 600: status 429: told to say 429",
+            UserError,
+            "go on in 3600 s (max_retry_after_s is 600): status 429: told to say 429",
         ),
     ],
 )
@@ -245,7 +245,9 @@ def test_what_no_further_attempt_can_help_is_told_at_once(fault: str, kind: type
     assert (len(outcomes), counts) == (1, {"attempts": 1})
 
 
-def refusals(*seeds: int, faults: Sequence[str], **settings: Any) -> list[type[Exception] | str]:
+def refusals(
+    *seeds: int, faults: Sequence[str], options: Mapping[str, Any] | None = None, **settings: Any
+) -> list[type[Exception] | str]:
     """Of requests with these seeds: what was raised, or how the reply ended."""
 
     async def go() -> list[type[Exception] | str]:
@@ -254,7 +256,7 @@ def refusals(*seeds: int, faults: Sequence[str], **settings: Any) -> list[type[E
             ended: list[type[Exception] | str] = []
             for seed in seeds:
                 try:
-                    ended.append((await endpoint.complete(ASKED, seed=seed)).finish_reason)
+                    ended.append((await endpoint.complete(ASKED, seed=seed, **(options or {}))).finish_reason)
                 except (RequestRefused, UserError) as error:
                     ended.append(type(error))
             await endpoint.close()
@@ -272,6 +274,9 @@ def test_one_request_that_is_refused_among_others_is_no_settings_fault() -> None
 def test_first_requests_that_are_all_refused_are_a_settings_fault() -> None:
     assert refusals(1, 2, 3, faults=["*=400"]) == [RequestRefused, RequestRefused, Rejected]
     assert refusals(1, 2, 3, faults=["*=400"], answered=True) == [RequestRefused] * 3
+    further = {"options": {"response_format": {"type": "json_object"}}, "answered": True}
+    assert refusals(1, 2, 3, faults=["*=400"], **further) == [RequestRefused, RequestRefused, Rejected]
+    assert refusals(1, 2, 3, 4, faults=["2-4=400"], **further) == ["stop", *[RequestRefused] * 3]
     assert refusals(1, faults=["*=400"], insists=False) == [Rejected]
 
 

@@ -172,7 +172,8 @@ def test_a_model_may_be_asked_elsewhere_when_a_run_goes_on_but_no_other_one(
     at, elsewhere = (f"models.m.endpoint.url=http://127.0.0.1:{port}/v1" for port in (1, 2))
     begin(here, *MODEL, at)
     free = [f"models.m.endpoint.{name}=3" for name in ("concurrent", "max_retry_after_s", "max_tokens")]
-    now = ["run_dir=run", *MODEL, elsewhere, *free, "models.m.serve.host=127.0.0.1"]
+    schemas = ["distill.obedience.schema=false", "tools.judge.schema=false"]
+    now = ["run_dir=run", *MODEL, elsewhere, *free, *schemas, "models.m.serve.host=127.0.0.1"]
     check_run(load(Recipe, find_recipe("tiny"), now))
     told = mistake(capfd, "distill", "--recipe", "tiny", *now, "models.m.endpoint.name=y")
     assert told.startswith("run holds a run with models.m.endpoint.name=x, not y")

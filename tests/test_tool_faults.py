@@ -395,7 +395,8 @@ def test_retry_after_is_read_as_seconds_or_as_a_date() -> None:
     assert retry_after("Tue, 01 Jan 2030 12:00:09 GMT", now) == 9.0
     assert retry_after("Tue, 01 Jan 2030 12:00:09 -0000", now) == 9.0
     assert retry_after("Tue, 01 Jan 2030 11:00:00 GMT", now) == 0.0
-    assert [retry_after(value, now) for value in ("", "soon", "-1", "1.5", "²")] == [0.0] * 5
+    no_time = ("", "soon", "-1", "1.5", "²", f"Mon, 01 Jan {'9' * 20} 00:00:00 GMT")
+    assert [retry_after(value, now) for value in no_time] == [0.0] * 6
 
 
 def test_a_pause_is_never_above_its_limit() -> None:

@@ -6,10 +6,11 @@
                                                                 no JSON, no choices, no text
 
 A place is held by an attempt and not by the pauses between attempts. Where a server names a time (Retry-After), no
-request of this endpoint starts before it; where it is too far away, the request that was told of it ends.
+request of this endpoint starts before it; where it is too far away, nothing is sent again and a person is told.
 """
 
 import json
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -37,7 +38,9 @@ from coa.usage import Usage
 REPLY_BYTES = 1 << 24
 """What is read of a reply."""
 SETTINGS_FAULT = 3
-"""So many requests, each another one, that are refused before any is answered tell of a wrong setting."""
+"""So many requests of one kind, each another one, that are refused before any of that kind is answered tell of a wrong
+setting."""
+Kind = frozenset[str]
 CUT_OFF = "length"
 """Finish reason of a reply that has as many tokens as it may."""
 
@@ -61,7 +64,7 @@ class EndpointConfig:
     max_pause_s: float = 60.0
     """Longest pause that is drawn; one that the server asks for (Retry-After) is made in full."""
     max_retry_after_s: float = 600.0
-    """Longest pause that a server may ask for; after a longer one the request is not sent again."""
+    """Longest pause that a server may ask for; a longer one ends what needs the endpoint, to be gone on with later."""
     concurrent: int = 64
     """Requests at the same time; 0 is no limit."""
     requests_per_minute: int = 0
@@ -116,16 +119,17 @@ class Endpoint:
         insists: whether a reply that is no completion is asked for again, and so is one without text, and whether
         a time that the server names is waited for in full: else `max_pause_s` holds for it too, and a request that is
         refused is a setting's fault. shows: characters of a server's words in errors, which may echo what was sent.
-        answered: whether the endpoint is known to answer under this configuration.
+        answered: whether the endpoint is known to answer, under this configuration, requests without further fields.
         """
         self.http = Http(config.http, partial(aiohttp.TCPConnector, limit=0))
         """Its `counts` also hold `prompt tokens` and `completion tokens`, of all replies."""
         self.limiter = Limiter(config.limits)
         self._config, self._insists = config, insists
-        self._answered = answered
-        """Whether it ever gave a completion: then a request that it refuses is to blame, and no setting."""
-        self._refused: set[str] = set()
-        """Requests that were refused before that."""
+        plain = request_body(config, (), seed=None, stop=(), options={})
+        self._answered = {kind_of(plain)} if answered else set()
+        """Kinds of requests that it gave a completion for: one that it refuses is then to blame, and no setting."""
+        self._refused: defaultdict[Kind, set[str]] = defaultdict(set)
+        """Requests of other kinds that were refused."""
         self._url = f"{(config.url or '').rstrip('/')}/chat/completions"
         self._headers = bearer(config.key_env)
         key = read_key(config.key_env) if config.key_env is not None else ""
@@ -174,9 +178,11 @@ class Endpoint:
 
     def _refuses_all(self, body: Mapping[str, Any]) -> bool:
         """Whether this refused request and those before it tell of a wrong setting."""
-        if not self._answered:
-            self._refused.add(json.dumps(body, sort_keys=True))
-        return not self._answered and len(self._refused) >= SETTINGS_FAULT
+        kind = kind_of(body)
+        if kind in self._answered:
+            return False
+        self._refused[kind].add(json.dumps(body, sort_keys=True))
+        return len(self._refused[kind]) >= SETTINGS_FAULT
 
     async def close(self) -> None:
         await self.http.close()
@@ -187,12 +193,12 @@ class Endpoint:
         try:
             reply = await self.http.send("POST", self._url, body, self._headers)
             completion = read(reply, self._tell)
-            self._answered = True
+            self._answered.add(kind_of(body))
             used = completion.usage.tokens or None
         except NoReply as error:
             if self._insists and error.after_s > self._config.max_retry_after_s:
-                longest = f"max_retry_after_s is {self._config.max_retry_after_s:g}"
-                raise NoReply(error.reason, f"asked to wait {error.after_s:g} s, {longest}: {error}") from None
+                wait = f"go on in {error.after_s:g} s (max_retry_after_s is {self._config.max_retry_after_s:g})"
+                raise UserError(self._tell(f"{wait}: {error}")) from None
             if error.after_s:
                 self.limiter.pause(error.after_s if self._insists else min(error.after_s, self._config.max_pause_s))
             if error.reason == MALFORMED and not self._insists:
@@ -217,6 +223,11 @@ def request_body(
     body = {"model": config.name, "messages": list(messages), "seed": seed, "stop": list(stop) or None}
     body |= {"temperature": config.temperature, "top_p": config.top_p, "max_tokens": config.max_tokens}
     return {key: value for key, value in {**body, **config.extra, **options}.items() if value is not None}
+
+
+def kind_of(body: Mapping[str, Any]) -> Kind:
+    """What an endpoint either knows or refuses: a request's fields, whatever they hold."""
+    return frozenset(body) - {"messages", "seed"}
 
 
 def reseeded(body: Mapping[str, Any], empty: int) -> Mapping[str, Any]:

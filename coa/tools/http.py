@@ -238,7 +238,7 @@ def retry_after(value: str, now: datetime) -> float:
         return float(value)
     try:
         then = parsedate_to_datetime(value)
-    except ValueError:
+    except (ValueError, OverflowError):
         return 0.0
     return max(0.0, (then.replace(tzinfo=then.tzinfo or UTC) - now).total_seconds())
 
