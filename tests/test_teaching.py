@@ -40,7 +40,7 @@ SETTINGS = (
 )
 ON_ITS_WAY_S = 0.25
 """A reply that was ready less than this before its receiver was killed may not have been received, and one that was
-ready after that never was."""
+ready after that never was; a request that arrived less than this after it had been sent before."""
 
 
 def recipe(folder: Path, url: str, *more: str) -> Recipe:
@@ -52,7 +52,7 @@ def asked_again(seen: Sequence[Seen], killed: Sequence[float] = ()) -> list[Seen
     answered: dict[str, list[Seen]] = {}
     for one in seen:
         if one.finished is not None and one.outcome == "200":
-            lost = any(one.arrived <= kill <= one.finished + ON_ITS_WAY_S for kill in killed)
+            lost = any(one.arrived - ON_ITS_WAY_S <= kill <= one.finished + ON_ITS_WAY_S for kill in killed)
             answered.setdefault(one.id, []).extend(() if lost else (one,))
     return [one for one in seen if any((other.finished or 0) < one.arrived for other in answered.get(one.id, ()))]
 
