@@ -18,10 +18,9 @@ from actors.sizes import hub_name
 from actors.teacher import Unfinished
 from coa.codec import Codec
 from coa.data.tokens import fingerprint
-from coa.distill.contamination import Contamination
 from coa.distill.duplicates import DuplicateConfig
 from coa.distill.filters import Filter, filter_runs
-from coa.errors import InfrastructureError, UserError
+from coa.errors import UserError
 from coa.rescue import failed_altogether, imitations
 from coa.rollout import GroupRecord
 from coa.teachers.run import Assignment, FailedRun
@@ -29,11 +28,11 @@ from coa.teachers.store import names_in, read_transcripts, write_transcripts
 from coa.teachers.transcript import Graded
 from coa.types import Sample
 from coa.usage import Usage
-from jobs.distill import GIVE_UP_AFTER, evaluation_questions, models_of_review
+from jobs.distill import contamination_of, models_of_review
 from jobs.recipe import Recipe
 from jobs.review import Review
 from jobs.run import Run
-from jobs.teaching import Teaching, drop_ledgers, language_models, models_of_team, teaching
+from jobs.teaching import FailedInARow, Teaching, drop_ledgers, language_models, models_of_team, teaching
 
 FIRST_ATTEMPT = 1_000_000
 """Of the team at a task of this stage; those of distillation, which may have met the same task, are below."""
@@ -103,7 +102,7 @@ class Rescue:
         self._most = max(1, round(self._config.share * config.rl.window.groups_per_batch * config.rl.group))
         # Each run is filtered alone: a task that fails again is shown again.
         self._filters = replace(config.distill.filters, duplicates=DuplicateConfig(threshold=None, documents=1))
-        self._contamination = Contamination.of(evaluation_questions(run), self._filters.contamination_words)
+        self._contamination = contamination_of(run)
         self._review = Review(run, models, Filter(self._filters, self._contamination).flaw)
         self._codec = Codec.load(run.sft_model)
         self._folder = run.teachers / "rescue"
@@ -113,8 +112,7 @@ class Rescue:
         team.finished = sum((names_in(path)[1] for path in self._before), Usage())
         in_flight = config.teaching.runs_in_flight
         self._room = asyncio.Semaphore(max(1, in_flight // self._config.attempts))
-        self._give_up_after = GIVE_UP_AFTER * in_flight
-        self._failed_in_a_row = 0
+        self._failed_in_a_row = FailedInARow(config.teaching)
         self._offered: set[int] = set()
         self._playing = 0
         self._ready: deque[Imitation] = deque()
@@ -156,18 +154,16 @@ class Rescue:
             played = await self._team.play(assignments, self._review.judge)
         self._playing -= len(assignments)
         for outcome in played.outcomes:
+            self._failed_in_a_row.take(outcome)
             match outcome:
                 case Graded():
-                    self._failed_in_a_row = 0
                     self._ended.append(outcome)
                     await self._take_in(outcome)
-                case FailedRun(where=where, why=why):
+                case FailedRun(where=where):
                     self.counts[where] += 1
-                    self._failed_in_a_row += 1
-                    if self._failed_in_a_row > self._give_up_after:
-                        raise InfrastructureError(f"no run of the team is finished any more: {where}: {why}")
                 case Unfinished():
                     self.counts["beyond the budget"] += 1
+            self._failed_in_a_row.check()
 
     async def _take_in(self, run: Graded) -> None:
         kept, report = filter_runs([run], self._filters, self._contamination)

@@ -2,6 +2,7 @@
 
 import asyncio
 import io
+import json
 from collections.abc import Coroutine, Sequence
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 
 from coa.config import load
+from coa.distill.contamination import EXACT
 from coa.errors import InfrastructureError
 from coa.rollout import GroupRecord
 from coa.teachers.play import play, start
@@ -74,10 +76,9 @@ class Stage:
         self._playing.clear()
 
 
-@pytest.fixture
-def run(tmp_path: Path) -> Run:
+def a_run(folder: Path, *overrides: str) -> Run:
     settings = [
-        f"run_dir={tmp_path}",
+        f"run_dir={folder}",
         "world.families=[mhqa]",
         "distill.filters.min_interactions=1",
         "rl.rescue.attempts=1",
@@ -86,12 +87,18 @@ def run(tmp_path: Path) -> Run:
         "rl.window.groups_per_batch=4",
         "rl.checkpoint_every=2",
         "teaching.runs_in_flight=2",
+        *overrides,
     ]
     config = load(Recipe, find_recipe("tiny"), settings)
     found = Run(config, Console(io.StringIO(), io.StringIO()))
     found.prepare()
     make_model(found.sft_model)
     return found
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    return a_run(tmp_path)
 
 
 def same(one: Sequence[Sample], other: Sequence[Sample]) -> bool:
@@ -164,5 +171,18 @@ def test_a_team_that_is_down_ends_the_stage(run: Run) -> None:
         await stage.offer(0, 1, 2, 3)
         with pytest.raises(InfrastructureError, match="no run of the team is finished any more: EndpointDown: refused"):
             await stage.offer(4)
+
+    asyncio.run(main())
+
+
+def test_a_task_of_an_evaluation_set_is_not_imitated(tmp_path: Path) -> None:
+    async def main() -> None:
+        named = tmp_path / "named.jsonl"
+        named.write_text(json.dumps({"question": a_run(tmp_path).training_task("rl", 0).question, "answer": "x"}))
+        stage = Stage(a_run(tmp_path, f"distill.against=[{named}]"))
+        await stage.rescue.start(0, 0)
+        await stage.offer(0, 1)
+        assert len(stage.rescue.take(0)) == 1
+        assert stage.rescue.counts[EXACT] == 1
 
     asyncio.run(main())
