@@ -14,7 +14,7 @@ and never becomes a transcript.
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -63,13 +63,19 @@ class TeachingConfig:
     shard_s: float = 60.0
     """Seconds after which finished runs of language models are written, if less than a wave of them is there."""
     reissues: int = 8
-    """How often a run that infrastructure ended is issued again before it is given up: an endpoint that comes back
-    within some three minutes costs no run."""
+    """How often a run that infrastructure ended, or a request about a finished one, is issued again before it is given
+    up: an endpoint that comes back within some three minutes costs no run."""
     reissue_after_s: float = 0.5
     """Wait before the first reissue, in seconds; it doubles from one to the next."""
     cpus_per_agent: float = 0.0
     """What each actor of a role, a model, and the team asks of Ray."""
     budget: BudgetConfig = BudgetConfig()
+
+    def pauses(self) -> Iterator[float]:
+        """Seconds before each issue, of which the first waits for nothing."""
+        yield 0.0
+        for reissue in range(self.reissues):
+            yield self.reissue_after_s * 2**reissue
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,9 +165,8 @@ class TeacherTeam:
         name = (assignment.task.id, assignment.attempt)
         failed = FailedRun(assignment, "", "")
         try:
-            for issue in range(1 + self._config.reissues):
-                if issue:
-                    await asyncio.sleep(self._config.reissue_after_s * 2 ** (issue - 1))
+            for pause in self._config.pauses():
+                await asyncio.sleep(pause)
                 self._spent -= self._open.get(name, Usage())
                 self._open[name] = Usage()
                 try:

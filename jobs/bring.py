@@ -9,11 +9,10 @@ from pathlib import Path
 from coa.data.brought import bring, brought, read_run
 from coa.data.released import read_released
 from coa.data.shards import CARD, shard_paths
-from coa.distill.contamination import Contamination
 from coa.distill.filters import FilterReport
 from coa.errors import UserError
 from coa.usage import Usage
-from jobs.distill import evaluation_questions
+from jobs.distill import contamination_of
 from jobs.run import Run
 from jobs.start import add_tokens
 
@@ -27,8 +26,7 @@ def bring_data(run: Run) -> None:
         return
     for old in shard_paths(run.data):
         old.unlink()
-    words = run.config.distill.filters.contamination_words
-    contamination = Contamination.of(evaluation_questions(run), words)
+    contamination = contamination_of(run)
     for number, path in enumerate(map(Path, run.config.sft.data)):
         read = read_run(path, contamination) if path.is_dir() else read_released(path, contamination)
         listing = run.teachers / f"left-out-{number}.jsonl"

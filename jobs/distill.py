@@ -38,15 +38,20 @@ from jobs.review import Review
 from jobs.run import Run, check_run, in_session
 from jobs.services import tool_executors
 from jobs.start import add_tokens
-from jobs.teaching import Judge, drop_ledgers, language_models, models_of_team, server_demands, teaching
+from jobs.teaching import (
+    FailedInARow,
+    Judge,
+    drop_ledgers,
+    language_models,
+    models_of_team,
+    server_demands,
+    teaching,
+)
 
 STAGE = "distill"
 BUDGET = "budget"
 """What stopped the stage, where that is not that it was done."""
 
-
-GIVE_UP_AFTER = 2
-"""Times as many runs as are in flight may fail, one after the other, before the stage gives up."""
 AT_ONCE = 64
 """Transcripts that are there already and are graded at the same time."""
 
@@ -84,9 +89,8 @@ async def distill(run: Run, executors: Sequence[Any]) -> dict[str, Any]:
     if (done := run.result(STAGE)) and not goes_on(run, done):
         return done
     config = run.config.distill
-    contamination = Contamination.of(evaluation_questions(run), config.filters.contamination_words)
     async with language_models(run, models_asked(run.config)) as models:
-        filter = Filter(config.filters, contamination)
+        filter = Filter(config.filters, contamination_of(run))
         review = Review(run, models, filter.flaw)
         books = Books(run.teachers, run.data, filter, revise=review.revise)
         await books.open()
@@ -102,12 +106,11 @@ async def distill(run: Run, executors: Sequence[Any]) -> dict[str, Any]:
                 async for played in stream:
                     await intake.take(played)
                     intake.show(stage)
-                    if books.report.kept >= config.keep or intake.given_up:
+                    if books.report.kept >= config.keep or intake.failed_in_a_row.given_up:
                         break
             await intake.flush()
             intake.show(stage)
-        if intake.given_up:
-            raise InfrastructureError(f"no run of the team is finished any more: {intake.given_up}")
+        intake.failed_in_a_row.check()
     write_drops(run.teachers, books.report)
     run.console.table("what became of the transcripts", list(HEADER), [list(row) for row in rows(books.report)])
     require_some(run, books)
@@ -172,6 +175,11 @@ def require_most(run: Run, done: dict[str, Any]) -> None:
             f"{failed} of {every} team runs failed, more than distill.most_failed={most:g} allows "
             "(teachers/failed.jsonl says why): --retry-failed tries them again"
         )
+
+
+def contamination_of(run: Run) -> Contamination:
+    """What the run may not be trained on."""
+    return Contamination.of(evaluation_questions(run), run.config.distill.filters.contamination_words)
 
 
 def evaluation_questions(run: Run) -> Iterator[str]:
@@ -251,12 +259,10 @@ class Intake:
         self._fresh: list[Graded] = []
         self._began = self._flushed = time.monotonic()
         self._before, self._seconds_before = books.report.transcripts, books.seconds
-        self._failed_in_a_row = 0
+        self.failed_in_a_row = FailedInARow(run.config.teaching)
         self.failures: Counter[str] = Counter()
         self.unfinished = 0
         self.unfinished_usage = Usage()
-        self.given_up = ""
-        """Why nothing more will come; empty while something may."""
 
     @property
     def seconds(self) -> float:
@@ -266,15 +272,12 @@ class Intake:
     async def take(self, played: Played) -> None:
         self.failures.update(played.failures)
         for outcome in played.outcomes:
+            self.failed_in_a_row.take(outcome)
             match outcome:
                 case Graded():
                     self._fresh.append(outcome)
-                    self._failed_in_a_row = 0
-                case FailedRun(where=where, why=why):
+                case FailedRun():
                     self._books.give_up(outcome)
-                    self._failed_in_a_row += 1
-                    if self._failed_in_a_row > GIVE_UP_AFTER * self._config.runs_in_flight:
-                        self.given_up = f"{where}: {why}"
                 case Unfinished(usage=usage):
                     self.unfinished += 1
                     self.unfinished_usage += usage

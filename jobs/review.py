@@ -1,6 +1,7 @@
 """What language models say of finished runs: whether they obeyed, and better words for what was kept.
 
-A request of either is answered once and kept (`actors.teacher_model`): a stage that goes on pays for none again.
+A request of either is answered once and kept (`actors.teacher_model`): a stage that goes on pays for none again. One
+that finds its endpoint down is issued again as often as a run of the team is.
 """
 
 import asyncio
@@ -8,12 +9,12 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from actors.teacher import Outcome
+from actors.teacher import Outcome, TeachingConfig
 from coa.distill.ask import Ask
 from coa.distill.filters import Kept
 from coa.distill.obedience import judge_obedience, options_of
 from coa.distill.rewrite import rewrite
-from coa.errors import InfrastructureError
+from coa.errors import EndpointDown, InfrastructureError
 from coa.teachers.run import Assignment, FailedRun
 from coa.teachers.transcript import Graded
 from coa.tools.chat import Message
@@ -25,11 +26,11 @@ class Review:
 
     def __init__(self, run: Run, models: Mapping[str, Any], flaw: Callable[[Graded], str | None]) -> None:
         """flaw: what drops a run whatever the judge says; nobody is asked about one that has it."""
-        config = run.config.distill
+        config, seed, teaching = run.config.distill, run.config.seed, run.config.teaching
         self._flaw = flaw
         self._obedience, self._rewriting = config.obedience, config.rewriting
-        self._judge = asking(models.get(config.obedience.model), run.config.seed, options_of(config.obedience))
-        self._writer = asking(models.get(config.rewriting.model), run.config.seed, {})
+        self._judge = asking(models.get(config.obedience.model), seed, options_of(config.obedience), teaching)
+        self._writer = asking(models.get(config.rewriting.model), seed, {}, teaching)
         self.rewritten: Counter[str] = Counter()
         """Texts, by what became of them."""
 
@@ -56,13 +57,18 @@ class Review:
         return kept
 
 
-def asking(model: Any, seed: int, options: Mapping[str, Any]) -> Ask | None:
+def asking(model: Any, seed: int, options: Mapping[str, Any], teaching: TeachingConfig) -> Ask | None:
     """A `TeacherModel` as what obedience and rewriting ask."""
     if model is None:
         return None
 
     async def ask(messages: Sequence[Message]) -> str:
-        completion = await model.complete.remote(list(messages), seed, dict(options))
+        completion: Any = None
+        for pause in teaching.pauses():
+            await asyncio.sleep(pause)
+            completion = await model.complete.remote(list(messages), seed, dict(options))
+            if not isinstance(completion, EndpointDown):
+                break
         if isinstance(completion, InfrastructureError):
             raise completion
         return completion.text

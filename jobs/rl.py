@@ -31,12 +31,11 @@ from coa.staleness import Ticket, Window
 from coa.types import Tokens
 from jobs.console import Console, Stage
 from jobs.recipe import Recipe
-from jobs.rl_book import Book
+from jobs.rl_book import STAGE, Book
 from jobs.rl_teachers import Rescue, Scoring, models_of_rescue, rescuing, scoring
 from jobs.run import Run, check_run, in_session
 from jobs.teaching import server_demands
 
-STAGE = "rl"
 PROBE_TOKENS = 256
 FAILURES = 20
 """Batches' worth of groups that may fail one after the other before the stage gives up."""
@@ -162,7 +161,7 @@ class Reinforcement:
             self._metrics.close()
         self._metrics = self._run.metrics(STAGE, event.version + 1)
         if self._rescue is not None:
-            await self._rescue.start(event.version, event.cursor)
+            await self._rescue.start(event.version, self._learning.beside)
         self.book.syncs += await self._pool.sync(event.version, event.weights, event.probes)
         # Groups get new numbers, and with them new seeds: what was lost is not sampled again.
         first = (1 + event.epoch) * 1_000_000 if event.epoch > 1 or event.version else 0
@@ -177,8 +176,6 @@ class Reinforcement:
         await self._change()
         groups = self.book.step(event)
         self._write_trajectories(event.version, groups)
-        if self._rescue is not None:
-            self._rescue.write()
         line = self.book.line(event, groups)
         if self._rescue is not None:
             line["imitated"] = self._rescue.trained(event.version)

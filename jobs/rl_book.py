@@ -12,6 +12,8 @@ import numpy as np
 from coa.rollout import EpisodeRecord, GroupRecord
 from coa.spans import Times, overlap, total
 
+STAGE = "rl"
+
 
 class Book:
     """Counts and spans of the stage, from the start of this process on."""

@@ -5,6 +5,7 @@ a group that failed --> Rescue (rl.rescue) --> the team's run --> filter --> sam
 """
 
 import asyncio
+import json
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -15,13 +16,13 @@ from typing import Any
 import ray
 
 from actors.sizes import hub_name
-from actors.teacher import Unfinished
+from actors.teacher import Outcome, Unfinished
 from coa.codec import Codec
 from coa.data.tokens import fingerprint
-from coa.distill.contamination import Contamination
 from coa.distill.duplicates import DuplicateConfig
 from coa.distill.filters import Filter, filter_runs
-from coa.errors import InfrastructureError, UserError
+from coa.errors import EndpointDown, UserError
+from coa.files import write_atomically
 from coa.rescue import failed_altogether, imitations
 from coa.rollout import GroupRecord
 from coa.teachers.run import Assignment, FailedRun
@@ -29,14 +30,17 @@ from coa.teachers.store import names_in, read_transcripts, write_transcripts
 from coa.teachers.transcript import Graded
 from coa.types import Sample
 from coa.usage import Usage
-from jobs.distill import GIVE_UP_AFTER, evaluation_questions, models_of_review
+from jobs.distill import contamination_of, models_of_review
 from jobs.recipe import Recipe
 from jobs.review import Review
+from jobs.rl_book import STAGE
 from jobs.run import Run
-from jobs.teaching import Teaching, drop_ledgers, language_models, models_of_team, teaching
+from jobs.teaching import FailedInARow, Teaching, drop_ledgers, language_models, models_of_team, teaching
 
 FIRST_ATTEMPT = 1_000_000
 """Of the team at a task of this stage; those of distillation, which may have met the same task, are below."""
+Beside = Callable[[Coroutine[Any, Any, None]], Any]
+"""Runs work next to the loop."""
 
 
 class Scoring:
@@ -82,10 +86,59 @@ async def scoring(run: Run) -> AsyncIterator[Scoring | None]:
         ray.kill(scorer)
 
 
+class RescueBook:
+    """What the team was given, and which batch imitates what came of it, in a file with a line for each.
+
+        {"task": 17}                                         of the stage's stream, by its index: the team has it now
+        {"version": 3, "attempts": [1000016, 1000016]}       a sample of each is imitated by the batch of that version
+
+    A line is there before what it says happens, so one that a kill cut off counts for nothing.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self.tasks: dict[int, None] = {}
+        """In order."""
+        self.batches: dict[int, list[int]] = {}
+        for line in path.read_text().split("\n")[:-1] if path.exists() else []:
+            told = json.loads(line)
+            if "task" in told:
+                self.tasks[told["task"]] = None
+            else:
+                self.batches[told["version"]] = told["attempts"]
+
+    def give(self, index: int) -> None:
+        self.tasks[index] = None
+        self._add(_line(task=index))
+
+    def imitate(self, version: int, attempts: list[int]) -> None:
+        self.batches[version] = attempts
+        self._add(_line(version=version, attempts=attempts))
+
+    def go_back(self, version: int) -> None:
+        """Batches from that version on are formed anew."""
+        self.batches = {batch: attempts for batch, attempts in self.batches.items() if batch < version}
+        lines = [_line(task=index) for index in self.tasks]
+        lines += [_line(version=batch, attempts=attempts) for batch, attempts in self.batches.items()]
+        write_atomically(self._path, "".join(lines))
+
+    def imitated(self) -> Counter[int]:
+        """Samples, by the attempt that they are of."""
+        return Counter(attempt for attempts in self.batches.values() for attempt in attempts)
+
+    def _add(self, line: str) -> None:
+        with self._path.open("a") as file:
+            file.write(line)
+
+
+def _line(**told: Any) -> str:
+    return json.dumps(told) + "\n"
+
+
 @dataclass(frozen=True, slots=True)
 class Imitation:
-    index: int
-    """Of its task in the stage's stream."""
+    attempt: int
+    """Of the run that it is a sample of."""
     sample: Sample
 
 
@@ -98,24 +151,25 @@ class Rescue:
 
     def __init__(self, run: Run, team: Teaching, models: Mapping[str, Any]) -> None:
         config = run.config
-        self._config, self._agent, self._team = config.rl.rescue, config.agent, team
+        self._run, self._config, self._agent, self._team = run, config.rl.rescue, config.agent, team
         self._checkpoint_every = config.rl.checkpoint_every
         self._most = max(1, round(self._config.share * config.rl.window.groups_per_batch * config.rl.group))
         # Each run is filtered alone: a task that fails again is shown again.
         self._filters = replace(config.distill.filters, duplicates=DuplicateConfig(threshold=None, documents=1))
-        self._contamination = Contamination.of(evaluation_questions(run), self._filters.contamination_words)
+        self._contamination = contamination_of(run)
         self._review = Review(run, models, Filter(self._filters, self._contamination).flaw)
         self._codec = Codec.load(run.sft_model)
         self._folder = run.teachers / "rescue"
         self._before = sorted(self._folder.glob("transcripts-*.parquet"))
         """Written by a driver before this one, until they are taken in."""
+        self._book = RescueBook(self._folder / "book.jsonl")
+        self._unplayed = dict(self._book.tasks)
+        """Tasks that a driver before this one gave to the team, until it is known what became of them."""
         self._written = len(self._before)
         team.finished = sum((names_in(path)[1] for path in self._before), Usage())
         in_flight = config.teaching.runs_in_flight
         self._room = asyncio.Semaphore(max(1, in_flight // self._config.attempts))
-        self._give_up_after = GIVE_UP_AFTER * in_flight
-        self._failed_in_a_row = 0
-        self._offered: set[int] = set()
+        self._failed_in_a_row = FailedInARow(config.teaching)
         self._playing = 0
         self._ready: deque[Imitation] = deque()
         self._taken: dict[int, list[Imitation]] = {}
@@ -123,30 +177,38 @@ class Rescue:
         self._ended: list[Graded] = []
         self.counts: Counter[str] = Counter()
 
-    async def start(self, version: int, cursor: int) -> None:
-        """The learners are at `version`, with the tasks from `cursor` on to come: what was taken for batches from there
-        on waits again, and so do the runs of those tasks that a driver before this one left."""
+    async def start(self, version: int, beside: Beside) -> None:
+        """The learners are at `version`: all that no batch before it imitates waits again, be it taken for one from
+        there on or left by a driver before this one, whose tasks that were under way are played again."""
+        self._book.go_back(version)
         back = [one for batch in sorted(self._taken) if batch >= version for one in self._taken.pop(batch)]
         self._ready.extendleft(reversed(back))
+        imitated = self._book.imitated()
         for path in self._before:
             for run in read_transcripts(path):
-                if (index := self._index(run.transcript.attempt)) >= cursor:
-                    self._offered.add(index)
-                    await self._take_in(run)
-        self._before = []
+                attempt = run.transcript.attempt
+                self._unplayed.pop(self._index(attempt), None)
+                await self._end(run, imitated[attempt])
+        for index in self._unplayed:
+            self._begin(index, beside)
+        self._before, self._unplayed = [], {}
 
-    def offer(self, group: GroupRecord, index: int, beside: Callable[[Coroutine[Any, Any, None]], Any]) -> None:
+    def offer(self, group: GroupRecord, index: int, beside: Beside) -> None:
         """A task that the policy failed altogether goes to the team, `beside` the loop, unless enough of them wait."""
-        if not failed_altogether(group) or index in self._offered:
+        if not failed_altogether(group) or index in self._book.tasks:
             return
         self.counts["failed altogether"] += 1
         if self._playing + len(self._ready) >= self._most:
             return
-        self._offered.add(index)
+        self._book.give(index)
+        self._begin(index, beside)
+
+    def _begin(self, index: int, beside: Beside) -> None:
+        task = self._run.training_task(STAGE, index)
         first = FIRST_ATTEMPT + index * self._config.attempts
         attempts = range(first, first + self._config.attempts)
         self._playing += len(attempts)
-        beside(self._play([Assignment(group.task, attempt) for attempt in attempts]))
+        beside(self._play([Assignment(task, attempt) for attempt in attempts]))
 
     def _index(self, attempt: int) -> int:
         return (attempt - FIRST_ATTEMPT) // self._config.attempts
@@ -154,34 +216,47 @@ class Rescue:
     async def _play(self, assignments: Sequence[Assignment]) -> None:
         async with self._room:
             played = await self._team.play(assignments, self._review.judge)
-        self._playing -= len(assignments)
+        self._ended.extend(outcome for outcome in played.outcomes if isinstance(outcome, Graded))
         for outcome in played.outcomes:
-            match outcome:
-                case Graded():
-                    self._failed_in_a_row = 0
-                    self._ended.append(outcome)
-                    await self._take_in(outcome)
-                case FailedRun(where=where, why=why):
-                    self.counts[where] += 1
-                    self._failed_in_a_row += 1
-                    if self._failed_in_a_row > self._give_up_after:
-                        raise InfrastructureError(f"no run of the team is finished any more: {where}: {why}")
-                case Unfinished():
-                    self.counts["beyond the budget"] += 1
+            await self._end(outcome)
+            self._playing -= 1
 
-    async def _take_in(self, run: Graded) -> None:
+    async def _end(self, outcome: Outcome, imitated: int = 0) -> None:
+        """What comes of a run of the team, of which so many samples are imitated already."""
+        if isinstance(outcome, Graded):
+            outcome = await self._take_in(outcome, imitated)
+        match outcome:
+            case FailedRun(where=where):
+                self.counts[where] += 1
+            case Unfinished():
+                self.counts["beyond the budget"] += 1
+        self._failed_in_a_row.take(outcome)
+        self._failed_in_a_row.check()
+
+    async def _take_in(self, run: Graded, imitated: int) -> Graded | FailedRun:
+        """The run, or how it failed where who is to rewrite it is down."""
+        transcript = run.transcript
         kept, report = filter_runs([run], self._filters, self._contamination)
+        try:
+            revised = await self._review.revise(kept)
+        except EndpointDown as error:
+            assignment = Assignment(transcript.task, transcript.attempt)
+            return FailedRun(assignment, type(error).__name__, str(error), run.usage)
         self.counts.update({"runs of the team": 1, **report.dropped})
-        samples = list(imitations(await self._review.revise(kept), self._codec, self._agent, self._config.weight))
+        samples = list(imitations(revised, self._codec, self._agent, self._config.weight))
         if kept and not samples:
             self.counts["too long"] += 1
-        index = self._index(run.transcript.attempt)
-        self._ready.extend(Imitation(index, sample) for sample in samples)
+        self._ready.extend(Imitation(transcript.attempt, sample) for sample in samples[imitated:])
+        return run
 
     def take(self, version: int) -> list[Sample]:
-        """For the batch of `version`, oldest first; empty where nothing is ready."""
+        """For the batch of `version`, oldest first; empty where nothing is ready. What the batch imitates is written
+        before it is formed, the runs themselves first."""
         taken = [self._ready.popleft() for _ in range(min(self._most, len(self._ready)))]
         self._taken[version] = taken
+        self.write()
+        if taken:
+            self._book.imitate(version, [one.attempt for one in taken])
         return [one.sample for one in taken]
 
     def trained(self, version: int) -> int:
@@ -189,22 +264,20 @@ class Rescue:
         checkpoint, so what was taken until then is done with."""
         checkpoint = (version - 1) // self._checkpoint_every * self._checkpoint_every
         for batch in [batch for batch in self._taken if batch < checkpoint]:
-            self.counts["imitated"] += len(self._taken.pop(batch))
+            del self._taken[batch]
         return len(self._taken[version - 1])
 
     def write(self) -> None:
         """The team's runs since the last time, as they were said."""
         if self._ended:
-            self._folder.mkdir(exist_ok=True)
             write_transcripts(self._folder / f"transcripts-{self._written:05}.parquet", self._ended)
             self._written += 1
             self._ended = []
 
     def told(self) -> dict[str, Any]:
-        """Counts of this process, and what the team's runs took, over all."""
+        """Counts of this process; over all, the samples imitated and what the team's runs took."""
         spent = self._team.finished
-        imitated = self.counts["imitated"] + sum(map(len, self._taken.values()))
-        told = {**self.counts, "imitated": imitated, "under way": self._playing}
+        told = {**self.counts, "imitated": self._book.imitated().total(), "under way": self._playing}
         return {**told, "requests": spent.requests, "tokens": spent.tokens}
 
 

@@ -24,12 +24,13 @@ from actors.teacher import Outcome, Played, RoleAgent, TeacherTeam, TeachingConf
 from actors.teacher_model import TeacherModel
 from cluster.resources import Demand
 from coa.chunks import chunks
-from coa.errors import UserError
+from coa.errors import InfrastructureError, UserError
 from coa.models.endpoint import EndpointConfig
 from coa.profiles import profile as find_profile
 from coa.teachers.experts import scripted_mind
-from coa.teachers.run import Assignment
+from coa.teachers.run import Assignment, FailedRun
 from coa.teachers.teams import EXPERTS, members, plays_free
+from coa.teachers.transcript import Graded
 from coa.usage import Usage
 from jobs.recipe import Recipe, TeacherModelConfig
 from jobs.run import Run, profiles_of
@@ -38,6 +39,8 @@ CALLS = 10_000
 """Calls that an actor of this module may have open at the same time: they only wait."""
 KEEP_LEDGERS = (TeacherModel, TeacherTeam)
 """They run on the driver's node: a ledger is a SQLite file in the run directory, on its disk."""
+GIVE_UP_AFTER = 2
+"""Times as many runs as are in flight may fail, one after the other, before a stage gives up."""
 
 
 Judge = Callable[[Sequence[Outcome]], Awaitable[list[Outcome]]]
@@ -94,6 +97,30 @@ class Teaching:
         finally:
             for task in playing:
                 task.cancel()
+
+
+class FailedInARow:
+    """Runs of a team that failed one after the other: too many of them, and the stage ends."""
+
+    def __init__(self, config: TeachingConfig) -> None:
+        self._most = GIVE_UP_AFTER * config.runs_in_flight
+        self._count = 0
+        self.given_up = ""
+        """Why nothing more will come; empty while something may."""
+
+    def take(self, outcome: Outcome) -> None:
+        match outcome:
+            case Graded():
+                self._count = 0
+            case FailedRun(where=where, why=why):
+                self._count += 1
+                if self._count > self._most:
+                    self.given_up = f"{where}: {why}"
+
+    def check(self) -> None:
+        """Raises InfrastructureError where nothing more will come."""
+        if self.given_up:
+            raise InfrastructureError(f"no run of the team is finished any more: {self.given_up}")
 
 
 @asynccontextmanager

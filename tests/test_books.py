@@ -6,13 +6,17 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
+from actors.teacher import Played
 from coa.config import load
 from coa.distill.filters import Filter, FilterConfig, Kept
-from coa.errors import EndpointDown
+from coa.errors import EndpointDown, InfrastructureError
 from coa.teachers.run import Assignment, FailedRun
 from coa.teachers.transcript import AgentStep, Graded
 from coa.usage import Usage
 from jobs.books import Books
+from jobs.distill import Intake
 from jobs.recipe import Recipe
 from jobs.review import Review
 from tests.teams import TASKS, play_one
@@ -57,8 +61,23 @@ def test_a_run_whose_judge_is_down_has_failed_with_what_it_took() -> None:
 
     transcript = play_one(TASKS[0])
     paid = replace(transcript, steps=(AgentStep("planner", "<plan> p</plan>", usage=took), *transcript.steps[1:]))
-    run: Any = SimpleNamespace(config=load(Recipe, None, ["distill.obedience.model=m"]))
+    run: Any = SimpleNamespace(config=load(Recipe, None, ["distill.obedience.model=m", "teaching.reissues=0"]))
     review = Review(run, {"m": SimpleNamespace(complete=SimpleNamespace(remote=complete))}, lambda _: None)
     assert asyncio.run(review.judge([Graded(paid, True)])) == [
         FailedRun(Assignment(TASKS[0], transcript.attempt), "EndpointDown", "away", took)
     ]
+
+
+def test_only_failures_in_a_row_end_the_stage(tmp_path: Path) -> None:
+    failed = FailedRun(Assignment(TASKS[0]), "EndpointDown", "away")
+    run: Any = SimpleNamespace(config=load(Recipe, None, ["teaching.runs_in_flight=1"]))
+    intake = Intake(run, books_in(tmp_path))
+
+    def take(*outcomes: Any) -> None:
+        asyncio.run(intake.take(Played(outcomes=list(outcomes), failures={})))
+
+    take(failed, failed, Graded(play_one(TASKS[1]), True), failed, failed)
+    intake.failed_in_a_row.check()
+    take(failed)
+    with pytest.raises(InfrastructureError, match="no run of the team is finished any more: EndpointDown: away"):
+        intake.failed_in_a_row.check()

@@ -2,6 +2,7 @@
 
 import asyncio
 import io
+import json
 from collections.abc import Coroutine, Sequence
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,10 @@ from typing import Any
 import pytest
 
 from coa.config import load
-from coa.errors import InfrastructureError
+from coa.distill.contamination import EXACT
+from coa.errors import EndpointDown, InfrastructureError
+from coa.models.completion import Completion
+from coa.rescue import imitations
 from coa.rollout import GroupRecord
 from coa.teachers.play import play, start
 from coa.teachers.run import Assignment, FailedRun
@@ -19,6 +23,7 @@ from coa.teachers.transcript import Graded, Prompt, Reply
 from coa.tools.base import PLAIN
 from coa.types import Sample
 from coa.usage import Usage
+from jobs import rl_teachers
 from jobs.cli import find_recipe
 from jobs.console import Console
 from jobs.recipe import Recipe
@@ -59,25 +64,42 @@ class Team:
 class Stage:
     """A rescue without a loop around it."""
 
-    def __init__(self, run: Run, **team: Any) -> None:
+    def __init__(self, run: Run, model: Any = None, **team: Any) -> None:
         self.run, self.team = run, Team(**team)
-        self.rescue = Rescue(run, self.team, {})  # pyright: ignore[reportArgumentType]
+        self.rescue = Rescue(run, self.team, {"m": model} if model else {})  # pyright: ignore[reportArgumentType]
         self._playing: list[Coroutine[Any, Any, None]] = []
+
+    @property
+    def attempts(self) -> list[int]:
+        """That the team was asked for, counted from the first one of the stage."""
+        return [attempt - FIRST_ATTEMPT for attempt in self.team.attempts]
+
+    async def start(self, version: int) -> None:
+        await self.rescue.start(version, self._playing.append)
+        await self._play()
 
     async def offer(self, *indices: int) -> None:
         """Groups that failed altogether, and what becomes of them."""
         for index in indices:
-            task = self.run.training_task("rl", index)
-            group = GroupRecord(group=index, task=task, episodes=(played(False), played(False)))
-            self.rescue.offer(group, index, self._playing.append)
-        await asyncio.gather(*self._playing)
-        self._playing.clear()
+            self.rescue.offer(self._group(index), index, self._playing.append)
+        await self._play()
+
+    def give(self, index: int) -> None:
+        """A group that failed altogether, of which nothing becomes."""
+        self.rescue.offer(self._group(index), index, lambda work: work.close())
+
+    def _group(self, index: int) -> GroupRecord:
+        task = self.run.training_task("rl", index)
+        return GroupRecord(group=index, task=task, episodes=(played(False), played(False)))
+
+    async def _play(self) -> None:
+        playing, self._playing = self._playing, []
+        await asyncio.gather(*playing)
 
 
-@pytest.fixture
-def run(tmp_path: Path) -> Run:
+def a_run(folder: Path, *overrides: str) -> Run:
     settings = [
-        f"run_dir={tmp_path}",
+        f"run_dir={folder}",
         "world.families=[mhqa]",
         "distill.filters.min_interactions=1",
         "rl.rescue.attempts=1",
@@ -86,12 +108,35 @@ def run(tmp_path: Path) -> Run:
         "rl.window.groups_per_batch=4",
         "rl.checkpoint_every=2",
         "teaching.runs_in_flight=2",
+        *overrides,
     ]
     config = load(Recipe, find_recipe("tiny"), settings)
     found = Run(config, Console(io.StringIO(), io.StringIO()))
     found.prepare()
     make_model(found.sft_model)
     return found
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    return a_run(tmp_path)
+
+
+class Model:
+    """The handle of a model that is away for the first requests."""
+
+    def __init__(self, away: int, text: str) -> None:
+        self.complete, self._away, self._text = self, away, text
+
+    async def remote(self, *_: Any) -> Completion | EndpointDown:
+        self._away -= 1
+        return EndpointDown("away") if self._away >= 0 else Completion(self._text, "stop", Usage())
+
+
+AWAY = 10
+REFLECTING = (7, 12, 14, 15, 17)
+"""Tasks at which the team reflects, in words that may be written anew."""
+REVIEWS = [("obedience", '{"rationale": "fine", "verdict": "obeys"}'), ("rewriting", "Berg owns it.")]
 
 
 def same(one: Sequence[Sample], other: Sequence[Sample]) -> bool:
@@ -101,12 +146,12 @@ def same(one: Sequence[Sample], other: Sequence[Sample]) -> bool:
 def test_no_task_is_taken_on_while_a_batchs_worth_waits(run: Run) -> None:
     async def main() -> None:
         stage = Stage(run)
-        await stage.rescue.start(0, 0)
+        await stage.start(0)
         await stage.offer(0, 1, 2, 3, 4, 5)
-        assert stage.team.attempts == [FIRST_ATTEMPT + index for index in range(MOST)]
+        assert stage.attempts == list(range(MOST))
         assert len(stage.rescue.take(0)) == MOST
         await stage.offer(3, 6)
-        assert stage.team.attempts[MOST:] == [FIRST_ATTEMPT + 6], "a task that was played already is not played again"
+        assert stage.attempts[MOST:] == [6], "a task that was played already is not played again"
 
     asyncio.run(main())
 
@@ -114,7 +159,7 @@ def test_no_task_is_taken_on_while_a_batchs_worth_waits(run: Run) -> None:
 def test_what_was_taken_since_the_checkpoint_waits_again_when_learners_restart(run: Run) -> None:
     async def main() -> None:
         stage = Stage(run)
-        await stage.rescue.start(0, 0)
+        await stage.start(0)
         batches: list[list[Sample]] = []
         for version in range(4):
             await stage.offer(2 * version, 2 * version + 1)
@@ -122,7 +167,7 @@ def test_what_was_taken_since_the_checkpoint_waits_again_when_learners_restart(r
             assert len(batches[-1]) == 2
         assert [stage.rescue.trained(version) for version in (1, 2, 3)] == [2, 2, 2]
         await stage.offer(8)
-        await stage.rescue.start(2, 4)  # the last checkpoint: batches 2 and 3 are void
+        await stage.start(2)  # the last checkpoint: batches 2 and 3 are void
         again = stage.rescue.take(2)
         assert same(again, [*batches[2], *batches[3]])
         assert len(stage.rescue.take(3)) == 1
@@ -133,26 +178,66 @@ def test_what_was_taken_since_the_checkpoint_waits_again_when_learners_restart(r
     asyncio.run(main())
 
 
-def test_a_driver_that_starts_again_imitates_what_the_one_before_it_paid_for(run: Run) -> None:
+def test_a_driver_that_is_killed_loses_nothing_that_was_paid_for(run: Run) -> None:
     async def main() -> None:
         first = Stage(run)
-        await first.rescue.start(0, 0)
-        await first.offer(0, 1)
-        first.rescue.take(0)
-        first.rescue.write()
-        await first.offer(2, 3)
-        first.rescue.write()
-        expected = first.rescue.take(1)
-        second = Stage(run)
-        assert second.team.finished == first.team.finished != Usage()
-        await second.rescue.start(1, 2)  # a checkpoint from which tasks 2 and 3 come again
-        await second.offer(2, 3)
-        assert second.team.attempts == []
-        assert same(second.rescue.take(1), expected)
-        await second.offer(4)
-        second.rescue.write()
+        await first.start(0)
+        batches: list[list[Sample]] = []
+        for version in range(4):
+            await first.offer(2 * version, 2 * version + 1)
+            batches.append(first.rescue.take(version))
+        assert [first.rescue.trained(version) for version in (1, 2, 3)] == [2, 2, 2]
+        await first.offer(8)  # its run waits
+        first.give(9)  # its run is under way
+        second = Stage(run)  # all tasks that come from here on are beyond these
+        paid = [one.transcript.usage for one in read_transcripts(run.teachers / "rescue")]
+        assert second.team.finished == sum(paid, Usage()) != Usage()
+        await second.start(2)  # the last checkpoint: batches 2 and 3 are void
+        assert second.attempts == [8, 9], "what was not written is played again, as the ledgers have it"
+        await second.offer(4, 9)
+        assert second.attempts == [8, 9], "a task that fails again has its run already"
+        assert same(second.rescue.take(2), [*batches[2], *batches[3]])
+        assert len(second.rescue.take(3)) == 2
+        assert second.rescue.told()["imitated"] == 10
+        third = Stage(run)
+        await third.start(3)  # batch 3 is void; what the first one took for it counts for nothing
+        assert len(third.rescue.take(3)) == 2
+        assert third.rescue.take(4) == third.attempts == []
         kept = [one.transcript.attempt - FIRST_ATTEMPT for one in read_transcripts(run.teachers / "rescue")]
-        assert kept == [0, 1, 2, 3, 4]
+        assert kept == list(range(10)), "each once"
+
+    asyncio.run(main())
+
+
+def test_of_a_run_that_is_imitated_several_times_a_killed_driver_leaves_the_rest(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rl_teachers, "imitations", lambda *given: 3 * list(imitations(*given)))
+
+    async def main() -> None:
+        first = Stage(run)
+        await first.start(0)
+        await first.offer(0, 1)
+        [*_, last] = first.rescue.take(0)
+        second = Stage(run)
+        await second.start(1)
+        assert same(second.rescue.take(1), [last, last])
+
+    asyncio.run(main())
+
+
+def test_a_line_that_a_kill_cut_off_counts_for_nothing(run: Run) -> None:
+    async def main() -> None:
+        first = Stage(run)
+        await first.start(0)
+        await first.offer(0, 1)
+        taken = first.rescue.take(0)
+        book = run.teachers / "rescue" / "book.jsonl"
+        book.write_text(book.read_text()[:-2])
+        for _ in range(2):
+            second = Stage(run)
+            await second.start(1)
+            assert same(second.rescue.take(1), taken)
 
     asyncio.run(main())
 
@@ -160,9 +245,56 @@ def test_a_driver_that_starts_again_imitates_what_the_one_before_it_paid_for(run
 def test_a_team_that_is_down_ends_the_stage(run: Run) -> None:
     async def main() -> None:
         stage = Stage(run, failing=True)
-        await stage.rescue.start(0, 0)
+        await stage.start(0)
         await stage.offer(0, 1, 2, 3)
         with pytest.raises(InfrastructureError, match="no run of the team is finished any more: EndpointDown: refused"):
             await stage.offer(4)
+
+    asyncio.run(main())
+
+
+def test_a_task_of_an_evaluation_set_is_not_imitated(tmp_path: Path) -> None:
+    async def main() -> None:
+        named = tmp_path / "named.jsonl"
+        named.write_text(json.dumps({"question": a_run(tmp_path).training_task("rl", 0).question, "answer": "x"}))
+        stage = Stage(a_run(tmp_path, f"distill.against=[{named}]"))
+        await stage.start(0)
+        await stage.offer(0, 1)
+        assert len(stage.rescue.take(0)) == 1
+        assert stage.rescue.counts[EXACT] == 1
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(("review", "text"), REVIEWS)
+def test_a_reviewer_that_is_away_for_a_moment_costs_no_run(tmp_path: Path, review: str, text: str) -> None:
+    settings = (f"distill.{review}.model=m", f"teaching.reissues={AWAY}", "teaching.reissue_after_s=0")
+
+    async def main() -> None:
+        stage = Stage(a_run(tmp_path, *settings), Model(AWAY, text))
+        await stage.start(0)
+        await stage.offer(REFLECTING[0])
+        assert len(stage.rescue.take(0)) == 1
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(("review", "text"), REVIEWS)
+def test_a_reviewer_that_is_down_fails_runs_and_then_the_stage(tmp_path: Path, review: str, text: str) -> None:
+    settings = (f"distill.{review}.model=m", "teaching.reissues=0")
+
+    async def main() -> None:
+        run = a_run(tmp_path, *settings)
+        stage = Stage(run, Model(1000, text))
+        await stage.start(0)
+        await stage.offer(*REFLECTING[:MOST])
+        assert stage.rescue.counts["EndpointDown"] == MOST
+        with pytest.raises(InfrastructureError, match="no run of the team is finished any more: EndpointDown: away"):
+            await stage.offer(REFLECTING[MOST])
+        again = Stage(run, Model(0, text))
+        await again.start(0)
+        assert len(again.rescue.take(0)) + len(again.rescue.take(1)) == len(REFLECTING), (
+            "a driver that starts again has them reviewed"
+        )
 
     asyncio.run(main())

@@ -102,6 +102,10 @@ def test_a_run_that_a_tool_ended_is_issued_again_and_comes_out_the_same():
     assert played.failures == {"ToolDown": downs}
 
 
+def test_the_first_issue_waits_for_nothing_and_each_other_one_twice_as_long_as_the_one_before():
+    assert list(TeachingConfig(reissues=3, reissue_after_s=0.5).pauses()) == [0, 0.5, 1, 2]
+
+
 def test_a_run_that_always_fails_is_given_up_with_its_reason():
     async def down(calls: Calls) -> list[str | InfrastructureError]:
         return [ToolDown("gone") for _ in calls]
