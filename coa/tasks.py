@@ -22,7 +22,7 @@ from coa.benchmarks.programs import checked
 from coa.benchmarks.source import Place, Rows, fetch, read_rows
 from coa.benchmarks.table import find, named
 from coa.errors import UserError
-from coa.graders import GRADERS, grader_of
+from coa.graders import GRADERS, grader_of, in_place_of
 from coa.graders.maths import MATHS
 from coa.graders.programs import TESTS
 from coa.maths import MAX_BRACKETS, MAX_CHARS, comparable
@@ -79,7 +79,8 @@ def load_tasks(
 ) -> tuple[Task, ...]:
     """The tasks of a file or folder that `coa.benchmarks.source` reads; `profile` is for rows that tell none.
 
-    grader: for rows that tell none; None takes the benchmark's, or the one that `coa.graders` has for the profile.
+    grader: for open questions whose rows tell none. None takes the benchmark's, or the one that `coa.graders` has for
+    the profile, as programs, mathematics and what a grader of one's own compares always do.
 
     Raises UserError, one line that names the file and the row, for a file or a row that is not as described above.
     """
@@ -126,16 +127,18 @@ def _tasks(rows: Rows, profile: str, grader: str | None, asked: Benchmark | None
 
 
 def _task(item: Item, row: Row, place: Place, profile: str, grader: str | None, benchmark: Benchmark | None) -> Task:
-    """What the row says of itself wins, then the grader that is asked for, the benchmark, and the defaults."""
+    """What the row says of itself wins, then the grader that is asked for, of open questions; then the benchmark, and
+    the defaults."""
     family = benchmark.name if benchmark else str(row.get("data_source") or place.path.stem)
     name = str(place.number - 1) if item.id is None else item.id
     profile = str(row.get("profile") or (benchmark.profile if benchmark else profile))
     default = benchmark.grader if benchmark else grader_of(profile, item.answers)
-    grader = str(row.get("grader") or grader or default)
+    asked, grader = grader, str(row.get("grader") or in_place_of(default, grader))
     if profile not in PROFILES:
         raise BadRow(f"unknown profile {profile!r}: known are {', '.join(PROFILES)}")
-    if grader not in GRADERS:
-        raise BadRow(f"unknown grader {grader!r}: known are {', '.join(GRADERS)}")
+    for one in (grader, asked or grader):
+        if one not in GRADERS:
+            raise BadRow(f"unknown grader {one!r}: known are {', '.join(GRADERS)}")
     _check_answers(item.answers, grader)
     return Task(
         id=name if item.id is not None and benchmark is None else f"{family}-{name}",
@@ -174,9 +177,9 @@ def _published(row: Row, place: Place, profile: str, grader: str | None, benchma
         plain_row["profile"] = profile
         if programs:
             plain_row["answer"] = str(truth)
-            grader = grader or TESTS
+            plain_row["grader"] = TESTS
         elif profile == "code":
-            grader = grader or MATHS  # the published plain answers to programs are numbers and formulas
+            plain_row["grader"] = MATHS  # the published plain answers to programs are numbers and formulas
     item = (benchmark.read if benchmark else plain)(plain_row)
     task = item and _task(item, plain_row, place, profile, grader, benchmark)
     # Ids of different sources may be the same numbers.
