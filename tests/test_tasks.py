@@ -167,6 +167,27 @@ def test_programs_keep_their_tests_and_mathematics_its_way_whatever_grader_is_as
     assert (task.profile, task.grader) == ("web", "tests")
 
 
+def test_a_profile_that_overrules_brings_the_way_its_open_questions_are_graded(tmp_path: Path):
+    path = write_lines(
+        tmp_path / "t.jsonl",
+        {"question": "a ?", "answer": "b"},
+        {"question": "a ?", "answer": "b", "profile": "web"},
+        {"question": "a ?", "answer": "b", "profile": "web", "grader": "f1"},
+        {"question": "a ?", "answer": "b", "data_source": "nq"},
+        {"question": "a ?", "answer": "3", "profile": "math"},
+        {"question": "a ?", "answer": TWO_TESTS, "profile": "code"},
+        published("a", TWO_TESTS, source="mine", ability="coding"),
+    )
+    own = ["f1", "exact_first"]
+    worked_out = ["math", "tests", "tests"]
+    for profile, grader in (("mhqa", "exact"), ("multi", "judge")):
+        tasks = load(str(path), profile=profile, overrule=True)
+        assert {task.profile for task in tasks} == {profile}
+        assert [task.grader for task in tasks] == [grader, grader, *own, *worked_out]
+    asked = load(str(path), profile="multi", grader="f1", overrule=True)
+    assert [task.grader for task in asked] == ["f1", "f1", "f1", "f1", *worked_out]
+
+
 def test_a_grader_of_ones_own_keeps_its_tasks_and_may_be_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(GRADERS, "close", GRADERS["exact"])
     monkeypatch.setitem(BENCHMARKS_KNOWN, "nq", replace(find("nq"), grader="close"))
