@@ -4,7 +4,7 @@ import asyncio
 import json
 import re
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -158,9 +158,24 @@ def check_run(config: Recipe) -> None:
 
 
 def tasks_of_file(config: Recipe) -> tuple[Task, ...]:
-    """Of a recipe that has a `tasks.path`."""
-    assert config.tasks.path is not None
-    return load_tasks(config.tasks.path, profile=config.tasks.profile, grader=config.tasks.grader)
+    """Of a recipe that has a `tasks.path`; read again only once the file has changed, since checks and stages ask
+    often."""
+    asked = config.tasks
+    assert asked.path is not None
+    return _read_tasks(_state(Path(asked.path)), asked.path, asked.profile, asked.grader)
+
+
+@lru_cache(maxsize=1)
+def _read_tasks(state: object, path: str, profile: str, grader: str | None) -> tuple[Task, ...]:
+    """`state`: what `_state` says of the path, for the cache alone."""
+    return load_tasks(path, profile=profile, grader=grader)
+
+
+def _state(path: Path) -> tuple[tuple[object, ...], ...]:
+    """What changes when the file does, or one in the folder."""
+    files = sorted(file for file in (path, *path.rglob("*")) if file.is_file())
+    told = ((file, file.stat()) for file in files)
+    return tuple((str(file), stat.st_dev, stat.st_ino, stat.st_mtime_ns, stat.st_size) for file, stat in told)
 
 
 def graders_needed(config: Recipe) -> set[str]:

@@ -1,8 +1,10 @@
 """A dry run shows what would be done and what is missing, raises what a real run would raise, and touches nothing."""
 
 import io
+import os
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,6 +17,7 @@ from coa.config import load
 from coa.errors import UserError
 from coa.packing import PackingConfig
 from coa.schedule import OptimizerConfig, Schedule
+from coa.tasks import load_tasks
 from coa.teachers.store import write_transcripts
 from coa.teachers.transcript import AgentStep, Ending, Graded, Transcript
 from coa.types import Task
@@ -120,6 +123,36 @@ def test_a_judge_that_the_tasks_need_is_listed(tmp_path: Path) -> None:
     assert judge_of(of_rows, "tasks.profile=mhqa") == "MISSING"
     rows.unlink()
     assert judge_of(of_rows, "tasks.profile=web") == "not known whether needed"
+
+
+@pytest.mark.parametrize("folder", [False, True])
+def test_the_tasks_are_read_once_and_again_when_they_change(
+    folder: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[str] = []
+
+    def load_and_count(path: str, **asked: Any) -> tuple[Task, ...]:
+        read.append(path)
+        return load_tasks(path, **asked)
+
+    monkeypatch.setattr("jobs.run.load_tasks", load_and_count)
+    file = tmp_path / "tasks.jsonl"
+    settings = (f"tasks.path={tmp_path if folder else file}", "team.model=own")
+    file.write_text('{"question": "a ?", "answer": "b"}\n')
+    assert judge_of(*settings) is None
+    assert judge_of(*settings) is None
+    assert len(read) == 1
+    assert judge_of(*settings, "tasks.profile=web") == "MISSING"
+    assert judge_of(*settings, "tasks.profile=web", "tasks.grader=f1") is None
+    assert len(read) == 3
+    file.write_text('{"question": "a ?", "answer": "b", "profile": "web"}\n')
+    assert judge_of(*settings) == "MISSING"
+    before = file.stat().st_mtime_ns
+    file.write_text('{"question": "a ?", "answer": "b", "grader": "exact"}')
+    os.utime(file, ns=(before, before + 1))
+    assert judge_of(*settings) is None
+    file.unlink()
+    assert judge_of(*settings) == "not known whether needed"
 
 
 def test_transcripts_that_are_given_take_the_teams_place(tmp_path: Path) -> None:
