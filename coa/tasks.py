@@ -10,7 +10,7 @@ file's name) is a benchmark of `coa.benchmarks.table` is read as one of it, and 
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -22,7 +22,7 @@ from coa.benchmarks.programs import checked
 from coa.benchmarks.source import Place, Rows, fetch, read_rows
 from coa.benchmarks.table import find, named
 from coa.errors import UserError
-from coa.graders import GRADERS, grader_of
+from coa.graders import GRADERS, grader_of, in_place_of
 from coa.graders.maths import MATHS
 from coa.graders.programs import TESTS
 from coa.maths import MAX_BRACKETS, MAX_CHARS, comparable
@@ -60,13 +60,21 @@ def source(spec: str) -> Source:
     return Source(None, find(spec))
 
 
-def load(spec: str, *, profile: str = "mhqa", grader: str | None = None, rows: int | None = None) -> tuple[Task, ...]:
+def load(
+    spec: str,
+    *,
+    profile: str = "mhqa",
+    grader: str | None = None,
+    overrule: bool = False,
+    rows: int | None = None,
+) -> tuple[Task, ...]:
     """The first `rows` tasks (None: all) of what `source` understands; see `load_tasks`."""
-    asked = source(spec)
-    if asked.path is not None:
-        return load_tasks(asked.path, profile=profile, grader=grader, benchmark=asked.benchmark, rows=rows)
-    assert asked.benchmark is not None
-    return load_tasks(fetch(asked.benchmark.hub), grader=grader, benchmark=asked.benchmark, rows=rows)
+    found = source(spec)
+    path = found.path
+    if path is None:
+        assert found.benchmark is not None
+        path = fetch(found.benchmark.hub)
+    return load_tasks(path, profile=profile, grader=grader, overrule=overrule, benchmark=found.benchmark, rows=rows)
 
 
 def load_tasks(
@@ -74,19 +82,22 @@ def load_tasks(
     *,
     profile: str = "mhqa",
     grader: str | None = None,
+    overrule: bool = False,
     benchmark: Benchmark | None = None,
     rows: int | None = None,
 ) -> tuple[Task, ...]:
     """The tasks of a file or folder that `coa.benchmarks.source` reads; `profile` is for rows that tell none.
 
-    grader: for rows that tell none; None takes the benchmark's, or the one that `coa.graders` has for the profile.
+    grader: for open questions whose rows tell none. None takes the benchmark's, or the one that `coa.graders` has for
+    the profile, as programs, mathematics and what a grader of one's own compares always do.
+    overrule: whether `profile` is every task's, whatever its row and its benchmark say.
 
     Raises UserError, one line that names the file and the row, for a file or a row that is not as described above.
     """
     path = Path(path)
     tasks: dict[str, Task] = {}
     read = read_rows(path, benchmark and benchmark.hub)
-    for place, task, own_id in islice(_tasks(read, profile, grader, benchmark), rows):
+    for place, task, own_id in islice(_tasks(read, _Asked(profile, grader, overrule), benchmark), rows):
         if task.id in tasks:
             if own_id:
                 raise place.error(f"id {task.id!r} was used before")
@@ -108,16 +119,25 @@ def split(tasks: Iterable[Task], held_out_share: float) -> tuple[tuple[Task, ...
     )
 
 
-def _tasks(rows: Rows, profile: str, grader: str | None, asked: Benchmark | None) -> Iterator[tuple[Place, Task, bool]]:
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """What is asked of every row; see `load_tasks`."""
+
+    profile: str
+    grader: str | None
+    overrule: bool
+
+
+def _tasks(rows: Rows, asked: _Asked, of: Benchmark | None) -> Iterator[tuple[Place, Task, bool]]:
     """Place, task, and whether its id is the row's own."""
     for place, row in rows:
-        benchmark = asked or named(str(row.get("data_source") or place.path.stem))
+        benchmark = of or named(str(row.get("data_source") or place.path.stem))
         try:
             if "reward_model" in row:
-                task, own_id = _published(row, place, profile, grader, benchmark), False
+                task, own_id = _published(row, place, asked, benchmark), False
             else:
                 item = (benchmark.read if benchmark else plain)(row)
-                task = item and _task(item, row, place, profile, grader, benchmark)
+                task = item and _task(item, row, place, asked, benchmark)
                 own_id = item is not None and item.id is not None
         except BadRow as error:
             raise place.error(str(error)) from error
@@ -125,17 +145,18 @@ def _tasks(rows: Rows, profile: str, grader: str | None, asked: Benchmark | None
             yield place, task, own_id
 
 
-def _task(item: Item, row: Row, place: Place, profile: str, grader: str | None, benchmark: Benchmark | None) -> Task:
-    """What the row says of itself wins, then the grader that is asked for, the benchmark, and the defaults."""
+def _task(item: Item, row: Row, place: Place, asked: _Asked, benchmark: Benchmark | None) -> Task:
+    """What the row says of itself wins, then the grader that is asked for, of open questions; then the benchmark, and
+    the defaults."""
     family = benchmark.name if benchmark else str(row.get("data_source") or place.path.stem)
     name = str(place.number - 1) if item.id is None else item.id
-    profile = str(row.get("profile") or (benchmark.profile if benchmark else profile))
-    default = benchmark.grader if benchmark else grader_of(profile, item.answers)
-    grader = str(row.get("grader") or grader or default)
-    if profile not in PROFILES:
-        raise BadRow(f"unknown profile {profile!r}: known are {', '.join(PROFILES)}")
-    if grader not in GRADERS:
-        raise BadRow(f"unknown grader {grader!r}: known are {', '.join(GRADERS)}")
+    own = str(row.get("profile") or (benchmark.profile if benchmark else asked.profile))
+    profile = asked.profile if asked.overrule else own
+    of_profile = in_place_of(grader_of(own, item.answers), grader_of(profile, item.answers))
+    default = benchmark.grader if benchmark else of_profile
+    grader = str(row.get("grader") or in_place_of(default, asked.grader))
+    _check_known("profile", PROFILES, own, profile)
+    _check_known("grader", GRADERS, grader, asked.grader or grader)
     _check_answers(item.answers, grader)
     return Task(
         id=name if item.id is not None and benchmark is None else f"{family}-{name}",
@@ -145,6 +166,13 @@ def _task(item: Item, row: Row, place: Place, profile: str, grader: str | None, 
         family=str(row.get("family") or (f"{family}/{item.part}" if item.part else family)),
         grader=grader,
     )
+
+
+def _check_known(what: str, known: Collection[str], *names: str) -> None:
+    """Raises BadRow for a name that is none of those known."""
+    for name in names:
+        if name not in known:
+            raise BadRow(f"unknown {what} {name!r}: known are {', '.join(known)}")
 
 
 def _check_answers(answers: Sequence[str], grader: str) -> None:
@@ -157,7 +185,7 @@ def _check_answers(answers: Sequence[str], grader: str) -> None:
         raise BadRow(f"an `answer` of more than {MAX_CHARS} characters or {MAX_BRACKETS} brackets equals nothing")
 
 
-def _published(row: Row, place: Place, profile: str, grader: str | None, benchmark: Benchmark | None) -> Task | None:
+def _published(row: Row, place: Place, asked: _Asked, benchmark: Benchmark | None) -> Task | None:
     """A row of the published files, as the row of question and answer that it was made from."""
     try:
         content = "\n".join(message["content"] for message in row["prompt"])
@@ -170,15 +198,15 @@ def _published(row: Row, place: Place, profile: str, grader: str | None, benchma
     plain_row = {"question": question, "answer": _target(truth), "id": index, "data_source": row.get("data_source")}
     if benchmark is None:
         programs = row.get("ability") == "coding"
-        profile = _profile_of(instructions, programs=programs) or profile
+        profile = _profile_of(instructions, programs=programs) or asked.profile
         plain_row["profile"] = profile
         if programs:
             plain_row["answer"] = str(truth)
-            grader = grader or TESTS
+            plain_row["grader"] = TESTS
         elif profile == "code":
-            grader = grader or MATHS  # the published plain answers to programs are numbers and formulas
+            plain_row["grader"] = MATHS  # the published plain answers to programs are numbers and formulas
     item = (benchmark.read if benchmark else plain)(plain_row)
-    task = item and _task(item, plain_row, place, profile, grader, benchmark)
+    task = item and _task(item, plain_row, place, asked, benchmark)
     # Ids of different sources may be the same numbers.
     return task and replace(task, id=f"{benchmark.name if benchmark else task.family}-{index}")
 

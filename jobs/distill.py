@@ -25,10 +25,11 @@ from coa.distill.drop_report import HEADER, rows, write_drops
 from coa.distill.filters import Filter
 from coa.distill.grade import grade
 from coa.errors import InfrastructureError, UserError
+from coa.graders import in_place_of
 from coa.tasks import load
 from coa.teachers.run import Assignment, FailedRun
 from coa.teachers.store import read_transcripts
-from coa.teachers.transcript import Graded
+from coa.teachers.transcript import Graded, Transcript
 from coa.tools.client import ToolClient
 from coa.usage import Usage
 from jobs.books import Books
@@ -219,12 +220,13 @@ async def given(run: Run, books: Books, executors: Sequence[Any], judge: Judge) 
     from cluster.pool import call_executors
 
     use_tool = ToolClient(functools.partial(call_executors, executors))
+    grader = run.config.tasks.grader
 
     async def graded(one: Graded) -> Outcome:
         if one.correct is not None:
             return one
         try:
-            return await grade(one.transcript, use_tool)
+            return await grade(to_be_graded_by(grader, one.transcript), use_tool)
         except InfrastructureError as error:
             assignment = Assignment(one.transcript.task, one.transcript.attempt)
             return FailedRun(assignment, type(error).__name__, str(error), one.usage)
@@ -233,6 +235,12 @@ async def given(run: Run, books: Books, executors: Sequence[Any], judge: Judge) 
     transcripts = numbered(read_transcripts(Path(run.config.distill.transcripts)))
     for chunk in chunks(_not_in(books, transcripts), AT_ONCE):
         yield Played(outcomes=await judge(await asyncio.gather(*map(graded, chunk))), failures={})
+
+
+def to_be_graded_by(grader: str | None, transcript: Transcript) -> Transcript:
+    """With the recipe's grader, where its task is an open question: who named the task's own is not known any more."""
+    task = transcript.task
+    return replace(transcript, task=replace(task, grader=in_place_of(task.grader, grader)))
 
 
 def numbered(runs: Iterable[Graded]) -> Iterator[Graded]:

@@ -17,15 +17,15 @@ from actors.learner_config import LearnerConfig
 from actors.sizes import GIB, Architecture, architecture, engine_bytes, learner_bytes, local_configuration
 from cluster.resources import Demand
 from coa.errors import UserError
-from coa.graders import JUDGE, grader_of
+from coa.graders import JUDGE
 from coa.readable import DASH, number
-from coa.rewards import graders_of
 from coa.schedule import OptimizerConfig, Schedule
 from coa.tools.addresses import shown
 from coa.tools.sandbox import Kind
 from jobs import distill, rl, sft, train
 from jobs.console import Console
 from jobs.recipe import Recipe
+from jobs.run import graders_needed
 
 STAGES = {
     "train": ("distill", "sft", "evaluation-sft", "rl", "evaluation-rl"),
@@ -116,6 +116,8 @@ def _what(config: Recipe, stage: str) -> str:
 
 
 def _runs(config: Recipe) -> str:
+    if config.distill.transcripts is not None:
+        return f"the transcripts in {config.distill.transcripts}, no team runs"
     if config.distill.runs is None and config.tasks.path is not None:
         return "a team run for each training task"
     return f"{number(config.distill.runs_of(None))} team runs"
@@ -206,7 +208,11 @@ def _sum(stage: str, demands: list[Demand]) -> tuple[str, str, str]:
 
 def _needs(config: Recipe) -> Iterator[tuple[str, str, str]]:
     tools = config.tools
-    files = [("tasks", config.tasks.path), *(("sft.data", path) for path in config.sft.data)]
+    files = [
+        ("tasks", config.tasks.path),
+        ("distill.transcripts", config.distill.transcripts),
+        *(("sft.data", path) for path in config.sft.data),
+    ]
     yield from ((what, path, _there(path)) for what, path in files if path is not None)
     services = {
         "web_search": (tools.search.url, tools.search.key_env),
@@ -227,15 +233,23 @@ def _needs(config: Recipe) -> Iterator[tuple[str, str, str]]:
             yield f"models.{name}", f"{model.endpoint.name} at {shown(model.endpoint.url or '')}", "not asked"
         if (key := model.endpoint.key_env) is not None:
             yield f"models.{name}", f"${key}", _key(key)
-    graders = graders_of(config.rl.reward)
-    if config.tasks.path is not None:
-        graders |= {config.tasks.grader or grader_of(config.tasks.profile, ())}
-    if JUDGE in graders and tools.judge.url is None:
-        yield "judge", "tools.judge.url", MISSING
+    if tools.judge.url is None:
+        yield from _judge(config)
     if tools.wiki.corpus:
         yield "wiki_search", tools.wiki.corpus, _there(tools.wiki.corpus)
     if tools.sandbox.kind is Kind.bubblewrap:
         yield "code", "bwrap", THERE if shutil.which("bwrap") else MISSING
+
+
+def _judge(config: Recipe) -> Iterator[tuple[str, str, str]]:
+    """What is missing where there is no judge."""
+    try:
+        needed = JUDGE in graders_needed(config)
+    except UserError:  # the check says why
+        yield "judge", "tools.judge.url", "not known whether needed"
+    else:
+        if needed:
+            yield "judge", "tools.judge.url", MISSING
 
 
 def _key(name: str) -> str:

@@ -7,7 +7,6 @@ Whether their answers are right is found out where they are used.
 
 import sys
 from collections import Counter
-from dataclasses import replace
 from pathlib import Path
 
 from rich import box
@@ -28,13 +27,12 @@ WIDTH = 120
 def run(form: str, runs: Path, tasks: str, out: Path, *, profile: str | None = None, tools: Path | None = None) -> Path:
     """The file that was written. Raises UserError for a person's mistake, or where no run could be imported.
 
-    tasks: as `coa.tasks.load` reads it; profile: of all runs, whatever the tasks say; tools: see `coa.imports.tools`.
+    tasks: as `coa.tasks.load` reads it; profile: of all runs, whatever the tasks say, and with it the way
+    in which open questions are graded that name none; tools: see `coa.imports.tools`.
     """
     if form not in FORMATS:
         raise UserError(f"unknown format {form!r}: known are {', '.join(FORMATS)}")
-    known = load(tasks)
-    if profile is not None:
-        known = tuple(replace(task, profile=find_profile(profile).name) for task in known)
+    known = load(tasks) if profile is None else load(tasks, profile=find_profile(profile).name, overrule=True)
     results = tuple(import_runs(form, runs, known, read_tools(tools)))
     imported = [result for result in results if isinstance(result, Transcript)]
     refused = [result for result in results if isinstance(result, Refusal)]

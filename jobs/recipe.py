@@ -38,7 +38,9 @@ class TasksConfig:
     profile: str = "mhqa"
     """Agent profile of rows that name none."""
     grader: str | None = None
-    """How answers of rows that name no grader are compared; None: the benchmark's way, or the profile's."""
+    """How answers to open questions are compared whose rows name no grader; None: the benchmark's way, or the
+    profile's. Programs keep their tests, and mathematics its own way, whatever is asked for. Of transcripts, all
+    open questions are compared so: they don't tell who named a grader."""
     held_out: float = 0.2
     """Share of a file's tasks kept for evaluation."""
 

@@ -4,7 +4,7 @@ import asyncio
 import json
 import re
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +17,13 @@ from coa.data.shards import shard_paths
 from coa.episode import Grammar
 from coa.errors import UserError
 from coa.files import write_atomically
-from coa.graders import check_graders
+from coa.graders import check_graders, in_place_of
 from coa.metrics import MetricsLog
 from coa.models.endpoint import check_endpoint
 from coa.profiles import profile as find_profile
 from coa.rewards import graders_of
 from coa.tasks import load_tasks, split
+from coa.teachers.store import graders_in
 from coa.teachers.teams import check_team
 from coa.types import Task
 from coa.world import World, evaluation_tasks, training_task
@@ -135,7 +136,6 @@ def check_run(config: Recipe) -> None:
     require_bubblewrap(config.tools.sandbox)
     check_tools(config.tools, crawl_s=config.executor.limit_s("crawl_page"), named=config.executor.named)
     check_counts(config)
-    graders = graders_of(config.rl.reward)
     tasks = None
     if config.tasks.path is not None:
         training, held_out = split(tasks_of_file(config), config.tasks.held_out)
@@ -143,13 +143,12 @@ def check_run(config: Recipe) -> None:
             raise UserError(
                 f"{config.tasks.path}: {len(training)} tasks to train on and {len(held_out)} held out; both are needed"
             )
-        graders |= {task.grader for task in (*training, *held_out)}
         tasks = len(training)
     profiles = profiles_of(config)
     check_team(config.team, config.models, profiles)
     check_models(config)
     check_distill(config, config.distill.runs_of(tasks))
-    check_graders(graders, config.tools, config.executor.limit_s)
+    check_graders(graders_needed(config), config.tools, config.executor.limit_s)
     check_called({tag.name for name in profiles for tag in find_profile(name).tools})
     for key, path in (("model.path", config.model.path), ("rl.on_policy.teacher", config.rl.on_policy.teacher)):
         if path is not None and not hub_name(path) and not (Path(path) / "config.json").exists():
@@ -164,9 +163,36 @@ def check_run(config: Recipe) -> None:
 
 
 def tasks_of_file(config: Recipe) -> tuple[Task, ...]:
-    """Of a recipe that has a `tasks.path`."""
-    assert config.tasks.path is not None
-    return load_tasks(config.tasks.path, profile=config.tasks.profile, grader=config.tasks.grader)
+    """Of a recipe that has a `tasks.path`; read again only once the file has changed, since checks and stages ask
+    often."""
+    asked = config.tasks
+    assert asked.path is not None
+    return _read_tasks(_state(Path(asked.path)), asked.path, asked.profile, asked.grader)
+
+
+@lru_cache(maxsize=1)
+def _read_tasks(state: object, path: str, profile: str, grader: str | None) -> tuple[Task, ...]:
+    """`state`: what `_state` says of the path, for the cache alone."""
+    return load_tasks(path, profile=profile, grader=grader)
+
+
+def _state(path: Path) -> tuple[tuple[object, ...], ...]:
+    """What changes when the file does, or one in the folder."""
+    files = sorted(file for file in (path, *path.rglob("*")) if file.is_file())
+    told = ((file, file.stat()) for file in files)
+    return tuple((str(file), stat.st_dev, stat.st_ino, stat.st_mtime_ns, stat.st_size) for file, stat in told)
+
+
+def graders_needed(config: Recipe) -> set[str]:
+    """Of rewards, of the recipe's tasks, and of transcripts that nobody graded yet; raises UserError for files of
+    tasks or transcripts that can't be read."""
+    graders = graders_of(config.rl.reward)
+    if config.tasks.path is not None:
+        graders |= {task.grader for task in tasks_of_file(config)}
+    if config.distill.transcripts is not None and not config.sft.data:
+        found = graders_in(Path(config.distill.transcripts))
+        graders |= {in_place_of(grader, config.tasks.grader) for grader in found}
+    return graders
 
 
 def profiles_of(config: Recipe) -> set[str]:

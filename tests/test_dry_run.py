@@ -1,8 +1,10 @@
 """A dry run shows what would be done and what is missing, raises what a real run would raise, and touches nothing."""
 
 import io
+import os
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,6 +17,10 @@ from coa.config import load
 from coa.errors import UserError
 from coa.packing import PackingConfig
 from coa.schedule import OptimizerConfig, Schedule
+from coa.tasks import load_tasks
+from coa.teachers.store import write_transcripts
+from coa.teachers.transcript import AgentStep, Ending, Graded, Transcript
+from coa.types import Task
 from jobs.cli import find_recipe
 from jobs.console import Console
 from jobs.dry_run import STAGES, Section, dry_run, plan_of, rate
@@ -22,6 +28,7 @@ from jobs.recipe import Recipe
 from tests.tiny import make_model
 
 GIB = 2**30
+ANSWER = (AgentStep("solver", "<answer> b</answer>"),)
 
 
 def recipe(name: str, *overrides: str) -> Recipe:
@@ -94,12 +101,72 @@ def test_services_keys_and_files_are_listed_with_what_is_missing(
     ).rows
 
 
-def test_a_judge_that_the_tasks_need_is_listed() -> None:
-    missing = ("judge", "tools.judge.url", "MISSING")
-    web = ("tasks.path=tasks.jsonl", "tasks.profile=web")
-    assert missing in section(recipe("tiny", *web), "services").rows
-    assert missing not in section(recipe("tiny", *web, "tasks.grader=f1"), "services").rows
-    assert missing not in section(recipe("tiny"), "services").rows
+def judge_of(*settings: str) -> str | None:
+    """What the plan says of the judge."""
+    return {what: state for _, what, state in section(recipe("tiny", *settings), "services").rows}.get(
+        "tools.judge.url"
+    )
+
+
+def test_a_judge_that_the_tasks_need_is_listed(tmp_path: Path) -> None:
+    rows = tmp_path / "tasks.jsonl"
+    of_rows = f"tasks.path={rows}"
+    rows.write_text('{"question": "a ?", "answer": "b"}\n')
+    assert judge_of() is None
+    assert judge_of(of_rows) is None
+    assert judge_of(of_rows, "tasks.profile=web") == "MISSING"
+    assert judge_of(of_rows, "tasks.profile=web", "tasks.grader=f1") is None
+    assert judge_of(of_rows, "tasks.profile=web", "tools.judge.url=http://127.0.0.1:1/v1") is None
+    rows.write_text('{"question": "a ?", "answer": "b", "grader": "exact"}\n')
+    assert judge_of(of_rows, "tasks.profile=web") is None
+    rows.write_text('{"question": "a ?", "answer": "b", "profile": "web"}\n')
+    assert judge_of(of_rows, "tasks.profile=mhqa") == "MISSING"
+    rows.unlink()
+    assert judge_of(of_rows, "tasks.profile=web") == "not known whether needed"
+
+
+@pytest.mark.parametrize("folder", [False, True])
+def test_the_tasks_are_read_once_and_again_when_they_change(
+    folder: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[str] = []
+
+    def load_and_count(path: str, **asked: Any) -> tuple[Task, ...]:
+        read.append(path)
+        return load_tasks(path, **asked)
+
+    monkeypatch.setattr("jobs.run.load_tasks", load_and_count)
+    file = tmp_path / "tasks.jsonl"
+    settings = (f"tasks.path={tmp_path if folder else file}", "team.model=own")
+    file.write_text('{"question": "a ?", "answer": "b"}\n')
+    assert judge_of(*settings) is None
+    assert judge_of(*settings) is None
+    assert len(read) == 1
+    assert judge_of(*settings, "tasks.profile=web") == "MISSING"
+    assert judge_of(*settings, "tasks.profile=web", "tasks.grader=f1") is None
+    assert len(read) == 3
+    file.write_text('{"question": "a ?", "answer": "b", "profile": "web"}\n')
+    assert judge_of(*settings) == "MISSING"
+    before = file.stat().st_mtime_ns
+    file.write_text('{"question": "a ?", "answer": "b", "grader": "exact"}')
+    os.utime(file, ns=(before, before + 1))
+    assert judge_of(*settings) is None
+    file.unlink()
+    assert judge_of(*settings) == "not known whether needed"
+
+
+def test_transcripts_that_are_given_take_the_teams_place(tmp_path: Path) -> None:
+    task = Task(id="t", question="?", answers=("b",), profile="multi", family="f", grader="judge")
+    transcript = Transcript(task=task, attempt=0, seed=0, steps=ANSWER, ending=Ending.ANSWERED)
+    path = tmp_path / "runs.parquet"
+    write_transcripts(path, [Graded(transcript, None)])
+    settings = (f"distill.transcripts={path}", f"tasks.path={tmp_path}/t.jsonl")
+    told = cells(section(recipe("tiny", *settings), "train"))["distill"][0]
+    assert told.startswith(f"the transcripts in {path}, no team runs, ")
+    needs = section(recipe("tiny", *settings[:1]), "services").rows
+    assert ("distill.transcripts", str(path), "there") in needs
+    assert judge_of(*settings[:1]) == "MISSING"
+    assert judge_of(*settings[:1], "tasks.grader=exact") is None
 
 
 def test_the_teachers_models_are_listed_with_their_keys(monkeypatch: pytest.MonkeyPatch) -> None:

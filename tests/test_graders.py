@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from coa.errors import ToolDown, UserError
-from coa.graders import GRADERS, check_graders, grader_of
+from coa.graders import GRADERS, check_graders, grader_of, in_place_of
 from coa.graders.hidden import ask
 from coa.graders.judge import JudgeConfig
 from coa.graders.match import exact_match, token_f1
@@ -145,3 +145,19 @@ def test_the_published_evaluation_compares_the_first_part_alone(answer: str, gra
 
     task = Task(id="t", question="?", answers=("Arden",), profile="mhqa", family="nq")
     assert asyncio.run(GRADERS["exact_first"](answer, task, no_tool)) == grade
+
+
+@pytest.mark.parametrize(
+    ("own", "asked", "grader"),
+    [
+        ("judge", "exact", "exact"),
+        ("exact", "judge", "judge"),
+        ("exact_first", "f1", "f1"),
+        ("f1", None, "f1"),
+        ("tests", "exact", "tests"),
+        ("math", "judge", "math"),
+        ("of an extension", "exact", "of an extension"),
+    ],
+)
+def test_a_recipes_grader_is_for_open_questions_alone(own: str, asked: str | None, grader: str) -> None:
+    assert in_place_of(own, asked) == grader

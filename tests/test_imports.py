@@ -1,16 +1,29 @@
 """What all imports share: the table of tools, and the command."""
 
+import asyncio
 import json
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
+from actors.teacher import Outcome
+from coa.config import load
 from coa.distill import to_chain
 from coa.errors import UserError
 from coa.grammar import Span
 from coa.imports import read_tools
-from coa.teachers.store import read_transcripts
+from coa.teachers.store import graders_in, read_transcripts, write_transcripts
+from coa.teachers.transcript import Ending, Graded, Transcript
+from coa.types import Task
+from jobs.cli import find_recipe
+from jobs.distill import given, to_be_graded_by
 from jobs.import_runs import run as import_command
+from jobs.recipe import Recipe
+from jobs.run import check_run
 from tests.imported_runs import QUESTION, USER, Session, asks, imported, says, spans
 
 
@@ -73,6 +86,90 @@ def test_the_command_writes_transcripts_and_tells_what_it_refused(
         ("mhqa", 1, None),
     ]
     assert to_chain(kept[0].transcript)[1] == Span("wiki_search", "a")
+
+
+@pytest.mark.parametrize(
+    ("row", "profile", "grader"),
+    [
+        ({}, None, "exact"),
+        ({}, "math", "math"),
+        ({}, "multi", "judge"),
+        ({"profile": "web"}, "mhqa", "exact"),
+        ({"profile": "math"}, "mhqa", "math"),
+        ({"profile": "web", "grader": "f1"}, "multi", "f1"),
+    ],
+)
+def test_a_run_is_graded_as_the_profile_it_is_imported_under_grades(
+    row: dict[str, str], profile: str | None, grader: str, tmp_path: Path
+) -> None:
+    path = import_one(tmp_path, {"answer": "7", **row}, profile)
+    [run] = read_transcripts(path)
+    assert run.transcript.task.grader == grader
+
+
+def recipe(transcripts: Path, *settings: str) -> Recipe:
+    folder = f"run_dir={transcripts.parent / 'run'}"
+    return load(Recipe, find_recipe("tiny"), [folder, f"distill.transcripts={transcripts}", *settings])
+
+
+def test_transcripts_are_graded_as_the_recipe_says_and_a_judge_that_is_missing_is_told_at_once(tmp_path: Path) -> None:
+    path = import_one(tmp_path, {"answer": "Berg"}, "multi")
+    with pytest.raises(UserError, match=r"^a judge is to grade answers: set tools\.judge\.url"):
+        check_run(recipe(path))
+    config = recipe(path, "tasks.grader=exact")
+    check_run(config)
+    [run] = graded_by(config)
+    assert (run.correct, run.transcript.task.grader) == (True, "exact")
+
+
+def graded_by(config: Recipe) -> list[Graded]:
+    """What becomes of the recipe's transcripts."""
+
+    async def as_they_are(outcomes: Sequence[Outcome]) -> list[Outcome]:
+        return list(outcomes)
+
+    async def main() -> list[Outcome]:
+        run, books = SimpleNamespace(config=config), SimpleNamespace(names=set(), failed={})
+        stream = given(cast(Any, run), cast(Any, books), (), as_they_are)
+        return [outcome async for played in stream for outcome in played.outcomes]
+
+    return cast(list[Graded], asyncio.run(main()))
+
+
+def test_a_judge_is_not_needed_for_what_is_graded_ends_without_an_answer_or_is_not_read(tmp_path: Path) -> None:
+    path = import_one(tmp_path, {"answer": "Berg"}, "multi")
+    [run] = read_transcripts(path)
+    assert graders_in(path.parent) == {"judge"}
+    check_run(recipe(path, f"sft.data=[{one_row(tmp_path)}]"))
+    write_transcripts(path, [replace(run, correct=False)])
+    check_run(recipe(path))
+    write_transcripts(path, [replace(run, transcript=replace(run.transcript, ending=Ending.OUT_OF_STEPS))])
+    check_run(recipe(path))
+
+
+def test_programs_among_transcripts_keep_their_tests() -> None:
+    task = Task(id="t", question="?", answers=("{}",), profile="code", family="f", grader="tests")
+    transcript = Transcript(task=task, attempt=0, seed=0, steps=(), ending=Ending.ANSWERED)
+    assert to_be_graded_by("exact", transcript) == transcript
+    judged = replace(transcript, task=replace(task, grader="judge"))
+    assert to_be_graded_by("exact", judged).task.grader == "exact"
+    assert to_be_graded_by(None, judged) == judged
+
+
+def one_row(folder: Path) -> Path:
+    """Data to train on."""
+    path = folder / "afm.json"
+    path.write_text("[]")
+    return path
+
+
+def import_one(folder: Path, row: dict[str, str], profile: str | None) -> Path:
+    """A run whose answer is "Berg", imported."""
+    (folder / "runs").mkdir()
+    Session(folder / "runs").loop([USER], says("Berg"))
+    tasks = folder / "tasks.jsonl"
+    tasks.write_text(json.dumps({"question": QUESTION, **row}))
+    return import_command("recorded", folder / "runs", str(tasks), folder / "out", profile=profile)
 
 
 @pytest.mark.parametrize(

@@ -3,13 +3,17 @@
 import json
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow
 import pyarrow.parquet
 import pytest
 
+from coa.benchmarks.table import BENCHMARKS as BENCHMARKS_KNOWN
+from coa.benchmarks.table import find
 from coa.errors import UserError
+from coa.graders import GRADERS
 from coa.tasks import load, load_tasks, source, split
 from coa.types import Task
 
@@ -124,21 +128,79 @@ def test_a_known_source_brings_its_profile_grader_and_family(tmp_path: Path):
     )
 
 
-def test_a_grader_that_is_asked_for_is_that_of_every_row_that_names_none(tmp_path: Path):
+TWO_TESTS = json.dumps({"stdin": ["1\n", "2\n"], "expected_output": ["2\n", "3\n"]})
+
+
+def test_a_grader_that_is_asked_for_is_that_of_open_questions_whose_rows_name_none(tmp_path: Path):
     path = write_lines(
         tmp_path / "t.jsonl",
         {"question": "a ?", "answer": "b"},
         {"question": "a ?", "answer": "b", "grader": "f1"},
         {"question": "a ?", "answer": "b", "data_source": "nq"},
-        published("a", "3"),
-        published("a", "3", source="mine"),
+        {"question": "a ?", "answer": "b", "profile": "multi"},
     )
-    assert [task.grader for task in load_tasks(path)] == ["exact", "f1", "exact_first", "math", "math"]
+    assert [task.grader for task in load_tasks(path)] == ["exact", "f1", "exact_first", "judge"]
     assert load_tasks(path, profile="web")[0].grader == "judge"
     asked = load(str(path), profile="web", grader="exact")
-    assert [task.grader for task in asked] == ["exact", "f1", "exact", "exact", "exact"]
+    assert [task.grader for task in asked] == ["exact", "f1", "exact", "exact"]
     [gaia] = load(f"gaia={write_lines(tmp_path / 'g.jsonl', {'Question': 'a ?', 'Final answer': 'b'})}", grader="exact")
     assert gaia.grader == "exact"
+
+
+def test_programs_keep_their_tests_and_mathematics_its_way_whatever_grader_is_asked_for(tmp_path: Path):
+    bare = {"prompt": [{"role": "user", "content": "What is 1 + 2 ?"}]}
+    path = write_lines(
+        tmp_path / "t.jsonl",
+        published("a", TWO_TESTS, source="mine", ability="coding"),
+        published("a", TWO_TESTS, source="livecodebench_v5", ability="coding"),
+        {"question": "a ?", "answer": TWO_TESTS, "profile": "code"},
+        published("a", "3", source="mine"),
+        published("a", "3"),
+        {"question": "a ?", "answer": "3", "profile": "math"},
+        published("", "3", source="plain") | bare,
+    )
+    tasks = load_tasks(path, profile="code", grader="exact")
+    assert [task.grader for task in tasks] == ["tests"] * 3 + ["math"] * 4
+    assert tasks == load_tasks(path, profile="code")
+    program = published("", TWO_TESTS, source="mine", ability="coding") | bare
+    [task] = load_tasks(write_lines(tmp_path / "p.jsonl", program), profile="web", grader="exact")
+    assert (task.profile, task.grader) == ("web", "tests")
+
+
+def test_a_profile_that_overrules_brings_the_way_its_open_questions_are_graded(tmp_path: Path):
+    path = write_lines(
+        tmp_path / "t.jsonl",
+        {"question": "a ?", "answer": "b"},
+        {"question": "a ?", "answer": "b", "profile": "web"},
+        {"question": "a ?", "answer": "b", "profile": "web", "grader": "f1"},
+        {"question": "a ?", "answer": "b", "data_source": "nq"},
+        {"question": "a ?", "answer": "3", "profile": "math"},
+        {"question": "a ?", "answer": TWO_TESTS, "profile": "code"},
+        published("a", TWO_TESTS, source="mine", ability="coding"),
+    )
+    own = ["f1", "exact_first"]
+    worked_out = ["math", "tests", "tests"]
+    for profile, grader in (("mhqa", "exact"), ("multi", "judge")):
+        tasks = load(str(path), profile=profile, overrule=True)
+        assert {task.profile for task in tasks} == {profile}
+        assert [task.grader for task in tasks] == [grader, grader, *own, *worked_out]
+    asked = load(str(path), profile="multi", grader="f1", overrule=True)
+    assert [task.grader for task in asked] == ["f1", "f1", "f1", "f1", *worked_out]
+
+
+def test_a_grader_of_ones_own_keeps_its_tasks_and_may_be_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(GRADERS, "close", GRADERS["exact"])
+    monkeypatch.setitem(BENCHMARKS_KNOWN, "nq", replace(find("nq"), grader="close"))
+    path = write_lines(tmp_path / "nq.jsonl", {"question": "a ?", "answer": "1"})
+    assert [task.grader for task in load_tasks(path, grader="exact")] == ["close"]
+    path = write_lines(tmp_path / "mine.jsonl", {"question": "a ?", "answer": "1"})
+    assert [task.grader for task in load_tasks(path, grader="close")] == ["close"]
+
+
+def test_a_grader_that_nobody_knows_is_a_mistake_even_where_no_row_would_have_it(tmp_path: Path):
+    path = write_lines(tmp_path / "t.jsonl", {"question": "a ?", "answer": "3", "profile": "math"})
+    with pytest.raises(UserError, match="line 1: unknown grader 'exat'"):
+        load_tasks(path, grader="exat")
 
 
 def test_plain_answers_of_the_code_profile_are_numbers_in_published_files_and_words_in_others(tmp_path: Path):

@@ -33,6 +33,10 @@ GRADERS: dict[str, Grader] = {
     JUDGE: grade_judged,
 }
 
+OF_OPEN_QUESTIONS = frozenset({EXACT, "exact_first", "f1", JUDGE})
+"""Each may take another's place: what they accept is said in words. Compared as words, every program would be wrong,
+and so would a right formula in another form."""
+
 RIGHT = 1 - 1e-9
 """From this grade on an answer counts as correct."""
 
@@ -45,6 +49,11 @@ def grader_of(profile: str, answers: Sequence[str]) -> str:
     grader = OF_PROFILE.get(profile, EXACT)
     plain = grader == TESTS and any(not answer.lstrip().startswith("{") for answer in answers)
     return EXACT if plain else grader
+
+
+def in_place_of(grader: str, asked: str | None) -> str:
+    """The grader that a recipe asks for, where a task's own compares answers to open questions; None asks for none."""
+    return grader if asked is None or grader not in OF_OPEN_QUESTIONS else asked
 
 
 def register(name: str, grader: Grader) -> None:

@@ -130,8 +130,8 @@ def check_judge(config: JudgeConfig, call_s: float) -> None:
     would stop a slow one before it was asked as often as it may be."""
     if config.url is None or not config.model:
         raise UserError(
-            "a judge is to grade answers: set tools.judge.url and tools.judge.model, or compare those of the tasks as "
-            "words, tasks.grader=exact"
+            "a judge is to grade answers: set tools.judge.url and tools.judge.model, or compare those to the tasks' "
+            "open questions as words, tasks.grader=exact"
         )
     if not is_web_address(config.url):
         raise UserError(f"tools.judge.url is {shown(config.url)}, expected an address such as http://127.0.0.1:8000/v1")

@@ -66,6 +66,22 @@ def write_transcripts(path: Path, runs: Iterable[Graded]) -> None:
 def read_transcripts(path: Path) -> Iterator[Graded]:
     """The runs of a file, or of the `*.parquet` files of a folder in the order of their names; batch by batch, so that
     memory does not grow with their number. Raises UserError for files that hold something else."""
+    for file in _files(path):
+        for batch in file.iter_batches(batch_size=256):
+            yield from map(_from_row, batch.to_pylist())
+
+
+def graders_in(path: Path) -> set[str]:
+    """What the answers that nobody graded yet are to be graded by, of the runs that `read_transcripts` reads there; no
+    more than these columns is read. Raises UserError as it does."""
+    columns = ["grader", "ending", "correct"]
+    batches = (batch for file in _files(path) for batch in file.iter_batches(columns=columns))
+    rows = (row for batch in batches for row in batch.to_pylist())
+    return {row["grader"] for row in rows if row["correct"] is None and row["ending"] == Ending.ANSWERED}
+
+
+def _files(path: Path) -> Iterator[pq.ParquetFile]:
+    """Raises UserError for a file that holds something else than transcripts."""
     for file in sorted(path.glob("*.parquet")) if path.is_dir() else [path]:
         try:
             opened = pq.ParquetFile(file)
@@ -73,8 +89,7 @@ def read_transcripts(path: Path) -> Iterator[Graded]:
             raise UserError(f"{file}: no transcripts there ({str(error).splitlines()[0]})") from error
         if missing := set(SCHEMA.names) - set(opened.schema_arrow.names):
             raise UserError(f"{file}: these are no transcripts: there is no column {min(missing)}")
-        for batch in opened.iter_batches(batch_size=256):
-            yield from map(_from_row, batch.to_pylist())
+        yield opened
 
 
 def names_in(path: Path) -> tuple[list[tuple[str, int]], Usage]:
