@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import ray
 
+from actors.teacher import Outcome
 from cluster.pool import EnginePool
 from coa.config import load
 from coa.credit import informative
@@ -20,7 +21,6 @@ from coa.metrics import read_metrics
 from coa.rollout import GroupRecord
 from coa.staleness import Ticket, WindowConfig
 from coa.teachers.store import read_transcripts
-from coa.teachers.transcript import Graded
 from coa.types import Sample
 from jobs import rl_teachers
 from jobs.cli import find_recipe
@@ -206,8 +206,8 @@ class Shown(Rescue):
 
     ready = asyncio.Event()
 
-    async def _take_in(self, run: Graded) -> None:
-        await super()._take_in(run)
+    async def _end(self, outcome: Outcome, imitated: int = 0) -> None:
+        await super()._end(outcome, imitated)
         if self._ready:
             self.ready.set()
 
