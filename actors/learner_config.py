@@ -17,7 +17,7 @@ class LearnerConfig:
     packing: PackingConfig = field(default_factory=PackingConfig)
     updates_per_batch: int = 1
     """Optimizer updates that a batch is split into; the version grows once a batch all the same."""
-    zero_stage: int = 2
+    zero_stage: int = 1
     """What ranks share out among them: 1 the optimizer's state, 2 gradients too, 3 parameters too."""
     offload_optimizer: bool = False
     """Keeps the optimizer's state in the host's memory, and steps there."""
