@@ -24,6 +24,7 @@ from ray.exceptions import RayError, RayTaskError
 from coa.distill.grade import grade
 from coa.errors import DiskFull, InfrastructureError, RequestRefused, ToolDown, UserError
 from coa.gather import Gather
+from coa.heap import freeze
 from coa.ledger import Ledger
 from coa.seeds import derive
 from coa.teachers.play import play, start
@@ -141,6 +142,7 @@ class TeacherTeam:
     ) -> None:
         """models: (role, model) as transcripts tell it; ledger: where observations are kept until the stage is over;
         None keeps none, for experts cost nothing."""
+        freeze()
         self._team, self._config, self._seed, self._layouts = team, config, seed, tuple(layouts)
         self._models = models
         self._ask_of = {role: self._asking(role, agent) for role, agent in agents.items()}

@@ -20,6 +20,7 @@ from typing import Any
 
 from actors.language_model import LanguageModel
 from coa.errors import InfrastructureError
+from coa.heap import freeze
 from coa.ledger import Ledger
 from coa.models.completion import Completion
 from coa.models.endpoint import EndpointConfig
@@ -34,6 +35,7 @@ class TeacherModel:
     """A plain class that Ray is applied to at the edge."""
 
     def __init__(self, config: EndpointConfig, ledger: Path) -> None:
+        freeze()
         self._name = config.name
         self._ledger = Ledger(ledger)
         self._lost = Ledger(ledger / "lost")

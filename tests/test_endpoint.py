@@ -245,6 +245,23 @@ def test_what_no_further_attempt_can_help_is_told_at_once(fault: str, kind: type
     assert (len(outcomes), counts) == (1, {"attempts": 1})
 
 
+def test_who_waited_for_a_place_is_sent_before_the_reply_that_freed_it_is_worked_on() -> None:
+    async def go() -> list[int]:
+        async with serving() as server:
+            endpoint = Endpoint(EndpointConfig(url=server.url, **QUICK, concurrent=1))
+            sent: list[int] = []
+
+            async def ask_one(seed: int) -> None:
+                await endpoint.complete(ASKED, seed=seed)
+                sent.append(endpoint.http.counts["attempts"])
+
+            await asyncio.gather(ask_one(1), ask_one(2))
+            await endpoint.close()
+            return sent
+
+    assert asyncio.run(go()) == [2, 2]
+
+
 def refusals(
     *seeds: int, faults: Sequence[str], options: Mapping[str, Any] | None = None, **settings: Any
 ) -> list[type[Exception] | str]:

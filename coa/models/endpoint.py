@@ -9,6 +9,7 @@ A place is held by an attempt and not by the pauses between attempts. Where a se
 request of this endpoint starts before it; where it is too far away, nothing is sent again and a person is told.
 """
 
+import asyncio
 import json
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -208,6 +209,7 @@ class Endpoint:
             self.limiter.end(place, used)
         self.http.counts["prompt tokens"] += completion.usage.prompt_tokens
         self.http.counts["completion tokens"] += completion.usage.completion_tokens
+        await asyncio.sleep(0)  # the place is taken again before this reply is worked on
         return completion
 
 
