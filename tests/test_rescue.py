@@ -156,17 +156,23 @@ def test_no_task_is_taken_on_while_a_batchs_worth_waits(run: Run) -> None:
     asyncio.run(main())
 
 
+async def four_batches(stage: Stage) -> list[list[Sample]]:
+    """Of two samples each, of which the first three are trained; the run of a ninth task waits."""
+    await stage.start(0)
+    batches: list[list[Sample]] = []
+    for version in range(4):
+        await stage.offer(2 * version, 2 * version + 1)
+        batches.append(stage.rescue.take(version))
+        assert len(batches[-1]) == 2
+    assert [stage.rescue.trained(version) for version in (1, 2, 3)] == [2, 2, 2]
+    await stage.offer(8)
+    return batches
+
+
 def test_what_was_taken_since_the_checkpoint_waits_again_when_learners_restart(run: Run) -> None:
     async def main() -> None:
         stage = Stage(run)
-        await stage.start(0)
-        batches: list[list[Sample]] = []
-        for version in range(4):
-            await stage.offer(2 * version, 2 * version + 1)
-            batches.append(stage.rescue.take(version))
-            assert len(batches[-1]) == 2
-        assert [stage.rescue.trained(version) for version in (1, 2, 3)] == [2, 2, 2]
-        await stage.offer(8)
+        batches = await four_batches(stage)
         await stage.start(2)  # the last checkpoint: batches 2 and 3 are void
         again = stage.rescue.take(2)
         assert same(again, [*batches[2], *batches[3]])
@@ -181,13 +187,7 @@ def test_what_was_taken_since_the_checkpoint_waits_again_when_learners_restart(r
 def test_a_driver_that_is_killed_loses_nothing_that_was_paid_for(run: Run) -> None:
     async def main() -> None:
         first = Stage(run)
-        await first.start(0)
-        batches: list[list[Sample]] = []
-        for version in range(4):
-            await first.offer(2 * version, 2 * version + 1)
-            batches.append(first.rescue.take(version))
-        assert [first.rescue.trained(version) for version in (1, 2, 3)] == [2, 2, 2]
-        await first.offer(8)  # its run waits
+        batches = await four_batches(first)
         first.give(9)  # its run is under way
         second = Stage(run)  # all tasks that come from here on are beyond these
         paid = [one.transcript.usage for one in read_transcripts(run.teachers / "rescue")]
