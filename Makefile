@@ -17,6 +17,7 @@ check: setup
 	.venv/bin/ruff check .
 	.venv/bin/ruff format --check .
 	.venv/bin/pyright
+	.venv/bin/vulture
 
 setup:
 	@bash scripts/setup.sh

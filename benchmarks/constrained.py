@@ -12,16 +12,15 @@ import time
 from pathlib import Path
 from statistics import median
 
-from actors.engine import EngineConfig, RolloutEngine, SamplingConfig
-from actors.policy import ModelConfig, new_model
+from actors.learner.policy import ModelConfig, new_model
+from actors.rollout.adapter import PolicyAdapter
+from actors.rollout.config import EngineConfig, SamplingConfig
 from benchmarks.harness import report
-from coa.codec import Codec
-from coa.episode import AgentConfig, Limits
-from coa.profiles import PROFILES
-from coa.rewards import RewardConfig
-from coa.tokenizer import save_tokenizer, train_tokenizer
-from coa.types import Task
-from coa.world import World, WorldConfig
+from coa.agent.codec import Codec
+from coa.agent.episode import Ask
+from coa.agent.profiles import PROFILES
+from coa.agent.tokenizer import save_tokenizer, train_tokenizer
+from coa.demo import World, WorldConfig
 
 AT_ONCE = 64
 TURNS = 512
@@ -43,22 +42,12 @@ def make_model(folder: Path) -> None:
     new_model(sizes, tokenizer, seed=0).save_pretrained(folder)
 
 
-async def no_tools(calls: object) -> list[str]:
-    raise AssertionError("turns alone are measured")
-
-
 class Bench:
     def __init__(self, folder: Path) -> None:
-        agent = AgentConfig(instructed=False, limits=Limits(max_tokens=256))
         self.codec = Codec.load(folder)
-        self.engine = RolloutEngine(
-            str(folder),
-            config=EngineConfig(max_concurrent=AT_ONCE, block_size=32),
-            agent=agent,
-            reward=RewardConfig(),
-            call_many=no_tools,  # pyright: ignore[reportArgumentType]
-            seed=0,
-        )
+        config = EngineConfig(max_concurrent=AT_ONCE, block_size=32)
+        tag_tokens = self.codec.tag_tokens()
+        self.policy = PolicyAdapter(str(folder), config, max_tokens=256, tag_tokens=tag_tokens)
         self.grammars = [
             self.codec.constraint(profile, state, last=False, max_tag_tokens=TAG_TOKENS)
             for profile in PROFILES.values()
@@ -73,15 +62,15 @@ class Bench:
         return await self._at_once([(turn, n, None) for turn, n in zip(turns, lengths, strict=True)])
 
     async def _at_once(self, work: list[tuple[int, int, str | None]]) -> list[int]:
-        task = Task(id="t", question="Who is it ?", answers=("x",), profile="multi", family="f")
+        stops = self.codec.stops(PROFILES["multi"])
         lengths = [0] * len(work)
         rest = enumerate(work)
 
         async def worker() -> None:
             for index, (turn, most, grammar) in rest:
                 prompt = self.codec.prompt(PROFILES["multi"], f"Who is it {turn} ?", instructed=False)
-                speak = self.engine.speaker(task, HOT, 0, turn)
-                said = await speak(prompt, turn=0, max_tokens=most, constraint=grammar)
+                ask = Ask(prompt=prompt, turn=0, max_tokens=most, constraint=grammar)
+                said = await self.policy.generate(ask, sampling=HOT, stops=stops, seed=turn, priority=0)
                 lengths[index] = len(said.token_ids)
 
         await asyncio.gather(*(worker() for _ in range(AT_ONCE)))
@@ -91,7 +80,7 @@ class Bench:
 async def measure(folder: Path) -> tuple[list[float], list[float]]:
     """Tokens per second of each round, constrained and free."""
     bench = Bench(folder)
-    await bench.engine.ready(0)
+    await bench.policy.name_version(0)
     rates: tuple[list[float], list[float]] = [], []
     for number in range(1 + ROUNDS):
         turns = range(number * TURNS, (number + 1) * TURNS)
@@ -103,7 +92,7 @@ async def measure(folder: Path) -> tuple[list[float], list[float]]:
         if number:  # the first round compiles the grammars
             rates[0].append(sum(lengths) / (between - started))
             rates[1].append(sum(again) / (ended - between))
-    bench.engine.shutdown()
+    bench.policy.shutdown()
     return rates
 
 

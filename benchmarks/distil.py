@@ -22,14 +22,14 @@ from itertools import islice
 from pathlib import Path
 
 from benchmarks.harness import report
-from coa.codec import Codec
+from coa.agent.codec import Codec
+from coa.agent.profiles import profile as find_profile
+from coa.agent.tokenizer import BEGIN, END, train_tokenizer
 from coa.distill.contamination import Contamination
 from coa.distill.duplicates import DuplicateConfig, Duplicates
 from coa.distill.filters import Filter, FilterConfig
-from coa.profiles import profile as find_profile
-from coa.teachers.store import read_transcripts, write_transcripts
-from coa.teachers.transcript import AgentStep, Ending, Graded, Step, ToolStep, Transcript
-from coa.tokenizer import BEGIN, END, train_tokenizer
+from coa.teams.store import read_transcripts, write_transcripts
+from coa.teams.transcript import AgentStep, Ending, Graded, Step, ToolStep, Transcript
 from coa.tools.base import ToolCall
 from coa.types import Task
 
@@ -134,9 +134,9 @@ def measure(folder: Path) -> dict[str, float]:
         at = time.process_time()
         graded = list(read_transcripts(folder))
         at = took("read_ms", at)
-        kept, told = Filter(rules_only()).take(graded)
+        kept, report = Filter(rules_only()).take(graded)
         at = took("rules_ms", at)
-        assert told.kept == RUNS, told
+        assert report.kept == RUNS, report
         tokens = sum(
             len(codec.demonstration(run.transcript.task, run.chain, profile, instructed=False).token_ids)
             for run in kept
@@ -173,8 +173,8 @@ def stream(folder: Path) -> dict[str, float]:
     filter = Filter(FilterConfig(), evaluation())
     levels: list[float] = []
     for chunk in chunks(read_transcripts(folder)):
-        kept, told = filter.take(chunk)
-        assert told.kept == len(kept) == len(chunk), told
+        kept, report = filter.take(chunk)
+        assert report.kept == len(kept) == len(chunk), report
         levels.append(resident_mib())
     return {"mib": max(levels)}
 

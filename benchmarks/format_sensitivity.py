@@ -13,10 +13,10 @@ from pathlib import Path
 
 from benchmarks.harness import report
 from benchmarks.tiny_runs import RUNS, coa, rates, train
-from coa.statistics import pass_at_1
+from coa.demo import World, WorldConfig, evaluation_tasks
+from coa.reporting.statistics import pass_at_1
 from coa.types import Task
-from coa.world import World, WorldConfig, evaluation_tasks
-from jobs.select_tasks import row_of
+from jobs.stages.select import row_of
 
 FOLDER = RUNS / "format_sensitivity"
 # The other layouts are longer than the plain one.

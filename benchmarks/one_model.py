@@ -12,8 +12,8 @@ from statistics import fmean
 
 from benchmarks.harness import report
 from benchmarks.tiny_runs import RUNS, kept, rates, train
-from coa.statistics import paired_difference
-from coa.world.questions import FAMILIES
+from coa.demo.questions import FAMILIES
+from coa.reporting.statistics import paired_difference
 
 EPISODES = "trajectories/evaluation-rl.parquet"
 

@@ -4,8 +4,8 @@ python -m benchmarks.parser
 """
 
 from benchmarks.harness import in_turns, report
-from coa.forgive import read
-from coa.grammar import Span, parse, render
+from coa.agent.grammar import Span, parse, render
+from coa.agent.lenient import read
 
 ROUNDS = 7
 WORDS = "the town of Arden was founded in 1204 , and x < y where f(x) = 3 ; its mayor is Berg . " * 40

@@ -14,8 +14,8 @@ from statistics import median
 from tempfile import TemporaryDirectory
 
 from benchmarks.harness import in_turns, median_ratio, report
-from coa.tools.sandbox import Sandbox, SandboxConfig
-from coa.tools.sandbox_command import FLAGS, base_python
+from coa.tools.sandbox.command import FLAGS, base_python
+from coa.tools.sandbox.sandbox import Sandbox, SandboxConfig
 
 PROGRAM = "print(sum(map(int, input().split())))\n"
 STDIN, STDOUT = "1 2 3\n", "6\n"

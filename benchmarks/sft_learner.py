@@ -23,15 +23,15 @@ from typing import Any
 import numpy as np
 import torch
 
-from actors.learner import Learner
-from actors.learner_config import LearnerConfig
-from actors.policy import ModelConfig, PackedPolicy, load_model, new_model, to_tensors
+from actors.learner.config import LearnerConfig, Objective
+from actors.learner.learner import Learner
+from actors.learner.policy import ModelConfig, PackedPolicy, load_model, new_model, to_tensors
 from benchmarks.harness import median_ratio, report
-from coa.packing import MicroBatch, PackingConfig, pack
-from coa.schedule import OptimizerConfig
-from coa.tokenizer import save_tokenizer, train_tokenizer
+from coa.agent.tokenizer import save_tokenizer, train_tokenizer
+from coa.demo import World, WorldConfig
+from coa.learning.packing import MicroBatch, PackingConfig, pack
+from coa.learning.schedule import OptimizerConfig
 from coa.types import ENVIRONMENT, Sample
-from coa.world import World, WorldConfig
 
 ROUNDS = 5
 STEPS = 4
@@ -59,16 +59,16 @@ def make_demonstrations(count: int, vocabulary: int) -> list[Sample]:
     samples: list[Sample] = []
     for _ in range(count):
         length = int(rng.integers(30, 150))
-        trained = np.arange(length) >= 20
-        trained[length // 2 : length // 2 + 10] = False
+        loss_mask = np.arange(length) >= 20
+        loss_mask[length // 2 : length // 2 + 10] = False
         zeros = np.zeros(length, np.float32)
         samples.append(
             Sample(
                 token_ids=rng.integers(10, vocabulary, length).astype(np.int32),
-                trained=trained,
-                imitate=trained.astype(np.float32),
+                loss_mask=loss_mask,
+                imitate=loss_mask.astype(np.float32),
                 reinforce=zeros,
-                sampled_logprobs=zeros,
+                rollout_logprobs=zeros,
                 versions=np.full(length, ENVIRONMENT, np.int32),
             )
         )
@@ -78,7 +78,8 @@ def make_demonstrations(count: int, vocabulary: int) -> list[Sample]:
 class Ours:
     def __init__(self, folder: Path) -> None:
         config = LearnerConfig(optimizer=RATE, packing=PACKING, threads=1)
-        self.learner = Learner(folder, ModelConfig(), config, steps=10**6)
+        objective = Objective(algorithm="imitation")
+        self.learner = Learner(folder, ModelConfig(), config, steps=10**6, objective=objective)
 
     def __call__(self, batches: Sequence[Sequence[Sample]]) -> None:
         for version, batch in enumerate(batches):
@@ -103,7 +104,7 @@ class Bare:
     def __call__(self, batches: Sequence[Sequence[MicroBatch]]) -> None:
         device = torch.device("cpu")
         for micro_batches in batches:
-            count = sum(int(batch.trained.sum()) for batch in micro_batches)
+            count = sum(int(batch.loss_mask.sum()) for batch in micro_batches)
             for batch in micro_batches:
                 loss = -self.policy(**to_tensors(batch, device)).sum() / count
                 loss.backward()
@@ -116,8 +117,8 @@ def trl_beside(folder: Path) -> float:
     """`trl_seconds` in a process of its own, on one thread as the others."""
     environment = {name: value for name, value in os.environ.items() if name != "LOCAL_RANK"} | {"OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-m", "benchmarks.sft_learner", "--trl", str(folder)]
-    told = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True).stdout
-    return float(told.splitlines()[-1])
+    printed = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True).stdout
+    return float(printed.splitlines()[-1])
 
 
 def trl_seconds(folder: Path) -> float:
@@ -140,7 +141,7 @@ def trl_seconds(folder: Path) -> float:
     tokenizer: Any = AutoTokenizer.from_pretrained(folder)
     samples = make_demonstrations(STEPS * BATCH, len(tokenizer))
     samples = [*samples[:BATCH], *samples]
-    rows = [{"input_ids": s.token_ids.tolist(), "completion_mask": s.trained.astype(int).tolist()} for s in samples]
+    rows = [{"input_ids": s.token_ids.tolist(), "completion_mask": s.loss_mask.astype(int).tolist()} for s in samples]
     arguments = SFTConfig(
         output_dir=tempfile.mkdtemp(dir=folder),
         per_device_train_batch_size=BATCH,

@@ -39,11 +39,18 @@ def cpu_s(pid: int) -> float:
 
 
 def main() -> None:
-    from tests.endpoints import EndpointProcess, read_log
+    from tests.support.endpoints import EndpointProcess, read_log
 
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder) / "log.jsonl"
-        words = ("--latency", str(LATENCY_S), "--concurrent", str(AT_ONCE), "--reply", "tests.expert_replies:reply")
+        words = (
+            "--latency",
+            str(LATENCY_S),
+            "--concurrent",
+            str(AT_ONCE),
+            "--reply",
+            "tests.support.expert_replies:reply",
+        )
         samples: list[tuple[float, float]] = []
         with EndpointProcess(*words, "--log", str(log)) as endpoint:
             settings = (*SETTINGS, f"run_dir={folder}/run", f"models.m.endpoint.url={endpoint.url}")

@@ -11,7 +11,7 @@ from statistics import fmean
 from typing import TypeVar
 
 from benchmarks.harness import RESULTS, ROOT, commit
-from coa.statistics import paired_difference
+from coa.reporting.statistics import paired_difference
 
 RUNS = ROOT / "runs"
 Found = TypeVar("Found")
@@ -74,9 +74,9 @@ def kept(name: str, seed: int, measure: Callable[[int], Found]) -> Found:
     is measured changes. `Found` is of plain JSON."""
     path = RESULTS / name / f"seed-{seed}.json"
     if not path.exists():
-        told = {"commit": commit(), "found": measure(seed)}
+        measured = {"commit": commit(), "found": measure(seed)}
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(told, separators=(",", ":")) + "\n")
+        path.write_text(json.dumps(measured, separators=(",", ":")) + "\n")
     return json.loads(path.read_text())["found"]
 
 

@@ -19,9 +19,9 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.harness import report, seconds
+from coa.http.client import HttpConfig
 from coa.tools.base import ToolCall
-from coa.tools.http import HttpConfig
-from coa.tools.wiki import WikiConfig, open_index, wiki_search
+from coa.tools.search.wiki import WikiConfig, open_index, wiki_search
 
 PASSAGES, WORDS, VOCABULARY, QUERIES, SEED = 100_000, 100, 50_000, 1_000, 0
 TARGETS = {"load_s": "<= 1.0", "search_ms": "<= 5"}

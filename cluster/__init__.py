@@ -1,0 +1,1 @@
+"""Where things run and whether they are well: the Ray session, resources, the engine pool, the learner group."""

@@ -1,58 +1,48 @@
-"""The rollout engines of a run: each in a placement group of its own, so that replicas can come and go.
+"""The rollout engines of a run: episodes go to whichever is free, and move where an engine dies.
 
-An engine that dies is restarted by Ray with the weights of its start: it is given nothing to do until it has been
-brought up to the newest version and has passed the probe.
+    play(order) ──► the serving replica with the least to do ──► Scored
+                         │ dies: the episode goes on elsewhere, from its last finished turn
+    sync(version, weights) ──► every replica loads them; those that join take the newest
+
+What happens to an engine never ends a run; where none can be started any more, whoever wants one meets NoEngine.
+
+    health     what is wrong with an engine (pure)
+    flights    the episodes on one engine
+    replica    one engine from start to end, on its `link`
+    slots      starts engines, and replaces them
 """
 
 import asyncio
-import functools
+import itertools
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-import numpy as np
-import ray
-from ray.exceptions import RayActorError, RayError, RayTaskError
-from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
-from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+from ray.exceptions import RayError, RayTaskError
 
-from actors.engine import BusyReport, EngineConfig, Probe, RolloutEngine, SamplingConfig, SyncReport
-from cluster.resources import PlacementConfig
-from coa.episode import AgentConfig
-from coa.errors import InfrastructureError, ToolDown
-from coa.rewards import RewardConfig
-from coa.rollout import EpisodeRecord, FailedGroup, GroupRecord
-from coa.staleness import Ticket
+from actors.messages import EVALUATION, EpisodeId, EpisodeOrder
+from actors.rollout.clocks import BusyReport
+from actors.rollout.config import SamplingConfig
+from actors.rollout.engine import SyncReport
+from actors.weights.on_disk import published_file
+from cluster.engine_actor import Launch
+from cluster.flights import Flight
+from cluster.health import PoolConfig, State
+from cluster.link import Changes, together
+from cluster.replica import Live, Replica
+from cluster.slots import Slots
+from coa.agent.episode import AgentConfig
+from coa.agent.records import EpisodeRecord, record_of
+from coa.errors import EngineDied, InfrastructureError, ToolDown
 from coa.tools.base import ToolCall
-from coa.types import Floats, Task, Tokens
+from coa.types import Floats, Scored, Task, Tokens
 
 T = TypeVar("T")
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 60.0
 """Between attempts at what meets infrastructure failures."""
-
-
-class EngineDied(InfrastructureError):
-    """Its text is the type of what Ray said."""
-
-
-@dataclass(frozen=True, slots=True)
-class Live:
-    """The newest weights that were published."""
-
-    version: int
-    weights: Any
-    probes: tuple[Probe, ...]
-
-
-@dataclass
-class _Replica:
-    handle: Any
-    group: PlacementGroup
-    under_way: int = 0
-    serving: bool = True
+SERIALS = itertools.count(1)
+"""Of evaluations, each the only one of its number in this process."""
 
 
 async def call_executors(executors: Sequence[Any], calls: Sequence[ToolCall]) -> Sequence[str | InfrastructureError]:
@@ -67,195 +57,163 @@ async def call_executors(executors: Sequence[Any], calls: Sequence[ToolCall]) ->
 
 
 class EnginePool:
-    """Gives each group to the engine with the least to do, and keeps all engines at one version."""
+    """Gives each episode to the engine with the least to do, and keeps all engines at one version."""
 
-    def __init__(self, replicas: list[_Replica], patience_s: float) -> None:
-        self._replicas, self._patience_s = replicas, patience_s
-        self._live: Live | None = None
-        self._recoveries: set[asyncio.Task[None]] = set()
-        self._serving = asyncio.Condition()
-        self._broken: Exception | None = None
-        """Why an engine could not be brought back; whoever wants one is told."""
-        self.restarts = 0
-
-    @classmethod
-    async def start(
-        cls,
-        model_dir: str,
-        *,
-        placement: PlacementConfig,
-        engine: EngineConfig,
+    def __init__(
+        self,
+        launch: Launch,
+        config: PoolConfig,
         agent: AgentConfig,
-        reward: RewardConfig,
-        executors: Sequence[Any],
-        seed: int,
+        *,
         patience_s: float,
-    ) -> "EnginePool":
-        """`patience_s`: of pauses, in all, before an evaluation gives up."""
-        replicas = []
-        for index in range(placement.engines):
-            its_executors = executors[index % len(executors) :: placement.engines]
-            bundle = {"CPU": placement.engine_cpus, "GPU": placement.engine_gpus}
-            group = placement_group([{name: amount for name, amount in bundle.items() if amount}])
-            handle = (
-                ray.remote(RolloutEngine)
-                .options(
-                    num_cpus=placement.engine_cpus,
-                    num_gpus=placement.engine_gpus,
-                    max_concurrency=10_000,
-                    max_restarts=-1,
-                    scheduling_strategy=PlacementGroupSchedulingStrategy(group),
-                )
-                .remote(
-                    model_dir,
-                    config=engine,
-                    agent=agent,
-                    reward=reward,
-                    call_many=functools.partial(call_executors, its_executors),
-                    seed=seed,
-                )
+        say: Callable[[str], None] = lambda text: None,
+    ) -> None:
+        """patience_s: of pauses, in all, before an evaluation gives up. say: is told of engines that end."""
+        self._config, self._agent, self._patience_s = config, agent, patience_s
+        self._changes = Changes()
+        self._slots = Slots(launch, config, self._changes, say)
+        self._published = 0
+        self.moves = 0
+        """Episodes that went on in another engine."""
+
+    # --- engines come and go ------------------------------------------------------------------------------------
+
+    def add(self) -> int:
+        """One more engine; the number of its slot. It serves once it has the newest weights."""
+        return self._slots.add()
+
+    async def ready(self) -> "EnginePool":
+        """The pool, once an engine serves; raises NoEngine."""
+        await self._serving()
+        return self
+
+    async def drain(self, number: int) -> None:
+        """Gives the engine nothing new, waits until its episodes have ended, and retires it."""
+        await self._slots.drain(number)
+
+    async def retire(self, number: int) -> None:
+        """Ends the engine for good, at once; its episodes go on elsewhere."""
+        await self._slots.retire(number)
+
+    def replace(self, number: int) -> None:
+        """Ends the engine at once, and starts another in its place."""
+        self._slots.replace(number)
+
+    async def stop(self) -> None:
+        await self._slots.stop()
+
+    # --- what is played -----------------------------------------------------------------------------------------
+
+    async def play(self, order: EpisodeOrder) -> Scored:
+        """Plays an episode, on one engine after another where they die under it; ends it when cancelled. Raises
+        EpisodeFailed where that fails for good, and NoEngine."""
+        return await self._fly(Flight(order))
+
+    async def _fly(self, flight: Flight) -> Scored:
+        while True:
+            replica = await self._serving()
+            try:
+                return await replica.flights.play(flight)
+            except EngineDied as error:
+                self.moves += 1
+                flight.deaths += 1
+                if flight.deaths >= self._config.deaths:
+                    raise flight.failed("EngineDied", str(error)) from error
+
+    async def evaluate(
+        self, task: Task, samples: Sequence[int], sampling: SamplingConfig, agent: AgentConfig | None = None
+    ) -> tuple[EpisodeRecord, ...]:
+        """Episodes to look at; no training group has the seeds of group EVALUATION. Each is tried again after
+        infrastructure failures, from its last finished turn; raises InfrastructureError in the end.
+
+        agent: how the policy is asked, where not as the engines were started; its budget may not be larger.
+        """
+        serial, agent = next(SERIALS), agent or self._agent
+
+        async def one(sample: int) -> EpisodeRecord:
+            order = EpisodeOrder(
+                id=EpisodeId(task.id, EVALUATION, sample, serial),
+                task=task,
+                sampling=sampling,
+                agent=agent,
+                limit_s=agent.limits.max_seconds,
             )
-            replicas.append(_Replica(handle, group))
-        pool = cls(replicas, patience_s)
-        await asyncio.gather(*(replica.handle.ready.remote() for replica in replicas))
-        return pool
+            flight = Flight(order)
+            return record_of(await self._patiently(lambda: self._fly(flight)))
 
-    def stop(self) -> None:
-        for recovery in self._recoveries:
-            recovery.cancel()
-        for replica in self._replicas:
-            ray.kill(replica.handle)
-            remove_placement_group(replica.group)
-
-    @asynccontextmanager
-    async def _turn(self) -> AsyncIterator[_Replica]:
-        """The serving engine that has the least to do, with one more thing to do."""
-        async with self._serving:
-            await self._serving.wait_for(lambda: self._broken or any(r.serving for r in self._replicas))
-            if self._broken:
-                raise self._broken
-            replica = min((r for r in self._replicas if r.serving), key=lambda r: r.under_way)
-            replica.under_way += 1
-        try:
-            yield replica
-        except RayActorError as error:
-            self._lost(replica)
-            raise EngineDied(type(error).__name__) from error
-        finally:
-            replica.under_way -= 1
-
-    async def play(
-        self, task: Task, ticket: Ticket, size: int, sampling: SamplingConfig
-    ) -> tuple[GroupRecord | FailedGroup, Any]:
-        """A group's record, and the reference of its samples."""
-        try:
-            async with self._turn() as replica:
-                record, samples = replica.handle.play.options(num_returns=2).remote(task, ticket, size, sampling)
-                try:
-                    return await record, samples
-                except asyncio.CancelledError:
-                    ray.cancel(record)
-                    raise
-        except EngineDied as error:
-            return FailedGroup(group=ticket.group, where=str(error), why="the engine died"), None
-
-    async def evaluate(self, task: Task, samples: Sequence[int], sampling: SamplingConfig) -> tuple[EpisodeRecord, ...]:
-        """Episodes of one task, tried again after infrastructure failures; raises InfrastructureError in the end."""
-
-        async def attempt() -> tuple[EpisodeRecord, ...]:
-            async with self._turn() as replica:
-                outcome = await replica.handle.evaluate.remote(task, samples, sampling)
-            if isinstance(outcome, FailedGroup):
-                raise InfrastructureError(f"{task.id}: {outcome.where}: {outcome.why}")
-            return outcome
-
-        return await self._patiently(attempt)
+        return tuple(await together(one(sample) for sample in samples))
 
     async def logprobs(self, token_ids: Tokens) -> Floats:
         """Log-probs of all tokens but the first; tried again like `evaluate`."""
 
         async def attempt() -> Floats:
-            async with self._turn() as replica:
-                return await replica.handle.logprobs.remote(token_ids)
+            replica = await self._serving()
+            return await replica.link.ask(lambda engine: engine.logprobs(token_ids))
 
         return await self._patiently(attempt)
 
-    async def load(self, version: int, model: Path) -> None:
-        """Brings every engine to a model on disk. The weights are this process's own from then on, so that an engine
-        that has to be brought back can have them when the learners are gone."""
-        await self.sync(version, ray.put(np.fromfile(model / "model.safetensors", np.uint8)), ())
-
-    async def sync(self, version: int, weights: Any, probes: tuple[Probe, ...]) -> list[SyncReport]:
-        """Brings every serving engine to `version`; raises SyncError where one is not the learner's afterwards."""
-        self._live = Live(version, weights, probes)
-        serving = [replica for replica in self._replicas if replica.serving]
-        reports = []
-        for replica, report in zip(
-            serving,
-            await asyncio.gather(
-                *(replica.handle.sync.remote(version, weights, probes) for replica in serving), return_exceptions=True
-            ),
-            strict=True,
-        ):
-            if isinstance(report, RayActorError):
-                self._lost(replica)
-            elif isinstance(report, BaseException):
-                raise report
-            else:
-                reports.append(report)
-        return reports
-
-    async def busy(self) -> list[BusyReport]:
-        """Of the engines that answer; one that was restarted tells of its time since."""
-        reports = await asyncio.gather(
-            *(replica.handle.busy.remote() for replica in self._replicas), return_exceptions=True
-        )
-        return [report for report in reports if isinstance(report, BusyReport)]
+    async def _serving(self) -> Replica:
+        """The serving replica that has the least to do."""
+        slots = self._slots
+        await self._changes.wait_for(lambda: slots.broken or any(one.serving for one in slots.replicas().values()))
+        if slots.broken:
+            raise slots.broken
+        serving = (replica for replica in slots.replicas().values() if replica.serving)
+        return min(serving, key=lambda replica: replica.flights.load)
 
     async def _patiently(self, attempt: Callable[[], Awaitable[T]]) -> T:
-        """Attempts again after infrastructure failures, unless an engine is gone for good."""
+        """Attempts again after infrastructure failures, unless there is no engine any more."""
         for pause_s in pauses(self._patience_s):
             try:
                 return await attempt()
             except InfrastructureError:
-                if self._broken:
+                if self._slots.broken:
                     raise
             await asyncio.sleep(pause_s)
         return await attempt()
 
-    def _lost(self, replica: _Replica) -> None:
-        if replica.serving:
-            replica.serving = False
-            recovery = asyncio.ensure_future(self._recover(replica))
-            self._recoveries.add(recovery)
-            recovery.add_done_callback(self._recoveries.discard)
+    # --- weights ------------------------------------------------------------------------------------------------
 
-    async def _recover(self, replica: _Replica) -> None:
-        """Ray restarts the actor; it serves again once it runs the newest weights."""
-        try:
-            while not replica.serving:
-                live = self._live
-                await self._bring_up(replica, live)
-                async with self._serving:
-                    replica.serving = live is self._live
-            self.restarts += 1
-        except (RayError, InfrastructureError) as error:
-            self._broken = error
-        async with self._serving:
-            self._serving.notify_all()
+    async def load(self, version: int, model: Path) -> None:
+        """Brings every engine to a model on disk, which their nodes see as well."""
+        await self.sync(version, await asyncio.to_thread(published_file, version, model), ())
 
-    @staticmethod
-    async def _bring_up(replica: _Replica, live: Live | None) -> None:
-        while True:
-            try:
-                await replica.handle.ready.remote()
-                if live is not None:
-                    await replica.handle.sync.remote(live.version, live.weights, live.probes)
-                return
-            except RayActorError as error:
-                if error.actor_init_failed:
-                    raise
-                await asyncio.sleep(1)
+    async def sync(self, version: int, *weights: Any) -> list[SyncReport]:
+        """Brings every engine to `version`; the reports of those that have it. One where that fails serves no more
+        until it has been brought there, or is replaced; one that joins later takes the newest weights.
+
+        weights: what engines take besides the version.
+        """
+        self._published += 1
+        number = self._published
+        up = [replica for replica in self._slots.replicas().values() if replica.link.health.up]
+        self._slots.publish(Live(number, version, weights))
+        await self._changes.wait_for(lambda: all(replica.settled_at(number) for replica in up))
+        return [replica.synced[1] for replica in up if replica.synced and replica.synced[0] >= number]
+
+    # --- what is known of them ----------------------------------------------------------------------------------
+
+    @property
+    def states(self) -> dict[int, State]:
+        """Of each slot's engine."""
+        return {number: replica.state for number, replica in self._slots.replicas().items()}
+
+    @property
+    def restarts(self) -> int:
+        """Engines that served, died, and were replaced."""
+        return self._slots.restarts
+
+    @property
+    def retried(self) -> int:
+        """Calls of tools and graders that were tried again."""
+        return self._slots.retried
+
+    async def busy(self) -> list[BusyReport]:
+        """Of the engines that serve, each since its start."""
+        links = [replica.link for replica in self._slots.replicas().values() if replica.serving]
+        asked = (link.ask(lambda engine: engine.busy()) for link in links)
+        reports = await asyncio.gather(*asked, return_exceptions=True)
+        return [report for report in reports if isinstance(report, BusyReport)]
 
 
 def pauses(patience_s: float) -> Iterator[float]:

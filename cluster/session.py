@@ -6,8 +6,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+from coa.errors import ClusterDown
 from coa.extensions import VARIABLE
+
+STARTS = 3
+TIMED_OUT = "timed out during startup"
+"""What Ray says of a node that did not come up."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +49,7 @@ def session(config: SessionConfig) -> Iterator[None]:
             "include_dashboard": False,
         }
     )
-    ray.init(
+    start(
         address=address,
         namespace="coa",
         log_to_driver=False,
@@ -56,6 +62,23 @@ def session(config: SessionConfig) -> Iterator[None]:
         yield
     finally:
         ray.shutdown()
+
+
+def start(**settings: Any) -> None:
+    """`ray.init`, tried again where a private cluster did not come up in the time that Ray gives it, which under load
+    happens; raises ClusterDown in the end."""
+    import ray
+
+    for left in reversed(range(STARTS)):
+        try:
+            ray.init(**settings)
+            return
+        except Exception as error:  # Ray has no type for it
+            if TIMED_OUT not in str(error):
+                raise
+            ray.shutdown()
+            if not left:
+                raise ClusterDown(f"Ray did not start in {STARTS} tries: {error}") from error
 
 
 def _worker_environment() -> dict[str, str]:

@@ -1,6 +1,10 @@
 """Recipes: YAML and `key=value` overrides, laid over frozen dataclasses that hold every default.
 
 A key that no dataclass has, or a value of another type, is an error that names it: nothing in a recipe is ignored.
+
+The dataclass of a section may depend on the value of another key. A schema says so in a class variable:
+
+    CHOSEN = {"world": ("tasks.world", settings_of)}      settings_of(its value): a subclass of the field's own type
 """
 
 import re
@@ -9,6 +13,7 @@ from dataclasses import fields, is_dataclass
 from difflib import SequenceMatcher
 from enum import Enum
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, TypeVar, cast, get_args, get_origin, get_type_hints
 
 import yaml
@@ -41,8 +46,12 @@ def from_plain(schema: type[T], tree: object, where: str, overrides: Sequence[st
 def _build(schema: type[T], layers: Sequence[tuple[object, str]]) -> T:
     config = OmegaConf.structured(schema)
     _make_writable(config)
+    chosen = _chosen(schema, config, layers)
+    for section, held in chosen.items():
+        OmegaConf.update(config, section, OmegaConf.structured(held))
+        _make_writable(OmegaConf.select(config, section))
     for tree, where in layers:
-        _lay_over(config, schema, tree, where)
+        _lay_over(config, schema, tree, where, chosen)
     where = ", ".join(where for _, where in layers) or schema.__name__
     try:
         return cast(T, OmegaConf.to_object(config))
@@ -50,6 +59,28 @@ def _build(schema: type[T], layers: Sequence[tuple[object, str]]) -> T:
         raise UserError(f"{where}: {_first_line(error)}") from error
     except (ValueError, TypeError) as error:  # what a dataclass refuses in its __post_init__
         raise UserError(f"{where}: {_first_line(error)}") from error
+
+
+def _chosen(schema: type, config: DictConfig, layers: Sequence[tuple[object, str]]) -> dict[str, type]:
+    """The dataclasses of the sections that another key chooses, by section."""
+    found: dict[str, type] = {}
+    for section, (key, settings_of) in getattr(schema, "CHOSEN", {}).items():
+        value = OmegaConf.select(config, key)
+        for tree, where in layers:
+            value = _value(tree, key.split("."), value)
+            if not isinstance(value, str | None):
+                raise UserError(f"{where}: {key} is {value!r}, expected a name")
+        found[section] = settings_of(value)
+    return found
+
+
+def _value(tree: object, path: Sequence[str], default: Any) -> Any:
+    """What a plain tree has at a key; the default where it says nothing of it."""
+    if not path:
+        return tree
+    if not isinstance(tree, Mapping) or path[0] not in tree:
+        return default
+    return _value(tree[path[0]], path[1:], default)
 
 
 def dump(config: object) -> str:
@@ -87,8 +118,9 @@ def _parse_override(override: str) -> object:
         raise UserError(f"{override!r} is not an override: the value is not YAML") from error
 
 
-def _lay_over(config: DictConfig, schema: type, tree: object, where: str) -> None:
-    for key, value, hint in _leaves(schema, tree, where, known=[key for key, _ in known_keys(schema)]):
+def _lay_over(config: DictConfig, schema: type, tree: object, where: str, chosen: Mapping[str, type]) -> None:
+    known = [key for key, _ in known_keys(schema, chosen=chosen)]
+    for key, value, hint in _leaves(schema, tree, where, known, chosen=chosen):
         if value is _NEW:
             if OmegaConf.select(config, key) is None:
                 OmegaConf.update(config, key, OmegaConf.structured(hint))
@@ -101,18 +133,22 @@ def _lay_over(config: DictConfig, schema: type, tree: object, where: str) -> Non
 
 
 def _leaves(
-    schema: type, tree: object, where: str, known: Sequence[str], prefix: str = ""
+    schema: type,
+    tree: object,
+    where: str,
+    known: Sequence[str],
+    prefix: str = "",
+    chosen: Mapping[str, type] = MappingProxyType({}),
 ) -> Iterator[tuple[str, Any, Any]]:
     """Dotted key, value and type of everything that a recipe sets; raises UserError at the first unknown key."""
     if not isinstance(tree, Mapping):
         section = prefix.removesuffix(".") or "a recipe"
         raise UserError(f"{where}: {section} is {tree!r}, expected a section with keys")
-    hints = get_type_hints(schema)
+    hints = _hints(schema, prefix, chosen)
     for name, value in tree.items():
         key = f"{prefix}{name}"
         if name not in hints:
-            nearest = max(known, key=lambda candidate: SequenceMatcher(None, key, candidate).ratio())
-            raise UserError(f"{where}: unknown key {key}; the nearest known key is {nearest}")
+            raise UserError(f"{where}: {_unknown(schema, key, prefix, known)}")
         if is_dataclass(hints[name]):
             yield from _leaves(hints[name], value, where, known, f"{key}.")
         elif section := _named_sections(hints[name]):
@@ -128,6 +164,26 @@ def _leaves(
             yield key, value, hints[name]
 
 
+def _unknown(schema: type, key: str, prefix: str, known: Sequence[str]) -> str:
+    """What is wrong with a key that the schema has not; one without any field may say why in `NO_KEYS`."""
+    if new := renamed_keys(schema).get(key.removeprefix(prefix)):
+        return f"{key} is called {prefix}{new} now"
+    if not fields(schema) and hasattr(schema, "NO_KEYS"):
+        return f"unknown key {key}: {schema.NO_KEYS}"
+    nearest = max(known, key=lambda candidate: SequenceMatcher(None, key, candidate).ratio())
+    return f"unknown key {key}; the nearest known key is {nearest}"
+
+
+def _hints(schema: type, prefix: str, chosen: Mapping[str, type]) -> dict[str, Any]:
+    """The types of a section's keys."""
+    return {name: chosen.get(f"{prefix}{name}", hint) for name, hint in get_type_hints(schema).items()}
+
+
+def renamed_keys(schema: type) -> Mapping[str, str]:
+    """Former names of a section's keys: a schema has them in a class variable `RENAMED`."""
+    return getattr(schema, "RENAMED", {})
+
+
 def _named_sections(hint: Any) -> type | None:
     """The dataclass of a `dict[str, Dataclass]`, whose keys a recipe chooses."""
     arguments = get_args(hint)
@@ -135,9 +191,11 @@ def _named_sections(hint: Any) -> type | None:
     return cast(type, arguments[1]) if named else None
 
 
-def known_keys(schema: type, prefix: str = "") -> Iterator[tuple[str, Any]]:
+def known_keys(
+    schema: type, prefix: str = "", chosen: Mapping[str, type] = MappingProxyType({})
+) -> Iterator[tuple[str, Any]]:
     """Every dotted key of a schema with its type, sections before what they hold."""
-    hints = get_type_hints(schema)
+    hints = _hints(schema, prefix, chosen)
     for field in fields(schema):
         key, hint = f"{prefix}{field.name}", hints[field.name]
         yield key, hint

@@ -1,7 +1,7 @@
-"""The ways in which things fail, as types.
+"""The kinds of failure, as exception types.
 
-`UserError` is a person's mistake: the command line prints it as one line and exits with status 2.
-`InfrastructureError` is something of ours that is down; an episode that meets one never becomes a sample.
+`UserError` is a user's mistake: the command line prints it as one line and exits with status 2.
+`InfrastructureError` is a part of this system that failed; an episode that meets one never becomes a sample.
 A wrong answer is neither: it is data.
 """
 
@@ -9,26 +9,67 @@ from coa.usage import Usage
 
 
 class UserError(Exception):
-    """A mistake in a recipe, a file or an argument; its text is the one line that the person sees."""
+    """A mistake in a recipe, a file or an argument; its text is the one line that the user sees."""
 
 
 class InfrastructureError(Exception):
     """A part of the system failed; the work is issued again and the failure is counted."""
 
     usage = Usage()
-    """What language models took and gave no reply for."""
+    """What was sent to language models on the way to this failure."""
 
 
 class ToolDown(InfrastructureError):
-    """A tool could not run at all (its server is gone, its sandbox is missing), as opposed to giving a bad result."""
+    """A tool could not run at all (its server is gone, its sandbox is missing). A bad result of a tool is no error."""
 
 
 class JudgeDown(ToolDown):
     """The judge of answers gave no verdict."""
 
 
+class EpisodeTimeout(InfrastructureError):
+    """An episode took longer than it may."""
+
+
 class SyncError(InfrastructureError):
-    """An engine's weights are not the learner's after a sync."""
+    """An engine's weights are not the learner's."""
+
+
+class DamagedWeights(SyncError):
+    """Bytes of the weights are not those that the learners have published."""
+
+
+class IncompleteWeights(SyncError):
+    """A part of the weights is missing: a bucket, a tensor, or a layer that took none."""
+
+
+class WrongVersion(SyncError):
+    """An engine or one of its workers runs another version than it should, or was sent another."""
+
+
+class WeightsGone(SyncError):
+    """A sync failed after the engine's update had begun: the engine has no whole weights until a complete one."""
+
+
+class StaleWeights(SyncError):
+    """An engine's output does not follow its weights: it computes with others than those that were loaded."""
+
+
+class EngineDied(InfrastructureError):
+    """A rollout engine ended, or stood still and was ended; its text says why."""
+
+
+class NoEngine(InfrastructureError):
+    """No rollout engine could be started any more, after all tries."""
+
+
+class EpisodeFailed(InfrastructureError):
+    """An infrastructure failure ended an episode for good."""
+
+    def __init__(self, where: str, why: str, *, tokens: int, tool_calls: int) -> None:
+        """where: type of the failure, such as "ToolDown". tokens, tool_calls: how far the episode had come."""
+        super().__init__(f"{where}: {why}")
+        self.where, self.why, self.tokens, self.tool_calls = where, why, tokens, tool_calls
 
 
 class EndpointDown(InfrastructureError):
@@ -41,7 +82,7 @@ class EndpointDown(InfrastructureError):
 
 
 class EmptyCompletion(InfrastructureError):
-    """A language model gave completions without text, at all attempts."""
+    """A language model gave a completion without text at every attempt."""
 
 
 class RequestRefused(InfrastructureError):
@@ -53,12 +94,16 @@ class ContextTooLong(RequestRefused):
 
 
 class ReplyCutOff(RequestRefused):
-    """All tokens that a reply may have are used up before its first word, such as by reasoning."""
+    """A reply reached `max_tokens` before its first visible word, for instance because the model reasoned first."""
 
 
 class ModelServerDown(InfrastructureError):
-    """A server of a language model, started here, did not come up or has ended."""
+    """A language model's server that this system started did not come up, or has ended."""
+
+
+class ClusterDown(InfrastructureError):
+    """Ray could not be started."""
 
 
 class DiskFull(InfrastructureError):
-    """What has to be kept can't be written."""
+    """A file that has to be kept can't be written, because the disk is full."""

@@ -1,6 +1,6 @@
 """What flows through the system, in the order in which it is made.
 
-    Task -> Trajectory -> Scored -> Credited -> Sample -> Batch
+    Task -> Trajectory -> Scored -> Sample -> Batch
 
 Each step knows more than the one before and is a type of its own; nothing is filled in later. What crosses a
 process is frozen and holds NumPy arrays. Axes: T tokens of one trajectory, P policy tokens among them.
@@ -19,6 +19,9 @@ Mask = NDArray[np.bool_]
 ENVIRONMENT = -1
 """The version of a token that no policy sampled: prompts, observations, demonstrations."""
 
+NO_GROUP = -1
+"""The group of a sample that stands alone: a demonstration."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
@@ -36,7 +39,7 @@ class Task:
     family: str
     """Tasks are reported by family."""
     grader: str = "exact"
-    """How an answer is compared: a key of `coa.graders.GRADERS`."""
+    """How an answer is compared: a key of `coa.grading.graders.GRADERS`."""
 
 
 class Status(StrEnum):
@@ -57,19 +60,19 @@ class Trajectory:
     prompt [1, 2], the policy says [3, 4], a tool answers [8, 9], the policy says [5]:
 
         token_ids = [1, 2, 3, 4, 8, 9, 5]
-        by_policy = [0, 0, 1, 1, 0, 0, 1]
+        action_mask = [0, 0, 1, 1, 0, 0, 1]
         logprobs  = [0, 0, a, b, 0, 0, c]     of the sampled tokens, under the weights that sampled them
         versions  = [-1, -1, 0, 0, -1, -1, 1] ENVIRONMENT where no policy sampled
 
     A demonstration (a distilled chain) has the same layout with zero log-probs and no versions: what the policy
-    is to say is marked `by_policy`, though no policy has sampled it yet.
+    is to say is marked `action_mask`, though no policy has sampled it yet.
     """
 
     task_id: str
     sample: int
     """Index within the group."""
     token_ids: Tokens
-    by_policy: Mask
+    action_mask: Mask
     logprobs: Floats
     versions: Tokens
     prompt_length: int
@@ -84,51 +87,49 @@ class Trajectory:
     """The chain as tag text, without the prompt."""
     transitions_hold: bool
     """Whether each tag was one that may follow the tags before it."""
-    forgiven: tuple[str, ...] = ()
+    repairs: tuple[str, ...] = ()
     """What of its form was not as it should be and was understood all the same."""
 
     def __post_init__(self) -> None:
-        lengths = {len(self.token_ids), len(self.by_policy), len(self.logprobs), len(self.versions)}
+        lengths = {len(self.token_ids), len(self.action_mask), len(self.logprobs), len(self.versions)}
         if len(lengths) != 1:
-            raise ValueError(f"token_ids, by_policy, logprobs and versions differ in length: {sorted(lengths)}")
-        if self.by_policy[: self.prompt_length].any():
+            raise ValueError(f"token_ids, action_mask, logprobs and versions differ in length: {sorted(lengths)}")
+        if self.action_mask[: self.prompt_length].any():
             raise ValueError("the prompt is never made by the policy")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scored:
     trajectory: Trajectory
+    grade: float
+    """Of the answer by the task's own grader, 0 to 1: what decides whether a group says anything."""
     correct: bool
     well_formed: bool
     reward: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Credited:
-    scored: Scored
-    advantage: float
-    """The same for each policy token of the trajectory."""
+    """Shaped: what advantages are made of."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
     """One trainable token sequence; per token, what it is for.
 
-    A token's loss is  -imitate * logp  -  clipped(ratio) * reinforce.  Distillation sets `imitate`, reinforcement
-    sets `reinforce` (the advantage), and a token with neither is only context.
+    A token's loss is  -imitate * logp,  and what the algorithm makes of `reinforce`. Distillation sets `imitate`,
+    reinforcement sets `reinforce` (the advantage), and a token outside of `loss_mask` is only context.
 
         token_ids = [1, 2, 3, 4, 8, 9, 5]
         imitate   = [0, 0, 0, 0, 0, 0, 0]
         reinforce = [0, 0, .7, .7, 0, 0, .7]
-        trained   = [0, 0, 1, 1, 0, 0, 1]     the tokens that count in the loss's denominator
+        loss_mask = [0, 0, 1, 1, 0, 0, 1]     the tokens that count in the loss's denominator
     """
 
     token_ids: Tokens
-    trained: Mask
+    loss_mask: Mask
     imitate: Floats
     reinforce: Floats
-    sampled_logprobs: Floats
+    rollout_logprobs: Floats
     versions: Tokens
+    group: int = NO_GROUP
+    """Number of its group in the run: an update takes whole groups, on whichever ranks their samples are."""
 
     def __len__(self) -> int:
         return len(self.token_ids)

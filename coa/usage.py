@@ -1,11 +1,11 @@
-"""What language models are asked for, counted."""
+"""How much language models were asked for: requests and tokens."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What replies of language models took; scripted experts take nothing."""
+    """Requests sent to language models and the tokens of their prompts and completions; scripted experts use none."""
 
     requests: int = 0
     prompt_tokens: int = 0

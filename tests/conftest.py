@@ -5,6 +5,9 @@ from collections.abc import Iterator
 
 import pytest
 
+# What `coa` starts in tests leaves wandb alone, but where a test asks for it.
+os.environ["WANDB_MODE"] = "disabled"
+
 
 @pytest.fixture(scope="session")
 def ray_session() -> Iterator[None]:

@@ -1,4 +1,4 @@
-"""From team transcripts to chains worth imitating."""
+"""Makes chains that are worth imitating of team transcripts: conversion, filters, rewriting, reports; sources below."""
 
 from coa.distill.convert import to_chain
 from coa.distill.filters import FilterConfig, FilterReport, Kept, filter_runs

@@ -1,6 +1,6 @@
-"""Sets of numbers that take the same memory however many are in them, and err on one side only.
+"""Bloom filters: sets of numbers in a fixed amount of memory, which err on one side only.
 
-A number that is in is always found; one that is not is found by mistake, at a rate that the size is chosen for.
+A number in the set is always found. A number that is not in it is found by mistake, at a rate that the size determines.
 """
 
 from dataclasses import dataclass
@@ -16,11 +16,11 @@ _ONE, _HALF = np.uint64(1), np.uint64(32)
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """Of one Bloom filter for `items` numbers and a rate of mistakes (Bloom, 1970)."""
+    """The size of a Bloom filter for a number of items and a rate of mistakes (Bloom, 1970)."""
 
     bits: int
     probes: int
-    """Bits that stand for one number."""
+    """Bits that are set for one number."""
 
     @classmethod
     def of(cls, items: int, error_rate: float) -> "Size":
@@ -29,12 +29,12 @@ class Size:
 
 
 class Bloom:
-    """Several filters of one size side by side: `keys[i]` is looked up in filter i, and written to it. Keys are
-    numbers without a pattern. A single filter takes any number of them at once."""
+    """Several filters of one size: `keys[i]` is looked up in filter i and written to it. Keys are hashes. Where there
+    is a single filter, it takes any number of keys at once."""
 
     def __init__(self, filters: int, size: Size) -> None:
         self._bits = np.uint64(size.bits)
-        # Filled, not only reserved: what it takes later, it takes from the start.
+        # Filled, not only reserved: all memory is taken now, so that a lack of it shows at the start.
         self._bytes = np.full(filters * size.bits // 8, 0, np.uint8)
         self._begin = (np.arange(filters, dtype=np.uint64) * np.uint64(size.bits))[:, None]
         self._probe = np.arange(size.probes, dtype=np.uint64)
@@ -44,17 +44,18 @@ class Bloom:
         return self._bytes.nbytes
 
     def holds(self, keys: Hashes) -> NDArray[np.bool_]:
-        """For each key whether its filter holds it, or seems to."""
-        at = self._places(keys)
+        """bool [keys]: whether each key's filter holds it, or seems to."""
+        at = self._positions(keys)
         bits = self._bytes[at >> np.uint64(3)] >> (at & np.uint64(7)).astype(np.uint8) & np.uint8(1)
         return np.bitwise_and.reduce(bits, axis=1) == 1
 
     def add(self, keys: Hashes) -> None:
-        at = self._places(keys).ravel()
+        at = self._positions(keys).ravel()
         bits = np.left_shift(np.uint8(1), (at & np.uint64(7)).astype(np.uint8))
         np.bitwise_or.at(self._bytes, at >> np.uint64(3), bits)
 
-    def _places(self, keys: Hashes) -> Hashes:
-        """Two hashes make all the others (Kirsch and Mitzenmacher, 2006)."""
+    def _positions(self, keys: Hashes) -> Hashes:
+        """The positions of the keys' bits, [keys, probes]: two hashes make all others (Kirsch and Mitzenmacher,
+        2006)."""
         first, step = keys[:, None], (keys >> _HALF | keys << _HALF | _ONE)[:, None]
         return self._begin + (first + self._probe * step) % self._bits

@@ -1,8 +1,8 @@
-"""Tasks that stand in an evaluation set, so that no model is trained on what it is measured by.
+"""Finds tasks of evaluation sets, so that no model is trained on what it is measured by.
 
-Two rules. Exact: the normalised questions are equal. N-gram: they share n words in a row (n = 13, after GPT-3's rule,
-arXiv 2005.14165, appendix C). A question of fewer words is one gram of its whole; from 8 words on (GPT-3's lower
-bound) it is found inside a longer question too, while "What is it?" is found as a whole question only.
+There are two rules. Exact: the normalised questions are equal. N-gram: they share n words in a row (n = 13, after
+GPT-3's rule, arXiv 2005.14165, appendix C). A question of fewer words is a single gram; from 8 words on (GPT-3's lower
+bound) it is found inside longer questions too, while "What is it?" is found only as a whole question.
 """
 
 from collections import defaultdict
@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from coa.distill.words import Hashes, grams, held, numbers_of, ordered, words_of
-from coa.normalise import normalise
+from coa.grading.normalise import normalise
 
 EXACT = "in an evaluation set: exact"
 NGRAM = "in an evaluation set: n-gram"
@@ -18,23 +18,24 @@ REASONS = (EXACT, NGRAM)
 SHORTEST = 8
 """Words of the shortest question that is looked for inside others."""
 COMMON = 10
-"""What more evaluation questions than this share is a set phrase ("where m and n are relatively prime positive
-integers ..."), which says nothing of where a task comes from. GPT-3 ignored grams as common in its training texts."""
+"""Most evaluation questions that may share a gram. One that more share is a set phrase ("where m and n are relatively
+prime positive integers ...") and is ignored, as GPT-3 ignored grams that were common in its training texts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contamination:
-    """`Contamination.of(questions, 13).reason("Who is the mayor of Arden ?")`; as large as the evaluation sets."""
+    """The questions of evaluation sets: `Contamination.of(questions, 13).reason("Who is the mayor of Arden ?")`. Its
+    size is that of the evaluation sets."""
 
     n: int
     questions: frozenset[str]
     """Normalised."""
     grams: Mapping[int, Hashes]
-    """By their number of words; in order."""
+    """Sorted grams, by their number of words."""
 
     @classmethod
     def of(cls, questions: Iterable[str], n: int = 13) -> "Contamination":
-        """From the questions of all evaluation sets; how often one comes makes no difference."""
+        """Built from the questions of all evaluation sets; repetitions make no difference."""
         if n < 1:
             raise ValueError(f"an n-gram of {n} words")
         exact: set[str] = set()

@@ -1,27 +1,27 @@
-"""Team transcript to chain: the same spans that one policy is to write on its own (paper, section 3.2.1)."""
+"""Converts a team's transcript to a chain: the spans that one policy is to write on its own (paper, section 3.2.1)."""
 
-from coa.grammar import ANSWER, OBSERVATION, START, THINK, Chain, Profile, Span, parse
-from coa.profiles import profile as find_profile
-from coa.teachers.roles import DOUBLE_CHECK
-from coa.teachers.teams import Rules
-from coa.teachers.transcript import ToolStep, Transcript, is_routing
+from coa.agent.grammar import ANSWER, OBSERVATION, START, THINK, Chain, Profile, Span, parse
+from coa.agent.profiles import profile as find_profile
+from coa.teams.roles import DOUBLE_CHECK
+from coa.teams.teams import Rules
+from coa.teams.transcript import ToolStep, Transcript, is_routing
 
 STAND_INS = {
     ANSWER: ("suggested_answer",),
     DOUBLE_CHECK: (DOUBLE_CHECK, "reflection"),
     "reflection": ("reflection",),
 }
-"""What an answer that is not the last, a score, and a reflection are in a chain: the first that may follow; else a
-thought."""
+"""Tags in a chain for an answer that is not the last, a score, and a reflection: the first one that the profile allows
+there; a thought where it allows none."""
 _SOLVERS = (Rules.DEBATE, Rules.REFINE)
 
 
 def to_chain(transcript: Transcript) -> Chain:
-    """Each agent's output becomes its spans, each tool result an observation; messages that only route vanish.
+    """The chain of a run: the spans of agents' outputs, and tools' results as observations; pure routing is left out.
 
-    Of a team that works on several lines, the winner's. Solvers answer and are judged in one way under every profile;
-    where its chains have no such tag there, it is another (`STAND_INS`). Of a malformed reply, the spans before its
-    fault remain.
+    Where a team works on several lines, the chain is the winner's. Solvers answer and are judged in one way under every
+    profile; where the profile allows no such tag, another one takes its place (`STAND_INS`). Of a malformed reply, the
+    spans before its fault remain.
     """
     spans: list[Span] = []
     for step in transcript.steps:

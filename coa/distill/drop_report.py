@@ -1,10 +1,10 @@
-"""What became of the runs that the filter took, stage by stage, exact to the last run.
+"""The filter's report: how many runs each stage dropped and passed on, exact to the last run.
 
     stage           in   dropped            out
     contamination  100   exact 2, n-gram 1   97
     complexity      97   ...
 
-Every reason belongs to one stage, so the counts of reasons tell what each stage was given and passed on.
+Every reason belongs to one stage, so the counts of reasons determine what each stage took and passed on.
 """
 
 import json
@@ -16,8 +16,8 @@ from types import MappingProxyType
 from typing import Any
 
 from coa.distill import contamination, duplicates, stages
-from coa.files import write_atomically
-from coa.teachers.transcript import Ending
+from coa.storage.files import write_atomically
+from coa.teams.transcript import Ending
 
 CORRECTION = "correction"
 STAGES: Mapping[str, tuple[str, ...]] = MappingProxyType(
@@ -38,22 +38,24 @@ STAGES: Mapping[str, tuple[str, ...]] = MappingProxyType(
         CORRECTION: (),
     }
 )
-"""In the order in which a run meets them, with their reasons to drop it. Correction drops none and adds copies."""
+"""The stages in order, with their reasons to drop a run. Correction drops none and adds copies."""
 _REASONS = frozenset(reason for reasons in STAGES.values() for reason in reasons)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageCounts:
+    """Runs of one stage."""
+
     taken: int
     dropped: Mapping[str, int]
-    """By reason, none of them 0."""
+    """By reason, without zeros."""
     passed: int
-    """Copies included where a stage makes them."""
+    """Copies that the stage made included."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FilterReport:
-    """Counts of runs; reports of chunks add up. Raises ValueError for counts that can not be."""
+    """Counts of runs; reports of chunks add up. Raises ValueError for counts that contradict each other."""
 
     transcripts: int = 0
     kept: int = 0
@@ -78,7 +80,7 @@ class FilterReport:
 
     @property
     def stages(self) -> dict[str, StageCounts]:
-        """In order."""
+        """The counts of each stage, in order."""
         found: dict[str, StageCounts] = {}
         taken = self.transcripts
         for stage, reasons in STAGES.items():
@@ -101,28 +103,28 @@ class FilterReport:
         }
 
     @classmethod
-    def from_json(cls, told: Mapping[str, Any]) -> "FilterReport":
-        """The inverse; what else `told` holds is not looked at. KeyError for a count that is missing."""
-        return cls(**{name: told[name] for name in ("transcripts", "kept", "dropped", "upsampled")})
+    def from_json(cls, record: Mapping[str, Any]) -> "FilterReport":
+        """The inverse of `to_json`; ignores other keys. Raises KeyError for a count that is missing."""
+        return cls(**{name: record[name] for name in ("transcripts", "kept", "dropped", "upsampled")})
 
 
 HEADER = ("stage", "in", "dropped", "out")
 
 
 def rows(report: FilterReport) -> list[tuple[str, str, str, str]]:
-    """Cells for any table, a line a stage under HEADER."""
-    return [(stage, str(told.taken), _dropped(stage, told), str(told.passed)) for stage, told in report.stages.items()]
+    """The cells of a table with a row for each stage, under HEADER."""
+    return [(stage, str(one.taken), _dropped(stage, one), str(one.passed)) for stage, one in report.stages.items()]
 
 
-def _dropped(stage: str, told: StageCounts) -> str:
-    parts = [f"{reason}: {n}" for reason, n in told.dropped.items()]
-    if stage == CORRECTION and told.passed > told.taken:
-        parts = [f"none, {told.passed - told.taken} copies added"]
+def _dropped(stage: str, counts: StageCounts) -> str:
+    parts = [f"{reason}: {n}" for reason, n in counts.dropped.items()]
+    if stage == CORRECTION and counts.passed > counts.taken:
+        parts = [f"none, {counts.passed - counts.taken} copies added"]
     return ", ".join(parts) or "none"
 
 
 def markdown(report: FilterReport) -> str:
-    """The rows as a table, after one line of what it comes to."""
+    """A line with the totals, and the rows as a table."""
     lines = [
         f"{report.kept} of {report.transcripts} transcripts kept, {report.kept + report.upsampled} with copies.",
         "",
@@ -134,6 +136,6 @@ def markdown(report: FilterReport) -> str:
 
 
 def write_drops(folder: Path, report: FilterReport) -> None:
-    """drops.json, which `FilterReport.from_json` reads, and drops.md beside it."""
+    """Writes drops.json, which `FilterReport.from_json` reads, and drops.md."""
     write_atomically(folder / "drops.json", json.dumps(report.to_json(), indent=1) + "\n")
     write_atomically(folder / "drops.md", markdown(report))

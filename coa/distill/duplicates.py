@@ -1,25 +1,26 @@
-"""What was kept before, in a memory of fixed size: no task twice under two names, no chain twice for one task.
+"""Finds duplicates of what was kept before, in a fixed amount of memory: of tasks, and of chains for one task.
 
     another task:   the same question and answer, once both are normalised                      EXACT
                     or nearly: the same names and numbers, the same answer, and word shingles
                     whose Jaccard similarity is about the threshold or more                      NEAR
     the same task:  the same chain, or more chains than `solutions_per_task`                     SAME_CHAIN, ENOUGH
 
-Several ways to solve one task are wanted, hence the two halves. Similarity is found by MinHash (Broder, 1997), with one
-Bloom filter a band in place of a table that would grow (LSHBloom, arXiv 2411.04257). That finds candidates and can
-compare none with what it remembers, and long questions made from a template are close to thousands of others while no
-two ask the same. So their names and numbers, which are all that a template varies, are part of every band's key.
+Different chains for one task are wanted, so tasks and chains are compared separately. Similarity is found by MinHash
+(Broder, 1997), with a Bloom filter for each band in the place of a table that would grow (LSHBloom, arXiv 2411.04257).
+That finds candidates, which can't be compared with what is remembered. Long questions made from one template are all
+similar, though no two ask the same. So their names and numbers, which are all that a template varies, are part of every
+band's key.
 """
 
 from dataclasses import dataclass
 
 import numpy as np
 
+from coa.agent.grammar import Chain
 from coa.distill.bloom import Bloom, Size
 from coa.distill.words import Hashes, drawn, folded, grams, mixed, names_and_numbers, number_of, numbers_of, words_of
 from coa.errors import UserError
-from coa.grammar import Chain
-from coa.normalise import normalise
+from coa.grading.normalise import normalise
 
 EXACT = "same question and answer as another task"
 NEAR = "near-duplicate of another task"
@@ -27,25 +28,25 @@ SAME_CHAIN = "same chain for the same task"
 ENOUGH = "more solutions than wanted"
 
 REWRITTEN = frozenset({"reflection", "double_check"})
-"""Tags whose text may be said in other words later (`coa.distill.rewrite`); two chains do not differ by that."""
+"""Tags whose texts may be rewritten later (`coa.distill.rewrite`), and so make no difference between two chains."""
 ANSWER_WORDS = 20
-"""A longer answer (a program, hidden tests) does not tell what a question is, and is left out."""
+"""Words of the longest answer that is compared; a longer one (a program, hidden tests) does not identify a question."""
 
 
 @dataclass(frozen=True)
 class DuplicateConfig:
     threshold: float | None = 0.9
-    """Jaccard similarity of the word shingles from which two questions are one; None or 0 compares no two tasks."""
+    """Jaccard similarity of word shingles from which on two questions are the same; None or 0 compares no tasks."""
     solutions_per_task: int = 0
     """Most chains of one task; 0 sets no limit, and drops only what is the same chain."""
     documents: int = 200_000
-    """Most runs that can be kept; sizes the memory, about 30 bytes each."""
+    """Most runs that can be kept; determines the memory, about 30 bytes for each."""
     error_rate: float = 1e-4
-    """Share of the runs unlike any other that a full memory takes for duplicates."""
+    """Share of new runs that a full memory takes for duplicates by mistake."""
     hashes: int = 128
-    """Of a MinHash signature."""
+    """Hashes of a MinHash signature."""
     shingle: int = 3
-    """Words in a row that are compared as one."""
+    """Words of a shingle."""
 
     def __post_init__(self) -> None:
         if self.threshold is not None and not 0 <= self.threshold <= 1:
@@ -57,13 +58,13 @@ class DuplicateConfig:
 
 
 class Duplicates:
-    """`take(..)` says why a run is a duplicate, and remembers one that is none."""
+    """Remembers runs: `take(..)` says why a run is a duplicate, and remembers it if it is none."""
 
     def __init__(self, config: DuplicateConfig) -> None:
         self._config = config
         self._remembered = 0
         self._bands, self._rows = bands_and_rows(config.threshold, config.hashes) if config.threshold else (0, 0)
-        # A run is looked up in each band, and by its task, its chain and its question: what they err, adds up.
+        # A run is looked up in each band, and by its task, its chain and its question; the rates of error add up.
         rate = config.error_rate / (self._bands + 3)
         self._keys = Bloom(1, Size.of(3 * config.documents, rate))
         self._near = Bloom(self._bands, Size.of(config.documents, rate))
@@ -74,7 +75,7 @@ class Duplicates:
         return self._keys.nbytes + self._near.nbytes
 
     def take(self, task_id: str, question: str, answer: str, chain: Chain) -> str | None:
-        """Why the run is a duplicate of what is remembered, the first reason; a run without one is remembered."""
+        """The first reason why the run is a duplicate; a run without one is remembered, and None returned."""
         solutions = self._solutions(task_id)
         if solutions and self._knows(_chain_key(task_id, chain)):
             return SAME_CHAIN
@@ -91,7 +92,7 @@ class Duplicates:
         return None
 
     def remember(self, task_id: str, question: str, answer: str, chain: Chain) -> None:
-        """A run that was kept, whatever `take` would say to it."""
+        """Remembers a run that was kept, whatever `take` would say."""
         solutions = self._solutions(task_id)
         bands = self._band_keys(question, answer) if not solutions and self._config.threshold else None
         self._write(task_id, question, answer, chain, solutions, bands)
@@ -99,7 +100,8 @@ class Duplicates:
     def _write(
         self, task_id: str, question: str, answer: str, chain: Chain, solutions: int, bands: Hashes | None
     ) -> None:
-        """Raises UserError for more runs than the memory was made for: it would begin to drop what is new."""
+        """Remembers a run. Raises UserError for more runs than the memory was made for, since it would take new runs
+        for duplicates."""
         if self._remembered == self._config.documents:
             raise UserError(
                 f"the memory of duplicates holds the {self._remembered} runs that it was made for: "
@@ -113,7 +115,7 @@ class Duplicates:
         self._keys.add(np.array(keys, np.uint64))
 
     def _solutions(self, task_id: str) -> int:
-        """Chains remembered of a task, counted no further than matters."""
+        """The number of remembered chains of a task, counted no further than it matters."""
         most = max(1, self._config.solutions_per_task)
         return next((count for count in range(most) if not self._knows(_task_key(task_id, count + 1))), most)
 
@@ -121,15 +123,15 @@ class Duplicates:
         return bool(self._keys.holds(np.array([key], np.uint64))[0])
 
     def _band_keys(self, question: str, answer: str) -> Hashes:
-        told = short(answer)
-        shingles = grams(numbers_of(words_of(f"{question} {told}")), self._config.shingle)
+        compared = short(answer)
+        shingles = grams(numbers_of(words_of(f"{question} {compared}")), self._config.shingle)
         signature = minhash(shingles, self._factors, self._terms).reshape(self._bands, self._rows)
-        same = number_of(told, *names_and_numbers(question))
+        same = number_of(compared, *names_and_numbers(question))
         return mixed(folded(signature) ^ np.uint64(same))
 
 
 def _task_key(task_id: str, solution: int) -> int:
-    """In the memory if at least so many chains of the task are."""
+    """The key that says that the memory holds at least so many chains of the task."""
     return number_of("task", task_id, str(solution))
 
 
@@ -142,20 +144,20 @@ def _question_key(question: str, answer: str) -> int:
 
 
 def minhash(shingles: Hashes, factors: Hashes, terms: Hashes) -> Hashes:
-    """For each permutation the least number of a shingle: two sets agree in as large a share as they overlap."""
+    """The smallest hash of a shingle for each permutation. Two sets agree in a share of these that is their overlap."""
     if not len(shingles):
         return np.zeros(len(factors), np.uint64)
     return mixed((shingles[:, None] * factors + terms).min(axis=0))
 
 
 def _permutations(count: int) -> tuple[Hashes, Hashes]:
-    """Factors, odd, and terms of so many permutations; the same everywhere."""
+    """Odd factors and terms of so many permutations, always the same."""
     numbers = drawn(2 * count)
     return numbers[:count] | np.uint64(1), numbers[count:]
 
 
 def bands_and_rows(threshold: float, hashes: int) -> tuple[int, int]:
-    """The cut of a signature with the longest bands that still finds what is as similar as the threshold.
+    """(bands, rows): the longest bands of a signature that still find texts as similar as the threshold.
 
     Two texts of similarity s share a whole band with probability 1 - (1 - s^rows)^bands, which climbs steepest about
     s = (1 / bands)^(1 / rows). Of 128 hashes at 0.9: 7 bands of 18 find 68 % at 0.9, 97 % at 0.95, 1 % at 0.7.
@@ -166,17 +168,17 @@ def bands_and_rows(threshold: float, hashes: int) -> tuple[int, int]:
 
 
 def identity(chain: Chain) -> str:
-    """What a chain did, apart from how it judged that: the score of a double check counts, its words do not."""
-    told = (
+    """What a chain did, as a text to compare. Of reflections only the tag counts, of double checks only the score."""
+    parts = (
         (span.tag, span.text.strip()[:1] if span.tag == "double_check" else "")
         if span.tag in REWRITTEN
         else (span.tag, span.text.strip())
         for span in chain
     )
-    return "\x1e".join(f"{tag} {text}" for tag, text in told)
+    return "\x1e".join(f"{tag} {text}" for tag, text in parts)
 
 
 def short(answer: str) -> str:
-    """An answer as it is compared: normalised; "" for a long one."""
+    """The answer as it is compared: normalised; "" for one of more than ANSWER_WORDS."""
     normal = normalise(answer)
     return normal if len(normal.split()) <= ANSWER_WORDS else ""

@@ -1,4 +1,4 @@
-"""The progressive filter between teachers and student, in this order (paper, section 3.2.1, which has four of these).
+"""The progressive filter between teachers and student: stages in this order (four of them in the paper, 3.2.1).
 
     contamination  tasks of an evaluation set                                         coa.distill.contamination
     complexity     too few interactions                                               coa.distill.stages
@@ -7,16 +7,16 @@
     duplicates     what is another task's near-duplicate, or the same chain again     coa.distill.duplicates
     correction     runs that doubted an answer first and were right later come several times
 
-A run meets the stages until one drops it. All but the duplicates depend on the run alone, and those on what was kept
-before it, so a stream may be cut into any chunks, and a stage that resumes reminds the filter of what it kept. Whether
-an answer is right was found out before (`coa.distill.grade`), and so was what a judge objects to
-(`coa.distill.obedience`).
+A run passes the stages until one drops it. Duplicates depend on what was kept before the run, all other stages on the
+run alone. So a stream may be cut into any chunks, and a stage that resumes tells the filter what was kept (`remember`).
+Answers are graded before (`coa.distill.grade`), and so are the objections of a judge found (`coa.distill.obedience`).
 """
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from coa.agent.grammar import ANSWER, Chain, parse
 from coa.distill.contamination import Contamination
 from coa.distill.convert import to_chain
 from coa.distill.drop_report import FilterReport
@@ -29,8 +29,7 @@ from coa.distill.stages import (
     lack_of_quality,
     lack_of_reflection,
 )
-from coa.grammar import ANSWER, Chain, parse
-from coa.teachers.transcript import Graded, Transcript
+from coa.teams.transcript import Graded, Transcript
 
 __all__ = ["Filter", "FilterConfig", "FilterReport", "Kept", "compared_answer", "filter_runs", "interactions"]
 
@@ -47,17 +46,17 @@ class Kept:
 class Filter:
     """All stages over a stream: `kept, report = Filter(config).take(runs)`, chunk by chunk.
 
-    Its memory is of fixed size, however many runs it takes.
+    Its memory has a fixed size, however many runs it takes.
     """
 
     def __init__(self, config: FilterConfig, contamination: Contamination | None = None) -> None:
-        """contamination: of what is evaluated on; None where nothing is."""
+        """contamination: the tasks of evaluation sets; None where there are none."""
         self._config = config
         self._contamination = contamination
         self._seen = Duplicates(config.duplicates)
 
     def take(self, runs: Iterable[Graded]) -> tuple[list[Kept], FilterReport]:
-        """The runs to imitate, in order, and what became of each."""
+        """The runs to imitate, in order, and the counts of all runs."""
         kept: list[Kept] = []
         dropped: Counter[str] = Counter()
         for run in runs:
@@ -75,11 +74,11 @@ class Filter:
         return kept, report
 
     def remember(self, task_id: str, question: str, answer: str, text: str) -> None:
-        """A run kept earlier, before what is taken next; answer: its `compared_answer`; text: its chain's tag text."""
+        """Remembers a run that was kept earlier. answer: its `compared_answer`; text: its chain's tag text."""
         self._seen.remember(task_id, question, answer, parse(text).chain)
 
     def flaw(self, run: Graded) -> str | None:
-        """What drops the run whatever was kept before it."""
+        """The reason to drop the run that does not depend on what was kept before; None if there is none."""
         return self._flaw(run, to_chain(run.transcript))
 
     def _flaw(self, run: Graded, chain: Chain) -> str | None:
@@ -92,7 +91,7 @@ class Filter:
         )
 
     def _reason(self, run: Graded, chain: Chain) -> str | None:
-        """The first that a stage finds; a run without one is remembered."""
+        """The first reason to drop the run; a run without one is remembered."""
         if flaw := self._flaw(run, chain):
             return flaw
         task = run.transcript.task
@@ -100,7 +99,7 @@ class Filter:
 
 
 def compared_answer(answers: Sequence[str], chain: Chain) -> str:
-    """What stands for a task's answer among duplicates: the first accepted one; without any, the chain's own."""
+    """The answer by which duplicates are compared: the first accepted one; without any, the chain's own."""
     if answers:
         return answers[0]
     return chain[-1].text if chain and chain[-1].tag == ANSWER else ""
@@ -109,5 +108,5 @@ def compared_answer(answers: Sequence[str], chain: Chain) -> str:
 def filter_runs(
     runs: Iterable[Graded], config: FilterConfig, contamination: Contamination | None = None
 ) -> tuple[list[Kept], FilterReport]:
-    """All of a stream at once; duplicates are found among these runs alone."""
+    """Filters a whole stream; duplicates are found among these runs only."""
     return Filter(config, contamination).take(runs)

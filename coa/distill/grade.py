@@ -1,12 +1,12 @@
-"""Whether the answer of a team run is right, found out before the filter looks at it."""
+"""Grades the answers of team runs, before the filter sees them."""
 
-from coa.graders import GRADERS, RIGHT
-from coa.teachers.transcript import Ending, Graded, Transcript
+from coa.grading.graders import GRADERS, RIGHT
+from coa.teams.transcript import Ending, Graded, Transcript
 from coa.tools.base import UseTool
 
 
 async def grade(transcript: Transcript, use_tool: UseTool) -> Graded:
-    """Raises InfrastructureError where that can't be found out: such a run is no wrong answer."""
+    """The run with its grade; raises InfrastructureError where that can't be found out, which is no wrong answer."""
     task = transcript.task
     if transcript.ending is not Ending.ANSWERED:
         return Graded(transcript, False)

@@ -1,9 +1,9 @@
-"""Whether a run did what it was told: a language model reads it, as the paper's filter has it (section 3.2.1).
+"""The judge of obedience: a language model decides whether a run kept to its instructions (paper, section 3.2.1).
 
     right runs -> Ask -> {"rationale": .., "verdict": "disobeys"} -> Graded.objection -> the filter's quality stage
 
-Asked of runs that have no other flaw, before the filter, which stays pure. A reply without a verdict is asked about
-again, and then it is `JudgeDown`: never "nothing wrong".
+Runs without another flaw are judged before the filter, which stays pure. After a reply without a verdict the model is
+asked again; where none comes, that is `JudgeDown`, never "nothing wrong".
 """
 
 import json
@@ -12,25 +12,25 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from coa.agent.grammar import OBSERVATION, render
+from coa.agent.profiles import profile as find_profile
 from coa.distill.ask import Ask, cut, messages_of, without_thoughts
 from coa.distill.convert import to_chain
 from coa.errors import JudgeDown
-from coa.grammar import OBSERVATION, render
-from coa.profiles import profile as find_profile
-from coa.teachers.transcript import Graded, Transcript
+from coa.teams.transcript import Graded, Transcript
 from coa.tools.chat import Message
 
 
 @dataclass(frozen=True)
 class ObedienceConfig:
     model: str = ""
-    """A key of the recipe's `models`; "": nobody is asked."""
+    """A key of the recipe's `models`; "" for no judge."""
     schema: bool = True
     """Whether the verdict's JSON schema is sent along (`response_format`); not every endpoint knows it."""
     asks: int = 3
-    """How often a verdict is asked for, as long as replies hold none."""
+    """How often the model is asked, as long as its replies hold no verdict."""
     observation_chars: int = 500
-    """What the judge is shown of each observation, its head: it judges what was done, not what tools returned."""
+    """Characters of each observation, from its head, that the judge is shown: it judges agents, not tools."""
 
     def __post_init__(self) -> None:
         if self.asks < 1:
@@ -63,16 +63,16 @@ SCHEMA = {
 
 
 def options_of(config: ObedienceConfig) -> Mapping[str, Any]:
-    """What a request for a verdict says beside its messages."""
+    """Fields of a request for a verdict, besides its messages."""
     verdict = {"name": "verdict", "strict": True, "schema": SCHEMA}
     schema = {"response_format": {"type": "json_schema", "json_schema": verdict}} if config.schema else {}
     return {"temperature": 0.0, **schema}
 
 
 async def judge_obedience(run: Graded, ask: Ask, config: ObedienceConfig) -> Graded:
-    """The run with what the judge objects to; nobody is asked about one that is not known to be right.
+    """The run with the judge's objection; a run that is not known to be right is returned as it is.
 
-    Raises JudgeDown where no verdict comes, and what `ask` raises: such a run is not in order, it is not judged.
+    Raises JudgeDown where no verdict comes, and what `ask` raises: a run without a verdict must not pass.
     """
     if not run.correct:
         return run
@@ -80,7 +80,7 @@ async def judge_obedience(run: Graded, ask: Ask, config: ObedienceConfig) -> Gra
 
 
 async def objection_to(transcript: Transcript, ask: Ask, config: ObedienceConfig) -> str:
-    """What is wrong with the run, "" if nothing."""
+    """What the judge finds wrong with the run; "" for nothing."""
     messages = shown_to_judge(transcript, config)
     reply = ""
     for _ in range(config.asks):
@@ -106,17 +106,17 @@ _FENCED = re.compile(r"```(?:json)?\s*(.*?)\s*```", re.DOTALL)
 
 
 def read_objection(reply: str) -> str | None:
-    """The rationale of a verdict "disobeys", "" for "obeys"; None for a reply that is not the JSON object alone,
-    bare or fenced, after thoughts, or that objects without saying to what."""
+    """The rationale of a verdict "disobeys", or "" for "obeys". None for a reply that is not just the JSON object, bare
+    or fenced, after thoughts, and for an objection without a rationale."""
     text = without_thoughts(reply)
     fenced = _FENCED.fullmatch(text)
     try:
-        told: Any = json.loads(fenced[1] if fenced else text)
+        fields: Any = json.loads(fenced[1] if fenced else text)
     except (ValueError, RecursionError):
         return None
-    if not isinstance(told, dict):
+    if not isinstance(fields, dict):
         return None
-    verdict, rationale = str(told.get("verdict", "")).strip().lower(), str(told.get("rationale") or "").strip()
+    verdict, rationale = str(fields.get("verdict", "")).strip().lower(), str(fields.get("rationale") or "").strip()
     if verdict == "disobeys":
         return rationale or None
     return "" if verdict == "obeys" else None

@@ -1,9 +1,9 @@
-"""Reflections and double checks of a kept chain in better words, by a language model; the facts stay (section 3.2.1).
+"""Rewrites the reflections and double checks of a kept chain by a language model; facts stay (paper, section 3.2.1).
 
     <double_check> 2 may be old</double_check>  ->  <double_check> 2 A page is of 2019, owners change</double_check>
 
-What comes back is checked: the same score, no tags, not empty, not too long. Where it breaks that, or where the model
-refuses a text, the original stays and is counted; nothing but the text of these spans ever changes.
+New texts are checked: the same score, no tags, not empty, not too long. Where one breaks that, or the model refuses,
+the original stays and is counted. Nothing but the text of these spans ever changes.
 """
 
 import asyncio
@@ -11,12 +11,12 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
+from coa.agent.grammar import OBSERVATION, Chain, Span, escape
 from coa.distill.ask import Ask, cut, messages_of, without_thoughts
 from coa.distill.duplicates import REWRITTEN
 from coa.distill.filters import Kept
 from coa.errors import EmptyCompletion, ReplyCutOff, RequestRefused
-from coa.grammar import OBSERVATION, Chain, Span, escape
-from coa.teachers.router import score_of
+from coa.teams.router import score_of
 from coa.tools.chat import Message
 
 DONE = "rewritten"
@@ -34,11 +34,11 @@ _REASON = "double_check"
 @dataclass(frozen=True)
 class RewriteConfig:
     model: str = ""
-    """A key of the recipe's `models`; "": texts stay as they are."""
+    """A key of the recipe's `models`; "" to rewrite nothing."""
     chars: int = 800
-    """Longest text that may replace one."""
+    """Characters of the longest new text."""
     context_chars: int = 4000
-    """What the model is shown of the observation or candidate concerned, its head."""
+    """Characters, from its head, that the model is shown of the observation or candidate concerned."""
 
 
 INSTRUCTIONS = """\
@@ -55,25 +55,25 @@ answer deserves just that."""
 
 
 async def rewrite(kept: Iterable[Kept], ask: Ask, config: RewriteConfig) -> tuple[list[Kept], Counter[str]]:
-    """The chains in order with what was rewritten, and how many texts were, or why not.
+    """The runs in order with their new texts, and the numbers of texts that were rewritten or kept, by reason.
 
-    Raises what `ask` raises where nobody answers: a model that is down is no reason to keep originals.
+    Raises what `ask` raises where there is no reply: a model that is down is no reason to keep originals.
     """
-    told = await asyncio.gather(*(_rewrite(one, ask, config) for one in kept))
-    return [one for one, _ in told], sum((counts for _, counts in told), Counter())
+    results = await asyncio.gather(*(_rewrite(one, ask, config) for one in kept))
+    return [one for one, _ in results], sum((counts for _, counts in results), Counter())
 
 
 async def _rewrite(kept: Kept, ask: Ask, config: RewriteConfig) -> tuple[Kept, Counter[str]]:
     at = [index for index, span in enumerate(kept.chain) if span.tag in REWRITTEN]
-    told = await asyncio.gather(*(_rewrite_span(kept, index, ask, config) for index in at))
+    results = await asyncio.gather(*(_rewrite_span(kept, index, ask, config) for index in at))
     chain = list(kept.chain)
-    for index, (span, _) in zip(at, told, strict=True):
+    for index, (span, _) in zip(at, results, strict=True):
         chain[index] = span
-    return replace(kept, chain=tuple(chain)), Counter(outcome for _, outcome in told)
+    return replace(kept, chain=tuple(chain)), Counter(outcome for _, outcome in results)
 
 
 async def _rewrite_span(kept: Kept, index: int, ask: Ask, config: RewriteConfig) -> tuple[Span, str]:
-    """As `rewritten`; what the model will never say of this text leaves it as it was."""
+    """Like `rewritten`; where the model will never rewrite this text, it stays as it was."""
     span = kept.chain[index]
     try:
         reply = await ask(shown_to_writer(kept.transcript.task.question, kept.chain, index, config))
@@ -87,7 +87,7 @@ async def _rewrite_span(kept: Kept, index: int, ask: Ask, config: RewriteConfig)
 
 
 def rewritten(span: Span, reply: str, config: RewriteConfig) -> tuple[Span, str]:
-    """The span with the reply as its text, or as it was, and which of the two for what reason."""
+    """(the span with the reply as its text, DONE), or (the span as it was, the reason)."""
     text = without_thoughts(reply)
     reason = text.removeprefix(str(score_of(text) or "")) if span.tag == _REASON else text
     if not reason.strip():
@@ -102,7 +102,7 @@ def rewritten(span: Span, reply: str, config: RewriteConfig) -> tuple[Span, str]
 
 
 def shown_to_writer(question: str, chain: Chain, index: int, config: RewriteConfig) -> list[Message]:
-    """What the model is asked about the span at that index: with the last observation or candidate before it."""
+    """The messages about the span at that index, with the last observation or candidate before it."""
     span = chain[index]
     about = CANDIDATE if span.tag == _REASON else OBSERVATION
     concerned = next((before.text for before in reversed(chain[:index]) if before.tag == about), "")

@@ -1,18 +1,18 @@
-"""The rules of the filter's stages (paper, section 3.2.1), each a pure function of one run: why it is dropped, or None.
+"""The rules of the filter's stages (paper, section 3.2.1): pure functions of one run that say why to drop it, or None.
 
-What happens to a run depends on no other run: where a share is kept, it is drawn by hash.
+None depends on other runs: where a share of the runs is kept, it is drawn by hash.
 """
 
 import re
 from dataclasses import dataclass, field
 
+from coa.agent.grammar import TAGS, Chain, Form, Kind, Span
+from coa.agent.profiles import profile as find_profile
 from coa.distill.duplicates import DuplicateConfig
-from coa.grammar import TAGS, Chain, Form, Kind, Span
-from coa.profiles import profile as find_profile
 from coa.seeds import fraction
-from coa.teachers.roles import TEAM
-from coa.teachers.router import GOOD_ENOUGH, score_of
-from coa.teachers.transcript import Ending, Graded, Transcript, is_routing
+from coa.teams.roles import TEAM
+from coa.teams.router import GOOD_ENOUGH, score_of
+from coa.teams.transcript import Ending, Graded, Transcript, is_routing
 
 TOO_SIMPLE = "too few interactions"
 WRONG = "wrong answer"
@@ -25,21 +25,22 @@ NO_REFLECTION = "no reflection"
 
 @dataclass(frozen=True)
 class FilterConfig:
-    """Defaults are the paper's where it gives one; it gives no ratio for sampling down or up."""
+    """Settings of the filter. Defaults are the paper's where it gives them; it gives no ratio for sampling down or
+    up."""
 
     contamination_words: int = 13
-    """Words in a row shared with an evaluation question that make a task one of the evaluation's."""
+    """Words in a row that a task may not share with an evaluation question."""
     min_interactions: int = 5
     """Fewest activations of agents and tools, pure routing not counted."""
     right_answers_only: bool = True
-    """Off: what is wrong or ungraded is kept, too. The tasks of a file have an accepted answer either way."""
+    """Whether to drop wrong and ungraded runs."""
     keep_without_reflection: float = 0.5
     """Share of the runs without reflection that is kept."""
     reflection_required: tuple[str, ...] = ("code", "math")
     """Profiles of which no run without reflection is kept."""
     duplicates: DuplicateConfig = field(default_factory=DuplicateConfig)
     correction_copies: float = 2.0
-    """How often a run that corrected itself comes, on average; at least 1."""
+    """Average number of copies of a run that corrected itself; at least 1."""
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -59,7 +60,7 @@ def lack_of_complexity(transcript: Transcript, config: FilterConfig) -> str | No
 
 
 def interactions(transcript: Transcript) -> int:
-    """On the line of work that becomes the chain."""
+    """The number of interactions on the line of work that becomes the chain."""
     return sum(
         step.line == transcript.winner and not is_routing(step) and getattr(step, "agent", "") != TEAM
         for step in transcript.steps
@@ -83,9 +84,9 @@ def lack_of_quality(run: Graded, chain: Chain, config: FilterConfig) -> str | No
 
 
 def tool_input(span: Span) -> str:
-    """A call's input as it is compared: a query's words in lower case, anything else without blanks around.
+    """A call's input as it is compared: a query's words in lower case; any other input without blanks around it.
 
-    Of a query only what means nothing goes: an address stays as it is, -5 is not 5, and C++ is not C.
+    Only what has no meaning in a query is dropped: addresses stay as they are, -5 is not 5, and C++ is not C.
     """
     if TAGS[span.tag].form is not Form.LINE:
         return span.text.strip()
@@ -93,7 +94,7 @@ def tool_input(span: Span) -> str:
 
 
 _IDLE = re.compile(r"(?!(?<!\w)-\d)[^\w+#%$€£°^<>=]|_")
-"""What a query may have or not have: not a number's sign, nor symbols that name something."""
+"""Characters that make no difference in a query; a number's sign does, and so do symbols that name something."""
 
 
 def _parts(word: str) -> list[str]:
@@ -116,7 +117,7 @@ def lack_of_reflection(transcript: Transcript, chain: Chain, config: FilterConfi
 
 
 def copies_of(run: Graded, chain: Chain, config: FilterConfig) -> int:
-    """How often a kept run comes: `correction_copies` on average if it corrected itself, else once."""
+    """The number of copies of a kept run: `correction_copies` on average if it corrected itself, else 1."""
     if not (run.correct and doubted_itself(chain)):
         return 1
     transcript, (whole, part) = run.transcript, divmod(config.correction_copies, 1)
@@ -124,6 +125,6 @@ def copies_of(run: Graded, chain: Chain, config: FilterConfig) -> int:
 
 
 def doubted_itself(chain: Chain) -> bool:
-    """Whether the first double check scored low; of a right run, that is a correction."""
+    """Whether the first double check scored low, which in a right run means that it corrected itself."""
     first = next((score_of(span.text) for span in chain if span.tag == "double_check"), None)
     return first is not None and first < GOOD_ENOUGH

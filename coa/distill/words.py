@@ -1,6 +1,6 @@
-"""Texts as words, and words as numbers: what near-duplicates and contamination compare.
+"""Words of texts, and numbers (hashes) of words, by which near-duplicates and contamination are found.
 
-Numbers are the same in every process and on every machine, so that a memory of them may be built again anywhere.
+The numbers are the same in every process and on every machine, so that a memory of them can be rebuilt anywhere.
 """
 
 import re
@@ -17,17 +17,17 @@ _WORD = re.compile(r"\w+")
 
 
 def words_of(text: str) -> list[str]:
-    """In lower case, without what stands between them: words_of("Who, in 1204?") == ["who", "in", "1204"]."""
+    """The words of a text in lower case: words_of("Who, in 1204?") == ["who", "in", "1204"]."""
     return _WORD.findall(text.lower())
 
 
 def names_and_numbers(text: str) -> list[str]:
-    """Words with a capital or a digit, in order, in lower case: what tells questions of one template apart."""
+    """Words with a capital letter or a digit, in order, in lower case; questions of one template differ in these."""
     return [word.lower() for word in _WORD.findall(text) if word != word.lower() or not word.isalpha()]
 
 
 def number_of(*parts: str) -> int:
-    """64 bits of a text in parts."""
+    """A 64-bit hash of a text in parts."""
     text = "\x1f".join(parts).encode(errors="surrogatepass")
     return int.from_bytes(blake2b(text, digest_size=8).digest(), "big")
 
@@ -40,7 +40,7 @@ def numbers_of(words: Iterable[str]) -> Hashes:
 
 
 def grams(numbers: Hashes, n: int) -> Hashes:
-    """A number for each n words in a row; of fewer words than n, one for them all. Empty without a word."""
+    """A number for each n words in a row; a single one for fewer than n words, none for no words."""
     n = min(n, len(numbers))
     if n == 0:
         return numbers
@@ -48,17 +48,17 @@ def grams(numbers: Hashes, n: int) -> Hashes:
 
 
 def folded(rows: Hashes) -> Hashes:
-    """A number for each row, by what stands in it and where."""
+    """A hash of each row, which depends on its numbers and their order."""
     return mixed((rows * _weights(rows.shape[1])).sum(axis=1, dtype=np.uint64))
 
 
 def drawn(count: int) -> Hashes:
-    """So many numbers without a pattern, always the same."""
+    """So many pseudo-random numbers, always the same."""
     return mixed(np.arange(1, count + 1, dtype=np.uint64) * _ODD)
 
 
 def mixed(numbers: Hashes) -> Hashes:
-    """Each bit of the result hangs on each bit of the number (the finaliser of SplitMix64); one to one."""
+    """Mixes the bits of each number, one to one (the finaliser of SplitMix64)."""
     numbers = (numbers ^ (numbers >> _SHIFTS[0])) * _FACTORS[0]
     numbers = (numbers ^ (numbers >> _SHIFTS[1])) * _FACTORS[1]
     return numbers ^ (numbers >> _SHIFTS[2])
@@ -71,12 +71,12 @@ _FACTORS = tuple(np.array((0xBF58476D1CE4E5B9, 0x94D049BB133111EB), np.uint64))
 
 @lru_cache
 def _weights(count: int) -> Hashes:
-    """Odd, so that multiplying by one loses nothing."""
+    """Odd weights, since multiplication by an odd number loses no bits."""
     return drawn(count) | np.uint64(1)
 
 
 def held(numbers: Hashes, ordered: Hashes) -> bool:
-    """Whether one of the numbers is among the ordered ones."""
+    """Whether any of the numbers is among the ordered ones."""
     if not len(ordered) or not len(numbers):
         return False
     at = np.minimum(np.searchsorted(ordered, numbers), len(ordered) - 1)
@@ -84,7 +84,7 @@ def held(numbers: Hashes, ordered: Hashes) -> bool:
 
 
 def ordered(numbers: Sequence[Hashes], *, at_most: int) -> Hashes:
-    """The different numbers of all arrays in order, without those that more than `at_most` of the arrays hold."""
+    """The distinct numbers of all arrays, sorted, without those that are in more than `at_most` arrays."""
     if not numbers:
         return np.zeros(0, np.uint64)
     found, counts = np.unique(np.concatenate([np.unique(one) for one in numbers]), return_counts=True)

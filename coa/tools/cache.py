@@ -1,8 +1,10 @@
-"""Results kept by key: in memory, where equal calls under way become one, and on disk, across restarts."""
+"""Caches of results by key: `Memo` in memory, where equal calls under way become one, and `DiskCache` across
+restarts."""
 
 import asyncio
 import logging
 import sqlite3
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from enum import Enum
@@ -15,14 +17,16 @@ V = TypeVar("V")
 WAIT_S = 2.0
 """Seconds that a call waits for the disk at most."""
 PATIENCE = 3
-"""Calls in a row that the disk lets wait in vain before it is left alone."""
+"""Calls in a row that wait for the disk in vain before it is left alone."""
 REST_S = 60.0
-"""Seconds that it is left alone for."""
+"""Seconds for which the disk is left alone then."""
 LOCK_S = 1
 """Seconds that SQLite waits for another process."""
 
 
 class Found(Enum):
+    """Where a result comes from."""
+
     NEW = "new"
     """Made now, for this caller first."""
     JOINED = "joined"
@@ -32,30 +36,48 @@ class Found(Enum):
 
 
 class Memo(Generic[V]):
-    """The results of up to `entries` keys, the oldest leaving first. Failures are not kept, nor what `keep` refuses."""
+    """Keeps the results of up to `entries` keys and drops the oldest first. It keeps no failures, and no result for
+    which `keep` is false."""
 
-    def __init__(self, entries: int, keep: Callable[[V], bool] = lambda _: True) -> None:
-        self._entries, self._keep = entries, keep
+    def __init__(self, entries: int, keep: Callable[[V], bool] = lambda _: True, *, abandon: bool = False) -> None:
+        """`abandon`: whether what is being made is cancelled once all who waited for it were cancelled."""
+        self._entries, self._keep, self._abandon = entries, keep, abandon
         self._tasks: dict[object, asyncio.Task[V]] = {}
+        self._waiting: Counter[asyncio.Task[V]] = Counter()
 
     def find(self, key: object) -> Found:
         task = self._tasks.get(key)
         return Found.NEW if task is None else Found.KEPT if task.done() else Found.JOINED
 
     async def get(self, key: object, make: Callable[[], Awaitable[V]]) -> V:
-        """What was kept, or is being made, or what `make` makes; raises what it raises, for all who wait."""
+        """The result that is kept or being made, else what `make` makes; an error of `make` is raised for all
+        callers."""
         task = self._tasks.get(key)
         if task is None:
             task = self._tasks[key] = asyncio.ensure_future(_await(make))
             task.add_done_callback(lambda done: self._settle(key, done))
             if len(self._tasks) > self._entries:
                 self._tasks.pop(next(iter(self._tasks)))
-        # A caller that is cancelled must not take the call away from the others that wait for it.
-        return await asyncio.shield(task)
+        self._waiting[task] += 1
+        try:
+            # A caller that is cancelled must not take the call away from the others that wait for it.
+            return await asyncio.shield(task)
+        finally:
+            self._waiting[task] -= 1
+            if not self._waiting[task]:
+                del self._waiting[task]
+                if self._abandon and not task.done():
+                    self._forget(key, task)
+                    task.cancel()
+                    await asyncio.wait([task])
 
     def _settle(self, key: object, done: asyncio.Task[V]) -> None:
         failed = done.cancelled() or done.exception() is not None
-        if (failed or not self._keep(done.result())) and self._tasks.get(key) is done:
+        if failed or not self._keep(done.result()):
+            self._forget(key, done)
+
+    def _forget(self, key: object, task: asyncio.Task[V]) -> None:
+        if self._tasks.get(key) is task:
             del self._tasks[key]
 
 
@@ -64,11 +86,11 @@ async def _await(make: Callable[[], Awaitable[V]]) -> V:
 
 
 class DiskCache:
-    """Texts by key in a folder that several processes may share; the least recently stored leave first.
+    """Keeps texts by key in a folder that several processes may share; drops the least recently stored first.
 
-    A disk that fails (full, corrupt, gone, hanging) costs what is kept and nothing else: a failed `get` finds nothing,
-    a failed `put` keeps nothing, each is counted in `failures`, and the first is logged. One that hangs is left alone
-    for a while, so that calls do not wait for it again and again; those are counted as failures too.
+    A disk that fails (full, corrupt, gone, hanging) never makes a call fail: a failed `get` finds nothing, a failed
+    `put` keeps nothing, each is counted in `failures`, and the first is logged. A disk that hangs is left alone for a
+    while, so that calls do not wait for it again and again; calls in that time are counted as failures too.
     """
 
     def __init__(self, folder: str, max_bytes: int) -> None:
@@ -78,7 +100,7 @@ class DiskCache:
         self._hung = 0
         """Calls in a row that waited in vain."""
         self._rest_until = 0.0
-        """Of the event loop's clock."""
+        """Time of the event loop's clock until which the disk is left alone."""
         # SQLite may wait for the disk or for another process; one thread, so that one connection serves all calls.
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="tool-cache")
 
@@ -127,7 +149,7 @@ def _open(folder: str, max_bytes: int) -> Any:
     from diskcache.core import MODE_PICKLE
 
     class Bytes(Disk):
-        """Never unpickles: who may write to the folder must not be able to bring code."""
+        """Never unpickles: a pickle that somebody else wrote to the folder would run their code."""
 
         def fetch(self, mode: int, filename: Any, value: Any, read: bool) -> Any:
             if mode == MODE_PICKLE:

@@ -1,17 +1,19 @@
-"""A language model as tools ask it: every fault is a tool's, and a reply is taken as it is."""
+"""A language model that tools ask: its faults are ToolDown, and its replies are taken as they are."""
 
 from collections.abc import Sequence
 from typing import Any, Protocol
 
 from coa.errors import ContextTooLong, EndpointDown, ToolDown, UserError
-from coa.models.completion import MALFORMED
-from coa.models.endpoint import Endpoint, EndpointConfig
-from coa.tools.http import HttpConfig
+from coa.http.client import HttpConfig
+from coa.llm.client import Endpoint, EndpointConfig
+from coa.llm.completions import MALFORMED
 
 Message = dict[str, str]
 
 
 class ChatConfig(Protocol):
+    """What a tool's configuration says of the language model that it asks."""
+
     @property
     def url(self) -> str | None: ...
 
@@ -26,11 +28,14 @@ class ChatConfig(Protocol):
 
 
 class Chat:
-    """`await Chat(config, http, "summary tokens", ToolDown, shows=0).ask([{"role": "user", "content": ".."}])`"""
+    """Asks a language model for one reply at a time.
+
+    await Chat(config, http, "summary tokens", ToolDown, shows=0).ask([{"role": "user", "content": ".."}])
+    """
 
     def __init__(self, config: ChatConfig, http: HttpConfig, tokens: str, down: type[ToolDown], *, shows: int) -> None:
-        """tokens: the name under which the tokens of all replies are counted; down: raised for a refusal, and for a
-        reply that is no chat completion; shows: characters of a refusal's text in that, which may echo what was
+        """tokens: the name under which the tokens of all replies are counted; down: the error for a refusal and for a
+        reply that is no chat completion; shows: characters of a refusal's text in that error, which may echo what was
         sent."""
         endpoint = EndpointConfig(
             url=config.url,

@@ -1,13 +1,184 @@
-"""The caller's end of a tool executor."""
+"""The caller's end of tool executors."""
 
-from collections.abc import Awaitable, Callable, Sequence
+import asyncio
+from collections.abc import Hashable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+from zlib import crc32
 
-from coa.errors import InfrastructureError
-from coa.gather import Gather
+from coa.errors import InfrastructureError, ToolDown
+from coa.llm.batching import CallBatcher
 from coa.tools.base import ToolCall
 
-CallMany = Callable[[Sequence[ToolCall]], Awaitable[Sequence[str | InfrastructureError]]]
+CANCEL_S = 10.0
+"""Seconds that a cancelled call waits for its executor to end it."""
 
 
-class ToolClient(Gather[ToolCall, str]):
+class ToolClient(CallBatcher[ToolCall, str]):
     """`await ToolClient(call_many)(call)` is an observation's text; raises the InfrastructureError that was met."""
+
+
+@dataclass(frozen=True)
+class RetryConfig:
+    """How a call of a tool or a judge that is down is tried again, before the failure is its episode's."""
+
+    attempts: int = 5
+    pause_s: float = 0.5
+    """Seconds before the second attempt; they double from one to the next."""
+
+    def __post_init__(self) -> None:
+        if self.attempts < 1 or self.pause_s < 0:
+            raise ValueError(f"executor.retry: {self.attempts} attempts with {self.pause_s:g} s between them")
+
+    def pauses(self) -> Iterator[float]:
+        """Seconds after each attempt but the last."""
+        for attempt in range(self.attempts - 1):
+            yield self.pause_s * 2**attempt
+
+
+@dataclass(frozen=True, slots=True)
+class Replies:
+    """What became of calls: observations' texts, or why there is none. They are numbered without a gap."""
+
+    incarnation: str
+    """Names one start of one executor."""
+    first: int
+    replies: tuple[tuple[Hashable, str | Exception], ...]
+
+
+class Executor(Protocol):
+    """A tool executor as a caller sees it: calls go there together, and come back one by one.
+
+    Its methods raise ToolDown where the executor can't be reached.
+    """
+
+    async def start(
+        self, caller: str, calls: Sequence[tuple[Hashable, ToolCall]], acknowledged: Sequence[Hashable]
+    ) -> str:
+        """Starts calls, or joins those that are known by their id.
+
+        Returns the executor's incarnation, or "" where it refuses the caller.
+
+        `acknowledged`: calls whose results nobody will ask for again.
+        """
+        ...
+
+    async def replies(self, caller: str, incarnation: str, after: int) -> Replies:
+        """A long poll: the replies numbered `after` and above, as soon as there is one; those below are acknowledged.
+
+        Answered at once, with nothing, by an executor of another incarnation.
+        """
+        ...
+
+    async def cancel(self, caller: str, ids: Sequence[Hashable]) -> None:
+        """Returns once the calls have ended; those that somebody else waits for go on."""
+        ...
+
+
+class ToolCaller:
+    """Calls tools by id, on several executors; the executor of a call follows from its id alone.
+
+    `await caller.call(id, call)` is an observation's text. It waits for no other call, and what is called in the same
+    moment travels together. Raises ToolDown for a call that failed; sent again with its id, it joins what is under way
+    or gets what was kept.
+    """
+
+    def __init__(self, executors: Sequence[Executor], name: str) -> None:
+        """`executors`: all of them, in the same order for all callers. `name`: this caller's; no other has it."""
+        self._lines = [_Line(executor, name) for executor in executors]
+
+    async def call(self, id: Hashable, call: ToolCall) -> str:
+        return await self._line_of(id).call(id, call)
+
+    def acknowledge(self, ids: Sequence[Hashable]) -> None:
+        """Nobody will send these again: their executors are told with the next calls."""
+        for id in ids:
+            self._line_of(id).acknowledged.append(id)
+
+    def _line_of(self, id: Hashable) -> "_Line":
+        return self._lines[crc32(repr(id).encode()) % len(self._lines)]
+
+
+class _Line:
+    """What is under way with one executor. What was started at an incarnation of it that is gone has failed."""
+
+    def __init__(self, executor: Executor, name: str) -> None:
+        self._executor, self._name = executor, name
+        self.acknowledged: list[Hashable] = []
+        self._waiting: dict[Hashable, asyncio.Future[str]] = {}
+        self._started: dict[str, set[Hashable]] = {}
+        """By incarnation, what it was sent and has not answered."""
+        self._after: dict[str, int] = {}
+        self._polls: dict[str, asyncio.Task[None]] = {}
+        self._start = CallBatcher(self._start_many)
+        self._cancel = CallBatcher(self._cancel_many)
+
+    async def call(self, id: Hashable, call: ToolCall) -> str:
+        if id in self._waiting:
+            raise ValueError(f"{id} is under way")
+        reply = self._waiting[id] = asyncio.get_running_loop().create_future()
+        incarnation = ""
+        try:
+            incarnation = await self._start((id, call))
+            if not reply.done():
+                self._started.setdefault(incarnation, set()).add(id)
+                self._listen(incarnation)
+            return await reply
+        except asyncio.CancelledError:
+            await self._end(id)
+            raise
+        finally:
+            del self._waiting[id]
+            self._started.get(incarnation, set()).discard(id)
+
+    async def _start_many(self, calls: Sequence[tuple[Hashable, ToolCall]]) -> Sequence[str | InfrastructureError]:
+        acknowledged, self.acknowledged = self.acknowledged, []
+        try:
+            incarnation = await self._executor.start(self._name, calls, acknowledged)
+        except InfrastructureError as error:
+            return [error] * len(calls)
+        return [incarnation or ToolDown(f"calls of {self._name} are refused: it was replaced")] * len(calls)
+
+    async def _end(self, id: Hashable) -> None:
+        try:
+            async with asyncio.timeout(CANCEL_S):
+                await self._cancel(id)
+        except (InfrastructureError, TimeoutError):
+            pass  # an executor that is gone has ended its calls, and one that hangs is not waited for
+
+    async def _cancel_many(self, ids: Sequence[Hashable]) -> Sequence[None]:
+        await self._executor.cancel(self._name, ids)
+        return [None] * len(ids)
+
+    def _listen(self, incarnation: str) -> None:
+        if incarnation not in self._polls:
+            self._polls[incarnation] = asyncio.ensure_future(self._poll(incarnation))
+
+    async def _poll(self, incarnation: str) -> None:
+        started = self._started[incarnation]
+        try:
+            while started:
+                got = await self._executor.replies(self._name, incarnation, self._after.get(incarnation, 0))
+                if got.incarnation != incarnation:
+                    raise ToolDown("the tool executor was started again")
+                self._after[incarnation] = got.first + len(got.replies)
+                for id, reply in got.replies:
+                    started.discard(id)
+                    self._settle(id, reply)
+        except asyncio.CancelledError:
+            raise
+        except BaseException as error:  # also a defect of the executor: whoever waits raises it
+            for id in started:
+                self._settle(id, error)
+            started.clear()
+        finally:
+            del self._polls[incarnation]
+
+    def _settle(self, id: Hashable, reply: str | BaseException) -> None:
+        future = self._waiting.get(id)
+        if future is None or future.done():
+            return
+        if isinstance(reply, BaseException):
+            future.set_exception(reply)
+        else:
+            future.set_result(reply)

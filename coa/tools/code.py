@@ -1,11 +1,11 @@
-"""The code tool: the body of a `code` tag is a program, what it prints is the observation."""
+"""The tool `code`: runs the body of the tag as a Python program; what that prints is the observation."""
 
 import re
 from dataclasses import dataclass, field
 
 from coa.tools.base import ToolCall
 from coa.tools.layouts import LAYOUTS, Output
-from coa.tools.sandbox import Sandbox
+from coa.tools.sandbox.sandbox import Sandbox
 
 _FENCED = re.compile(
     r"```[ \t]*(?P<name>py|python3?)?[ \t]*\n(?P<source>.*?)"
@@ -17,6 +17,8 @@ _EMPTY = Output(None, "", "the call is empty: it should hold a Python program")
 
 @dataclass(frozen=True, slots=True)
 class Program:
+    """A program and its standard input."""
+
     source: str
     stdin: str = ""
     odd: bool = field(default=False, compare=False)
@@ -24,7 +26,7 @@ class Program:
 
 
 def read_program(argument: str) -> Program:
-    """A bare program, or a fenced one (```py), which a second fence (```sh) may follow with its standard input.
+    """Reads a bare program, or a fenced one (```py), which a second fence (```sh) may follow with its standard input.
 
     The last fence may be left open.
     """
@@ -36,11 +38,13 @@ def read_program(argument: str) -> Program:
 
 
 class CodeTool:
+    """Runs each call's program in the sandbox."""
+
     def __init__(self, sandbox: Sandbox) -> None:
         self._sandbox = sandbox
 
     def key(self, call: ToolCall) -> None:
-        """A program may look at the clock or draw at random: it runs each time."""
+        """None: a program may look at the clock or draw at random, so it runs each time."""
 
     async def __call__(self, call: ToolCall) -> str:
         program = read_program(call.argument)

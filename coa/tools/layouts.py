@@ -1,14 +1,15 @@
-"""How results are written into an observation. A tool finds things; a layout says how they look.
+"""Layouts: how the results of tools are written into an observation.
 
 A policy that has seen one layout only reads others badly (paper, section 5.2), so a run may train on several:
 `agent.layouts` names them, and a task always meets the same one.
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
+from coa.registry import Registry
 from coa.seeds import derive
 from coa.tools.base import PLAIN
 
@@ -44,6 +45,8 @@ class Output:
 
 
 class Layout(Protocol):
+    """Writes each kind of result as the text of an observation."""
+
     def passages(self, found: Sequence[Passage]) -> str: ...
 
     def hits(self, found: Sequence[Hit], max_chars: int) -> str: ...
@@ -54,7 +57,7 @@ class Layout(Protocol):
 
 
 class Plain:
-    """As little as possible: a line per hit, a program's output as it is."""
+    """Writes as little as possible: a line per hit, a program's output as it is."""
 
     def passages(self, found: Sequence[Passage]) -> str:
         return "\n".join(passage.text for passage in found) or NO_RESULT
@@ -71,7 +74,8 @@ class Plain:
 
 
 class Numbered:
-    """Headings and numbers, as the published agents were trained on (paper, appendix; its released tool servers)."""
+    """Writes headings and numbers, as the published agents were trained on (paper, appendix; its released tool
+    servers)."""
 
     def passages(self, found: Sequence[Passage]) -> str:
         numbered = (f"Doc {i} (Title: {passage.title}) {passage.text}" for i, passage in enumerate(found, start=1))
@@ -95,14 +99,14 @@ class Numbered:
 
 
 class AsJson:
-    """A JSON value; several pages of a call are one each, with a blank line between them. What a tool says of the call
-    itself ("the query is empty") is plain text here too."""
+    """Writes a JSON value; several pages of a call are one value each, with a blank line between them. What a tool says
+    of the call itself ("the query is empty") is plain text here too."""
 
     def passages(self, found: Sequence[Passage]) -> str:
         return _json([{"title": passage.title, "text": passage.text} for passage in found])
 
     def hits(self, found: Sequence[Hit], max_chars: int) -> str:
-        """What is too much leaves from the end, whole JSON remains; at least `[]`."""
+        """Whole JSON of at most `max_chars`, at least `[]`: what does not fit is dropped from the end."""
         kept = list(found)
         while (over := len(text := _hits_as_json(kept)) - max_chars) > 0 and kept:
             last = kept.pop()
@@ -117,11 +121,11 @@ class AsJson:
         return _json({"status": output.status, "stdout": output.printed, "error": output.failure})
 
 
-LAYOUTS: Mapping[str, Layout] = {PLAIN: Plain(), "numbered": Numbered(), "json": AsJson()}
+LAYOUTS: Registry[Layout] = Registry("layout", {PLAIN: Plain(), "numbered": Numbered(), "json": AsJson()})
 
 
 def layout_of(task_id: str, layouts: Sequence[str]) -> str:
-    """The one of the layouts that a task always meets."""
+    """The layout in which this task always sees results."""
     return layouts[derive("layout", task_id) % len(layouts)]
 
 

@@ -3,8 +3,8 @@
 COA_EXTENSIONS=docs.examples.brevity coa rl --recipe tiny rl.reward.formula='grade * form - 0.02 * calls'
 """
 
-from coa import graders, rewards
-from coa.rewards import Played
+from coa.grading import graders, rewards
+from coa.grading.rewards import Played
 from coa.tools.base import UseTool
 from coa.types import Task
 

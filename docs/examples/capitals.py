@@ -3,9 +3,9 @@
 COA_EXTENSIONS=docs.examples.capitals coa evaluate --model runs/demo/model --tasks capitals=capitals.jsonl
 """
 
-from coa.benchmarks.benchmark import Benchmark, Decoding, Hub
-from coa.benchmarks.item import Item, Row, answers, text
-from coa.benchmarks.table import register
+from coa.tasks.published.benchmark import Benchmark, Decoding, Hub
+from coa.tasks.published.item import Item, Row, answers, text
+from coa.tasks.published.table import register
 
 
 def read(row: Row) -> Item:

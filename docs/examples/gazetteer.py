@@ -3,12 +3,12 @@
 COA_EXTENSIONS=docs.examples.gazetteer coa evaluate --model runs/demo/model --tasks towns.jsonl
 """
 
-from coa.grammar import START, TAGS, Form, Kind, Profile, Tag
-from coa.profiles import register
-from coa.tools import standard
+from coa.agent.grammar import START, TAGS, Form, Kind, Profile, Tag
+from coa.agent.profiles import register
+from coa.demo import World, WorldConfig
+from coa.grading import toolset
 from coa.tools.base import ToolCall
 from coa.tools.layouts import LAYOUTS, Passage
-from coa.world import World, WorldConfig
 
 LOOKUP = Tag("lookup", Kind.TOOL, "read the entry of one person or town in the gazetteer", Form.LINE, max_tokens=64)
 
@@ -46,4 +46,4 @@ register(
         guidance="Plan, then look up one thing at a time. The answer is a name.",
     )
 )
-standard.register(LOOKUP.name, lambda: Gazetteer(World(WorldConfig()).wiki_pages))
+toolset.register(LOOKUP.name, lambda: Gazetteer(World(WorldConfig()).wiki_pages))

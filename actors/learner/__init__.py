@@ -1,0 +1,1 @@
+"""The learner group: DeepSpeed ranks under Ray Train, and what feeds them."""

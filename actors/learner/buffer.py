@@ -1,0 +1,135 @@
+"""Between the driver and the learners: orders one way, events the other. Samples pass as references.
+
+driver --put, order--> [row of orders] --next_order--> each rank
+driver <--next_event-- [events] <--emit-- rank 0 (scores: every rank)
+"""
+
+import asyncio
+from dataclasses import dataclass
+from typing import Any
+
+from actors.learner.step_report import StepReport
+from actors.rollout.engine import Probe
+from coa.learning.orders import Numbered, Order, OrderRow, Plan, Stop, orders_of
+from coa.types import Floats
+
+POLL_S = 20.0
+"""A rank's question is answered within so long, if need be with nothing: it asks again."""
+
+__all__ = ["Event", "Finished", "Plan", "Scores", "Started", "Stepped", "TrajectoryBuffer"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Started:
+    """The learners are up, after the start of the run or of a restart, at the version of their last checkpoint."""
+
+    version: int
+    cursor: Any
+    weights: Any
+    """An `actors.weights.transport.Published`, or None where nobody wants them."""
+    probes: tuple[Probe, ...]
+    epoch: int
+    """Grows with each start; plans of an older epoch are refused."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stepped:
+    version: int
+    """The new one."""
+    report: StepReport
+    began: float
+    ended: float
+    """Wall clock of the step, without the wait for its batch."""
+    waited: float
+    """Seconds for which the learners waited for the batch."""
+    weights: Any
+    probes: tuple[Probe, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scores:
+    """One rank's answer to a `Score`."""
+
+    rank: int
+    tag: Any
+    version: int
+    logprobs: tuple[Floats, ...]
+    """Of each sample of the rank's share, its trained tokens in order."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finished:
+    """The model is written. The learners stay until `release`."""
+
+    version: int
+
+
+Event = Started | Stepped | Scores | Finished
+
+
+class TrajectoryBuffer:
+    def __init__(self, *, ranks: int, steps: int, publish: bool, checkpoint_every: int) -> None:
+        self._row = OrderRow(ranks)
+        self._steps, self._publish, self._checkpoint_every = steps, publish, checkpoint_every
+        self._changed = asyncio.Condition()
+        self._events: asyncio.Queue[Event] = asyncio.Queue()
+        self._released = asyncio.Event()
+
+    # --- the driver's side --------------------------------------------------------------------------------------------
+
+    async def put(self, plan: Plan, epoch: int) -> bool:
+        """Waits while another plan waits. False where the learners have restarted since: the plan is not taken."""
+        async with self._changed:
+            await self._changed.wait_for(lambda: epoch != self._row.epoch or self._row.has_room())
+        orders = orders_of(plan, steps=self._steps, publish=self._publish, checkpoint_every=self._checkpoint_every)
+        return await self.order(orders, epoch)
+
+    async def order(self, orders: tuple[Order, ...], epoch: int) -> bool:
+        """Puts orders behind those that there are; False as for `put`."""
+        async with self._changed:
+            taken = self._row.add(orders, epoch)
+            self._changed.notify_all()
+            return taken
+
+    async def next_event(self) -> Event:
+        return await self._events.get()
+
+    async def release(self) -> None:
+        """The driver needs nothing more of the learners."""
+        self._released.set()
+
+    # --- the ranks' side ----------------------------------------------------------------------------------------------
+
+    async def begin(self, version: int) -> int:
+        """The learners are (again) at `version`: orders given before are void. The new epoch."""
+        async with self._changed:
+            epoch = self._row.begin()
+            if version >= self._steps:
+                self._row.add((Stop(),), epoch)
+            self._changed.notify_all()
+            return epoch
+
+    async def next_order(self, rank: int, epoch: int, number: int) -> Numbered | None:
+        """Order `number` with the rank's share of it, or None where there is none after POLL_S; raises VoidEpoch."""
+        try:
+            async with asyncio.timeout(POLL_S), self._changed:
+                found = self._row.ask(rank, epoch, number)
+                self._changed.notify_all()  # who asks makes room for the next plan
+                while found is None:
+                    await self._changed.wait()
+                    found = self._row.ask(rank, epoch, number)
+                return self._row.for_rank(found, rank)
+        except TimeoutError:
+            return None
+
+    async def emit(self, event: Event) -> None:
+        await self._events.put(event)
+
+    async def released(self) -> bool:
+        """Whether the driver needs nothing more, known within POLL_S."""
+        try:
+            async with asyncio.timeout(POLL_S):
+                await self._released.wait()
+        except TimeoutError:
+            return False
+        return True

@@ -1,0 +1,125 @@
+"""Checkpoints that are written beside training: a copy of the rank's state in the host's memory, then files.
+
+snapshot ── DeepSpeed's own state, each tensor copied once ──► training goes on
+    └─ write ── in a thread, straight to where it stays (any filesystem of pyarrow)
+"""
+
+import shutil
+import tempfile
+import threading
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from typing import Any
+
+import torch
+from deepspeed.runtime.checkpoint_engine import TorchCheckpointEngine
+
+from coa.errors import InfrastructureError
+
+TAG = "state"
+PROGRESS = "progress.json"
+
+
+WRITE_S = 3600.0
+"""A checkpoint that is not written after so long fails its rank."""
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """One rank's part of a checkpoint, in memory."""
+
+    files: dict[str, Any]
+    """What goes into each file, by its path within the checkpoint."""
+
+    def write(self, filesystem: Any, folder: str) -> None:
+        """Writes the files below `folder` of a pyarrow filesystem."""
+        for name, content in self.files.items():
+            path = PurePosixPath(folder, name)
+            filesystem.create_dir(str(path.parent), recursive=True)
+            with filesystem.open_output_stream(str(path)) as file:
+                if isinstance(content, str):
+                    file.write(content.encode())
+                else:
+                    torch.save(content, file)
+
+
+class _Keeping(TorchCheckpointEngine):
+    """Takes what DeepSpeed would write, and keeps copies."""
+
+    def __init__(self, folder: str) -> None:
+        super().__init__()
+        self._folder = folder
+        self.files: dict[str, Any] = {}
+
+    def save(self, state_dict: Any, path: str) -> None:
+        self.files[str(PurePosixPath(path).relative_to(self._folder))] = copied(state_dict)
+
+
+def snapshot(engine: Any, *, exclude_frozen: bool) -> Snapshot:
+    """Copies the state of a DeepSpeed engine; collective. What it holds on the device alone is copied to the host."""
+    folder = tempfile.mkdtemp()  # DeepSpeed makes folders, and puts a script into one
+    usual, engine.checkpoint_engine = engine.checkpoint_engine, _Keeping(folder)
+    try:
+        engine.save_checkpoint(folder, tag=TAG, save_latest=False, exclude_frozen_parameters=exclude_frozen)
+        return Snapshot(engine.checkpoint_engine.files)
+    finally:
+        engine.checkpoint_engine = usual
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def copied(value: Any) -> Any:
+    """The same in memory of the host that nothing else writes to."""
+    match value:
+        case torch.Tensor():
+            return value.detach().cpu() if value.device.type != "cpu" else value.detach().clone()
+        case dict():
+            return type(value)((key, copied(item)) for key, item in value.items())
+        case list():
+            return [copied(item) for item in value]
+        case tuple() if type(value) is tuple:
+            return tuple(copied(item) for item in value)
+        case _:
+            return value
+
+
+class Writer:
+    """Writes a rank's checkpoints one after the other, in threads of Ray Train, which keeps them once all ranks are
+    through, and hands the last one to a group that starts again."""
+
+    def __init__(self) -> None:
+        self._idle = threading.Event()
+        self._idle.set()
+
+    def write(self, learner: Any, version: int, progress: str | None) -> None:
+        """Takes a snapshot, and returns while it is written; collective. `progress` goes with it where it is given."""
+        import ray.train
+        from ray.train import CheckpointUploadMode
+
+        self.wait()  # there is never more than one in memory
+        state = learner.snapshot()
+        if progress is not None:
+            state.files[PROGRESS] = progress
+        storage: Any = ray.train.get_context().get_storage()
+
+        def upload(_: Any, name: str) -> ray.train.Checkpoint:
+            path = storage.build_checkpoint_path_from_name(name)
+            try:
+                state.write(storage.storage_filesystem, path)
+            finally:
+                state.files.clear()
+                self._idle.set()
+            return ray.train.Checkpoint(path, filesystem=storage.storage_filesystem)
+
+        self._idle.clear()
+        ray.train.report(
+            {"version": version},
+            checkpoint=ray.train.Checkpoint(storage.experiment_fs_path, filesystem=storage.storage_filesystem),
+            checkpoint_upload_mode=CheckpointUploadMode.ASYNC,
+            checkpoint_upload_fn=upload,
+            delete_local_checkpoint_after_upload=False,
+        )
+
+    def wait(self) -> None:
+        """Returns once nothing is being written; raises InfrastructureError after WRITE_S."""
+        if not self._idle.wait(WRITE_S):
+            raise InfrastructureError(f"a checkpoint was not written within {WRITE_S:g} s")

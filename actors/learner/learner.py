@@ -1,0 +1,218 @@
+"""One rank of the learner: DeepSpeed around a `TrainedPolicy`. It packs, scores, adds up and steps.
+
+samples -> updates (whole groups) -> micro-batches -> scores -> totals -> the algorithm's loss -> backward -> step
+
+What is learnt, and from what, is the algorithm's (`coa.learning.algorithms`).
+"""
+
+import itertools
+import tempfile
+from collections.abc import Sequence
+from contextlib import nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+from actors.learner.config import LearnerConfig, Objective
+from actors.learner.lora import add_adapters, sources
+from actors.learner.policy import ModelConfig, Outputs, PackedPolicy, TrainedPolicy, load_model, to_tensors
+from actors.learner.scoring import ScoredBatch, Scoring, filler, load_reference
+from actors.learner.step_report import StepReport, Sums
+from actors.learner.zero import deepspeed_config, gather, join_process_group, sharded_loading
+from actors.weights.parts import ModelParts
+from actors.weights.ranks import from_first, write_whole
+from actors.weights.segment import SHARED_MEMORY
+from coa.learning.algorithms import loss_of, make, reduced
+from coa.learning.algorithms.base import TOKENS, Totals, standard_totals, token_batch
+from coa.learning.dealing import updates_of
+from coa.learning.packing import MicroBatch, micro_batch, pack
+from coa.learning.schedule import learning_rate
+from coa.learning.weights import Weights
+from coa.storage.files import replacing_folder
+from coa.types import Floats, Sample
+
+if TYPE_CHECKING:
+    from actors.learner.checkpoint import Snapshot
+
+
+class Learner:
+    """Built on every rank after the process group is up; the methods are collective unless said otherwise."""
+
+    def __init__(
+        self,
+        model_dir: Path,
+        model: ModelConfig,
+        config: LearnerConfig,
+        *,
+        steps: int,
+        objective: Objective | None = None,
+    ) -> None:
+        import deepspeed  # seconds to import, and only here
+
+        join_process_group()
+        if config.threads:
+            torch.set_num_threads(config.threads)
+        self.config = config
+        self._steps = steps
+        objective = objective or Objective()
+        self.algorithm = make(objective.algorithm, config.loss, objective.settings)
+        needs, temperature = self.algorithm.needs, objective.temperature
+        settings = deepspeed_config(config, model.dtype)
+        with sharded_loading(settings, model_dir):
+            hf_model = load_model(model_dir, model)
+        if config.lora.rank:
+            add_adapters(hf_model, config.lora)
+        if config.gradient_checkpointing:
+            hf_model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+        self.policy = TrainedPolicy(
+            hf_model, logits_bytes=config.logits_bytes, temperature=temperature, values=needs.values
+        )
+        head = hf_model.get_output_embeddings()
+        # Adapters make modules of their own in it, which ZeRO-3 is to gather with it: it calls them once a chunk.
+        deepspeed.utils.set_z3_leaf_module(head, any(True for _ in head.children()))
+        self.policy.train()
+        self._optimizer = make_optimizer(self.policy, config)
+        self.engine: Any
+        self.engine, _, _, _ = deepspeed.initialize(model=self.policy, optimizer=self._optimizer, config=settings)
+        self.device: torch.device = self.engine.device
+        reference = None
+        if needs.reference:
+            reference = load_reference(
+                model_dir, model, settings, self.device, temperature=temperature, logits_bytes=config.logits_bytes
+            )
+        self._scoring = Scoring(self.engine, reference, needs, self.device)
+
+    def step(self, samples: Sequence[Sample], version: int) -> StepReport:
+        """Trains this rank's samples of the batch of `version`. Ranks may hold different numbers of samples."""
+        updates = [self._pack(share) for share in self._shares(samples)]
+        most = [max(column) for column in zip(*gather([len(batches) for batches in updates]), strict=True)]
+        several = len(updates) > 1
+        scored = [
+            self._scoring.score(batches, most=longest, proximal=several)
+            for batches, longest in zip(updates, most, strict=True)
+        ]
+        rate = learning_rate(version, self._steps, self.config.optimizer)
+        for group in self._optimizer.param_groups:
+            group["lr"] = rate
+        sums = Sums(version, samples=len(samples))
+        for batches, longest in zip(scored, most, strict=True):
+            self._update(batches, longest, sums)
+        return sums.report(rate)
+
+    def _shares(self, samples: Sequence[Sample]) -> list[list[Sample]]:
+        """This rank's samples of each update."""
+        if (updates := self.config.updates_per_batch) == 1:
+            return [list(samples)]
+        groups = gather([sample.group for sample in samples])
+        return [[samples[i] for i in share] for share in updates_of(groups, updates, dist.get_rank())]
+
+    def _pack(self, samples: Sequence[Sample]) -> list[MicroBatch]:
+        return pack(samples, self.config.packing) if samples else []
+
+    def _update(self, batches: Sequence[ScoredBatch], most: int, sums: Sums) -> None:
+        """One step of the optimizer. `most`: micro-batches of the rank that has most of them."""
+        totals = self._totals(batches)
+        if not totals.get(TOKENS):
+            return
+        sums.totals = added([sums.totals, totals])
+        for batch in itertools.islice(itertools.chain(batches, itertools.repeat(None)), most):
+            if batch is None:  # another rank has more: take part in its collectives with a loss of zero
+                outputs: Outputs = self.engine(**to_tensors(filler(), self.device))
+                self.engine.backward(0.0 * (outputs.logprobs.sum() + outputs.values.sum()))
+            else:
+                self._train(batch, totals, sums)
+        self.engine.step()
+        sums.grad_norm = float(self.engine.get_global_grad_norm() or 0.0)
+
+    def _totals(self, batches: Sequence[ScoredBatch]) -> Totals:
+        """Over the micro-batches of all ranks: the loss's denominators, and what else it has to know of the update."""
+        found = [{**standard_totals(one.targets), **self.algorithm.totals(one.targets)} for one in batches]
+        return added(gather(added(found)))
+
+    def _train(self, batch: ScoredBatch, totals: Totals, sums: Sums) -> None:
+        outputs: Outputs = self.engine(**to_tensors(batch.rows, self.device), entropy=self.config.entropy)
+        proximal = outputs.logprobs.detach() if batch.proximal is None else batch.proximal
+        tokens = token_batch(
+            batch.targets, logprobs=outputs.logprobs, proximal_logprobs=proximal, values=outputs.values
+        )
+        losses = loss_of(self.algorithm, tokens, totals)
+        loss = reduced(losses.terms, totals)
+        # DeepSpeed averages gradients over the ranks; the loss is a sum.
+        self.engine.backward(loss * dist.get_world_size())
+        sums.add(batch, outputs, proximal, loss, totals)
+        sums.measure(losses)
+
+    def logprobs(self, samples: Sequence[Sample]) -> list[Floats]:
+        """For each sample, float32 log-probs of its trained tokens, in order; of the model itself, at temperature 1."""
+        with torch.no_grad():
+            batches = [to_tensors(micro_batch([[sample]]), self.device) for sample in samples]
+            return [self.engine(**batch, temperature=1.0).logprobs.cpu().numpy() for batch in batches]
+
+    def parts(self, bucket_bytes: int = 64 * 2**20) -> ModelParts:
+        """This rank's part of all weights by their Hugging Face names, adapters merged."""
+        return ModelParts(
+            list(sources(self.policy.model)), sharded=self.config.zero_stage == 3, bucket_bytes=bucket_bytes
+        )
+
+    def weights(self) -> Weights | None:
+        """All weights, whole in the memory of rank 0; None on the others."""
+        with tempfile.NamedTemporaryFile(dir=SHARED_MEMORY) as file:
+            path = from_first(Path(file.name))
+            write_whole(path, self.parts())
+            return np.fromfile(path, np.uint8) if dist.get_rank() == 0 else None
+
+    def save_model(self, folder: Path) -> None:
+        """Hugging Face layout, whose weights every rank writes its part of: all see the folder. Appears whole or not
+        at all."""
+        first = dist.get_rank() == 0
+        with replacing_folder(folder) if first else nullcontext(folder) as part:
+            part = from_first(part)
+            if first:
+                self.policy.model.config.save_pretrained(part)
+                self.policy.model.generation_config.save_pretrained(part)
+            write_whole(part / "model.safetensors", self.parts())
+
+    def snapshot(self) -> "Snapshot":
+        """A copy of what `restore` goes on from: this rank's part, without frozen weights."""
+        from actors.learner.checkpoint import snapshot
+
+        return snapshot(self.engine, exclude_frozen=self.config.lora.rank > 0)
+
+    def save(self, folder: Path) -> None:
+        """A checkpoint in a folder, at once; every rank writes its part."""
+        from pyarrow.fs import LocalFileSystem
+
+        self.snapshot().write(LocalFileSystem(), str(folder))
+
+    def restore(self, folder: Path) -> None:
+        from actors.learner.checkpoint import TAG
+
+        frozen = self.config.lora.rank > 0
+        self.engine.load_checkpoint(str(folder), tag=TAG, load_module_strict=not frozen)
+
+
+def make_optimizer(policy: PackedPolicy, config: LearnerConfig) -> torch.optim.Optimizer:
+    """AdamW over what is trained; weight decay on matrices alone."""
+    trained = [p for p in policy.parameters() if p.requires_grad]
+    return torch.optim.AdamW(
+        [
+            {"params": [p for p in trained if _dimensions(p) >= 2], "weight_decay": config.optimizer.weight_decay},
+            {"params": [p for p in trained if _dimensions(p) < 2], "weight_decay": 0.0},
+        ],
+        lr=config.optimizer.lr,
+        betas=(config.optimizer.beta1, config.optimizer.beta2),
+        fused=True if config.offload_optimizer else None,  # for the step on the host, several times as fast
+    )
+
+
+def _dimensions(parameter: torch.nn.Parameter) -> int:
+    """Of the whole parameter: where ZeRO-3 has sharded it already, its own shape is [0]."""
+    return len(getattr(parameter, "ds_shape", parameter.shape))
+
+
+def added(parts: Sequence[Totals]) -> Totals:
+    """Name by name, in the order of the parts."""
+    return {name: sum(part.get(name, 0.0) for part in parts) for name in {name: 0 for part in parts for name in part}}

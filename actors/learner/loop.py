@@ -1,0 +1,240 @@
+"""What each learner rank runs under Ray Train, for SFT and RL alike: it takes orders, one after the other.
+
+restore -> begin an epoch, publish -> Train | Score | Publish | Checkpoint ... -> Stop: write the model
+
+Every rank takes the same orders in the same row (`coa.learning.orders`), so collectives meet. No wait is without end:
+the driver's answers, collectives (the process group's limit) and files.
+"""
+
+import json
+import time
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from actors.learner.buffer import Finished, Scores, Started, Stepped
+from actors.learner.config import LearnerConfig, Objective
+from actors.learner.learner import Learner
+from actors.learner.policy import ModelConfig
+from actors.rollout.engine import Probe
+from actors.weights.transport import Published, WeightsConfig
+from coa.learning.orders import Checkpoint, Numbered, Order, Publish, Score, Stop, Train
+from coa.types import ENVIRONMENT, Sample, Tokens
+
+PROBES = 2
+"""Samples of each batch that are probed in the engines after it, besides the fixed ones."""
+ANSWER_S = 120.0
+"""Longest wait for the buffer, which answers within seconds; and for a batch's objects to come over."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LearnJob:
+    model_dir: str
+    model: ModelConfig
+    learner: LearnerConfig
+    objective: Objective
+    steps: int
+    """The version at which the job ends."""
+    buffer: Any
+    """Handle of the TrajectoryBuffer."""
+    publish: bool
+    """Whether weights are published after each step."""
+    shelf: Any = None
+    """Where they are kept (`actors.weights.shelf.Shelf`), where they are published."""
+    weights: WeightsConfig = field(default_factory=WeightsConfig)
+    probe: tuple[Tokens, ...]
+    """Token sequences that engines are probed with; at least one where weights are published."""
+    probe_tokens: int
+    """Of longer sequences, the beginning is probed: an engine takes no prompt as long as its context."""
+    output: str
+    """Folder of the final model."""
+
+
+def learn(settings: dict[str, Any]) -> None:
+    """Ray Train's entry point: `settings["job"]` is a LearnJob."""
+    Rank(settings["job"]).run()
+
+
+class Rank:
+    """One rank: its learner, and what it has come to."""
+
+    def __init__(self, job: LearnJob) -> None:
+        import torch.distributed as dist
+
+        from actors.learner.checkpoint import Writer
+
+        self._job, self._rank = job, dist.get_rank()
+        self._learner = Learner(Path(job.model_dir), job.model, job.learner, steps=job.steps, objective=job.objective)
+        self._version, self._cursor = restore(self._learner)
+        self._writer = Writer()
+        self._epoch = 0
+        self._number = 0
+        """Of the next order."""
+        self._step: Stepped | None = None
+        """What the driver is told once the weights are published."""
+        self._fresh: tuple[Tokens, ...] = ()
+        """Sequences of the last batch, to probe engines with."""
+        self._sender: Any = None
+        self._parts: Any = None
+        if job.publish:
+            self._prepare_publishing()
+
+    def run(self) -> None:
+        self._begin()
+        while not isinstance(order := self._next(), Stop):
+            self._do(order)
+        self._end()
+
+    def _do(self, order: Order) -> None:
+        match order:
+            case Train():
+                self._train(order)
+            case Publish():
+                self._publish()
+            case Score():
+                self._score(order)
+            case Checkpoint():
+                state = json.dumps({"version": self._version, "cursor": self._cursor})
+                self._writer.write(self._learner, self._version, state if self._rank == 0 else None)
+            case Stop():
+                pass
+
+    # --- the row of orders --------------------------------------------------------------------------------------------
+
+    def _begin(self) -> None:
+        """A new epoch, and word to the driver of where it begins."""
+        from actors.weights.ranks import from_first
+
+        self._epoch = from_first(self._ask("begin", self._version) if self._rank == 0 else 0)
+        weights, probes = self._snapshot()
+        if self._rank == 0:
+            started = Started(
+                version=self._version, cursor=self._cursor, weights=weights, probes=probes, epoch=self._epoch
+            )
+            self._ask("emit", started)
+
+    def _next(self) -> Order:
+        """The next order; however long the driver takes for it, each question is answered within a time."""
+        while True:
+            found: Numbered | None = self._ask("next_order", self._rank, self._epoch, self._number)
+            if found is not None:
+                self._number += 1
+                return found.order
+
+    def _ask(self, method: str, *args: Any) -> Any:
+        import ray
+
+        return ray.get(getattr(self._job.buffer, method).remote(*args), timeout=ANSWER_S)
+
+    def _fetch(self, shares: tuple[tuple[Any, ...], ...]) -> list[Sample]:
+        """This rank's samples. A lost object fails the rank, and with it the group, which restarts from its
+        checkpoint."""
+        import ray
+
+        references = list(shares[self._rank])
+        return [sample for samples in ray.get(references, timeout=ANSWER_S) for sample in samples]
+
+    # --- orders -------------------------------------------------------------------------------------------------------
+
+    def _train(self, order: Train) -> None:
+        asked = time.time()
+        samples = self._fetch(order.shares)
+        began = time.time()
+        report = self._learner.step(samples, order.version)
+        ended = time.time()
+        self._version, self._cursor = order.version + 1, order.cursor
+        self._fresh = tuple(sample.token_ids for sample in samples[:PROBES])
+        self._step = Stepped(
+            version=self._version,
+            report=report,
+            began=began,
+            ended=ended,
+            waited=began - asked,
+            weights=None,
+            probes=(),
+        )
+        if not self._job.publish:
+            self._tell_step()
+
+    def _publish(self) -> None:
+        weights, probes = self._snapshot()
+        if self._step is not None:
+            self._step = replace(self._step, weights=weights, probes=probes)
+            self._tell_step()
+
+    def _tell_step(self) -> None:
+        if self._rank == 0:
+            self._ask("emit", self._step)
+        self._step = None
+
+    def _score(self, order: Score) -> None:
+        from actors.learner.zero import gather
+
+        samples = self._fetch(order.shares)
+        # As many on every rank, since with ZeRO-3 each forward pass is a collective.
+        most = max(gather(len(samples)))
+        filled = [*samples, *[all_trained(np.zeros(2, np.int32))] * (most - len(samples))]
+        logprobs = self._learner.logprobs(filled)[: len(samples)]
+        scores = Scores(rank=self._rank, tag=order.tag, version=self._version, logprobs=tuple(logprobs))
+        self._ask("emit", scores)
+
+    def _end(self) -> None:
+        self._learner.save_model(Path(self._job.output))
+        self._writer.wait()
+        if self._rank == 0:
+            self._ask("emit", Finished(version=self._version))
+            while not self._ask("released"):
+                pass
+
+    # --- publishing ---------------------------------------------------------------------------------------------------
+
+    def _prepare_publishing(self) -> None:
+        from actors.weights.loader import own_node
+        from actors.weights.ranks import Ranks
+        from actors.weights.transports import find_sender
+
+        config = self._job.weights
+        self._sender = find_sender(config.transport)(Ranks(own_node()), self._job.shelf)
+        self._parts = self._learner.parts(config.bucket_bytes)
+
+    def _snapshot(self) -> tuple[Published | None, tuple[Probe, ...]]:
+        """The published weights, and log-probs to hold engines against. Collective; empty but on rank 0."""
+        if not self._job.publish:
+            return None, ()
+        job = self._job
+        # As many sequences on every rank, since with ZeRO-3 each forward pass is a collective.
+        fresh = (*self._fresh, *job.probe * PROBES)[:PROBES]
+        sequences = [token_ids[: job.probe_tokens] for token_ids in (*job.probe, *fresh)]
+        logprobs = self._learner.logprobs([all_trained(token_ids) for token_ids in sequences])
+        published = self._sender.send(self._parts, self._version, f"{self._version}-{self._epoch}-{self._number}")
+        if published is None:
+            return None, ()
+        return published, tuple(Probe(token_ids=t, logprobs=p) for t, p in zip(sequences, logprobs, strict=True))
+
+
+def all_trained(token_ids: Tokens) -> Sample:
+    """A sample in which every token counts."""
+    zeros = np.zeros(len(token_ids), np.float32)
+    return Sample(
+        token_ids=token_ids,
+        loss_mask=np.ones(len(token_ids), np.bool_),
+        imitate=zeros,
+        reinforce=zeros,
+        rollout_logprobs=zeros,
+        versions=np.full(len(token_ids), ENVIRONMENT, np.int32),
+    )
+
+
+def restore(learner: Learner) -> tuple[int, Any]:
+    """(version, cursor) of the last checkpoint, (0, 0) without one."""
+    import ray.train
+
+    found = ray.train.get_checkpoint()
+    if found is None:
+        return 0, 0
+    with found.as_directory() as folder:
+        learner.restore(Path(folder))
+        progress = json.loads((Path(folder) / "progress.json").read_text())
+    return progress["version"], progress["cursor"]

@@ -1,0 +1,82 @@
+"""LoRA (arXiv 2106.09685): small matrices beside frozen weights are trained, W + (alpha / rank) B A.
+
+Nobody but the learner knows: what is published and saved is merged, full weights under the model's own names.
+
+    q_proj.base_layer.weight  frozen  -+
+    q_proj.lora_A.weight      trained -+-> q_proj.weight
+    q_proj.lora_B.weight      trained -+
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from coa.errors import UserError
+
+_ADAPTER = "coa"
+
+
+@dataclass(frozen=True)
+class LoraConfig:
+    rank: int = 0
+    """Of the adapters; 0 trains the whole model."""
+    alpha: float = 32.0
+    """The adapters' product is scaled by alpha / rank."""
+    targets: tuple[str, ...] = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+    """Names of the linear layers that get adapters."""
+
+
+def add_adapters(model: nn.Module, config: LoraConfig) -> None:
+    """Freezes the model and gives it adapters, the same on every rank; UserError where there is nothing to adapt."""
+    try:
+        import peft
+    except ImportError as error:
+        raise UserError("learner.lora.rank is set, and the package peft is not installed: pip install peft") from error
+    alpha: Any = config.alpha  # peft's annotation wants a whole number; any works
+    settings = peft.LoraConfig(r=config.rank, lora_alpha=alpha, target_modules=list(config.targets))
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        try:
+            peft.inject_adapter_in_model(settings, model, adapter_name=_ADAPTER)
+        except ValueError as error:
+            raise UserError(f"learner.lora.targets: {str(error).splitlines()[0]}") from error
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Where one weight of the merged model comes from."""
+
+    name: str
+    parameters: tuple[nn.Parameter, ...]
+    """The weight itself; with adapters beside it, also A and B."""
+    scale: float = 0.0
+
+    def merged(self) -> Tensor:
+        """The weight; its parameters must be whole, not sharded among ranks."""
+        weight, *adapter = (p.detach() for p in self.parameters)
+        if not adapter:
+            return weight
+        a, b = adapter
+        return (weight.float() + self.scale * (b.float() @ a.float())).to(weight.dtype)
+
+
+def sources(model: nn.Module) -> Iterator[Source]:
+    """Every weight of the model by its own name, adapters folded in; in order."""
+    adapted: dict[str, tuple[nn.Parameter, nn.Parameter, float]] = {}
+    for name, module in model.named_modules():
+        if hasattr(module, "lora_A"):
+            layer: Any = module
+            a, b = layer.lora_A[_ADAPTER].weight, layer.lora_B[_ADAPTER].weight
+            adapted[f"{name}.weight"] = (a, b, layer.scaling[_ADAPTER])
+    for name, parameter in model.named_parameters():
+        if ".lora_A." in name or ".lora_B." in name:
+            continue
+        name = name.replace(".base_layer.", ".")
+        if name in adapted:
+            a, b, scale = adapted[name]
+            yield Source(name, (parameter, a, b), scale)
+        else:
+            yield Source(name, (parameter,))

@@ -1,0 +1,239 @@
+"""The policy as the learner sees it: a causal language model that gives log-probs of chosen tokens in packed rows."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from tokenizers import Tokenizer
+from torch import Tensor, nn
+
+from actors.learner.attention import (
+    MASKED_TOKENS,
+    SEGMENTED,
+    VARLEN,
+    block_diagonal,
+    lengths,
+    register,
+    varlen_arguments,
+)
+from actors.learner.logits import LOGITS_BYTES, Chosen, reduce_in_place
+from coa.agent.grammar import ANSWER, TAGS
+from coa.agent.tokenizer import END, PAD
+from coa.errors import UserError
+from coa.learning.packing import MicroBatch
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """Where the policy comes from: a Hugging Face model, or a new one of the Qwen3 architecture."""
+
+    path: str | None = None
+    """Folder or hub name of a pretrained model; None makes a new model of the sizes below."""
+    hidden_size: int = 128
+    layers: int = 4
+    heads: int = 4
+    key_value_heads: int = 2
+    head_dim: int = 32
+    intermediate_size: int = 256
+    rope_theta: float = 10_000.0
+    max_positions: int = 1024
+    initializer_range: float = 0.02
+    vocabulary_limit: int = 4096
+    """Most tokens that the tokenizer trained for a new model may have."""
+    dtype: str = "float32"
+    """Of the weights that compute and travel. With bfloat16 the optimizer keeps float32 ones of its own."""
+    attention: str = "sdpa"
+    """sdpa runs everywhere; flash_attention_2 and flex_attention are for GPUs (`actors.learner.attention`)."""
+
+    def __post_init__(self) -> None:
+        if self.dtype not in ("float32", "bfloat16"):
+            raise ValueError(f"model.dtype is {self.dtype}, expected float32 or bfloat16")
+
+
+def new_model(config: ModelConfig, tokenizer: Tokenizer, *, seed: int) -> Any:
+    """A Qwen3 with random weights, for a tokenizer made by `coa.agent.tokenizer`.
+
+    Embeddings are untied: vLLM's CPU backend keeps a stale output projection when a tied one is updated.
+    """
+    from transformers import GenerationConfig, Qwen3Config, Qwen3ForCausalLM
+
+    pad = tokenizer.token_to_id(PAD)
+    ends = [tokenizer.token_to_id(END), tokenizer.token_to_id(TAGS[ANSWER].close)]
+    torch.manual_seed(seed)
+    model = Qwen3ForCausalLM(
+        Qwen3Config(
+            vocab_size=tokenizer.get_vocab_size(),
+            hidden_size=config.hidden_size,
+            intermediate_size=config.intermediate_size,
+            num_hidden_layers=config.layers,
+            num_attention_heads=config.heads,
+            num_key_value_heads=config.key_value_heads,
+            head_dim=config.head_dim,
+            max_position_embeddings=config.max_positions,
+            initializer_range=config.initializer_range,
+            rope_parameters={"rope_type": "default", "rope_theta": config.rope_theta},
+            tie_word_embeddings=False,
+            bos_token_id=None,
+            eos_token_id=ends[0],
+            pad_token_id=pad,
+            use_cache=False,
+        )
+    )
+    model.generation_config = GenerationConfig(do_sample=False, eos_token_id=ends, pad_token_id=pad)
+    return model
+
+
+def load_model(path: Path | str, config: ModelConfig) -> Any:
+    """A pretrained causal language model with an output projection of its own; UserError where there is none."""
+    from transformers import AutoModelForCausalLM
+
+    try:
+        model = AutoModelForCausalLM.from_pretrained(
+            str(path), dtype=getattr(torch, config.dtype), attn_implementation=config.attention
+        )
+    except ImportError as error:
+        raise UserError(f"model.attention={config.attention}: {str(error).splitlines()[0]}") from error
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path}: no model there ({str(error).splitlines()[0]})") from error
+    untie(model)
+    return model
+
+
+def untie(model: Any) -> None:
+    """Gives the output projection a parameter of its own where it shares the embeddings'; logits stay as they are.
+
+    An engine can't take an update of tied embeddings safely: vLLM's CPU backend keeps the old projection.
+    """
+    embeddings, projection = model.get_input_embeddings(), model.get_output_embeddings()
+    if projection is not None and projection.weight is embeddings.weight:
+        projection.weight = nn.Parameter(embeddings.weight.detach().clone())
+    model.config.tie_word_embeddings = False
+    model.config.get_text_config().tie_word_embeddings = False
+    # What transformers noted of the tie when the model was made: saving and loading go by it.
+    model.all_tied_weights_keys = {}
+
+
+class PackedPolicy(nn.Module):
+    """Log-probs of the trained tokens of a micro-batch. Samples of one row don't see each other.
+
+    Any causal language model of transformers that tells its decoder and its output projection; UserError for others.
+    """
+
+    model: Any
+
+    def __init__(self, model: nn.Module, *, logits_bytes: int = LOGITS_BYTES) -> None:
+        super().__init__()
+        self.model = model
+        config = self.model.config.get_text_config()
+        decoder = self.model.get_decoder() if hasattr(model, "get_decoder") else None
+        if decoder is None or decoder is model or self.model.get_output_embeddings() is None:
+            raise UserError(
+                f"{type(model).__name__} has no decoder with an output projection: no causal language model"
+            )
+        if scaled := [name for name in ("logit_scale", "logits_scaling") if getattr(config, name, 1.0) != 1.0]:
+            raise UserError(f"{type(model).__name__}: {scaled[0]} is not supported")
+        self._window: int | None = getattr(config, "sliding_window", None)
+        reduce_in_place(
+            self.model.get_output_embeddings(),
+            vocabulary=config.vocab_size,
+            softcap=getattr(config, "final_logit_softcapping", None),
+            limit=logits_bytes,
+        )
+        self._attention: str = config._attn_implementation
+        if self._attention == "sdpa":
+            register()
+            self.model.set_attn_implementation(SEGMENTED)
+            self._attention = SEGMENTED
+
+    def forward(self, token_ids: Tensor, positions: Tensor, segments: Tensor, loss_mask: Tensor) -> Tensor:
+        """[R, L] each; returns [P] float32, the trained tokens in row-major order."""
+        hidden, chosen = self._predicting(token_ids, positions, segments, loss_mask)
+        return self._head(hidden, chosen).logprobs
+
+    def _head(self, hidden: Tensor, chosen: Tensor, **how: Any) -> Chosen:
+        """The output projection, on the positions that predict a trained token and on no other."""
+        return self.model.get_output_embeddings()(hidden, chosen, **how)
+
+    def _predicting(
+        self, token_ids: Tensor, positions: Tensor, segments: Tensor, loss_mask: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Hidden states [P, H] that the trained tokens are predicted from, and these tokens [P]."""
+        how: dict[str, Any] = {}
+        if self._masked(token_ids.shape[1]):
+            how["attention_mask"] = block_diagonal(segments, self.model.dtype)
+        else:
+            real = segments > 0
+            token_ids, positions, loss_mask = (x[real].unsqueeze(0) for x in (token_ids, positions, loss_mask))
+            if self._attention == SEGMENTED:
+                how["segment_lengths"] = lengths(positions[0]).tolist()
+            elif self._attention != "flex_attention":  # which reads them off the positions
+                how |= varlen_arguments(positions[0])
+        decoder = self.model.get_decoder()
+        hidden = decoder(input_ids=token_ids, position_ids=positions, use_cache=False, **how).last_hidden_state
+        predicting = torch.zeros_like(loss_mask)
+        predicting[:, :-1] = loss_mask[:, 1:]
+        return hidden[predicting], token_ids[loss_mask]
+
+    def _masked(self, length: int) -> bool:
+        """Whether rows of that length are attended with a mask, which knows nothing of a sliding window."""
+        if self._attention == SEGMENTED:
+            return length <= min(MASKED_TOKENS, self._window or MASKED_TOKENS)
+        return self._attention not in VARLEN
+
+
+class Outputs(NamedTuple):
+    """Of P trained tokens; float32, [P] each."""
+
+    logprobs: Tensor
+    entropy: Tensor
+    """Nats; without a gradient, and zero where nobody asked."""
+    values: Tensor
+    """Zero where there is no value head."""
+
+
+class TrainedPolicy(PackedPolicy):
+    """What a learner trains: log-probs at the temperature that samples were drawn at, and values where they are asked
+    for, from a head on the hidden state that a token is predicted from. The head begins at zero."""
+
+    def __init__(
+        self, model: nn.Module, *, logits_bytes: int = LOGITS_BYTES, temperature: float = 1.0, values: bool = False
+    ) -> None:
+        super().__init__(model, logits_bytes=logits_bytes)
+        self._temperature = temperature
+        self.value_head: nn.Linear | None = None
+        if values:
+            size = self.model.config.get_text_config().hidden_size
+            self.value_head = nn.Linear(size, 1, dtype=self.model.dtype, device=self.model.device)
+            nn.init.zeros_(self.value_head.weight)
+            nn.init.zeros_(self.value_head.bias)
+
+    def forward(
+        self,
+        token_ids: Tensor,
+        positions: Tensor,
+        segments: Tensor,
+        loss_mask: Tensor,
+        temperature: float | None = None,
+        entropy: bool = False,
+    ) -> Outputs:
+        """[R, L] each. `temperature`: another one than that of the samples."""
+        hidden, chosen = self._predicting(token_ids, positions, segments, loss_mask)
+        found = self._head(
+            hidden, chosen, temperature=self._temperature if temperature is None else temperature, entropy=entropy
+        )
+        values = torch.zeros_like(found.entropy)
+        if self.value_head is not None:
+            values = self.value_head(hidden).squeeze(-1).float()
+        return Outputs(found.logprobs, found.entropy, values)
+
+
+def to_tensors(batch: MicroBatch, device: torch.device) -> dict[str, Tensor]:
+    """The policy's inputs."""
+    arrays = {
+        "token_ids": batch.token_ids,
+        "positions": batch.positions,
+        "segments": batch.segments,
+    }
+    tensors = {name: torch.from_numpy(array).long().to(device) for name, array in arrays.items()}
+    return {**tensors, "loss_mask": torch.from_numpy(batch.loss_mask).to(device)}

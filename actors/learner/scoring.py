@@ -1,0 +1,123 @@
+"""What a batch is scored with before its first update, as the algorithm's `needs` say: nothing that has a gradient.
+
+proximal     the policy's log-probs before the batch moves it; where the batch is one update, its own pass has them
+values       of the value head, before the batch moves it
+reference    log-probs under the model that the stage began with, frozen
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from actors.learner.policy import ModelConfig, Outputs, TrainedPolicy, load_model, to_tensors
+from actors.learner.zero import sharded_loading
+from coa.learning.algorithms.base import Needs, TokenTargets
+from coa.learning.packing import MicroBatch
+from coa.types import ENVIRONMENT
+
+
+@dataclass(frozen=True, slots=True)
+class ScoredBatch:
+    """A micro-batch with what was found out before the first update."""
+
+    rows: MicroBatch
+    targets: TokenTargets
+    proximal: Tensor | None
+    """[P]; None where the policy has not moved since: its own log-probs are the proximal ones."""
+
+
+class Scoring:
+    """The passes of one rank; every method is a collective."""
+
+    def __init__(self, engine: Any, reference: Any, needs: Needs, device: torch.device) -> None:
+        """`reference`: a `TrainedPolicy`, or DeepSpeed's engine around one; None where none is needed."""
+        self._engine, self._reference, self._needs, self._device = engine, reference, needs, device
+
+    def score(self, batches: Sequence[MicroBatch], *, most: int, proximal: bool) -> list[ScoredBatch]:
+        """`most`: micro-batches of the rank that has most of them. `proximal`: whether the policy will have moved."""
+        proximal &= self._needs.proximal
+        own = self._pass(self._engine, batches, most) if proximal or self._needs.values else []
+        reference = self._pass(self._reference, batches, most) if self._needs.reference else []
+        found: list[ScoredBatch] = []
+        for index, batch in enumerate(batches):
+            zeros = torch.zeros(int(batch.loss_mask.sum()), device=self._device)
+            targets = targets_of(
+                batch,
+                self._device,
+                reference_logprobs=reference[index].logprobs if reference else zeros,
+                old_values=own[index].values if own else zeros,
+            )
+            found.append(ScoredBatch(batch, targets, own[index].logprobs if proximal else None))
+        return found
+
+    def _pass(self, module: Any, batches: Sequence[MicroBatch], most: int) -> list[Outputs]:
+        with torch.no_grad():
+            found = [module(**to_tensors(batch, self._device)) for batch in batches]
+            for _ in range(most - len(batches)):  # with ZeRO-3 each forward pass is a collective
+                module(**to_tensors(filler(), self._device))
+        return found
+
+
+def targets_of(
+    batch: MicroBatch, device: torch.device, *, reference_logprobs: Tensor, old_values: Tensor
+) -> TokenTargets:
+    """The trained tokens of packed rows, in row-major order, as `PackedPolicy` gives their log-probs."""
+    mask, segments = batch.loss_mask, batch.segments.astype(np.int64)
+    counts = segments.max(axis=1)
+    flat = segments + (np.cumsum(counts) - counts)[:, None] - 1
+
+    def tensor(array: np.ndarray) -> Tensor:
+        return torch.from_numpy(array[mask]).to(device)
+
+    return TokenTargets(
+        segments=tensor(flat),
+        samples=int(counts.sum()),
+        sampled=tensor(batch.versions != ENVIRONMENT),
+        imitate=tensor(batch.imitate),
+        reinforce=tensor(batch.reinforce),
+        rollout_logprobs=tensor(batch.rollout_logprobs),
+        reference_logprobs=reference_logprobs,
+        old_values=old_values,
+    )
+
+
+def load_reference(
+    model_dir: Path,
+    model: ModelConfig,
+    settings: dict[str, Any],
+    device: torch.device,
+    *,
+    temperature: float,
+    logits_bytes: int,
+) -> Any:
+    """The model of `model_dir`, frozen; sharded over the ranks where `settings` are those of ZeRO-3."""
+    import deepspeed
+
+    with sharded_loading(settings, model_dir):
+        hf_model = load_model(model_dir, model)
+    policy = TrainedPolicy(hf_model, logits_bytes=logits_bytes, temperature=temperature).eval().requires_grad_(False)
+    if settings["zero_optimization"]["stage"] != 3:
+        return policy.to(device)
+    engine, _, _, _ = deepspeed.initialize(model=policy, config=settings)
+    return engine
+
+
+def filler() -> MicroBatch:
+    """Two tokens of which the second is trained: a rank that has run out of samples computes something."""
+    zeros = np.zeros((1, 2), np.float32)
+    ids = np.zeros((1, 2), np.int32)
+    return MicroBatch(
+        token_ids=ids,
+        positions=np.array([[0, 1]], np.int32),
+        segments=np.ones((1, 2), np.int32),
+        loss_mask=np.array([[False, True]]),
+        imitate=zeros,
+        reinforce=zeros,
+        rollout_logprobs=zeros,
+        versions=ids,
+    )

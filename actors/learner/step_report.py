@@ -1,0 +1,113 @@
+"""What a step of the learner did: summed on each rank as it goes, added up over the ranks at its end."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+from torch import Tensor
+
+from actors.learner.policy import Outputs
+from actors.learner.scoring import ScoredBatch
+from actors.learner.zero import gather
+from coa.learning.algorithms.base import TOKENS, LossSums, Totals
+from coa.types import ENVIRONMENT
+
+NEUTRAL = {"clip_fraction": 0.0, "truncated_weight_fraction": 0.0, "ratio_mean": 1.0}
+"""Metrics that most algorithms have, and what they are for one that has not, or of a batch that has no such token."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepReport:
+    """What a step did, over all ranks."""
+
+    samples: int
+    tokens: int
+    """Trained tokens."""
+    loss: float
+    """Of an update, weighted by its trained tokens."""
+    grad_norm: float
+    """Of the last update, before it was clipped."""
+    lr: float
+    entropy: float
+    """Mean over the trained tokens, in nats, under the policy that is trained; 0 where it is not measured."""
+    kl_rollout: float
+    """Mean of rollout_logprobs - logprobs over trained tokens that a policy sampled (the estimator k1)."""
+    clip_fraction: float
+    """Share of trained tokens (or sequences) whose ratio was clipped."""
+    truncated_weight_fraction: float
+    """Share of reinforced tokens (or sequences) whose correction weight was the cap."""
+    ratio_mean: float
+    """Mean ratio of policy to proximal policy, over reinforced tokens (or sequences)."""
+    logprob_max_diff: float
+    """Largest |learner - sampler| over tokens that the version being trained sampled; 0 where there were none."""
+    staleness_mean: float
+    """Versions, over sampled tokens."""
+    staleness_max: int
+    algorithm: Mapping[str, float]
+    """What else the algorithm measures, and the terms of its loss."""
+
+
+@dataclass
+class Sums:
+    """This rank's running sums of one step; `report` adds up the ranks (a collective)."""
+
+    version: int
+    samples: int = 0
+    grad_norm: float = 0.0
+    tokens: float = 0.0
+    loss: float = 0.0
+    entropy: float = 0.0
+    divergence: float = 0.0
+    staleness: float = 0.0
+    sampled: int = 0
+    oldest: int = 0
+    diff: float = 0.0
+    metrics: dict[str, float] = field(default_factory=dict)
+    per: dict[str, str] = field(default_factory=dict)
+    """Each metric's denominator."""
+    totals: Totals = field(default_factory=dict)
+    """Of the updates so far, over all ranks: every rank knows them."""
+
+    def add(self, batch: ScoredBatch, outputs: Outputs, proximal: Tensor, loss: Tensor, totals: Totals) -> None:
+        """A micro-batch after its forward pass. `loss`: its part of the loss."""
+        rows = batch.rows
+        self.tokens += int(rows.loss_mask.sum())
+        self.loss += loss.item() * totals[TOKENS]
+        self.entropy += float(outputs.entropy.sum())
+        versions = rows.versions[rows.loss_mask]
+        there = versions != ENVIRONMENT
+        if there.any():
+            ages = self.version - versions[there]
+            gaps = (batch.targets.rollout_logprobs - proximal).cpu().numpy()
+            self.divergence += float(gaps[there].sum(dtype=np.float64))
+            self.staleness += float(ages.sum())
+            self.sampled += int(there.sum())
+            self.oldest = max(self.oldest, int(ages.max()))
+            if (fresh := versions == self.version).any():
+                self.diff = float(np.max([self.diff, np.abs(gaps[fresh]).max()]))  # unlike max(), this keeps NaN
+
+    def measure(self, sums: LossSums) -> None:
+        """A micro-batch's metrics, and the terms of its loss."""
+        for name, one in {**sums.terms, **sums.metrics}.items():
+            self.metrics[name] = self.metrics.get(name, 0.0) + float(one.total.detach())
+            self.per[name] = one.per
+
+    def report(self, lr: float) -> StepReport:
+        ranks = gather(self)
+        tokens, sampled = sum(r.tokens for r in ranks), sum(r.sampled for r in ranks)
+        per = {name: self.totals[total] for rank in ranks for name, total in rank.per.items()}
+        means = {name: sum(r.metrics.get(name, 0.0) for r in ranks) / over for name, over in per.items() if over}
+        return StepReport(
+            samples=sum(r.samples for r in ranks),
+            tokens=int(tokens),
+            loss=sum(r.loss for r in ranks) / max(tokens, 1),
+            grad_norm=self.grad_norm,
+            lr=lr,
+            entropy=sum(r.entropy for r in ranks) / max(tokens, 1),
+            kl_rollout=sum(r.divergence for r in ranks) / max(sampled, 1),
+            **{name: means.pop(name, neutral) for name, neutral in NEUTRAL.items()},
+            logprob_max_diff=float(np.max([r.diff for r in ranks])),
+            staleness_mean=sum(r.staleness for r in ranks) / max(sampled, 1),
+            staleness_max=max(r.oldest for r in ranks),
+            algorithm=means,
+        )

@@ -1,0 +1,139 @@
+"""What crosses between the driver and rollout engines: frozen, and free of vLLM and torch.
+
+driver ── EpisodeOrder ──► engine          start(orders), cancel(ids): both may be sent again
+driver ◄── EventBatch ─── engine           events(after, wait_s): one outstanding long poll, acknowledged by the next
+driver ◄── Scored ─────── engine           take(ids): a return value each, the driver's own; then acknowledge(ids)
+
+`events(after, wait_s)` is answered at the first event numbered `after` or above, and after `wait_s` seconds without
+one; events below `after` are acknowledged. An episode that failed or was cancelled is forgotten and may be started
+again; `cancel` gives the number of events that there are then, and none after those tells of what was cancelled. `sync`
+raises SyncError where it fails before vLLM's update begins, and the old version goes on; WeightsGone where it fails
+later, and the engine stays paused until a complete one.
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from actors.rollout.config import SamplingConfig
+from coa.agent.episode import AgentConfig
+from coa.agent.journal import Delta, Journal
+from coa.types import Task, Tokens
+
+EVALUATION = -1
+"""The group number of episodes that nothing is learnt from."""
+
+
+@dataclass(frozen=True, slots=True)
+class EpisodeId:
+    """Names an episode for good: an attempt at it on another engine has the same name, and with it the same seeds."""
+
+    task: str
+    group: int
+    """Number of the group in its run; EVALUATION for episodes that nothing is learnt from."""
+    sample: int
+    """Index within the group."""
+    serial: int = 0
+    """Tells episodes apart that share their seeds, such as a greedy and a sampled evaluation of a task: no seed depends
+    on it."""
+
+
+@dataclass(frozen=True, slots=True)
+class CallId:
+    """Names a tool call for good, whichever engine makes it."""
+
+    episode: EpisodeId
+    turn: int
+    """Turns of the policy before it."""
+    part: int = 0
+    """0 is the policy's own call; graders' calls are numbered from 1."""
+
+
+class EventLevel(StrEnum):
+    """How closely an episode is followed."""
+
+    TURNS = "turns"
+    TOKENS = "tokens"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EpisodeOrder:
+    """An episode to play, from its beginning or from where another engine left it."""
+
+    id: EpisodeId
+    task: Task
+    sampling: SamplingConfig
+    agent: AgentConfig
+    graded: bool = True
+    """Whether its answer is graded, and its reward computed."""
+    level: EventLevel = EventLevel.TURNS
+    journal: Journal = ()
+    """What was finished of it elsewhere."""
+    limit_s: float | None = None
+    """Seconds that it may take in all, without pauses for weights and starts of engines; over them it fails."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Advanced:
+    """A turn or an observation was finished: the driver keeps it in the episode's journal."""
+
+    id: EpisodeId
+    delta: Delta
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Streamed:
+    """Tokens of a turn under way, at level TOKENS only."""
+
+    id: EpisodeId
+    token_ids: Tokens
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ended:
+    """The episode came to its end, whatever its status; its result waits for `take`."""
+
+    id: EpisodeId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failed:
+    """An infrastructure failure ended the episode, after the failing call was tried as often as it may be."""
+
+    id: EpisodeId
+    where: str
+    """Type of the failure, such as "ToolDown"."""
+    why: str
+    tokens: int
+    """Length that the episode had reached."""
+    tool_calls: int
+    """Calls that it had made, the failing one included."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cancelled:
+    id: EpisodeId
+
+
+Terminal = Ended | Failed | Cancelled
+Event = Advanced | Streamed | Terminal
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EventBatch:
+    """Events in order, numbered from 0 for each incarnation of an engine without a gap."""
+
+    incarnation: str
+    """Names one start of one engine; what an older one says is refused."""
+    first: int
+    """Number of the first of `events`."""
+    events: tuple[Event, ...]
+    tokens: int
+    """Sampled so far, those of turns under way among them: what tells a busy engine from a stuck one."""
+    generating: int
+    """Requests for tokens under way: with none, no new token is no sign of trouble."""
+    running: int
+    """Episodes under way."""
+    paused: bool = False
+    """Whether vLLM has stopped sampling for new weights; False while it has only been asked to."""
+    retried: int = 0
+    """Calls of tools and graders that were tried again so far."""

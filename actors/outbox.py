@@ -1,0 +1,81 @@
+"""What one process has to say to another, in order: read by long polls, kept until the reader says that it has it.
+
+    put(a) put(b)      acknowledge(0), next() -> 0, (a, b)      acknowledge(2), next() -> ... waits ... -> 2, (c,)
+
+A reply that was lost is asked for again, with the same numbers.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Sequence
+from itertools import islice
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+
+
+class Outbox(Generic[T]):
+    """Items numbered from 0, for one reader with one poll at a time."""
+
+    def __init__(self) -> None:
+        self._items: deque[T] = deque()
+        self._first = 0
+        """Number of the oldest item that is kept."""
+        self._waiting: asyncio.Future[None] | None = None
+        self._broken: BaseException | None = None
+
+    @property
+    def end(self) -> int:
+        """Number of the next item."""
+        return self._first + len(self._items)
+
+    def put(self, item: T) -> None:
+        self._items.append(item)
+        self._wake()
+
+    def fail(self, error: BaseException) -> None:
+        """The reader gets the exception in place of anything that follows."""
+        self._broken = error
+        self._wake()
+
+    def acknowledge(self, count: int) -> Sequence[T]:
+        """The reader has the first `count` items; returns those of them that were kept until now."""
+        if not 0 <= count <= self.end:
+            raise ValueError(f"{count} items are acknowledged, there were {self.end}")
+        had = list(islice(self._items, max(0, count - self._first)))
+        for _ in had:
+            self._items.popleft()
+        self._first += len(had)
+        return had
+
+    async def next(self, wait_s: float | None = None) -> tuple[int, tuple[T, ...]]:
+        """The number of the first item and all items that are kept, as soon as there is one.
+
+        None of them after `wait_s` seconds without one, or where a newer poll takes this one's place.
+        """
+        self._wake()
+        if not self._items and self._broken is None:
+            loop = asyncio.get_running_loop()
+            mine = self._waiting = loop.create_future()
+            timer = None if wait_s is None else loop.call_later(wait_s, _settle, mine)
+            try:
+                await mine
+            finally:
+                if timer is not None:
+                    timer.cancel()
+            if self._waiting is not mine:
+                return self.end, ()
+            self._waiting = None
+            await asyncio.sleep(0)  # what is said in the same moment joins
+        if self._broken is not None:
+            raise self._broken
+        return self._first, tuple(self._items)
+
+    def _wake(self) -> None:
+        if self._waiting is not None:
+            _settle(self._waiting)
+
+
+def _settle(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)

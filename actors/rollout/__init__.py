@@ -1,0 +1,1 @@
+"""Rollout engines: vLLM and the episodes that it plays."""

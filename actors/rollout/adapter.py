@@ -1,0 +1,219 @@
+"""vLLM behind a handful of methods: everything that knows its interface is here and in `actors.rollout.device`."""
+
+import asyncio
+import itertools
+import os
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import contextmanager
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from actors.rollout.clocks import BusyClock, BusyReport, TimeLimits
+from actors.rollout.config import EngineConfig, KvOnUpdate, SamplingConfig
+from actors.rollout.device import start_llm
+from actors.weights.loader import WeightLoader
+from actors.weights.path_check import check_path
+from actors.weights.transport import Published
+from coa.agent.codec import Stops
+from coa.agent.episode import Ask
+from coa.agent.journal import Said
+from coa.errors import InfrastructureError
+from coa.learning.weights import Weights
+from coa.types import Floats, Tokens
+
+FIRST = -1
+"""Priority of log-probs: before every episode (smaller is earlier)."""
+Hear = Callable[[Tokens], None]
+"""Takes the tokens of a turn under way as they come."""
+
+
+class PolicyAdapter:
+    """The policy as vLLM runs it: it takes turns, gives log-probs, and loads weights.
+
+    Where vLLM's core process has died, this process ends too: what replaces an engine's actor then applies.
+    """
+
+    def __init__(self, model_dir: str, config: EngineConfig, *, max_tokens: int, tag_tokens: frozenset[int]) -> None:
+        """`max_tokens`: of an episode in all. `tag_tokens`: ids that stand for tags."""
+        self._config = config
+        self._llm: Any = start_llm(model_dir, config, max_tokens=max_tokens, tag_tokens=tag_tokens)
+        self._requests = itertools.count()
+        self._model_dir = Path(model_dir)
+        self._weights = WeightLoader(
+            self._llm,
+            clear_cache=config.kv_on_update is KvOnUpdate.recompute,
+            workers=config.tensor_parallel,
+            on_pause=self._stand_still,
+        )
+        self._loading = asyncio.Lock()
+        self._busy = BusyClock()
+        self.limits = TimeLimits()
+        self.tokens = 0
+        """Sampled so far, those of turns under way among them."""
+        self._count_tokens()
+
+    def _count_tokens(self) -> None:
+        processor = self._llm.output_processor
+        process = processor.process_outputs
+
+        def count(outputs: Any, *rest: Any, **named: Any) -> Any:
+            self.tokens += sum(len(output.new_token_ids) for output in outputs)
+            return process(outputs, *rest, **named)
+
+        processor.process_outputs = count
+
+    @property
+    def generating(self) -> int:
+        """Requests under way."""
+        return self._busy.under_way
+
+    @property
+    def paused(self) -> bool:
+        """Whether vLLM has stopped for new weights."""
+        return self._busy.paused
+
+    def busy(self) -> BusyReport:
+        return self._busy.report()
+
+    async def version(self) -> int:
+        with _alive():
+            return int(await self._llm.get_weight_version())
+
+    async def name_version(self, version: int) -> None:
+        """Names the weights that the engine was started with, the first time, once it is shown that what is loaded
+        later would be what it computes with; raises StaleWeights where it would not."""
+        async with self._loading:
+            if self._weights.syncs == 0:
+                with _alive():
+                    await check_path(self._weights, self._llm, self._model_dir, self.logprobs)
+                    await self._llm.update_weight_version(str(version))
+
+    def shutdown(self) -> None:
+        self._llm.shutdown()
+
+    async def generate(
+        self, ask: Ask, *, sampling: SamplingConfig, stops: Stops, seed: int, priority: int, hear: Hear | None = None
+    ) -> Said:
+        """The policy's turn. Smaller priorities come first. Cancelled, it ends the request in vLLM."""
+        params = _params_of(ask, sampling, stops, seed, stream=hear is not None)
+        name = str(next(self._requests))
+        # The salt keeps blocks computed under older weights out of this request.
+        request = {"prompt_token_ids": ask.prompt.tolist(), "cache_salt": str(self._weights.syncs)}
+        token_ids: list[int] = []
+        logprobs: list[float] = []
+        output: Any = None
+        self._busy.enter()
+        try:
+            async for output in self._outputs(request, params, name, priority):
+                new = list(output.token_ids)
+                token_ids += new
+                logprobs += _flat(output.logprobs, len(new))
+                if output.finish_reason == "stop" and ask.constraint is not None:
+                    # The mark of a message's end is no part of a chain.
+                    new, token_ids, logprobs = new[:-1], token_ids[:-1], logprobs[:-1]
+                if hear is not None and new:
+                    hear(np.asarray(new, np.int32))
+        finally:
+            self._busy.leave()
+        if output.finish_reason not in ("stop", "length"):
+            raise InfrastructureError(f"the engine ended a request: {output.finish_reason}")
+        return Said(
+            token_ids=np.asarray(token_ids, np.int32),
+            logprobs=np.asarray(logprobs, np.float32),
+            versions=_runs(output.weight_versions, len(token_ids)),
+            ended=output.finish_reason == "stop",
+        )
+
+    async def logprobs(self, token_ids: Tokens) -> Floats:
+        """Log-probs of all tokens but the first, at temperature 1. A request with a salt of its own: nothing comes
+        from a cache."""
+        from vllm import SamplingParams
+        from vllm.sampling_params import RequestOutputKind
+
+        ids = token_ids.tolist()
+        params = SamplingParams(
+            temperature=0.0, max_tokens=1, prompt_logprobs=0, detokenize=False, output_kind=RequestOutputKind.FINAL_ONLY
+        )
+        name = f"probe-{next(self._requests)}"
+        request = {"prompt_token_ids": ids, "cache_salt": name}
+        with _alive():
+            [final] = [answer async for answer in self._llm.generate(request, params, name, priority=FIRST)]
+        found = [entry[token].logprob for token, entry in zip(ids[1:], final.prompt_logprobs[1:], strict=True)]
+        return np.asarray(found, np.float32)
+
+    async def _outputs(self, request: dict[str, Any], params: Any, name: str, priority: int) -> AsyncIterator[Any]:
+        with _alive():
+            async for answer in self._llm.generate(request, params, name, priority=priority):
+                yield answer.outputs[0]
+
+    async def load(self, version: int, weights: Published | Weights) -> float:
+        """Loads weights, one call after the other, and shows that all of them are there (`actors.weights.loader`, with
+        what it raises); returns the seconds in which no token was sampled.
+
+        Episodes under way are paused meanwhile, not ended, and go on under the new weights.
+        """
+        async with self._loading:
+            with _alive():
+                return await self._weights.load(version, weights)
+
+    def _stand_still(self, paused: bool) -> None:
+        self._busy.pause(paused)
+        self.limits.pause(paused)
+
+
+@contextmanager
+def _alive() -> Iterator[None]:
+    from vllm.v1.engine.exceptions import EngineDeadError
+
+    try:
+        yield
+    except EngineDeadError:
+        os._exit(1)
+
+
+def _params_of(ask: Ask, sampling: SamplingConfig, stops: Stops, seed: int, *, stream: bool) -> Any:
+    from vllm.sampling_params import StructuredOutputsParams
+
+    if ask.constraint is None:
+        params = _turn_params(sampling, stops, stream).clone()
+    else:
+        # A grammar's end is the turn's. With stop tokens, any of them could come there, also another tool's.
+        params = _turn_params(sampling, Stops((), ()), stream).clone()
+        params.structured_outputs = StructuredOutputsParams(grammar=ask.constraint)
+    params.max_tokens = ask.max_tokens
+    if sampling.temperature > 0:
+        params.seed = seed
+    return params
+
+
+@lru_cache(64)
+def _turn_params(sampling: SamplingConfig, stops: Stops, stream: bool) -> Any:
+    """vLLM's sampling parameters of a turn, but for its seed, its length and its grammar."""
+    from vllm import SamplingParams
+    from vllm.sampling_params import RequestOutputKind
+
+    return SamplingParams(
+        temperature=sampling.temperature,
+        top_p=sampling.top_p,
+        logprobs=0,
+        flat_logprobs=True,
+        stop=list(stops.strings) or None,
+        stop_token_ids=list(stops.token_ids) or None,
+        include_stop_str_in_output=True,
+        detokenize=bool(stops.strings),
+        output_kind=RequestOutputKind.DELTA if stream else RequestOutputKind.FINAL_ONLY,
+    )
+
+
+def _flat(logprobs: Any, count: int) -> list[float]:
+    """The sampled token's log-prob at each place of vLLM's flat log-probs."""
+    return [logprobs.logprobs[logprobs.start_indices[i]] for i in range(count)]
+
+
+def _runs(spans: Any, count: int) -> tuple[tuple[int, int], ...]:
+    """(version, tokens) for each span of vLLM's; the last one may reach beyond the tokens that are kept."""
+    runs = ((int(span.version), min(span.end, count) - span.start) for span in spans)
+    return tuple((version, n) for version, n in runs if n > 0)

@@ -1,0 +1,99 @@
+"""How vLLM is started, by the device that it finds: what a CPU needs is here and nowhere else; a GPU gets vLLM's own
+defaults. What a recipe sets holds on both."""
+
+import json
+import os
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from actors.rollout.config import EngineConfig
+from actors.weights.host import BACKEND, WORKER
+
+
+def environment(config: EngineConfig, *, cpu: bool) -> dict[str, str]:
+    """Variables of vLLM's processes, for what is not set already."""
+    threads = 1 if config.threads is None and cpu else config.threads
+    variables = {} if threads is None else {"OMP_NUM_THREADS": str(threads)}
+    if cpu:
+        # Bound to cores, several engines and a learner would share the first ones.
+        variables["VLLM_CPU_OMP_THREADS_BIND"] = "nobind"
+        variables["VLLM_CPU_KVCACHE_SPACE"] = str(max(1, round(config.kv_cache_gib)))
+        if config.enforce_eager in (None, True):
+            # Some samplers are compiled even so, at the first request, for seconds.
+            variables["TORCHDYNAMO_DISABLE"] = "1"
+    return variables
+
+
+def arguments(config: EngineConfig, *, cpu: bool, max_tokens: int) -> dict[str, Any]:
+    """AsyncEngineArgs that depend on the device; those that are left out are vLLM's to choose."""
+    chosen: dict[str, Any] = {
+        "enforce_eager": config.enforce_eager,
+        "enable_chunked_prefill": config.chunked_prefill,
+        "block_size": config.block_size,
+    }
+    if cpu:
+        # A seeded request whose prefill is cut ends the engine: a prefill has to fit into a batch as a whole.
+        cautious = {"enforce_eager": True, "enable_chunked_prefill": False}
+        chosen = cautious | {name: value for name, value in chosen.items() if value is not None}
+        chosen["max_num_batched_tokens"] = max(8192, max_tokens)
+    elif config.chunked_prefill is False:
+        chosen["max_num_batched_tokens"] = max(8192, max_tokens)
+    return {name: value for name, value in chosen.items() if value is not None}
+
+
+def message_ends(model: Path, tag_tokens: frozenset[int]) -> list[int]:
+    """The tokens that end a message, by the model's folder, without tags: a turn's own stops are in its request, and
+    a grammar could not hold a token that always ends a request."""
+    path = model / "generation_config.json"
+    ids = json.loads((path if path.exists() else model / "config.json").read_text()).get("eos_token_id")
+    return [one for one in ([ids] if isinstance(ids, int) else ids or []) if one not in tag_tokens]
+
+
+def start_llm(model_dir: str, config: EngineConfig, *, max_tokens: int, tag_tokens: frozenset[int]) -> Any:
+    """AsyncLLM, set up so that a request's tokens don't depend on the requests beside it.
+
+    `max_tokens`: of an episode in all. `tag_tokens`: ids that stand for tags.
+    """
+    cpu = _on_cpu()
+    _set(environment(config, cpu=cpu))
+    from vllm import AsyncEngineArgs
+    from vllm.config import WeightTransferConfig
+    from vllm.v1.engine.async_llm import AsyncLLM
+
+    # Of the model folder's defaults only what ends a message is taken: all else is in the requests.
+    with tempfile.TemporaryDirectory() as folder:
+        ends = {"eos_token_id": message_ends(Path(model_dir), tag_tokens)}
+        Path(folder, "generation_config.json").write_text(json.dumps(ends))
+        given = AsyncEngineArgs(
+            model=model_dir,
+            generation_config=folder,
+            dtype=config.dtype,  # pyright: ignore[reportArgumentType]
+            max_model_len=max_tokens,
+            max_num_seqs=config.max_concurrent,
+            enable_prefix_caching=True,
+            tensor_parallel_size=config.tensor_parallel,
+            gpu_memory_utilization=config.gpu_memory_utilization,
+            scheduling_policy="priority",
+            logprobs_mode="processed_logprobs",
+            weight_transfer_config=WeightTransferConfig(backend=BACKEND),
+            worker_extension_cls=WORKER,
+            disable_log_stats=True,
+            **arguments(config, cpu=cpu, max_tokens=max_tokens),
+        )
+        return AsyncLLM.from_engine_args(given)
+
+
+def _on_cpu() -> bool:
+    from vllm.platforms import current_platform
+
+    return current_platform.is_cpu()
+
+
+def _set(variables: Mapping[str, str]) -> None:
+    for name, value in variables.items():
+        if name == "OMP_NUM_THREADS":  # Ray sets it for every actor
+            os.environ[name] = value
+        else:
+            os.environ.setdefault(name, value)

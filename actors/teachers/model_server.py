@@ -1,0 +1,238 @@
+"""Serves a language model in the cluster: vLLM's own OpenAI server as a child process of one actor.
+
+    actor: ModelServer ══ socket ══ supervisor (coa.llm.supervisor) ── vLLM: API server, engine      log ── in a file
+           url() ── http://host:port/v1 ── whoever asks
+
+The server ends with the actor, also where that is killed. The actor ends with the server, so that a restart of the
+actor restarts both. A restarted server listens at another port, unless the configuration names one.
+"""
+
+import asyncio
+import os
+import socket
+import sys
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+
+from coa.errors import ModelServerDown
+from coa.llm import supervisor
+
+VLLM = (sys.executable, "-m", "vllm.entrypoints.openai.api_server")
+LOOPBACK = "127.0.0.1"
+LAST_LINES, LAST_CHARS = 12, 2000
+"""Lines and characters of the log that an error shows."""
+LOOK_EVERY_S = 0.2
+
+
+@dataclass(frozen=True)
+class ModelServerConfig:
+    model: str = ""
+    """A folder in Hugging Face layout, or a model's id."""
+    name: str = ""
+    """Name of the model in requests; empty for `model`."""
+    dtype: str = "auto"
+    max_model_len: int = 4096
+    """Tokens of a prompt and its reply together."""
+    max_concurrent: int = 64
+    """Requests in a batch."""
+    gpus: int = 0
+    """GPUs that the model is split over; 0 runs it on CPU."""
+    cpus: float = 1.0
+    """CPUs that the actor reserves in Ray."""
+    threads: int = 1
+    """CPU threads of the engine, where it runs on CPU."""
+    kv_cache_gib: float = 1.0
+    """GiB of the KV cache on CPU; on GPUs `gpu_memory_utilization` decides."""
+    gpu_memory_utilization: float = 0.85
+    enforce_eager: bool = True
+    host: str | None = None
+    """The address to listen at. None takes loopback in a cluster of one node, else the node's own address, which can be
+    reached from the other nodes and from their network."""
+    port: int = 0
+    """Port to listen at; 0 for a free one."""
+    arguments: list[str] = field(default_factory=list)
+    """Further arguments of vLLM's server: `[--reasoning-parser, qwen3]`."""
+    start_s: float = 900.0
+    """Seconds within which it must answer."""
+
+
+class ModelServer:
+    """Starts a server and ends it: `await server.start()` is its URL. A plain class; `start_model_server` makes it an
+    actor."""
+
+    def __init__(
+        self,
+        config: ModelServerConfig,
+        *,
+        program: Sequence[str] = VLLM,
+        gone: Callable[[], object] = lambda: os._exit(1),
+        address: Callable[[], str] = lambda: LOOPBACK,
+    ) -> None:
+        """program: the command before vLLM's arguments; gone: called when a server that was up has ended; address:
+        gives the host to listen at where the configuration names none."""
+        self._config, self._program, self._gone, self._address = config, tuple(program), gone, address
+        self._folder = tempfile.TemporaryDirectory(prefix="model-server-", ignore_cleanup_errors=True)
+        self._log = Path(self._folder.name) / "log"
+        self._link: asyncio.StreamWriter | None = None
+        self._ended: asyncio.Task[str] | None = None
+        """Ends when the server does; gives its status."""
+        self._watch: asyncio.Task[None] | None = None
+        self._url = ""
+        self.pid = 0
+        """Process id of the server, and of its process group."""
+
+    async def start(self) -> str:
+        """Starts the server. Returns its URL, /v1 included, once it answers; raises ModelServerDown with its last
+        lines."""
+        host = self._config.host or self._address()
+        with closing(reserve(host, self._config.port)) as held:
+            port = held.getsockname()[1]
+            try:
+                async with asyncio.timeout(self._config.start_s):
+                    ended = await self._launch([*self._program, *arguments_of(self._config, host, port)])
+                    await self._answers(f"http://{host}:{port}/health", ended)
+            except TimeoutError:
+                raise await self._down(f"did not answer within {self._config.start_s:g} s") from None
+        self._url = f"http://{host}:{port}/v1"
+        self._watch = asyncio.create_task(self._watch_over(ended))
+        return self._url
+
+    def url(self) -> str:
+        """The server's URL; empty while it is not up."""
+        return self._url
+
+    async def stop(self) -> None:
+        """Ends the server; returns once it has ended."""
+        if self._watch is not None:
+            self._watch.cancel()
+            self._watch = None
+        if self._link is not None and self._ended is not None:
+            self._link.write_eof()
+            await self._ended
+            self._link.close()
+            self._link = None
+        self._folder.cleanup()
+        self._url = ""
+
+    def last_lines(self) -> str:
+        """The last lines of the server's log."""
+        try:
+            text = self._log.read_text(errors="replace")
+        except FileNotFoundError:
+            return ""
+        return "\n".join(text.splitlines()[-LAST_LINES:])[-LAST_CHARS:]
+
+    async def _launch(self, command: Sequence[str]) -> "asyncio.Task[str]":
+        self._log.parent.mkdir(exist_ok=True)
+        ours, theirs = socket.socketpair()
+        with theirs:
+            reader, self._link = await asyncio.open_connection(sock=ours)
+            self._ended = asyncio.create_task(self._follow(reader))
+            starter = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-I", "-S", supervisor.__file__, str(self._log), *command),
+                stdin=theirs.fileno(),
+                env={**os.environ, **environment_of(self._config)},
+            )
+            await starter.wait()  # the supervisor goes on by itself
+        return self._ended
+
+    async def _follow(self, reader: asyncio.StreamReader) -> str:
+        self.pid = int(await reader.readline() or 0)
+        return (await reader.readline()).decode().strip() or "unknown"
+
+    async def _answers(self, url: str, ended: "asyncio.Task[str]") -> None:
+        async with aiohttp.ClientSession() as session:
+            while True:
+                await asyncio.wait([ended], timeout=LOOK_EVERY_S)
+                if ended.done():
+                    raise await self._down(f"ended with status {ended.result()} before it answered")
+                try:
+                    async with session.get(url) as response:
+                        if response.status == 200:
+                            return
+                except aiohttp.ClientError:
+                    pass  # not there yet
+
+    async def _watch_over(self, ended: "asyncio.Task[str]") -> None:
+        await asyncio.wait([ended])
+        self._url = ""
+        self._gone()
+
+    async def _down(self, how: str) -> ModelServerDown:
+        lines = self.last_lines()
+        await self.stop()
+        return ModelServerDown(f"the server of {self._config.model} {how}; its log ends:\n{lines or '(it is empty)'}")
+
+
+def arguments_of(config: ModelServerConfig, host: str, port: int) -> list[str]:
+    """Arguments of vLLM's server. On CPU, a seeded request whose prefill is chunked ends the engine, so that is off."""
+    options: dict[str, object] = {
+        "model": config.model,
+        "served-model-name": config.name or config.model,
+        "host": host,
+        "port": port,
+        "dtype": config.dtype,
+        "max-model-len": config.max_model_len,
+        "max-num-seqs": config.max_concurrent,
+    }
+    flags = ["--disable-uvicorn-access-log", *(["--enforce-eager"] if config.enforce_eager else [])]
+    if config.gpus:
+        options |= {"tensor-parallel-size": config.gpus, "gpu-memory-utilization": config.gpu_memory_utilization}
+    else:
+        options["max-num-batched-tokens"] = max(8192, config.max_model_len)
+        flags.append("--no-enable-chunked-prefill")
+    pairs = [text for name, value in options.items() for text in (f"--{name}", str(value))]
+    return [*pairs, *flags, *config.arguments]
+
+
+def environment_of(config: ModelServerConfig) -> Mapping[str, str]:
+    """Environment variables of the server, in addition to the actor's own, which say which GPUs it has."""
+    if config.gpus:
+        return {}
+    variables = {
+        "VLLM_CPU_KVCACHE_SPACE": str(max(1, round(config.kv_cache_gib))),
+        "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+        "OMP_NUM_THREADS": str(config.threads),
+    }
+    # Some samplers are compiled even so, at the first request, for seconds.
+    return variables | ({"TORCHDYNAMO_DISABLE": "1"} if config.enforce_eager else {})
+
+
+def reserve(host: str, port: int) -> socket.socket:
+    """A socket that reserves a port (a free one for 0) until the server has taken it: it is bound and never listens."""
+    held = socket.socket()
+    held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        held.bind((host, port))
+    except OSError as error:
+        held.close()
+        raise ModelServerDown(f"no server can listen at {host}:{port}: {os.strerror(error.errno or 0)}") from error
+    return held
+
+
+def node_address() -> str:
+    """The address at which the cluster reaches this node. To be called in the actor, since a node may have been added
+    for it."""
+    import ray
+    import ray.util
+
+    return reached_at(ray.util.get_node_ip_address(), ray.nodes())
+
+
+def reached_at(own: str, nodes: Sequence[Mapping[str, Any]]) -> str:
+    """The node's own address, or loopback where there is no other node. nodes: the result of `ray.nodes()`."""
+    return own if sum(node["Alive"] for node in nodes) > 1 else LOOPBACK
+
+
+def start_model_server(config: ModelServerConfig, *, restarts: int = -1) -> Any:
+    """Makes the actor; its `start` must be called, also after a restart."""
+    import ray
+
+    make: Any = ray.remote(ModelServer).options(num_cpus=config.cpus, num_gpus=config.gpus, max_restarts=restarts)
+    return make.remote(config, address=node_address)

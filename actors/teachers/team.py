@@ -1,0 +1,250 @@
+"""The teacher team on Ray: an actor for each model, one for each role that scripted experts play, one that plays runs.
+
+    driver --- assignments ---> TeacherTeam --- messages ---> TeacherModel (limits, ledger) ---> an endpoint
+           <-- graded runs ---    | ^       --- prompts ----> RoleAgent (scripted experts)
+                                  v |
+                               ToolExecutor
+
+A role that a language model plays has no actor of its own: the team asks the model's actor. Every reply of a model and
+every observation is in a ledger before a run goes on. So a run that is replayed, because an actor, the driver or the
+machine died, asks for nothing twice, except for the judge of its answer. A run that an infrastructure failure ended (a
+tool or an endpoint that is down) is issued again after a pause, with the same seed, and never becomes a transcript.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import astuple, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ray.exceptions import RayError, RayTaskError
+
+from actors.garbage import freeze_gc
+from coa.distill.grade import grade
+from coa.errors import DiskFull, InfrastructureError, RequestRefused, ToolDown, UserError
+from coa.llm.batching import CallBatcher
+from coa.seeds import derive
+from coa.storage.ledger import Ledger
+from coa.teams.play import play, start
+from coa.teams.run import Assignment, FailedRun
+from coa.teams.teams import EXPERTS, TeamConfig
+from coa.teams.transcript import Graded, Mind, Prompt, Reply
+from coa.tools.base import PLAIN, ToolCall
+from coa.tools.client import ToolClient
+from coa.usage import Usage
+
+
+@dataclass(frozen=True)
+class BudgetConfig:
+    """What the models of a team may use, over all runs and restarts; 0 is no limit. Requests under way when it is spent
+    are still finished."""
+
+    requests: int = 0
+    tokens: int = 0
+
+    def exceeds(self, other: "BudgetConfig") -> bool:
+        """Whether this budget allows more than the other."""
+        mine, others = astuple(self), astuple(other)
+        return any(theirs and (not own or own > theirs) for own, theirs in zip(mine, others, strict=True))
+
+    def allows(self, spent: Usage) -> bool:
+        within_requests = not self.requests or spent.requests < self.requests
+        return within_requests and (not self.tokens or spent.tokens < self.tokens)
+
+
+@dataclass(frozen=True)
+class TeachingConfig:
+    """How teams play runs."""
+
+    wave: int = 1000
+    """Runs that scripted experts play in step with each other, and the most runs of a shard."""
+    waves_in_flight: int = 2
+    runs_in_flight: int = 200
+    """Runs that a team of language models plays at the same time."""
+    shard_s: float = 60.0
+    """Seconds after which finished runs of language models are written, even if they are less than a wave."""
+    reissues: int = 8
+    """How often a run that an infrastructure failure ended, or a request about a finished one, is issued again before
+    it is given up. With the default, an endpoint that comes back within some three minutes costs no run."""
+    reissue_after_s: float = 0.5
+    """Wait before the first reissue, in seconds; it doubles from one to the next."""
+    cpus_per_agent: float = 0.0
+    """CPUs that each actor of a role, a model and the team reserves in Ray."""
+    budget: BudgetConfig = BudgetConfig()
+
+    def pauses(self) -> Iterator[float]:
+        """Seconds to wait before each issue; 0 before the first."""
+        yield 0.0
+        for reissue in range(self.reissues):
+            yield self.reissue_after_s * 2**reissue
+
+
+@dataclass(frozen=True, slots=True)
+class Unfinished:
+    """A run that the budget stopped; its replies so far are in the ledgers."""
+
+    assignment: Assignment
+    usage: Usage = field(default_factory=Usage)
+    """Usage of the run so far."""
+
+
+Outcome = Graded | FailedRun | Unfinished
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Played:
+    """The outcomes of assignments, in their order."""
+
+    outcomes: list[Outcome]
+    failures: dict[str, int]
+    """Runs that infrastructure failures ended, by the type of the error; a reissued run counts each time."""
+
+
+class BudgetSpent(Exception):
+    """The budget allows no further request."""
+
+
+class RoleAgent:
+    """A role that scripted experts play, in a process of its own; stateless, so that it may be restarted at any
+    time."""
+
+    def __init__(self, make_mind: Callable[[], Mind]) -> None:
+        self._mind = make_mind()
+
+    async def replies(self, prompts: list[Prompt]) -> list[Reply | InfrastructureError]:
+        return await self._mind.replies(prompts)
+
+
+def request_of(prompt: Prompt) -> tuple[list[dict[str, str]], int]:
+    """The messages and the seed that a language model is sent.
+
+    The seed depends on the messages: with one seed for all steps of a line, a model would draw the same numbers at each
+    step, and so give the same reply to similar prompts.
+    """
+    messages = [{"role": message.role, "content": message.content} for message in prompt.messages]
+    return messages, derive(prompt.seed, *(message.content for message in prompt.messages))
+
+
+class TeacherTeam:
+    """Plays assignments with the agents of its roles (a `TeacherModel` or a `RoleAgent`) and tool executors, all of
+    them actor handles."""
+
+    def __init__(
+        self,
+        team: TeamConfig,
+        agents: Mapping[str, Any],
+        executors: Sequence[Any],
+        config: TeachingConfig,
+        *,
+        models: tuple[tuple[str, str], ...] = (),
+        seed: int,
+        layouts: Sequence[str] = (PLAIN,),
+        ledger: Path | None = None,
+    ) -> None:
+        """models: (role, model) pairs for transcripts. ledger: folder in which observations are kept until the stage is
+        over; None keeps none, which is for scripted experts, since these cost nothing."""
+        freeze_gc()
+        self._team, self._config, self._seed, self._layouts = team, config, seed, tuple(layouts)
+        self._models = models
+        self._ask_of = {role: self._asking(role, agent) for role, agent in agents.items()}
+        self._executors = list(executors)
+        self._use_tool = ToolClient(self._call_tools)
+        self._ledger = Ledger(ledger) if ledger is not None else None
+        self._spent = Usage()
+        """Usage of all runs, those under way and those before a restart included."""
+        self._open: dict[tuple[str, int], Usage] = {}
+        """Usage of runs under way, by their name, since their last issue; a further issue counts it again."""
+
+    async def play(self, assignments: Sequence[Assignment], finished: Usage | None = None) -> Played:
+        """Plays runs. finished: usage of all runs that have ended, in this actor or one before it; a restarted actor
+        computes from it what is left of the budget."""
+        # A restarted actor may get calls that were made before later runs ended.
+        self._spent = Usage(*map(max, astuple(self._spent), astuple(finished or Usage())))
+        failures: Counter[str] = Counter()
+        outcomes = await asyncio.gather(*(self._play(assignment, failures) for assignment in assignments))
+        return Played(outcomes=outcomes, failures=dict(failures))
+
+    async def _play(self, assignment: Assignment, failures: Counter[str]) -> Outcome:
+        name = (assignment.task.id, assignment.attempt)
+        failed = FailedRun(assignment, "", "")
+        try:
+            for pause in self._config.pauses():
+                await asyncio.sleep(pause)
+                self._spent -= self._open.get(name, Usage())
+                self._open[name] = Usage()
+                try:
+                    return await self._once(assignment)
+                except DiskFull:
+                    raise  # the fault of no run
+                except RequestRefused as error:  # it would be refused again
+                    failures[type(error).__name__] += 1
+                    return FailedRun(assignment, type(error).__name__, str(error), self._open[name])
+                except InfrastructureError as error:
+                    failed = FailedRun(assignment, type(error).__name__, str(error), self._open[name])
+                    failures[failed.where] += 1
+            return failed
+        except BudgetSpent:
+            return Unfinished(assignment, self._open[name])
+        finally:
+            self._open.pop(name, None)
+
+    async def _once(self, assignment: Assignment) -> Graded:
+        name = (assignment.task.id, assignment.attempt)
+
+        async def ask(prompt: Prompt) -> Reply:
+            if not self._config.budget.allows(self._spent):
+                raise BudgetSpent
+            try:
+                reply = await self._ask_of[prompt.role](prompt)
+            except InfrastructureError as error:
+                self._take(name, error.usage)
+                raise
+            self._take(name, reply.usage)
+            return reply
+
+        async def use(call: ToolCall, key: str) -> str:
+            return await self._observe(call, f"{name[0]}/{name[1]}/{key}")
+
+        run = start(assignment, self._team, seed=self._seed, layouts=self._layouts)
+        return await grade(await play(run, ask, use, self._models), self._use_tool)
+
+    def _take(self, name: tuple[str, int], usage: Usage) -> None:
+        if usage.requests:
+            self._open[name] += usage
+            self._spent += usage
+
+    async def _observe(self, call: ToolCall, key: str) -> str:
+        if self._ledger is None:
+            return await self._use_tool(call)
+        kept = self._ledger.get(key)
+        if kept is not None and kept[:2] == [call.tool, call.argument]:
+            return kept[2]
+        observation = str(await self._use_tool(call))
+        self._ledger.put(key, [call.tool, call.argument, observation])
+        return observation
+
+    def _asking(self, role: str, agent: Any) -> Callable[[Prompt], Any]:
+        async def many(prompts: Sequence[Prompt]) -> Sequence[Reply | InfrastructureError]:
+            return await agent.replies.remote(list(prompts))
+
+        async def one(prompt: Prompt) -> Reply:  # alone: no reply waits for another one's
+            try:
+                completion = await agent.complete.remote(*request_of(prompt))
+            except UserError as error:  # what a person must put right arrives wrapped, with a traceback
+                raise UserError(str(getattr(error, "cause", error))) from None
+            if isinstance(completion, InfrastructureError):
+                raise completion
+            return Reply(completion.text, completion.usage)
+
+        return CallBatcher(many) if self._team.model_of(role) == EXPERTS else one
+
+    async def _call_tools(self, calls: Sequence[ToolCall]) -> Sequence[str | InfrastructureError]:
+        executor = self._executors[0]
+        self._executors.append(self._executors.pop(0))  # in turn
+        try:
+            return await executor.call_many.remote(list(calls))
+        except RayTaskError:
+            raise
+        except RayError as error:
+            return [ToolDown(f"the tool executor is gone: {type(error).__name__}")] * len(calls)

@@ -1,0 +1,127 @@
+"""Tool calls by their ids: none that has completed is made again before its result is acknowledged.
+
+    known and finished -> its result        known and under way -> join it        else -> make it
+
+An episode that is moved sends its call again, from another engine, and finds what it had there. Failures are not kept.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Hashable, Iterable, Sequence
+from dataclasses import dataclass, field
+from uuid import uuid4
+
+from actors.outbox import Outbox
+from coa.errors import ToolDown
+from coa.tools.base import ToolCall
+from coa.tools.client import Replies
+
+Reply = tuple[Hashable, str | Exception]
+
+
+@dataclass(eq=False, slots=True)
+class _Known:
+    call: ToolCall
+    task: asyncio.Task[str | ToolDown]
+    callers: set[str] = field(default_factory=set)
+    """Who waits for it."""
+
+
+class KnownCalls:
+    """Calls that are under way or whose results are kept, and what each caller is still to be told."""
+
+    def __init__(self, run: Callable[[ToolCall], Awaitable[str | ToolDown]], keep: int) -> None:
+        """`run` makes a call. `keep`: results that are kept; beyond, the oldest go, acknowledged or not."""
+        self.incarnation = uuid4().hex
+        self._run, self._keep = run, keep
+        self._known: dict[Hashable, _Known] = {}
+        self._finished: dict[Hashable, str] = {}
+        """Results, the oldest first."""
+        self._outboxes: dict[str, Outbox[Reply]] = {}
+        self._refused: set[str] = set()
+
+    def start(
+        self, caller: str, calls: Sequence[tuple[Hashable, ToolCall]], acknowledged: Sequence[Hashable] = ()
+    ) -> str:
+        """Returns the incarnation; "" to a caller that is refused."""
+        if caller in self._refused:
+            return ""
+        for id in acknowledged:
+            if self._finished.pop(id, None) is not None:
+                del self._known[id]
+        for id, call in calls:
+            self._start(caller, id, call)
+        return self.incarnation
+
+    def _start(self, caller: str, id: Hashable, call: ToolCall) -> None:
+        known = self._known.get(id)
+        if known is not None and known.call != call:
+            # The turn was sampled again elsewhere, under other weights, and makes another call.
+            self._forget(id)
+            known.task.cancel()
+            known = None
+        if id in self._finished:
+            self._tell(caller, (id, self._finished[id]))
+            return
+        if known is None:
+            known = self._known[id] = _Known(call, asyncio.ensure_future(self._make(call)))
+            known.task.add_done_callback(lambda _: self._end(id, known))
+        known.callers.add(caller)
+
+    async def _make(self, call: ToolCall) -> str | ToolDown:
+        return await self._run(call)
+
+    def _end(self, id: Hashable, known: _Known) -> None:
+        if self._known.get(id) is not known:
+            return  # cancelled, or replaced
+        reply: str | Exception
+        if known.task.cancelled() or (error := known.task.exception()) is not None:
+            # A defect of a tool ends whoever called it.
+            reply = RuntimeError(f"{known.call.tool}: {'cancelled' if known.task.cancelled() else repr(error)}")
+        else:
+            reply = known.task.result()
+        if isinstance(reply, str):
+            self._finished[id] = reply
+            while len(self._finished) > self._keep:
+                self._forget(next(iter(self._finished)))
+        else:
+            self._forget(id)
+        for caller in known.callers:
+            self._tell(caller, (id, reply))
+
+    async def replies(self, caller: str, incarnation: str, after: int) -> Replies:
+        if incarnation != self.incarnation or caller in self._refused:
+            return Replies("", 0, ())
+        outbox = self._outboxes.setdefault(caller, Outbox())
+        outbox.acknowledge(after)
+        return Replies(self.incarnation, *await outbox.next())
+
+    async def cancel(self, caller: str, ids: Iterable[Hashable]) -> None:
+        """Ends calls that nobody else waits for, and returns once they have ended."""
+        ending = []
+        for id in ids:
+            known = self._known.get(id)
+            if known is None or id in self._finished:
+                continue
+            known.callers.discard(caller)
+            if not known.callers:
+                self._forget(id)
+                known.task.cancel()
+                ending.append(known.task)
+        if ending:
+            await asyncio.wait(ending)
+
+    def refuse(self, callers: Iterable[str]) -> None:
+        """These make no further calls, and are told nothing more. What they called goes on, for who takes it over."""
+        for caller in callers:
+            self._refused.add(caller)
+            if (outbox := self._outboxes.pop(caller, None)) is not None:
+                outbox.fail(ToolDown(f"calls of {caller} are refused: it was replaced"))
+            for known in self._known.values():
+                known.callers.discard(caller)
+
+    def _forget(self, id: Hashable) -> None:
+        del self._known[id]
+        self._finished.pop(id, None)
+
+    def _tell(self, caller: str, reply: Reply) -> None:
+        self._outboxes.setdefault(caller, Outbox()).put(reply)

@@ -1,0 +1,245 @@
+"""The tool executor: every tool call of every episode goes through one of these.
+
+call -> known? -> kept, or being made? -> on disk? -> wait for a place -> the tool, within its time -> text | ToolDown
+"""
+
+import asyncio
+import json
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable, Hashable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Protocol, runtime_checkable
+
+from actors.tools.calls import KnownCalls
+from coa.errors import ToolDown, UserError
+from coa.http.text import well_formed
+from coa.tools.base import Fleeting, Tool, ToolCall
+from coa.tools.cache import DiskCache, Found, Memo
+from coa.tools.client import Replies, RetryConfig
+
+
+@dataclass(frozen=True)
+class ExecutorConfig:
+    concurrency: int = 16
+    """Calls of one tool at the same time; the others wait."""
+    concurrency_of: dict[str, int] = field(default_factory=dict)
+    """The same for single tools: `{crawl_page: 64}`."""
+    call_s: float = 30.0
+    """Seconds for one call, waiting for a place not counted; over it the tool counts as down."""
+    call_s_of: dict[str, float] = field(default_factory=lambda: {"judge": 60.0})
+    """The same for single tools: `{crawl_page: 200}`."""
+    cache_entries: int = 100_000
+    """Observations kept in memory; the oldest go first."""
+    cache_dir: str | None = None
+    """Folder of observations kept across restarts, which executors of a machine may share; None keeps none. It knows
+    what a tool is configured with, and not what stands behind an address: a changed corpus wants a new folder."""
+    cache_bytes: int = 1 << 30
+    """Of the folder; the least recently stored go first."""
+    kept_results: int = 10_000
+    """Results kept for callers that have not acknowledged them, such as engines that died; the oldest go first."""
+    retry: RetryConfig = field(default_factory=RetryConfig)
+    """How a call that failed is tried again by an episode."""
+
+    def __post_init__(self) -> None:
+        limits = {"concurrency": self.concurrency, "call_s": self.call_s, "cache_entries": self.cache_entries}
+        limits |= {"kept_results": self.kept_results}
+        limits |= {f"concurrency_of.{tool}": value for tool, value in self.concurrency_of.items()}
+        limits |= {f"call_s_of.{tool}": value for tool, value in self.call_s_of.items()}
+        for name, value in limits.items():
+            if not isinstance(value, int | float) or value <= 0:
+                raise ValueError(f"executor.{name} is {value!r}, expected more than 0")
+
+    @property
+    def named(self) -> set[str]:
+        """The tools that have limits of their own."""
+        return {*self.concurrency_of, *self.call_s_of}
+
+    def limit_s(self, tool: str) -> float:
+        return self.call_s_of.get(tool, self.call_s)
+
+    def places(self, tool: str) -> int:
+        return self.concurrency_of.get(tool, self.concurrency)
+
+
+@dataclass(frozen=True, slots=True)
+class ToolStats:
+    calls: int = 0
+    """All calls, those answered from a cache included."""
+    hits: int = 0
+    """Calls answered from memory."""
+    disk_hits: int = 0
+    """Calls answered from the disk."""
+    joined: int = 0
+    """Calls answered by an equal one that was under way."""
+    failures: int = 0
+    """Calls that ended in ToolDown."""
+    timeouts: int = 0
+    """Calls of the tool that were over its time."""
+    running: int = 0
+    """Calls that are in the tool now."""
+    waiting: int = 0
+    """Calls that wait for a place now."""
+    seconds: float = 0.0
+    """Spent inside the tool, summed over calls."""
+    retries: int = 0
+    """Requests that the tool sent again."""
+    own: Mapping[str, int] = field(default_factory=dict)
+    """What the tool itself counts, such as `attempts` and `retries: timeout` (`coa.http.client`)."""
+
+
+@runtime_checkable
+class Closable(Protocol):
+    def close(self) -> Awaitable[None]: ...
+
+
+@runtime_checkable
+class Counting(Protocol):
+    def counts(self) -> Mapping[str, int]: ...
+
+
+@runtime_checkable
+class Fingerprinted(Protocol):
+    """A tool whose observations may be kept on disk: beside the call they depend on nothing but `fingerprint`."""
+
+    fingerprint: str
+
+
+class ToolExecutor:
+    """`make_tools` is called where the executor lives, so that tools with connections need not travel."""
+
+    def __init__(self, make_tools: Callable[[], Mapping[str, Tool]], config: ExecutorConfig | None = None) -> None:
+        self._config = config or ExecutorConfig()
+        self._mistake = ""
+        self._tools: dict[str, Tool] = {}
+        try:
+            self._tools |= make_tools()
+        except UserError as error:  # raised from an actor's constructor it would reach nobody as what it is
+            self._mistake = str(error)
+        self._places = {name: asyncio.Semaphore(self._config.places(name)) for name in self._tools}
+        self._memo: Memo[str] = Memo(
+            self._config.cache_entries, keep=lambda text: not isinstance(text, Fleeting), abandon=True
+        )
+        folder = self._config.cache_dir
+        self._disk = None if folder is None else DiskCache(folder, self._config.cache_bytes)
+        self._counts: dict[str, Counter[str]] = {name: Counter() for name in self._tools}
+        self._seconds = dict.fromkeys(self._tools, 0.0)
+        self._known = KnownCalls(self._answer, self._config.kept_results)
+
+    def mistake(self) -> str:
+        """What a person did wrong, so that there are no tools; empty if nothing."""
+        return self._mistake
+
+    async def call_many(self, calls: Sequence[ToolCall]) -> list[str | ToolDown]:
+        """An observation's text for each call, in order; a tool that could not work is a value, not an exception."""
+        return await asyncio.gather(*(self._answer(call) for call in calls))
+
+    async def start(
+        self, caller: str, calls: Sequence[tuple[Hashable, ToolCall]], acknowledged: Sequence[Hashable] = ()
+    ) -> str:
+        """Starts calls by id, whose `replies` come one by one (`coa.tools.client.Executor`)."""
+        return self._known.start(caller, calls, acknowledged)
+
+    async def replies(self, caller: str, incarnation: str, after: int) -> Replies:
+        return await self._known.replies(caller, incarnation, after)
+
+    async def cancel(self, caller: str, ids: Sequence[Hashable]) -> None:
+        await self._known.cancel(caller, ids)
+
+    async def refuse(self, callers: Sequence[str]) -> None:
+        """Callers that were replaced: whatever they call from now on is down."""
+        self._known.refuse(callers)
+
+    def stats(self) -> dict[str, ToolStats]:
+        return {name: self._stats(name) for name in self._tools}
+
+    def disk_failures(self) -> int:
+        """Reads and writes of the disk's cache that failed; the calls went on."""
+        return 0 if self._disk is None else self._disk.failures
+
+    async def close(self) -> None:
+        for tool in self._tools.values():
+            if isinstance(tool, Closable):
+                await tool.close()
+        if self._disk is not None:
+            await self._disk.close()
+
+    def _stats(self, name: str) -> ToolStats:
+        counts, tool = self._counts[name], self._tools[name]
+        own = dict(tool.counts()) if isinstance(tool, Counting) else {}
+        return ToolStats(
+            **{kind: counts[kind] for kind in ("calls", "disk_hits", "failures", "timeouts", "running", "waiting")},
+            hits=counts[Found.KEPT.value],
+            joined=counts[Found.JOINED.value],
+            seconds=self._seconds[name],
+            retries=own.get("retries", 0),
+            own=own,
+        )
+
+    async def _answer(self, call: ToolCall) -> str | ToolDown:
+        return ToolDown(self._mistake) if self._mistake else await self._call(call)
+
+    async def _call(self, call: ToolCall) -> str | ToolDown:
+        # A policy's turn is held to its profile's tags before it gets here: a tool that is not there is missing.
+        if call.tool not in self._tools:
+            return ToolDown(f"there is no tool {call.tool}")
+        counts = self._counts[call.tool]
+        counts["calls"] += 1
+        try:
+            key = self._tools[call.tool].key(call)
+            if key is None:
+                return await self._run(call)
+            known = (call.tool, call.layout, key)
+            counts[self._memo.find(known).value] += 1
+            return await self._memo.get(known, partial(self._look_up_or_run, call, key))
+        except ToolDown as down:
+            counts["failures"] += 1
+            return down
+
+    async def _look_up_or_run(self, call: ToolCall, key: str) -> str:
+        tool = self._tools[call.tool]
+        if self._disk is None or not isinstance(tool, Fingerprinted):
+            return await self._run(call)
+        mark = json.dumps([call.tool, tool.fingerprint, call.layout, key])
+        kept = await self._disk.get(mark)
+        if kept is not None:
+            self._counts[call.tool]["disk_hits"] += 1
+            return kept
+        text = await self._run(call)
+        if not isinstance(text, Fleeting):
+            await self._disk.put(mark, text)
+        return text
+
+    async def _run(self, call: ToolCall) -> str:
+        counts = self._counts[call.tool]
+        with _counted(counts, "waiting"):
+            await self._places[call.tool].acquire()
+        limit_s = self._config.limit_s(call.tool)
+        started = time.perf_counter()
+        try:
+            with _counted(counts, "running"):
+                async with asyncio.timeout(limit_s):
+                    return _clean(await self._tools[call.tool](call))
+        except TimeoutError as error:
+            counts["timeouts"] += 1
+            raise ToolDown(f"{call.tool}: nothing within {limit_s:g} s") from error
+        finally:
+            self._seconds[call.tool] += time.perf_counter() - started
+            self._places[call.tool].release()
+
+
+def _clean(text: str) -> str:
+    """A text that can be stored: tools show what strangers and policies wrote."""
+    clean = well_formed(text)
+    return text if clean == text else Fleeting(clean) if isinstance(text, Fleeting) else clean
+
+
+@contextmanager
+def _counted(counts: Counter[str], state: str) -> Iterator[None]:
+    counts[state] += 1
+    try:
+        yield
+    finally:
+        counts[state] -= 1

@@ -1,0 +1,44 @@
+"""A small web site with a search service, over real HTTP, for web tools that are to stay in a closed world."""
+
+from collections.abc import Mapping, Sequence
+from urllib.parse import unquote
+
+from aiohttp import web
+
+from coa.tools.search.wiki import folded
+from coa.tools.web.server import Hit, make_app
+
+
+class Site:
+    """Answers POST /search in Serper's protocol and GET /PAGE_ID with the page's text; on loopback by default.
+
+    site = Site(pages={"p1": "Vexon Labs owner Diaz"}, hits={"vexon labs": [{"title": ..., "link": "p1", ...}]})
+    base_url = await site.start()
+    """
+
+    def __init__(
+        self, pages: Mapping[str, str], hits: Mapping[str, Sequence[Hit]], host: str = "127.0.0.1", port: int = 0
+    ) -> None:
+        """hits: by query, best first; differences of case and spacing between queries do not count."""
+        self._pages = dict(pages)
+        self._hits = {folded(query): list(found) for query, found in hits.items()}
+        self._host, self._port = host, port
+        self._runner: web.AppRunner | None = None
+
+    async def start(self) -> str:
+        """Serves until `stop`; returns the base URL."""
+        self._runner = web.AppRunner(make_app(self._find, self._read), access_log=None)
+        await self._runner.setup()
+        await web.TCPSite(self._runner, self._host, self._port).start()
+        return f"http://{self._host}:{self._runner.addresses[0][1]}"
+
+    async def stop(self) -> None:
+        if self._runner is not None:
+            await self._runner.cleanup()
+            self._runner = None
+
+    async def _find(self, query: str, num: int) -> Sequence[Hit]:
+        return self._hits.get(folded(query), [])[:num]
+
+    def _read(self, address: str) -> str | None:
+        return self._pages.get(unquote(address.partition("?")[0]))

@@ -1,0 +1,1 @@
+"""How weights get from learners to engines."""

@@ -1,0 +1,234 @@
+"""Weights by a broadcast of `torch.distributed`, from rank 0 to every worker that is up.
+
+    rank 0     publishes on the host as well, then offers version v in a thread: training goes on meanwhile
+    workers    come to rank 0's store, and are told their rank in a process group of this version alone
+    rank 0 ──bucket 0, bucket 1, ...──► workers
+
+The group is built for each version out of the engines that took the last one, so that they may come and go; every wait
+has a limit. Who is not there in time, or loses the others on the way, takes the same weights from the host.
+
+Proven with gloo. With NCCL, which it takes where there are GPUs, it is the same code, and nobody has run it.
+"""
+
+import json
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from actors.weights.holder import segment_path
+from actors.weights.host import HostPlace, HostSender
+from actors.weights.segment import reading
+from actors.weights.transport import Address, Published, WeightTransport
+from coa.errors import SyncError
+from coa.learning.weights import Layout, Manifest
+
+if TYPE_CHECKING:
+    from actors.weights.parts import ModelParts
+    from actors.weights.ranks import Ranks
+    from actors.weights.shelf import Shelf
+
+NAME = "collective"
+JOIN_S = 20.0
+"""An engine that is told of a version comes for it within so long, or takes it from the host."""
+BUCKET_S = 60.0
+"""Longest wait for one bucket."""
+_GO = "go"
+
+
+@dataclass(frozen=True, slots=True)
+class Rendezvous:
+    """Where the workers of one version meet."""
+
+    address: str
+    port: int
+    join_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class CollectivePlace:
+    host: HostPlace
+    meeting: Rendezvous
+
+
+@dataclass(frozen=True, slots=True)
+class Invitation:
+    """What the workers of one engine need."""
+
+    meeting: Rendezvous
+    engine: str
+
+
+class CollectiveSender:
+    """Publishes on the host, and offers the same to the engines that are up."""
+
+    def __init__(self, ranks: "Ranks", shelf: "Shelf") -> None:
+        self._ranks, self._shelf = ranks, shelf
+        self._host = HostSender(ranks, shelf)
+        self._folder = shelf.folder(ranks.node)
+        self._offers: list[Offer] = []
+        """The newest two: who comes late for the one before learns at once that it is over."""
+
+    def send(self, parts: "ModelParts", version: int, name: str) -> Published | None:
+        for offer in self._offers:
+            offer.withdraw()  # nobody needs what it has any more
+        published = self._host.send(parts, version, name)
+        if published is None:
+            return None
+        members = self._shelf.members()
+        if not members:
+            return published
+        path = segment_path(self._folder, name)
+        offer = Offer(path, parts.layout, members, self._shelf.absent, join_s=JOIN_S)
+        self._offers = [*self._offers[-1:], offer]
+        place = CollectivePlace(published.place, Rendezvous(offer.address, offer.port, JOIN_S))
+        return Published(manifest=published.manifest, transport=NAME, place=place, fallback=published)
+
+
+class Offer:
+    """One version, offered by rank 0 from a thread until it is taken, withdrawn or nobody comes."""
+
+    def __init__(
+        self,
+        path: Path,
+        layout: Layout,
+        members: dict[str, int],
+        absent: Any,
+        *,
+        join_s: float,
+        address: str | None = None,
+    ) -> None:
+        """members: how many workers of each engine are expected. absent: is told the engines that did not come."""
+        from torch.distributed import TCPStore  # pyright: ignore[reportPrivateImportUsage]
+
+        self._path, self._layout, self._members = path, layout, members
+        self._absent, self._join_s = absent, join_s
+        self._withdrawn = threading.Event()
+        self.address = address or own_address()
+        self._store: Any = TCPStore(
+            self.address, 0, is_master=True, wait_for_workers=False, timeout=timedelta(seconds=join_s)
+        )
+        self.port: int = self._store.port
+        self.taken: list[str] = []
+        """Workers that have got every bucket."""
+        self._thread = threading.Thread(target=self._run, name="weights-offer", daemon=True)
+        self._thread.start()
+
+    def withdraw(self) -> None:
+        """Ends the offer where the broadcast has not begun, and waits for its end where it has."""
+        self._withdrawn.set()
+        self.join()
+
+    def join(self) -> None:
+        self._thread.join()
+
+    def _run(self) -> None:
+        came = self._gather()
+        if self._withdrawn.is_set():
+            came = []
+        elif absent := [engine for engine in self._members if not any(w.startswith(f"{engine}/") for w in came)]:
+            self._absent(absent)
+        self._store.set(_GO, json.dumps(came))
+        if not came:
+            return
+        try:
+            group = process_group(self._store, 0, 1 + len(came))
+            with reading(self._path, self._layout, len(self._layout.header())) as read:
+                for index in range(self._layout.buckets):
+                    broadcast(group, read(*self._layout.bucket(index)))
+            # All are through when the last bucket is: a store that goes earlier would end the slowest.
+            self._store.wait([f"done/{worker}" for worker in came], timedelta(seconds=BUCKET_S))
+            self.taken = came
+        except (RuntimeError, SyncError):
+            pass  # a worker was lost on the way: all of them take the weights from the host
+
+    def _gather(self) -> list[str]:
+        """The workers that came in time, in a fixed order."""
+        expected = [f"{engine}/{worker}" for engine, workers in self._members.items() for worker in range(workers)]
+        step = 0.005
+        for _ in range(int(self._join_s / step)):
+            if self._store.check(expected) or self._withdrawn.wait(step):
+                break
+        return [worker for worker in expected if self._store.check([worker])]
+
+
+class CollectiveReceiver:
+    async def prepare(self, published: Published, address: Address) -> Invitation:
+        place: CollectivePlace = published.place
+        await place.host.shelf.join(address)
+        return Invitation(place.meeting, address.engine)
+
+    @contextmanager
+    def receive(self, manifest: Manifest, prepared: Invitation, worker: int) -> Iterator[NDArray[np.uint8]]:
+        yield take(prepared.meeting, manifest.layout, f"{prepared.engine}/{worker}")
+
+    async def acknowledge(self, published: Published, address: Address) -> None:
+        place: CollectivePlace = published.place
+        await place.host.shelf.acknowledge(place.host.name, address)
+
+
+def take(place: Rendezvous, layout: Layout, worker: str) -> NDArray[np.uint8]:
+    """The flattened model by the broadcast; raises SyncError where it is missed."""
+    from torch.distributed import TCPStore  # pyright: ignore[reportPrivateImportUsage]
+
+    try:
+        limit = timedelta(seconds=place.join_s)
+        store = TCPStore(place.address, place.port, is_master=False, wait_for_workers=False, timeout=limit)
+        store.set(worker, "here")
+        store.wait([_GO], 2 * limit)
+        came: Sequence[str] = json.loads(store.get(_GO))
+        if worker not in came:
+            raise SyncError("the broadcast began without this worker")
+        group = process_group(store, 1 + came.index(worker), 1 + len(came))
+        data = np.empty(layout.nbytes, np.uint8)
+        for index in range(layout.buckets):
+            start, stop = layout.bucket(index)
+            broadcast(group, data[start:stop])
+        store.set(f"done/{worker}", "done")
+    except RuntimeError as error:  # what torch.distributed raises for lost peers and waits that are over
+        raise SyncError(f"the broadcast was missed: {str(error).splitlines()[0]}") from error
+    return data
+
+
+def process_group(store: Any, rank: int, size: int) -> Any:
+    """A group beside the default one, for one version."""
+    import torch
+    import torch.distributed as dist
+    from torch.distributed import PrefixStore  # pyright: ignore[reportPrivateImportUsage]
+
+    limit = timedelta(seconds=BUCKET_S)
+    inner = PrefixStore("group", store)
+    if torch.cuda.is_available():
+        options: Any = dist.ProcessGroupNCCL.Options()
+        options._timeout = limit
+        return dist.ProcessGroupNCCL(inner, rank, size, options)
+    return dist.ProcessGroupGloo(inner, rank, size, limit)
+
+
+def broadcast(group: Any, data: NDArray[np.uint8]) -> None:
+    """Fills `data` with rank 0's, or gives it where this is rank 0. `dist.broadcast` refuses such a group."""
+    import torch
+
+    host = torch.from_numpy(data)
+    tensor: torch.Tensor = host.cuda() if torch.cuda.is_available() else host
+    options = torch.distributed.BroadcastOptions()
+    options.rootRank, options.rootTensor = 0, 0
+    group.broadcast([tensor], options).wait()
+    if tensor is not host:
+        host.copy_(tensor)
+
+
+def own_address() -> str:
+    """Of this machine, as the others of a Ray cluster see it."""
+    import ray
+
+    return ray.util.get_node_ip_address() if ray.is_initialized() else "127.0.0.1"
+
+
+TRANSPORT = WeightTransport(sender=CollectiveSender, receiver=CollectiveReceiver())

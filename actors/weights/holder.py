@@ -1,0 +1,99 @@
+"""The files of weights on one node: its ranks write there, its engines map them, and other nodes copy them."""
+
+import asyncio
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from actors.weights.segment import SHARED_MEMORY, SegmentFolder, opened, write_all
+from coa.errors import DamagedWeights, IncompleteWeights
+from coa.learning.weights import digest
+
+CHUNK_BYTES = 64 * 2**20
+"""Of a file, so much is sent between nodes at a time."""
+
+Ranges = Sequence[tuple[int, int]]
+"""Bytes of a file, from one offset to another."""
+
+
+class WeightHolder:
+    """A plain class; on Ray an async actor, whose reads and writes run in threads. Removes its files with itself."""
+
+    def __init__(self, root: Path = SHARED_MEMORY) -> None:
+        self._segments = SegmentFolder(root)
+
+    async def folder(self) -> str:
+        return str(self._segments.path)
+
+    async def read(self, name: str, ranges: Ranges) -> tuple[NDArray[np.uint8], bytes]:
+        """Byte ranges of a file one behind the other, and the digest of them all."""
+        return await asyncio.to_thread(read_ranges, self._path(name), ranges)
+
+    async def take(self, name: str, source: Any, size: int, ranges: Ranges) -> str:
+        """Copies ranges of another holder's file of that name, of `size` bytes, into this one's; its path."""
+        path = self._path(name)
+        for some in chunks(ranges, CHUNK_BYTES):
+            data, expected = await source.read.remote(name, some)
+            await asyncio.to_thread(write_ranges, path, size, some, data, expected)
+        return str(path)
+
+    async def drop(self, name: str) -> None:
+        """Processes that have the file mapped keep what they map."""
+        self._path(name).unlink(missing_ok=True)
+
+    async def close(self) -> None:
+        self._segments.close()
+
+    def _path(self, name: str) -> Path:
+        return segment_path(str(self._segments.path), name)
+
+
+def segment_path(folder: str, name: str) -> Path:
+    return Path(folder) / f"{name}.safetensors"
+
+
+def chunks(ranges: Ranges, limit: int) -> Iterator[list[tuple[int, int]]]:
+    """The ranges in order, in lists of at most `limit` bytes; longer ones are cut."""
+    chunk: list[tuple[int, int]] = []
+    room = limit
+    for start, stop in ranges:
+        while start < stop:
+            end = min(stop, start + room)
+            chunk.append((start, end))
+            room -= end - start
+            start = end
+            if not room:
+                yield chunk
+                chunk, room = [], limit
+    if chunk:
+        yield chunk
+
+
+def read_ranges(path: Path, ranges: Ranges) -> tuple[NDArray[np.uint8], bytes]:
+    data = np.empty(sum(stop - start for start, stop in ranges), np.uint8)
+    view = data.data
+    at = 0
+    with opened(path, os.O_RDONLY) as file:
+        for start, stop in ranges:
+            while start < stop:
+                count = os.preadv(file, [view[at : at + stop - start]], start)
+                if count == 0:
+                    raise IncompleteWeights(f"{path} ends at byte {start}, before byte {stop}")
+                at, start = at + count, start + count
+    return data, digest(data)
+
+
+def write_ranges(path: Path, size: int, ranges: Ranges, data: NDArray[np.uint8], expected: bytes) -> None:
+    """Raises DamagedWeights where `data` isn't what was sent."""
+    if digest(data) != expected:
+        raise DamagedWeights(f"{path.name}: bytes changed between two nodes")
+    at = 0
+    with opened(path, os.O_RDWR | os.O_CREAT) as file:
+        os.ftruncate(file, size)
+        for start, stop in ranges:
+            write_all(file, data[at : at + stop - start], start)
+            at += stop - start

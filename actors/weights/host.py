@@ -1,0 +1,90 @@
+"""Weights through the memory of a node: ranks write into one file in shared memory, engines map it.
+
+    ranks of the first node ──► file ◄── other nodes' parts, copied by the holders (ZeRO-3 over several nodes)
+    engines of that node map it; each other node with engines gets one copy
+
+It needs no process group of ranks and engines together, and suits an engine that joins late.
+`register` is an entry point of the group `vllm.general_plugins`: every vLLM process knows the backend by BACKEND.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from actors.weights.holder import Ranges, segment_path
+from actors.weights.on_disk import FilePlace, FileReceiver
+from actors.weights.shelf import Kept, Shelf
+from actors.weights.transport import Address, Published, WeightTransport
+
+if TYPE_CHECKING:
+    from actors.weights.parts import ModelParts
+    from actors.weights.ranks import Ranks
+
+NAME = "host"
+BACKEND = "coa"
+WORKER = "actors.weights.vllm_engine.WeightWorker"
+"""What vLLM's workers can do beside their own."""
+
+
+@dataclass(frozen=True, slots=True)
+class HostPlace:
+    shelf: Shelf
+    name: str
+    base: int
+
+
+class HostSender:
+    def __init__(self, ranks: "Ranks", shelf: Shelf) -> None:
+        self._ranks, self._shelf = ranks, shelf
+        self._folder = shelf.folder(ranks.node)
+
+    def send(self, parts: "ModelParts", version: int, name: str) -> Published | None:
+        ranks = self._ranks
+        path, base = segment_path(self._folder, name), len(parts.layout.header())
+        ranks.write(path, parts)
+        if len(set(ranks.nodes)) > 1:
+            self._merge(parts, name, base)
+        manifest = ranks.seal(path, parts.layout, version)
+        if ranks.rank != 0:
+            return None
+        self._shelf.keep(Kept(name, ranks.node, str(path), manifest))
+        return Published(manifest=manifest, transport=NAME, place=HostPlace(self._shelf, name, base))
+
+    def _merge(self, parts: "ModelParts", name: str, base: int) -> None:
+        """Brings what ranks of other nodes have written to the first node."""
+        ranks = self._ranks
+        ranges = [(base + start, base + stop) for start, stop in parts.ranges(ranks.writer, ranks.writers)]
+        everyones = ranks.gather((ranks.node, ranges))
+        if ranks.rank == 0:
+            self._shelf.merge(
+                name, ranks.first_node, base + parts.layout.nbytes, elsewhere(everyones, ranks.first_node)
+            )
+        ranks.barrier()
+
+
+def elsewhere(everyones: Sequence[tuple[str, Ranges]], first: str) -> list[tuple[str, Ranges]]:
+    """For each node but the first, the ranges that its ranks have written, in the order of their bytes."""
+    by_node: dict[str, list[tuple[int, int]]] = {}
+    for node, ranges in everyones:
+        if node != first:
+            by_node.setdefault(node, []).extend(ranges)
+    return [(node, sorted(ranges)) for node, ranges in by_node.items() if ranges]
+
+
+class HostReceiver(FileReceiver):
+    async def prepare(self, published: Published, address: Address) -> FilePlace:
+        place: HostPlace = published.place
+        return FilePlace(await place.shelf.path(place.name, address), place.base)
+
+    async def acknowledge(self, published: Published, address: Address) -> None:
+        await published.place.shelf.acknowledge(published.place.name, address)
+
+
+TRANSPORT = WeightTransport(sender=HostSender, receiver=HostReceiver())
+
+
+def register() -> None:
+    from vllm.distributed.weight_transfer.factory import WeightTransferEngineFactory
+
+    if BACKEND not in WeightTransferEngineFactory._registry:  # plugins may be loaded more than once in a process
+        WeightTransferEngineFactory.register_engine(BACKEND, "actors.weights.vllm_engine", "ManifestEngine")

@@ -1,0 +1,78 @@
+"""Which of the tensors that a vLLM model is given reach a parameter, and which parameters get all that they need.
+
+vLLM leaves out what it has no place for, and keeps the old values of a layer that got nothing, with a line in its log
+at most. Imported in vLLM's processes only.
+"""
+
+import functools
+from bisect import bisect_right
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from vllm.model_executor.layers.attention import is_deferred_attention_layer
+from vllm.model_executor.model_loader.reload.layerwise import get_layerwise_info
+from vllm.model_executor.model_loader.reload.utils import get_tensor_load_numel
+
+from coa.learning.weights import Layout
+
+
+class LoadWatch:
+    """Made after `initialize_layerwise_reload` and before the model is given its weights."""
+
+    def __init__(self, model: torch.nn.Module, layout: Layout, data: NDArray[np.uint8]) -> None:
+        """`data`: the flattened model that the tensors are views of."""
+        self._model, self._layout = model, layout
+        self._address = data.ctypes.data
+        self._starts = [span.start for span in layout.tensors]
+        self._current = ""
+        self.took: dict[str, str] = {}
+        """The parameter that each tensor went into; what is missing reached none."""
+        for prefix, module in model.named_modules():
+            for name, parameter in module.named_parameters(prefix, recurse=False):
+                if (loader := getattr(parameter, "weight_loader", None)) is not None:
+                    parameter.weight_loader = self._noting(loader, name)  # pyright: ignore[reportAttributeAccessIssue]
+
+    def follow(self, tensors: Iterator[tuple[str, torch.Tensor]]) -> Iterator[tuple[str, torch.Tensor]]:
+        for name, tensor in tensors:
+            self._current = name
+            yield name, tensor
+
+    def _noting(self, loader: Callable[..., Any], parameter: str) -> Callable[..., Any]:
+        @functools.wraps(loader)  # vLLM recognises its own loaders by their name, and unwraps them
+        def noting(*args: Any, **kwargs: Any) -> Any:
+            for value in (*args, *kwargs.values()):
+                if isinstance(value, torch.Tensor) and not value.is_meta:
+                    self.took[self._name_of(value)] = parameter
+            return loader(*args, **kwargs)
+
+        return noting
+
+    def _name_of(self, tensor: torch.Tensor) -> str:
+        """By its address, which holds for a part of a tensor as well; a changed copy is the one that was given last."""
+        offset = tensor.data_ptr() - self._address
+        if 0 <= offset < self._layout.nbytes and tensor.device.type == "cpu":
+            return self._layout.tensors[bisect_right(self._starts, offset) - 1].name
+        return self._current
+
+    def short(self) -> list[str]:
+        """Layers that did not get all elements of their parameters; asked before the update is finished."""
+        found = []
+        for name, layer in self._model.named_modules():
+            info = get_layerwise_info(layer)
+            if not info.can_load() or is_deferred_attention_layer(layer):
+                continue
+            needed = sum(_needed(layer, parameter) for parameter in layer.parameters(recurse=False))
+            if info.load_numel < needed:
+                found.append(f"{name} ({info.load_numel} of {needed} elements)")
+        return found
+
+
+def _needed(layer: torch.nn.Module, parameter: torch.nn.Parameter) -> int:
+    """Elements of a parameter that come from outside. An embedding has rows that only fill up a multiple."""
+    indices = getattr(layer, "shard_indices", None)
+    if indices is not None and parameter.dim() == 2:
+        return indices.num_org_elements * parameter.shape[1]
+    return get_tensor_load_numel(parameter)

@@ -1,0 +1,171 @@
+"""Brings the workers of a vLLM engine to published weights, and shows that they are there before the engine serves.
+
+    take     the transport brings the bytes into each worker, which checks their digests; requests go on meanwhile
+    pause    no request is worked on; those under way are kept
+    load     vLLM's own update, from the worker's memory
+    check    version and number of this load come back from each worker, every published tensor reached a parameter,
+             and no layer lacks elements
+    resume   only then
+
+What fails before the load leaves the engine with the version that it had (SyncError and its kinds). What fails later
+leaves it paused (WeightsGone): it can be loaded again, whole.
+"""
+
+import asyncio
+import logging
+import tempfile
+import time
+import uuid
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from actors.weights.on_disk import published_file
+from actors.weights.segment import SHARED_MEMORY
+from actors.weights.transport import Address, Published, ReceiveOrder
+from actors.weights.transports import find_receiver
+from coa import errors
+from coa.errors import IncompleteWeights, StaleWeights, SyncError, WeightsGone, WrongVersion
+from coa.learning.weights import Weights, some
+
+RECEIVE_S, LOAD_S = 600.0, 600.0
+"""Longest time for the bytes to arrive and be checked, and for each step of vLLM's update."""
+_POLL_S = 0.005
+
+logger = logging.getLogger(__name__)
+
+
+class WeightLoader:
+    """One for an engine, around its AsyncLLM. Loads follow one another: the caller sees to that."""
+
+    def __init__(
+        self, llm: Any, *, clear_cache: bool, workers: int = 1, on_pause: Callable[[bool], None] = lambda paused: None
+    ) -> None:
+        """clear_cache: whether requests under way compute their KV cache anew under new weights. on_pause: is told
+        when generation stops (True) and goes on (False)."""
+        self._llm, self._clear_cache, self._on_pause = llm, clear_cache, on_pause
+        self._address = Address(f"{uuid.uuid4().hex[:12]}", own_node(), workers)
+        self.syncs = 0
+        """How often weights were loaded; it belongs into a cache's salt, since a version may be made twice."""
+        self.refusal: str | None = None
+        """Why the engine's model can't be given other weights, where that is so."""
+
+    async def load(self, version: int, weights: Published | Weights) -> float:
+        """Loads a version; returns the seconds for which no token was generated. Raises SyncError, and WeightsGone
+        where the engine has no whole weights any more. `weights` in memory are a whole safetensors file."""
+        if self.refusal is not None:
+            raise StaleWeights(self.refusal)
+        if isinstance(weights, Published):
+            weights.manifest.check_version(version)
+            return await self._load(weights)
+        with tempfile.NamedTemporaryFile(dir=SHARED_MEMORY, prefix="coa-weights-") as file:
+            await asyncio.to_thread(weights.tofile, file.name)
+            return await self._load(await asyncio.to_thread(published_file, version, Path(file.name)))
+
+    async def _load(self, published: Published) -> float:
+        taken = await self._take(published)
+        began = time.monotonic()
+        async with self._paused():
+            await self.update(taken)
+            await self._llm.update_weight_version(str(taken.manifest.version))
+        pause_s = time.monotonic() - began
+        await self._call("coa_drop")
+        await find_receiver(taken.transport).acknowledge(taken, self._address)
+        return pause_s
+
+    # --- before the pause ---------------------------------------------------------------------------------------------
+
+    async def _take(self, published: Published) -> Published:
+        """Has the bytes in every worker, by the first of its ways that works; the way that did."""
+        while True:
+            try:
+                await self.receive(published)
+                return published
+            except SyncError as error:
+                if published.fallback is None:
+                    raise
+                logger.warning("weights by %s: %s; taking %s", published.transport, error, published.fallback.transport)
+                published = published.fallback
+
+    async def receive(self, published: Published) -> None:
+        """Brings the bytes into every worker, and has them checked there; raises SyncError."""
+        prepared = await find_receiver(published.transport).prepare(published, self._address)
+        order = ReceiveOrder(manifest=published.manifest, transport=published.transport, prepared=prepared)
+        await self._call("coa_receive", order.pack())
+        began = time.monotonic()
+        while None in (states := await self._call("coa_received")):
+            if time.monotonic() - began > RECEIVE_S:
+                raise SyncError(f"version {published.manifest.version} has not arrived after {RECEIVE_S:g} s")
+            await asyncio.sleep(_POLL_S)
+        for state in states:
+            if state["failure"] is not None:
+                kind, text = state["failure"]
+                raise getattr(errors, kind, SyncError)(text)
+
+    # --- vLLM's update ------------------------------------------------------------------------------------------------
+
+    async def update(
+        self, published: Published, *, perturbed: Sequence[str] = (), only: Sequence[str] | None = None
+    ) -> dict[str, str]:
+        """Loads what was received, and checks that it is complete and with every worker; raises WeightsGone.
+
+        Returns the parameter of vLLM's model that each tensor went into. `perturbed`, `only`: as in `UpdateInfo`.
+        """
+        from vllm.distributed.weight_transfer.base import WeightTransferUpdateRequest
+        from vllm.v1.engine.exceptions import EngineDeadError
+
+        self.syncs += 1
+        info = {"sync": self.syncs, "perturbed": list(perturbed), "only": None if only is None else list(only)}
+        try:
+            async with asyncio.timeout(3 * LOAD_S):
+                await self._llm.start_weight_update()
+                await self._llm.update_weights(WeightTransferUpdateRequest(update_info=info))
+                await self._llm.finish_weight_update()
+                reports = await self._call("coa_report")
+            return check_reports(published, self.syncs, reports, whole=only is None)
+        except (EngineDeadError, asyncio.CancelledError):
+            raise
+        except BaseException as error:  # what vLLM raises for a worker's failure has no type of its own
+            raise WeightsGone(f"{type(error).__name__}: {error}") from error
+
+    @asynccontextmanager
+    async def _paused(self) -> AsyncIterator[None]:
+        """No request is worked on within; it stays so where that fails, since nobody knows then what is loaded."""
+        await self._llm.pause_generation(mode="keep", clear_cache=self._clear_cache)
+        self._on_pause(True)
+        yield
+        await self._llm.resume_generation()
+        self._on_pause(False)
+
+    async def _call(self, method: str, *args: Any) -> list[Any]:
+        """What each worker answers."""
+        return await asyncio.wait_for(self._llm.collective_rpc(method, args=args), LOAD_S)
+
+
+def check_reports(
+    published: Published, sync: int, reports: Sequence[dict[str, Any]], *, whole: bool = True
+) -> dict[str, str]:
+    """Raises SyncError where a worker runs something else than these weights, all of them; else where each went."""
+    version = published.manifest.version
+    for worker, report in enumerate(reports):
+        if (report["version"], report["sync"]) != (version, sync):
+            raise WrongVersion(
+                f"worker {worker} runs version {report['version']} of load {report['sync']}, "
+                f"not version {version} of load {sync}"
+            )
+    took: dict[str, str] = {}
+    for report in reports:
+        took |= report["took"]
+    if whole:
+        published.manifest.check_names(took)
+        if short := [layer for report in reports for layer in report["short"]]:
+            raise IncompleteWeights(f"version {version}: layers without all of their weights: {some(short)}")
+    return took
+
+
+def own_node() -> str:
+    """Names this machine as the learner's ranks name it."""
+    import ray
+
+    return ray.get_runtime_context().get_node_id() if ray.is_initialized() else ""

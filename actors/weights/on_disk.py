@@ -1,0 +1,67 @@
+"""Weights that lie in a safetensors file which every engine's node can read, such as those of a finished model."""
+
+import mmap
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from actors.weights.segment import opened, reading
+from actors.weights.transport import Address, Published, WeightTransport
+from coa.errors import IncompleteWeights
+from coa.learning.weights import Manifest, read_layout, seal
+
+NAME = "on_disk"
+BUCKET_BYTES = 64 * 2**20
+"""Of the manifest of a file that was written without one."""
+
+
+@dataclass(frozen=True, slots=True)
+class FilePlace:
+    path: str
+    base: int
+    """Where the model's bytes begin in the file."""
+
+
+class FileReceiver:
+    """Maps the file that a FilePlace names."""
+
+    async def prepare(self, published: Published, address: Address) -> FilePlace:
+        return published.place
+
+    @contextmanager
+    def receive(self, manifest: Manifest, prepared: FilePlace, worker: int) -> Iterator[NDArray[np.uint8]]:
+        with mapped(Path(prepared.path), prepared.base, manifest.layout.nbytes) as data:
+            yield data
+
+    async def acknowledge(self, published: Published, address: Address) -> None:
+        """Nobody waits for it."""
+
+
+@contextmanager
+def mapped(path: Path, base: int, nbytes: int) -> Iterator[NDArray[np.uint8]]:
+    """The bytes of a file from `base` on; pages are read as they are looked at. Raises SyncError."""
+    with opened(path, os.O_RDONLY) as file:
+        if (size := os.fstat(file).st_size) < base + nbytes:
+            raise IncompleteWeights(f"{path} has {size} bytes, not {base + nbytes}")
+        # Private: tensors over it may be written to as far as PyTorch can tell; no page is copied unless one is.
+        pages: Any = mmap.mmap(file, 0, access=mmap.ACCESS_COPY)
+    # Tensors may still refer to the pages when the context ends: they go with the last of them.
+    yield np.frombuffer(pages, np.uint8, count=nbytes, offset=base)
+
+
+def published_file(version: int, model: Path) -> Published:
+    """A finished model's weights as a version. Reads the whole file, for its digests; raises SyncError."""
+    path = model / "model.safetensors" if model.is_dir() else model
+    layout, base = read_layout(path, BUCKET_BYTES)
+    with reading(path, layout, base) as read:
+        manifest: Manifest = seal(version, layout, read)
+    return Published(manifest=manifest, transport=NAME, place=FilePlace(str(path.resolve()), base))
+
+
+TRANSPORT = WeightTransport(sender=None, receiver=FileReceiver())

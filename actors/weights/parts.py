@@ -1,0 +1,142 @@
+"""What of the flattened model one rank has, and gives away piece by piece.
+
+    ZeRO-3      each rank has a flat partition of every parameter: it gives that, whatever other ranks do
+    ZeRO 1, 2   every rank has all parameters: each writer gives an equal range of the flattened model
+    adapters    W + scale B A, for the rows that the rank's own range of W touches: A and B alone are gathered
+
+No rank ever holds more of the model than it has anyway and two buckets.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from actors.learner.lora import Source
+from actors.weights.segment import Piece
+from coa.learning.weights import Layout, TensorSpan, lay_out
+
+DTYPES = {
+    torch.float64: "F64",
+    torch.float32: "F32",
+    torch.bfloat16: "BF16",
+    torch.float16: "F16",
+}
+"""Names of safetensors for the types that weights are published in."""
+MERGED_BYTES = 16
+"""Memory that an element takes while an adapter is folded into it: its weight and its change, as float32, their sum
+and the result."""
+
+
+class ModelParts:
+    """One rank's part of the model. `pieces` is a collective where adapters are sharded, else not."""
+
+    def __init__(self, sources: Sequence[Source], *, sharded: bool, bucket_bytes: int) -> None:
+        """`sharded`: whether the parameters are partitioned among the ranks, as ZeRO-3 does."""
+        self._sources = {source.name: source for source in sources}
+        self._sharded = sharded
+        tensors = [(s.name, DTYPES[s.parameters[0].dtype], shape_of(s.parameters[0])) for s in sources]
+        self.layout: Layout = lay_out(tensors, bucket_bytes)
+
+    def ranges(self, writer: int | None, writers: int) -> list[tuple[int, int]]:
+        """Byte ranges that this rank gives as writer number `writer` of `writers`, in order; `writer` is None for a
+        rank that writes nothing. Under ZeRO-3 every rank gives what it has."""
+        if self._sharded:
+            own = ((span.start, *self._partition(span)) for span in self.layout.tensors)
+            return [(start + a, start + b) for start, a, b in own if b > a]
+        return [] if writer is None else [self.layout.shares(writers)[writer]]
+
+    def pieces(self, writer: int | None = 0, writers: int = 1) -> Iterator[Piece]:
+        """The bytes of `ranges`, at most a bucket at a time. A piece holds until the next one is asked for."""
+        share = None if self._sharded or writer is None else self.layout.shares(writers)[writer]
+        for group in self._in_groups():
+            with self._gathered(group):
+                for span in group:
+                    a, b = self._partition(span) if self._sharded else overlap(span, share)
+                    if b > a:
+                        yield from self._read(span, a, b)
+
+    def _in_groups(self) -> Iterator[list[TensorSpan]]:
+        """Tensors whose adapters fit into a bucket together, the same on every rank."""
+        group: list[TensorSpan] = []
+        size = 0
+        for span in self.layout.tensors:
+            more = sum(_elements(p) * p.element_size() for p in self._sources[span.name].parameters[1:])
+            if group and size + more > self.layout.bucket_bytes:
+                yield group
+                group, size = [], 0
+            group.append(span)
+            size += more
+        if group:
+            yield group
+
+    def _gathered(self, group: list[TensorSpan]) -> AbstractContextManager[Any]:
+        adapters = [p for span in group for p in self._sources[span.name].parameters[1:]]
+        if not self._sharded or not adapters:
+            return nullcontext()
+        import deepspeed
+
+        return deepspeed.zero.GatheredParameters(adapters)
+
+    def _partition(self, span: TensorSpan) -> tuple[int, int]:
+        """Of this tensor's bytes, those in the rank's partition: the last partitions may be padded, or all padding."""
+        weight: Any = self._sources[span.name].parameters[0]
+        width, size = weight.element_size(), weight.ds_tensor.ds_numel
+        start = min(weight.ds_zero_partition_rank * size, weight.ds_numel)
+        return start * width, min(start + size, weight.ds_numel) * width
+
+    def _read(self, span: TensorSpan, a: int, b: int) -> Iterator[Piece]:
+        """Bytes `a` to `b` of a tensor."""
+        source = self._sources[span.name]
+        weight: Any = source.parameters[0].detach()
+        width = weight.element_size()
+        if self._sharded:
+            partition = source.parameters[0].ds_tensor.detach()  # pyright: ignore[reportAttributeAccessIssue]
+            flat, first = partition, a // width
+        else:
+            flat, first = weight.reshape(-1), 0
+        adapter = [p.detach() for p in source.parameters[1:]]
+        limit = max(1, self.layout.bucket_bytes // (MERGED_BYTES if adapter else width))
+        for at in range(a // width, b // width, limit):
+            stop = min(at + limit, b // width)
+            piece = flat[at - first : stop - first]
+            if adapter:
+                piece = merge(piece, adapter[0], adapter[1], source.scale, at)
+            yield span.start + at * width, to_bytes(piece)
+
+
+def merge(piece: Tensor, a: Tensor, b: Tensor, scale: float, at: int) -> Tensor:
+    """Elements of W + scale B A from number `at` of the flattened W on: `piece` has W's own.
+
+    W is [out, in], A [rank, in], B [out, rank].
+    """
+    columns = a.shape[1]
+    first, last = at // columns, -(-(at + len(piece)) // columns)
+    change = (b[first:last].float() @ a.float()).reshape(-1)
+    skip = at - first * columns
+    return (piece.float() + scale * change[skip : skip + len(piece)]).to(piece.dtype)
+
+
+def to_bytes(piece: Tensor) -> NDArray[np.uint8]:
+    """The bytes of a flat tensor; no copy where it is in the host's memory."""
+    return piece.cpu().contiguous().view(torch.uint8).numpy()
+
+
+def overlap(span: TensorSpan, share: tuple[int, int] | None) -> tuple[int, int]:
+    """Of a tensor's bytes, those within `share`; nothing of no share."""
+    if share is None:
+        return 0, 0
+    return max(span.start, share[0]) - span.start, max(span.start, min(span.stop, share[1])) - span.start
+
+
+def shape_of(parameter: Any) -> tuple[int, ...]:
+    """Of the whole parameter, partitioned or not."""
+    return tuple(getattr(parameter, "ds_shape", parameter.shape))
+
+
+def _elements(parameter: Any) -> int:
+    return getattr(parameter, "ds_numel", parameter.numel())

@@ -1,0 +1,66 @@
+"""One rank among the learner's, as publishing sees it: who shares its node, and what all of them agree on."""
+
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch.distributed as dist
+
+from actors.learner.zero import gather
+from actors.weights.parts import ModelParts
+from actors.weights.segment import reading, write_pieces
+from coa.learning.weights import Layout, Manifest, digest
+
+T = TypeVar("T")
+
+
+class Ranks:
+    """Every method is collective. Each wait ends with the process group's own time limit."""
+
+    def __init__(self, node: str) -> None:
+        """node: names the machine, the same for all ranks on it."""
+        self.rank, self.world, self.node = dist.get_rank(), dist.get_world_size(), node
+        self.nodes: list[str] = self.gather(node)
+        here = [rank for rank, other in enumerate(self.nodes) if other == self.nodes[0]]
+        self.first_node = self.nodes[0]
+        """Of rank 0: what is published is put together there."""
+        self.writers = len(here)
+        """Ranks on the first node."""
+        self.writer = here.index(self.rank) if self.rank in here else None
+        """This rank's number among them."""
+
+    def gather(self, value: T) -> list[T]:
+        """The value of every rank, in order."""
+        return gather(value)
+
+    def barrier(self) -> None:
+        self.gather(None)
+
+    def write(self, path: Path, parts: ModelParts) -> None:
+        """Writes this rank's part of the model into a file of its node; returns once all ranks have written theirs."""
+        write_pieces(path, parts.layout, parts.pieces(self.writer, self.writers))
+        self.barrier()
+
+    def seal(self, path: Path, layout: Layout, version: int) -> Manifest:
+        """The manifest of a file that is whole on the first node, whose ranks share the work."""
+        own: dict[int, bytes] = {}
+        if self.writer is not None:
+            with reading(path, layout, len(layout.header())) as read:
+                for index in range(self.writer, layout.buckets, self.writers):
+                    own[index] = digest(read(*layout.bucket(index)))
+        digests: dict[int, bytes] = {}
+        for found in self.gather(own):
+            digests |= found
+        return Manifest(version, layout, tuple(digests[index] for index in range(layout.buckets)))
+
+
+def write_whole(path: Path, parts: ModelParts) -> None:
+    """Writes the model into a file that every rank sees; collective, and returns once it is whole."""
+    write_pieces(path, parts.layout, parts.pieces(dist.get_rank(), dist.get_world_size()))
+    dist.barrier()
+
+
+def from_first(value: T) -> T:
+    """Rank 0's value, on every rank."""
+    found: list[Any] = [value]
+    dist.broadcast_object_list(found)
+    return found[0]

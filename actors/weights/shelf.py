@@ -1,0 +1,180 @@
+"""Where the published weights of a run are kept: a directory for the run, and a holder on each node that needs one.
+
+    ranks ──write──► file in the holder's folder ──keep──► directory: newest version and the one before it
+    engine ──path──► directory ──► holder of the engine's node ──buckets──► the first node's holder
+                                   (one copy for all engines of a node)
+
+Neither is a rank, so what they keep outlives the learners' restarts. Both are plain classes; they are made actors in
+`cluster.weights`. A version is dropped once it is neither of the two newest and no engine is reading it any more.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from actors.weights.holder import Ranges
+from actors.weights.transport import Address
+from coa.errors import SyncError
+from coa.learning.weights import Manifest
+
+KEPT = 2
+"""Versions that are kept whatever the engines do: the newest and the one before it."""
+LEASE_S = 600.0
+"""An engine that has not acknowledged a version after so long does not read it any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """A version that is whole on one node."""
+
+    name: str
+    node: str
+    path: str
+    manifest: Manifest
+
+
+@dataclass
+class Retention:
+    """Which versions are kept. Pure: times are given."""
+
+    names: list[str] = field(default_factory=list)
+    leases: dict[tuple[str, str], float] = field(default_factory=dict)
+    """When each engine began to read a version, by (version's name, engine)."""
+
+    def publish(self, name: str) -> None:
+        self.names.append(name)
+
+    def lease(self, name: str, engine: str, now: float) -> None:
+        self.leases[name, engine] = now
+
+    def acknowledge(self, name: str, engine: str) -> None:
+        """The engine has loaded that version: what it had leased before is of no use to it either."""
+        for other in self.names[: self.names.index(name) + 1] if name in self.names else ():
+            self.leases.pop((other, engine), None)
+
+    def drop(self, now: float) -> list[str]:
+        """Takes out the versions that are not needed any more, and returns them."""
+        read = {name for (name, _), since in self.leases.items() if now - since < LEASE_S}
+        gone = [name for name in self.names[:-KEPT] if name not in read]
+        self.names = [name for name in self.names if name not in gone]
+        self.leases = {key: since for key, since in self.leases.items() if key[0] in self.names}
+        return gone
+
+
+class RankShelf(Protocol):
+    """The shelf as ranks see it; every call is bounded, and raises SyncError where nobody answers in time."""
+
+    def folder(self, node: str) -> str:
+        """Where the ranks of a node write."""
+        ...
+
+    def merge(self, name: str, first: str, size: int, parts: Sequence[tuple[str, Ranges]]) -> None:
+        """Copies byte ranges of a version's file from other nodes into that of the first node."""
+        ...
+
+    def keep(self, kept: Kept) -> None:
+        """A version is whole."""
+        ...
+
+    def members(self) -> dict[str, int]:
+        """Engines that have taken weights before, and how many workers each has."""
+        ...
+
+    def absent(self, engines: Sequence[str]) -> None:
+        """These have not come for the last version: nobody waits for them until they take weights again."""
+        ...
+
+
+class EngineShelf(Protocol):
+    """The shelf as engines see it; as bounded."""
+
+    async def path(self, name: str, address: Address) -> str:
+        """A file with that version on the engine's node."""
+        ...
+
+    async def join(self, address: Address) -> None:
+        """The engine takes part in the broadcasts of later versions."""
+        ...
+
+    async def acknowledge(self, name: str, address: Address) -> None: ...
+
+
+class Shelf(RankShelf, EngineShelf, Protocol):
+    """Both; what a rank publishes carries it to the engines."""
+
+
+class WeightDirectory:
+    """What is published, where it is, and who reads it. One for a run; its methods run in one event loop."""
+
+    def __init__(self, make_holder: Callable[[str], Any]) -> None:
+        """make_holder: starts a `WeightHolder` on a node; its methods are called with `.remote`."""
+        self._make_holder = make_holder
+        self._holders: dict[str, Any] = {}
+        self._kept: dict[str, Kept] = {}
+        self._copies: dict[tuple[str, str], asyncio.Future[str]] = {}
+        """Paths of copies on other nodes, by (version's name, node)."""
+        self._retention = Retention()
+        self._members: dict[str, int] = {}
+
+    async def holder(self, node: str) -> Any:
+        if node not in self._holders:
+            self._holders[node] = self._make_holder(node)
+        return self._holders[node]
+
+    async def folder(self, node: str) -> str:
+        return await (await self.holder(node)).folder.remote()
+
+    async def merge(self, name: str, first: str, size: int, parts: Sequence[tuple[str, Ranges]]) -> None:
+        target = await self.holder(first)
+        for node, ranges in parts:
+            await target.take.remote(name, await self.holder(node), size, ranges)
+
+    async def keep(self, kept: Kept) -> None:
+        """A version is whole; older ones that nobody needs are dropped on every node."""
+        self._kept[kept.name] = kept
+        self._retention.publish(kept.name)
+        for name in self._retention.drop(time.monotonic()):
+            del self._kept[name]
+            self._copies = {key: copy for key, copy in self._copies.items() if key[0] != name}
+            await asyncio.gather(*(holder.drop.remote(name) for holder in self._holders.values()))
+
+    async def path(self, name: str, address: Address) -> str:
+        """A file with that version on the engine's node; raises SyncError for a version that is not kept any more."""
+        kept = self._kept.get(name)
+        if kept is None:
+            raise SyncError(f"weights {name} are not kept any more")
+        self._retention.lease(name, address.engine, time.monotonic())
+        await self.join(address)
+        if address.node == kept.node:
+            return kept.path
+        key = (name, address.node)
+        copy = self._copies.get(key)
+        if copy is None or (copy.done() and copy.exception() is not None):
+            self._copies[key] = asyncio.ensure_future(self._copy(kept, address.node))
+        return await asyncio.shield(self._copies[key])
+
+    async def _copy(self, kept: Kept, node: str) -> str:
+        holder, source = await self.holder(node), await self.holder(kept.node)
+        layout = kept.manifest.layout
+        size = len(layout.header()) + layout.nbytes
+        return await holder.take.remote(kept.name, source, size, [(0, size)])
+
+    async def acknowledge(self, name: str, address: Address) -> None:
+        self._retention.acknowledge(name, address.engine)
+
+    async def join(self, address: Address) -> None:
+        """An engine takes part in the broadcasts of later versions."""
+        self._members[address.engine] = address.workers
+
+    async def members(self) -> dict[str, int]:
+        return dict(self._members)
+
+    async def absent(self, engines: Sequence[str]) -> None:
+        for engine in engines:
+            self._members.pop(engine, None)
+
+    async def close(self) -> None:
+        """Removes every file."""
+        await asyncio.gather(*(holder.close.remote() for holder in self._holders.values()))

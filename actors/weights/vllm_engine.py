@@ -1,0 +1,208 @@
+"""The vLLM side of weights; imported in vLLM's processes only.
+
+    coa_receive   begins to receive a version and to check its bytes, in a thread: requests go on
+    coa_received  how that went
+    start_weight_update, update_weights, finish_weight_update    vLLM's own: requests are paused
+    coa_report    what the worker runs now, which tensors it took and which layers lack some
+
+What a worker says is plain data, and what is wrong is said as data: vLLM flattens its workers' exceptions to text.
+"""
+
+import logging
+import pickle
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from vllm.distributed.weight_transfer.base import (
+    WeightTransferEngine,
+    WeightTransferInitInfo,
+    WeightTransferUpdateInfo,
+)
+from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload
+
+from actors.weights.load_watch import LoadWatch
+from actors.weights.parts import DTYPES
+from actors.weights.transport import ReceiveOrder
+from actors.weights.transports import find_receiver
+from coa.errors import InfrastructureError, SyncError
+from coa.learning.weights import TensorSpan
+
+TYPES = {name: dtype for dtype, name in DTYPES.items()}
+
+
+@dataclass
+class InitInfo(WeightTransferInitInfo):
+    pass
+
+
+@dataclass
+class UpdateInfo(WeightTransferUpdateInfo):
+    sync: int
+    """Number of this load in the engine: the workers say it back when they have loaded."""
+    perturbed: list[str] = field(default_factory=list)
+    """Tensors that are loaded with other values than they have, to see whether the output follows."""
+    only: list[str] | None = None
+    """Where set, no other tensors are loaded, and layers without any keep what they have."""
+
+
+class Receiving:
+    """A version on its way into this process, in a thread."""
+
+    def __init__(self, order: ReceiveOrder, worker: int) -> None:
+        self.order = order
+        self.data: NDArray[np.uint8] = np.empty(0, np.uint8)
+        self.failure: tuple[str, str] | None = None
+        """Type and text of what went wrong."""
+        self._open = ExitStack()
+        self._thread = threading.Thread(target=self._run, args=(worker,), name="weights", daemon=True)
+        self._thread.start()
+
+    def _run(self, worker: int) -> None:
+        order = self.order
+        try:
+            receiver = find_receiver(order.transport)
+            self.data = self._open.enter_context(receiver.receive(order.manifest, order.prepared, worker))
+            order.manifest.check(self.data)
+        except (InfrastructureError, OSError) as error:
+            self.failure = (type(error).__name__, str(error))
+        except BaseException as error:
+            self.failure = (SyncError.__name__, f"{type(error).__name__}: {error}")
+            raise
+
+    @property
+    def done(self) -> bool:
+        return not self._thread.is_alive()
+
+    def close(self) -> None:
+        self.data = np.empty(0, np.uint8)
+        self._open.close()
+
+    def tensors(self) -> Iterator[tuple[TensorSpan, torch.Tensor]]:
+        """Views of the received bytes."""
+        for span in self.order.manifest.layout.tensors:
+            flat = torch.from_numpy(self.data[span.start : span.stop])
+            yield span, flat.view(TYPES[span.dtype]).view(span.shape)
+
+
+class ManifestEngine(WeightTransferEngine[InitInfo, UpdateInfo]):
+    init_info_cls = InitInfo
+    update_info_cls = UpdateInfo
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._receiving: Receiving | None = None
+        self._watch: LoadWatch | None = None
+        self._info = UpdateInfo(sync=-1)
+        self._report: dict[str, Any] = {"version": -1, "sync": -1, "took": {}, "short": []}
+
+    # --- before the pause ---------------------------------------------------------------------------------------------
+
+    def receive(self, order: bytes) -> None:
+        self.drop()
+        self._receiving = Receiving(pickle.loads(order), self.parallel_config.rank)
+
+    def received(self) -> dict[str, Any] | None:
+        """None while it is under way."""
+        receiving = self._receiving
+        if receiving is None or not receiving.done:
+            return None
+        return {"failure": receiving.failure}
+
+    def report(self) -> dict[str, Any]:
+        """Version and number of the last load, which parameter each published tensor went into, and what layers lack
+        elements of theirs."""
+        return self._report
+
+    def drop(self) -> None:
+        if self._receiving is not None and self._receiving.done:
+            self._receiving.close()
+        self._receiving = None
+
+    # --- while requests are paused ------------------------------------------------------------------------------------
+
+    def init_transfer_engine(self, init_info: InitInfo) -> None:
+        """Nothing to set up: each version says where it is."""
+
+    def start_weight_update(self) -> None:
+        initialize_layerwise_reload(self.model)
+
+    def update_weights(self, update_info: dict[str, Any]) -> None:
+        # Not the inherited one: it synchronises an accelerator, and there may be none.
+        try:
+            self._info = self.parse_update_info(update_info)
+            self.receive_weights(self._info)
+        except BaseException:
+            # Layers that took nothing get their old tensors back: the model is no version's, and can be loaded anew.
+            finalize_layerwise_reload(self.model, self.model_config)
+            raise
+        if torch.accelerator.is_available():
+            torch.accelerator.synchronize()
+
+    def receive_weights(self, update_info: UpdateInfo) -> None:
+        receiving = self._receiving
+        if receiving is None or not receiving.done or receiving.failure:
+            raise RuntimeError("no weights were received that could be loaded")
+        self._watch = LoadWatch(self.model, receiving.order.manifest.layout, receiving.data)
+        model: Any = self.model
+        model.load_weights(self._watch.follow(self._chosen(receiving, update_info)))
+
+    @staticmethod
+    def _chosen(receiving: Receiving, info: UpdateInfo) -> Iterator[tuple[str, torch.Tensor]]:
+        perturbed, only = set(info.perturbed), None if info.only is None else set(info.only)
+        for span, tensor in receiving.tensors():
+            if only is None or span.name in only:
+                yield span.name, perturb(tensor) if span.name in perturbed else tensor
+
+    def finish_weight_update(self) -> None:
+        assert self._watch is not None
+        assert self._receiving is not None
+        order = self._receiving.order
+        short = self._watch.short()
+        log = logging.getLogger("vllm.model_executor.model_loader.reload.layerwise")
+        before = log.level
+        if self._info.only is not None:  # a warning for each layer that is left as it is
+            log.setLevel(logging.ERROR)
+        finalize_layerwise_reload(self.model, self.model_config)
+        log.setLevel(before)
+        self._report = {
+            "version": order.manifest.version,
+            "sync": self._info.sync,
+            "took": self._watch.took,
+            "short": short,
+        }
+        self._watch = None
+
+    def shutdown(self) -> None:
+        self.drop()
+
+
+class WeightWorker:
+    """Mixed into vLLM's worker, so that the engine's actor can call it."""
+
+    weight_transfer_engine: ManifestEngine
+
+    def coa_receive(self, order: bytes) -> None:
+        self.weight_transfer_engine.receive(order)
+
+    def coa_received(self) -> dict[str, Any] | None:
+        return self.weight_transfer_engine.received()
+
+    def coa_report(self) -> dict[str, Any]:
+        return self.weight_transfer_engine.report()
+
+    def coa_drop(self) -> None:
+        self.weight_transfer_engine.drop()
+
+
+def perturb(tensor: torch.Tensor) -> torch.Tensor:
+    """Other values of the same order, in another pattern: no scale or shift that a later normalisation takes out."""
+    values = tensor.float().reshape(-1).clone()
+    values[::2] *= 2.0
+    values[1::3] += 0.05
+    return values.reshape(tensor.shape).to(tensor.dtype)

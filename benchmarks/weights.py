@@ -1,0 +1,232 @@
+"""Syncs of 500 MB: how fast either way is against memcpy, and what an engine's process notices of them.
+
+    python -m benchmarks.weights
+
+Ways are timed from the rank's parameters to bytes that the receiver has checked: host in this process (write, digests,
+map, digests), collective to a process of its own (what is broadcast lies on the host already, as it does in a run). The
+heartbeat is a task of the process around vLLM that wants to run every 5 ms while requests are generated: how late it
+is, with syncs one after the other and without, in turns. The pause of generation is what `WeightLoader.load` reports.
+"""
+
+import asyncio
+import itertools
+import os
+import subprocess
+import sys
+import tempfile
+import time
+import uuid
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+import torch
+
+from actors.learner.lora import Source
+from actors.weights.collective import Offer
+from actors.weights.loader import WeightLoader
+from actors.weights.on_disk import mapped, published_file
+from actors.weights.parts import ModelParts
+from actors.weights.ranks import Ranks
+from actors.weights.segment import SHARED_MEMORY, SegmentFolder
+from actors.weights.transport import Published
+from benchmarks.harness import report, seconds
+
+BUCKET_BYTES = 64 * 2**20
+LAYERS, WIDTH = 30, 2048
+"""Of the parameters that are published: 503 MB of float32."""
+ROUNDS = 5
+PHASES, PHASE_S, BEAT_S = 3, 12.0, 0.005
+REQUESTS = 8
+TARGETS = {"heartbeat_added_ms": "<= 20"}
+
+
+# --- the ways ---------------------------------------------------------------------------------------------------------
+
+TAKE = """
+import sys, time
+from pathlib import Path
+from actors.weights.collective import Rendezvous, take
+from actors.weights.on_disk import published_file
+published = published_file(1, Path(sys.argv[1]))
+place = Rendezvous("127.0.0.1", int(sys.argv[2]), 60.0)
+print("ready", flush=True)
+sys.stdin.readline()
+began = time.perf_counter()
+data = take(place, published.manifest.layout, "engine/0")
+published.manifest.check(data)
+print(time.perf_counter() - began, flush=True)
+"""
+
+
+def time_ways(folder: Path) -> dict[str, float]:
+    """GB/s of memcpy, host and collective."""
+    store = folder / "store"
+    torch.distributed.init_process_group("gloo", init_method=f"file://{store}", rank=0, world_size=1)
+    sources = [Source(f"t{i}", (torch.nn.Parameter(torch.randn(WIDTH, WIDTH)),)) for i in range(LAYERS)]
+    parts = ModelParts(sources, sharded=False, bucket_bytes=BUCKET_BYTES)
+    size, ranks = parts.layout.nbytes, Ranks("node")
+    source, target = np.ones(size, np.uint8), np.ones(size, np.uint8)
+    found: dict[str, list[float]] = {"memcpy": [], "host": [], "host_receive": [], "collective": []}
+    for turn in range(ROUNDS):
+        found["memcpy"].append(seconds(lambda: np.copyto(target, source)))
+        path = folder / f"{turn}.safetensors"
+        began = time.perf_counter()
+        ranks.write(path, parts)
+        manifest = ranks.seal(path, parts.layout, 1)
+        sent = time.perf_counter()
+        with mapped(path, len(parts.layout.header()), size) as data:
+            manifest.check(data)
+        found["host_receive"].append(time.perf_counter() - sent)
+        found["host"].append(time.perf_counter() - began)
+        found["collective"].append(time_collective(path, parts))
+        path.unlink()
+    return {name: size / median(times) / 1e9 for name, times in found.items()}
+
+
+def time_collective(path: Path, parts: ModelParts) -> float:
+    offered = Offer(path, parts.layout, {"engine": 1}, lambda absent: None, address="127.0.0.1", join_s=60.0)
+    command = [sys.executable, "-c", TAKE, str(path), str(offered.port)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as child:
+        assert child.stdin is not None
+        assert child.stdout is not None
+        child.stdout.readline()
+        child.stdin.write("go\n")
+        child.stdin.flush()
+        taken = float(child.stdout.readline())
+    offered.join()
+    return taken
+
+
+# --- what an engine notices -------------------------------------------------------------------------------------------
+
+
+def make_model(folder: Path) -> Path:
+    """134M parameters, 536 MB of float32."""
+    from transformers import Qwen3Config, Qwen3ForCausalLM
+
+    torch.manual_seed(0)
+    config = Qwen3Config(
+        vocab_size=32_000,
+        hidden_size=768,
+        intermediate_size=2048,
+        num_hidden_layers=12,
+        num_attention_heads=12,
+        num_key_value_heads=4,
+        head_dim=64,
+        tie_word_embeddings=False,
+    )
+    Qwen3ForCausalLM(config).save_pretrained(folder)
+    return folder
+
+
+def start_llm(model: Path) -> Any:
+    os.environ.update(VLLM_CPU_KVCACHE_SPACE="1", VLLM_CPU_OMP_THREADS_BIND="nobind", OMP_NUM_THREADS="1")
+    os.environ.setdefault("TORCHDYNAMO_DISABLE", "1")
+    from vllm import AsyncEngineArgs
+    from vllm.config import WeightTransferConfig
+    from vllm.v1.engine.async_llm import AsyncLLM
+
+    from actors.weights.host import BACKEND, WORKER
+
+    return AsyncLLM.from_engine_args(
+        AsyncEngineArgs(
+            model=str(model),
+            dtype="float32",
+            skip_tokenizer_init=True,
+            max_model_len=1024,
+            max_num_seqs=REQUESTS,
+            enforce_eager=True,
+            enable_chunked_prefill=False,
+            max_num_batched_tokens=8192,
+            disable_log_stats=True,
+            weight_transfer_config=WeightTransferConfig(backend=BACKEND),
+            worker_extension_cls=WORKER,
+        )
+    )
+
+
+async def beat(late: list[float]) -> None:
+    """Notes by how many ms each turn of the event loop came late."""
+    due = time.perf_counter()
+    while True:
+        due = max(due + BEAT_S, time.perf_counter())
+        await asyncio.sleep(due - time.perf_counter())
+        late.append(1000 * (time.perf_counter() - due))
+
+
+@asynccontextmanager
+async def generating(llm: Any) -> AsyncIterator[None]:
+    """Requests, each followed by another."""
+    from vllm import SamplingParams
+
+    async def ask() -> None:
+        params = SamplingParams(temperature=1.0, max_tokens=200, ignore_eos=True, detokenize=False)
+        while True:
+            prompt = {"prompt_token_ids": list(range(100, 140)), "cache_salt": uuid.uuid4().hex}
+            async for _ in llm.generate(prompt, params, uuid.uuid4().hex):
+                pass
+
+    asking = [asyncio.ensure_future(ask()) for _ in range(REQUESTS)]
+    try:
+        yield
+    finally:
+        for task in asking:
+            task.cancel()
+        await asyncio.gather(*asking, return_exceptions=True)
+
+
+async def watch_engine(model: Path, versions: list[Published]) -> dict[str, float]:
+    llm = start_llm(model)
+    loader = WeightLoader(llm, clear_cache=True)
+    late: dict[bool, list[float]] = {False: [], True: []}
+    pauses: list[float] = []
+    syncs: list[float] = []
+    try:
+        async with generating(llm):
+            await asyncio.sleep(3)
+            for syncing in (False, True) * PHASES:
+                beating = asyncio.ensure_future(beat(late[syncing]))
+                ends = time.perf_counter() + PHASE_S
+                for published in itertools.cycle(versions):
+                    if not syncing or time.perf_counter() > ends:
+                        break
+                    began = time.perf_counter()
+                    pauses.append(await loader.load(published.manifest.version, published))
+                    syncs.append(time.perf_counter() - began)
+                await asyncio.sleep(max(0.0, ends - time.perf_counter()))
+                beating.cancel()
+    finally:
+        llm.shutdown()
+    without, under = (float(np.quantile(late[syncing], 0.999)) for syncing in (False, True))
+    return {
+        "heartbeat_p999_ms": without,
+        "heartbeat_p999_under_syncs_ms": under,
+        "heartbeat_added_ms": under - without,
+        "syncs": len(syncs),
+        "sync_s": median(syncs),
+        "pause_s": median(pauses),
+    }
+
+
+def main() -> None:
+    folder = SegmentFolder(SHARED_MEMORY)
+    with tempfile.TemporaryDirectory() as disk:
+        try:
+            rates = {f"{name}_gb_s": rate for name, rate in time_ways(folder.path).items()}
+            model = make_model(Path(disk, "model"))
+            first = published_file(1, model)
+            copy = folder.path / "2.safetensors"
+            copy.write_bytes((model / "model.safetensors").read_bytes())
+            second = published_file(2, copy)
+            noticed = asyncio.run(watch_engine(model, [second, first]))
+        finally:
+            folder.close()
+    report("weights", {**rates, **noticed}, TARGETS)
+
+
+if __name__ == "__main__":
+    main()

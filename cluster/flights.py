@@ -1,0 +1,163 @@
+"""The episodes that the pool plays: each on one engine after another where they die, from its last finished turn on."""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from actors.messages import Advanced, Cancelled, Ended, EpisodeId, EpisodeOrder, Event, EventBatch, Failed
+from cluster.link import TICK_S, Link
+from coa.agent.journal import Delta, Said
+from coa.errors import EngineDied, EpisodeFailed
+from coa.types import Scored
+
+
+@dataclass(slots=True)
+class Flight:
+    """An episode from its order to its end."""
+
+    order: EpisodeOrder
+    journal: list[Delta] = field(default_factory=list)
+    """What was finished of it, wherever."""
+    tokens: int = 0
+    """That were finished of it here."""
+    deaths: int = 0
+    """Of engines under it, since it last finished something."""
+    spent_s: float = 0.0
+    """Without syncs, and without what it waited for an engine."""
+
+    def rest(self) -> EpisodeOrder:
+        """What is left to be played; raises EpisodeFailed where its time is over."""
+        limit_s = self.order.limit_s
+        if limit_s is not None and (limit_s := limit_s - self.spent_s) <= 0:
+            raise self.failed("EpisodeTimeout", f"{self.order.limit_s:g} s were not enough")
+        return replace(self.order, journal=(*self.order.journal, *self.journal), limit_s=limit_s)
+
+    def failed(self, where: str, why: str) -> EpisodeFailed:
+        journal = (*self.order.journal, *self.journal)
+        calls = sum(isinstance(delta, Said) for delta in journal)
+        return EpisodeFailed(where, why, tokens=sum(len(delta.token_ids) for delta in journal), tool_calls=calls)
+
+
+@dataclass(slots=True, eq=False)
+class _Playing:
+    """A flight on one engine."""
+
+    flight: Flight
+    outcome: "asyncio.Future[Scored]"
+    started: bool = False
+    """Whether the engine may know of it."""
+    ended: bool = False
+    """Whether its result is being taken."""
+
+
+class Flights:
+    """The flights on one engine."""
+
+    def __init__(self, link: Link) -> None:
+        self._link = link
+        self._playing: dict[EpisodeId, _Playing] = {}
+        self.heard = 0
+        """Events that were taken in."""
+        self._leaving: dict[EpisodeId, int | None] = {}
+        """Cancelled here: the number of events that may still tell of it; None until the engine has said."""
+        self.loading_s = 0.0
+        """That went into syncs."""
+
+    @property
+    def load(self) -> tuple[int, int]:
+        """Episodes under way, and the tokens that they have come to."""
+        return len(self._playing), sum(playing.flight.tokens for playing in self._playing.values())
+
+    async def play(self, flight: Flight) -> Scored:
+        """Plays the episode to its end; raises EngineDied where the engine ends first, and EpisodeFailed. Cancelled, it
+        is ended on the engine too."""
+        link, episode = self._link, flight.order.id
+        if self._known(episode):
+            # What the engine still tells of an earlier start must not be taken for this one's.
+            await link.unless_over(link.changes.wait_for(lambda: not self._known(episode)))
+        if link.over.done():
+            raise EngineDied(link.health.why)
+        order = flight.rest()
+        began, loading_s = link.now(), self.loading_s
+        playing = self._playing[episode] = _Playing(flight, asyncio.get_running_loop().create_future())
+        starting = link.beside(self._start(order, playing))
+        try:
+            return await playing.outcome
+        finally:
+            starting.cancel()
+            flight.spent_s += link.now() - began - (self.loading_s - loading_s)
+            del self._playing[episode]
+            if playing.outcome.cancelled() and playing.started and not playing.ended:
+                self._leaving[episode] = None
+                link.beside(self._cancel(episode))
+            link.changes.changed()
+
+    def _known(self, episode: EpisodeId) -> bool:
+        return episode in self._playing or episode in self._leaving
+
+    async def _start(self, order: EpisodeOrder, playing: _Playing) -> None:
+        playing.started = True
+        await self._link.insist(lambda: self._link.engine.start([order]))
+
+    async def _cancel(self, episode: EpisodeId) -> None:
+        self._leaving[episode] = await self._link.insist(lambda: self._link.engine.cancel([episode]))
+        self._forget()
+
+    def _forget(self) -> None:
+        """Those of which nothing more is heard."""
+        for episode in [one for one, last in self._leaving.items() if last is not None and last <= self.heard]:
+            del self._leaving[episode]
+        self._link.changes.changed()
+
+    def hear(self, batch: EventBatch) -> None:
+        """Takes in the events that are new in the batch."""
+        ended: list[EpisodeId] = []
+        for event in batch.events[self.heard - batch.first :]:
+            playing = self._playing.get(event.id)
+            if playing is not None and not playing.outcome.done():
+                hear(event, playing)
+                if playing.ended:
+                    ended.append(event.id)
+        self.heard = batch.first + len(batch.events)
+        self._forget()
+        if ended:
+            self._link.beside(self._take(ended))
+
+    async def _take(self, ended: Sequence[EpisodeId]) -> None:
+        """Finished arrays become this process's own before the engine may forget them."""
+        link = self._link
+        while ended and not link.over.done():
+            results = await asyncio.gather(*link.engine.take(ended), return_exceptions=True)
+            again: list[EpisodeId] = []
+            for one, result in zip(ended, results, strict=True):
+                playing = self._playing.get(one)
+                if isinstance(result, BaseException):
+                    again.append(one)
+                    link.raised(result)
+                elif playing is not None and not playing.outcome.done():
+                    playing.outcome.set_result(result)
+            if taken := [one for one in ended if one not in again]:
+                await link.insist(lambda taken=taken: link.engine.acknowledge(taken))
+            ended = again
+            if ended:
+                await asyncio.sleep(TICK_S)
+
+    def close(self) -> None:
+        """The engine has ended: the episodes that are left are to be played elsewhere."""
+        for playing in self._playing.values():
+            if not playing.outcome.done():
+                playing.outcome.set_exception(EngineDied(self._link.health.why or "its engine was retired"))
+
+
+def hear(event: Event, playing: _Playing) -> None:
+    match event:
+        case Advanced(delta=delta):
+            playing.flight.journal.append(delta)
+            playing.flight.tokens += len(delta.token_ids)
+            playing.flight.deaths = 0
+        case Ended():
+            playing.ended = True
+        case Failed(where=where, why=why, tokens=tokens, tool_calls=tool_calls):
+            playing.outcome.set_exception(EpisodeFailed(where, why, tokens=tokens, tool_calls=tool_calls))
+        case Cancelled():
+            playing.outcome.set_exception(EngineDied("the engine cancelled it"))

@@ -1,0 +1,203 @@
+"""Whether a rollout engine is well: a state that follows from what it gets done and from what its calls raise.
+
+    STARTING ── came_up ──► STALE ── synced ──► HEALTHY ──quiet──► SUSPECT ──quiet──► DEAD
+                              ▲                   │  ▲                │
+                              └──── published ────┘  └── progress ────┘          RETIRED: nobody needs it any more
+
+An engine is quiet while its long poll is not answered, and while it samples no token though requests run: a stopped
+vLLM core leaves an actor that still answers, so an answer alone shows nothing. Everything here is pure; the clock, in
+seconds, is passed in.
+"""
+
+from dataclasses import dataclass, field, replace
+from enum import Enum, StrEnum
+from typing import Self
+
+
+class State(StrEnum):
+    STARTING = "starting"
+    """Its process comes up."""
+    STALE = "stale"
+    """Up, without the newest weights: its episodes go on if it has whole ones, and it is given no new episode."""
+    HEALTHY = "healthy"
+    SUSPECT = "suspect"
+    """Quiet for too long: it is given no new episode."""
+    DEAD = "dead"
+    RETIRED = "retired"
+
+
+FINAL = (State.DEAD, State.RETIRED)
+
+
+class Fault(Enum):
+    """What a call raised, as far as the engine's health is concerned."""
+
+    GONE = "gone"
+    """Its process or its vLLM core has ended, or was ended for its memory."""
+    UNREACHABLE = "unreachable"
+    """The call may have run or not."""
+    REFUSED = "refused"
+    """A sync failed before the engine's update began: it runs the weights that it had."""
+    HALFWAY = "halfway"
+    """A sync failed after that: the engine has no whole weights."""
+    NO_WEIGHTS = "no weights"
+    """The weights to load are lost, which is no fault of the engine."""
+
+
+@dataclass(frozen=True)
+class HealthConfig:
+    """When an engine is given up. A stopped one is named within `dead_s`, and replaced within a minute in all where a
+    new one comes up in the other half of it."""
+
+    suspect_s: float = 10.0
+    """Seconds without an answer, or without a token while requests run, after which it is given no new episode."""
+    dead_s: float = 30.0
+    """The same, after which it is ended and replaced."""
+    start_s: float = 900.0
+    """Seconds for its process to come up, once it has a place."""
+    sync_s: float = 300.0
+    """Seconds that one sync may take."""
+    syncs: int = 2
+    """Syncs that may fail in a row before it is replaced."""
+
+    def __post_init__(self) -> None:
+        if not 0 < self.suspect_s < self.dead_s:
+            raise ValueError(f"suspect_s is {self.suspect_s:g}: expected more than 0 and less than {self.dead_s:g}")
+
+
+@dataclass(frozen=True)
+class PoolConfig:
+    """What becomes of engines that fail, and of what they were doing."""
+
+    health: HealthConfig = field(default_factory=HealthConfig)
+    starts: int = 3
+    """Starts of an engine that may fail in a row before it is given up. It is tried again as long as another serves."""
+    place_s: float = 1800.0
+    """Seconds that an engine waits for its place: as long as an autoscaler may take for a node."""
+    deaths: int = 5
+    """Engines that may die under an episode without a finished turn in between, before it fails."""
+
+    def __post_init__(self) -> None:
+        if min(self.starts, self.deaths) < 1:
+            raise ValueError("pool.starts and pool.deaths are 1 at least")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Health:
+    """One engine from its start to its end; each method returns what it is afterwards."""
+
+    began: float
+    """When its process was asked for."""
+    newest: int = 0
+    """Number of the newest weights, as the pool counts what it is given: a version may be made twice."""
+    holds: int | None = 0
+    """Number of the weights that it runs; 0 are those of its start, None is no whole ones."""
+    up: bool = False
+    suspect: bool = False
+    ended: State | None = None
+    why: str = ""
+    """Why it is DEAD."""
+    answered_at: float = 0.0
+    progressed_at: float = 0.0
+    tokens: int = 0
+    generating: int = 0
+    syncing_since: float | None = None
+    failed_syncs: int = 0
+    limits: HealthConfig = field(default_factory=HealthConfig)
+
+    @property
+    def state(self) -> State:
+        if self.ended is not None:
+            return self.ended
+        if not self.up:
+            return State.STARTING
+        if self.suspect:
+            return State.SUSPECT
+        return State.HEALTHY if self.holds == self.newest else State.STALE
+
+    # --- what it gets done ----------------------------------------------------------------------------------------
+
+    def came_up(self, now: float) -> Self:
+        """Its process is there, with the weights of its start."""
+        return self._with(now, up=True, answered_at=now, progressed_at=now)
+
+    def answered(self, now: float, *, tokens: int, generating: int, paused: bool = False) -> Self:
+        """Its long poll came back: tokens sampled so far, requests under way, and whether its core has stopped sampling
+        for new weights. A sync alone is no excuse: it may wait for a core that stands still."""
+        progress = paused or tokens > self.tokens or not self.generating
+        return self._with(
+            now,
+            answered_at=now,
+            progressed_at=now if progress else self.progressed_at,
+            tokens=tokens,
+            generating=generating,
+        )
+
+    def published(self, number: int) -> Self:
+        """There are newer weights."""
+        return self if self.ended else replace(self, newest=number)
+
+    def sync_began(self, now: float) -> Self:
+        return self._with(now, syncing_since=now)
+
+    def synced(self, now: float, number: int) -> Self:
+        """It runs the weights of that number."""
+        return self._with(now, holds=number, syncing_since=None, failed_syncs=0, progressed_at=now)
+
+    # --- what goes wrong ------------------------------------------------------------------------------------------
+
+    def raised(self, now: float, fault: Fault, why: str) -> Self:
+        """A call other than a sync failed."""
+        match fault:
+            case Fault.GONE:
+                return self._died(why)
+            case Fault.UNREACHABLE:
+                return self._with(now, answered_at=min(self.answered_at, now - self.limits.suspect_s))
+            case _:
+                return self
+
+    def sync_failed(self, now: float, fault: Fault, why: str) -> Self:
+        """A sync that began has failed. Without whole weights one complete reload is tried."""
+        if fault is Fault.GONE:
+            return self._died(why)
+        after = self._with(now, syncing_since=None, progressed_at=now)
+        if fault is Fault.NO_WEIGHTS or after.ended:
+            return after
+        whole = fault is Fault.REFUSED and self.holds is not None
+        after = replace(after, failed_syncs=self.failed_syncs + 1, holds=self.holds if whole else None)
+        if after.failed_syncs >= self.limits.syncs or self.holds is None:
+            return after._died(why)
+        return after
+
+    def retired(self) -> Self:
+        return self if self.ended else replace(self, ended=State.RETIRED)
+
+    def tick(self, now: float) -> Self:
+        """Looks at the clock."""
+        return self._with(now)
+
+    def _with(self, now: float, **changes: object) -> Self:
+        """The same engine after a change, seen at `now`. What has ended stays as it is."""
+        if self.ended:
+            return self
+        after = replace(self, **changes)  # pyright: ignore[reportArgumentType]
+        limits = after.limits
+        if not after.up:
+            late = now - after.began >= limits.start_s
+            return after._died(f"it did not come up within {limits.start_s:g} s") if late else after
+        if after.syncing_since is not None and now - after.syncing_since >= limits.sync_s:
+            return after._died(f"a sync took more than {limits.sync_s:g} s")
+        silent, stuck = now - after.answered_at, after._without_progress(now)
+        if silent >= limits.dead_s:
+            return after._died(f"its actor gave no answer for {silent:.0f} s")
+        if stuck >= limits.dead_s:
+            return after._died(f"no token for {stuck:.0f} s, with {after.generating} requests under way")
+        return replace(after, suspect=max(silent, stuck) >= limits.suspect_s)
+
+    def _without_progress(self, now: float) -> float:
+        """Seconds; none are counted while nothing is to be sampled."""
+        at_work = self.generating > 0 and self.holds is not None
+        return now - self.progressed_at if at_work else 0.0
+
+    def _died(self, why: str) -> Self:
+        return self if self.ended else replace(self, ended=State.DEAD, why=why)

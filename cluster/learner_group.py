@@ -1,0 +1,174 @@
+"""A learner group under Ray Train, run beside the driver's event loop, and the buffer between them."""
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Coroutine
+from pathlib import Path
+from typing import Any
+
+import ray
+
+from actors.learner.buffer import Event, Finished, Plan, TrajectoryBuffer
+from actors.learner.config import LearnerConfig, Objective
+from actors.learner.loop import LearnJob, learn
+from actors.learner.policy import ModelConfig
+from actors.weights.transport import WeightsConfig
+from cluster.resources import PlacementConfig
+from cluster.weights import RayShelf, close_directory, start_directory
+from coa.errors import UserError
+from coa.learning.orders import Order
+from coa.types import Tokens
+
+COLLECTIVE_S = 1800
+"""A rank waits so long for the others in a collective."""
+
+
+class Learning:
+    """Use as `async with`. A run of the same name in the same folder goes on from its last checkpoint."""
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        checkpoints: Path,
+        placement: PlacementConfig,
+        model_dir: Path,
+        model: ModelConfig,
+        learner: LearnerConfig,
+        objective: Objective,
+        steps: int,
+        publish: bool,
+        probe: tuple[Tokens, ...] = (),
+        probe_tokens: int = 0,
+        checkpoint_every: int,
+        output: Path,
+        weights: WeightsConfig | None = None,
+    ) -> None:
+        """weights: how they are published, where `publish` says that they are."""
+        self._name, self._checkpoints, self._placement = name, checkpoints, placement
+        self.ranks = learner.ranks
+        buffer: Any = ray.remote(TrajectoryBuffer)
+        self._buffer: Any = buffer.options(num_cpus=0, max_concurrency=1000).remote(
+            ranks=learner.ranks, steps=steps, publish=publish, checkpoint_every=checkpoint_every
+        )
+        self._directory: Any = start_directory() if publish else None
+        self._job = LearnJob(
+            model_dir=str(model_dir),
+            model=model,
+            learner=learner,
+            objective=objective,
+            steps=steps,
+            buffer=self._buffer,
+            publish=publish,
+            shelf=RayShelf(self._directory) if publish else None,
+            weights=weights or WeightsConfig(),
+            probe=probe,
+            probe_tokens=probe_tokens,
+            output=str(output),
+        )
+        self._ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._beside: set[asyncio.Task[None]] = set()
+
+    async def __aenter__(self) -> "Learning":
+        loop = asyncio.get_running_loop()
+
+        def fit() -> None:
+            error: BaseException | None = None
+            try:
+                self._trainer().fit()
+            except BaseException as failure:  # handed to the event loop, which raises it
+                error = failure
+            if not loop.is_closed():
+                loop.call_soon_threadsafe(self._settle, error)
+
+        # A daemon: an interrupted driver must not wait for the learners.
+        threading.Thread(target=fit, name=f"learners-{self._name}", daemon=True).start()
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        for task in self._beside:
+            task.cancel()
+        if kind is None:
+            await self._buffer.release.remote()
+            await self._ended
+        if self._directory is not None:
+            await close_directory(self._directory)
+        ray.kill(self._buffer)
+
+    def _settle(self, error: BaseException | None) -> None:
+        if not self._ended.done():
+            self._ended.set_result(None) if error is None else self._ended.set_exception(error)
+
+    def beside(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
+        """Runs `work` next to the learners until it ends or they do; if it fails, `events` raises its error."""
+        task = asyncio.ensure_future(work)
+        self._beside.add(task)
+
+        def done(task: "asyncio.Task[None]") -> None:
+            self._beside.discard(task)
+            if not task.cancelled() and (error := task.exception()) is not None:
+                self._settle(error)
+
+        task.add_done_callback(done)
+        return task
+
+    def _trainer(self) -> Any:
+        from ray.train import CheckpointConfig, FailureConfig, RunConfig, ScalingConfig
+        from ray.train.torch import TorchConfig, TorchTrainer
+
+        gpus = self._placement.learner_gpus
+        resources = {"CPU": self._placement.learner_cpus, "GPU": gpus}
+        return TorchTrainer(
+            learn,
+            train_loop_config={"job": self._job},
+            torch_config=TorchConfig(backend="nccl" if gpus else "gloo", timeout_s=COLLECTIVE_S),
+            scaling_config=ScalingConfig(
+                num_workers=self.ranks,
+                use_gpu=bool(gpus),
+                resources_per_worker={name: amount for name, amount in resources.items() if amount},
+            ),
+            run_config=RunConfig(
+                name=self._name,
+                storage_path=str(self._checkpoints),
+                checkpoint_config=CheckpointConfig(num_to_keep=2),
+                failure_config=FailureConfig(max_failures=self._placement.learner_restarts),
+            ),
+        )
+
+    async def events(self) -> AsyncIterator[Event]:
+        """What the learners tell, up to Finished; raises what ended them otherwise."""
+        while True:
+            found = asyncio.ensure_future(self._next())
+            await asyncio.wait({found, self._ended}, return_when=asyncio.FIRST_COMPLETED)
+            if not found.done():
+                found.cancel()
+                raise_cause(self._ended.exception())
+            event = found.result()
+            yield event
+            if isinstance(event, Finished):
+                return
+
+    async def _next(self) -> Event:
+        return await self._buffer.next_event.remote()
+
+    async def order(self, epoch: int, *orders: Order) -> bool:
+        """Puts orders behind those that the ranks have; False where the learners have restarted since `epoch`."""
+        return await self._buffer.order.remote(orders, epoch)
+
+    async def put(self, plan: Plan, epoch: int) -> bool:
+        """Waits while another plan waits; False where the learners have restarted since `epoch`."""
+        return await self._buffer.put.remote(plan, epoch)
+
+
+def raise_cause(error: BaseException | None) -> None:
+    """A person's mistake that a learner found is raised as that."""
+    if error is None:
+        raise RuntimeError("the learners ended before their last step")
+    cause: BaseException | None = error
+    while cause is not None:
+        for found in (cause, *getattr(cause, "worker_failures", {}).values()):
+            inner = getattr(found, "cause", found)
+            if isinstance(inner, UserError):
+                raise inner
+        cause = cause.__cause__
+    raise error

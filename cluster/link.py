@@ -1,0 +1,136 @@
+"""The calls of one engine: what they raise goes to its health, and nobody waits for an engine that has ended."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from contextlib import suppress
+from typing import Any, TypeVar
+
+from ray.exceptions import RayError
+
+from cluster.engine_actor import Engine, fault_of, why_of
+from cluster.health import FINAL, Fault, Health, State
+from coa.errors import EngineDied, InfrastructureError
+
+T = TypeVar("T")
+CALL_FAILED = (RayError, InfrastructureError)
+"""What a call of an engine raises; a defect in it is a RayError too, and told by its cause."""
+TICK_S = 1.0
+"""Between two looks at the clock, and between two tries of what could not be reached."""
+
+
+async def together(work: Iterable[Awaitable[T]]) -> list[T]:
+    """What all of them give; the first failure cancels the others, waits for their end, and is raised."""
+    tasks = [asyncio.ensure_future(one) for one in work]
+    try:
+        return await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+class Changes:
+    """Lets many wait until something is so: `changed` makes them look again."""
+
+    def __init__(self) -> None:
+        self._next = asyncio.Event()
+
+    def changed(self) -> None:
+        self._next.set()
+        self._next = asyncio.Event()
+
+    async def wait_for(self, holds: Callable[[], Any]) -> None:
+        while not holds():
+            await self._next.wait()
+
+
+class Link:
+    """One start of an engine, its health, and the calls that are under way."""
+
+    def __init__(self, engine: Engine, health: Health, changes: Changes) -> None:
+        self.engine, self.health, self.changes = engine, health, changes
+        self.now = asyncio.get_running_loop().time
+        self.over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        """Done once the engine is DEAD or RETIRED; a defect that a call raised is its exception."""
+        self.served = False
+        """Whether it was ever well."""
+        self._aside: set[asyncio.Task[None]] = set()
+
+    def become(self, health: Health) -> None:
+        self.health = health
+        self.served |= health.state is State.HEALTHY
+        if health.state in FINAL and not self.over.done():
+            self.over.set_result(None)
+        self.changes.changed()
+
+    def raised(self, error: BaseException) -> None:
+        """Tells the engine's health of a failed call; a defect ends the engine, and is raised to whoever keeps it."""
+        fault = fault_of(error)
+        if fault is not None:
+            self.died(why_of(error), fault)
+        elif not self.over.done():
+            self.over.set_exception(error)
+
+    def died(self, why: str, fault: Fault = Fault.GONE) -> None:
+        self.become(self.health.raised(self.now(), fault, why))
+
+    async def unless_over(self, call: Awaitable[T]) -> T:
+        """What the call gives; raises EngineDied where the engine has ended, or ends first."""
+        asked = asyncio.ensure_future(call)
+        try:
+            await asyncio.wait({asked, self.over}, return_when=asyncio.FIRST_COMPLETED)
+            if self.over.done():
+                raise EngineDied(self.health.why)
+            return asked.result()
+        finally:
+            asked.cancel()
+
+    async def watched(self, call: Awaitable[T]) -> T:
+        """What the call gives; its health looks at the clock meanwhile, and may end it."""
+        asked = asyncio.ensure_future(call)
+        try:
+            while not asked.done():
+                await asyncio.wait({asked}, timeout=TICK_S)
+                self.become(self.health.tick(self.now()))
+            return asked.result()
+        finally:
+            asked.cancel()
+
+    async def insist(self, call: Callable[[], Awaitable[T]]) -> T:
+        """Tries what may be sent again until it is there; raises EngineDied where the engine has ended."""
+        while not self.over.done():
+            try:
+                return await call()
+            except CALL_FAILED as error:
+                self.raised(error)
+            await asyncio.sleep(TICK_S)
+        raise EngineDied(self.health.why)
+
+    async def ask(self, call: Callable[[Engine], Awaitable[T]]) -> T:
+        """What the engine answers; raises EngineDied where it is gone, and what else the call met."""
+        try:
+            return await self.unless_over(call(self.engine))
+        except CALL_FAILED as error:
+            if isinstance(error, InfrastructureError) and fault_of(error) is None:
+                raise
+            self.raised(error)
+            raise EngineDied(why_of(error)) from error
+
+    def beside(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
+        """Runs `work` until it ends or the engine does."""
+
+        async def until_over() -> None:
+            with suppress(EngineDied):
+                await work
+
+        task = asyncio.ensure_future(until_over())
+        self._aside.add(task)
+        task.add_done_callback(self._aside.discard)
+        return task
+
+    def close(self) -> None:
+        """Ends the engine and all that waits for it."""
+        for task in self._aside:
+            task.cancel()
+        self.become(self.health.retired())
+        self.engine.kill()

@@ -1,0 +1,149 @@
+"""One start of a rollout engine, from its coming up to its end.
+
+come up ──► poll: events ──► flights                     until its health says DEAD, or nobody needs it
+            load: the newest weights, whenever it has others
+"""
+
+import asyncio
+from dataclasses import dataclass
+from typing import Any
+
+from actors.messages import EventBatch
+from actors.rollout.engine import SyncReport
+from cluster.engine_actor import Engine, fault_of, why_of
+from cluster.flights import Flights
+from cluster.health import FINAL, Fault, Health, HealthConfig, State
+from cluster.link import CALL_FAILED, TICK_S, Changes, Link
+
+POLL_S = 2.0
+"""For so long an engine may keep a poll open without an event."""
+
+
+@dataclass(frozen=True, slots=True)
+class Live:
+    """The newest weights that were published."""
+
+    number: int
+    """Counts what was published, from 1: a version may be made twice."""
+    version: int
+    weights: tuple[Any, ...]
+    """What engines take besides the version."""
+
+
+class Replica:
+    """Its health decides; its loops act. `changes` is told whenever that may let somebody go on."""
+
+    def __init__(self, engine: Engine, limits: HealthConfig, changes: Changes, live: Live | None) -> None:
+        now = asyncio.get_running_loop().time()
+        self.link = Link(engine, Health(began=now, newest=live.number if live else 0, limits=limits), changes)
+        self.flights = Flights(self.link)
+        self.draining = False
+        self.settled = 0
+        """Number of the newest weights that it has tried to load."""
+        self.synced: tuple[int, SyncReport] | None = None
+        """The weights that it loaded last."""
+        self.retried = 0
+        """Calls of tools and graders that were tried again."""
+        self._live = live
+
+    @property
+    def state(self) -> State:
+        return self.link.health.state
+
+    @property
+    def serving(self) -> bool:
+        """Whether it may be given a new episode."""
+        return self.state is State.HEALTHY and not self.draining
+
+    def settled_at(self, number: int) -> bool:
+        """Whether nothing is to be waited for: it has tried to load these weights, or has ended."""
+        return self.settled >= number or self.state in FINAL
+
+    def retire(self) -> None:
+        self.link.become(self.link.health.retired())
+
+    def publish(self, live: Live) -> None:
+        """There are newer weights, which it loads next."""
+        self._live = live
+        self.link.become(self.link.health.published(live.number))
+
+    async def live(self) -> None:
+        """From its coming up to its end; raises what is a defect. Its episodes are told that it died."""
+        over = self.link.over
+        loops = [asyncio.ensure_future(self._come_up_and_poll()), asyncio.ensure_future(self._keep_current())]
+        try:
+            await asyncio.wait({*loops, over}, return_when=asyncio.FIRST_COMPLETED)
+            for ended in (*loops, over):
+                if ended.done():
+                    ended.result()
+        finally:
+            for task in loops:
+                task.cancel()
+            self.link.close()
+            self.flights.close()
+
+    async def _come_up_and_poll(self) -> None:
+        link = self.link
+        await link.watched(self._come_up())
+        while not link.over.done():
+            try:
+                self._take_in(await link.watched(link.engine.events(self.flights.heard, POLL_S)))
+            except CALL_FAILED as error:
+                link.raised(error)
+                await asyncio.sleep(TICK_S)
+
+    async def _come_up(self) -> None:
+        """What is raised by an engine's start is its end, whatever it is."""
+        link = self.link
+        try:
+            await link.engine.ready()
+            link.become(link.health.came_up(link.now()))
+        except CALL_FAILED as error:
+            link.died(why_of(error))
+
+    def _take_in(self, batch: EventBatch) -> None:
+        """What another incarnation says is refused, and so is what this one says after its end."""
+        link = self.link
+        if link.over.done():
+            return
+        if batch.incarnation != link.engine.incarnation or batch.first > self.flights.heard:
+            return link.died(f"it answered as {batch.incarnation} from event {batch.first}, not {self.flights.heard}")
+        self.flights.hear(batch)
+        self.retried = batch.retried
+        link.become(
+            link.health.answered(link.now(), tokens=batch.tokens, generating=batch.generating, paused=batch.paused)
+        )
+
+    async def _keep_current(self) -> None:
+        link, lost = self.link, 0
+        while not link.over.done():
+            await link.changes.wait_for(lambda lost=lost: self._behind(lost))
+            live = self._live
+            assert live is not None
+            fault = await self._load(live)
+            # Weights that are lost are waited for, not asked for again.
+            lost = live.number if fault is Fault.NO_WEIGHTS else 0
+            self.settled = live.number
+            link.changes.changed()
+            if fault is not None and not lost:
+                await asyncio.sleep(TICK_S)
+
+    def _behind(self, lost: int) -> bool:
+        health, live = self.link.health, self._live
+        return health.up and live is not None and live.number not in (health.holds, lost)
+
+    async def _load(self, live: Live) -> Fault | None:
+        link, began = self.link, self.link.now()
+        link.become(link.health.sync_began(began))
+        try:
+            report = await link.engine.sync(live.version, *live.weights)
+        except CALL_FAILED as error:
+            # Of what has no type nobody knows how far the update had come.
+            fault = fault_of(error) or Fault.HALFWAY
+            link.become(link.health.sync_failed(link.now(), fault, why_of(error)))
+            return fault
+        finally:
+            self.flights.loading_s += link.now() - began
+        self.synced = live.number, report
+        link.become(link.health.synced(link.now(), live.number))
+        return None

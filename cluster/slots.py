@@ -1,0 +1,131 @@
+"""Keeps an engine in each slot of a pool: started, replaced where it dies, and given up after so many tries.
+
+slot ── launch ──► replica ── live, until it is DEAD ──► launch again ...
+"""
+
+import asyncio
+import itertools
+import uuid
+from collections.abc import Callable
+
+from cluster.engine_actor import Launch
+from cluster.health import FINAL, PoolConfig
+from cluster.link import Changes
+from cluster.replica import Live, Replica
+from coa.errors import EngineDied, NoEngine
+
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 60.0
+"""Between two starts that failed."""
+
+
+class Slot:
+    """A place in the pool, for one engine after another."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.replica: Replica | None = None
+        self.keeper: asyncio.Task[None] | None = None
+        self.given_up = False
+        """Whether as many starts failed in a row as may."""
+
+    @property
+    def hopeless(self) -> bool:
+        replica = self.replica
+        well = replica is not None and replica.link.served and replica.state not in FINAL
+        return self.given_up and not well
+
+
+class Slots:
+    """`say` is told of engines that end; `changes` whenever that may let somebody go on."""
+
+    def __init__(self, launch: Launch, config: PoolConfig, changes: Changes, say: Callable[[str], None]) -> None:
+        self._launch, self._config, self._changes, self._say = launch, config, changes, say
+        self._slots: dict[int, Slot] = {}
+        self._numbers, self._starts = itertools.count(), itertools.count()
+        self._name = uuid.uuid4().hex[:8]
+        self._retried = 0
+        self._live: Live | None = None
+        self.broken: BaseException | None = None
+        """Why there will be no engine, or a defect in one: whoever wants an engine is told."""
+        self.restarts = 0
+        """Engines that served, died, and were replaced."""
+
+    def replicas(self) -> dict[int, Replica]:
+        """By their slots."""
+        return {slot.number: slot.replica for slot in self._slots.values() if slot.replica is not None}
+
+    @property
+    def retried(self) -> int:
+        """Calls of tools and graders that engines tried again."""
+        return self._retried + sum(replica.retried for replica in self.replicas().values())
+
+    def publish(self, live: Live) -> None:
+        """Replicas load these weights, and so do those that come later."""
+        self._live = live
+        for replica in self.replicas().values():
+            replica.publish(live)
+
+    def add(self) -> int:
+        slot = Slot(next(self._numbers))
+        self._slots[slot.number] = slot
+        slot.keeper = asyncio.ensure_future(self._keep(slot))
+        slot.keeper.add_done_callback(self._ended)
+        return slot.number
+
+    async def drain(self, number: int) -> None:
+        """Gives the engine nothing new, waits until its episodes have ended, and retires it."""
+        if (replica := self._slots[number].replica) is not None:
+            replica.draining = True
+            await self._changes.wait_for(lambda: replica.link.over.done() or not replica.flights.load[0])
+        await self.retire(number)
+
+    async def retire(self, number: int) -> None:
+        """Ends the engine for good, at once."""
+        keeper = self._slots.pop(number).keeper
+        assert keeper is not None
+        keeper.cancel()
+        await asyncio.wait({keeper})
+
+    def replace(self, number: int) -> None:
+        """Ends the engine at once, and starts another in its place."""
+        if (replica := self._slots[number].replica) is not None:
+            replica.link.died("it is to be replaced")
+
+    async def stop(self) -> None:
+        await asyncio.gather(*(self.retire(number) for number in list(self._slots)))
+
+    def _ended(self, keeper: "asyncio.Task[None]") -> None:
+        if not keeper.cancelled() and (error := keeper.exception()) is not None:
+            self.broken = error
+        self._changes.changed()
+
+    async def _keep(self, slot: Slot) -> None:
+        """One engine after another; raises NoEngine where no slot has hope left, and what is a defect."""
+        failures = 0
+        while True:
+            why, served = await self._run(slot)
+            self._say(f"rollout engine {slot.number} {'died' if served else 'did not start'}: {why}")
+            self.restarts += served
+            failures = 0 if served else failures + 1
+            slot.given_up = failures >= self._config.starts
+            if slot.given_up and all(other.hopeless for other in self._slots.values()):
+                raise NoEngine(f"no rollout engine could be started, in {failures} tries: {why}")
+            if failures:
+                await asyncio.sleep(min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2 ** min(failures - 1, 10)))
+
+    async def _run(self, slot: Slot) -> tuple[str, bool]:
+        """One engine from its place to its end: why it ended, and whether it had served."""
+        incarnation = f"{self._name}-{slot.number}-{next(self._starts)}"
+        try:
+            engine = await asyncio.wait_for(self._launch(incarnation), self._config.place_s)
+        except TimeoutError:
+            return f"there was no place for it within {self._config.place_s:g} s", False
+        except EngineDied as error:
+            return str(error), False
+        replica = slot.replica = Replica(engine, self._config.health, self._changes, self._live)
+        try:
+            await replica.live()
+        finally:
+            self._retried, replica.retried = self._retried + replica.retried, 0
+            self._changes.changed()
+        return replica.link.health.why, replica.link.served

@@ -1,0 +1,81 @@
+"""The shelf of published weights as Ray actors: a directory for the run, and a holder on each node that needs one."""
+
+import asyncio
+import contextlib
+from collections.abc import Sequence
+from typing import Any
+
+import ray
+from ray.exceptions import GetTimeoutError, RayActorError, RayError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from actors.weights.holder import Ranges, WeightHolder
+from actors.weights.shelf import Kept, WeightDirectory
+from actors.weights.transport import Address
+from coa.errors import SyncError
+
+RPC_S = 300.0
+"""Longest wait for the directory; a copy to another node may take most of it."""
+CLOSE_S = 10.0
+
+
+class RayShelf:
+    """`actors.weights.shelf.Shelf` around the directory's handle."""
+
+    def __init__(self, directory: Any) -> None:
+        self._directory = directory
+
+    def folder(self, node: str) -> str:
+        return self._ask("folder", node)
+
+    def merge(self, name: str, first: str, size: int, parts: Sequence[tuple[str, Ranges]]) -> None:
+        self._ask("merge", name, first, size, parts)
+
+    def keep(self, kept: Kept) -> None:
+        self._ask("keep", kept)
+
+    def members(self) -> dict[str, int]:
+        return self._ask("members")
+
+    def absent(self, engines: Sequence[str]) -> None:
+        self._ask("absent", list(engines))
+
+    async def path(self, name: str, address: Address) -> str:
+        return await self._await("path", name, address)
+
+    async def join(self, address: Address) -> None:
+        await self._await("join", address)
+
+    async def acknowledge(self, name: str, address: Address) -> None:
+        await self._await("acknowledge", name, address)
+
+    def _ask(self, method: str, *args: Any) -> Any:
+        try:
+            return ray.get(getattr(self._directory, method).remote(*args), timeout=RPC_S)
+        except (RayActorError, GetTimeoutError) as error:
+            raise SyncError(f"the directory of weights does not answer: {type(error).__name__}") from error
+
+    async def _await(self, method: str, *args: Any) -> Any:
+        try:
+            return await asyncio.wait_for(getattr(self._directory, method).remote(*args), RPC_S)
+        except (RayActorError, TimeoutError) as error:
+            raise SyncError(f"the directory of weights does not answer: {type(error).__name__}") from error
+
+
+def start_directory() -> Any:
+    """Its handle. The caller owns it, and it owns the holders."""
+    actor: Any = ray.remote(WeightDirectory)
+    return actor.options(num_cpus=0, max_concurrency=1000).remote(start_holder)
+
+
+def start_holder(node: str) -> Any:
+    actor: Any = ray.remote(WeightHolder)
+    here = NodeAffinitySchedulingStrategy(node, soft=False)
+    return actor.options(num_cpus=0, max_concurrency=100, scheduling_strategy=here).remote()
+
+
+async def close_directory(directory: Any) -> None:
+    """Removes all files of weights, and ends the actors. What an engine has mapped stays there for it."""
+    with contextlib.suppress(RayError, TimeoutError):  # a holder that has died leaves its files to the next one
+        await asyncio.wait_for(directory.close.remote(), CLOSE_S)
+    ray.kill(directory)

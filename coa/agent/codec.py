@@ -1,0 +1,178 @@
+"""Between text and tokens, with tags kept apart from text.
+
+A tag's tokens come only from here or from the policy. Text of anybody else (a question, an observation) is escaped
+and encoded with the tokenizer's special tokens switched off, so it can neither yield a tag token nor spell a tag.
+"""
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from tokenizers import Tokenizer
+
+from coa.agent.constraint import turn_grammar
+from coa.agent.grammar import OBSERVATION, TAGS, Chain, Profile, Span, escape, render
+from coa.errors import UserError
+from coa.types import ENVIRONMENT, Mask, Status, Task, Tokens, Trajectory
+
+_QUESTION_MARK = "\x00"
+
+
+@dataclass(frozen=True, slots=True)
+class Stops:
+    """Where the policy's turn ends, as an engine wants it: ids where each stop is one token, strings otherwise."""
+
+    token_ids: tuple[int, ...]
+    strings: tuple[str, ...]
+
+
+class Codec:
+    """Encodes prompts, spans and chains for one tokenizer.
+
+    `opening` and `closing` are the chat marks before and after the user's text, the assistant's opening included.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, *, opening: str, closing: str) -> None:
+        self._tokenizer = tokenizer
+        self._constraints: dict[tuple[str, str, bool, int], str] = {}
+        added = tokenizer.get_added_tokens_decoder().items()
+        specials = {token.content: number for number, token in added if token.special}
+        self._specials = tuple(specials)
+        marks = {mark for tag in TAGS.values() for mark in (tag.open, tag.close)}
+        self._ends = {number for content, number in specials.items() if content not in marks}
+        self._opening = self._ours(opening)
+        self._closing = self._ours(closing)
+        self._open = {name: self._ours(tag.open) for name, tag in TAGS.items()}
+        self._close = {name: self._ours(tag.close) for name, tag in TAGS.items()}
+
+    @classmethod
+    def load(cls, model: Path | str) -> "Codec":
+        """From a Hugging Face model folder or hub name; its chat template gives the marks around the question."""
+        from transformers import AutoTokenizer  # slow to import
+
+        try:
+            tokenizer = AutoTokenizer.from_pretrained(str(model))
+        except (OSError, ValueError) as error:
+            raise UserError(f"{model}: no tokenizer there ({str(error).splitlines()[0]})") from error
+        if tokenizer.chat_template is None:
+            raise UserError(f"{model}: its tokenizer has no chat template")
+        text = tokenizer.apply_chat_template(
+            [{"role": "user", "content": _QUESTION_MARK}], tokenize=False, add_generation_prompt=True
+        )
+        opening, closing = str(text).split(_QUESTION_MARK)
+        return cls(tokenizer.backend_tokenizer, opening=opening, closing=closing)
+
+    def _raw(self, text: str) -> list[int]:
+        return self._tokenizer.encode(text, add_special_tokens=False).ids
+
+    def _ours(self, text: str) -> list[int]:
+        """Tokens of our own text: tags and chat marks in it are meant."""
+        self._tokenizer.encode_special_tokens = False
+        ids = self._raw(text)
+        # Whatever else is encoded is somebody's text: special tokens in it are plain characters.
+        self._tokenizer.encode_special_tokens = True
+        return ids
+
+    def text(self, text: str) -> list[int]:
+        """Tokens of untrusted text, which is escaped first."""
+        # JSON from the web may hold half a surrogate pair, which no tokenizer takes.
+        return self._raw(escape(text.encode(errors="replace").decode()))
+
+    def prompt(self, profile: Profile, question: str, *, instructed: bool) -> Tokens:
+        preface = self._ours(profile.preface()) if instructed else []
+        return np.array([*self._opening, *preface, *self.text(question), *self._closing], np.int32)
+
+    def span(self, span: Span) -> list[int]:
+        return [*self._open[span.tag], *self.text(" " + span.text), *self._close[span.tag]]
+
+    def observation(self, text: str, *, limit: int) -> list[int]:
+        """An observation's tokens; of its text only the first and last part where it is over `limit` tokens."""
+        body = self.text(" " + text)
+        if len(body) > limit:
+            # The mark between keeps the two ends from spelling a tag together.
+            head, tail = limit // 2, limit - limit // 2
+            body = [*body[:head], *self._raw(" ... "), *body[len(body) - tail :]]
+        return [*self._open[OBSERVATION], *body, *self._close[OBSERVATION]]
+
+    def decode(self, token_ids: Sequence[int] | Tokens) -> str:
+        return self._tokenizer.decode(list(map(int, token_ids)), skip_special_tokens=False)
+
+    def decode_turn(self, token_ids: Sequence[int] | Tokens) -> str:
+        """A turn's text without the marks of a message's end that stand after it."""
+        ids = list(map(int, token_ids))
+        while ids and ids[-1] in self._ends:
+            ids.pop()
+        return self.decode(ids)
+
+    def count(self, texts: Iterable[str]) -> int:
+        """Number of tokens in plain texts, for cost accounting."""
+        encodings = self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
+        return sum(len(encoding) for encoding in encodings)
+
+    @property
+    def vocabulary(self) -> int:
+        return self._tokenizer.get_vocab_size()
+
+    def tag_tokens(self) -> frozenset[int]:
+        """Ids that stand for a tag of their own; empty for a tokenizer in which tags are ordinary text."""
+        ids = [*self._open.values(), *self._close.values()]
+        return frozenset(one[0] for one in ids if len(one) == 1)
+
+    def stops(self, profile: Profile) -> Stops:
+        singles = [self._close[close[2:-1]] for close in profile.stops]
+        if all(len(ids) == 1 for ids in singles):
+            return Stops(tuple(ids[0] for ids in singles), ())
+        return Stops((), profile.stops)
+
+    def constraint(self, profile: Profile, state: str, *, last: bool, max_tag_tokens: int) -> str:
+        """The grammar of a turn (`coa.agent.constraint`) in this tokenizer's tokens."""
+        which = (profile.name, state, last, max_tag_tokens)
+        if which not in self._constraints:
+            marks = [mark for tag in TAGS.values() for mark in (tag.open, tag.close)]
+            self._constraints[which] = turn_grammar(
+                profile,
+                state,
+                mark=self._mark,
+                forbidden=tuple(dict.fromkeys((*marks, *self._specials))),
+                last=last,
+                max_tag_tokens=max_tag_tokens,
+            )
+        return self._constraints[which]
+
+    def _mark(self, mark: str) -> str:
+        ids = self._ours(mark)
+        return f"Token({ids[0]})" if len(ids) == 1 else json.dumps(mark)
+
+    def demonstration(self, task: Task, chain: Chain, profile: Profile, *, instructed: bool) -> Trajectory:
+        """A chain as the trajectory that the policy would have produced; its own tokens are in the `action_mask`.
+
+        Raises ValueError for a chain that does not end in an answer.
+        """
+        if not chain or chain[-1].tag != "answer":
+            raise ValueError(f"{task.id}: a demonstration ends in an answer")
+        prompt = self.prompt(profile, task.question, instructed=instructed)
+        pieces, marks = [prompt], [np.zeros(len(prompt), np.bool_)]
+        for span in chain:
+            ids = np.array(self.span(span), np.int32)
+            pieces.append(ids)
+            marks.append(np.full(len(ids), span.tag != OBSERVATION))
+        token_ids: Tokens = np.concatenate(pieces)
+        action_mask: Mask = np.concatenate(marks)
+        tools = tuple(span.tag for span in chain if TAGS[span.tag].close in profile.stops and span.tag != "answer")
+        return Trajectory(
+            task_id=task.id,
+            sample=0,
+            token_ids=token_ids,
+            action_mask=action_mask,
+            logprobs=np.zeros(len(token_ids), np.float32),
+            versions=np.full(len(token_ids), ENVIRONMENT, np.int32),
+            prompt_length=len(prompt),
+            turns=len(tools) + 1,
+            tool_calls=tools,
+            status=Status.ANSWERED,
+            answer=chain[-1].text.strip(),
+            text=render(chain),
+            transitions_hold=profile.transitions_hold(chain),
+        )

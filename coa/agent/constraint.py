@@ -1,0 +1,108 @@
+"""The constraint for decoding one turn, as an EBNF grammar of xgrammar's, made from a profile's table.
+
+    state START of mhqa:   s_start ::= think s_start | plan s_plan        s_plan ::= think s_plan | wiki_search
+                           plan    ::= "<plan>" free "</plan>"            root   ::= s_start
+
+Tags close, transitions hold and arguments have their form; the text inside is free but for tags and chat marks, and
+ends within its tag's token limit. A turn ends in the one tool call or in the answer.
+"""
+
+import json
+from collections.abc import Callable, Sequence
+
+from coa.agent.grammar import ANSWER, TAGS, THINK, Form, Kind, Profile
+
+Mark = Callable[[str], str]
+"""How a mark such as `<plan>` stands in the grammar: `Token(17)` where it is one token, else quoted text."""
+
+
+def turn_grammar(
+    profile: Profile, state: str, *, mark: Mark, forbidden: Sequence[str], last: bool, max_tag_tokens: int
+) -> str:
+    """EBNF for a turn that begins in `state` of the transition table.
+
+    `forbidden`: texts that no tag's text may contain. In the `last` turn of an episode no tool is called where an
+    answer can be given without one. `max_tag_tokens` caps the limits of the table.
+    """
+    names = [tag.name for tag in profile.tags if tag.kind is not Kind.ENVIRONMENT]
+    tags = {name: TAGS[name] for name in names}
+    tools = {tag.name for tag in profile.tools}
+    closing = _answerable(profile) if last else frozenset()
+    states = _states_from(profile, state)
+    rules = [f"root ::= {_state(state)}"]
+    for each in states:
+        following = [name for name in profile.transitions.get(each, ()) if name in tags]
+        if each in closing:
+            following = [name for name in following if name == ANSWER or (name in closing and name not in tools)]
+        ways = [f"{THINK} {_state(each)}"]
+        ways += [f"{name} {_state(name)}" if tags[name].kind is Kind.ROLE else name for name in following]
+        rules.append(f"{_state(each)} ::= {' | '.join(ways)}")
+    texts: dict[str, list[str]] = {}
+    for tag in tags.values():
+        limit = min(tag.max_tokens, max_tag_tokens)
+        text = f"{tag.form}_{limit}"
+        rules.append(f"{tag.name} ::= {mark(tag.open)} {text} {mark(tag.close)}")
+        texts[text] = _text(text, tag.form, forbidden, limit)
+    return "\n".join((*rules, *(rule for some in texts.values() for rule in some)))
+
+
+_BLANKS = r" \t\n\x0b\x0c\r\x1c-\x1f\x85\u00a0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000"
+"""What `str.strip` takes away."""
+
+
+def _state(name: str) -> str:
+    return f"s_{name or 'start'}"
+
+
+def _states_from(profile: Profile, state: str) -> list[str]:
+    """The states that roles alone lead to, in the order in which they are met."""
+    found = [state]
+    for each in found:
+        roles = (name for name in profile.transitions.get(each, ()) if TAGS[name].kind is Kind.ROLE)
+        found += [name for name in dict.fromkeys(roles) if name not in found]
+    return found
+
+
+def _answerable(profile: Profile) -> frozenset[str]:
+    """The states from which roles alone lead to the answer."""
+    found: set[str] = set()
+    while True:
+        more = {
+            state
+            for state, following in profile.transitions.items()
+            if any(name == ANSWER or (name in found and TAGS[name].kind is Kind.ROLE) for name in following)
+        }
+        if more <= found:
+            return frozenset(found)
+        found |= more
+
+
+def _text(name: str, form: Form, forbidden: Sequence[str], max_tokens: int) -> list[str]:
+    """The rules of a form, shared by its tags: of two rules that are alike xgrammar may take one for the other."""
+    free = f"{name}_part"
+
+    def any_text(rule: str, *excluded: str) -> str:
+        # The characters of a form's own are not counted: a handful at the most.
+        texts = ", ".join(map(_quoted, (*forbidden, *excluded)))
+        return f"{rule}[max_tokens={max_tokens}] ::= TagDispatch(loop_after_dispatch=false, excludes=({texts}))"
+
+    gap = r"[ \n]? [ \n]?"
+    # What begins a text is no blank and may not begin a tag: the part that is free does not see it.
+    begin = rf"[^{_BLANKS}<]"
+    match form:
+        case Form.FREE:
+            return [any_text(name)]
+        case Form.TEXT:
+            return [f"{name} ::= {gap} {begin} {free}", any_text(free)]
+        case Form.LINE:
+            return [f"{name} ::= {gap} {begin} {free} [\\n]?", any_text(free, "\n")]
+        case Form.SCORE:
+            return [f"{name} ::= {gap} [1-4] ([ \\n.,:;] {free})?", any_text(free)]
+        case Form.PROGRAM:
+            bare = f"{gap} [^{_BLANKS}<`] {free}"
+            fenced = rf'{gap} "```py\n" {free} "\n```" ([\n]? "```sh\n" {free} "\n```")? [ \n]?'
+            return [f"{name} ::= {bare} | {fenced}", any_text(free, "```")]
+
+
+def _quoted(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False)

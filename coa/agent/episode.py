@@ -1,0 +1,285 @@
+"""An episode as a pure state: the policy speaks until a stop, a tool answers, and so on, in one stream of tokens.
+
+    ask() -> Ask -> (the policy) -> Said -> hear() -> ToolCall -> (the tool) -> text -> observe() -> ask() ...
+
+It waits for nothing and knows no engine, so training, evaluation, serving and tests drive the same state. What has
+happened is its journal; from that it resumes elsewhere, and ends as it would have ended.
+"""
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+
+import numpy as np
+
+from coa.agent.codec import Codec
+from coa.agent.grammar import ANSWER, TAGS, THINK, Kind, Parsed, Profile, Span, parse, render
+from coa.agent.journal import Delta, Journal, Observed, Said
+from coa.agent.lenient import Repair, read
+from coa.agent.profiles import profile as find_profile
+from coa.tools.base import PLAIN, ToolCall, UseTool
+from coa.tools.layouts import LAYOUTS, layout_of
+from coa.types import ENVIRONMENT, Status, Task, Tokens, Trajectory
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Budgets of one episode, in tokens and turns."""
+
+    max_turns: int = 8
+    max_turn_tokens: int = 4096
+    max_observation_tokens: int = 4096
+    max_tokens: int = 32768
+    """Prompt, policy and observations together."""
+    max_tag_tokens: int | None = None
+    """Text of one tag, where the grammar is enforced; the table's own limits hold as well. None: an eighth of a turn,
+    at most 2048, so that a policy which never ends a tag by itself still comes through the tags of a turn."""
+    max_seconds: float = 3600.0
+    """Without pauses for weights and starts of engines. An episode that takes longer is no data: it fails."""
+
+    @property
+    def tag_tokens(self) -> int:
+        return self.max_tag_tokens or max(1, min(2048, self.max_turn_tokens // 8))
+
+
+class Grammar(Enum):
+    """What keeps a turn in form."""
+
+    lenient = "lenient"
+    """Decoding is free; small errors of form are understood and told, others end the episode."""
+    enforce = "enforce"
+    """Decoding is constrained by the profile's table, so that nothing can be wrong in form."""
+
+
+@dataclass(frozen=True)
+class AgentConfig:
+    """How the policy is asked and bounded; the same in training, evaluation and serving."""
+
+    instructed: bool = True
+    """Whether the prompt tells the profile's rules. A model trained from scratch knows them from its data."""
+    grammar: Grammar = Grammar.lenient
+    layouts: tuple[str, ...] = (PLAIN,)
+    """How tools' results are written (`coa.tools.layouts`); each task meets one of them."""
+    limits: Limits = field(default_factory=Limits)
+
+    def __post_init__(self) -> None:
+        if not self.layouts or not set(self.layouts) <= LAYOUTS.keys():
+            raise ValueError(f"agent.layouts: {', '.join(self.layouts) or 'none'}; known are {', '.join(LAYOUTS)}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ask:
+    """What the policy is asked for: the turn that follows `prompt`."""
+
+    prompt: Tokens
+    """Everything so far."""
+    turn: int
+    """Number of the turn, from 0."""
+    max_tokens: int
+    constraint: str | None
+    """The grammar that the turn is held to (`coa.agent.constraint`), if any."""
+
+
+Generate = Callable[[Ask], Awaitable[Said]]
+"""A policy: `await generate(ask)` is its next turn."""
+
+
+def well_formed_turn(parsed: Parsed, profile: Profile) -> bool:
+    """Whether a finished turn is tag text of the profile that ends in its only tool call or in the answer."""
+    if parsed.fault or not parsed.chain:
+        return False
+    names = {tag.name for tag in profile.tags}
+    stops = (Kind.TOOL, Kind.TERMINAL)
+    kinds = [TAGS[span.tag].kind for span in parsed.chain]
+    return (
+        all(span.tag in names for span in parsed.chain)
+        and Kind.ENVIRONMENT not in kinds
+        and kinds[-1] in stops
+        and not any(kind in stops for kind in kinds[:-1])
+    )
+
+
+def goal_of(chain: Sequence[Span]) -> str:
+    """What a tool call is after: the latest search and the latest thought, as far as there are any."""
+
+    def latest(tag: str) -> str:
+        return next((span.text.strip() for span in reversed(chain) if span.tag == tag), "")
+
+    return "\n".join(text for text in (latest("web_search"), latest(THINK)) if text)
+
+
+class Episode:
+    """One episode of a task, as its policy and its tools have made it so far.
+
+    A bad turn ends it with a status. It is never shorter or longer for being resumed from its journal.
+    """
+
+    def __init__(self, task: Task, sample: int, *, codec: Codec, agent: AgentConfig) -> None:
+        self._task, self._sample, self._codec, self._agent = task, sample, codec, agent
+        self._profile = find_profile(task.profile)
+        self._layout = layout_of(task.id, agent.layouts)
+        prompt = codec.prompt(self._profile, task.question, instructed=agent.instructed)
+        self._context = [prompt]
+        """The tokens so far, piece by piece: the prompt, then what each delta of the journal adds."""
+        self._journal: list[Delta] = []
+        self.length = len(prompt)
+        """Tokens so far."""
+        self.turns = 0
+        self._chain: list[Span] = []
+        self._unparsed = ""
+        self._tools: list[str] = []
+        self._repairs: list[Repair] = []
+        self._pending: ToolCall | None = None
+        self._status = self._out_of_budget()
+
+    @classmethod
+    def resume(cls, task: Task, sample: int, journal: Journal, *, codec: Codec, agent: AgentConfig) -> "Episode":
+        """The episode that left this journal, in the state in which it left it."""
+        episode = cls(task, sample, codec=codec, agent=agent)
+        for delta in journal:
+            match delta:
+                case Said():
+                    episode.hear(delta)
+                case Observed():
+                    episode._see(delta)
+        return episode
+
+    @property
+    def journal(self) -> Journal:
+        return tuple(self._journal)
+
+    @property
+    def latest(self) -> Delta:
+        """The last entry of the journal."""
+        return self._journal[-1]
+
+    @property
+    def status(self) -> Status | None:
+        """How it ended; None while it goes on."""
+        return self._status
+
+    @property
+    def pending(self) -> ToolCall | None:
+        """The tool call whose result is to be observed next."""
+        return self._pending
+
+    @property
+    def tool_calls(self) -> int:
+        """Calls so far, a pending one included."""
+        return len(self._tools)
+
+    def ask(self) -> Ask:
+        """What the policy is to be asked next; raises ValueError where it is not the policy's turn."""
+        self._expect(ask=True)
+        limits = self._agent.limits
+        constraint = None
+        if self._agent.grammar is Grammar.enforce:
+            constraint = self._codec.constraint(
+                self._profile,
+                self._profile.state(self._chain),
+                last=self.turns == limits.max_turns - 1,
+                max_tag_tokens=limits.tag_tokens,
+            )
+        return Ask(
+            prompt=np.concatenate(self._context), turn=self.turns, max_tokens=self._room(), constraint=constraint
+        )
+
+    def hear(self, said: Said) -> ToolCall | None:
+        """Takes the policy's turn; returns the tool call that it makes, None where the episode has ended with it."""
+        self._expect(ask=True)
+        self._add(said, said.token_ids)
+        self.turns += 1
+        text = self._codec.decode_turn(said.token_ids)
+        reading = read(text)
+        if not said.ended or not well_formed_turn(reading.parsed, self._profile):
+            self._status = Status.MALFORMED if said.ended else Status.TRUNCATED
+            self._unparsed = text
+            return None
+        self._repairs.extend(reading.repairs)
+        self._chain.extend(reading.parsed.chain)
+        last = self._chain[-1]
+        if last.tag == ANSWER:
+            self._status = Status.ANSWERED
+            return None
+        self._tools.append(last.tag)
+        self._pending = ToolCall(last.tag, last.text.strip(), goal_of(self._chain), self._layout)
+        return self._pending
+
+    def observe(self, text: str) -> None:
+        """Takes the pending tool call's result."""
+        token_ids = self._codec.observation(text, limit=self._agent.limits.max_observation_tokens)
+        self._see(Observed(token_ids=np.array(token_ids, np.int32)))
+
+    def _see(self, observed: Observed) -> None:
+        self._expect(ask=False)
+        # Where there is room for a part of it only, no turn follows.
+        self._add(observed, observed.token_ids[: self._agent.limits.max_tokens - self.length])
+        self._chain.extend(parse(self._codec.decode(observed.token_ids)).chain)
+        self._pending = None
+        self._status = self._out_of_budget()
+
+    def _expect(self, *, ask: bool) -> None:
+        if self._status is not None or (self._pending is None) != ask:
+            state = self._status or ("the policy's turn" if self._pending is None else "a tool's turn")
+            raise ValueError(f"{self._task.id}, sample {self._sample}: not now: {state}")
+
+    def _add(self, delta: Delta, context: Tokens) -> None:
+        self._journal.append(delta)
+        self._context.append(context)
+        self.length += len(context)
+
+    def _room(self) -> int:
+        """Tokens that the next turn may have."""
+        limits = self._agent.limits
+        return min(limits.max_turn_tokens, limits.max_tokens - self.length)
+
+    def _out_of_budget(self) -> Status | None:
+        if self.turns >= self._agent.limits.max_turns:
+            return Status.OUT_OF_TURNS
+        return Status.TRUNCATED if self._room() <= 0 else None
+
+    def trajectory(self) -> Trajectory:
+        """The episode as it ended; raises ValueError while it goes on."""
+        if self._status is None:
+            raise ValueError(f"{self._task.id}, sample {self._sample}: has not ended")
+        action_mask, logprobs, versions = [], [], []
+        for delta, ids in zip((None, *self._journal), self._context, strict=True):
+            by_policy = isinstance(delta, Said)
+            action_mask.append(np.full(len(ids), by_policy))
+            logprobs.append(delta.logprobs if by_policy else np.zeros(len(ids), np.float32))
+            versions.append(delta.version_of_tokens() if by_policy else np.full(len(ids), ENVIRONMENT, np.int32))
+        chain = tuple(self._chain)
+        return Trajectory(
+            task_id=self._task.id,
+            sample=self._sample,
+            token_ids=np.concatenate(self._context),
+            action_mask=np.concatenate(action_mask),
+            logprobs=np.concatenate(logprobs),
+            versions=np.concatenate(versions),
+            prompt_length=len(self._context[0]),
+            turns=self.turns,
+            tool_calls=tuple(self._tools),
+            status=self._status,
+            answer=chain[-1].text.strip() if self._status is Status.ANSWERED else "",
+            text=render(chain) + self._unparsed,
+            transitions_hold=self._profile.transitions_hold(chain),
+            repairs=tuple(self._repairs),
+        )
+
+
+async def run_episode(
+    task: Task,
+    sample: int,
+    *,
+    codec: Codec,
+    generate: Generate,
+    use_tool: UseTool,
+    agent: AgentConfig,
+) -> Trajectory:
+    """Plays one episode from its beginning to its end; an InfrastructureError from either callable propagates."""
+    episode = Episode(task, sample, codec=codec, agent=agent)
+    while episode.status is None:
+        call = episode.hear(await generate(episode.ask()))
+        if call is not None:
+            episode.observe(await use_tool(call))
+    return episode.trajectory()

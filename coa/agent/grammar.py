@@ -1,0 +1,264 @@
+"""The grammar of a chain: one table per agent profile, read by everything that touches tag text.
+
+A chain is a sequence of spans, `<tag> text</tag>`, without anything between them. The table says which tags there
+are, which of them call tools, what form their text has, which may follow which, where sampling stops, and what the
+prompt tells. Renderer, parser, training mask (`coa.agent.codec`), constraint for decoding (`coa.agent.constraint`),
+format reward and episode loop all read it. (arXiv 2508.13167, section 3.1 and appendix D.)
+"""
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import cache, cached_property
+from types import MappingProxyType
+
+START = ""
+"""Key of the transition table for a chain that has not begun."""
+
+OBSERVATION = "observation"
+THINK = "think"
+ANSWER = "answer"
+
+
+class Kind(StrEnum):
+    ROLE = "role"
+    """The policy speaks in a role; decoding goes on."""
+    TOOL = "tool"
+    """The policy calls a tool; decoding stops and an observation follows."""
+    ENVIRONMENT = "environment"
+    """The environment speaks; the policy never may."""
+    TERMINAL = "terminal"
+    """The final answer; the episode ends."""
+
+
+class Form(StrEnum):
+    """What the text of a tag looks like. An enforced grammar keeps to it."""
+
+    FREE = "free"
+    """Any text, also none."""
+    TEXT = "text"
+    """Any text but blanks alone."""
+    LINE = "line"
+    """One line with something in it."""
+    PROGRAM = "program"
+    """A program, bare or fenced as ```py, and its standard input, fenced as ```sh."""
+    SCORE = "score"
+    """A number from 1 to 4, and why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tag:
+    name: str
+    kind: Kind
+    use: str
+    """What it is for, as the prompt says it."""
+    form: Form = Form.FREE
+    max_tokens: int = 2048
+    """Tokens of its text under an enforced grammar."""
+
+    @property
+    def open(self) -> str:
+        return f"<{self.name}>"
+
+    @property
+    def close(self) -> str:
+        return f"</{self.name}>"
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """One activation of a role, a tool or the environment: `Span("plan", "find the town")`."""
+
+    tag: str
+    text: str
+
+
+Chain = tuple[Span, ...]
+
+_tags: dict[str, Tag] = {
+    tag.name: tag
+    for tag in (
+        Tag(THINK, Kind.ROLE, "reason freely, and say which function comes next and why"),
+        Tag("plan", Kind.ROLE, "split the question into fine-grained steps"),
+        Tag("wiki_search", Kind.TOOL, "look one thing up in the encyclopedia", Form.LINE, 128),
+        Tag("web_search", Kind.TOOL, "search the web with one query", Form.LINE, 128),
+        Tag("crawl_page", Kind.TOOL, "read the page at one address, or several joined by |", Form.LINE, 512),
+        Tag(
+            "code",
+            Kind.TOOL,
+            "run a Python program; what it prints comes back. The program stands in a ```py fence; a ```sh fence "
+            "after it holds its standard input, if any",
+            Form.PROGRAM,
+            4096,
+        ),
+        Tag(OBSERVATION, Kind.ENVIRONMENT, "what a tool returned; never write it yourself"),
+        Tag("reflection", Kind.ROLE, "judge the latest results critically"),
+        Tag("suggested_answer", Kind.ROLE, "propose an answer, to be checked", Form.TEXT),
+        Tag("double_check", Kind.ROLE, "score the proposed answer from 1 (wrong) to 4 (right) and say why", Form.SCORE),
+        Tag(ANSWER, Kind.TERMINAL, "give the final answer, short and definite", Form.TEXT, 4096),
+    )
+}
+TAGS: Mapping[str, Tag] = MappingProxyType(_tags)
+"""Every tag of every profile: text that looks like one of these is escaped, whichever profile is at work."""
+
+
+def declare(tag: Tag) -> None:
+    """Makes a new tag known, before any text is escaped or encoded; raises ValueError for a second tag of a name."""
+    if not re.fullmatch("[a-z][a-z_]*", tag.name):
+        raise ValueError(f"{tag.name!r}: a tag's name is lower-case letters and underscores")
+    if _tags.setdefault(tag.name, tag) != tag:
+        raise ValueError(f"there is another tag {tag.name!r} already")
+
+
+@dataclass(frozen=True, slots=True)
+class _Patterns:
+    tag: re.Pattern[str]
+    tag_like: re.Pattern[str]
+    escaped: re.Pattern[str]
+
+
+@cache
+def _patterns_of(names: tuple[str, ...]) -> _Patterns:
+    any_name = "|".join(names)
+    return _Patterns(
+        tag=re.compile(rf"<(/?)({any_name})>"),
+        tag_like=re.compile(rf"<(\\*)(/?(?:{any_name})>)"),
+        escaped=re.compile(rf"<\\(\\*/?(?:{any_name})>)"),
+    )
+
+
+def _patterns() -> _Patterns:
+    return _patterns_of(tuple(_tags))
+
+
+def escape(text: str) -> str:
+    r"""Text in which nothing reads as a tag: `<answer>` becomes `<\answer>`, `<\answer>` becomes `<\\answer>`."""
+    return _patterns().tag_like.sub(r"<\\\1\2", text)
+
+
+def unescape(text: str) -> str:
+    """The inverse of `escape`."""
+    return _patterns().escaped.sub(r"<\1", text)
+
+
+def render_span(span: Span) -> str:
+    return f"<{span.tag}> {escape(span.text)}</{span.tag}>"
+
+
+def render(chain: Iterable[Span]) -> str:
+    """The canonical tag text. `parse(render(chain)).chain == chain` for every chain."""
+    return "".join(render_span(span) for span in chain)
+
+
+class Fault(StrEnum):
+    """What can be wrong with tag text."""
+
+    STRAY_TEXT = "text outside of tags"
+    UNCLOSED = "a tag left open"
+    NESTED = "a tag inside another"
+    STRAY_CLOSE = "a closing tag without its opening"
+
+
+@dataclass(frozen=True, slots=True)
+class Parsed:
+    chain: Chain
+    """The spans before the first fault."""
+    fault: Fault | None
+    at: int
+    """Offset of the fault, or the length of the text."""
+
+
+def parse(text: str) -> Parsed:
+    """Reads tag text in one pass, up to its end or the first fault. White space between spans is allowed."""
+    return parse_with(_patterns().tag, text)
+
+
+def parse_with(tag: re.Pattern[str], text: str) -> Parsed:
+    """Like `parse`, with what counts as a tag given: group 1 is "/" for a closing tag, group 2 the name in any case."""
+    spans: list[Span] = []
+    opened: str | None = None
+    end = 0
+
+    def stop(fault: Fault | None, at: int) -> Parsed:
+        return Parsed(tuple(spans), fault, at)
+
+    for match in tag.finditer(text):
+        closing, name = match[1], match[2].lower()
+        between = text[end : match.start()]
+        if opened is None:
+            if between.strip():
+                return stop(Fault.STRAY_TEXT, end)
+            if closing:
+                return stop(Fault.STRAY_CLOSE, match.start())
+            opened = name
+        elif closing and name == opened:
+            spans.append(Span(opened, unescape(between.removeprefix(" "))))
+            opened = None
+        else:
+            return stop(Fault.NESTED, match.start())
+        end = match.end()
+    if opened is not None:
+        return stop(Fault.UNCLOSED, end)
+    if text[end:].strip():
+        return stop(Fault.STRAY_TEXT, end)
+    return stop(None, len(text))
+
+
+@dataclass(frozen=True)
+class Profile:
+    """An agent kind: its tags, what may follow what, and what its prompt says."""
+
+    name: str
+    tags: tuple[Tag, ...]
+    transitions: Mapping[str, tuple[str, ...]]
+    """For each tag, START included, the tags that may come next. `think` may come anywhere and changes nothing;
+    an observation counts as the tool call that it answers."""
+    guidance: str
+    """The rules of this profile, as its prompt says them."""
+
+    @cached_property
+    def tools(self) -> tuple[Tag, ...]:
+        return tuple(tag for tag in self.tags if tag.kind is Kind.TOOL)
+
+    @cached_property
+    def stops(self) -> tuple[str, ...]:
+        """Where sampling of a turn stops, the stop itself included in the turn."""
+        return tuple(tag.close for tag in self.tags if tag.kind in (Kind.TOOL, Kind.TERMINAL))
+
+    def state(self, chain: Iterable[Span]) -> str:
+        """The key of the transition table that a chain has reached."""
+        reached = START
+        for span in chain:
+            if span.tag not in (THINK, OBSERVATION):
+                reached = span.tag
+        return reached
+
+    def allows(self, state: str, tag: str) -> bool:
+        """Whether the policy may open `tag` next."""
+        return tag == THINK or tag in self.transitions.get(state, ())
+
+    def transitions_hold(self, chain: Chain) -> bool:
+        """Whether each span may follow those before it, and observations answer tool calls and only those."""
+        state, owed = START, False
+        for span in chain:
+            if (span.tag == OBSERVATION) != owed:
+                return False
+            if not owed:
+                if not self.allows(state, span.tag):
+                    return False
+                state = state if span.tag == THINK else span.tag
+            owed = not owed and TAGS[span.tag].kind is Kind.TOOL
+        return True
+
+    def instructions(self) -> str:
+        """What the policy is told before the question."""
+        functions = "\n".join(f"- {tag.open} ... {tag.close}: {tag.use}" for tag in self.tags)
+        return (
+            "Solve the question step by step with these functions, each written between its tags and nothing "
+            f"outside of tags:\n{functions}\n{self.guidance}"
+        )
+
+    def preface(self) -> str:
+        """What the user's turn says before the question where the policy is instructed."""
+        return f"{self.instructions()}\n\nQuestion: "

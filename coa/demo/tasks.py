@@ -1,0 +1,118 @@
+"""Tasks of the tiny world: an endless stream to train on, and a fixed list to evaluate on, apart by construction."""
+
+from collections import Counter
+
+from coa.demo.questions import (
+    CALC,
+    KINDS,
+    MHQA,
+    PROFILE_OF,
+    WEB,
+    Birthplace,
+    Current,
+    Puzzle,
+    Sum,
+    family_of,
+)
+from coa.demo.world import World
+from coa.seeds import derive
+from coa.types import Task
+
+
+def training_task(world: World, *, seed: int, purpose: str, index: int) -> Task:
+    """The index-th task of a stream, e.g. purpose "sft" or "rl"; it never asks about what is held out.
+
+    Reproducible from the run's seed, the purpose and the index alone. Questions may come again, ids never do.
+    """
+    puzzle = _draw(world, None, seed, purpose, index, held_out=False)
+    return to_task(world, puzzle, f"{purpose}-{index}")
+
+
+def evaluation_tasks(world: World, n: int, seed: int) -> tuple[Task, ...]:
+    """n distinct held-out tasks, the families in turn; raises ValueError where there are not that many."""
+    families = world.config.families
+    puzzles: dict[Puzzle, None] = {}
+    attempts = Counter[str]()
+    while len(puzzles) < n:
+        family = families[len(puzzles) % len(families)]
+        # Counted by family: its tasks are the same, whichever families are beside it.
+        puzzles[_draw(world, family, seed, "evaluate", attempts[family], held_out=True)] = None
+        attempts[family] += 1
+        if attempts.total() > 100 * n:
+            raise ValueError(f"fewer than {n} distinct held-out questions: ask for fewer, or hold out more")
+    return tuple(to_task(world, puzzle, _name(puzzle)) for puzzle in puzzles)
+
+
+def to_task(world: World, puzzle: Puzzle, task_id: str) -> Task:
+    family = family_of(puzzle)
+    return Task(
+        id=task_id,
+        question=puzzle.question,
+        answers=(solution(world, puzzle),),
+        profile=world.config.profile or PROFILE_OF[family],
+        family=family,
+    )
+
+
+def solution(world: World, puzzle: Puzzle) -> str:
+    match puzzle:
+        case Sum():
+            return str(puzzle.value)
+        case Birthplace(kind, person):
+            return world.holder(world.birthplace(person), kind)
+        case Current(kind, company):
+            return world.current(company, kind)
+
+
+def _name(puzzle: Puzzle) -> str:
+    match puzzle:
+        case Sum(kind, a, b, c):
+            about = f"{a}-{b}-{c}"
+        case Birthplace(kind, about) | Current(kind, about):
+            about = about.replace(" ", "-")
+    return f"{family_of(puzzle)}-{kind}-{about}"
+
+
+def _draw(world: World, family: str | None, *parts: object, held_out: bool) -> Puzzle:
+    """The first puzzle, in an order that the parts give, that is on the wanted side of the split."""
+    families = world.config.families
+    for trial in range(10_000):
+        rng = _Draw(world.config.seed, *parts, trial)
+        puzzle = _puzzle(world, family or families[rng.below(len(families))], rng)
+        if puzzle is not None and is_held_out(world, puzzle) == held_out:
+            return puzzle
+    side = "held-out" if held_out else "training"
+    raise ValueError(f"a world with held_out={world.config.held_out} has no {side} tasks of every family")
+
+
+def is_held_out(world: World, puzzle: Puzzle) -> bool:
+    match puzzle:
+        case Sum(_, a, b, c):
+            return world.held_out("sum", a, b, c)
+        case Birthplace(_, person):
+            return world.held_out("person", person)
+        case Current(_, company):
+            return world.held_out("company", company)
+
+
+def _puzzle(world: World, family: str, rng: "_Draw") -> Puzzle | None:
+    """None for a sum below one: its story would make no sense."""
+    kind = KINDS[family][rng.below(4)]
+    if family == CALC:
+        puzzle = Sum(kind, 10 + rng.below(90), 2 + rng.below(8), 10 + rng.below(90))
+        return puzzle if puzzle.value > 0 else None
+    if family == MHQA:
+        return Birthplace(kind, world.people[rng.below(len(world.people))])
+    assert family == WEB
+    return Current(kind, world.companies[rng.below(len(world.companies))])
+
+
+class _Draw:
+    """A few numbers from one hash."""
+
+    def __init__(self, *parts: object) -> None:
+        self._left = derive(*parts)
+
+    def below(self, n: int) -> int:
+        self._left, number = divmod(self._left, n)
+        return number

@@ -1,0 +1,156 @@
+"""The data set as others' trainers read it, each from a folder of its own.
+
+    trl           train-00000.parquet                     token ids, and a mask of what the policy says
+    llamafactory  distilled.json, dataset_info.json       its sharegpt: turns of human, gpt and observation
+    alpaca        distilled.json, dataset_info.json       its alpaca: instruction, output; learns observations
+
+A row comes as often as its copies say. Files are written as rows are read: memory does not grow with their number.
+"""
+
+import json
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from itertools import repeat
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from coa.agent.grammar import OBSERVATION, Chain, escape, render_span
+from coa.agent.profiles import profile as find_profile
+from coa.distill.dataset.rows import Demonstration
+from coa.distill.dataset.shards import ROWS_AT_ONCE, read_rows, shard_path
+from coa.distill.dataset.tokens import read_tokens
+from coa.registry import Registry
+from coa.storage.chunks import chunks
+from coa.storage.files import replacing, write_atomically
+
+NAME = "distilled"
+"""What LLaMA-Factory is to call the data set."""
+_TRL = pa.schema([("input_ids", pa.list_(pa.int32())), ("assistant_masks", pa.list_(pa.int8()))])
+
+
+def export_trl(folder: Path, out: Path, *, instructed: bool) -> int:
+    """For `SFTTrainer`, which takes `input_ids` as tokenised already and gives no label where `assistant_masks` is 0.
+
+    Rows over the limit that the data was tokenised with are left out; prompts are as they were tokenised, whatever
+    `instructed` says. Returns the number of rows written.
+    """
+    rows = 0
+    with replacing(shard_path(out, 0)) as part, pq.ParquetWriter(part, _TRL, compression="zstd") as writer:
+        for some in chunks(_repeated_tokens(folder), ROWS_AT_ONCE):
+            columns = {name: [row[name] for row in some] for name in _TRL.names}
+            writer.write_table(pa.Table.from_pydict(columns, schema=_TRL))
+            rows += len(some)
+    return rows
+
+
+def _repeated_tokens(folder: Path) -> Iterator[dict[str, Any]]:
+    for one in read_tokens(folder):
+        yield from repeat(
+            {"input_ids": one.token_ids, "assistant_masks": one.policy_mask.astype("int8")}, one.row.copies
+        )
+
+
+def export_alpaca(folder: Path, out: Path, *, instructed: bool) -> int:
+    """For the published agents' fork of LLaMA-Factory, in the columns of the published AFM sets.
+
+    A blank line follows each observation, by which their fork finds what is not to be learnt (`ignore_observation`);
+    LLaMA-Factory itself learns the whole output. `coa.agent.grammar.parse` reads the output as it is.
+    """
+    return _export_json(folder, out, lambda row: _alpaca(row, instructed), {"file_name": f"{NAME}.json"})
+
+
+def _alpaca(row: Demonstration, instructed: bool) -> dict[str, Any]:
+    spans = (render_span(span) + "\n\n" * (span.tag == OBSERVATION) for span in row.chain)
+    return {"instruction": asked(row, instructed), "input": "", "output": "".join(spans)}
+
+
+def export_llamafactory(folder: Path, out: Path, *, instructed: bool) -> int:
+    """For LLaMA-Factory, as a conversation in its sharegpt layout: what comes from `observation` is never learnt.
+
+    What follows the question, put together, is the chain as tag text.
+    """
+    described = {
+        "file_name": f"{NAME}.json",
+        "formatting": "sharegpt",
+        "columns": {"messages": "conversations"},
+        "tags": {
+            "role_tag": "from",
+            "content_tag": "value",
+            "user_tag": "human",
+            "assistant_tag": "gpt",
+            "observation_tag": "observation",
+        },
+    }
+    return _export_json(folder, out, lambda row: _conversation(row, instructed), described)
+
+
+def _conversation(row: Demonstration, instructed: bool) -> dict[str, Any]:
+    turns = [{"from": speaker, "value": text} for speaker, text in turns_of(row.chain)]
+    return {"conversations": [{"from": "human", "value": asked(row, instructed)}, *turns]}
+
+
+def turns_of(chain: Chain) -> Iterator[tuple[str, str]]:
+    """("gpt" or "observation", tag text), in turns: spans between two observations are one turn of the policy."""
+    said: list[str] = []
+    for span in chain:
+        if span.tag == OBSERVATION:
+            yield "gpt", "".join(said)
+            yield "observation", render_span(span)
+            said = []
+        else:
+            said.append(render_span(span))
+    yield "gpt", "".join(said)
+
+
+def asked(row: Demonstration, instructed: bool) -> str:
+    """The user's turn, as `Codec.prompt` puts it."""
+    preface = find_profile(row.task.profile).preface() if instructed else ""
+    return preface + escape(row.task.question)
+
+
+def _export_json(folder: Path, out: Path, as_item: Callable[[Demonstration], dict[str, Any]], described: Any) -> int:
+    rows = _write_array(out / f"{NAME}.json", (as_item(row) for row in read_rows(folder) for _ in range(row.copies)))
+    write_atomically(out / "dataset_info.json", json.dumps({NAME: described}, indent=2))
+    return rows
+
+
+def _write_array(path: Path, items: Iterable[Any]) -> int:
+    """A JSON array, an item a line."""
+    count = 0
+    with replacing(path) as part, part.open("w", encoding="utf-8") as file:
+        for item in items:
+            file.write((",\n" if count else "[\n") + json.dumps(item, ensure_ascii=False))
+            count += 1
+        file.write("\n]\n" if count else "[]\n")
+    return count
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    export: Callable[..., int]
+    """(folder, out, *, instructed) -> number of rows written."""
+    use: str
+    """How the trainer is told of it."""
+    warning: str = ""
+    """What a person should know before training on it."""
+
+
+_LLAMA_FACTORY = f"llamafactory-cli train ... dataset_dir={{out}} dataset={NAME}"
+FORMATS = Registry(
+    "format",
+    {
+        "trl": Format(
+            export_trl,
+            'SFTTrainer(..., train_dataset=load_dataset("{out}", split="train"), args=SFTConfig(..., max_length=None))',
+        ),
+        "llamafactory": Format(export_llamafactory, _LLAMA_FACTORY),
+        "alpaca": Format(
+            export_alpaca,
+            _LLAMA_FACTORY,
+            warning="LLaMA-Factory trains on observations in this form; --format llamafactory masks them",
+        ),
+    },
+)

@@ -1,0 +1,86 @@
+"""Rows that were distilled elsewhere, as shards of a run's own: what is kept of them, and why the rest is not."""
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from coa.distill.contamination import REASONS, Contamination
+from coa.distill.dataset.rows import NO_COLUMNS, Decision, Demonstration, OwnColumns
+from coa.distill.dataset.shards import read_reports, read_rows, write_shard
+from coa.distill.stages import VIOLATION
+from coa.storage.chunks import chunks
+from coa.storage.files import replacing
+
+QUALITY = "quality"
+BREAKS_TABLE = Decision(QUALITY, VIOLATION)
+"""Of a row that is kept though its chain breaks our table of transitions."""
+Read = tuple[int, Demonstration | str]
+"""The number of a row, from 1, and what it makes, or why it makes nothing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExternalCounts:
+    """What became of rows; those of chunks add up."""
+
+    rows: int = 0
+    kept: int = 0
+    violations: int = 0
+    """Kept rows that break our table of transitions."""
+    dropped: Mapping[str, int] = field(default_factory=dict)
+    """By reason."""
+
+    def __add__(self, other: "ExternalCounts") -> "ExternalCounts":
+        return ExternalCounts(
+            rows=self.rows + other.rows,
+            kept=self.kept + other.kept,
+            violations=self.violations + other.violations,
+            dropped=dict(Counter(self.dropped) + Counter(other.dropped)),
+        )
+
+    @property
+    def contaminated(self) -> Mapping[str, int]:
+        """Of the dropped, those that an evaluation set has."""
+        return {reason: self.dropped[reason] for reason in REASONS if reason in self.dropped}
+
+
+def read_run(folder: Path, contamination: Contamination) -> Iterator[Read]:
+    """Each row of another run's data set."""
+    for number, row in enumerate(read_rows(folder), start=1):
+        yield number, contamination.reason(row.task.question) or row
+
+
+def add_rows(
+    read: Iterable[Read],
+    folder: Path,
+    listing: Path,
+    *,
+    first: int = 0,
+    shard_rows: int = 1000,
+    own: OwnColumns = NO_COLUMNS,
+) -> ExternalCounts:
+    """Writes rows as shards from number `first` on, and {"row", "reason"} of each other one to `listing`.
+
+    Raises UserError for a source that can't be read to its end; the shards before that place are there then.
+    """
+    counts = ExternalCounts()
+    with replacing(listing) as part, part.open("w", encoding="utf-8") as lines:
+        for index, some in enumerate(chunks(read, shard_rows), start=first):
+            kept = [one for _, one in some if isinstance(one, Demonstration)]
+            dropped = [(row, reason) for row, reason in some if isinstance(reason, str)]
+            lines.writelines(json.dumps({"row": row, "reason": reason}) + "\n" for row, reason in dropped)
+            chunk = ExternalCounts(
+                rows=len(some),
+                kept=len(kept),
+                violations=sum(BREAKS_TABLE in one.decisions for one in kept),
+                dropped=dict(Counter(reason for _, reason in dropped)),
+            )
+            write_shard(folder, index, kept, asdict(chunk), own)
+            counts += chunk
+    return counts
+
+
+def external_counts(folder: Path) -> ExternalCounts:
+    """What the shards tell of all that was brought."""
+    return sum((ExternalCounts(**report) for report in read_reports(folder)), ExternalCounts())

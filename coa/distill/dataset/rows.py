@@ -1,0 +1,140 @@
+"""The rows of the distilled data set: one for each run that was kept."""
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+
+from coa.agent.grammar import THINK, Chain, parse, render
+from coa.distill.filters import Kept
+from coa.distill.stages import doubted_itself, interactions
+from coa.storage.columns import TASK_COLUMNS, task_columns, task_of, whole_texts
+from coa.types import Task
+from coa.usage import Usage
+
+SCHEMA = pa.schema(
+    [
+        *TASK_COLUMNS,
+        ("text", pa.string()),
+        ("copies", pa.int32()),
+        ("source", pa.string()),
+        ("team", pa.string()),
+        ("models", pa.string()),  # JSON, role -> model
+        ("interactions", pa.int32()),
+        ("reflected", pa.bool_()),
+        ("corrected", pa.bool_()),
+        ("requests", pa.int64()),
+        ("prompt_tokens", pa.int64()),
+        ("completion_tokens", pa.int64()),
+        ("decisions", pa.string()),  # JSON, [{"stage", "outcome"}]
+    ]
+)
+"""What every data set has; further columns of text are a world's own (`OwnColumns`)."""
+
+
+@dataclass(frozen=True, slots=True)
+class OwnColumns:
+    """Columns of text that the rows of one world have besides everybody's."""
+
+    names: tuple[str, ...] = ()
+    value: Callable[[str, Task, Chain], str] = lambda name, task, chain: ""
+    """(name, task, chain) -> what a row has in the column of that name."""
+
+    def schema(self) -> pa.Schema:
+        return pa.schema([*SCHEMA, *((name, pa.string()) for name in self.names)])
+
+
+NO_COLUMNS = OwnColumns()
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What one stage of the filter made of a run: `Decision("reflection", "kept of a sampled share")`."""
+
+    stage: str
+    outcome: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Demonstration:
+    """A chain to imitate, `copies` times, and where it is from."""
+
+    task: Task
+    text: str
+    """The chain as tag text."""
+    attempt: int = 0
+    copies: int = 1
+    source: str = "team"
+    """`team`, `import:SYSTEM` or `released`."""
+    team: str = ""
+    models: tuple[tuple[str, str], ...] = ()
+    """(role, model)."""
+    interactions: int
+    """Activations of agents and tools; messages that only hand the run on are not counted."""
+    usage: Usage = field(default_factory=Usage)
+    """What the whole run took of language models."""
+    decisions: tuple[Decision, ...] = ()
+
+    @property
+    def chain(self) -> Chain:
+        return parse(self.text).chain
+
+
+def demonstration_of(kept: Kept, *, source: str = "team", decisions: Iterable[Decision] = ()) -> Demonstration:
+    """The row of a kept run; `decisions` are what the stages of the filter said of it."""
+    transcript = kept.transcript
+    return Demonstration(
+        task=transcript.task,
+        text=render(kept.chain),
+        attempt=transcript.attempt,
+        copies=kept.copies,
+        source=source,
+        team=transcript.team,
+        models=transcript.models,
+        interactions=interactions(transcript),
+        usage=transcript.usage,
+        decisions=tuple(decisions),
+    )
+
+
+def interactions_of(chain: Chain) -> int:
+    """Of a chain without its transcript: each span is one, but thoughts, which go with what follows them."""
+    return sum(span.tag != THINK for span in chain)
+
+
+def to_row(row: Demonstration, own: OwnColumns = NO_COLUMNS) -> dict[str, Any]:
+    task, chain = row.task, row.chain
+    columns = {
+        **task_columns(task, row.attempt),
+        "text": row.text,
+        "copies": row.copies,
+        "source": row.source,
+        "team": row.team,
+        "models": json.dumps(dict(row.models)),
+        "interactions": row.interactions,
+        "reflected": any(span.tag == "reflection" for span in chain),
+        "corrected": doubted_itself(chain),
+        "requests": row.usage.requests,
+        "prompt_tokens": row.usage.prompt_tokens,
+        "completion_tokens": row.usage.completion_tokens,
+        "decisions": json.dumps([{"stage": one.stage, "outcome": one.outcome} for one in row.decisions]),
+        **{name: own.value(name, task, chain) for name in own.names},
+    }
+    return whole_texts(columns)
+
+
+def from_row(row: Mapping[str, Any]) -> Demonstration:
+    return Demonstration(
+        task=task_of(row),
+        text=row["text"],
+        attempt=row["attempt"],
+        copies=row["copies"],
+        source=row["source"],
+        team=row["team"],
+        models=tuple(json.loads(row["models"]).items()),
+        interactions=row["interactions"],
+        usage=Usage(row["requests"], row["prompt_tokens"], row["completion_tokens"]),
+        decisions=tuple(Decision(**one) for one in json.loads(row["decisions"])),
+    )

@@ -1,0 +1,86 @@
+"""The files of the distilled data set.
+
+    data/train-00000.parquet    what was kept of one wave of runs; in its metadata, what became of the others
+    data/train-00001.parquet
+    data/README.md              the card: how `datasets.load_dataset("data")` is to read the folder
+
+A shard appears whole or not at all. Nothing else lies in the folder, so it is a data set as it stands.
+"""
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from coa.distill.dataset.rows import NO_COLUMNS, SCHEMA, Demonstration, OwnColumns, from_row, to_row
+from coa.errors import UserError
+from coa.storage.files import replacing
+from coa.types import Task
+
+CARD = "README.md"
+ROWS_AT_ONCE = 512
+REPORT, TOKENS = b"report", b"tokens"
+"""Keys of a shard's metadata."""
+
+
+def shard_path(folder: Path, index: int) -> Path:
+    return folder / f"train-{index:05}.parquet"
+
+
+def shard_paths(folder: Path) -> list[Path]:
+    return sorted(folder.glob("train-*.parquet"))
+
+
+def write_shard(
+    folder: Path, index: int, rows: Iterable[Demonstration], report: Mapping[str, Any], own: OwnColumns = NO_COLUMNS
+) -> None:
+    """`report` is plain JSON: what became of the runs of this shard, those that were not kept included."""
+    table = pa.Table.from_pylist([to_row(row, own) for row in rows], schema=own.schema())
+    outdate_card(folder)
+    with replacing(shard_path(folder, index)) as part:
+        pq.write_table(table.replace_schema_metadata({REPORT: json.dumps(dict(report))}), part, compression="zstd")
+
+
+def outdate_card(folder: Path) -> None:
+    """The card tells columns and numbers of rows, by which data sets are read: whoever changes them takes it away."""
+    (folder / CARD).unlink(missing_ok=True)
+
+
+def read_reports(folder: Path) -> Iterator[dict[str, Any]]:
+    """What became of the runs of each shard, in order."""
+    for path in shard_paths(folder):
+        yield json.loads(metadata_of(path)[REPORT])
+
+
+def metadata_of(path: Path) -> dict[bytes, bytes]:
+    """Raises UserError for what is no shard."""
+    try:
+        found = pq.read_schema(path)
+    except (OSError, pa.ArrowInvalid) as error:
+        raise UserError(f"{path}: not a Parquet file: {str(error).splitlines()[0]}") from error
+    if missing := set(SCHEMA.names) - set(found.names):
+        raise UserError(f"{path}: not a shard of distilled data: there is no column {min(missing)}")
+    return dict(found.metadata or {})
+
+
+def read_rows(folder: Path) -> Iterator[Demonstration]:
+    """Every row, in the order of the shards; memory does not grow with their number."""
+    for path in shard_paths(folder):
+        yield from read_rows_of(path)
+
+
+def read_rows_of(path: Path) -> Iterator[Demonstration]:
+    """The rows of one shard."""
+    metadata_of(path)
+    with pq.ParquetFile(path) as file:
+        for batch in file.iter_batches(batch_size=ROWS_AT_ONCE, columns=SCHEMA.names):
+            yield from map(from_row, batch.to_pylist())
+
+
+def read_demonstrations(folder: Path) -> Iterator[tuple[Task, str, int]]:
+    """(task, chain as tag text, copies) of every row."""
+    for row in read_rows(folder):
+        yield row.task, row.text, row.copies

@@ -1,0 +1,139 @@
+"""The tokens of the rows: what a policy with a given tokenizer is to say, and what it is only to read.
+
+    token_ids      [ prompt ............ | the policy's spans | an observation | the policy's spans ]
+    policy_mask    [ 0 0 0 0 0 0 0 0 0 0 | 1 1 1 1 1 1 1 1 1 1 | 0 0 0 0 0 0 0 0 | 1 1 1 1 1 1 1 1 1 ]
+                                         ^ prompt_length
+
+They come after the texts, since the tokenizer of a new model is trained on the texts first. Rows longer than the limit
+keep their tokens and are left out in reading: a cut chain would teach to stop in the middle.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise, repeat
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from coa.agent.codec import Codec
+from coa.agent.profiles import PROFILES
+from coa.agent.profiles import profile as find_profile
+from coa.distill.dataset.rows import SCHEMA, Demonstration, from_row
+from coa.distill.dataset.shards import ROWS_AT_ONCE, TOKENS, metadata_of, outdate_card, shard_paths
+from coa.errors import UserError
+from coa.learning.samples import to_imitate
+from coa.storage.files import replacing
+from coa.types import Sample, Trajectory
+
+COLUMNS = pa.schema(
+    [
+        ("tokens", pa.int32()),
+        ("prompt_length", pa.int32()),
+        ("token_ids", pa.list_(pa.int32())),
+        ("policy_mask", pa.list_(pa.bool_())),
+    ]
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Tokenised:
+    rows: int
+    too_long: int
+    """Rows with more tokens than the limit, which reading leaves out."""
+
+
+def tokenise(folder: Path, codec: Codec, *, instructed: bool, limit: int) -> Tokenised:
+    """Gives every shard its token columns; those that have them by the same tokenizer and settings stay as they are.
+
+    limit: in tokens, of prompt and chain together.
+    """
+    settings = {"codec": fingerprint(codec), "instructed": instructed, "limit": limit}
+    rows = too_long = 0
+    for path in shard_paths(folder):
+        metadata = metadata_of(path)
+        if json.loads(metadata.get(TOKENS, b"null")) != settings:
+            metadata[TOKENS] = json.dumps(settings).encode()
+            outdate_card(folder)
+            _rewrite(path, metadata, codec, instructed)
+        lengths = pq.read_table(path, columns=["tokens"])["tokens"]
+        rows += len(lengths)
+        too_long += pc.sum(pc.greater(lengths, limit)).as_py() or 0  # pyright: ignore[reportAttributeAccessIssue]
+    return Tokenised(rows, too_long)
+
+
+def fingerprint(codec: Codec) -> str:
+    """Of the vocabulary, and of what prompts say: the same for tokenizers that give the same tokens."""
+    digest = hashlib.sha256()
+    for number in range(codec.vocabulary):
+        digest.update(codec.decode([number]).encode() + b"\0")
+    for profile in PROFILES.values():
+        digest.update(codec.prompt(profile, "", instructed=True).tobytes())
+    return digest.hexdigest()
+
+
+def _rewrite(path: Path, metadata: dict[bytes, bytes], codec: Codec, instructed: bool) -> None:
+    texts = pa.schema([field for field in pq.read_schema(path) if field.name not in COLUMNS.names])
+    schema = pa.schema([*texts, *COLUMNS], metadata=metadata)
+    with (
+        replacing(path) as part,
+        pq.ParquetFile(path) as file,
+        pq.ParquetWriter(part, schema, compression="zstd") as writer,
+    ):
+        for batch in file.iter_batches(batch_size=ROWS_AT_ONCE, columns=texts.names):
+            made = [_demonstrate(from_row(row), codec, instructed) for row in batch.to_pylist()]
+            columns: dict[str, list[Any]] = {
+                "tokens": [len(one.token_ids) for one in made],
+                "prompt_length": [one.prompt_length for one in made],
+                "token_ids": [one.token_ids for one in made],
+                "policy_mask": [one.action_mask for one in made],
+            }
+            arrays = [pa.array(columns[field.name], field.type) for field in COLUMNS]
+            writer.write_table(pa.Table.from_arrays([*batch.columns, *arrays], schema=schema))
+
+
+def _demonstrate(row: Demonstration, codec: Codec, instructed: bool) -> Trajectory:
+    return codec.demonstration(row.task, row.chain, find_profile(row.task.profile), instructed=instructed)
+
+
+@dataclass(frozen=True, slots=True)
+class TokenRow:
+    """A row's tokens as they lie on disk."""
+
+    row: Demonstration
+    token_ids: np.ndarray
+    policy_mask: np.ndarray
+    prompt_length: int
+
+
+def read_tokens(folder: Path) -> Iterator[TokenRow]:
+    """The rows within the limit, in order; raises UserError where a shard has no tokens."""
+    for path in shard_paths(folder):
+        settings = json.loads(metadata_of(path).get(TOKENS, b"null"))
+        if settings is None:
+            raise UserError(f"{path}: its rows have no tokens yet: `coa distill` adds them at its end")
+        with pq.ParquetFile(path) as file:
+            for batch in file.iter_batches(batch_size=ROWS_AT_ONCE):
+                ids, masks = _lists(batch["token_ids"]), _lists(batch["policy_mask"])
+                rows = batch.select([*SCHEMA.names, "prompt_length"]).to_pylist()
+                for row, token_ids, mask in zip(rows, ids, masks, strict=True):
+                    if len(token_ids) <= settings["limit"]:
+                        yield TokenRow(from_row(row), token_ids, mask, row["prompt_length"])
+
+
+def _lists(column: Any) -> Iterator[np.ndarray]:
+    """A column of lists as arrays of their own, without a Python object for each element."""
+    values = column.values.to_numpy(zero_copy_only=False)
+    offsets = column.offsets.to_numpy()
+    return (values[begin:end].copy() for begin, end in pairwise(offsets))
+
+
+def read_samples(folder: Path) -> Iterator[Sample]:
+    """The rows within the limit as samples to imitate, as many times as their copies say."""
+    for one in read_tokens(folder):
+        yield from repeat(to_imitate(one.token_ids, one.policy_mask), one.row.copies)

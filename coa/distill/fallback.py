@@ -1,0 +1,46 @@
+"""The teacher fallback of RL: a task whose group fails altogether goes to the team, whose run is imitated.
+
+Where no episode succeeds, reinforcement has nothing to prefer. The team's run is judged and filtered as in
+distillation, and joins a later batch as samples to imitate, beside the reinforced ones (LUFFY, arXiv 2504.14945).
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import repeat
+
+from coa.agent.codec import Codec
+from coa.agent.episode import AgentConfig
+from coa.agent.profiles import profile as find_profile
+from coa.agent.records import GroupRecord
+from coa.distill.filters import Kept
+from coa.learning.samples import to_imitate
+from coa.types import Sample
+
+
+@dataclass(frozen=True)
+class FallbackConfig:
+    attempts: int = 0
+    """Runs of the team for each such task; 0 for no fallback."""
+    weight: float = 1.0
+    """Weight of an imitated token, where a reinforced one has its advantage."""
+    share: float = 0.25
+    """Most imitated samples of a batch, as a share of the episodes of a full batch; with a policy that fails nearly
+    everywhere, they outnumber its own. While so many wait, the team gets no further task."""
+
+    def __post_init__(self) -> None:
+        if self.attempts < 0 or self.weight <= 0 or self.share <= 0:
+            raise ValueError("rl.teacher_fallback: attempts is not below 0, weight and share are above")
+
+
+def failed_altogether(group: GroupRecord) -> bool:
+    """Whether no episode was right and rewarded; one that is right in the wrong form has failed."""
+    return not any(episode.correct and episode.reward > 0 for episode in group.episodes)
+
+
+def imitations(kept: Iterable[Kept], codec: Codec, agent: AgentConfig, weight: float) -> Iterator[Sample]:
+    """The samples of runs, as many for each as it has copies; runs longer than an episode may be are left out."""
+    for run in kept:
+        task = run.transcript.task
+        chain = codec.demonstration(task, run.chain, find_profile(task.profile), instructed=agent.instructed)
+        if len(chain.token_ids) <= agent.limits.max_tokens:
+            yield from repeat(to_imitate(chain.token_ids, chain.action_mask, weight), run.copies)

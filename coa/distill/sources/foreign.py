@@ -1,0 +1,112 @@
+"""A run of another system, as it is read from what that left: who said what, which tools were called, the answer.
+
+a recorded session, a memory of smolagents, ...  ->  ForeignRun  ->  Transcript (coa.distill.sources.write)
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from coa.agent.grammar import Span
+from coa.usage import Usage
+
+
+class Reason(StrEnum):
+    """Why a run, or a line of a recording, is not imported."""
+
+    UNREADABLE = "not a run of this format"
+    TORN = "a line that was not written to its end"
+    MISSING_CALL = "a call of its model that was not written to its end"
+    NO_TASK = "no task of the file is its task"
+    EMPTY = "nobody said anything"
+    FAILED = "it broke off with an error"
+    UNKNOWN_TOOL = "a tool that nobody has mapped"
+    UNKNOWN_ARGUMENT = "a tool's argument that cannot be told"
+    NOT_OF_PROFILE = "a tool that the profile lacks"
+    NO_RESULT = "a tool call without its result"
+    RESULTS_IN_ONE = "results of several tools in one text"
+    TOOLS_IN_PROGRAM = "a program that calls tools"
+    NOT_WHOLE = "a program that needs names from outside it"
+    OWN_OBSERVATION = "an observation that the agent wrote itself"
+
+
+class Refused(Exception):
+    """A run cannot be imported; the text says why."""
+
+    def __init__(self, reason: Reason, detail: str = "") -> None:
+        super().__init__(f"{reason.value}: {detail}" if detail else reason.value)
+        self.reason, self.detail = reason, detail
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """A run that is not imported: `Refusal("recorded/run-1.jsonl", Reason.UNKNOWN_TOOL, "send_mail")`"""
+
+    where: str
+    reason: Reason
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Thought:
+    """What a model kept to itself before it spoke; becomes `think`."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Remark:
+    """Something that an agent said; its role depends on its position (`coa.distill.sources.write`)."""
+
+    text: str
+    meant: str = ""
+    """The tag that its author meant, such as "plan"; empty where that is not known."""
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A tool call of the other system, and its result."""
+
+    name: str
+    """Name of the tool in the other system."""
+    arguments: Mapping[str, Any] | str
+    """The arguments, also as JSON text."""
+    result: str | None
+    """None where there is none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The final answer."""
+
+    text: str
+
+
+Piece = Thought | Remark | Span | Call | Answer
+"""A part of what an agent said or did; a Span comes from an agent that writes our tags."""
+
+
+@dataclass(frozen=True, slots=True)
+class Activation:
+    """One reply of an agent: what it said and did, in order."""
+
+    agent: str
+    pieces: tuple[Piece, ...]
+    usage: Usage = field(default_factory=Usage)
+    model: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForeignRun:
+    """A run of another system."""
+
+    where: str
+    """Where it comes from, for messages: "recorded/run-1.jsonl"."""
+    team: str
+    """The system that made it."""
+    ids: tuple[str, ...]
+    """Possible ids of its task, the most certain first."""
+    question: str
+    """The text that it began with, which holds the task's question."""
+    activations: tuple[Activation, ...]

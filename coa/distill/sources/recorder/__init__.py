@@ -1,0 +1,5 @@
+"""The recorder: a model endpoint that passes calls on and records them, so that other agent systems can be teachers."""
+
+from coa.distill.sources.recorder.server import Recorder, RecorderConfig, serving
+
+__all__ = ["Recorder", "RecorderConfig", "serving"]

@@ -1,0 +1,71 @@
+"""The record of a call of a model: one line of JSON in the file of its session.
+
+DIR/SESSION.jsonl   {"session": "run-1", "task": "t7", "began": 1765000000.1, "seconds": 2.4, "status": 200,
+                     "model": "m", "stream": true, "messages": [...], "tools": [...], "reply": {...},
+                     "finish": "tool_calls", "usage": {"prompt_tokens": 9, ...}, "failure": ""}
+"""
+
+import json
+from collections.abc import Collection, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from coa.storage.jsonl import append_text
+
+MAX_NAME_BYTES = 200
+"""Bytes of the longest file name; file systems allow 255."""
+SHORTEST_KEY = 8
+"""Characters of the shortest key that is hidden; a shorter one (`EMPTY`, `x`) is no key and may be a word of the
+text."""
+HIDDEN = "***"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Record:
+    session: str
+    task: str
+    """As the client named it; empty where it did not."""
+    began: float
+    """Seconds since 1970."""
+    seconds: float
+    status: int
+    """Status of the model endpoint's answer; 0 where none came."""
+    model: str
+    stream: bool
+    messages: Any
+    """As they were sent; None where the request could not be read."""
+    tools: Any
+    reply: Mapping[str, Any] | None
+    """The assistant's message, or as much of it as came."""
+    finish: str
+    usage: Mapping[str, Any] | None
+    failure: str
+    """Empty for a whole reply."""
+
+
+def file_name(session: str) -> str:
+    """The file name of a session, safe for any id: `../x` is `%2E.%2Fx.jsonl`.
+
+    Raises ValueError for an empty or overlong id.
+    """
+    quoted = quote(session, safe=" ", errors="replace")
+    if quoted.startswith("."):
+        quoted = f"%2E{quoted[1:]}"
+    if not session.strip() or len(quoted) > MAX_NAME_BYTES:
+        raise ValueError(f"a session id has 1 to {MAX_NAME_BYTES} characters")
+    return f"{quoted}.jsonl"
+
+
+def append(folder: Path, record: Record, keys: Collection[str]) -> None:
+    """Adds one line to the session's file. `keys` are hidden wherever they occur.
+
+    Raises DiskFull where there is no room for it. What that, or a kill, leaves of a line stays as a line of its own, so
+    that who reads the session knows that a call is missing.
+    """
+    line = json.dumps(asdict(record), ensure_ascii=True)
+    for key in keys:
+        if len(key) >= SHORTEST_KEY:
+            line = line.replace(json.dumps(key)[1:-1], HIDDEN)
+    append_text(folder / file_name(record.session), line, keep_torn=True)

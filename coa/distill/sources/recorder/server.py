@@ -1,0 +1,213 @@
+"""An OpenAI-compatible endpoint between an agent and its model, which passes everything on and records it.
+
+    agent ──POST /session/run-1/v1/chat/completions──> recorder ──POST UPSTREAM/chat/completions──> model endpoint
+          <──────────── bytes as they come ───────────    │     <──────────────────────────────────
+                                                          └──> DIR/run-1.jsonl, a line for each call
+
+    session     /session/ID/v1, or the header X-Session-Id, or else one session for each start of the recorder
+    task        /session/ID/task/TASK/v1, or X-Task-Id, or `metadata.task` in the body; may be left out
+    recorded    POST /v1/chat/completions, failures too; other paths under /v1 are only passed on
+
+A stream that breaks off does so for the agent, too. An agent that goes away ends the call of the model. Where the disk
+is full, calls are passed on all the same, and a line says so once.
+"""
+
+import time
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+from aiohttp import web
+from multidict import CIMultiDict
+from yarl import URL
+
+from coa.distill.sources.recorder.call import BROKEN, GONE, SILENT, UNREACHABLE, Call
+from coa.distill.sources.recorder.records import append
+from coa.errors import DiskFull, UserError
+from coa.http.addresses import is_web_address, shown
+from coa.http.keys import bearer
+
+SESSION, TASK = "X-Session-Id", "X-Task-Id"
+RECORDED = "chat/completions"
+NOT_PASSED_ON = frozenset(
+    (
+        *("connection", "keep-alive", "proxy-authenticate", "proxy-authorization", "proxy-connection", "te", "trailer"),
+        *("transfer-encoding", "upgrade", "host", "content-length", "content-encoding", "accept-encoding", "expect"),
+        *(SESSION.lower(), TASK.lower()),
+    )
+)
+"""Headers of one connection, and of the recorder."""
+KEYS = ("Authorization", "Api-Key", "X-Api-Key")
+"""Headers that hold keys."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecorderConfig:
+    upstream: str
+    """Base URL of the model endpoint, such as http://127.0.0.1:8000/v1."""
+    folder: Path
+    key_env: str | None = None
+    """Environment variable with the endpoint's key, which takes the place of the client's; None to pass the client's
+    key on."""
+    connect_s: float = 10.0
+    """Seconds to connect to the model endpoint."""
+    silence_s: float = 900.0
+    """Seconds without a byte of its answer; long, since some endpoints send nothing before a reply is complete."""
+    max_bytes: int = 1 << 28
+    """Bytes of one request."""
+
+
+class _ClientGone(Exception): ...
+
+
+class Recorder:
+    """The recorder, which `serving` runs; its HTTP session belongs to the running event loop."""
+
+    def __init__(
+        self, config: RecorderConfig, clock: Callable[[], float] = time.time, say: Callable[[str], None] = print
+    ) -> None:
+        """Raises UserError for a bad upstream or key. say: shows a line to the user."""
+        if not is_web_address(config.upstream):
+            raise UserError(f"--upstream is {shown(config.upstream)}, expected an address such as http://HOST:8000/v1")
+        self.config, self._clock, self._say = config, clock, say
+        self._reported_full = False
+        self._key = bearer(config.key_env)
+        started = datetime.fromtimestamp(clock(), UTC)
+        self.session = f"recorded-{started:%Y%m%d-%H%M%S}"
+        """The session of calls that name none."""
+        self._http = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=0),  # as many calls at once as agents make
+            timeout=aiohttp.ClientTimeout(None, sock_connect=config.connect_s, sock_read=config.silence_s),
+            cookie_jar=aiohttp.DummyCookieJar(),
+        )
+
+    async def close(self) -> None:
+        await self._http.close()
+
+    def app(self) -> web.Application:
+        app = web.Application(client_max_size=self.config.max_bytes)
+        rest = "v1/{rest:.+}"
+        for prefix in ("/", "/session/{session}/", "/task/{task}/", "/session/{session}/task/{task}/"):
+            app.router.add_route("*", f"{prefix}{rest}", self._handle)
+        return app
+
+    async def _handle(self, request: web.Request) -> web.StreamResponse:
+        rest = request.match_info["rest"]
+        if ".." in rest.split("/"):
+            raise web.HTTPNotFound
+        body = await request.read()
+        call: Call | None = None
+        if request.method == "POST" and rest == RECORDED:
+            try:
+                call = Call(body, self._session_of(request), _task_of(request), self._clock)
+            except ValueError as error:
+                return _refusal(400, str(error))
+        try:
+            return await self._pass_on(request, rest, body, call)
+        except _ClientGone:
+            return _refusal(499, GONE)  # which nobody reads
+        finally:
+            if call is not None:
+                self._keep(request, call)
+
+    async def _pass_on(self, request: web.Request, rest: str, body: bytes, call: Call | None) -> web.StreamResponse:
+        url = URL(self.config.upstream.rstrip("/")).joinpath(*rest.split("/")).with_query(request.rel_url.query)
+        response: web.StreamResponse | None = None
+        try:
+            async with self._http.request(
+                request.method, url, data=body or None, headers=self._headers(request), allow_redirects=False
+            ) as answer:
+                response = web.StreamResponse(status=answer.status, headers=_passed_on(answer.headers))
+                if call is not None:
+                    call.answered(answer.status, streamed=answer.content_type == "text/event-stream")
+                await _to_client(response.prepare(request))
+                async for piece in answer.content.iter_any():
+                    if call is not None:
+                        call.feed(piece)
+                    await _to_client(response.write(piece))
+        # Without their causes, which hold the headers that were sent, keys among them.
+        except TimeoutError:
+            status, failure = 504, SILENT
+        except aiohttp.ClientError:
+            status, failure = 502, UNREACHABLE
+        else:
+            if call is not None:
+                call.ended()
+                self._keep(request, call)  # before the end, so that who has a whole reply finds it recorded
+            await _to_client(response.write_eof())
+            return response
+        if call is not None:
+            call.ended(failure if response is None else BROKEN)
+        if response is None:
+            return _refusal(status, failure)
+        if request.transport is not None:
+            request.transport.close()  # without the end that a whole reply has
+        return response
+
+    def _session_of(self, request: web.Request) -> str:
+        return request.match_info.get("session") or request.headers.get(SESSION) or self.session
+
+    def _headers(self, request: web.Request) -> Mapping[str, str]:
+        headers = _passed_on(request.headers)
+        headers["Accept-Encoding"] = "identity"
+        headers.update(self._key)
+        return headers
+
+    def _keep(self, request: web.Request, call: Call) -> None:
+        """Records the call, unless that was done."""
+        if (record := call.record()) is not None:
+            sent = [request.headers.get(name, "") for name in KEYS] + list(self._key.values())
+            try:
+                append(self.config.folder, record, {value.removeprefix("Bearer ").strip() for value in sent})
+            except DiskFull as full:
+                if not self._reported_full:
+                    self._say(f"{full}: calls are passed on, and not recorded until there is some")
+                self._reported_full = True
+
+
+@asynccontextmanager
+async def serving(
+    config: RecorderConfig, host: str = "127.0.0.1", port: int = 0, say: Callable[[str], None] = print
+) -> AsyncIterator[str]:
+    """Runs a recorder and yields its base URL. port: 0 for any free one. Raises UserError for a port or a folder that
+    can't be used."""
+    recorder = Recorder(config, say=say)
+    # With handler_cancellation a client that goes away cancels the call of the model.
+    runner = web.AppRunner(recorder.app(), access_log=None, handler_cancellation=True, shutdown_timeout=1.0)
+    try:
+        await runner.setup()
+        try:
+            config.folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UserError(f"{config.folder}: nothing can be recorded there: {error.strerror or error}") from error
+        try:
+            await web.TCPSite(runner, host, port).start()
+        except OSError as error:
+            raise UserError(f"nothing can be served at {host}:{port}: {error.strerror or error}") from error
+        yield f"http://{host}:{runner.addresses[0][1]}"
+    finally:
+        await runner.cleanup()
+        await recorder.close()
+
+
+async def _to_client(sending: Any) -> None:
+    try:
+        await sending
+    except ConnectionError as error:
+        raise _ClientGone from error
+
+
+def _passed_on(headers: Mapping[str, str]) -> CIMultiDict[str]:
+    return CIMultiDict((name, value) for name, value in headers.items() if name.lower() not in NOT_PASSED_ON)
+
+
+def _task_of(request: web.Request) -> str:
+    return request.match_info.get("task") or request.headers.get(TASK) or ""
+
+
+def _refusal(status: int, message: str) -> web.Response:
+    return web.json_response({"error": {"message": message, "type": "recorder"}}, status=status)

@@ -1,0 +1,185 @@
+"""Reads memories of agents of smolagents, and of OAgents, which grew from it, as runs.
+
+    smolagents   agent.memory.get_full_steps(), or agent.run(..., return_full_result=True).dict(), as JSON; or JSONL of
+                 these. Fields beside the steps are read, too: {"task_id": "t7", "steps": [...]}
+    oagents      the answers file of its benchmark scripts, JSONL: {"task_id", "question", "prediction",
+                 "intermediate_steps": [...], "agent_error", ...}
+
+    step of the memory    read as
+    task                  the question, where nothing beside the steps has it
+    planning              facts and plan: a remark meant as a plan
+    action                what was said before the program or the calls; then these, with their observations and error
+    its evaluation        a remark meant as a reflection (OAgents)
+    final answer          the answer; of OAgents, its prediction is
+
+A step that the framework could not parse (AgentParsingError) called nothing: its text and error are left out.
+"""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from coa.distill.sources.foreign import Activation, Answer, Call, ForeignRun, Piece, Reason, Refusal, Refused, Remark
+from coa.distill.sources.messages import MARKS, pieces_of, split_program, text_of
+from coa.distill.sources.programs import INTERPRETER, answering_tools, pieces_of_program, shown_by
+from coa.distill.sources.source import JSON, JSONL, files, records
+from coa.distill.sources.tools import ToolTable
+from coa.usage import Usage
+
+SMOLAGENTS, OAGENTS = "smolagents", "oagents"
+AGENT = "agent"
+"""Name of the agent whose memory it is; agents that it manages are its tools."""
+OUT_OF_STEPS, NOT_READ, NOT_MADE = "AgentMaxStepsError", "AgentParsingError", "AgentGenerationError"
+
+_CALLING = re.compile(r"\n?(?:Calling tools:|Action:)\s*[\[{].*", re.DOTALL)
+_PLAN = re.compile(r"Here are the facts I know and [^\n]*:\n```\n(?P<plan>.*)\n```\s*\Z", re.DOTALL)
+
+
+def read_smolagents(path: Path, table: ToolTable) -> Iterator[ForeignRun | Refusal]:
+    return _read(path, table, SMOLAGENTS)
+
+
+def read_oagents(path: Path, table: ToolTable) -> Iterator[ForeignRun | Refusal]:
+    return _read(path, table, OAGENTS)
+
+
+def _read(path: Path, table: ToolTable, team: str) -> Iterator[ForeignRun | Refusal]:
+    """The runs of a file, or of a folder's files."""
+    for file in files(path, JSON, JSONL):
+        for where, record in records(file):
+            for at, memory in _memories(where, record):
+                try:
+                    yield _run(at, memory, table, team)
+                except Refused as refused:
+                    yield Refusal(at, refused.reason, refused.detail)
+                except (TypeError, LookupError, AttributeError, ValueError):
+                    yield Refusal(at, Reason.UNREADABLE)
+
+
+def _memories(where: str, record: Any) -> Iterator[tuple[str, Any]]:
+    """The runs of a record, which is a run, the steps of one, or a list of runs; each with where it is."""
+    if isinstance(record, list) and record and all(isinstance(one, dict) and _steps(one) is not None for one in record):
+        for number, one in enumerate(record, start=1):
+            yield f"{where}, run {number}", one
+    else:
+        yield where, {"steps": record} if isinstance(record, list) else record
+
+
+def _steps(memory: Mapping[str, Any]) -> Any:
+    return memory.get("steps", memory.get("intermediate_steps"))
+
+
+def _run(where: str, memory: Mapping[str, Any], table: ToolTable, team: str) -> ForeignRun:
+    if error := memory.get("agent_error"):
+        raise Refused(Reason.FAILED, str(error).splitlines()[0][:200])
+    steps = _steps(memory)
+    if not all(isinstance(step, dict) for step in steps):
+        raise Refused(Reason.UNREADABLE, "its steps are texts, not objects")
+    model = str(memory.get("agent_name") or "") if team == OAGENTS else ""
+    activations = [
+        Activation(AGENT, tuple(_pieces(step, table)), _usage(step), model)
+        for step in steps
+        if _kind(step) in ("planning", "action")
+    ]
+    if (answer := _answer(memory, steps, team, table)) is not None:
+        last = activations.pop() if activations else Activation(AGENT, ())
+        activations.append(Activation(AGENT, (*last.pieces, Answer(answer)), last.usage, model))
+    if not any(one.usage.tokens for one in activations):
+        activations.append(Activation(AGENT, (), _total(memory)))
+    return ForeignRun(
+        where=where,
+        team=team,
+        ids=tuple(str(memory[key]) for key in ("task_id", "id") if memory.get(key) is not None),
+        question=str(memory.get("question") or next((step["task"] for step in steps if _kind(step) == "task"), "")),
+        activations=tuple(activations),
+    )
+
+
+def _kind(step: Mapping[str, Any]) -> str:
+    """The kind of a step. OAgents names it; in smolagents it follows from the step's fields."""
+    if "step_type" in step:
+        return str(step["step_type"])
+    kinds = {"plan": "planning", "tool_calls": "action", "model_output": "action", "task": "task"}
+    return next((kind for field, kind in kinds.items() if field in step), "")
+
+
+def _pieces(step: Mapping[str, Any], table: ToolTable) -> Iterator[Piece]:
+    if _kind(step) == "planning":
+        text = "\n\n".join(str(step[field]).strip() for field in ("facts", "plan") if step.get(field))
+        framed = _PLAN.search(text)
+        yield Remark(MARKS.sub("", framed["plan"] if framed else text), "plan")
+        return
+    if _error(step) in (NOT_READ, NOT_MADE):
+        return
+    said, _ = split_program(text_of(step.get("model_output")))
+    yield from pieces_of(MARKS.sub("", _CALLING.sub("", said)))
+    yield from _calls(step, table)
+    if thought := step.get("evaluate_thought"):
+        yield Remark(str(thought), "reflection")
+
+
+def _calls(step: Mapping[str, Any], table: ToolTable) -> Iterator[Call]:
+    """The calls of a step, without the one that gives the answer, which `_answer` finds."""
+    calls = [call["function"] for call in _tool_calls(step)]
+    calls = [call for call in calls if call["name"] not in answering_tools(table)]
+    if len(calls) > 1:
+        raise Refused(Reason.RESULTS_IN_ONE, ", ".join(call["name"] for call in calls))
+    for call in calls:
+        name, arguments = call["name"], call["arguments"]
+        if name != INTERPRETER:
+            yield Call(name, arguments, _result(step))
+            continue
+        program = str(step.get("code_action") or (arguments["code"] if isinstance(arguments, dict) else arguments))
+        for piece in pieces_of_program(program, _result(step), table, failed=bool(step.get("error"))):
+            if isinstance(piece, Call):
+                yield piece
+
+
+def _tool_calls(step: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
+    """The tool calls of a step; where a call raised, they are in the model's message only."""
+    return step.get("tool_calls") or (step.get("model_output_message") or {}).get("tool_calls") or ()
+
+
+def _error(step: Mapping[str, Any]) -> str:
+    return (step.get("error") or {}).get("type", "")
+
+
+def _result(step: Mapping[str, Any]) -> str:
+    """The result of a step, without the interpreter's headings, and with the error, if there was one."""
+    output = shown_by(step.get("observations") or "")
+    failed = (step.get("error") or {}).get("message")
+    return "\n".join(part for part in (output, f"Error: {failed}" if failed else "") if part)
+
+
+def _answer(memory: Mapping[str, Any], steps: Sequence[Mapping[str, Any]], team: str, table: ToolTable) -> str | None:
+    """The answer of a run; None for one that ran out of steps, whose answer was forced."""
+    if memory.get("iteration_limit_exceeded") or any(_error(step) == OUT_OF_STEPS for step in steps):
+        return None
+    if team == OAGENTS:
+        return _text(memory.get("prediction"))
+    last = next((step for step in reversed(steps) if _kind(step) == "action"), {})
+    calls = [call["function"] for call in _tool_calls(last)]
+    answers = [call["arguments"] for call in calls if call["name"] in answering_tools(table)]
+    if not (answers or last.get("is_final_answer")):
+        return _text(memory.get("output"))
+    # An agent that calls tools has its answer in the call only, one that acts by code in what the call returned.
+    called = next(iter(answers[0].values()), None) if answers and isinstance(answers[0], dict) else None
+    found = (one for one in (memory.get("output"), last.get("action_output"), called) if one is not None)
+    return _text(next(found, None))
+
+
+def _text(value: Any) -> str | None:
+    return None if value is None else str(value)
+
+
+def _usage(step: Mapping[str, Any]) -> Usage:
+    counts = step.get("token_usage") or {}
+    return Usage(1, int(counts.get("input_tokens") or 0), int(counts.get("output_tokens") or 0))
+
+
+def _total(memory: Mapping[str, Any]) -> Usage:
+    """The usage of a whole run, for one that does not have it by step."""
+    counts = memory.get("token_usage") or memory.get("token_counts") or {}
+    tokens = [int(counts.get(f"{side}_tokens") or counts.get(side) or 0) for side in ("input", "output")]
+    return Usage(0, *tokens)

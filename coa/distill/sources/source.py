@@ -1,0 +1,40 @@
+"""Reads files of other systems: JSON, or JSONL line by line."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from coa.errors import UserError
+
+JSONL, JSON = ".jsonl", ".json"
+
+
+def files(path: Path, *endings: str) -> list[Path]:
+    """The file, or the files of a folder with one of the endings, by name; raises UserError where there is none."""
+    if path.is_dir():
+        found = sorted(file for file in path.iterdir() if file.suffix in endings)
+        if not found:
+            raise UserError(f"{path}: no {' or '.join(endings)} file there")
+        return found
+    if not path.is_file():
+        raise UserError(f"{path}: no such file or folder")
+    return [path]
+
+
+def records(file: Path) -> Iterator[tuple[str, Any]]:
+    """Yields where each record is, for messages, and the record; None for a record that is not JSON."""
+    if file.suffix != JSONL:
+        yield str(file), _parsed(file.read_bytes())
+        return
+    with file.open("rb") as opened:
+        for number, line in enumerate(opened, start=1):
+            if line.strip():
+                yield f"{file}, line {number}", _parsed(line)
+
+
+def _parsed(text: bytes) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return None

@@ -1,0 +1,157 @@
+"""Writes a run of another system as a transcript: the same steps, in our tags.
+
+What an agent said gets a role by its position in the profile's table; the first line that applies:
+
+    it was meant as a plan, and one is allowed there    plan
+    the next tag may follow what came before            think
+    a reflection may, and after it the next tag         reflection        after `code`, under `code` and `math`
+    a plan may, and after it the next tag               plan              before the first tool
+    none of these                                       think             the chain breaks the table
+
+No text is made up. A run whose chain breaks its profile's table is imported as it is: the filter drops it
+(`coa.distill.filters`), or it fits another profile.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from coa.agent.grammar import ANSWER, START, THINK, Profile, Span, render
+from coa.agent.profiles import profile as find_profile
+from coa.distill.sources.foreign import Activation, Answer, Call, ForeignRun, Piece, Reason, Refused, Remark, Thought
+from coa.distill.sources.tools import ToolTable, call_of
+from coa.teams.transcript import AgentStep, Ending, Step, ToolStep, Transcript
+from coa.tools.base import ToolCall
+from coa.types import Task
+from coa.usage import Usage
+
+ROLES = ("reflection", "plan")
+"""Tags that a remark may get where the table does not allow a thought."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Used:
+    call: ToolCall
+    result: str | None
+
+
+_Item = Span | Remark | _Used
+
+
+def to_transcript(run: ForeignRun, task: Task, attempt: int, table: ToolTable) -> Transcript:
+    """The run as an ungraded transcript that ends with its first answer. Raises Refused where our tags do not fit
+    it."""
+    profile = find_profile(task.profile)
+    work = _up_to_the_answer([_items(activation, profile, table) for activation in run.activations])
+    items = [item for items in work for item in items]
+    if not items:
+        raise Refused(Reason.EMPTY)
+    for item in items[:-1]:
+        if isinstance(item, _Used) and item.result is None:
+            raise Refused(Reason.NO_RESULT, item.call.tool)
+    return Transcript(
+        task=task,
+        attempt=attempt,
+        seed=0,
+        steps=_steps(run.activations, _with_roles(work, profile)),
+        ending=Ending.ANSWERED if _tag_of(items[-1]) == ANSWER else Ending.OUT_OF_STEPS,
+        team=run.team,
+        models=tuple({one.agent: one.model for one in run.activations if one.model}.items()),
+    )
+
+
+def _items(activation: Activation, profile: Profile, table: ToolTable) -> list[_Item]:
+    return [item for piece in activation.pieces if (item := _item(piece, profile, table)) is not None]
+
+
+def _item(piece: Piece, profile: Profile, table: ToolTable) -> _Item | None:
+    match piece:
+        case Thought(text):
+            return Span(THINK, text.strip()) if text.strip() else None
+        case Answer(text):
+            return Span(ANSWER, text.strip()) if text.strip() else None
+        case Remark(text, meant):
+            return Remark(text.strip(), meant) if text.strip() else None
+        case Call(name, arguments, result):
+            call = call_of(name, arguments, table, profile)
+            return Span(ANSWER, call.argument) if call.tool == ANSWER else _Used(call, result)
+    return piece
+
+
+def _tag_of(item: _Item) -> str:
+    """The tag that an item gets, as far as it is known."""
+    match item:
+        case Span(tag, _):
+            return tag
+        case _Used(call, _):
+            return call.tool
+        case Remark(_, meant):
+            return meant
+
+
+def _up_to_the_answer(work: Sequence[list[_Item]]) -> list[list[_Item]]:
+    kept: list[list[_Item]] = []
+    for items in work:
+        answered = next((n for n, item in enumerate(items) if _tag_of(item) == ANSWER), None)
+        if answered is not None:
+            return [*kept, items[: answered + 1]]
+        kept.append(items)
+    return kept
+
+
+def _with_roles(work: Sequence[list[_Item]], profile: Profile) -> list[list[Span | _Used]]:
+    tags = [_tag_of(item) for items in work for item in items]
+    written: list[list[Span | _Used]] = []
+    state, at = START, 0
+    for items in work:
+        written.append([])
+        for item in items:
+            at += 1
+            if isinstance(item, Remark):
+                following = next((tag for tag in tags[at:] if tag not in ("", THINK)), "")
+                item = Span(_role(profile, state, item.meant, following), item.text)
+            written[-1].append(item)
+            state = state if _tag_of(item) == THINK else _tag_of(item)
+    return written
+
+
+def _role(profile: Profile, state: str, meant: str, following: str) -> str:
+    if meant and profile.allows(state, meant):
+        return meant
+    if following and not profile.allows(state, following):
+        for role in ROLES:
+            if profile.allows(state, role) and profile.allows(role, following):
+                return role
+    return THINK
+
+
+def _steps(activations: Sequence[Activation], work: Sequence[list[Span | _Used]]) -> tuple[Step, ...]:
+    steps: list[Step] = []
+    owed = Usage()
+    """Usage of calls of a model that have no step of their own."""
+    for activation, items in zip(activations, work, strict=False):
+        owed += activation.usage
+        for output, used in _outputs(items):
+            steps.append(AgentStep(activation.agent, output, usage=owed))
+            owed = Usage()
+            if used is not None and used.result is not None:
+                steps.append(ToolStep(used.call, used.result.strip()))
+    owed += sum((one.usage for one in activations[len(work) :]), Usage())
+    if owed != Usage():
+        last = max(n for n, step in enumerate(steps) if isinstance(step, AgentStep))
+        step = steps[last]
+        assert isinstance(step, AgentStep)
+        steps[last] = replace(step, usage=step.usage + owed)
+    return tuple(steps)
+
+
+def _outputs(items: Sequence[Span | _Used]) -> Iterator[tuple[str, _Used | None]]:
+    """Yields what an agent writes up to each of its tool calls, with the call, and what it writes after the last."""
+    spans: list[Span] = []
+    for item in items:
+        if isinstance(item, Span):
+            spans.append(item)
+        else:
+            yield render([*spans, Span(item.call.tool, item.call.argument)]), item
+            spans = []
+    if spans:
+        yield render(spans), None

@@ -1,0 +1,1 @@
+"""Graders, which say how right an answer is, and rewards, which say what an episode is worth."""

@@ -1,0 +1,200 @@
+"""The tests of a programming task: reads the JSON text that is the task's one answer.
+
+    {"stdin": [{"input": "2 3\\n", "output": "5\\n"}],                   a whole program: what it reads and prints
+     "functional": [{"input": "[1, 2]\\n3", "output": "[4, 5]"}],       a function: a JSON value per argument and line,
+     "fn_name": "shift",                                               and the JSON value that it returns
+     "assertions": "assert Solution().shift([1, 2], 3) == [4, 5]",     the same as Python: literals in, a literal out
+     "time_limit_s": 6.0}                                              seconds of CPU time for each test
+
+All keys are optional, as long as there is a test. Also read are {"stdin": [texts], "expected_output": [texts]},
+{"functional": assertions} (published LiveCodeBench files), {"inputs": .., "outputs": .., "fn_name": ..} (APPS) and
+{"test_code": assertions, "entry_point": function}.
+"""
+
+import ast
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+TIME_LIMIT_S = 6.0
+"""Seconds of CPU time for a test where the tests set no limit; LiveCodeBench's."""
+
+
+@dataclass(frozen=True, slots=True)
+class Feed:
+    """A program that reads `input` has to print `output`."""
+
+    input: str
+    output: str
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A function, or a method of `class Solution`, that has to return one of the accepted values (JSON)."""
+
+    function: str
+    arguments: tuple[Any, ...]
+    keywords: Mapping[str, Any]
+    accepted: tuple[Any, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Tests:
+    """The tests that a program has to pass."""
+
+    cases: tuple[Feed | Call, ...]
+    time_limit_s: float = TIME_LIMIT_S
+
+
+@lru_cache(maxsize=32)
+def read_tests(text: str) -> Tests:
+    """Reads tests from JSON text; raises ValueError, in one line, for a text that does not hold any."""
+    try:
+        tests = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"the tests are not JSON: {error}") from error
+    if not isinstance(tests, dict):
+        raise ValueError("the tests are not a JSON object")
+    limit = tests.get("time_limit_s", TIME_LIMIT_S)
+    if type(limit) not in (int, float) or not limit > 0:
+        raise ValueError(f"time_limit_s is {limit!r}, not a number of seconds")
+    try:
+        cases = tuple(_cases(tests))
+    except (KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise ValueError(f"the tests are not of a known form: {type(error).__name__}: {error}") from error
+    if not cases:
+        raise ValueError("no tests")
+    return Tests(cases, float(limit))
+
+
+def _cases(tests: dict[str, Any]) -> Iterator[Feed | Call]:
+    function = tests.get("fn_name") or tests.get("entry_point")
+    stdin, functional = tests.get("stdin") or [], tests.get("functional") or []
+    if "expected_output" in tests:
+        stdin = [{"input": fed, "output": wanted} for fed, wanted in _pairs(stdin, tests["expected_output"])]
+    for case in stdin:
+        yield Feed(_text(case["input"]), _text(case["output"]))
+    for case in [] if isinstance(functional, str) else functional:
+        yield Call(_named(function), _json_lines(case["input"]), {}, (_json_value(case["output"]),))
+    for fed, wanted in _pairs(tests.get("inputs") or [], tests.get("outputs") or []):
+        yield _apps(function, fed, wanted) if function else Feed(_text(fed), _text(wanted))
+    assertions = functional if isinstance(functional, str) else tests.get("assertions") or tests.get("test_code")
+    if assertions:
+        yield from _Assertions(function).read(assertions)
+
+
+def _pairs(inputs: Sequence[Any], outputs: Sequence[Any]) -> Iterator[tuple[Any, Any]]:
+    if len(inputs) != len(outputs):
+        raise ValueError(f"the tests have {len(inputs)} inputs and {len(outputs)} outputs")
+    return zip(inputs, outputs, strict=True)
+
+
+def _text(lines: str | Sequence[str]) -> str:
+    return lines if isinstance(lines, str) else "\n".join(lines)
+
+
+def _named(function: Any) -> str:
+    if not isinstance(function, str) or not function.isidentifier():
+        raise ValueError(f"fn_name is {function!r}, which names no function")
+    return function
+
+
+def _json_lines(text: str) -> tuple[Any, ...]:
+    return tuple(_json_value(line) for line in text.splitlines() if line.strip())
+
+
+def _json_value(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise ValueError(f"{text[:80]!r} in the tests is not JSON: {error}") from error
+
+
+def _apps(function: str, fed: Any, wanted: Any) -> Call:
+    """A test of APPS, which packs some values into a list of one: both forms are accepted."""
+    arguments = _json_lines(fed) if isinstance(fed, str) else tuple(fed)
+    accepted = (wanted, wanted[0]) if isinstance(wanted, list) and wanted else (wanted,)
+    return Call(_named(function), arguments, {}, accepted)
+
+
+class _Assertions:
+    """Reads calls with literal arguments, and the literals that they have to equal, from Python text.
+
+    The text is never run, since a program that runs beside it could find the expected values.
+    """
+
+    def __init__(self, function: str | None) -> None:
+        self._function = function
+        self._values: dict[str, ast.expr] = {}
+        """Values that the text assigned to names."""
+        self._aliases: set[str] = set()
+        """Parameters of functions such as `def check(candidate)`, which stand for the function that is tested."""
+
+    def read(self, text: str) -> Iterator[Call]:
+        try:
+            body = ast.parse(text).body
+        except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+            raise ValueError(f"the assertions are not Python: {error}") from error
+        yield from self._read(body)
+
+    def _read(self, body: Sequence[ast.stmt]) -> Iterator[Call]:
+        for statement in body:
+            match statement:
+                case ast.Assign([ast.Name(name)], value):
+                    self._values[name] = value
+                case ast.Assert(test):
+                    yield self._call(test)
+                case ast.FunctionDef(args=ast.arguments(args=[parameter])):
+                    self._aliases.add(parameter.arg)
+                    yield from self._read(statement.body)
+                case ast.Import() | ast.ImportFrom() | ast.Pass() | ast.Expr():
+                    pass
+                case _:
+                    raise _unreadable(statement)
+
+    def _call(self, test: ast.expr) -> Call:
+        match test:
+            case ast.Compare(subject, [ast.Eq() | ast.Is()], [expected]):
+                accepted = self._literal(expected)
+            case ast.UnaryOp(ast.Not(), subject):
+                accepted = False
+            case subject:
+                accepted = True
+        match self._known(subject):
+            case ast.Call(func, arguments, keywords):
+                named = {str(keyword.arg): self._literal(keyword.value) for keyword in keywords}
+                return Call(self._callee(func), tuple(map(self._literal, arguments)), named, (accepted,))
+        raise _unreadable(test)
+
+    def _callee(self, func: ast.expr) -> str:
+        """The name of `f`, `candidate`, `Solution().f` or `solution.f`."""
+        match func:
+            case ast.Name(name):
+                return _named(self._function) if name in self._aliases else name
+            case ast.Attribute(owner, name):
+                match self._known(owner):
+                    case ast.Call(ast.Name("Solution")):
+                        return name
+        raise _unreadable(func)
+
+    def _known(self, expression: ast.expr) -> ast.expr:
+        if isinstance(expression, ast.Name):
+            return self._values.get(expression.id, expression)
+        return expression
+
+    def _literal(self, expression: ast.expr) -> Any:
+        try:
+            return plain(ast.literal_eval(self._known(expression)))
+        except (ValueError, TypeError) as error:
+            raise _unreadable(expression) from error
+
+
+def _unreadable(node: ast.AST) -> ValueError:
+    return ValueError(f"assertions: {ast.unparse(node)[:80]!r} is not a call with literals that equals a literal")
+
+
+def plain(value: Any) -> Any:
+    """The value as JSON has it: tuples become lists, keys become texts."""
+    return json.loads(json.dumps(value))

@@ -1,0 +1,134 @@
+"""Compares mathematical answers by Math-Verify, in a child process that can be ended.
+
+    comparer().equal(r"\\boxed{x = \\frac12}", ("0.5",))
+
+An answer such as 9^(9^9) keeps a comparison busy for ever, inside one call that nothing can interrupt. So a child
+(`coa.processes`) compares. One that uses up its CPU time, or dies of the answer, means not equal; one that is given no
+time to answer, or is killed from outside, is an InfrastructureError.
+"""
+
+import json
+import math
+import resource
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+from coa.errors import InfrastructureError
+from coa.grading.latex import expression_of, same_in_base, words_of
+from coa.processes import Child, ChildGone, serve
+
+LIMIT_S = 5
+"""Seconds of CPU time for one comparison."""
+PATIENCE_S = 60.0
+"""Seconds on the clock for one comparison, and for a child to import what it needs, on a busy machine."""
+MEMORY_BYTES = 4 << 30
+MAX_CHARS = 2000
+MAX_BRACKETS = 100
+"""Opening ones of an answer or a gold; one with more, or with more characters, equals nothing."""
+RELATIVE = 1e-5
+"""By how much a rounded number may be off, as a share of it."""
+_SILENT = "the process that compares mathematical answers does not answer"
+
+
+class Comparer:
+    """Compares in a child process, which is started at the first question and again after it has died."""
+
+    def __init__(self, limit_s: int = LIMIT_S) -> None:
+        self._limit_s = limit_s
+        self._child: Child | None = None
+        self._one_at_a_time = threading.Lock()
+
+    def equal(self, answer: str, accepted: tuple[str, ...]) -> bool:
+        """Whether the answer equals some accepted one; raises InfrastructureError where the child can't be asked."""
+        return comparable(answer) and any(self._equals(answer, gold) for gold in accepted if comparable(gold))
+
+    def close(self) -> None:
+        if self._child is not None:
+            self._child.close()
+            self._child = None
+
+    def _equals(self, answer: str, gold: str) -> bool:
+        """Compares with one gold at a time, so that a gold that ends the child does not affect the others."""
+        with self._one_at_a_time:
+            child = self._child = self._child or self._start()
+            try:
+                return child.ask(json.dumps([answer, gold]).encode(), PATIENCE_S) == b"true"
+            except ChildGone as gone:
+                self._child = None
+                if gone.status in (None, -signal.SIGKILL):
+                    raise InfrastructureError(
+                        "the process that compares mathematical answers does not answer"
+                    ) from gone
+                return False  # the comparison itself ended the child
+
+    def _start(self) -> Child:
+        child = Child(__name__, str(self._limit_s))
+        try:
+            child.started(PATIENCE_S)
+        except ChildGone as gone:
+            raise InfrastructureError("the process that compares mathematical answers does not start") from gone
+        return child
+
+
+def comparable(text: str) -> bool:
+    return bool(text.strip()) and len(text) <= MAX_CHARS and sum(map(text.count, "({[")) <= MAX_BRACKETS
+
+
+@cache
+def comparer() -> Comparer:
+    """The one comparer of this process."""
+    return Comparer()
+
+
+def _serve(limit_s: int) -> None:
+    equal = _equality()
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    _, hard = resource.getrlimit(resource.RLIMIT_CPU)
+
+    def answer(request: bytes) -> bytes:
+        text, gold = json.loads(request)
+        used = resource.getrusage(resource.RUSAGE_SELF)
+        resource.setrlimit(resource.RLIMIT_CPU, (math.ceil(used.ru_utime + used.ru_stime) + limit_s, hard))
+        return json.dumps(equal(text, gold)).encode()
+
+    serve(answer)
+
+
+def _equality() -> Callable[[str, str], bool]:
+    """A function that compares an answer and a gold; importing what it needs takes seconds."""
+    from math_verify import LatexExtractionConfig, parse, verify
+    from sympy import Expr
+
+    config = [LatexExtractionConfig(boxed_match_priority=0)]
+
+    def parsed(expression: str) -> list[Any]:
+        """What Math-Verify makes of it, and its text; its own limits are off (0): the kernel keeps the time."""
+        return parse(rf"\boxed{{{expression}}}", config, parsing_timeout=0)
+
+    def rounded_away(found: Any, right: Any) -> bool:
+        """Whether numbers differ by what rounding to six places hides, which is much of 0.0000672."""
+        if not all(isinstance(number, Expr) and number.is_number for number in (found, right)):
+            return False
+        difference, size = (abs(number.doit().evalf()) for number in (right - found, right))
+        return bool(max(RELATIVE * size, 1e-12) < difference <= 1e-6)
+
+    def equal(answer: str, gold: str) -> bool:
+        found, right = expression_of(answer), expression_of(gold)
+        if found == right or (words_of(right) is not None and words_of(found) == words_of(right)):
+            return bool(right)
+        if (same := same_in_base(found, right)) is not None:
+            return same
+        found, right = parsed(found), parsed(right)
+        same = verify(right, found, timeout_seconds=0, allow_set_relation_comp=True)
+        return same and not rounded_away(found[0], right[0])
+
+    return equal
+
+
+if __name__ == "__main__":
+    _serve(int(sys.argv[1]))

@@ -1,0 +1,87 @@
+"""Graders: functions that compare an answer with the accepted ones, one in each file, found by name.
+
+Another grader is one file: a function like those here, and `register("mine", my_grader)`; `coa.extensions` says how
+a module of your own gets loaded. From then on tasks may name it, and so may reward formulas (`coa.grading.rewards`).
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Protocol
+
+from coa.grading.judge import JUDGE, JudgeConfig, check_judge, grade_judged
+from coa.grading.match import grade_exact, grade_f1, grade_first
+from coa.grading.maths import MATHS, grade_maths
+from coa.grading.programs import RUN_TEST, TESTS, ProgramsConfig, check_programs, grade_programs
+from coa.registry import Registry
+from coa.tools.base import UseTool
+from coa.types import Task
+
+
+class Grader(Protocol):
+    async def __call__(self, answer: str, task: Task, use_tool: UseTool) -> float:
+        """The grade, from 0 (wrong) to 1 (right); raises InfrastructureError where it can't be found out."""
+        ...
+
+
+EXACT = "exact"
+
+GRADERS: Registry[Grader] = Registry(
+    "grader",
+    {
+        EXACT: grade_exact,
+        "exact_first": grade_first,
+        "f1": grade_f1,
+        MATHS: grade_maths,
+        TESTS: grade_programs,
+        JUDGE: grade_judged,
+    },
+)
+
+OF_OPEN_QUESTIONS = frozenset({EXACT, "exact_first", "f1", JUDGE})
+"""Graders of answers in words, which may take each other's place. The others may not: compared as words, every program
+would be wrong, and so would a right formula in another form."""
+
+RIGHT = 1 - 1e-9
+"""From this grade on an answer counts as correct."""
+
+OF_PROFILE = {"web": JUDGE, "multi": JUDGE, "math": MATHS, "code": TESTS}
+"""By profile, the grader of tasks that name none; tasks of other profiles are compared as words."""
+
+
+def grader_of(profile: str, answers: Sequence[str]) -> str:
+    """The grader of a task that names none. An answer of `code` that is no JSON object is a plain one, and no tests."""
+    grader = OF_PROFILE.get(profile, EXACT)
+    plain = grader == TESTS and any(not answer.lstrip().startswith("{") for answer in answers)
+    return EXACT if plain else grader
+
+
+def in_place_of(grader: str, asked: str | None) -> str:
+    """The grader that a recipe asks for, where a task's own compares answers to open questions; None asks for none."""
+    return grader if asked is None or grader not in OF_OPEN_QUESTIONS else asked
+
+
+def register(name: str, grader: Grader) -> None:
+    """Makes a grader known by a name; raises ValueError for a second one of that name."""
+    GRADERS.register(name, grader)
+
+
+class Config(Protocol):
+    """What graders need of the tools' configuration."""
+
+    @property
+    def judge(self) -> JudgeConfig: ...
+
+    @property
+    def programs(self) -> ProgramsConfig: ...
+
+
+def check_graders(names: Iterable[str], config: Config, call_s: Callable[[str], float]) -> None:
+    """Raises UserError for a grader that is not there, or whose tool is not set up to work.
+
+    call_s: the executor's limit for a call of a tool, in seconds.
+    """
+    for name in sorted(names):
+        GRADERS.find(name)
+        if name == JUDGE:
+            check_judge(config.judge, call_s(JUDGE))
+        if name == TESTS:
+            check_programs(config.programs, call_s(RUN_TEST))

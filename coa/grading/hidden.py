@@ -1,0 +1,26 @@
+"""Tools that graders call and policies can't, since no profile has a tag of their name.
+
+Grading that takes long or may fail is such a tool, so that the executor caches, limits and counts it like any call.
+Its question and its result are JSON.
+"""
+
+import json
+from typing import Any
+
+from coa.errors import ToolDown
+from coa.tools.base import ToolCall, UseTool
+
+
+async def ask(use_tool: UseTool, tool: str, question: dict[str, Any]) -> dict[str, Any]:
+    """The result of a hidden tool; raises the InfrastructureError that the call met, and ToolDown where there is no
+    such tool."""
+    reply = await use_tool(ToolCall(tool, canonical(question)))
+    try:
+        return json.loads(reply)
+    except ValueError as error:
+        raise ToolDown(f"{tool}: {reply[:200]}") from error
+
+
+def canonical(value: dict[str, Any]) -> str:
+    """The same text for equal values."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"))

@@ -1,0 +1,22 @@
+"""Brings short answers into the form in which they are compared."""
+
+import re
+import string
+
+_ARTICLES = re.compile(r"\b(a|an|the)\b")
+# Not a number's sign and decimal point: -5 is not 5.
+_PUNCTUATION = re.compile(rf"(?!(?<!\w)-\d|(?<=\d)\.\d)[{re.escape(string.punctuation)}]")
+
+
+def _words(text: str) -> str:
+    return " ".join(text.split())
+
+
+def normalise(text: str) -> str:
+    """Lower case, without punctuation, articles and extra blanks: the usual form for open question answering.
+
+    Where nothing else would be left (the answer A), articles and punctuation stay.
+    """
+    whole = text.lower()
+    bare = _PUNCTUATION.sub("", whole)
+    return _words(_ARTICLES.sub(" ", bare)) or _words(bare) or _words(whole)

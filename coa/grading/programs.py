@@ -1,0 +1,235 @@
+"""The grader of programs: runs them against tests, each in a sandbox run of its own.
+
+    answer ── program ──┐   stops at the first test that fails
+    task ──── tests ────┴── run_test [test 0] ── run_test [test 1] ── ...
+                               sandbox: program, input  ->  what it prints or returns
+                               outside: compared with what is wanted
+
+The expected results never enter the sandbox. So a program passes only with the right result in its output, whatever
+else it does (prints what looks like a verdict, exits early, looks into the harness, redefines comparison).
+"""
+
+import json
+import math
+import re
+import signal
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from functools import cache
+from importlib import import_module
+from typing import Any
+
+from coa.errors import UserError
+from coa.grading.cases import Call, Feed, Tests, read_tests
+from coa.grading.compare import same_output, same_value
+from coa.grading.hidden import ask
+from coa.tools.base import ToolCall, UseTool
+from coa.tools.sandbox.run import MIB, Ended, RunLimits
+from coa.tools.sandbox.sandbox import Sandbox
+from coa.types import Task
+
+TESTS = "tests"
+"""Name of the grader; a task's one answer is the JSON text of its tests (`coa.grading.cases`)."""
+RUN_TEST = "run_test"
+"""Name of its tool; no profile has it, so no policy can call it."""
+
+
+@dataclass(frozen=True)
+class ProgramsConfig:
+    """Limits of programs that answer programming tasks."""
+
+    longest_s: float = 10.0
+    """Most seconds of CPU time for a test, whatever it allows itself. In wall-clock time a test gets twice its seconds
+    and one more, which the executor's limit must leave room for."""
+    memory_mib: int = 1024
+
+    def wall_s(self, limit_s: float) -> float:
+        return 2 * limit_s + 1
+
+
+class Why(StrEnum):
+    """Why a program did not pass a test."""
+
+    WRONG = "wrong"
+    ERROR = "error"
+    TIME = "time"
+    MEMORY = "memory"
+    KILLED = "killed"
+    """By the kernel, for its time (after it ignored the limit's signal) or for the machine's memory; which, is not
+    known."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """The outcome of all tests: `Verdict(2, Why.WRONG, "wanted '5', got '6'")` says that the third one failed first."""
+
+    test: int | None = None
+    """Index of the test that failed; None if all passed."""
+    why: Why | None = None
+    detail: str = ""
+
+    @property
+    def passed(self) -> bool:
+        return self.why is None
+
+
+async def grade_programs(answer: str, task: Task, use_tool: UseTool) -> float:
+    """1 if the program in the answer passes all tests of the task; raises UserError for a task without proper ones."""
+    try:
+        tests = read_tests(task.answers[0])
+    except ValueError as error:
+        raise UserError(f"task {task.id}: {error}") from error
+    program = program_of(answer)
+    return float(bool(program.strip()) and (await try_out(program, tests, use_tool)).passed)
+
+
+_FENCED = re.compile(r"```[ \t]*(?:py|python3?)?[ \t]*\r?\n(.*?)(?:```|\Z)", re.DOTALL | re.IGNORECASE)
+
+
+def program_of(answer: str) -> str:
+    """The last fenced program of an answer, or else the whole answer."""
+    fenced = _FENCED.findall(answer)
+    return fenced[-1] if fenced else answer
+
+
+async def try_out(program: str, tests: Tests, use_tool: UseTool) -> Verdict:
+    """Runs the tests one after the other, up to the first that fails."""
+    for index, case in enumerate(tests.cases):
+        question = {"program": program, type(case).__name__: asdict(case), "time_limit_s": tests.time_limit_s}
+        result = await ask(use_tool, RUN_TEST, question)
+        if result["why"] is not None:
+            return Verdict(index, Why(result["why"]), result["detail"])
+    return Verdict()
+
+
+class RunTest:
+    """The tool: {"program": .., "Feed" or "Call": fields, "time_limit_s": ..} gives {"why": .., "detail": ..}."""
+
+    def __init__(self, sandbox: Sandbox, config: ProgramsConfig) -> None:
+        self._sandbox, self._config = sandbox, config
+
+    def key(self, call: ToolCall) -> None:
+        """None: whether a program is in time may differ from run to run, so each call is run."""
+
+    async def __call__(self, call: ToolCall) -> str:
+        asked = json.loads(call.argument)
+        case = Feed(**asked["Feed"]) if "Feed" in asked else Call(**asked["Call"])
+        limit_s = min(asked["time_limit_s"], self._config.longest_s)
+        source = harness(asked["program"], case)
+        limits = RunLimits(
+            cpu_s=math.ceil(limit_s),
+            wall_s=self._config.wall_s(limit_s),
+            memory_mib=self._config.memory_mib,
+            output_bytes=MIB + 4 * len(json.dumps(asdict(case))),
+        )
+        why, detail = judge_run(await self._sandbox.execute(source, stdin_of(case), limits), case)
+        return json.dumps({"why": why, "detail": detail})
+
+
+_FEED_HARNESS = """
+exec(compile({program}, "program.py", "exec"))
+"""
+_CALL_HARNESS = """
+def _harness():
+    import json
+    import sys
+    answer, sys.stdout = sys.stdout, sys.stderr
+    asked = json.load(sys.stdin)
+    # A module, not the main one: what stands under `if __name__ == "__main__"` is not asked for.
+    module = sys.modules["program"] = type(sys)("program")
+    space = vars(module)
+    space.update((name, value) for name, value in globals().items() if not name.startswith("_"))
+    exec(compile({program}, "program.py", "exec"), space)
+    name, solution = asked["function"], space.get("Solution")
+    function = getattr(solution(), name) if hasattr(solution, name) else space[name]
+    value = function(*asked["arguments"], **asked["keywords"])
+    print({mark!r} + json.dumps(value, default=list), file=answer, flush=True)
+_harness()
+"""
+_OUT_OF_TIME = (None, 128 + signal.SIGXCPU)
+_KILLED = 128 + signal.SIGKILL
+_MARK = "\x1e"
+"""Stands before the value that a function returned. A program that prints one itself gains nothing, since only the
+right value counts."""
+_SETTINGS = """\
+import sys
+sys.setrecursionlimit(50000)
+exit = quit = sys.exit
+"""
+
+
+def harness(program: str, case: Feed | Call) -> str:
+    """The program as the sandbox runs it: with imports before it, and a call of the tested function after it."""
+    body = _FEED_HARNESS if isinstance(case, Feed) else _CALL_HARNESS
+    return _SETTINGS + taken_for_granted(program) + body.format(program=ascii(program), mark=_MARK)
+
+
+def stdin_of(case: Feed | Call) -> str:
+    """The standard input of a test."""
+    if isinstance(case, Feed):
+        return case.input
+    return json.dumps({"function": case.function, "arguments": case.arguments, "keywords": case.keywords})
+
+
+_STARRED = ("collections", "typing", "functools", "itertools", "heapq", "bisect", "math", "string", "random")
+_MODULES = (*_STARRED, "copy", "datetime", "decimal", "fractions", "json", "operator", "os", "re", "statistics", "time")
+_IDENTIFIER = re.compile(r"[A-Za-z_]\w*")
+
+
+@cache
+def _offered() -> Mapping[str, str]:
+    """By name, the import of what starter code and solutions use of the standard library without importing it."""
+    import builtins
+
+    imports = {module: f"import {module}" for module in _MODULES}
+    for module in _STARRED:
+        for name in import_module(module).__dict__:
+            if not name.startswith("_") and not hasattr(builtins, name):
+                imports.setdefault(name, f"from {module} import {name}")
+    return imports
+
+
+def taken_for_granted(program: str) -> str:
+    """Imports of those of these names that occur in the program; all of them would take longer than most tests."""
+    names = sorted(set(_IDENTIFIER.findall(program)) & _offered().keys())
+    return "".join(f"{_offered()[name]}\n" for name in names)
+
+
+def check_programs(config: ProgramsConfig, call_s: float) -> None:
+    """Raises UserError where the executor, which gives a call `call_s`, would stop a slow program before its limit."""
+    wall_s = config.wall_s(config.longest_s)
+    if wall_s >= call_s:
+        raise UserError(
+            f"a test may take {wall_s:g} s by tools.programs.longest_s, and the executor stops it after {call_s:g} s: "
+            f"set executor.call_s_of.{RUN_TEST}"
+        )
+
+
+def judge_run(ended: Ended, case: Feed | Call) -> tuple[Why | None, str]:
+    """Why a run does not pass, and a line that says so; (None, "") if it passes."""
+    last = (ended.stderr.strip().splitlines() or [""])[-1].strip()
+    if ended.status in _OUT_OF_TIME:
+        return Why.TIME, "over the time limit"
+    if ended.status == _KILLED:
+        return Why.KILLED, "killed (time or memory)"
+    if ended.status != 0:
+        return (Why.MEMORY if last.startswith("MemoryError") else Why.ERROR), _short(
+            last or f"exit status {ended.status}"
+        )
+    if isinstance(case, Feed):
+        right = same_output(ended.stdout, case.output)
+        return (None, "") if right else (Why.WRONG, f"wanted {_short(case.output)!r}, got {_short(ended.stdout)!r}")
+    _, mark, value = ended.stdout.rpartition(_MARK)
+    if not mark:
+        return Why.ERROR, f"ended before {case.function} returned"
+    try:
+        right = any(same_value(json.loads(value), accepted) for accepted in case.accepted)
+    except (ValueError, RecursionError):  # printed by the program itself, cut, or too deep
+        right = False
+    return (None, "") if right else (Why.WRONG, f"wanted {_short(case.accepted[0])}, got {_short(value.strip())}")
+
+
+def _short(value: Any, limit: int = 200) -> str:
+    text = value if isinstance(value, str) else json.dumps(value)
+    return text if len(text) <= limit else f"{text[:limit]}..."

@@ -1,0 +1,133 @@
+"""The tools of the standard profiles, by the name of their tag."""
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+
+from coa.errors import UserError
+from coa.grading.judge import JUDGE, Judge, JudgeConfig
+from coa.grading.programs import RUN_TEST, ProgramsConfig, RunTest
+from coa.http.addresses import is_web_address, shown
+from coa.http.client import HttpConfig
+from coa.http.keys import read_key
+from coa.registry import Registry
+from coa.tools.base import Tool
+from coa.tools.code import CodeTool
+from coa.tools.sandbox.sandbox import Sandbox, SandboxConfig
+from coa.tools.search.wiki import TitleLookup, WikiConfig, wiki_search
+from coa.tools.web.crawl import CrawlConfig, CrawlPage
+from coa.tools.web.search import SearchConfig, WebSearch
+
+TOOLS = ("code", "wiki_search", "web_search", "crawl_page", RUN_TEST, JUDGE)
+"""The names of all tools, those that no policy calls included."""
+REGISTERED: Registry[Callable[[], Tool]] = Registry("tool")
+"""Tools of extensions (`coa.extensions`), made where an executor lives."""
+
+
+def register(name: str, make: Callable[[], Tool]) -> None:
+    """Gives the tag of that name a tool; raises ValueError where there is one already."""
+    if name in TOOLS:
+        raise ValueError(f"there is a tool {name!r} already")
+    REGISTERED.register(name, make)
+
+
+@dataclass(frozen=True)
+class ToolsConfig:
+    sandbox: SandboxConfig = field(default_factory=SandboxConfig)
+    http: HttpConfig = field(default_factory=HttpConfig)
+    search: SearchConfig = field(default_factory=SearchConfig)
+    crawl: CrawlConfig = field(default_factory=CrawlConfig)
+    wiki: WikiConfig = field(default_factory=WikiConfig)
+    programs: ProgramsConfig = field(default_factory=ProgramsConfig)
+    judge: JudgeConfig = field(default_factory=JudgeConfig)
+
+
+def standard_tools(
+    config: ToolsConfig, *, articles: Mapping[str, str] | None = None, site: str | None = None
+) -> dict[str, Tool]:
+    """What the configuration names, and where it names nothing: `articles` (title to text) for wiki_search, `site` (a
+    base URL with a search service at /search) for web_search and crawl_page."""
+    sandbox = Sandbox(config.sandbox)
+    tools: dict[str, Tool] = {"code": CodeTool(sandbox), RUN_TEST: RunTest(sandbox, config.programs)}
+    if config.judge.url is not None:
+        tools[JUDGE] = Judge(config.judge, config.http)
+    if config.wiki.configured:
+        tools["wiki_search"] = wiki_search(config.wiki, config.http)
+    elif articles is not None:
+        tools["wiki_search"] = TitleLookup(articles)
+    if search_url := config.search.url or (site and f"{site.rstrip('/')}/search"):
+        tools["web_search"] = WebSearch(config.search, config.http, search_url)
+    if site is not None or config.crawl.leads_somewhere:
+        tools["crawl_page"] = CrawlPage(config.crawl, config.http, site)
+    return tools | {name: make() for name, make in REGISTERED.items()}
+
+
+def needs_site(config: ToolsConfig) -> bool:
+    """Whether web_search or crawl_page are to use the world's site."""
+    return config.search.url is None
+
+
+def searches_left_open(config: ToolsConfig) -> tuple[str, ...]:
+    """The searches that the configuration leads nowhere: a world's own pages are what they may find."""
+    wiki = () if config.wiki.configured else ("wiki_search",)
+    return wiki if config.search.url is not None else (*wiki, "web_search")
+
+
+def check_tools(config: ToolsConfig, *, crawl_s: float, named: Collection[str] = ()) -> None:
+    """Raises UserError for what cannot work: a key that is not there, a search whose pages nothing may read.
+
+    crawl_s: the executor's limit for a call of crawl_page; over it a slow page would look like a fault of ours.
+    named: the tools that the executor has limits for.
+    """
+    for name in named:
+        if name not in (*TOOLS, *REGISTERED):
+            raise UserError(f"executor limits {name}, which is no tool; tools are {', '.join((*TOOLS, *REGISTERED))}")
+    services = {
+        "search.url": config.search.url,
+        "crawl.site": config.crawl.site,
+        "crawl.reader": config.crawl.reader,
+        "crawl.summary.url": config.crawl.summary.url,
+        "judge.url": config.judge.url,
+        "wiki.retriever": config.wiki.retriever or None,
+    }
+    for key, url in services.items():
+        if url is not None and not is_web_address(url):
+            raise UserError(f"tools.{key} is {shown(url)}, expected an address such as http://127.0.0.1:8000")
+    if config.search.url is not None and not config.crawl.leads_somewhere:
+        raise UserError(
+            "tools.search.url is set, and crawl_page may read nothing: set tools.crawl.open_web=true, or else "
+            "tools.crawl.site, reader or allow_hosts"
+        )
+    if config.crawl.summary.url is not None and not config.crawl.summary.model:
+        raise UserError("tools.crawl.summary.url is set, and tools.crawl.summary.model names no model")
+    if config.crawl.call_s > crawl_s:
+        raise UserError(
+            f"a call of crawl_page may take {config.crawl.call_s:g} s by tools.crawl, and the executor stops it after "
+            f"{crawl_s:g} s: set executor.call_s_of.crawl_page"
+        )
+    for variable in (config.search.key_env, config.crawl.reader_key_env, config.crawl.summary.key_env):
+        if variable is not None:
+            read_key(variable)
+
+
+def check_called(tools: Iterable[str], config: ToolsConfig, *, articles: bool, site: bool) -> None:
+    """Raises UserError where a profile's tag calls a tool (`tools`, by name) that nobody has, or that leads nowhere.
+
+    articles, site: whether the world has them for searches that the configuration leaves open.
+    """
+    called = set(tools)
+    for name in sorted(called):
+        if name not in (*TOOLS, *REGISTERED):
+            raise UserError(
+                f"a profile calls {name}, which is no tool; tools are {', '.join((*TOOLS, *REGISTERED))}, and an "
+                "extension registers others (coa.grading.toolset.register)"
+            )
+    nowhere = {
+        "wiki_search": ("wiki.corpus or tools.wiki.retriever", not (config.wiki.configured or articles)),
+        "web_search": ("search.url", not (config.search.url or site)),
+        "crawl_page": ("crawl.open_web=true", not (config.crawl.leads_somewhere or site)),
+    }
+    for name, (keys, is_so) in nowhere.items():
+        if is_so and name in called:
+            raise UserError(
+                f"a profile calls {name}, which leads nowhere: set tools.{keys}, or a tasks.world that has pages"
+            )

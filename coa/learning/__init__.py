@@ -1,0 +1,1 @@
+"""From graded episodes to batches: advantages, samples, packing, the staleness window, the loss."""

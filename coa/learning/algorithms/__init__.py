@@ -1,0 +1,52 @@
+"""Algorithms of reinforcement, one file each, found by name; `rl.algorithm` in a recipe.
+
+    grpo        clipped surrogate per token, advantages within the group (DAPO's by its settings); the default
+    gspo        ratio and clipping per sequence
+    ppo         values by a head on the policy, GAE
+    on_policy   a larger model weighs the policy's own tokens
+    imitation   nothing but what a batch has to imitate
+
+One of your own is a frozen dataclass in one file (`docs/extending.md`): ALGORITHMS.register("mine", Mine).
+"""
+
+from collections.abc import Mapping
+from dataclasses import asdict, fields
+from typing import Any
+
+from coa.config import from_plain
+from coa.extensions import load_extensions
+from coa.learning.algorithms.base import Algorithm, LossSums, Sum, TokenBatch, Totals
+from coa.learning.algorithms.grpo import Grpo
+from coa.learning.algorithms.gspo import Gspo
+from coa.learning.algorithms.imitation import Imitation, imitation
+from coa.learning.algorithms.on_policy import OnPolicy
+from coa.learning.algorithms.ppo import Ppo
+from coa.learning.losses import LossConfig
+from coa.registry import Registry
+
+DEFAULT = "grpo"
+ON_POLICY = "on_policy"
+ALGORITHMS: Registry[type[Algorithm]] = Registry(
+    "algorithm", {DEFAULT: Grpo, "gspo": Gspo, "ppo": Ppo, ON_POLICY: OnPolicy, "imitation": Imitation}
+)
+
+
+def make(name: str, surrogate: LossConfig | None = None, settings: Mapping[str, Any] | None = None) -> Algorithm:
+    """The algorithm of that name; raises UserError for a name or a setting that nobody knows."""
+    load_extensions()
+    kind: Any = ALGORITHMS.find(name)
+    tree = dict(settings or {})
+    if surrogate is not None and "surrogate" in {field.name for field in fields(kind)}:
+        tree["surrogate"] = asdict(surrogate)
+    return from_plain(kind, tree, "rl.algorithm_settings")
+
+
+def loss_of(algorithm: Algorithm, batch: TokenBatch, totals: Totals) -> LossSums:
+    """The algorithm's, and that of what the batch has to imitate."""
+    sums = algorithm.loss(batch, totals)
+    return LossSums({**sums.terms, "imitation_loss": imitation(batch)}, sums.metrics)
+
+
+def reduced(sums: Mapping[str, Sum], totals: Totals) -> Any:
+    """Each sum over its denominator, added up: a scalar tensor."""
+    return sum(one.total / totals[one.per] for one in sums.values() if totals[one.per])

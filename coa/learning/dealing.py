@@ -1,0 +1,49 @@
+"""Who gets what of a batch: which samples go to which rank, and which groups are in which update."""
+
+from collections.abc import Sequence
+
+from coa.types import NO_GROUP
+
+
+def deal(lengths: Sequence[int], ranks: int) -> list[list[int]]:
+    """Of each rank, the indices of its samples, rising: balanced by tokens and by attention cost, a length squared.
+
+    The longest first, each to the rank that then has least of what it has most of. Where one sample alone is beyond an
+    even share of attention, nothing can be evened out by it: the share is then as large as that sample. The same for
+    the same lengths, always.
+
+        deal([4, 1, 1, 2], 2) == [[0], [1, 2, 3]]
+    """
+    found: list[list[int]] = [[] for _ in range(ranks)]
+    longest = max(lengths, default=0)
+    share = max(sum(lengths) / ranks, longest, 1)
+    cost = max(sum(length**2 for length in lengths) / ranks, longest**2, 1)
+    tokens, squares = [0.0] * ranks, [0.0] * ranks
+    for index in sorted(range(len(lengths)), key=lambda i: (-lengths[i], i)):
+        more, dearer = lengths[index] / share, lengths[index] ** 2 / cost
+        to = min(range(ranks), key=lambda r: (max(tokens[r] + more, squares[r] + dearer), tokens[r] + squares[r], r))
+        found[to].append(index)
+        tokens[to] += more
+        squares[to] += dearer
+    return [sorted(indices) for indices in found]
+
+
+def updates_of(groups: Sequence[Sequence[int]], updates: int, rank: int) -> list[list[int]]:
+    """Of each update, the indices of this rank's samples. `groups`: for every rank, the group of each of its samples.
+
+    All samples of a group are in one update, on whichever ranks they are; so every rank has to know all groups. What
+    belongs to no group is spread over the updates.
+
+        updates_of([[3, 3, 5], [5, 8]], 2, rank=0) == [[0, 1], [2]]        update 0: groups 3 and 8, update 1: group 5
+    """
+    order = sorted({group for one in groups for group in one} - {NO_GROUP})
+    update_of = {group: index % updates for index, group in enumerate(order)}
+    found: list[list[int]] = [[] for _ in range(updates)]
+    alone = 0
+    for index, group in enumerate(groups[rank]):
+        if group == NO_GROUP:
+            found[alone % updates].append(index)
+            alone += 1
+        else:
+            found[update_of[group]].append(index)
+    return found

@@ -1,0 +1,37 @@
+"""Samples: what is learnt from, of either kind. The weight is on each token that the policy says, and on no other."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from coa.learning.algorithms.base import Algorithm
+from coa.types import ENVIRONMENT, Mask, Sample, Scored, Tokens
+
+
+def to_samples(group: Sequence[Scored], algorithm: Algorithm, number: int) -> tuple[Sample, ...]:
+    """A group's episodes to learn from by trial, in order; `number` is the group's in the run."""
+    return tuple(
+        Sample(
+            token_ids=scored.trajectory.token_ids,
+            loss_mask=scored.trajectory.action_mask,
+            imitate=np.zeros(len(scored.trajectory.token_ids), np.float32),
+            reinforce=np.where(scored.trajectory.action_mask, advantage, np.float32(0)),
+            rollout_logprobs=scored.trajectory.logprobs,
+            versions=scored.trajectory.versions,
+            group=number,
+        )
+        for scored, advantage in zip(group, algorithm.advantages(group), strict=True)
+    )
+
+
+def to_imitate(token_ids: Tokens, action_mask: Mask, weight: float = 1.0) -> Sample:
+    """A demonstration."""
+    zeros = np.zeros(len(token_ids), np.float32)
+    return Sample(
+        token_ids=token_ids,
+        loss_mask=action_mask,
+        imitate=np.where(action_mask, np.float32(weight), np.float32(0)),
+        reinforce=zeros,
+        rollout_logprobs=zeros,
+        versions=np.full(len(token_ids), ENVIRONMENT, np.int32),
+    )

@@ -1,0 +1,57 @@
+"""A supervisor: a small process that ends a program as soon as the program's owner is gone.
+
+    python -I -S supervisor.py LOG PROGRAM ARGUMENT...                    standard input is a socket
+    owner ══ socket ══ supervisor ── program ── whatever it starts        all of these in one process group of their own
+
+The supervisor writes "PID\\n" once the program runs and "STATUS\\n" once it has ended (minus n for death by signal n).
+When the owner's end of the socket closes, however the owner went, the group gets SIGTERM, and SIGKILL after a while.
+The supervisor has no parent, so who kills the owner's children leaves it to do its work. Standard output and error of
+the program go to the file LOG.
+"""
+
+import os
+import select
+import signal
+import subprocess
+import sys
+from contextlib import suppress
+
+GRACE_S = 5.0
+"""Between SIGTERM and SIGKILL."""
+OWNER = 0
+"""The socket's descriptor."""
+
+
+def main(log: str, *program: str) -> None:
+    if os.fork():
+        os._exit(0)
+    os.setsid()
+    output = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+    os.dup2(output, sys.stderr.fileno())
+    child = subprocess.Popen(program, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True)
+    ended = os.pidfd_open(child.pid)
+    signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+    report(child.pid)
+    if ended not in wait_for(OWNER, ended):
+        end(child.pid, signal.SIGTERM)
+        wait_for(ended, seconds=GRACE_S)
+    end(child.pid, signal.SIGKILL)  # while the child is not waited for, nobody else can have its number
+    report(child.wait())
+
+
+def wait_for(*descriptors: int, seconds: float | None = None) -> list[int]:
+    return select.select(descriptors, (), (), seconds)[0]
+
+
+def end(group: int, number: int) -> None:
+    with suppress(ProcessLookupError):  # all may have ended
+        os.killpg(group, number)
+
+
+def report(number: int) -> None:
+    with suppress(OSError):  # there may be nobody to report
+        os.write(OWNER, f"{number}\n".encode())
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,135 @@
+"""Child processes that do what cannot be trusted to end, one request at a time, and that can be ended at any moment.
+
+    parent                                              the module, as a child
+    child = Child("coa.grading.equivalence", "5")       if __name__ == "__main__":
+    child.started(60.0)                                     serve(answer)
+    child.ask(b"request", seconds=5.0)
+
+Requests and answers are bytes behind their length; nothing of either is ever executed or unpickled. A child gets an
+empty environment, since that of this process may hold keys, and it ends when this process does.
+"""
+
+import os
+import select
+import struct
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import BinaryIO
+
+_LENGTH = struct.Struct("<Q")
+_ROOT = Path(__file__).parents[1]
+
+
+class ChildGone(Exception):
+    """A child gave no answer; it has ended when this is raised."""
+
+    def __init__(self, status: int | None) -> None:
+        """status: as `subprocess` gives it, minus n for a death by signal n; None for a child that was ended here,
+        because the time was over."""
+        super().__init__("no answer in time" if status is None else f"ended with status {status}")
+        self.status = status
+
+
+class Child:
+    """A Python module that runs as a child process and answers by `serve`. One thread uses it at a time."""
+
+    def __init__(self, module: str, *arguments: str) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", module, *arguments],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            cwd=_ROOT,
+            env={},
+            bufsize=0,
+        )
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._input, self._output = self._process.stdin.fileno(), self._process.stdout.fileno()
+        os.set_blocking(self._input, False)
+        os.set_blocking(self._output, False)
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def alive(self) -> bool:
+        return self._process.poll() is None
+
+    def started(self, seconds: float) -> None:
+        """Returns once the child has imported what it needs; raises ChildGone where it does not within the time."""
+        self._answer(time.monotonic() + seconds)
+
+    def ask(self, request: bytes, seconds: float) -> bytes:
+        """The child's answer; raises ChildGone where it ends, or gives none within the time."""
+        deadline = time.monotonic() + seconds
+        rest = memoryview(_LENGTH.pack(len(request)) + request)
+        while rest:
+            self._wait(self._input, select.POLLOUT, deadline)
+            try:
+                rest = rest[os.write(self._input, rest) :]
+            except BrokenPipeError:
+                raise self._gone() from None
+        return self._answer(deadline)
+
+    def end(self) -> None:
+        """Ends the child, also while another thread waits for its answer; harmless where it has ended."""
+        self._process.kill()
+        self._process.wait()
+
+    def close(self) -> None:
+        """Ends the child and closes its pipes, once no thread uses it any more."""
+        self.end()
+        for pipe in (self._process.stdin, self._process.stdout):
+            if pipe is not None:
+                pipe.close()
+
+    def _answer(self, deadline: float) -> bytes:
+        [length] = _LENGTH.unpack(self._read(_LENGTH.size, deadline))
+        return self._read(length, deadline)
+
+    def _read(self, size: int, deadline: float) -> bytes:
+        data = bytearray()
+        while len(data) < size:
+            self._wait(self._output, select.POLLIN, deadline)
+            piece = os.read(self._output, min(size - len(data), 1 << 20))
+            if not piece:
+                raise self._gone()
+            data += piece
+        return bytes(data)
+
+    def _wait(self, pipe: int, event: int, deadline: float) -> None:
+        """Returns once the pipe is ready, or its other end closed."""
+        poll = select.poll()
+        poll.register(pipe, event)
+        if not poll.poll(max(0.0, deadline - time.monotonic()) * 1000):
+            self.close()
+            raise ChildGone(None)
+
+    def _gone(self) -> ChildGone:
+        """The child has closed its end, so it is ending by itself."""
+        try:
+            status = self._process.wait(timeout=1.0)
+        except subprocess.TimeoutExpired:
+            status = None
+        self.close()
+        return ChildGone(status)
+
+
+def serve(answer: Callable[[bytes], bytes]) -> None:
+    """The child's side: says that it has started, then answers requests until the parent closes its end."""
+    requests, answers = sys.stdin.buffer, os.fdopen(os.dup(sys.stdout.fileno()), "wb")
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what a library prints is not taken for an answer
+    _write(answers, b"")
+    while head := requests.read(_LENGTH.size):
+        [length] = _LENGTH.unpack(head)
+        _write(answers, answer(requests.read(length)))
+
+
+def _write(answers: BinaryIO, data: bytes) -> None:
+    answers.write(_LENGTH.pack(len(data)) + data)
+    answers.flush()

@@ -1,0 +1,129 @@
+"""What an evaluation says of each benchmark: its metric with an interval, and what keeps it from being comparable."""
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from coa.agent.profiles import profile as find_profile
+from coa.agent.records import EpisodeRecord
+from coa.grading.equivalence import comparable
+from coa.grading.latex import expression_of, words_of
+from coa.grading.maths import MATHS
+from coa.grading.normalise import normalise
+from coa.grading.programs import TESTS
+from coa.reporting.statistics import majority_at_k, mean_at_k, pass_at_k
+from coa.tasks.published.benchmark import Benchmark, Decoding
+from coa.tasks.published.programs import SAMPLE_TESTS
+from coa.tasks.published.table import BENCHMARKS, of_family
+from coa.types import Task
+
+Episodes = Mapping[str, Sequence[EpisodeRecord]]
+"""By task id."""
+
+
+def results(
+    tasks: Sequence[Task],
+    episodes: Episodes,
+    decoding: Callable[[Benchmark], Decoding],
+    *,
+    first_rows: bool,
+    made_up: Collection[str] = (),
+) -> dict[str, dict[str, Any]]:
+    """By benchmark, what its tasks' episodes came to; tasks of none are left out.
+
+    n is the number of tasks, whatever became of them: an episode without an answer, cut off or malformed, is wrong.
+    `first_rows` says that the tasks are the first that were asked for, and there may be more; `made_up` names the
+    tools that searched no more than a world's made-up pages.
+    """
+    found: dict[str, list[Task]] = defaultdict(list)
+    for task in tasks:
+        if benchmark := of_family(task.family):
+            found[benchmark.name].append(task)
+    by_name: dict[str, dict[str, Any]] = {}
+    for name, its_tasks in found.items():
+        how = decoding(BENCHMARKS[name])
+        warnings = [
+            *_of_rows(BENCHMARKS[name], len(its_tasks), first_rows),
+            *_of_protocol(BENCHMARKS[name], its_tasks, how),
+            *_of_tools(its_tasks, made_up),
+        ]
+        by_name[name] = _result(BENCHMARKS[name], its_tasks, episodes, how) | {"warnings": warnings}
+    return by_name
+
+
+def _result(benchmark: Benchmark, tasks: Sequence[Task], episodes: Episodes, decoding: Decoding) -> dict[str, Any]:
+    correct = [[int(episode.correct) for episode in episodes[task.id]] for task in tasks]
+    families = sorted({task.family for task in tasks} - {benchmark.name})
+    return {
+        "metric": benchmark.metric_at(decoding.samples),
+        **mean_at_k(correct),
+        **(_of_several(benchmark, tasks, episodes, correct, decoding.samples) if decoding.samples > 1 else {}),
+        "parts": {
+            family.partition("/")[2]: mean_at_k(
+                [rates for task, rates in zip(tasks, correct, strict=True) if task.family == family]
+            )
+            for family in families
+        },
+        "decoding": asdict(decoding),
+        "rows": benchmark.rows[0],
+        "graders": sorted({task.grader for task in tasks}),
+        "statuses": dict(Counter(episode.status.value for task in tasks for episode in episodes[task.id])),
+    }
+
+
+def _of_several(
+    benchmark: Benchmark, tasks: Sequence[Task], episodes: Episodes, correct: Sequence[Sequence[int]], samples: int
+) -> dict[str, Any]:
+    """pass@k for powers of two and for all; the vote, where answers are short enough to be the same."""
+    ks = sorted({2**power for power in range(1, samples.bit_length()) if 2**power <= samples} | {samples})
+    several: dict[str, Any] = {"pass_at_k": {str(k): pass_at_k(correct, k) for k in ks}}
+    if benchmark.grader != TESTS:
+        votes = [[_vote(episode.answer, task.grader) for episode in episodes[task.id]] for task in tasks]
+        several["majority_at_k"] = majority_at_k(votes, correct)
+    return several
+
+
+def _vote(answer: str, grader: str) -> str:
+    """The form in which answers have to be the same to be one vote; what mathematics is worth is not asked here."""
+    if grader != MATHS or not comparable(answer):
+        return normalise(answer)
+    result = expression_of(answer)
+    return words_of(result) or result
+
+
+def _of_rows(benchmark: Benchmark, n: int, first_rows: bool) -> Iterator[str]:
+    published, *others = benchmark.rows
+    if n in others:
+        yield f"{n} rows, as copies in use have; published results are of {published}"
+    elif n != published and first_rows:
+        yield f"only the first {n} rows of {published}"
+    elif n != published:
+        yield f"{n} rows, where {' or '.join(map(str, benchmark.rows))} are known"
+
+
+def _of_protocol(benchmark: Benchmark, tasks: Sequence[Task], decoding: Decoding) -> Iterator[str]:
+    if any(task.family.endswith(f"/{SAMPLE_TESTS}") for task in tasks):
+        yield "programs were tried on sample tests alone; the hub's data set has all of them"
+    if decoding != benchmark.decoding:
+        yield f"{show(decoding)} as configured; the protocol has {show(benchmark.decoding)}"
+    for what, used, its in (
+        ("grader", {task.grader for task in tasks}, benchmark.grader),
+        ("profile", {task.profile for task in tasks}, benchmark.profile),
+    ):
+        if used != {its}:
+            yield f"{what} {', '.join(sorted(used))}, as rows or recipe say; the protocol has {its}"
+
+
+def _of_tools(tasks: Sequence[Task], made_up: Collection[str]) -> Iterator[str]:
+    used = {tag.name for name in {task.profile for task in tasks} for tag in find_profile(name).tools}
+    if fictitious := sorted(used & set(made_up)):
+        yield f"{' and '.join(fictitious)} searched made-up pages: set tools.wiki or tools.search"
+
+
+def show(decoding: Decoding) -> str:
+    """`16 x T 0.6`, `3 x T 1, top-p 0.9` or `greedy`."""
+    if decoding.temperature == 0:
+        return "greedy"
+    top_p = "" if decoding.top_p == 1 else f", top-p {decoding.top_p:g}"
+    return f"{decoding.samples} x T {decoding.temperature:g}{top_p}"

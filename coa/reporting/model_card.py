@@ -1,0 +1,141 @@
+"""The card of a model: Markdown, with the front matter that the Hugging Face hub reads.
+
+A pure function from plain values to text, figures and intervals from the run's report.json.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from coa.reporting.markdown import LICENSE, LICENSE_NOTE, TAGS, code, flat, front, joined, number, table
+
+
+def model_card(
+    name: str,
+    report: Mapping[str, Any],
+    config: Mapping[str, Any],
+    agent: Mapping[str, Any],
+    *,
+    base: str | None,
+    data: Sequence[str],
+) -> str:
+    """The README.md of a model's folder.
+
+    report: report.json; what it does not tell is left out. config: the resolved recipe. agent: agent.json.
+    base: the model that training began with, None for one from scratch. data: what it was fine-tuned on, if not on
+    what was distilled in the same run.
+    """
+    evaluation = report.get("evaluation", {})
+    parts = [
+        front(_model_front(base)),
+        f"# {name}",
+        "An agent foundation model: one model that plays every role of a team of agents in one stream of tagged text "
+        "(Chain-of-Agents, arXiv 2508.13167).",
+        f"- base model: {f'`{base}`' if base else 'none, trained from scratch'}\n"
+        f"- data: {', '.join(f'`{one}`' for one in data) or 'distilled in the same run'}",
+        "## Training",
+        table(("stage", "steps", "samples", "seconds"), _stages(report.get("stages", {}))),
+        *_settings(config),
+        *_evaluation(evaluation),
+        _cost(report.get("cost", {})),
+        "## How to run it",
+        "The model writes a turn up to the end of a tool call or of its answer. Whoever runs it calls the tool, puts "
+        "`<observation> RESULT</observation>` behind the turn and lets it write on, all in one assistant message. "
+        + (
+            "The prompt is the profile's instructions, then the question; "
+            if agent.get("instructed")
+            else "The prompt is the question alone; "
+        )
+        + "`agent.json` holds this and the limits of an episode, and `coa` reads it.",
+        code("sh", "coa evaluate --model PATH_OF_THIS_FOLDER --tasks tasks.jsonl\nvllm serve PATH_OF_THIS_FOLDER"),
+        code("python", _TRANSFORMERS),
+        "`agent.json`:",
+        code("json", json.dumps(agent, indent=2)),
+        "## License",
+        LICENSE_NOTE,
+    ]
+    return joined(parts)
+
+
+_TRANSFORMERS = """\
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+tokenizer = AutoTokenizer.from_pretrained("PATH_OF_THIS_FOLDER")
+model = AutoModelForCausalLM.from_pretrained("PATH_OF_THIS_FOLDER")
+asked = [{"role": "user", "content": "PROMPT"}]
+stops = ["</answer>", "</web_search>"]  # and the closing tag of each other tool that it has
+prompt = tokenizer.apply_chat_template(asked, add_generation_prompt=True, return_tensors="pt", return_dict=True)
+turn = model.generate(**prompt, max_new_tokens=512, stop_strings=stops, tokenizer=tokenizer)
+print(tokenizer.decode(turn[0], skip_special_tokens=False))"""
+
+
+def _model_front(base: str | None) -> dict[str, Any]:
+    return {
+        "license": LICENSE,
+        "library_name": "transformers",
+        "pipeline_tag": "text-generation",
+        **({"base_model": base} if base else {}),
+        "tags": TAGS,
+    }
+
+
+def _stages(stages: Mapping[str, Any]) -> list[tuple[str, ...]]:
+    rows: list[tuple[str, ...]] = []
+    for name, stage in stages.items():
+        samples = stage.get("kept" if name == "distill" else "samples")
+        rows.append((name, number(stage.get("steps")), number(samples), number(stage["seconds"])))
+    return rows
+
+
+def _settings(config: Mapping[str, Any]) -> list[str]:
+    parts: list[str] = []
+    for stage in ("sft", "rl"):
+        if settings := config.get(stage):
+            parts += [f"### `{stage}`", table(("setting", "value"), flat(settings))]
+    return parts
+
+
+def _evaluation(evaluation: Mapping[str, Any]) -> list[str]:
+    if not (rows := _evaluations(evaluation)):
+        return []
+    return [
+        "## Evaluation",
+        table(("stage", "tasks", "family", "greedy", "sampled"), rows),
+        "pass@1 with 95 % intervals (Wilson's). " + _shares(evaluation),
+    ]
+
+
+def _evaluations(evaluation: Mapping[str, Any]) -> list[tuple[str, ...]]:
+    rows: list[tuple[str, ...]] = []
+    for stage in ("sft", "rl"):
+        found = evaluation.get(stage, {})
+        for family, part in {**({"all": found} if found else {}), **found.get("families", {})}.items():
+            greedy, sampled = part.get("greedy"), part.get("pass_at_1")
+            n = (greedy or sampled or {}).get("n")
+            rows.append((stage, number(n), family, _interval(greedy), _interval(sampled)))
+    return rows
+
+
+def _interval(estimate: Mapping[str, Any] | None) -> str:
+    if estimate is None:
+        return "-"
+    low, high = estimate["ci95"]
+    return f"{estimate['mean']:.3f} [{low:.3f}, {high:.3f}]"
+
+
+def _shares(evaluation: Mapping[str, Any]) -> str:
+    return " ".join(
+        f"{stage}: {evaluation[stage]['format_errors']:.2%} of the sampled episodes are not well formed."
+        for stage in ("sft", "rl")
+        if stage in evaluation
+    )
+
+
+def _cost(cost: Mapping[str, Any]) -> str:
+    if not cost:
+        return ""
+    sides = (("team", cost["multi_agent"]), ("model", cost["afm"]))
+    rows = [(who, number(side["tokens_per_success"]), number(side["n"])) for who, side in sides]
+    saved = cost.get("token_reduction")
+    sentence = "" if saved is None else f"\n\nThe model takes {saved:.1%} fewer tokens a success than the team."
+    return table(("", "tokens a success", "attempts"), rows) + sentence

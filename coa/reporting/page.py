@@ -1,0 +1,259 @@
+"""A run's page: one self-contained HTML file. What it shows is a function of the report; what is missing is a dash."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+from coa.agent.grammar import parse
+from coa.reporting.curves import RED, RL, SFT, charts
+from coa.reporting.metrics import Record
+from coa.reporting.plots import Interval, interval_chart
+from coa.reporting.readable import DASH, duration, look_up, number, percent
+from coa.types import Task
+
+ROLE_COLOURS = {
+    "think": "#667085",
+    "plan": "#1d5fc4",
+    "wiki_search": "#7a3fc0",
+    "web_search": "#7a3fc0",
+    "crawl_page": "#9a3fa8",
+    "code": "#7a3fc0",
+    "observation": "#4a5a4c",
+    "reflection": "#b2570a",
+    "suggested_answer": "#0f766e",
+    "double_check": "#a03a4a",
+    "answer": "#157a3d",
+}
+OTHER_ROLE = "#7a3fc0"
+"""The colour of tags that a user's profile brought along: tools, mostly."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Example:
+    """A trajectory to be shown."""
+
+    task: Task
+    made_by: str
+    """Which model: "SFT", "RL"."""
+    text: str
+    """The chain as tag text."""
+    correct: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Marked:
+    """A text of a kind that the style sheet knows: "up", "down", or none."""
+
+    text: str
+    kind: str = ""
+
+
+Cell = str | Marked
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    heads: tuple[str, ...]
+    rows: tuple[tuple[Cell, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    label: str
+    value: str
+    detail: Cell
+    more: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    title: str
+    table: Table
+
+
+def page(title: str, report: Mapping[str, Any], metrics: Sequence[Record], examples: Sequence[Example]) -> str:
+    tasks, total = look_up(report, "evaluation.tasks_sha256"), look_up(report, "seconds.total")
+    known = [f"total time {duration(total)}"] if total is not None else []
+    known += [f"evaluation tasks {str(tasks)[:12]}"] if tasks else []
+    return _template().render(
+        style=(files(__package__ or "coa.reporting") / "templates" / "report.css").read_text(encoding="utf-8"),
+        title=title,
+        known=known,
+        tiles=list(tiles(report)),
+        intervals=intervals(report),
+        charts=charts(metrics),
+        sections=(
+            Section("By task family", families(report)),
+            Section("Strategies before and after RL", strategies(report)),
+            Section("Cost of a success", costs(report)),
+        ),
+        course=course(report),
+        trajectories=[trajectory(example) for example in examples],
+    )
+
+
+@cache
+def _template() -> Any:
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    environment = Environment(
+        loader=PackageLoader("coa.reporting"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    return environment.get_template("report.html")
+
+
+def change(before: float | None, after: float | None, *, coloured: bool = True) -> Cell:
+    """The difference of two shares in points; marked by its sign, where more is better."""
+    if before is None or after is None:
+        return DASH
+    points = round(100 * (after - before), 1)
+    kind = "up" if points > 0 else "down" if points < 0 else ""
+    text = f"{points:+.1f}".replace("-", "\u2212")
+    return Marked(text, kind) if coloured and kind else text
+
+
+def tiles(report: Mapping[str, Any]) -> Iterator[Tile]:
+    """What a reader wants to know first, four of them."""
+    for label, kind in (("Greedy pass@1", "greedy"), ("Sampled pass@1", "pass_at_1")):
+        before, after = (look_up(report, f"evaluation.{model}.{kind}.mean") for model in ("sft", "rl"))
+        detail = (change(before, after), " points over SFT")
+        if after is None or before is None:
+            detail = ("after SFT" if after is None and before is not None else "", "")
+        yield Tile(label, percent(before if after is None else after), *detail)
+    saved = percent(look_up(report, "cost.token_reduction"))
+    yield Tile("Tokens saved per success", saved, "against the multi-agent system")
+    before, after = (percent(look_up(report, f"evaluation.{model}.format_errors")) for model in ("sft", "rl"))
+    shown = (before, "after SFT") if after == DASH else (after, f"{before} after SFT")
+    yield Tile("Format errors", *shown)
+
+
+def intervals(report: Mapping[str, Any]) -> dict[str, str] | None:
+    """The estimates of both models as a plot, and the number of tasks behind them."""
+    rows, counts = [], set()
+    for kind, key in (("greedy", "greedy"), ("sampled", "pass_at_1")):
+        for model, colour in (("sft", SFT), ("rl", RL)):
+            if estimate := look_up(report, f"evaluation.{model}.{key}"):
+                rows.append(Interval(f"{model.upper()}, {kind}", colour, estimate["mean"], *estimate["ci95"]))
+                counts.add(estimate["n"])
+    if not rows:
+        return None
+    return {"chart": interval_chart(rows), "tasks": ", ".join(map(number, sorted(counts)))}
+
+
+def families(report: Mapping[str, Any]) -> Table:
+    rows = []
+    for name in _names(report, "evaluation.sft.families", "evaluation.rl.families"):
+        before = look_up(report, f"evaluation.sft.families.{name}") or {}
+        after = look_up(report, f"evaluation.rl.families.{name}") or {}
+        greedy, sampled = ([_mean(side.get(key)) for side in (before, after)] for key in ("greedy", "pass_at_1"))
+        saved = percent(look_up(report, f"cost.families.{name}.token_reduction"))
+        rows.append((name, *map(percent, greedy), change(*greedy), *map(percent, sampled), change(*sampled), saved))
+    heads = ("family", "SFT greedy", "RL greedy", "points", "SFT sampled", "RL sampled", "points", "tokens saved")
+    return Table(heads, tuple(rows))
+
+
+def strategies(report: Mapping[str, Any]) -> Table:
+    """Of worlds that tell strategies apart: which shares of each family's episodes took them."""
+    paths = [f"evaluation.{model}.strategies" for model in ("sft", "rl")]
+    families = _names(report, *paths)
+    names = list(dict.fromkeys(one for family in families for one in _names(report, *(f"{p}.{family}" for p in paths))))
+    rows = []
+    for family in families:
+        row: list[Cell] = [family]
+        for name in names:
+            sides = [look_up(report, f"{path}.{family}.{name}") for path in paths]
+            row += [*map(percent, sides), change(*sides, coloured=False)]
+        rows.append(tuple(row))
+    heads = ("family", *(head for name in names for head in (f"{name}, SFT", f"{name}, RL", "points")))
+    return Table(heads, tuple(rows))
+
+
+def costs(report: Mapping[str, Any]) -> Table:
+    keys = ("tokens_per_success", "tool_calls_per_success", "successes", "n")
+    rows = tuple(
+        (label, *(number(look_up(report, f"cost.{side}.{key}")) for key in keys))
+        for side, label in (("multi_agent", "multi-agent system"), ("afm", "agent foundation model"))
+        if look_up(report, f"cost.{side}") is not None
+    )
+    return Table(("", "tokens per success", "tool calls per success", "successes", "attempts"), rows)
+
+
+def course(report: Mapping[str, Any]) -> list[list[Table]]:
+    """Two columns: what each stage did, and how the parts of RL worked together."""
+    left, right = [_stages(report), _distillation(report)], [_reinforcement(report)]
+    return [left, right] if any(table.rows for table in (*left, *right)) else []
+
+
+def _stages(report: Mapping[str, Any]) -> Table:
+    rows = tuple(
+        (name.upper(), number(stage["steps"]), number(stage["samples"]), duration(stage["seconds"]))
+        for name in ("sft", "rl")
+        if (stage := look_up(report, f"stages.{name}"))
+    )
+    return Table(("stage", "steps", "samples", "time"), rows)
+
+
+def _distillation(report: Mapping[str, Any]) -> Table:
+    rows: list[tuple[Cell, ...]] = []
+    if distill := look_up(report, "stages.distill"):
+        rows += [("transcripts", number(distill["transcripts"])), ("kept", number(distill["kept"]))]
+        rows += _dropped(distill["dropped"])
+    return Table(("distillation", ""), tuple(rows))
+
+
+def _reinforcement(report: Mapping[str, Any]) -> Table:
+    rows: list[tuple[Cell, ...]] = []
+    if look_up(report, "rl"):
+        mean, most = (number(look_up(report, f"rl.staleness_{kind}")) for kind in ("mean", "max"))
+        rows += [
+            ("engine busy", percent(look_up(report, "rl.busy.engine"))),
+            ("learner busy", percent(look_up(report, "rl.busy.learner"))),
+            ("overlap", number(look_up(report, "rl.overlap"))),
+            ("staleness, mean / max", f"{mean} / {most}"),
+            ("largest log-prob difference", number(look_up(report, "rl.logprob_max_diff"))),
+            ("weight syncs", number(look_up(report, "rl.syncs"))),
+            ("trajectories", number(look_up(report, "rl.trajectories"))),
+            ("engine restarts", number(look_up(report, "rl.engine_restarts"))),
+            *_dropped(look_up(report, "rl.dropped")),
+        ]
+    return Table(("reinforcement", ""), tuple(rows))
+
+
+def trajectory(example: Example) -> dict[str, Any]:
+    """One chain, its tags coloured by role; text that is no chain is shown as it is."""
+    parsed = parse(example.text)
+    spans = [_span(span.tag, ROLE_COLOURS.get(span.tag, OTHER_ROLE), span.tag, span.text) for span in parsed.chain]
+    if parsed.fault is not None:
+        spans.append(_span("", RED, parsed.fault, example.text[-400:]))
+    return {
+        "correct": example.correct,
+        "made_by": example.made_by,
+        "family": example.task.family,
+        "question": example.task.question,
+        "accepted": " | ".join(example.task.answers),
+        "spans": spans,
+    }
+
+
+def _span(kind: str, colour: str, name: str, text: str) -> dict[str, str]:
+    return {"kind": kind, "colour": colour, "name": name, "text": text.strip()}
+
+
+def _dropped(reasons: Mapping[str, int] | None) -> list[tuple[Cell, ...]]:
+    return [(f"dropped: {reason.replace('_', ' ')}", number(count)) for reason, count in (reasons or {}).items()]
+
+
+def _names(report: Mapping[str, Any], *paths: str) -> list[str]:
+    """The keys at several places, in order, each once."""
+    return list(dict.fromkeys(name for path in paths for name in look_up(report, path) or {}))
+
+
+def _mean(estimate: Any) -> float | None:
+    """Families may hold whole estimates or bare means."""
+    return estimate["mean"] if isinstance(estimate, Mapping) else estimate

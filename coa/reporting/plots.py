@@ -1,0 +1,177 @@
+"""Plots as SVG, to stand in a page: lines over steps, and estimates with their intervals."""
+
+import io
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import ceil, isfinite
+from statistics import fmean
+from typing import Any
+
+POINTS = 300
+"""More steps than this are averaged in buckets."""
+LEGEND_CHARS = 40
+"""Labels with more characters than this, all together, stand two to a row."""
+SMOOTHED = 25
+"""A line of more points than this is drawn light, with its smoothed course over it."""
+INK, SOFT, LINE = "#1b2430", "#5d6878", "#e3e7ed"
+SETTINGS: Any = {
+    # Text stays text: it is small, can be found, and takes the page's font.
+    "svg.fonttype": "none",
+    # The same figure is the same text.
+    "svg.hashsalt": "coa",
+    "font.size": 9,
+    "text.color": INK,
+    "axes.edgecolor": LINE,
+    "axes.labelcolor": SOFT,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.spines.left": False,
+    "axes.axisbelow": True,
+    "grid.color": LINE,
+    "grid.linewidth": 0.8,
+    "xtick.color": LINE,
+    "ytick.color": LINE,
+    "xtick.labelcolor": SOFT,
+    "ytick.labelcolor": SOFT,
+    "ytick.left": False,
+    "legend.frameon": False,
+    "legend.fontsize": 8.5,
+    "legend.labelcolor": SOFT,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    label: str
+    colour: str
+    points: Sequence[tuple[float, float]]
+    """(step, value); values that are not finite are left out."""
+    peaks: bool = False
+    """A series of maxima: of a bucket the largest is shown, and nothing is smoothed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    label: str
+    colour: str
+    mean: float
+    low: float
+    high: float
+
+
+def smooth(values: Sequence[float], reach: int) -> list[float]:
+    """The mean over `reach` neighbours on each side, fewer at the ends: a course that does not lag behind."""
+    return [fmean(values[max(0, n - reach) : n + reach + 1]) for n in range(len(values))]
+
+
+def thin(series: Series, limit: int = POINTS) -> list[tuple[float, float]]:
+    """At most `limit` finite points, of equal buckets: their means, or their largest for a series of maxima."""
+    points = [point for point in series.points if isfinite(point[1])]
+    size = ceil(len(points) / limit) or 1
+    combine = max if series.peaks else fmean
+    buckets = [points[start : start + size] for start in range(0, len(points), size)]
+    return [(fmean(x for x, _ in bucket), combine(y for _, y in bucket)) for bucket in buckets]
+
+
+def line_chart(series: Sequence[Series], *, share: bool = False) -> str:
+    """Lines over steps, each from 0 or from its lowest value below. share: values are between 0 and 1, in percent."""
+    shown = [(one, points) for one in series if (points := thin(one))]
+    if not shown:
+        return ""
+
+    def draw(axes: Any) -> None:
+        for one, points in shown:
+            _line(axes, one, points, alone=len(shown) == 1)
+        lowest = min(y for _, points in shown for _, y in points)
+        highest = max(y for _, points in shown for _, y in points)
+        room = 0.06 * (highest - min(0.0, lowest)) or 1.0
+        axes.set_ylim(lowest - room if lowest < 0 else 0.0, highest + room)
+        axes.set_xlim(0, max(1.0, *(x for _, points in shown for x, _ in points)))
+        axes.set_xlabel("step")
+        axes.xaxis.set_major_locator(_ticks(6, integer=True))
+        axes.yaxis.grid(True)
+        axes.yaxis.set_major_locator(_ticks(5))
+        axes.yaxis.set_major_formatter(_percent if share else _short)
+        if len(shown) > 1:
+            # A legend wider than its chart would take the room from the axes.
+            columns = 4 if sum(len(one.label) for one, _ in shown) <= LEGEND_CHARS else 2
+            axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=columns, borderaxespad=0, handlelength=1.4)
+
+    return _svg(draw, width=5.4, height=2.3)
+
+
+def interval_chart(rows: Sequence[Interval]) -> str:
+    """Estimates between 0 and 1, a point each on a bar as wide as its interval."""
+
+    def draw(axes: Any) -> None:
+        for index, row in enumerate(rows):
+            at = len(rows) - 1 - index
+            axes.plot([row.low, row.high], [at, at], color=row.colour, alpha=0.3, linewidth=5, solid_capstyle="round")
+            axes.plot([row.mean], [at], "o", color=row.colour, markersize=7, clip_on=False)
+            axes.text(row.high + 0.015, at, f"{100 * row.mean:.1f} %", va="center", weight="bold", clip_on=False)
+        axes.set_xlim(0, 1)
+        axes.set_ylim(-0.6, len(rows) - 0.4)
+        axes.set_yticks(range(len(rows)), [row.label for row in rows][::-1], color=INK, fontsize=10)
+        axes.xaxis.set_major_formatter(_percent)
+        axes.xaxis.grid(True)
+
+    return _svg(draw, width=11, height=0.45 + 0.34 * len(rows), right=0.06)
+
+
+def _line(axes: Any, one: Series, points: Sequence[tuple[float, float]], *, alone: bool) -> None:
+    xs, ys = zip(*points, strict=True)
+    style: dict[str, Any] = {"color": one.colour, "solid_joinstyle": "round"}
+    if len(points) > SMOOTHED and not one.peaks:
+        axes.plot(xs, ys, linewidth=0.8, alpha=0.4, **style)
+        ys = smooth(ys, len(points) // SMOOTHED)
+    marker = "o" if len(points) < 8 else None
+    axes.plot(xs, ys, label=one.label, linewidth=1.8 if alone else 1.5, marker=marker, markersize=3.5, **style)
+
+
+def _svg(draw: Callable[[Any], None], *, width: float, height: float, right: float = 0.0) -> str:
+    """An SVG element of so many inches. `right`: the share of its width that stays free for text beside the axes."""
+    import matplotlib
+    from matplotlib.backends.backend_svg import FigureCanvasSVG
+    from matplotlib.figure import Figure
+    from matplotlib.layout_engine import ConstrainedLayoutEngine
+
+    with matplotlib.rc_context(SETTINGS):
+        layout = ConstrainedLayoutEngine(rect=(0, 0, 1 - right, 1))
+        figure = Figure(figsize=(width, height), layout=layout)
+        FigureCanvasSVG(figure)
+        draw(figure.subplots())
+        file = io.StringIO()
+        figure.savefig(file, format="svg", transparent=True)
+    return element(file.getvalue())
+
+
+def element(svg: str) -> str:
+    """The svg element of a file, as it may stand in a page several times: without what only a file needs, and without
+    names that nothing refers to."""
+    body = svg[svg.index("<svg") :]
+    body = re.sub(r"<metadata>.*?</metadata>\s*", "", body, flags=re.DOTALL)
+    used = set(re.findall(r'url\(#([^)]+)\)|href="#([^"]+)"', body))
+    names = {name for pair in used for name in pair if name}
+    body = re.sub(r' id="([^"]+)"', lambda found: found[0] if found[1] in names else "", body)
+    return re.sub(r'<svg [^>]*viewBox="([^"]+)"[^>]*>', _OPENING, body, count=1).strip()
+
+
+_OPENING = (
+    r'<svg xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink" viewBox="\1" role="img">'
+)
+
+
+def _ticks(count: int, **how: Any) -> Any:
+    from matplotlib.ticker import MaxNLocator
+
+    return MaxNLocator(count, steps=[1, 2, 2.5, 5, 10], **how)
+
+
+def _short(value: float, _: object) -> str:
+    """12,000 and 0.0005 and 2e-06, as an axis shows them."""
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+
+
+def _percent(value: float, _: object) -> str:
+    return f"{100 * value:.3g} %"

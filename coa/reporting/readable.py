@@ -1,0 +1,44 @@
+"""Values as a person reads them; what is not known is a dash."""
+
+from collections.abc import Mapping
+from typing import Any
+
+DASH = "-"
+
+
+def look_up(report: Mapping[str, Any], path: str) -> Any:
+    """The value at a dotted path, or None: look_up(report, "evaluation.rl.greedy.mean")."""
+    value: Any = report
+    for key in path.split("."):
+        if not isinstance(value, Mapping) or key not in value:
+            return None
+        value = value[key]
+    return value
+
+
+def percent(share: float | None, digits: int = 1) -> str:
+    return DASH if share is None else f"{100 * share:.{digits}f} %"
+
+
+def number(value: float | None) -> str:
+    """At most three digits after the point, thousands set apart: 12 345, 0.94, 0.000012."""
+    if value is None:
+        return DASH
+    if isinstance(value, int) or value == round(value) or abs(value) >= 100:
+        return f"{value:,.0f}".replace(",", "\u202f")
+    return f"{value:.3g}"
+
+
+def duration(seconds: float | None) -> str:
+    if seconds is None:
+        return DASH
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes:02} min" if hours else f"{minutes} min {rest:02} s" if minutes else f"{rest} s"
+
+
+def clock(seconds: float) -> str:
+    """As a clock shows it: 0:09, 1:52, 1:02:33."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

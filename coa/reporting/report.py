@@ -1,0 +1,25 @@
+"""Writes what a run came to: report.json, whose keys are a contract, and report.html, which a person reads."""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from coa.reporting.metrics import Record
+from coa.reporting.page import Example, page
+from coa.storage.files import write_atomically
+
+
+def write_report(
+    folder: Path,
+    report: Mapping[str, Any],
+    metrics: Sequence[Record],
+    examples: Sequence[Example] = (),
+    title: str = "Chain-of-Agents",
+) -> None:
+    """Both files in `folder`, each whole or not there. A page of a run without some stage shows the rest.
+
+    Raises ValueError if the report holds a number that JSON cannot (not finite).
+    """
+    write_atomically(folder / "report.json", json.dumps(report, indent=2, allow_nan=False) + "\n")
+    write_atomically(folder / "report.html", page(title, report, metrics, examples))

@@ -1,0 +1,55 @@
+"""The columns that describe a task in a Parquet file, shared by all tables that hold a row for each run of a task."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pyarrow as pa
+
+from coa.types import Task
+
+TASK_COLUMNS = [
+    ("task_id", pa.string()),
+    ("attempt", pa.int64()),
+    ("question", pa.string()),
+    ("answers", pa.list_(pa.string())),
+    ("profile", pa.string()),
+    ("family", pa.string()),
+    ("grader", pa.string()),
+]
+
+
+def task_columns(task: Task, attempt: int) -> dict[str, Any]:
+    return {
+        "task_id": task.id,
+        "attempt": attempt,
+        "question": task.question,
+        "answers": list(map(whole, task.answers)),
+        "profile": task.profile,
+        "family": task.family,
+        "grader": task.grader,
+    }
+
+
+def task_of(row: Mapping[str, Any]) -> Task:
+    """The inverse of `task_columns`."""
+    return Task(
+        id=row["task_id"],
+        question=row["question"],
+        answers=tuple(row["answers"]),
+        profile=row["profile"],
+        family=row["family"],
+        grader=row["grader"],
+    )
+
+
+def whole_texts(row: Mapping[str, Any]) -> dict[str, Any]:
+    """The row with each of its texts made `whole`."""
+    return {key: whole(value) if isinstance(value, str) else value for key, value in row.items()}
+
+
+def whole(text: str) -> str:
+    """The text with halves of surrogate pairs, which JSON may hold and Parquet refuses, replaced by question marks.
+
+    `coa.agent.codec.Codec.text` does the same.
+    """
+    return text.encode(errors="replace").decode()

@@ -1,0 +1,77 @@
+"""JSON lines that survive the death of who writes them: one value a line, appended by one process at a time.
+
+A process that is killed, or a disk that is full, may leave a last line without its end: a torn tail. It counts as never
+written: readers leave it out, and the next append removes it (or ends it, where the tear itself is evidence).
+"""
+
+import json
+import os
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import IO, Any
+
+from coa.errors import UserError
+from coa.storage.files import room_at, write_atomically
+
+Default = Callable[[Any], Any]
+"""Makes something of a value that JSON does not know, as for `json.dumps`."""
+_BLOCK = 1 << 16
+
+
+def append_line(path: Path, value: Any, *, default: Default | None = None) -> None:
+    """Adds one line, which a reader finds as soon as this returns.
+
+    Raises DiskFull where there is no room; what was written of the line is then a torn tail.
+    """
+    append_text(path, json.dumps(value, default=default))
+
+
+def append_text(path: Path, line: str, *, keep_torn: bool = False) -> None:
+    """Adds a line that is JSON already. keep_torn: a torn tail is ended, as a broken line of its own, not removed."""
+    with room_at(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        # Opened for each line: any number of files, and nothing waits in a buffer.
+        with path.open("a+b") as file:
+            torn = _is_torn(file)
+            if torn and not keep_torn:
+                file.truncate(_end_of_last_line(file))
+            file.write(b"\n" * (torn and keep_torn) + f"{line}\n".encode())
+
+
+def read_lines(path: Path) -> list[Any]:
+    """The values of all complete lines; none where there is no file. Raises UserError for a line that is not JSON."""
+    if not path.exists():
+        return []
+    values = []
+    for number, line in enumerate(path.read_text(encoding="utf-8").split("\n")[:-1], start=1):
+        if line:
+            try:
+                values.append(json.loads(line))
+            except ValueError as error:
+                raise UserError(f"{path}, line {number}: not JSON: {error}") from error
+    return values
+
+
+def write_lines(path: Path, values: Iterable[Any]) -> None:
+    """Replaces the file by one of these values, at once."""
+    write_atomically(path, "".join(f"{json.dumps(value)}\n" for value in values))
+
+
+def _is_torn(file: IO[bytes]) -> bool:
+    """Whether the file ends in the middle of a line."""
+    if not file.seek(0, os.SEEK_END):
+        return False
+    file.seek(-1, os.SEEK_END)
+    return file.read(1) != b"\n"
+
+
+def _end_of_last_line(file: IO[bytes]) -> int:
+    """The number of bytes up to the last newline, it included; 0 where there is none."""
+    end = file.seek(0, os.SEEK_END)
+    while end:
+        start = max(0, end - _BLOCK)
+        file.seek(start)
+        if (found := file.read(end - start).rfind(b"\n")) >= 0:
+            return start + found + 1
+        end = start
+    return 0

@@ -1,0 +1,1 @@
+"""Tasks, which are questions with verifiable answers: loading them, and selecting those that are worth reinforcing."""

@@ -1,0 +1,129 @@
+"""The tasks of a user's file: some are trained on, the others held out, by their ids alone."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from coa.seeds import shuffled
+from coa.tasks.loading import load_tasks, split
+from coa.tasks.worlds import Texts, WebSite, World
+from coa.types import Task
+
+if TYPE_CHECKING:
+    from coa.agent.grammar import Chain
+    from coa.teams.transcript import Mind
+
+
+@dataclass(frozen=True)
+class TasksConfig:
+    """Where tasks come from: a world that is known by name, or a file of the user's."""
+
+    world: str | None = None
+    """A name that `coa.tasks.worlds` knows, whose settings are the recipe's section `world`. Beside a `path` it has no
+    tasks, and gives what else it has: pages, experts, words."""
+    path: str | None = None
+    """JSONL, JSON, CSV or Parquet, or a folder of such files; None takes the world's."""
+    profile: str = "mhqa"
+    """Agent profile of rows that name none."""
+    grader: str | None = None
+    """How answers to open questions are compared whose rows name no grader; None: the benchmark's way, or the
+    profile's. Programs keep their tests, and mathematics its own way, whatever is asked for. Of transcripts, all
+    open questions are compared so: they don't tell who named a grader."""
+    held_out: float = 0.2
+    """Share of a file's tasks kept for evaluation."""
+
+
+class FileTasks(World):
+    """Of a file, within a world that gives what a file has not. Read when they are first looked at."""
+
+    def __init__(self, config: TasksConfig, within: World) -> None:
+        """config: with a `path`."""
+        super().__init__(config)
+        assert config.path is not None
+        self._path, self._within = config.path, within
+        self.name = config.path
+        self.columns, self.has_experts = within.columns, within.has_experts
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.settings, self._within)
+
+    @property
+    def _tasks(self) -> tuple[Task, ...]:
+        return _read(_state(Path(self._path)), self._path, self.settings.profile, self.settings.grader)
+
+    @cached_property
+    def _sides(self) -> tuple[tuple[Task, ...], tuple[Task, ...]]:
+        """Training tasks, and those held out: as they were when they were first looked at."""
+        return split(self._tasks, self.settings.held_out)
+
+    def training_task(self, purpose: str, index: int, *, seed: int) -> Task:
+        """The file is gone through again and again, each time in another order."""
+        training, _ = self._sides
+        return training[shuffled(index, len(training), seed, purpose)]
+
+    def evaluation_tasks(self, count: int, *, seed: int) -> tuple[Task, ...]:
+        """All that are held out, however many are asked for."""
+        return self._sides[1]
+
+    def profiles(self) -> set[str]:
+        return {task.profile for task in self._tasks}
+
+    def graders(self) -> set[str]:
+        return {task.grader for task in self._tasks}
+
+    @property
+    def team_runs(self) -> int:
+        """One for each task."""
+        return len(self._sides[0])
+
+    def mistake(self) -> str:
+        training, held_out = self._sides
+        if training and held_out:
+            return ""
+        return f"{self._path}: {len(training)} tasks to train on and {len(held_out)} held out; both are needed"
+
+    @property
+    def articles(self) -> Mapping[str, str] | None:
+        return self._within.articles
+
+    @property
+    def site(self) -> WebSite | None:
+        return self._within.site
+
+    def caution(self, searches: Iterable[str]) -> str:
+        found = ", ".join(searches)
+        where = f"the made-up pages of the world {self._within.name}"
+        return f"caution: {found} will find {where}; see `tools`" if found else ""
+
+    def experts(self) -> "Mind":
+        return self._within.experts()
+
+    def lexicon(self) -> Sequence[str]:
+        return self._within.lexicon()
+
+    def column(self, name: str, task: Task, chain: "Chain") -> str:
+        return self._within.column(name, task, chain)
+
+    def measures(self, tasks: Sequence[Task], said: Texts) -> dict[str, Any]:
+        return self._within.measures(tasks, said)
+
+    def runs_in_words(self) -> str:
+        return "a team run for each training task"
+
+    def evaluation_in_words(self, count: int) -> str:
+        return f"{self.settings.held_out:.2%} of the tasks, held out"
+
+
+@lru_cache(maxsize=1)
+def _read(state: object, path: str, profile: str, grader: str | None) -> tuple[Task, ...]:
+    """Reads a file once, and again when it has changed: checks and stages ask often. `state` is for the cache alone."""
+    return load_tasks(path, profile=profile, grader=grader)
+
+
+def _state(path: Path) -> tuple[tuple[object, ...], ...]:
+    """What changes when the file does, or one in the folder."""
+    files = sorted(file for file in (path, *path.rglob("*")) if file.is_file())
+    stats = ((file, file.stat()) for file in files)
+    return tuple((str(file), stat.st_dev, stat.st_ino, stat.st_mtime_ns, stat.st_size) for file, stat in stats)

@@ -1,0 +1,58 @@
+"""The description of a benchmark: its data set, its protocol, and how its rows are read."""
+
+from dataclasses import dataclass
+
+from coa.tasks.published.item import Reader
+
+
+@dataclass(frozen=True, slots=True)
+class Decoding:
+    """How often a task is attempted, and with which sampling."""
+
+    samples: int
+    temperature: float
+    """0 is greedy decoding, of which there is one attempt."""
+    top_p: float = 1.0
+
+    def __post_init__(self) -> None:
+        if self.samples < 1 or self.temperature < 0 or not 0 < self.top_p <= 1:
+            raise ValueError(
+                f"samples {self.samples} (at least 1), temperature {self.temperature:g} (at least 0), "
+                f"top_p {self.top_p:g} (more than 0, at most 1)"
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hub:
+    """A data set on the Hugging Face hub, or a folder with a copy of it."""
+
+    id: str
+    config: str | None = None
+    split: str = "test"
+    files: tuple[str, ...]
+    """Patterns of the files that hold this split of this configuration."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Benchmark:
+    """A published benchmark."""
+
+    name: str
+    """Its name; the family of its tasks is this, or `NAME/PART`."""
+    hub: Hub
+    rows: tuple[int, ...]
+    """Number of its rows; further numbers are those of copies in use."""
+    profile: str
+    grader: str
+    metric: str
+    """Name of its result; in `avg@k`, k is the number of samples."""
+    decoding: Decoding
+    """The decoding of its published protocol."""
+    read: Reader
+    aliases: tuple[str, ...] = ()
+    """Other names for it in `data_source` and file names, in lower case."""
+    terms: str
+    """Its licence and terms of use."""
+
+    def metric_at(self, samples: int) -> str:
+        return self.metric.replace("@k", f"@{samples}")

@@ -1,0 +1,148 @@
+"""Reads rows of programming benchmarks: a problem, and the tests that a program has to pass.
+
+A task's one answer is the JSON text of its tests, as `coa.grading.cases` reads it. LiveCodeBench pickles its hidden
+tests: the opcodes of a text are read here, and nothing is unpickled.
+"""
+
+import base64
+import json
+import pickletools
+import zlib
+from typing import Any
+
+from coa.grading.cases import TIME_LIMIT_S, read_tests
+from coa.tasks.published.item import BadRow, Item, Reader, Row, called, text
+
+MAX_TESTS_BYTES = 1 << 28
+"""Bytes of one problem's hidden tests, decompressed; a row that holds more is refused."""
+SAMPLE_TESTS = "sample_tests"
+"""The part of a benchmark whose programs are tested on the samples in the problem's text alone."""
+READ_STDIN = "Write a complete Python program that reads the input from stdin and prints the answer to stdout."
+FILL_IN = "Write a complete Python program that begins with this starter code and fills it in:"
+
+_TEXT_OPCODES = frozenset({"PROTO", "FRAME", "MEMOIZE", "PUT", "BINPUT", "LONG_BINPUT", "STOP"})
+
+
+def live_code_bench(row: Row) -> Item:
+    """Reads LiveCodeBench's own row: `question_content`, `starter_code`, `public_test_cases`, `private_test_cases`,
+    `metadata` with the name of the function; or a row of the files published with the paper, whose `answer` holds the
+    sample tests alone."""
+    if "question_content" not in row:
+        truth = checked(text(row, "answer"))
+        return Item(question=text(row, "question"), answers=(truth,), id=called(row, "id"), part=SAMPLE_TESTS)
+    starter = str(row.get("starter_code") or "").rstrip()
+    asked = f"{FILL_IN}\n```py\n{starter}\n```" if starter else READ_STDIN
+    hidden = text(row, "private_test_cases")
+    cases = [
+        *_cases(text(row, "public_test_cases"), "public_test_cases"),
+        *_cases(hidden if hidden.startswith("[") else unseal(hidden), "private_test_cases"),
+    ]
+    functional = [case for kind, case in cases if kind == "functional"]
+    metadata = _json(text(row, "metadata"), "metadata") if functional else {}
+    if functional and not (isinstance(metadata, dict) and metadata.get("func_name")):
+        raise BadRow("no `func_name` in `metadata`")
+    fed = [case for kind, case in cases if kind != "functional"]
+    made = encode_tests(stdin=fed, functional=functional, fn_name=metadata.get("func_name"))
+    return Item(question=f"{text(row, 'question_content')}\n\n{asked}", answers=(made,), id=called(row, "question_id"))
+
+
+def code_contests(row: Row) -> Item:
+    """Reads {"name": .., "description": .., "public_tests": {"input": [..], "output": [..]}, "private_tests": ..,
+    "generated_tests": .., "time_limit": {"seconds": 2, "nanos": 0}}."""
+    if "description" not in row:
+        return live_code_bench(row)
+    cases = [
+        {"input": fed, "output": wanted}
+        for column in ("public_tests", "private_tests", "generated_tests")
+        for fed, wanted in _columns(row.get(column), column)
+    ]
+    limit = row.get("time_limit")
+    contest_s = (limit.get("seconds") or 0) + (limit.get("nanos") or 0) / 1e9 if isinstance(limit, dict) else 0
+    seconds = max(contest_s, TIME_LIMIT_S)  # the contest's limit is for compiled programs
+    return Item(
+        question=f"{text(row, 'description')}\n\n{READ_STDIN}",
+        answers=(encode_tests(stdin=cases, time_limit_s=seconds),),
+        id=called(row, "name"),
+    )
+
+
+def checked(truth: str) -> str:
+    """Returns the text if it holds tests that `coa.grading.cases` reads; raises BadRow if not."""
+    try:
+        read_tests(truth)
+    except ValueError as error:
+        raise BadRow(str(error)) from error
+    return truth
+
+
+def encode_tests(**tests: Any) -> str:
+    """The JSON text of tests."""
+    return checked(json.dumps(tests))
+
+
+def unseal(sealed: str, limit: int = MAX_TESTS_BYTES) -> str:
+    """The text in base64 of zlib of its pickle; raises BadRow for anything else, and for more than `limit` bytes."""
+    try:
+        inflate = zlib.decompressobj()
+        pickled = inflate.decompress(base64.b64decode(sealed, validate=True), limit)
+    except (ValueError, zlib.error) as error:
+        raise BadRow("`private_test_cases` is neither JSON nor base64 of compressed data") from error
+    if inflate.unconsumed_tail:
+        raise BadRow(f"`private_test_cases` holds more than {limit} bytes")
+    return unpickle_text(pickled)
+
+
+def unpickle_text(pickled: bytes) -> str:
+    """The text that a pickle holds; raises BadRow for a pickle of anything else. Nothing is imported or called."""
+    texts: list[str] = []
+    try:
+        for opcode, argument, _ in pickletools.genops(pickled):
+            if opcode.name in ("UNICODE", "SHORT_BINUNICODE", "BINUNICODE", "BINUNICODE8"):
+                texts.append(str(argument))
+            elif opcode.name not in _TEXT_OPCODES:
+                raise BadRow(f"`private_test_cases` pickles more than a text ({opcode.name})")
+    except ValueError as error:
+        raise BadRow("`private_test_cases` is not a pickle") from error
+    if len(texts) != 1:
+        raise BadRow("`private_test_cases` is not the pickle of one text")
+    return texts[0]
+
+
+def _json(source: str, column: str) -> Any:
+    try:
+        return json.loads(source)
+    except (ValueError, RecursionError) as error:
+        raise BadRow(f"`{column}` is not JSON: {error}") from error
+
+
+def _cases(source: str, column: str) -> list[tuple[str, dict[str, str]]]:
+    """LiveCodeBench's [{"input": .., "output": .., "testtype": "stdin" or "functional"}], each with its kind first."""
+    try:
+        return [
+            (str(case["testtype"]), {"input": str(case["input"]), "output": str(case["output"])})
+            for case in _json(source, column)
+        ]
+    except (TypeError, KeyError) as error:
+        raise BadRow(f"`{column}` is not a list of tests with `input`, `output` and `testtype`") from error
+
+
+def _columns(columns: Any, column: str) -> list[tuple[str, str]]:
+    """{"input": [..], "output": [..]} as pairs; nothing where there are none."""
+    if columns is None:
+        return []
+    try:
+        fed, wanted = (list(map(str, columns[key])) for key in ("input", "output"))
+        return list(zip(fed, wanted, strict=True))
+    except (TypeError, KeyError, ValueError) as error:
+        raise BadRow(f"`{column}` is not as many inputs as outputs") from error
+
+
+def within(since: str, until: str, read: Reader) -> Reader:
+    """A reader that leaves out rows whose contest was not in the window: within("2024-09-22", "2025-01-04",
+    live_code_bench)."""
+
+    def windowed(row: Row) -> Item | None:
+        day = str(row.get("contest_date") or since)[: len(since)]
+        return read(row) if since <= day <= until else None
+
+    return windowed

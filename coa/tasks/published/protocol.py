@@ -1,0 +1,20 @@
+"""How tasks are attempted: settings of the command or the recipe win over the benchmark's protocol, that over these."""
+
+from coa.tasks.published.benchmark import Benchmark, Decoding
+
+GREEDY = Decoding(samples=1, temperature=0.0)
+OTHERWISE = Decoding(samples=4, temperature=1.0)
+"""The protocol of tasks of no benchmark."""
+
+
+def decoding_of(
+    benchmark: Benchmark | None, *, samples: int | None, temperature: float | None, top_p: float | None
+) -> Decoding:
+    """The protocol with these settings; a setting of None is the benchmark's. Greedy decoding has one sample."""
+    base = OTHERWISE if benchmark is None else benchmark.decoding
+    temperature = base.temperature if temperature is None else temperature
+    return Decoding(
+        samples=1 if temperature == 0 else base.samples if samples is None else samples,
+        temperature=temperature,
+        top_p=base.top_p if top_p is None else top_p,
+    )

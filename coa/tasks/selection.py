@@ -1,0 +1,211 @@
+"""Selects the tasks that are worth reinforcing: those that a model neither masters nor was trained on (paper, 3.3.1).
+
+    tasks -> in the SFT data? -> attempts at each: solved too often? always? never? -> a uniform sample
+
+There are two ways to attempt tasks. `direct`: a model answers without tools; what it knows by heart is no work for an
+agent. `tuned`: the fine-tuned agent itself attempts them; what it always solves teaches it nothing.
+
+The functions are pure, and samples are drawn by hash: a task's fate depends on its own attempts, and the sample neither
+on order nor on chunks.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from typing import TypedDict
+
+from coa.agent.profiles.direct import DIRECT
+from coa.grading.graders import EXACT, JUDGE
+from coa.grading.normalise import normalise
+from coa.seeds import derive
+from coa.tasks.published.benchmark import Decoding
+from coa.types import Task
+
+LEARNT = "in the SFT data"
+TOO_EASY = "solved too often"
+SOLVED = "always solved"
+UNSOLVED = "never solved"
+NOT_DRAWN = "not drawn"
+REASONS = (LEARNT, TOO_EASY, SOLVED, UNSOLVED, NOT_DRAWN)
+"""Why a task is dropped: the first reason that applies."""
+
+
+class Mode(StrEnum):
+    """Who attempts the tasks."""
+
+    DIRECT = "direct"
+    TUNED = "tuned"
+
+
+@dataclass(frozen=True)
+class Screen:
+    """Which results of attempts let a task pass."""
+
+    tries: int
+    """Attempts at each task."""
+    max_rate: float = 1.0
+    """The highest pass rate that is kept."""
+    drop_solved: bool = False
+    """Whether to drop tasks that every attempt solves."""
+    drop_unsolved: bool = False
+    """Whether to drop tasks that no attempt solves: they are out of reach, or their answers are wrong."""
+
+    def __post_init__(self) -> None:
+        if self.tries < 1:
+            raise ValueError(f"tries: {self.tries} is below 1")
+        if not 0 <= self.max_rate <= 1:
+            raise ValueError(f"max_rate: {self.max_rate} is not a share")
+
+
+@dataclass(frozen=True)
+class SelectionConfig:
+    """Settings of the selection. Defaults are the paper's where it gives them, which it does not for the sampling of
+    attempts and the number of tasks."""
+
+    direct: Screen = field(default_factory=lambda: Screen(tries=32, max_rate=0.3))
+    tuned: Screen = field(default_factory=lambda: Screen(tries=8, drop_solved=True))
+    temperature: float = 1.0
+    """Temperature of the attempts; above 0, since all attempts at a task would be the same otherwise."""
+    top_p: float = 1.0
+    judge: bool = False
+    """Whether direct answers to tasks of the judge are judged; else they are compared exactly, as in the paper."""
+    sft: str | None = None
+    """What the model was trained on: a run's folder, a folder of distilled data, or what `--tasks` reads."""
+    disjoint: tuple[str, ...] = ("web",)
+    """Profiles of which no task that is in `sft` is kept. (For programs, the paper uses the same tasks for both.)"""
+    limit: int | None = None
+    """Most tasks to keep; None keeps all that pass."""
+    seed: int = 0
+    """Seed that decides which tasks are kept of those that pass."""
+
+    def __post_init__(self) -> None:
+        if self.temperature <= 0:
+            raise ValueError(f"temperature: {self.temperature:g} gives the same attempt again and again")
+        if self.limit is not None and self.limit < 1:
+            raise ValueError(f"limit: {self.limit} is below 1")
+        for mode in Mode:
+            self.decoding(mode)
+
+    def screen(self, mode: Mode) -> Screen:
+        return self.direct if mode is Mode.DIRECT else self.tuned
+
+    def decoding(self, mode: Mode) -> Decoding:
+        return Decoding(samples=self.screen(mode).tries, temperature=self.temperature, top_p=self.top_p)
+
+
+@dataclass(frozen=True, slots=True)
+class Attempts:
+    """How many of the tries at a task were right: `Attempts(9, 32)`."""
+
+    right: int
+    tries: int
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.right <= self.tries or self.tries < 1:
+            raise ValueError(f"{self.right} right of {self.tries} tries")
+
+    @property
+    def rate(self) -> float:
+        return self.right / self.tries
+
+
+@dataclass(frozen=True, slots=True)
+class Learnt:
+    """The tasks that a model was trained on, recognised by id or by question."""
+
+    ids: frozenset[str] = frozenset()
+    questions: frozenset[str] = frozenset()
+    """Normalised."""
+
+    @classmethod
+    def of(cls, tasks: Iterable[Task]) -> "Learnt":
+        pairs = [(task.id, normalise(task.question)) for task in tasks]
+        return cls(frozenset(name for name, _ in pairs), frozenset(question for _, question in pairs))
+
+    def __contains__(self, task: Task) -> bool:
+        return task.id in self.ids or normalise(task.question) in self.questions
+
+
+NOTHING = Learnt()
+
+
+class Counts(TypedDict):
+    """Numbers of tasks; those not kept were dropped."""
+
+    tasks: int
+    kept: int
+    dropped: dict[str, int]
+    """By reason, without reasons that do not occur."""
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """What became of the tasks, in their order."""
+
+    kept: tuple[Task, ...]
+    dropped: tuple[tuple[Task, str], ...]
+    """Each with its reason."""
+
+    def counts(self, family: str | None = None) -> Counts:
+        """Counts of all tasks, or of a family's."""
+
+        def counted(task: Task) -> bool:
+            return family is None or task.family == family
+
+        kept = sum(map(counted, self.kept))
+        why = Counter(reason for task, reason in self.dropped if counted(task))
+        dropped = {reason: why[reason] for reason in REASONS if why[reason]}
+        return Counts(tasks=kept + why.total(), kept=kept, dropped=dropped)
+
+
+def select(
+    tasks: Sequence[Task],
+    attempts: Mapping[str, Attempts],
+    config: SelectionConfig,
+    mode: Mode,
+    learnt: Learnt = NOTHING,
+) -> Selection:
+    """Decides over all tasks. attempts: by task id; raises KeyError for a task without, unless it is dropped as
+    LEARNT."""
+    screen = config.screen(mode)
+    why = {
+        task.id: LEARNT if is_learnt(task, config, learnt) else reason_to_drop(attempts[task.id], screen)
+        for task in tasks
+    }
+    drawn = draw((name for name, reason in why.items() if reason is None), config.limit, config.seed)
+    return Selection(
+        kept=tuple(task for task in tasks if task.id in drawn),
+        dropped=tuple((task, why[task.id] or NOT_DRAWN) for task in tasks if task.id not in drawn),
+    )
+
+
+def is_learnt(task: Task, config: SelectionConfig, learnt: Learnt) -> bool:
+    return task.profile in config.disjoint and task in learnt
+
+
+def asked(task: Task, config: SelectionConfig, mode: Mode) -> Task:
+    """The task as it is attempted: by its own profile, or directly, which then needs no judge."""
+    if mode is Mode.TUNED:
+        return task
+    exactly = task.grader == JUDGE and not config.judge
+    return replace(task, profile=DIRECT.name, grader=EXACT if exactly else task.grader)
+
+
+def reason_to_drop(attempts: Attempts, screen: Screen) -> str | None:
+    """Why the screen drops a task; None for one that it lets pass."""
+    # The quotient is rounded as the setting is, so that 3 of 10 is 0.3; a product, 0.3 * 10, would be rounded twice.
+    if attempts.rate > screen.max_rate:
+        return TOO_EASY
+    if screen.drop_solved and attempts.right == attempts.tries:
+        return SOLVED
+    if screen.drop_unsolved and not attempts.right:
+        return UNSOLVED
+    return None
+
+
+def draw(names: Iterable[str], limit: int | None, seed: int) -> frozenset[str]:
+    """Draws at most `limit` names uniformly: the same in whatever order, and a subset of every larger sample."""
+    if limit is None:
+        return frozenset(names)
+    return frozenset(sorted(names, key=lambda name: (derive(seed, "selection", name), name))[:limit])

@@ -1,1 +1,0 @@
-"""The team of teachers: roles, router, transcript, and scripted experts in the place of language models."""

@@ -1,0 +1,86 @@
+"""The rules of a debate: several agents answer on lines of their own, judge each other, revise, and vote.
+
+    line 0   debater -> answer |  opponent (1) -> debater -> answer |
+    line 1   debater -> answer |  opponent (2) -> debater -> answer |  vote -> over
+    line 2   debater -> answer |  opponent (0) -> debater -> answer |
+                               '---------- once a round ------------'
+
+A phase ends when every line has finished it. A line that is malformed or out of steps drops out; the run fails with it
+only if no other line is left. The vote compares normalised answers; in a tie the earliest line wins.
+"""
+
+from collections import Counter
+
+from coa.agent.grammar import ANSWER
+from coa.grading.normalise import normalise
+from coa.teams.roles import DEBATER, OPPONENT
+from coa.teams.router import CallTool, Move, Over, Speak
+from coa.teams.run import TeamRun
+from coa.teams.solve import after_solver, outcome, score_in
+from coa.teams.transcript import Ending
+
+UNANIMOUS, MAJORITY, SPLIT = 4, 3, 2
+"""Scores that the outcome of a vote is written with."""
+
+
+class DebateRun(TeamRun):
+    """A run of a debate."""
+
+    def begin(self) -> tuple[Move, ...]:
+        self._alive = list(range(len(self.lines)))
+        self._rounds = 0
+        self._judging = False
+        return tuple(Speak(DEBATER, line) for line in self._alive)
+
+    def fits(self, move: Speak, reply: str) -> bool:
+        brief = self.team.brief(move.agent)
+        if move.agent == OPPONENT:
+            return score_in(brief, self.profile, reply) is not None
+        following = after_solver(brief, self.profile, move.line, reply)
+        return not isinstance(following, Over) or following.ending is Ending.ANSWERED
+
+    def follow(self, move: Move, text: str) -> tuple[Move, ...]:
+        if isinstance(move, CallTool):
+            return (Speak(DEBATER, move.line),)
+        if not self.fits(move, text):
+            return self.give_up(move.line, Ending.MALFORMED)
+        if move.agent == DEBATER:
+            following = after_solver(self.team.brief(DEBATER), self.profile, move.line, text)
+            if not isinstance(following, Over):
+                return (following,)
+        return self._next_phase()
+
+    def give_up(self, line: int, ending: Ending) -> tuple[Move, ...]:
+        self._alive.remove(line)
+        self.moves = tuple(move for move in self.moves if move.line != line)
+        if not self._alive:
+            self.ending = ending
+            return ()
+        return self._next_phase()
+
+    def _next_phase(self) -> tuple[Move, ...]:
+        """The moves of the next phase; none while another line is still at work."""
+        if self.moves:
+            return ()
+        if self._judging:
+            self._judging = False
+            return tuple(Speak(DEBATER, line) for line in self._alive)
+        if self._rounds < self.team.rounds:
+            self._rounds += 1
+            self._judging = True
+            return tuple(Speak(OPPONENT, line) for line in self._alive)
+        self._vote()
+        return ()
+
+    def _vote(self) -> None:
+        answers = {line: self._answer_of(line) for line in self._alive}
+        votes = Counter(normalise(answer) for answer in answers.values())
+        chosen, count = max(votes.items(), key=lambda vote: vote[1])
+        self.winner = next(line for line in self._alive if normalise(answers[line]) == chosen)
+        share = count / len(answers)
+        score = UNANIMOUS if share == 1 else MAJORITY if share > 0.5 else SPLIT
+        self.announce(self.winner, outcome(answers[self.winner], score, f"{count} of {len(answers)} agree"))
+        self.ending = Ending.ANSWERED
+
+    def _answer_of(self, line: int) -> str:
+        return next(span.text.strip() for span in reversed(self.lines[line].said) if span.tag == ANSWER)

@@ -1,0 +1,60 @@
+"""The rules of a planner's team: one line of work, on which the last tag, or a thinker, decides who is next
+(`router`)."""
+
+from dataclasses import replace
+
+from coa.teams.roles import PLANNER, THINKER
+from coa.teams.router import (
+    CallTool,
+    Move,
+    Next,
+    Over,
+    Speak,
+    after_reply,
+    after_thinker,
+    after_tool,
+    calls_since_plan,
+    may_speak,
+    replans,
+)
+from coa.teams.run import TeamRun
+from coa.teams.transcript import Ending
+
+
+class PlannerRun(TeamRun):
+    """A run of a planner's team."""
+
+    def begin(self) -> tuple[Move, ...]:
+        return (Speak(THINKER if self.team.thinker else PLANNER),)
+
+    def fits(self, move: Speak, reply: str) -> bool:
+        following = self._after(move, reply)
+        return not isinstance(following, Over) or following.ending is Ending.ANSWERED
+
+    def follow(self, move: Move, text: str) -> tuple[Move, ...]:
+        following = self._after(move, text)
+        if isinstance(following, Over):
+            self.ending = following.ending
+            return ()
+        planned = self._replan(move, following)
+        return (planned if planned is not following else self._through_thinker(move, following),)
+
+    def _after(self, move: Move, text: str) -> Next:
+        if isinstance(move, CallTool):
+            return after_tool(self.profile, move.call.tool)
+        if move.agent == THINKER:
+            return after_thinker(self.profile, text, may_speak(self.profile, self.lines[0].said))
+        return after_reply(self.profile, move.agent, text, tuple(self.team.role(move.agent).tools))
+
+    def _replan(self, move: Move, following: Move) -> Move:
+        """The planner, or the critic before it, once `planning_interval` calls were made; else what the tags say."""
+        interval, said = self.team.planning_interval, self.lines[0].said
+        due = interval and isinstance(move, CallTool) and calls_since_plan(said) % interval == 0
+        planner = replans(self.profile, said) if due else None
+        return Speak(planner) if planner else following
+
+    def _through_thinker(self, move: Move, following: Move) -> Move:
+        thought = isinstance(move, Speak) and move.agent == THINKER
+        if not self.team.thinker or thought or isinstance(following, CallTool):
+            return following
+        return replace(following, agent=THINKER)

@@ -1,0 +1,133 @@
+"""Configurations of teams: their members, tools and models, and the rules by which they work.
+
+planner   a planner leads workers, a critic and a verifier, after OAgents (arXiv 2506.15741)
+debate    several answer, judge each other, revise, and vote, after AgentArk (arXiv 2602.03955)
+refine    one answers, one verifies, one mends, after MALT (arXiv 2412.01928)
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from coa.agent.grammar import Profile
+from coa.agent.profiles import profile as find_profile
+from coa.errors import UserError
+from coa.teams.roles import (
+    CRITIC,
+    DEBATER,
+    GENERATOR,
+    OPPONENT,
+    PLANNER,
+    REFINER,
+    ROLES,
+    SOLVERS,
+    THINKER,
+    VERIFIER,
+    worker_of,
+)
+from coa.teams.transcript import Brief
+
+EXPERTS = ""
+"""Name of the model of roles that the world's scripted experts play."""
+
+
+class Rules(StrEnum):
+    """The rules of a team: who may speak when, and when a run is over."""
+
+    PLANNER = "planner"
+    DEBATE = "debate"
+    REFINE = "refine"
+
+
+@dataclass(frozen=True)
+class RoleConfig:
+    """Settings of one role of a team."""
+
+    model: str | None = None
+    """A key of the recipe's `models`; None takes the team's."""
+    duty: str = ""
+    """Text of its duty in the system prompt; "" leaves the role's own."""
+    tools: tuple[str, ...] = ()
+    """Those of the profile's tools that it may call; empty for all."""
+
+
+@dataclass(frozen=True)
+class TeamConfig:
+    """A team."""
+
+    rules: Rules = Rules.PLANNER
+    model: str = EXPERTS
+    """A key of the recipe's `models`, for every role without a model of its own; "" lets scripted experts play."""
+    roles: dict[str, RoleConfig] = field(default_factory=dict)
+    """Settings of roles that differ from the standard, by role."""
+    thinker: bool = False
+    """planner: whether a thinker, instead of the last tag, decides who is next."""
+    planning_interval: int = 0
+    """planner: tool calls after which the planner is asked for a new plan, where the profile allows one; 0: never."""
+    debaters: int = 3
+    """debate: the number of agents that answer."""
+    rounds: int = 1
+    """debate: rounds of critique and revision before the vote; refine: how often an answer may be mended."""
+    max_steps: int = 40
+    """Most steps of agents and tools on a line; it ends as "out of steps" then."""
+    corrections: int = 1
+    """How often an agent is asked again for a reply that is not tag text of its role; scripted experts never are."""
+
+    def __post_init__(self) -> None:
+        if self.debaters < 2:
+            raise ValueError(f"team.debaters: a debate needs two, not {self.debaters}")
+        for name in ("planning_interval", "rounds", "corrections"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"team.{name}: {getattr(self, name)} is below 0")
+        if unknown := set(self.roles) - set(ROLES):
+            raise ValueError(f"team.roles: no role {min(unknown)!r}; there are {', '.join(ROLES)}")
+
+    def role(self, name: str) -> RoleConfig:
+        return self.roles.get(name, RoleConfig())
+
+    def brief(self, name: str) -> Brief:
+        role = self.role(name)
+        return Brief(name, role.duty, tuple(role.tools))
+
+    def model_of(self, name: str) -> str:
+        model = self.role(name).model
+        return self.model if model is None else model
+
+
+def members(team: TeamConfig, profile: Profile) -> tuple[str, ...]:
+    """The roles that may be asked in runs of a profile."""
+    match team.rules:
+        case Rules.DEBATE:
+            return (DEBATER, OPPONENT)
+        case Rules.REFINE:
+            return (GENERATOR, VERIFIER, REFINER)
+        case Rules.PLANNER:
+            verifier = (VERIFIER,) if any(tag.name == "suggested_answer" for tag in profile.tags) else ()
+            return (PLANNER, worker_of(profile), CRITIC, *verifier, *((THINKER,) if team.thinker else ()))
+
+
+def plays_free(team: TeamConfig) -> bool:
+    """Whether scripted experts play every role."""
+    return not team.model and not any(role.model for role in team.roles.values())
+
+
+def check_team(team: TeamConfig, models: Mapping[str, object], profiles: set[str]) -> None:
+    """Raises UserError for a team that names models, tools or roles that are not there."""
+    asked = {role for name in profiles for role in members(team, find_profile(name))}
+    if idle := set(team.roles) - asked:
+        raise UserError(f"team.roles.{min(idle)}: nobody asks this role in a {team.rules} team here")
+    for role in sorted(asked):
+        model = team.model_of(role)
+        if model and model not in models:
+            known = ", ".join(sorted(models)) or "none"
+            raise UserError(f"team: no model {model!r} for the {role}; `models` has {known}")
+        tools = {tag.name for name in profiles for tag in find_profile(name).tools}
+        named = team.role(role).tools
+        if named and role not in (*SOLVERS, *(worker_of(find_profile(name)) for name in profiles)):
+            raise UserError(f"team.roles.{role}.tools: this role calls no tools")
+        for name in sorted(profiles if named else ()):
+            mine = {tag.name for tag in find_profile(name).tools}
+            if mine and role in members(team, find_profile(name)) and not mine & set(named):
+                raise UserError(f"team.roles.{role}.tools: none of them is a tool of {name}")
+        if unknown := set(named) - tools:
+            raise UserError(f"team.roles.{role}.tools: no tool {min(unknown)!r} in {', '.join(sorted(profiles))}")

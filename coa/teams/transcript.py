@@ -1,0 +1,199 @@
+"""The transcript of a team run: what agents wrote, what tools returned, and what each agent saw when it wrote."""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Protocol
+
+from coa.agent.grammar import ANSWER, OBSERVATION, Span, parse, render_span
+from coa.errors import InfrastructureError
+from coa.seeds import derive
+from coa.teams.roles import DONE, DOUBLE_CHECK, TOOL, system_prompt
+from coa.tools.base import ToolCall
+from coa.types import Task
+from coa.usage import Usage
+
+QUESTION = "Question: "
+WORK = "\n\nWork so far:\n"
+OTHERS = "\n\nAnswers of others:\n"
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One chat message: `Message("system", "You are the planner ...")`."""
+
+    role: str
+    content: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prompt:
+    """What one agent is sent: a system message, and a user message with the task and the team's work so far."""
+
+    role: str
+    profile: str
+    messages: tuple[Message, ...]
+    seed: int
+    """The same at every step of a line."""
+
+
+@dataclass(frozen=True, slots=True)
+class AgentStep:
+    """What an agent wrote."""
+
+    agent: str
+    output: str
+    """Tag text."""
+    line: int = 0
+    """The line of work that it belongs to; a team without parallel work has line 0 alone."""
+    usage: Usage = field(default_factory=Usage)
+
+
+@dataclass(frozen=True, slots=True)
+class ToolStep:
+    """What a tool returned for a call."""
+
+    call: ToolCall
+    observation: str
+    line: int = 0
+
+
+Step = AgentStep | ToolStep
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """What came of a move: an agent's tag text, or an observation."""
+
+    text: str
+    usage: Usage = field(default_factory=Usage)
+
+
+class Mind(Protocol):
+    """What writes an agent's replies: scripted experts, or a language model behind an endpoint."""
+
+    async def replies(self, prompts: list[Prompt]) -> list[Reply | InfrastructureError]:
+        """A reply for each prompt; an InfrastructureError in the place of one that could not be had."""
+        ...
+
+
+class Ending(StrEnum):
+    """How a team run ended; a run that infrastructure failures ended has no transcript."""
+
+    ANSWERED = "answered"
+    MALFORMED = "malformed"
+    """By a reply that is not tag text of its role."""
+    OUT_OF_STEPS = "out of steps"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Transcript:
+    """One team run: `prompt_of(transcript, i)` is what the agent of step i was sent."""
+
+    task: Task
+    attempt: int
+    seed: int
+    steps: tuple[Step, ...]
+    ending: Ending
+    team: str = "planner"
+    """A name of `coa.teams.teams.Rules`, or the system that the run was imported from."""
+    models: tuple[tuple[str, str], ...] = ()
+    """(role, model) of each role that a language model played. In runs of this system the model is the recipe's name
+    for it and its own: ("planner", "strong: gpt-4.1")."""
+    winner: int = 0
+    """The line whose work led to the answer; it becomes the chain."""
+
+    @property
+    def usage(self) -> Usage:
+        """Usage of all steps."""
+        return sum((step.usage for step in self.steps if isinstance(step, AgentStep)), Usage())
+
+    @property
+    def answer(self) -> str:
+        """Body of the answer tag; empty unless the run ended with one."""
+        if self.ending is not Ending.ANSWERED:
+            return ""
+        last = self.steps[-1]
+        assert isinstance(last, AgentStep)
+        span = parse(last.output).chain[-1]
+        assert span.tag == ANSWER
+        return span.text.strip()
+
+
+@dataclass(frozen=True, slots=True)
+class Graded:
+    """A run, and whether its answer is right; None for a task without an accepted answer."""
+
+    transcript: Transcript
+    correct: bool | None
+    objection: str = ""
+    """What a judge of obedience found wrong with the run; empty where it found nothing or none was asked."""
+
+    @property
+    def usage(self) -> Usage:
+        return self.transcript.usage
+
+
+def is_routing(step: Step) -> bool:
+    """Whether the step only says that the next agent is to go on."""
+    return isinstance(step, AgentStep) and step.output.strip() == DONE
+
+
+def line_of(step: Step) -> str:
+    """A step as other agents see it: `searcher: <web_search> Vexon Labs owner</web_search>`; "" for pure routing."""
+    if is_routing(step):
+        return ""
+    if isinstance(step, AgentStep):
+        return f"{step.agent}: {step.output}"
+    return f"{TOOL}: {render_span(Span(OBSERVATION, step.observation))}"
+
+
+def others_of(steps: Sequence[Step], line: int) -> str:
+    """The answers on the other lines, a text line each, up to the phases that are over on this line: agents that work
+    at the same time do not see each other's replies."""
+    ended: dict[int, list[Span]] = defaultdict(list)
+    for step in steps:
+        last = parse(step.output).chain[-1:] if isinstance(step, AgentStep) else ()
+        ended[step.line].extend(span for span in last if span.tag in (ANSWER, DOUBLE_CHECK))
+    phases = len(ended[line])
+    seen = {
+        other: [span.text.strip() for span in ends[:phases] if span.tag == ANSWER]
+        for other, ends in sorted(ended.items())
+        if other != line
+    }
+    return "\n".join(f"- {answers[-1]}" for answers in seen.values() if answers)
+
+
+@dataclass(frozen=True, slots=True)
+class Brief:
+    """What a team sets for the agent of a role: its duty ("" for the role's own) and its tools."""
+
+    role: str
+    duty: str = ""
+    tools: tuple[str, ...] = ()
+
+
+def make_prompt(task: Task, brief: Brief, work: str, others: str, seed: int) -> Prompt:
+    """The prompt of an agent. work: `line_of` the steps so far, a text line each; others: `others_of` them."""
+    system = system_prompt(brief.role, task.profile, brief.duty, brief.tools)
+    user = f"{QUESTION}{task.question}{WORK if work else ''}{work}{OTHERS if others else ''}{others}"
+    messages = (Message("system", system), Message("user", user))
+    return Prompt(role=brief.role, profile=task.profile, messages=messages, seed=seed)
+
+
+def prompt_of(transcript: Transcript, step: int) -> Prompt:
+    """The prompt that led to an agent's step, in a team whose roles have their standard duties: all that was written
+    before on its line, and the answers on the other lines. Raises ValueError for a tool's step."""
+    asked, before = transcript.steps[step], transcript.steps[:step]
+    if isinstance(asked, ToolStep):
+        raise ValueError(f"step {step} of {transcript.task.id} is a tool's, which is sent no prompt")
+    lines = (line_of(earlier) for earlier in before if earlier.line == asked.line)
+    work = "\n".join(line for line in lines if line)
+    others = others_of(before, asked.line)
+    return make_prompt(transcript.task, Brief(asked.agent), work, others, line_seed(transcript.seed, asked.line))
+
+
+def line_seed(seed: int, line: int) -> int:
+    """The seed of a line of a run; the first line has the run's own."""
+    return derive(seed, "line", line) if line else seed

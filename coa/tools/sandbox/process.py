@@ -1,0 +1,103 @@
+"""Runs programs in child processes of this one: each in a bubblewrap of its own, or with limits alone."""
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from coa.tools.sandbox.command import bare_command, cold_command
+from coa.tools.sandbox.filter import one_process_filter
+from coa.tools.sandbox.run import RunLimits, memory_file
+
+
+class Child:
+    """A started program, as `coa.tools.sandbox.run.Running` asks."""
+
+    def __init__(self, process: asyncio.subprocess.Process, notes: int | None) -> None:
+        """`notes`: a file in which bubblewrap notes its own first child and the exit code of the program."""
+        assert process.stdout is not None
+        assert process.stderr is not None
+        self.stdout, self.stderr = process.stdout, process.stderr
+        self._process = process
+        self._notes = notes
+
+    async def wait(self) -> int | None:
+        code = await self._process.wait()
+        # Only a program that was started leaves an exit code: what it prints cannot pass for a broken sandbox.
+        if self._notes is not None and "exit-code" not in _read(self._notes):
+            return None
+        return code if code >= 0 else 128 - code
+
+    def kill(self) -> None:
+        """Kills the process group, and the first process inside a sandbox, with which the kernel ends all the others.
+
+        Bubblewrap's child leaves the group a moment before it would die with bubblewrap.
+        """
+        if self._process.returncode is None:
+            with suppress(ProcessLookupError):
+                if self._notes is not None and (inside := _read(self._notes).get("child-pid")):
+                    os.kill(inside, signal.SIGKILL)
+            with suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+
+
+def _read(notes: int) -> dict[str, int]:
+    """{"child-pid": 17, .., "exit-code": 0}, as far as bubblewrap has come; it writes one object to a line."""
+    *lines, _ = os.pread(notes, 4096, 0).decode().split("\n")
+    return {key: value for line in lines for key, value in json.loads(line).items()}
+
+
+@asynccontextmanager
+async def cold(program: bytes, stdin: bytes, limits: RunLimits) -> AsyncIterator[Child]:
+    """Starts the program in a bubblewrap of its own."""
+    with (
+        memory_file("program", program) as source,
+        memory_file("stdin", stdin) as input,
+        memory_file("notes") as notes,
+        memory_file("filter", one_process_filter()) as seccomp,
+    ):
+        command = cold_command(limits, source=source, notes=notes, seccomp=seccomp)
+        yield await _spawn(command, input, {}, notes=notes, pass_fds=(source, notes, seccomp))
+
+
+@asynccontextmanager
+async def unconfined(program: bytes, stdin: bytes, limits: RunLimits) -> AsyncIterator[Child]:
+    """Starts the program without a sandbox, in a folder of its own that is removed afterwards. It does not get the
+    environment variables of this process; everything else is open to it."""
+    with TemporaryDirectory(prefix="program-") as folder, memory_file("stdin", stdin) as input:
+        path = Path(folder, "main.py")
+        path.write_bytes(program)
+        yield await _spawn(bare_command(limits, str(path)), input, {"HOME": folder}, folder)
+
+
+async def _spawn(
+    command: tuple[str, ...],
+    stdin: int,
+    environment: Mapping[str, str],
+    folder: str | None = None,
+    notes: int | None = None,
+    pass_fds: tuple[int, ...] = (),
+) -> Child:
+    """Starts a command in a process group of its own."""
+    spawning = asyncio.ensure_future(
+        asyncio.create_subprocess_exec(
+            *command,
+            stdin=stdin,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=environment,
+            cwd=folder,
+            pass_fds=pass_fds,
+            start_new_session=True,
+        )
+    )
+    try:
+        return Child(await asyncio.shield(spawning), notes)
+    except asyncio.CancelledError:
+        Child(await spawning, notes).kill()  # asyncio would kill the one process that it knows
+        raise

@@ -1,0 +1,126 @@
+"""Follows one run of a program: its limits, reading its output until it ends, and how it ended."""
+
+import asyncio
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Protocol
+
+from coa.errors import ToolDown
+
+MIB = 1 << 20
+KILLED_S = 10.0
+"""Seconds in which the kernel must end what was killed."""
+
+
+@dataclass(frozen=True)
+class RunLimits:
+    """Limits of one run."""
+
+    cpu_s: int = 5
+    """Seconds of CPU time, all threads together."""
+    wall_s: float = 7.0
+    """Seconds of wall clock, from the start of the program."""
+    memory_mib: int = 512
+    """Address space of the program."""
+    files_mib: int = 16
+    """All files of the workspace together; they live in memory."""
+    output_bytes: int = 4096
+    """Bytes that are kept of the output, half of them from its head and half from its tail."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """How a program ended: `Ended(status=1, stdout="7\\n", stderr="Traceback ... ValueError: x\\n")`."""
+
+    status: int | None
+    """Exit status, 128 + n for death by signal n; None if the wall limit ended it."""
+    stdout: str
+    stderr: str
+
+
+class Running(Protocol):
+    """A program that was started, in whatever way."""
+
+    stdout: asyncio.StreamReader
+    stderr: asyncio.StreamReader
+
+    async def wait(self) -> int | None:
+        """The program's exit status; None if the sandbox around it ended instead."""
+        ...
+
+    def kill(self) -> None:
+        """Ends the program and all that it started; does nothing where it has ended."""
+        ...
+
+
+class Capped:
+    """Keeps the head and the tail of a stream of bytes, in bounded memory."""
+
+    def __init__(self, limit: int) -> None:
+        self._half = limit // 2
+        self._head = bytearray()
+        self._tail = bytearray()
+        self._dropped = 0
+
+    def add(self, data: bytes) -> None:
+        room = self._half - len(self._head)
+        self._head += data[:room]
+        self._tail += data[room:]
+        excess = len(self._tail) - self._half
+        if excess > 0:
+            del self._tail[:excess]
+            self._dropped += excess
+
+    def text(self) -> str:
+        gap = f"\n[{self._dropped} bytes left out]\n".encode() if self._dropped else b""
+        return bytes(self._head + gap + self._tail).decode(errors="replace")
+
+
+async def watch(running: Running, limits: RunLimits) -> Ended:
+    """Reads until the program ends or its time is over; raises ToolDown if the sandbox ended without it."""
+    stdout, stderr = Capped(limits.output_bytes), Capped(limits.output_bytes)
+    end = asyncio.ensure_future(running.wait())
+    tasks = [
+        asyncio.ensure_future(_drain(running.stdout, stdout)),
+        asyncio.ensure_future(_drain(running.stderr, stderr)),
+        end,
+    ]
+    in_time = False
+    try:
+        _, pending = await asyncio.wait(tasks, timeout=limits.wall_s)
+        in_time = not pending
+    finally:
+        running.kill()
+        # All that ends here is dead by now; only without a sandbox can a process get away and keep an output open.
+        for task in (await asyncio.wait(tasks, timeout=KILLED_S))[1]:
+            task.cancel()
+    status = end.result() if in_time else None
+    if in_time and status is None:
+        raise ToolDown(f"the sandbox did not work: {last_line(stderr.text())}")
+    return Ended(status, stdout.text(), stderr.text())
+
+
+def last_line(text: str) -> str:
+    """The last line of a text, which in a traceback says what happened; "" for an empty text."""
+    lines = text.strip().splitlines()
+    return lines[-1].strip() if lines else ""
+
+
+async def _drain(stream: asyncio.StreamReader, output: Capped) -> None:
+    while data := await stream.read(1 << 16):
+        output.add(data)
+
+
+@contextmanager
+def memory_file(name: str, content: bytes = b"") -> Iterator[int]:
+    """The descriptor of a new file in memory with this content, positioned at its beginning."""
+    descriptor = os.memfd_create(name)
+    try:
+        with open(descriptor, "wb", closefd=False) as file:
+            file.write(content)
+        os.lseek(descriptor, 0, os.SEEK_SET)
+        yield descriptor
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,148 @@
+"""The host's side of the zygote: starts it, asks it for forks, and ends it."""
+
+import asyncio
+import os
+import socket
+import subprocess
+import weakref
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from io import FileIO
+from typing import Self
+
+from coa.errors import ToolDown
+from coa.tools.sandbox.command import zygote_command
+from coa.tools.sandbox.filter import one_process_filter
+from coa.tools.sandbox.run import MIB, RunLimits, last_line, memory_file
+from coa.tools.sandbox.zygote import READY, REQUEST
+
+START_S = 30.0
+"""Seconds for a start, which takes milliseconds on an idle machine."""
+HANDED_OVER = 8
+"""Requests that may wait in the zygote's socket, whose room for bytes and descriptors is limited."""
+
+
+class Fork:
+    """A program in a fork of the zygote; zygote.py describes the protocol of the lifeline."""
+
+    def __init__(self, stdout: asyncio.StreamReader, stderr: asyncio.StreamReader, lifeline: socket.socket) -> None:
+        self.stdout, self.stderr = stdout, stderr
+        self._lifeline = lifeline
+        self._confined = False
+
+    async def confined(self) -> None:
+        """Returns once the program is confined, or has failed to be."""
+        self._confined = await _heard(self._lifeline) == READY
+
+    async def wait(self) -> int | None:
+        status = await _heard(self._lifeline)
+        return status[0] if self._confined and status else None
+
+    def kill(self) -> None:
+        self._lifeline.shutdown(socket.SHUT_WR)
+
+
+class Zygote:
+    """The zygote's process, which lives until `end`, or until this object or this process is gone."""
+
+    def __init__(self, process: subprocess.Popen[bytes], control: socket.socket) -> None:
+        self._control = control
+        self._permits = asyncio.Semaphore(HANDED_OVER)
+        self.end = weakref.finalize(self, _end, process, control)
+        """Kills the zygote, and with it all its programs; the first call returns what the zygote printed."""
+
+    @classmethod
+    async def start(cls) -> Self:
+        """Starts a zygote; raises ToolDown, with what bubblewrap or the zygote printed, if it does not come up."""
+        zygote = cls(*_spawn())
+        try:
+            async with asyncio.timeout(START_S):
+                answer = await _heard(zygote._control)
+        except TimeoutError as error:
+            raise ToolDown(f"the sandbox did not start within {START_S:g} s") from error
+        if answer != READY:
+            raise ToolDown(f"the sandbox did not start: {last_line(zygote.end() or '')}")
+        return zygote
+
+    @property
+    def alive(self) -> bool:
+        try:
+            return self._control.recv(1, socket.MSG_PEEK) != b""
+        except BlockingIOError:
+            return True
+        except OSError:  # closed by `end`
+            return False
+
+    @asynccontextmanager
+    async def fork(self, program: bytes, stdin: bytes, limits: RunLimits) -> AsyncIterator[Fork]:
+        """Starts a program; raises ToolDown, and ends the zygote, if that does not answer."""
+        lifeline, its_end = socket.socketpair()
+        lifeline.setblocking(False)
+        with lifeline:
+            async with self._permits:
+                with its_end, memory_file("program", program) as source, memory_file("stdin", stdin) as input:
+                    stdout, stderr = self._ask(limits, source, input, its_end.fileno())
+                fork = Fork(await _reader(stdout), await _reader(stderr), lifeline)
+                try:
+                    async with asyncio.timeout(START_S):
+                        await fork.confined()
+                except TimeoutError as error:
+                    self.end()
+                    raise ToolDown(f"the sandbox does not answer within {START_S:g} s") from error
+            yield fork
+
+    def _ask(self, limits: RunLimits, source: int, stdin: int, lifeline: int) -> tuple[FileIO, FileIO]:
+        """Sends a request for a fork. Returns the pipes of its standard output and error."""
+        request = REQUEST.pack(limits.cpu_s, limits.memory_mib * MIB, limits.files_mib * MIB)
+        (stdout, its_stdout), (stderr, its_stderr) = _pipe(), _pipe()
+        with its_stdout, its_stderr:
+            descriptors = [source, stdin, its_stdout.fileno(), its_stderr.fileno(), lifeline]
+            socket.send_fds(self._control, [request, one_process_filter()], descriptors)
+        return stdout, stderr
+
+
+def _spawn() -> tuple[subprocess.Popen[bytes], socket.socket]:
+    """Starts bubblewrap with the zygote inside. Returns the process and this end of the zygote's socket."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    ours.setblocking(False)
+    # Files of the kinds that a program gets: the interpreter looks at them only when it starts.
+    with theirs, memory_file("stdin") as stdin:
+        process = subprocess.Popen(
+            zygote_command(theirs.fileno()),
+            stdin=stdin,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            env={},
+            pass_fds=(theirs.fileno(),),
+            start_new_session=True,  # out of reach of a terminal's interrupt
+        )
+    return process, ours
+
+
+def _pipe() -> tuple[FileIO, FileIO]:
+    reader, writer = os.pipe()
+    return FileIO(reader, "rb"), FileIO(writer, "wb")
+
+
+async def _reader(pipe: FileIO) -> asyncio.StreamReader:
+    """A reader of the pipe, which closes once there is nothing more to read."""
+    reader = asyncio.StreamReader()
+    await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), pipe)
+    return reader
+
+
+async def _heard(end: socket.socket) -> bytes:
+    """One byte from the other end; b"" where that is closed."""
+    try:
+        return await asyncio.get_running_loop().sock_recv(end, 1)
+    except ConnectionResetError:
+        return b""
+
+
+def _end(process: subprocess.Popen[bytes], control: socket.socket) -> str:
+    control.close()
+    process.kill()
+    process.wait()
+    assert process.stdout is not None
+    with process.stdout as said:
+        return said.read().decode(errors="replace")

@@ -1,0 +1,213 @@
+"""The tool crawl_page: reads web pages by their addresses, and shows of each what serves the call's goal.
+
+    links -> may they be read? -> reader, or fetch and follow redirects -> main text -> by goal -> layout
+
+Two kinds of failure are kept apart, in `_fetch`. Where a page that the policy chose cannot be read (unknown host,
+refused, 403, endless, no text), an observation says so. The reader, the summary endpoint and the configured site are
+services of ours: their faults are ToolDown, and never become an observation.
+"""
+
+import asyncio
+import hashlib
+import json
+import re
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+import aiohttp
+from yarl import URL
+
+from coa.errors import ToolDown
+from coa.http.addresses import NotAllowed, Reach, connect_publicly, read_link, shown, with_port
+from coa.http.client import Http, HttpConfig, NoReply, Reply
+from coa.http.keys import bearer
+from coa.tools.base import Fleeting, ToolCall
+from coa.tools.cache import Memo
+from coa.tools.layouts import LAYOUTS
+from coa.tools.web.extract import HTML, TEXT, Body, Extractor, page_text
+from coa.tools.web.summary import PROMPT, Summariser, SummaryConfig, relevant
+
+PAGE_FAULTS = frozenset({400, 404, 410, 422, 451})
+"""Statuses by which a reader says that the page is at fault; all others mean the reader itself: key, credit, load."""
+GONE = frozenset({404, 410})
+_MARKDOWN_LINK = re.compile(r"\[[^\[\]]*\]\(\s*<?((?:[^()<>\s]|\([^()<>\s]*\))*)>?(?:\s+\"[^\"]*\")?\s*\)")
+
+
+@dataclass(frozen=True)
+class CrawlConfig:
+    site: str | None = None
+    """Base URL of a site of ours: relative links lead there. None takes the world's, where its search is used."""
+    open_web: bool = False
+    """Whether every public host may be read, at the usual ports."""
+    allow_hosts: tuple[str, ...] = ()
+    """`host` or `host:port` of further hosts that may be read, in an inner network too."""
+    reader: str | None = None
+    """Prefix of a service that reads pages, such as https://r.jina.ai/: GET PREFIX + address answers with text. It gets
+    every public address, and has to keep away from inner networks by itself."""
+    reader_key_env: str | None = None
+    """Environment variable that holds the reader's key, where tools run; None sends none."""
+    pages: int = 5
+    """Most pages that one call reads."""
+    max_chars: int = 8000
+    """Characters shown of all pages of a call together."""
+    redirects: int = 5
+    """Redirects that are followed for a page."""
+    page_s: float = 15.0
+    """Seconds to get a page of somebody else's server, redirects and further attempts included."""
+    extract_s: float = 5.0
+    """Seconds to extract the text of a page. After `page_s` seconds, at most so many are left for everything, waiting
+    for an extractor that other pages keep busy included."""
+    extractors: int = 2
+    """Processes that extract the texts of pages."""
+    text_chars: int = 200_000
+    """Characters of a page's text that are used."""
+    kept_pages: int = 512
+    """Texts of pages kept in memory: the same page is often read for another goal."""
+    summary: SummaryConfig = field(default_factory=SummaryConfig)
+
+    @property
+    def leads_somewhere(self) -> bool:
+        return bool(self.site or self.open_web or self.allow_hosts or self.reader)
+
+    @property
+    def call_s(self) -> float:
+        """Most seconds that a call takes where no service of ours is down; its pages are read at the same time."""
+        return self.page_s + self.extract_s + (self.summary.timeout_s if self.summary.url else 0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """What is shown of a page."""
+
+    text: str
+    read: bool = True
+    """False where `text` says why there is none."""
+    lasting: bool = True
+    """Whether another attempt would find the same."""
+
+
+class CrawlPage:
+    """The tool; its calls hold addresses, separated by `|`."""
+
+    def __init__(
+        self,
+        config: CrawlConfig,
+        http: HttpConfig,
+        site: str | None = None,
+        connector: Callable[..., aiohttp.BaseConnector] = aiohttp.TCPConnector,
+    ) -> None:
+        """site: takes the place of `config.site` where that is None. Raises UserError where a key is missing."""
+        site = config.site or site
+        base = URL(site.rstrip("/") + "/") if site else None
+        self._config, self._site = config, base.origin() if base else None
+        self._reach = Reach(
+            base=str(base or ""),
+            hosts={*map(str.lower, config.allow_hosts), *([with_port(base)] if base else ())},
+            open_web=config.open_web or config.reader is not None,
+        )
+        self.fingerprint = f"{site} {config} {hashlib.sha256(PROMPT.encode()).hexdigest()}"
+        self._public = Http(http, partial(connector, socket_factory=connect_publicly))
+        self._known = Http(http, connector)
+        self._reader = Http(replace(http, timeout_s=config.page_s))
+        self._reader_headers = bearer(config.reader_key_env)
+        self._summariser = Summariser(config.summary, http) if config.summary.url else None
+        self._extractor = Extractor(config.extractors, config.extract_s)
+        self._pages: Memo[Page] = Memo(config.kept_pages, keep=lambda page: page.lasting)
+
+    def key(self, call: ToolCall) -> str:
+        return json.dumps([read_links(call.argument), call.goal])
+
+    async def __call__(self, call: ToolCall) -> str:
+        links = read_links(call.argument)
+        left_out = len(links) - self._config.pages
+        links = links[: self._config.pages]
+        pages = await asyncio.gather(*(self._pages.get(link, partial(self._read, link)) for link in links))
+        room = self._config.max_chars // len(links)
+        texts = await asyncio.gather(*(self._shorten(page, call.goal, room) for page in pages))
+        blocks = [LAYOUTS[call.layout].page(link, text) for link, text in zip(links, texts, strict=True)]
+        if left_out > 0:
+            blocks.append(f"{left_out} more addresses were left out, {len(links)} are read at a time")
+        observation = "\n\n".join(blocks)
+        return observation if all(page.lasting for page in pages) else Fleeting(observation)
+
+    def counts(self) -> Mapping[str, int]:
+        clients = [self._public, self._known, self._reader, *([self._summariser.http] if self._summariser else ())]
+        return sum((client.counts for client in clients), Counter())
+
+    async def close(self) -> None:
+        for part in (self._public, self._known, self._reader, self._extractor, self._summariser):
+            if part is not None:
+                await part.close()
+
+    async def _shorten(self, page: Page, goal: str, room: int) -> str:
+        if self._summariser is not None and page.read and page.text:
+            return (await self._summariser.summarise(page.text, goal))[:room]
+        return await asyncio.to_thread(relevant, page.text, goal, room)
+
+    async def _read(self, link: str) -> Page:
+        try:
+            return await self._follow(link)
+        except NotAllowed as error:
+            return Page(f"refused: {error}", read=False)
+        except NoReply as error:
+            return Page(f"no page: {error}", read=False, lasting=False)
+
+    async def _follow(self, link: str) -> Page:
+        deadline = asyncio.get_running_loop().time() + self._config.page_s
+        base = ""
+        for _ in range(1 + self._config.redirects):
+            # Each redirect is judged anew: a page may not lead where a link may not.
+            url, known = read_link(link, self._reach, base)
+            if self._config.reader is not None and not known:
+                return await self._ask_reader(self._config.reader, url)
+            reply = await self._fetch(url, known, deadline)
+            if not (300 <= reply.status < 400 and reply.location):
+                return await self._show(reply, deadline)
+            base, link = str(url), reply.location
+        return Page("too many redirects", read=False)
+
+    async def _fetch(self, url: URL, known: bool, deadline: float) -> Reply:
+        """The reply of a page's server; raises ToolDown where a site of ours fails, NoReply where another one does."""
+        if url.origin() == self._site:
+            return await self._known.get(url)
+        client = self._known if known else self._public
+        try:
+            async with asyncio.timeout_at(deadline):
+                return await client.fetch(url)
+        except TimeoutError:
+            raise NoReply("timeout", f"nothing within {self._config.page_s:g} s") from None
+
+    async def _ask_reader(self, reader: str, url: URL) -> Page:
+        address = URL(f"{reader}{url}", encoded=True)
+        reply = await self._reader.get(address, self._reader_headers)
+        if reply.status == 200:
+            return Page(page_text(Body(reply.body, "text/plain", reply.charset))[: self._config.text_chars])
+        if reply.status in PAGE_FAULTS:
+            return _no_page(reply.status)
+        raise ToolDown(f"{shown(reader)}: status {reply.status}")
+
+    async def _show(self, reply: Reply, deadline: float) -> Page:
+        """The page in a reply. deadline: by which the page was to be fetched; a site of ours may take longer."""
+        if reply.status != 200:
+            return _no_page(reply.status)
+        if reply.content_type not in HTML | TEXT:
+            return Page(f"not a text page: {reply.content_type}", read=False)
+        latest = max(deadline, asyncio.get_running_loop().time()) + self._config.extract_s
+        text = await self._extractor.text(Body(reply.body, reply.content_type, reply.charset), latest)
+        if text is None:
+            return Page("no page: its text was not found in time", read=False, lasting=False)
+        return Page(text[: self._config.text_chars])
+
+
+def _no_page(status: int) -> Page:
+    text = "404 no such page" if status == 404 else f"{status} no page"
+    return Page(text, read=False, lasting=status in GONE)
+
+
+def read_links(argument: str) -> list[str]:
+    """The addresses of a call, without repetitions; at least one: "[A](http://a.org) | b" is http://a.org and b."""
+    plain = _MARKDOWN_LINK.sub(lambda match: match[1], argument)
+    links = [part.strip().removeprefix("<").removesuffix(">") for part in plain.split("|")]
+    return list(dict.fromkeys(filter(None, links))) or [""]

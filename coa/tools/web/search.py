@@ -1,0 +1,96 @@
+"""The tool web_search: a client of search services that speak Serper's protocol (https://serper.dev).
+
+    POST url {"q": "vexon labs", "num": 5}, X-API-KEY: ...
+    200 {"organic": [{"title": "Vexon Labs", "link": "https://...", "snippet": "...", "date": "...", "position": 1}]}
+
+`coa.tools.web.server` speaks it too. Whatever goes wrong with the service is ToolDown, since it is ours. A query that
+it could refuse is never sent.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from coa.errors import ToolDown
+from coa.http.addresses import shown
+from coa.http.client import Http, HttpConfig
+from coa.http.keys import read_key
+from coa.http.text import well_formed
+from coa.tools.base import ToolCall
+from coa.tools.layouts import EMPTY_QUERY, LAYOUTS, Hit
+
+QUERY_CHARS = 2000
+"""Characters of a query that are sent; Google refuses more than 2048."""
+
+
+@dataclass(frozen=True)
+class SearchConfig:
+    url: str | None = None
+    """What queries are posted to, such as https://google.serper.dev/search; None searches the world's site."""
+    key_env: str | None = None
+    """Environment variable that holds the service's key, where tools run; None sends none."""
+    hits: int = 5
+    """Results asked for and shown."""
+    max_chars: int = 8000
+    """Characters of an observation."""
+
+
+class WebSearch:
+    """The tool: shows the first hits for a query."""
+
+    def __init__(self, config: SearchConfig, http: HttpConfig, url: str) -> None:
+        """url: for `config.url`, where that is None. Raises UserError where the key is missing."""
+        self.http = Http(http)
+        self.fingerprint = f"{url} {config}"
+        self._config, self._url = config, url
+        self._headers = {"X-API-KEY": read_key(config.key_env)} if config.key_env is not None else {}
+
+    def key(self, call: ToolCall) -> str:
+        return clean_query(call.argument)
+
+    async def __call__(self, call: ToolCall) -> str:
+        query = clean_query(call.argument)
+        if not query:
+            return EMPTY_QUERY
+        return LAYOUTS[call.layout].hits(await self._search(query), self._config.max_chars)
+
+    def counts(self) -> Mapping[str, int]:
+        return self.http.counts
+
+    async def close(self) -> None:
+        await self.http.close()
+
+    async def _search(self, query: str) -> list[Hit]:
+        reply = await self.http.post(self._url, {"q": query, "num": self._config.hits}, self._headers)
+        if reply.status != 200:
+            raise ToolDown(f"{shown(self._url)}: status {reply.status}")
+        try:
+            return read_hits(reply.text, self._config.hits)
+        except (ValueError, RecursionError) as error:
+            raise ToolDown(f"{shown(self._url)}: not a search result: {error}") from error
+
+
+def clean_query(argument: str) -> str:
+    """The query as it is sent: single-spaced, printable, at most QUERY_CHARS long."""
+    printable = "".join(char if char.isprintable() else " " for char in argument)
+    return " ".join(printable.split())[:QUERY_CHARS]
+
+
+def read_hits(text: str, limit: int) -> list[Hit]:
+    """The first hits of a service's answer; raises ValueError or RecursionError if it is none."""
+    match json.loads(text):
+        case {"organic": [*found]}:
+            return [_read_hit(hit) for hit in found[:limit]]
+        case {"searchParameters": _}:  # Serper's echo of the query, with nothing found
+            return []
+    raise ValueError("no list as organic")
+
+
+def _read_hit(hit: object) -> Hit:
+    match hit:
+        case {"link": str(link), **others}:
+            texts = [others.get(name) or "" for name in ("title", "date", "snippet")]
+            if all(isinstance(text, str) for text in texts):
+                title, date, snippet = map(well_formed, texts)
+                return Hit(title, well_formed(link), f"{date}: {snippet}" if date else snippet)
+    raise ValueError("a hit without a link, or with something else than text")

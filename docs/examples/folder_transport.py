@@ -1,0 +1,29 @@
+"""A way for weights: through a folder that the learners' nodes and the engines' nodes all see.
+
+COA_EXTENSIONS=docs.examples.folder_transport coa rl --recipe web_7b rl.weights.transport=folder
+"""
+
+import os
+from pathlib import Path
+from typing import Any
+
+from actors.weights.on_disk import FilePlace, FileReceiver
+from actors.weights.transport import Published, WeightTransport
+from actors.weights.transports import TRANSPORTS
+
+
+class FolderSender:
+    def __init__(self, ranks: Any, shelf: Any) -> None:
+        self.ranks, self.folder = ranks, Path(os.environ.get("COA_WEIGHTS_FOLDER", "weights"))
+        self.folder.mkdir(parents=True, exist_ok=True)
+
+    def send(self, parts: Any, version: int, name: str) -> Published | None:
+        """Runs on every rank: each writes its own part of the file, and finds the digests of some buckets."""
+        path = self.folder / f"{version % 2}.safetensors"
+        self.ranks.write(path, parts)
+        manifest = self.ranks.seal(path, parts.layout, version)
+        place = FilePlace(str(path.resolve()), len(parts.layout.header()))
+        return Published(manifest=manifest, transport="folder", place=place) if self.ranks.rank == 0 else None
+
+
+TRANSPORTS.register("folder", WeightTransport(sender=FolderSender, receiver=FileReceiver()))

@@ -1,0 +1,89 @@
+"""What a command is: a line of the table in `jobs.cli`.
+
+The files of this folder are read for `coa --help`, so what is heavy is imported inside of their functions.
+"""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, ArgumentTypeError
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from cluster.resources import Demand
+    from jobs.recipe.schema import Recipe
+
+    Demands = Mapping[str, list[Demand]]
+    """What runs at the same time, by stage."""
+
+
+def no_arguments(parser: ArgumentParser) -> None:
+    """For a command without arguments of its own."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Command:
+    """A tool: it takes no recipe, and leaves no run."""
+
+    name: str
+    help: str
+    run: Callable[..., object]
+    """Of a tool (**arguments); of a job (config, console, **arguments). What it has done is kept, so the same command
+    resumes."""
+    arguments: Callable[[ArgumentParser], None] = no_arguments
+    """Adds the command's own arguments to its parser."""
+    epilog: str = ""
+    """What its help says at the end."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job(Command):
+    """A command that works by a recipe."""
+
+    check: Callable[..., None]
+    """(config, **arguments): raises UserError before anything is written."""
+    stages: tuple[str, ...] = ()
+    """What it goes through, by the name of what each leaves in checkpoints/."""
+    demands: Callable[[Recipe], Demands]
+    """What it asks the cluster for."""
+    of_model: bool = False
+    """Whether it works with a model's folder: it needs no recipe, and what overrides say wins over what is kept beside
+    the model."""
+
+
+def positive(text: str) -> int:
+    """The type of an argument that is a number above 0."""
+    if not text.isdecimal() or int(text) < 1:
+        raise ArgumentTypeError(f"{text} is not a positive number")
+    return int(text)
+
+
+def retry_failed(parser: ArgumentParser) -> None:
+    parser.add_argument(
+        "--retry-failed",
+        dest="said",
+        action="append_const",
+        const="distill.retry_failed=true",
+        help="try again what is in teachers/failed.jsonl",
+    )
+
+
+TASKS_HELP = """\
+--tasks is one of
+  tasks.jsonl                     a file: .jsonl, .json, .parquet or .csv; or a folder that holds a data set
+  aime24                          a published benchmark, fetched from the Hugging Face hub (coa benchmarks lists them)
+  math500=/data/math500.parquet   a file or folder that holds rows of that benchmark
+
+A benchmark comes with its profile, grader, metric, number of samples, temperature and top-p. evaluation.samples,
+evaluation.temperature and evaluation.top_p, set here or in the recipe, win over the benchmark's. Tasks of no
+benchmark are attempted once greedily and evaluation.samples times (4) sampled."""
+
+
+def model_arguments(parser: ArgumentParser, out: str) -> None:
+    """The arguments of a job with a model; `out`: where its results go unless it is said."""
+    parser.add_argument("--model", type=Path, required=True, help="model directory, Hugging Face layout")
+    parser.add_argument("--tasks", required=True, help="a file, a benchmark's name, or NAME=PATH; see below")
+    parser.add_argument("--rows", type=positive, help="only the first N tasks")
+    parser.add_argument("--out", type=Path, default=Path(out), help="where the results go")

@@ -1,0 +1,52 @@
+"""`coa distill`: multi-agent transcripts into demonstrations."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from jobs.commands.command import Job, retry_failed
+
+if TYPE_CHECKING:
+    from jobs.commands.command import Demands
+    from jobs.recipe.schema import Recipe
+    from jobs.run.console import Console
+    from jobs.run.run_dir import RunDir
+
+
+def check(config: Recipe) -> None:
+    from coa.errors import UserError
+    from jobs.recipe.checks import check_run
+
+    check_run(config)
+    if config.sft.data:
+        raise UserError("sft.data is set, and takes the place of what a team does: sft.data=[] lets it work")
+
+
+def run(config: Recipe, console: Console) -> None:
+    from jobs.run.session import in_session
+    from jobs.stages.distill import distill
+    from jobs.stages.services import tool_executors
+
+    async def body(run: RunDir) -> None:
+        run.prepare()
+        async with tool_executors(run) as executors:
+            await distill(run, executors)
+
+    in_session(config, console, body, demands=demands(config).values())
+
+
+def demands(config: Recipe) -> Demands:
+    from jobs.recipe.needs import distill_demands
+
+    return {"distill": distill_demands(config)}
+
+
+COMMAND = Job(
+    name="distill",
+    help="turn multi-agent transcripts into demonstrations",
+    check=check,
+    run=run,
+    arguments=retry_failed,
+    stages=("distill",),
+    demands=demands,
+)

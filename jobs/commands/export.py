@@ -1,0 +1,53 @@
+"""`coa export`: a run's distilled data as another trainer reads it.
+
+runs/x/data/*.parquet -> OUT/ for TRL's SFTTrainer, for LLaMA-Factory, or as the published AFM sets are
+"""
+
+from argparse import ArgumentParser
+from pathlib import Path
+
+from jobs.commands.command import Command
+
+DATA = "data"
+
+
+def arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("--run", type=Path, required=True, help="run directory")
+    parser.add_argument("--format", required=True, help="trl, llamafactory or alpaca")
+    parser.add_argument("--out", type=Path, required=True, help="a folder that is not there yet")
+
+
+def check(run: Path, format: str, out: Path) -> None:
+    """Raises UserError, before anything is written, for an unknown format, a run without data, or a folder in use."""
+    from coa.distill.dataset.exports import FORMATS
+    from coa.distill.dataset.shards import shard_paths
+    from coa.errors import UserError
+
+    FORMATS.find(format)
+    if not (run / "config.yaml").exists() or not shard_paths(run / DATA):
+        raise UserError(f"{run}: nothing distilled there yet: `coa distill` comes first")
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise UserError(f"{out} is not an empty folder: an export takes one of its own")
+
+
+def run(run: Path, format: str, out: Path) -> None:
+    import yaml
+
+    from coa.agent.episode import AgentConfig
+    from coa.config import from_plain
+    from coa.distill.dataset.exports import FORMATS
+
+    check(run, format, out)
+    path = run / "config.yaml"
+    # The part of the recipe that says how the policy is asked; the rest of it would load the whole system.
+    agent = from_plain(AgentConfig, yaml.safe_load(path.read_text())["agent"], str(path))
+    chosen = FORMATS[format]
+    rows = chosen.export(run / DATA, out, instructed=agent.instructed)
+    print(f"{rows} rows in {out}\n{chosen.use.format(out=out)}")
+    if chosen.warning:
+        print(f"warning: {chosen.warning}")
+
+
+COMMAND = Command(
+    name="export", help="write a run's data set as another trainer reads it", run=run, arguments=arguments
+)

@@ -1,0 +1,80 @@
+"""`coa import`: runs of other agent systems, recorded or from their own logs, as transcripts.
+
+    coa import --format recorded --runs recorded --tasks tasks.jsonl --profile mhqa --out imported
+
+Whether their answers are right is found out where they are used.
+"""
+
+from __future__ import annotations
+
+import sys
+from argparse import ArgumentParser
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from jobs.commands.command import Command
+
+if TYPE_CHECKING:
+    from coa.distill.sources import Refusal
+    from coa.teams.transcript import Transcript
+
+WIDTH = 120
+"""Where there is no terminal that has one."""
+
+
+def arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("--format", dest="form", required=True, help="recorded, smolagents or oagents")
+    parser.add_argument("--runs", type=Path, required=True, help="a file or folder of recorded sessions or logs")
+    parser.add_argument("--tasks", required=True, help="the tasks that were worked on, as for `evaluate`")
+    parser.add_argument("--profile", help="of all runs, whatever the tasks say")
+    parser.add_argument("--tools", type=Path, help="YAML or JSON: their tools' names and ours")
+    parser.add_argument("--out", type=Path, required=True, help="folder of the transcripts")
+
+
+def run(form: str, runs: Path, tasks: str, out: Path, *, profile: str | None = None, tools: Path | None = None) -> Path:
+    """The file that was written. Raises UserError for a person's mistake, or where no run could be imported.
+
+    tasks: as `coa.tasks.loading.load` reads it; profile: of all runs, whatever the tasks say, and with it the way
+    in which open questions are graded that name none; tools: see `coa.distill.sources.tools`.
+    """
+    from coa.agent.profiles import profile as find_profile
+    from coa.distill.sources import FORMATS, Refusal, import_runs, read_tools
+    from coa.errors import UserError
+    from coa.tasks.loading import load
+    from coa.teams.store import write_transcripts
+    from coa.teams.transcript import Graded, Transcript
+
+    FORMATS.find(form)
+    known = load(tasks) if profile is None else load(tasks, profile=find_profile(profile).name, overrule=True)
+    results = tuple(import_runs(form, runs, known, read_tools(tools)))
+    imported = [result for result in results if isinstance(result, Transcript)]
+    refused = [result for result in results if isinstance(result, Refusal)]
+    _show(imported, refused)
+    if not imported:
+        raise UserError(f"{runs}: none of the {len(refused)} runs there could be imported as {form}")
+    path = out / f"{form}.parquet"
+    write_transcripts(path, (Graded(transcript, None) for transcript in imported))
+    print(f"{len(imported)} transcripts in {path}")
+    return path
+
+
+def _show(imported: list[Transcript], refused: list[Refusal]) -> None:
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD)
+    table.add_column("runs")
+    table.add_column("", justify="right")
+    table.add_column("for example", overflow="fold")
+    for ending, count in Counter(transcript.ending for transcript in imported).items():
+        table.add_row(f"imported: {ending.value}", str(count), "")
+    for reason, count in Counter(refusal.reason for refusal in refused).most_common():
+        first = next(refusal for refusal in refused if refusal.reason is reason)
+        example = f"{first.detail} ({first.where})" if first.detail else first.where
+        table.add_row(f"refused: {reason.value}", str(count), example)
+    Console(width=None if sys.stdout.isatty() else WIDTH, highlight=False, emoji=False, markup=False).print(table)
+
+
+COMMAND = Command(name="import", help="turn runs of other systems into transcripts", run=run, arguments=arguments)

@@ -1,0 +1,64 @@
+"""`coa record`: a model endpoint for other agent systems, which keeps what they and the model say.
+
+coa record --upstream http://127.0.0.1:8000/v1 --out recorded
+OPENAI_BASE_URL=http://127.0.0.1:8700/session/run-1/v1 python their_agent.py
+coa import --format recorded --runs recorded --tasks tasks.jsonl --out imported
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from argparse import ArgumentParser
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from jobs.commands.command import Command, positive
+
+if TYPE_CHECKING:
+    from coa.distill.sources.recorder import RecorderConfig
+
+PORT = 8700
+
+
+def arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("--upstream", required=True, help="the model's endpoint, such as http://127.0.0.1:8000/v1")
+    parser.add_argument("--out", type=Path, required=True, help="folder of the recorded sessions")
+    parser.add_argument("--host", default="127.0.0.1", help="address to serve at")
+    parser.add_argument("--port", type=positive, default=PORT)
+    parser.add_argument("--key-env", help="environment variable with the upstream's key; else the caller's")
+
+
+def run(
+    upstream: str,
+    out: Path,
+    *,
+    host: str = "127.0.0.1",
+    port: int = PORT,
+    key_env: str | None = None,
+    say: Callable[[str], None] = print,
+) -> None:
+    """Serves until it is interrupted. Raises UserError for an address, a port or a key that cannot be."""
+    from coa.distill.sources.recorder import RecorderConfig
+
+    asyncio.run(_serve(RecorderConfig(upstream=upstream, folder=out, key_env=key_env), host, port, say))
+
+
+async def _serve(config: RecorderConfig, host: str, port: int, say: Callable[[str], None]) -> None:
+    from coa.distill.sources.recorder import serving
+
+    stop = asyncio.Event()
+    async with serving(config, host, port, say) as url:
+        for end in (signal.SIGINT, signal.SIGTERM):
+            asyncio.get_running_loop().add_signal_handler(end, stop.set)
+        say(f"recording in {config.folder}: point an agent at {url}/session/NAME/v1, one name for each run")
+        await stop.wait()
+
+
+COMMAND = Command(
+    name="record",
+    help="serve a model endpoint that records what agents of other systems say",
+    run=run,
+    arguments=arguments,
+)

@@ -1,0 +1,94 @@
+"""`coa select`: the tasks that are worth reinforcing."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from jobs.commands.command import TASKS_HELP, Job, model_arguments
+
+if TYPE_CHECKING:
+    from jobs.commands.command import Demands
+    from jobs.recipe.schema import Recipe
+    from jobs.run.console import Console
+    from jobs.run.run_dir import RunDir
+
+
+def arguments(parser: ArgumentParser) -> None:
+    model_arguments(parser, "runs/select")
+    parser.add_argument(
+        "--mode",
+        required=True,
+        choices=("direct", "tuned"),
+        help="direct: a base model without tools, drops what it knows; "
+        "tuned: a fine-tuned model with its tools, drops what it always solves",
+    )
+
+
+def check(
+    config: Recipe,
+    *,
+    model: Path,
+    tasks: str,
+    mode: str,
+    rows: int | None,
+    out: Path,
+    overrides: Sequence[str] = (),
+) -> None:
+    from coa.errors import UserError
+    from coa.tasks.loading import source
+    from jobs.recipe.checks import check_attempts
+    from jobs.stages.select import TASKS, settings_of, work_of
+
+    path = source(tasks).path
+    if path is not None and path.resolve() == (out / TASKS).resolve():
+        raise UserError(f"{tasks}: the tasks that are kept would take its place; choose another --out")
+    work = work_of(config, model=model, tasks=tasks, mode=mode, rows=rows)
+    if not work.asked():
+        raise UserError(f"{tasks}: every task is in selection.sft={config.selection.sft}")
+    check_attempts(model, work.asked(), settings_of(config, work, out, overrides))
+
+
+def run(
+    config: Recipe,
+    console: Console,
+    *,
+    model: Path,
+    tasks: str,
+    mode: str,
+    rows: int | None,
+    out: Path,
+    overrides: Sequence[str] = (),
+) -> None:
+    from jobs.run.session import in_session
+    from jobs.stages.engines import engine_pool
+    from jobs.stages.select import select_with, settings_of, work_of
+    from jobs.stages.services import tool_executors
+
+    work = work_of(config, model=model, tasks=tasks, mode=mode, rows=rows)
+
+    async def body(run: RunDir) -> None:
+        async with tool_executors(run) as executors, engine_pool(run, model.resolve(), executors) as pool:
+            await select_with(pool, work, run)
+
+    in_session(settings_of(config, work, out, overrides), console, body, demands=demands(config).values())
+
+
+def demands(config: Recipe) -> Demands:
+    from cluster.resources import engine_demands
+
+    return {"select": engine_demands(config.placement)}
+
+
+COMMAND = Job(
+    name="select",
+    help="choose tasks for rl by how often a model solves them",
+    check=check,
+    run=run,
+    arguments=arguments,
+    demands=demands,
+    of_model=True,
+    epilog=TASKS_HELP,
+)

@@ -1,0 +1,43 @@
+"""`coa sft`: supervised fine-tuning on demonstrations."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from jobs.commands.command import Job
+
+if TYPE_CHECKING:
+    from jobs.commands.command import Demands
+    from jobs.recipe.schema import Recipe
+    from jobs.run.console import Console
+    from jobs.run.run_dir import RunDir
+
+
+def check(config: Recipe) -> None:
+    from coa.errors import UserError
+    from jobs.recipe.checks import check_run
+
+    check_run(config)
+    if not config.sft.data and not (Path(config.run_dir) / "checkpoints" / "distill.json").exists():
+        raise UserError(f"{config.run_dir}: nothing distilled there yet: `coa distill` comes first")
+
+
+def run(config: Recipe, console: Console) -> None:
+    from jobs.run.session import in_session
+    from jobs.stages.sft import sft
+
+    async def body(run: RunDir) -> None:
+        run.prepare()
+        await sft(run)
+
+    in_session(config, console, body, demands=demands(config).values())
+
+
+def demands(config: Recipe) -> Demands:
+    from jobs.recipe.needs import sft_demands
+
+    return {"sft": sft_demands(config)}
+
+
+COMMAND = Job(name="sft", help="train on demonstrations", check=check, run=run, stages=("sft",), demands=demands)

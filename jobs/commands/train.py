@@ -1,0 +1,48 @@
+"""`coa train`: the whole way, from team runs to a report."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from jobs.commands.command import Job, retry_failed
+
+if TYPE_CHECKING:
+    from jobs.commands.command import Demands
+    from jobs.recipe.schema import Recipe
+    from jobs.run.console import Console
+
+
+def check(config: Recipe) -> None:
+    from jobs.recipe.checks import check_run
+
+    check_run(config)
+
+
+def run(config: Recipe, console: Console) -> None:
+    from jobs.run.session import in_session
+    from jobs.stages.train import train
+
+    in_session(config, console, train, demands=demands(config).values())
+
+
+def demands(config: Recipe) -> Demands:
+    from cluster.resources import tool_demands
+    from jobs.recipe.needs import distill_demands, reinforcement_demands, sft_demands
+
+    return {
+        "distill": [] if config.sft.data else distill_demands(config),
+        # The tools are there from the first stage to the last.
+        "sft": [*tool_demands(config.placement), *sft_demands(config)],
+        "rl": reinforcement_demands(config),
+    }
+
+
+COMMAND = Job(
+    name="train",
+    help="distill, sft, rl, then evaluate",
+    check=check,
+    run=run,
+    arguments=retry_failed,
+    stages=("distill", "sft", "evaluation-sft", "rl", "evaluation-rl"),
+    demands=demands,
+)

@@ -1,0 +1,1 @@
+"""Recipes: what they can say, and what they would do."""

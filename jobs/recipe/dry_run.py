@@ -1,0 +1,271 @@
+"""What a command would do, without doing it: no process is started, nothing is written, and no network is needed.
+
+    coa train --recipe web_32b --dry-run
+
+The plan is shown whole, and then what a real run would refuse is raised as it would be: a missing file or key ends the
+command with status 2, below a plan that names all of them.
+"""
+
+import os
+import shutil
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from actors.learner.config import LearnerConfig
+from actors.learner.sizes import (
+    GIB,
+    Architecture,
+    architecture,
+    engine_bytes,
+    learner_bytes,
+    local_configuration,
+    shared_memory_bytes,
+)
+from cluster.resources import Demand
+from coa.errors import UserError
+from coa.grading.graders import JUDGE
+from coa.http.addresses import shown
+from coa.learning.schedule import OptimizerConfig, Schedule
+from coa.reporting.readable import DASH, number
+from coa.tools.sandbox.sandbox import Kind
+from jobs.commands.command import Job
+from jobs.recipe.needs import graders_needed
+from jobs.recipe.schema import Recipe
+from jobs.recipe.worlds import world_of
+from jobs.run.console import Console
+
+SET, MISSING, THERE = "set", "MISSING", "there"
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    title: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+
+
+def dry_run(config: Recipe, job: Job, console: Console) -> None:
+    """Shows the plan, then raises what the job's own check raises."""
+    for section in plan_of(config, job):
+        console.table(section.title, section.columns, section.rows)
+    job.check(config)
+    console.say("nothing stands in the way, as far as can be seen from here; nothing was started")
+
+
+def plan_of(config: Recipe, job: Job) -> list[Section]:
+    stages = job.stages
+    found = local_configuration(config.model)
+    built = None if found is None else architecture(found)
+    learners = {name: learner for name, learner in _learners(config).items() if name in stages}
+    sections = [
+        Section(f"{job.name}: {config.run_dir}", ("stage", "what", "state"), tuple(_stages(config, stages))),
+        Section("model", ("", "value"), tuple(_model(config, built))),
+    ]
+    if learners:
+        rows = zip(*(list(_learner(config, name, one, built)) for name, one in learners.items()), strict=True)
+        settings = tuple((several[0][0], *(value for _, value in several)) for several in rows)
+        sections.append(Section("learners", ("", *learners), settings))
+    sections += [
+        Section("resources", ("at one time", "CPU", "GPU"), tuple(_resources(config, job))),
+        Section("services and files", ("needed for", "what", "state"), tuple(_needs(config))),
+        Section("writes", ("path", "what"), tuple(_writes(config, stages))),
+    ]
+    return [section for section in sections if section.rows]
+
+
+# --- stages -----------------------------------------------------------------------------------------------------------
+
+
+def _stages(config: Recipe, stages: tuple[str, ...]) -> Iterator[tuple[str, str, str]]:
+    folder = Path(config.run_dir) / "checkpoints"
+    for stage in stages:
+        what = _what(config, stage)
+        if stage == "distill" and config.sft.data:
+            yield stage, what, "left out: sft.data is set"
+        else:
+            yield stage, what, "done" if (folder / f"{stage}.json").exists() else "to do"
+
+
+def _what(config: Recipe, stage: str) -> str:
+    sft, rl = config.sft, config.rl
+    match stage:
+        case "distill":
+            return f"{_runs(config)}, {number(config.distill.keep)} kept at most"
+        case "sft":
+            steps = f"{sft.epochs:g} epochs" if sft.epochs is not None else f"{number(sft.steps_of(0))} steps"
+            return f"{steps} of {sft.batch} demonstrations"
+        case "rl":
+            groups = rl.window.groups_per_batch
+            helped = f"; scored by {rl.on_policy.teacher}" if rl.on_policy.teacher else ""
+            helped += "; the team plays what fails altogether" if rl.teacher_fallback.attempts else ""
+            return (
+                f"{number(rl.steps)} steps of {groups} groups of {rl.group}: "
+                f"{number(rl.steps * groups * rl.group)} episodes, more where groups say nothing{helped}"
+            )
+        case _:
+            return world_of(config).evaluation_in_words(config.evaluation.tasks)
+
+
+def _runs(config: Recipe) -> str:
+    if config.distill.transcripts is not None:
+        return f"the transcripts in {config.distill.transcripts}, no team runs"
+    if config.distill.runs is None:
+        return world_of(config).runs_in_words()
+    return f"{number(config.distill.runs)} team runs"
+
+
+# --- model and learners -----------------------------------------------------------------------------------------------
+
+
+def _learners(config: Recipe) -> dict[str, LearnerConfig]:
+    return {"sft": config.sft.learner, "rl": config.rl.learner}
+
+
+def _model(config: Recipe, built: Architecture | None) -> Iterator[tuple[str, str]]:
+    model = config.model
+    yield "from", "new, of the Qwen3 architecture" if model.path is None else model.path
+    if built is None:
+        yield "parameters", "not known here: its configuration is not on this machine"
+    else:
+        upper = "at most " if model.path is None else ""
+        yield "parameters", f"{upper}{_count(built.parameters)}, output projection apart"
+        weights = engine_bytes(built, config.engine.dtype, config.engine.tensor_parallel)
+        yield "weights on a GPU of an engine", _bytes(weights)
+        store = int(config.session.object_store_gib * GIB)
+        shared = shared_memory_bytes(built, config.model.dtype)
+        here = _bytes(shutil.disk_usage("/dev/shm").total)
+        yield "shared memory of a node", f"{_bytes(shared + store)}, weights and object store (here: {here})"
+    yield "weights", model.dtype
+    yield "an episode", f"{number(config.agent.limits.max_tokens)} tokens, {config.agent.limits.max_turns} turns"
+
+
+def _learner(
+    config: Recipe, name: str, learner: LearnerConfig, built: Architecture | None
+) -> Iterator[tuple[str, str]]:
+    offloaded = [
+        what
+        for what, is_so in (("optimizer", learner.offload_optimizer), ("parameters", learner.offload_parameters))
+        if is_so
+    ]
+    yield "ranks", str(learner.ranks)
+    yield "ZeRO stage", str(learner.zero_stage)
+    yield "offloaded", " and ".join(offloaded) or DASH
+    yield "gradient checkpointing", "yes" if learner.gradient_checkpointing else "no"
+    yield "adapters", f"rank {learner.lora.rank}" if learner.lora.rank else DASH
+    yield "tokens of a micro-batch", f"{learner.packing.rows} x {number(learner.packing.row_tokens)}"
+    yield "updates of a batch", str(learner.updates_per_batch)
+    yield "rate", rate(learner.optimizer)
+    yield "weight decay", f"{learner.optimizer.weight_decay:g}"
+    yield "clip", f"{learner.loss.clip_low:g} / {learner.loss.clip_high:g}" if name == "rl" else DASH
+    floor = None if built is None else learner_bytes(built, learner, config.model.dtype)
+    yield "memory of a rank", DASH if floor is None else f"{_bytes(floor)} and more"
+    yield "checkpoint", f"every {config.rl.checkpoint_every if name == 'rl' else config.sft.checkpoint_every} steps"
+
+
+def _count(parameters: int) -> str:
+    return f"{parameters / 1e9:.2f} billion" if parameters >= 1e8 else f"{parameters / 1e6:.2f} million"
+
+
+def _bytes(count: int) -> str:
+    return f"{count / GIB:.1f} GiB" if count >= GIB else f"{count / 2**20:.1f} MiB"
+
+
+def rate(config: OptimizerConfig) -> str:
+    """ "1.4e-05 cosine, warm-up 10 %"."""
+    shape = config.schedule.value
+    if config.schedule is Schedule.wsd:
+        shape = "constant" if config.flat_share == 1 else f"flat for {config.flat_share:.3g} of the steps, then linear"
+    warm = f"{config.warmup_steps} steps" if config.warmup_steps else f"{100 * config.warmup_ratio:.3g} %"
+    return f"{config.lr:g} {shape}" + (f", warm-up {warm}" if config.warmup_steps or config.warmup_ratio else "")
+
+
+# --- what must be there -----------------------------------------------------------------------------------------------
+
+
+def _resources(config: Recipe, job: Job) -> Iterator[tuple[str, str, str]]:
+    try:
+        found = job.demands(config)
+    except UserError:  # the tasks, whose profiles say who is in the team, can't be read: the check says why
+        yield f"{job.name}: not known", DASH, DASH
+    else:
+        yield from (_sum(stage, demands) for stage, demands in found.items() if demands)
+
+
+def _sum(stage: str, demands: list[Demand]) -> tuple[str, str, str]:
+    """ "rl: 1 rollout engine, 2 learner ranks", and what they take together."""
+    counts = Counter(demand.what for demand in demands)
+    what = ", ".join(f"{count} {one}{'s' * (count != 1)}" for one, count in counts.items())
+    cpus, gpus = (sum(d.resources.get(name, 0) for d in demands) for name in ("CPU", "GPU"))
+    return f"{stage}: {what}", f"{cpus:g}", f"{gpus:g}"
+
+
+def _needs(config: Recipe) -> Iterator[tuple[str, str, str]]:
+    tools = config.tools
+    files = [
+        ("tasks", config.tasks.path),
+        ("distill.transcripts", config.distill.transcripts),
+        *(("sft.data", path) for path in config.sft.data),
+    ]
+    yield from ((what, path, _there(path)) for what, path in files if path is not None)
+    services = {
+        "web_search": (tools.search.url, tools.search.key_env),
+        "crawl_page": (tools.crawl.reader, tools.crawl.reader_key_env),
+        "summaries of pages": (tools.crawl.summary.url, tools.crawl.summary.key_env),
+        "wiki_search": (tools.wiki.retriever or None, None),
+        "judge": (tools.judge.url, tools.judge.key_env),
+    }
+    for what, (url, key) in services.items():
+        if url is not None:
+            yield what, shown(url), "not asked"
+            if key is not None:
+                yield what, f"${key}", _key(key)
+    for name, model in config.models.items():
+        if model.serve.model:
+            yield f"models.{name}", f"{model.serve.model}, served here", "not started"
+        else:
+            yield f"models.{name}", f"{model.endpoint.name} at {shown(model.endpoint.url or '')}", "not asked"
+        if (key := model.endpoint.key_env) is not None:
+            yield f"models.{name}", f"${key}", _key(key)
+    if tools.judge.url is None:
+        yield from _judge(config)
+    if tools.wiki.corpus:
+        yield "wiki_search", tools.wiki.corpus, _there(tools.wiki.corpus)
+    if tools.sandbox.kind is Kind.bubblewrap:
+        yield "code", "bwrap", THERE if shutil.which("bwrap") else MISSING
+
+
+def _judge(config: Recipe) -> Iterator[tuple[str, str, str]]:
+    """What is missing where there is no judge."""
+    try:
+        needed = JUDGE in graders_needed(config)
+    except UserError:  # the check says why
+        yield "judge", "tools.judge.url", "not known whether needed"
+    else:
+        if needed:
+            yield "judge", "tools.judge.url", MISSING
+
+
+def _key(name: str) -> str:
+    return SET if os.environ.get(name, "").strip() else MISSING
+
+
+def _there(path: str) -> str:
+    return THERE if Path(path).exists() else MISSING
+
+
+def _writes(config: Recipe, stages: tuple[str, ...]) -> Iterator[tuple[str, str]]:
+    folder = Path(config.run_dir)
+    yield f"{folder}/config.yaml", "all settings"
+    yield f"{folder}/metrics.jsonl", "a record a step"
+    if "distill" in stages:
+        yield f"{folder}/teachers/", "the team's runs, and what became of them"
+    if {"distill", "sft"} & set(stages):
+        yield f"{folder}/data/", "the data set and its card"
+    yield f"{folder}/trajectories/", "chains and episodes"
+    yield f"{folder}/checkpoints/", "learners' checkpoints, two of a stage, and what each stage left"
+    if "rl" in stages:
+        yield f"{folder}/model/", "the agent, Hugging Face layout"
+    if len(stages) > 1:
+        yield f"{folder}/report.json, report.html", "figures and curves"

@@ -1,0 +1,83 @@
+"""Whom a recipe asks, and what each stage takes of the cluster."""
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from cluster.resources import Demand, learner_demands, rl_demands, tool_demands
+from coa.agent.profiles import profile as find_profile
+from coa.grading.graders import in_place_of
+from coa.grading.rewards import graders_of
+from coa.teams.store import graders_in
+from coa.teams.teams import EXPERTS, members
+from jobs.recipe.schema import Recipe
+from jobs.recipe.worlds import world_of
+
+
+def graders_needed(config: Recipe) -> set[str]:
+    """Returns the graders of rewards, of the recipe's tasks, and of transcripts that nobody graded yet.
+
+    Raises UserError for files of tasks or transcripts that can't be read.
+    """
+    graders = graders_of(config.rl.reward) | world_of(config).graders()
+    if config.distill.transcripts is not None and not config.sft.data:
+        found = graders_in(Path(config.distill.transcripts))
+        graders |= {in_place_of(grader, config.tasks.grader) for grader in found}
+    return graders
+
+
+def profiles_of(config: Recipe) -> set[str]:
+    """Returns the agent profiles of the recipe's tasks."""
+    return world_of(config).profiles()
+
+
+def roles_of(config: Recipe) -> list[str]:
+    """Returns the roles that the team asks in the profiles of the recipe's tasks."""
+    return sorted({role for name in profiles_of(config) for role in members(config.team, find_profile(name))})
+
+
+def models_of_team(config: Recipe) -> set[str]:
+    """Returns those of the recipe's `models` that a role of the team thinks with."""
+    return {config.team.model_of(role) for role in roles_of(config)} - {EXPERTS}
+
+
+def models_by_role(config: Recipe) -> tuple[tuple[str, str], ...]:
+    """(role, model) as transcripts tell it, of the roles that language models play: the key of the recipe's `models`,
+    which says how it is asked, and the model's own name: ("planner", "strong: gpt-4.1")."""
+    keys = ((role, config.team.model_of(role)) for role in roles_of(config))
+    return tuple((role, f"{key}: {config.models[key].name}") for role, key in keys if key != EXPERTS)
+
+
+def server_demands(config: Recipe, names: Iterable[str]) -> list[Demand]:
+    """Returns what those of the `models` take that are served here; an unknown name is refused elsewhere."""
+    served = (config.models[name].serve for name in sorted((set(names) & config.models.keys()) - {EXPERTS}))
+    return [Demand("model server", {"CPU": one.cpus, "GPU": one.gpus}) for one in served if one.model]
+
+
+def models_of_review(config: Recipe) -> set[str]:
+    """Returns those of the recipe's `models` that judge runs or write them anew."""
+    return {config.distill.obedience.model, config.distill.rewriting.model} - {""}
+
+
+def models_asked(config: Recipe) -> set[str]:
+    """Returns those of the recipe's `models` that distillation asks."""
+    return models_of_review(config) | (set() if config.distill.transcripts else models_of_team(config))
+
+
+def models_of_fallback(config: Recipe) -> set[str]:
+    """Returns those of the recipe's `models` that help reinforcement; empty where the recipe wants no help."""
+    return models_of_team(config) | models_of_review(config) if config.rl.teacher_fallback.attempts else set()
+
+
+def distill_demands(config: Recipe) -> list[Demand]:
+    return [*tool_demands(config.placement), *server_demands(config, models_asked(config))]
+
+
+def sft_demands(config: Recipe) -> list[Demand]:
+    return learner_demands(config.placement, config.sft.learner.ranks)
+
+
+def reinforcement_demands(config: Recipe) -> list[Demand]:
+    """Returns what reinforcement takes, where engines, learners and teachers run at the same time."""
+    scored = config.rl.on_policy.teacher is not None
+    teachers = server_demands(config, models_of_fallback(config))
+    return [*rl_demands(config.placement, config.rl.learner.ranks, scored=scored), *teachers]

@@ -1,0 +1,11 @@
+"""The world of a recipe."""
+
+from coa.tasks.file_tasks import FileTasks
+from coa.tasks.worlds import World, find_world
+from jobs.recipe.schema import Recipe
+
+
+def world_of(config: Recipe) -> World:
+    """Where the recipe's tasks come from: its file, within the world that it names, or that world itself."""
+    named = find_world(config.tasks.world)(config.world)
+    return named if config.tasks.path is None else FileTasks(config.tasks, named)

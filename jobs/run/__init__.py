@@ -1,0 +1,1 @@
+"""A run's folder: its layout, journals and stores, and what the console shows of a run."""

@@ -1,0 +1,39 @@
+"""Trajectories for the report page: per family, a task that the SFT model got wrong and the RL model right."""
+
+from typing import Any
+
+from coa.agent.profiles import PROFILES
+from coa.reporting.page import Example
+from coa.types import Task
+from jobs.run.run_dir import RunDir
+
+
+def examples(run: RunDir) -> list[Example]:
+    """Both models' first sampled attempts at such a task; where there is none, at the family's first task."""
+    before, after = (_first_attempts(run, name) for name in ("sft", "rl"))
+    chosen: dict[str, str] = {}
+    for task_id, row in before.items():
+        turned = not row["correct"] and after[task_id]["correct"]
+        if row["family"] not in chosen or (turned and before[chosen[row["family"]]]["correct"]):
+            chosen[row["family"]] = task_id
+    return [
+        _example(name, rows[task_id]) for task_id in chosen.values() for name, rows in (("SFT", before), ("RL", after))
+    ]
+
+
+def _first_attempts(run: RunDir, name: str) -> dict[str, dict[str, Any]]:
+    import pyarrow.parquet as pq
+
+    rows = pq.read_table(run.trajectories / f"evaluation-{name}.parquet").to_pylist()
+    return {row["task_id"]: row for row in rows if row["group"] == "sampled" and row["sample"] == 0}
+
+
+def _example(name: str, row: dict[str, Any]) -> Example:
+    task = Task(
+        id=row["task_id"],
+        question=row["question"],
+        answers=tuple(row["answers"]),
+        profile=next(iter(PROFILES)),
+        family=row["family"],
+    )
+    return Example(task=task, made_by=name, text=row["text"], correct=row["correct"])

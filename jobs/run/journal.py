@@ -1,0 +1,82 @@
+"""The journal of an evaluation: finished attempts, written as they come, so that an interrupted evaluation resumes.
+
+    {"evaluation": "9f2c..."}                                           what is evaluated
+    {"task": "aime24-0", "mode": "sampled", "episodes": [{..}, {..}]}   a line for each task and mode, once it is done
+
+A journal of another evaluation is begun anew.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
+from hashlib import sha256
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from coa.agent.records import EpisodeRecord
+from coa.config import dump
+from coa.storage.jsonl import append_line, read_lines, write_lines
+from coa.tasks.published.benchmark import Decoding
+from coa.types import Status, Task
+from jobs.recipe.schema import Recipe
+
+Episodes = dict[str, tuple[EpisodeRecord, ...]]
+"""Finished attempts by task id."""
+Plan = Mapping[str, Sequence[Decoding]]
+"""How to attempt each task, by its id."""
+
+
+class Journal:
+    """Reads the journal of the same evaluation, if there is one, and adds to it.
+
+    `greedy` and `sampled` are the finished attempts, those of before included.
+    """
+
+    def __init__(self, path: Path, evaluation: str) -> None:
+        self.greedy: Episodes = {}
+        self.sampled: Episodes = {}
+        head = {"evaluation": evaluation}
+        lines = read_lines(path)
+        if lines[:1] != [head]:
+            write_lines(path, lines := [head])
+        for line in lines[1:]:
+            getattr(self, line["mode"])[line["task"]] = tuple(map(_episode, line["episodes"]))
+        self._path = path
+
+    def add(self, task_id: str, episodes: tuple[EpisodeRecord, ...], *, greedy: bool) -> None:
+        mode = "greedy" if greedy else "sampled"
+        getattr(self, mode)[task_id] = episodes
+        append_line(self._path, {"task": task_id, "mode": mode, "episodes": list(map(asdict, episodes))})
+
+    def __enter__(self) -> "Journal":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        """Removes the file where nothing was raised: what the journal was for is written then."""
+        if error is None:
+            self._path.unlink()
+
+
+def _episode(fields: Mapping[str, Any]) -> EpisodeRecord:
+    status, repairs, tool_calls = Status(fields["status"]), tuple(fields["repairs"]), tuple(fields["tool_calls"])
+    return EpisodeRecord(**{**fields, "status": status, "repairs": repairs, "tool_calls": tool_calls})
+
+
+def evaluation_of(model: Path, tasks: Sequence[Task], plan: Plan, config: Recipe) -> str:
+    """A digest of the model's files, the tasks, the plan and the settings that matter; not of where, and with how much
+    patience, they are evaluated."""
+    default = Recipe()
+    settings = replace(
+        config,
+        run_dir=default.run_dir,
+        session=default.session,
+        placement=default.placement,
+        executor=default.executor,
+        teaching=default.teaching,
+        distill=default.distill,
+        evaluation=replace(config.evaluation, patience_s=default.evaluation.patience_s),
+        selection=default.selection,
+    )
+    files = [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in sorted(model.iterdir())]
+    every = (str(model.resolve()), files, [(task, *plan[task.id]) for task in tasks], dump(settings))
+    return sha256(repr(every).encode()).hexdigest()

@@ -1,0 +1,83 @@
+"""One run: its folder, what of it is done, and what a person sees of it."""
+
+import json
+from collections.abc import Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from coa.config import dump
+from coa.reporting.metrics import MetricsLog, Sink
+from coa.storage.files import write_atomically
+from coa.tasks.worlds import World
+from coa.types import Task
+from jobs.recipe.schema import Recipe
+from jobs.recipe.worlds import world_of
+from jobs.run.console import Console
+from jobs.run.sinks import open_sinks
+
+
+class RunDir:
+    """Paths, finished stages and tasks of the run in `config.run_dir`."""
+
+    def __init__(self, config: Recipe, console: Console) -> None:
+        self.config, self.console = config, console
+        self.folder = Path(config.run_dir).resolve()
+        self.trajectories = self.folder / "trajectories"
+        self.teachers = self.folder / "teachers"
+        self.data = self.folder / "data"
+        self.checkpoints = self.folder / "checkpoints"
+        self.tokenizer = self.checkpoints / "tokenizer"
+        self.start_model = self.checkpoints / "start"
+        """The policy before its first step, tokenizer included."""
+        self.sft_model = self.checkpoints / "sft-model"
+        self.model = self.folder / "model"
+
+    def prepare(self) -> None:
+        """Makes the folder a training run's."""
+        for folder in (self.trajectories, self.teachers, self.data, self.checkpoints):
+            folder.mkdir(parents=True, exist_ok=True)
+        write_atomically(self.folder / "config.yaml", dump(self.config))
+
+    def result(self, stage: str) -> dict[str, Any] | None:
+        """What a finished stage left; None while it is not finished."""
+        path = self._result_path(stage)
+        return json.loads(path.read_text()) if path.exists() else None
+
+    def finish(self, stage: str, result: Mapping[str, Any]) -> dict[str, Any]:
+        write_atomically(self._result_path(stage), json.dumps(result, indent=1))
+        return dict(result)
+
+    def _result_path(self, stage: str) -> Path:
+        return self.checkpoints / f"{stage}.json"
+
+    def metrics(self, stage: str, step: int) -> MetricsLog:
+        """The run's metrics, open for a stage that goes on from `step`."""
+        return MetricsLog(self.folder / "metrics.jsonl", resume={stage: step}, sinks=self._sinks)
+
+    @cached_property
+    def _sinks(self) -> list[Sink]:
+        return open_sinks(self.config, self.folder, self.console)
+
+    def close(self) -> None:
+        """Ends what records went to besides the file, where a stage made any."""
+        for sink in self.__dict__.pop("_sinks", ()):
+            sink.close()
+
+    @cached_property
+    def world(self) -> World:
+        return world_of(self.config)
+
+    @property
+    def team_runs(self) -> int:
+        """That distillation is to play."""
+        runs = self.config.distill.runs
+        return self.world.team_runs if runs is None else runs
+
+    def training_task(self, purpose: str, index: int) -> Task:
+        """The index-th task of the endless stream of a purpose ("distill" or "rl")."""
+        return self.world.training_task(purpose, index, seed=self.config.seed)
+
+    def evaluation_tasks(self) -> tuple[Task, ...]:
+        evaluation = self.config.evaluation
+        return self.world.evaluation_tasks(evaluation.tasks, seed=evaluation.seed)

@@ -1,0 +1,100 @@
+"""How an evaluation attempts its tasks, each as often and as hot as its plan says, and what came of it."""
+
+import asyncio
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from itertools import chain
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from actors.rollout.config import SamplingConfig
+from coa.reporting.statistics import pass_at_1
+from coa.tasks.published.benchmark import Benchmark, Decoding
+from coa.tasks.published.protocol import GREEDY, decoding_of
+from coa.tasks.published.table import of_family
+from coa.tasks.worlds import World
+from coa.types import Task
+from jobs.recipe.schema import EvaluationConfig
+from jobs.run.console import Stage
+from jobs.run.journal import Episodes, Journal, Plan
+from jobs.run.trajectories import write_episodes
+
+
+def decoding(config: EvaluationConfig, benchmark: Benchmark | None = None) -> Decoding:
+    return decoding_of(benchmark, samples=config.samples, temperature=config.temperature, top_p=config.top_p)
+
+
+def both(config: EvaluationConfig) -> tuple[Decoding, ...]:
+    """Once greedily, and sampled: how the stages of a run are compared, whatever its tasks are."""
+    sampled = decoding(config)
+    return (GREEDY, sampled) if sampled.temperature else (GREEDY,)
+
+
+def by_protocol(config: EvaluationConfig, task: Task) -> tuple[Decoding, ...]:
+    """A benchmark's task as that is measured, and any other task in `both` ways."""
+    benchmark = of_family(task.family)
+    return (decoding(config, benchmark),) if benchmark else both(config)
+
+
+async def attempt_all(
+    pool: Any, tasks: Sequence[Task], plan: Plan, stage: Stage, journal: Journal
+) -> tuple[Episodes, Episodes]:
+    """Greedy and sampled episodes, those that the journal has and the others; raises the InfrastructureError that was
+    left after the pool's tries."""
+    greedy, sampled = journal.greedy, journal.sampled
+
+    async def attempt(task: Task, how: Decoding) -> None:
+        sampling = SamplingConfig(temperature=how.temperature, top_p=how.top_p)
+        episodes = await pool.evaluate(task, range(how.samples), sampling)
+        journal.add(task.id, episodes, greedy=not how.temperature)
+        done = len(greedy) + len(sampled)
+        if done % 20 == 0:
+            episodes = chain(*greedy.values(), *sampled.values())
+            stage.update(done, correct=round(fmean(episode.correct for episode in episodes), 3))
+
+    async with asyncio.TaskGroup() as group:
+        for task in tasks:
+            for how in plan[task.id]:
+                if task.id not in (sampled if how.temperature else greedy):
+                    group.create_task(attempt(task, how))
+    stage.update(len(greedy) + len(sampled))
+    return greedy, sampled
+
+
+def measure(tasks: Sequence[Task], greedy: Episodes, sampled: Episodes, world: World) -> dict[str, Any]:
+    """Pass rates of all tasks and of each family, what the world measures, and the share of episodes with a form error.
+
+    What is sampled is told of the sampled episodes, or of a task's greedy one where its plan has no other; `greedy`
+    is there where all tasks have such an episode.
+    """
+    counted = greedy | sampled
+    families: dict[str, list[Task]] = defaultdict(list)
+    for task in tasks:
+        families[task.family].append(task)
+
+    def rates(some: Sequence[Task]) -> dict[str, Any]:
+        found = {"pass_at_1": pass_at_1([[e.correct for e in counted[t.id]] for t in some])}
+        if all(task.id in greedy for task in some):
+            found["greedy"] = pass_at_1([[e.correct for e in greedy[t.id]] for t in some])
+        return dict(found)
+
+    every = [episode for task in tasks for episode in counted[task.id]]
+    return {
+        **rates(tasks),
+        "families": {name: rates(some) for name, some in families.items()},
+        **world.measures(tasks, {task.id: [episode.text for episode in counted[task.id]] for task in tasks}),
+        "format_errors": fmean(not episode.well_formed for episode in every),
+        "repairs": dict(Counter(what for episode in every for what in episode.repairs)),
+        "statuses": dict(Counter(episode.status.value for episode in every)),
+    }
+
+
+def write_evaluation(path: Path, tasks: Sequence[Task], greedy: Episodes, sampled: Episodes) -> None:
+    rows = [
+        (task, mode, episode)
+        for mode, found in (("greedy", greedy), ("sampled", sampled))
+        for task in tasks
+        for episode in found.get(task.id, ())
+    ]
+    write_episodes(path, rows)

@@ -1,0 +1,226 @@
+"""Multi-agent distillation: tasks -> team runs -> filter -> chains worth imitating.
+
+    tasks -> teachers -> graded transcripts -> DistillStore -> filter -> data/train-NNNNN.parquet -> tokens, card
+             or transcripts that are there already
+
+Nothing that was finished is run or paid for again: a stage that was interrupted goes on with what its store lacks, and
+its teachers find in their ledgers what unfinished runs had been told.
+"""
+
+import asyncio
+import functools
+from collections import Counter
+from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from actors.teachers.team import BudgetConfig, Outcome, Played
+from coa.distill.contamination import Contamination
+from coa.distill.drop_report import HEADER, rows, write_drops
+from coa.distill.filters import Filter
+from coa.distill.grade import grade
+from coa.errors import InfrastructureError
+from coa.grading.graders import in_place_of
+from coa.storage.chunks import chunks
+from coa.tasks.loading import load
+from coa.teams.run import Assignment, FailedRun
+from coa.teams.store import read_transcripts
+from coa.teams.transcript import Graded, Transcript
+from coa.tools.client import ToolClient
+from jobs.recipe.needs import models_asked
+from jobs.run.distill_store import DistillStore
+from jobs.run.run_dir import RunDir
+from jobs.stages.intake import Intake, require_some
+from jobs.stages.start import add_tokens, own_columns
+from jobs.teachers.review import Review
+from jobs.teachers.teaching import (
+    Judge,
+    drop_ledgers,
+    language_models,
+    teaching,
+)
+
+STAGE = "distill"
+BUDGET = "budget"
+"""What stopped the stage, where that is not that it was done."""
+
+AT_ONCE = 64
+"""Transcripts that are there already and are graded at the same time."""
+
+
+async def distill(run: RunDir, executors: Sequence[Any]) -> dict[str, Any]:
+    """The stage; returns its result, at once if it is finished already."""
+    if (done := run.result(STAGE)) and not goes_on(run, done):
+        return done
+    config = run.config.distill
+    async with language_models(run, models_asked(run.config)) as models:
+        filter = Filter(config.filters, contamination_of(run))
+        review = Review(run, models, filter.flaw)
+        store = DistillStore(run.teachers, run.data, filter, revise=review.revise, own=own_columns(run))
+        await store.open()
+        if config.retry_failed and store.report.kept < config.keep:
+            store.retry_failed()
+        intake = Intake(run, store)
+        if config.transcripts:
+            source = existing_runs(run, store, executors, review.judge)
+        else:
+            source = played_runs(run, store, executors, models, review.judge)
+        with run.console.stage(STAGE, run.team_runs) as stage:
+            async with aclosing(source) as stream:
+                async for played in stream:
+                    await intake.take(played)
+                    intake.show(stage)
+                    if store.report.kept >= config.keep or intake.failed_in_a_row.given_up:
+                        break
+            await intake.flush()
+            intake.show(stage)
+        intake.failed_in_a_row.check()
+    write_drops(run.teachers, store.report)
+    run.console.table("what became of the transcripts", list(HEADER), [list(row) for row in rows(store.report)])
+    require_some(run, store)
+    cost = store.usage + intake.unfinished_usage
+    add_tokens(run, store.report, cost)
+    if not (store.failed or intake.unfinished):
+        drop_ledgers(run)
+    report = store.report
+    return run.finish(
+        STAGE,
+        {
+            "runs": run.team_runs,
+            "transcripts": report.transcripts,
+            "kept": report.kept,
+            "upsampled": report.upsampled,
+            "dropped": dict(report.dropped),
+            "infrastructure_failures": intake.failures.total(),
+            "failed": len(store.failed),
+            "unfinished": intake.unfinished,
+            "rewritten": dict(review.rewritten),
+            "stopped": BUDGET if intake.unfinished else None,
+            "budget": asdict(run.config.teaching.budget),
+            "requests": cost.requests,
+            "tokens": cost.tokens,
+            "seconds": round(intake.seconds, 1),
+        },
+    )
+
+
+def goes_on(run: RunDir, done: dict[str, Any]) -> bool:
+    """Whether a finished stage has more to do: failed runs to retry, runs that a smaller budget stopped, or more
+    than were wanted before. What is fine-tuned since stands on the data as it is."""
+    config = run.config.distill
+    retry = done["failed"] and config.retry_failed
+    if why := over(run, done):
+        if retry:
+            run.console.say(f"{why}: the runs that failed are not tried again")
+        return False
+    budget = run.config.teaching.budget
+    larger = done["stopped"] == BUDGET and budget.exceeds(BudgetConfig(**done["budget"]))
+    return bool(larger or retry or run.team_runs > done["runs"])
+
+
+def over(run: RunDir, done: dict[str, Any]) -> str:
+    """Why no run is wanted any more; empty where one may be."""
+    if tuned(run):
+        return "the model is fine-tuned on these runs"
+    return "as many runs are kept as distill.keep wants" if done["kept"] >= run.config.distill.keep else ""
+
+
+def tuned(run: RunDir) -> bool:
+    """Whether fine-tuning has begun."""
+    return run.result("sft") is not None or (run.checkpoints / "sft").exists()
+
+
+def require_most(run: RunDir, done: dict[str, Any]) -> None:
+    """Raises InfrastructureError where too much failed for what is left to be learnt from, unless it is already."""
+    failed, most = done["failed"], run.config.distill.most_failed
+    every = failed + done["transcripts"]
+    if failed > most * every and not tuned(run):
+        raise InfrastructureError(
+            f"{failed} of {every} team runs failed, more than distill.most_failed={most:g} allows "
+            "(teachers/failed.jsonl says why): --retry-failed tries them again"
+        )
+
+
+def contamination_of(run: RunDir) -> Contamination:
+    """What the run may not be trained on."""
+    return Contamination.of(evaluation_questions(run), run.config.distill.filters.contamination_words)
+
+
+def evaluation_questions(run: RunDir) -> Iterator[str]:
+    """Of the run's own held-out tasks, and of the evaluation sets that the recipe names."""
+    for task in run.evaluation_tasks():
+        yield task.question
+    for spec in run.config.distill.against:
+        for task in load(spec, profile=run.config.tasks.profile):
+            yield task.question
+
+
+async def played_runs(
+    run: RunDir, store: DistillStore, executors: Sequence[Any], models: Mapping[str, Any], judge: Judge
+) -> AsyncGenerator[Played]:
+    """What the team makes of the assignments that the store lacks."""
+    due = assignments(run, store)
+    if store.report.kept >= run.config.distill.keep:
+        return
+    async with teaching(run, executors, models) as team:
+        team.finished = store.usage
+        async with aclosing(team.stream(due, judge)) as stream:
+            async for played in stream:
+                yield played
+
+
+def assignments(run: RunDir, store: DistillStore) -> Iterator[Assignment]:
+    """Endless tasks are each tried once; a file's tasks in turn, again and again with other luck."""
+    for index in range(run.team_runs):
+        task = run.training_task(STAGE, index)
+        name = (task.id, index)
+        if name not in store.names and name not in store.failed:
+            yield Assignment(task, attempt=index)
+
+
+async def existing_runs(
+    run: RunDir, store: DistillStore, executors: Sequence[Any], judge: Judge
+) -> AsyncGenerator[Played]:
+    """Transcripts of other runs or systems; those that nobody graded are graded now."""
+    from cluster.pool import call_executors
+
+    use_tool = ToolClient(functools.partial(call_executors, executors))
+    grader = run.config.tasks.grader
+
+    async def graded(one: Graded) -> Outcome:
+        if one.correct is not None:
+            return one
+        try:
+            return await grade(to_be_graded_by(grader, one.transcript), use_tool)
+        except InfrastructureError as error:
+            assignment = Assignment(one.transcript.task, one.transcript.attempt)
+            return FailedRun(assignment, type(error).__name__, str(error), one.usage)
+
+    assert run.config.distill.transcripts is not None
+    transcripts = numbered(read_transcripts(Path(run.config.distill.transcripts)))
+    for chunk in chunks(_not_in(store, transcripts), AT_ONCE):
+        yield Played(outcomes=await judge(await asyncio.gather(*map(graded, chunk))), failures={})
+
+
+def to_be_graded_by(grader: str | None, transcript: Transcript) -> Transcript:
+    """With the recipe's grader, where its task is an open question: who named the task's own is not known any more."""
+    task = transcript.task
+    return replace(transcript, task=replace(task, grader=in_place_of(task.grader, grader)))
+
+
+def numbered(runs: Iterable[Graded]) -> Iterator[Graded]:
+    """The runs of a task counted through: those of several files may have the same numbers."""
+    seen: Counter[str] = Counter()
+    for one in runs:
+        task_id = one.transcript.task.id
+        yield replace(one, transcript=replace(one.transcript, attempt=seen[task_id]))
+        seen[task_id] += 1
+
+
+def _not_in(store: DistillStore, runs: Iterable[Graded]) -> Iterator[Graded]:
+    for one in runs:
+        name = (one.transcript.task.id, one.transcript.attempt)
+        if name not in store.names and name not in store.failed:
+            yield one

@@ -1,0 +1,157 @@
+"""Evaluation: a benchmark's metric, greedy and sampled pass@1 with intervals, and what a success costs.
+
+`coa evaluate --model DIR --tasks aime24` measures any model on a published benchmark or a user's file; `coa train`
+measures its own stages on held-out tasks. The denominator is the number of tasks: what is cut off, malformed or too
+long counts as wrong. A tool or a judge that is down ends the evaluation.
+"""
+
+import functools
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from coa.agent.codec import Codec
+from coa.agent.episode import AgentConfig, Grammar
+from coa.agent.records import EpisodeRecord
+from coa.reporting.benchmarks import results
+from coa.reporting.benchmarks import show as show_decoding
+from coa.reporting.readable import DASH
+from coa.reporting.statistics import Cost, cost_per_success
+from coa.storage.files import write_atomically
+from coa.tasks.published.benchmark import Decoding
+from coa.types import Task
+from jobs.run.console import Console
+from jobs.run.journal import Journal, evaluation_of
+from jobs.run.run_dir import RunDir
+from jobs.stages.attempts import attempt_all, both, by_protocol, decoding, measure, write_evaluation
+from jobs.stages.engines import engine_pool
+from jobs.stages.services import made_up, tool_counts, tool_executors
+
+MANY_MALFORMED = 0.5
+"""Above this share of episodes that are not well formed, a person is told which setting helps."""
+
+
+async def evaluate_model(run: RunDir, model: Path, spec: str, tasks: Sequence[Task], *, first_rows: bool) -> None:
+    """Attempts the tasks that `spec` asked for, writes what came of it to the run's folder, and shows it.
+
+    first_rows: whether they are the first that were asked for, and there may be more.
+    """
+    config, console = run.config, run.console
+    plan = {task.id: by_protocol(config.evaluation, task) for task in tasks}
+    count = sum(map(len, plan.values()))
+    with Journal(run.folder / "attempts.jsonl", evaluation_of(model, tasks, plan, config)) as journal:
+        if before := len(journal.greedy) + len(journal.sampled):
+            console.say(f"{before} of {count} attempts are there already, in {run.folder}")
+        async with (
+            tool_executors(run) as executors,
+            engine_pool(run, model.resolve(), executors) as pool,
+        ):
+            with console.stage("evaluate", count) as stage:
+                greedy, sampled = await attempt_all(pool, tasks, plan, stage, journal)
+            tools = await tool_counts(executors)
+        found = {
+            "tasks": spec,
+            "model": str(model),
+            "benchmarks": results(
+                tasks,
+                greedy | sampled,
+                functools.partial(decoding, config.evaluation),
+                first_rows=first_rows,
+                made_up=made_up(config.tools, run.world),
+            ),
+            **measure(tasks, greedy, sampled, run.world),
+            "tools": tools,
+        }
+        write_evaluation(run.folder / "episodes.parquet", tasks, greedy, sampled)
+        write_atomically(run.folder / "evaluation.json", json.dumps(found, indent=2))
+    show_results(console, f"{model} on {spec}", found)
+    console.say(f"form errors {found['format_errors']:.1%}; details in {run.folder}")
+    if advice := advice_on_form(found["format_errors"], tasks, config.agent):
+        console.say(advice)
+
+
+def advice_on_form(malformed: float, tasks: Sequence[Task], agent: AgentConfig) -> str:
+    """Which setting helps where more than half of the episodes are malformed; empty where fewer are."""
+    if malformed <= MANY_MALFORMED:
+        return ""
+    begin = f"{malformed:.0%} of the episodes are malformed, and their rates tell of form rather than of skill: "
+    if agent.grammar is Grammar.enforce:
+        return (
+            f"{begin}the grammar is enforced, and they end in the middle of a tag; a smaller "
+            "agent.limits.max_tag_tokens closes each tag while there is room for the next"
+        )
+    profiles = ", ".join(sorted({task.profile for task in tasks}))
+    return (
+        f"{begin}agent.grammar=enforce holds the model to the tags of its profile ({profiles}), and agent.limits."
+        "max_tag_tokens bounds each; or is it a model of another profile (tasks.profile)?"
+    )
+
+
+def show_results(console: Console, title: str, found: dict[str, Any]) -> None:
+    """The benchmarks' results; then those by family, where these say more."""
+    benchmarks, families = found["benchmarks"], found["families"]
+    if benchmarks:
+        console.table(title, ["benchmark", "metric", "", "tasks", "attempts"], list(rows_of(benchmarks)))
+    for name, result in benchmarks.items():
+        for warning in result["warnings"]:
+            console.say(f"{name}: {warning}")
+    if len(families) > len(benchmarks):
+        console.table(
+            title,
+            ["", "tasks", "greedy", "sampled pass@1"],
+            [
+                [name, part["pass_at_1"]["n"], show(part.get("greedy")), show(part["pass_at_1"])]
+                for name, part in (("all", found), *families.items())
+            ],
+        )
+
+
+def rows_of(benchmarks: dict[str, dict[str, Any]]) -> Iterator[list[object]]:
+    """A benchmark's metric first, then what else its samples say."""
+    for name, result in benchmarks.items():
+        how = Decoding(**result["decoding"])
+        yield [name, result["metric"], show(result), result["n"], show_decoding(how)]
+        if how.samples > 1:
+            yield ["", f"pass@{how.samples}", show(result["pass_at_k"][str(how.samples)]), "", ""]
+        if "majority_at_k" in result:
+            yield ["", f"majority@{how.samples}", show(result["majority_at_k"]), "", ""]
+
+
+def show(estimate: Any) -> str:
+    if estimate is None:
+        return DASH
+    low, high = estimate["ci95"]
+    return f"{estimate['mean']:.3f}  [{low:.3f}, {high:.3f}]"
+
+
+async def evaluate_stage(run: RunDir, pool: Any, name: str, model: Path) -> dict[str, Any]:
+    """Measures what a stage made; returns its result, at once if it is finished already."""
+    if done := run.result(f"evaluation-{name}"):
+        return done
+    tasks = run.evaluation_tasks()
+    plan = dict.fromkeys((task.id for task in tasks), both(run.config.evaluation))
+    evaluation = evaluation_of(model, tasks, plan, run.config)
+    with (
+        Journal(run.trajectories / f"evaluation-{name}.jsonl", evaluation) as journal,
+        run.console.stage(f"evaluate {name}", 2 * len(tasks)) as stage,
+    ):
+        greedy, sampled = await attempt_all(pool, tasks, plan, stage, journal)
+        found = measure(tasks, greedy, sampled, run.world)
+        found |= await run.world.probes(tasks, Codec.load(model), run.config.agent, pool.logprobs)
+        write_evaluation(run.trajectories / f"evaluation-{name}.parquet", tasks, greedy, sampled)
+        if advice := advice_on_form(found["format_errors"], tasks, run.config.agent):
+            run.console.say(f"{name}: {advice}")
+        stage.update(2 * len(tasks), greedy=found["greedy"]["mean"], sampled=found["pass_at_1"]["mean"])
+    attempts = [(task.family, episode) for task in tasks for episode in sampled[task.id]]
+    found["cost"] = {
+        family: asdict_cost([e for f, e in attempts if family in ("all", f)])
+        for family in ("all", *sorted({task.family for task in tasks}))
+    }
+    return run.finish(f"evaluation-{name}", found)
+
+
+def asdict_cost(episodes: Sequence[EpisodeRecord]) -> Cost:
+    return cost_per_success(
+        [e.tokens_sent for e in episodes], [len(e.tool_calls) for e in episodes], [e.correct for e in episodes]
+    )

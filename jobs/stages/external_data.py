@@ -1,0 +1,44 @@
+"""Data sets that a run is fine-tuned on instead of what it distils: of other runs, or the released AFM files.
+
+sft.data: [runs/other/data, WebAgentSFTDataset.json] -> data/train-NNNNN.parquet -> tokens, card
+          without what stands in an evaluation set
+"""
+
+from pathlib import Path
+
+from coa.distill.dataset.external import add_rows, external_counts, read_run
+from coa.distill.dataset.shards import CARD, shard_paths
+from coa.distill.filters import FilterReport
+from coa.distill.sources.released import read_released
+from coa.errors import UserError
+from coa.usage import Usage
+from jobs.run.run_dir import RunDir
+from jobs.stages.distill import contamination_of
+from jobs.stages.start import add_tokens, own_columns
+
+
+def add_external_data(run: RunDir) -> None:
+    """Once: the card is written last. Rows that are left out are listed in teachers/, a file for each of `sft.data`.
+
+    Raises UserError where no row is left to train on.
+    """
+    if (run.data / CARD).exists():
+        return
+    for old in shard_paths(run.data):
+        old.unlink()
+    contamination = contamination_of(run)
+    for number, path in enumerate(map(Path, run.config.sft.data)):
+        read = read_run(path, contamination) if path.is_dir() else read_released(path, contamination)
+        listing = run.teachers / f"left-out-{number}.jsonl"
+        first = len(shard_paths(run.data))
+        counts = add_rows(read, run.data, listing, first=first, own=own_columns(run))
+        run.console.say(
+            f"{path.name}: {counts.kept} of {counts.rows} rows, {counts.violations} against our tables; "
+            f"{sum(counts.contaminated.values())} left out as in an evaluation set"
+        )
+    counts = external_counts(run.data)
+    if not counts.kept:
+        reasons = ", ".join(f"{reason}: {n}" for reason, n in counts.dropped.items())
+        raise UserError(f"sft.data: none of its {counts.rows} rows can be trained on ({reasons})")
+    transcripts = counts.kept + sum(counts.contaminated.values())
+    add_tokens(run, FilterReport(transcripts=transcripts, kept=counts.kept, dropped=counts.contaminated), Usage())

@@ -1,0 +1,138 @@
+"""Held-out tasks, attempted now and then while reinforcement goes on, to see whether it learns what it should.
+
+    publish v --> due? --> a few tasks at a time, greedily, on the running engines --> one record, at step v
+
+A small sample that is the same each time. It runs beside the loop and takes a bounded number of places, so that nothing
+waits for it: neither admission, nor a batch, nor new weights. Weights may change under it, and the record says between
+which versions.
+"""
+
+import asyncio
+import time
+from collections import defaultdict
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from hashlib import sha256
+from itertools import chain, zip_longest
+from statistics import fmean
+from typing import Any
+
+from actors.rollout.config import SamplingConfig
+from coa.agent.records import EpisodeRecord
+from coa.errors import InfrastructureError
+from coa.reporting.metrics import read_metrics
+from coa.types import ENVIRONMENT, Status, Task
+from jobs.run.run_dir import RunDir
+from jobs.stages.rl_stats import STAGE
+
+PLACES = 8
+"""Tasks that are attempted at the same time."""
+GREEDY = SamplingConfig(temperature=0.0)
+
+Emit = Callable[[int, Mapping[str, Any]], None]
+"""Takes a step, and what was measured there."""
+Beside = Callable[[Coroutine[Any, Any, None]], "asyncio.Task[None]"]
+"""Runs work next to the loop, which ends with an error of it."""
+
+
+def due(version: int, last: int, every: int) -> bool:
+    """Whether a multiple of `every` lies in (last, version]; -1 is the last before the first. Never where it is 0."""
+    return every > 0 and version // every > last // every
+
+
+def sample(tasks: Sequence[Task], size: int) -> tuple[Task, ...]:
+    """So many tasks, or all: of each family as many as of the others, as far as it has them, in an order that depends
+    on nothing but their ids."""
+    families: dict[str, list[Task]] = defaultdict(list)
+    for task in sorted(tasks, key=lambda task: sha256(task.id.encode()).digest()):
+        families[task.family].append(task)
+    in_turn = chain.from_iterable(zip_longest(*(families[name] for name in sorted(families))))
+    return tuple(task for task in in_turn if task is not None)[:size]
+
+
+def measure(tasks: Sequence[Task], episodes: Sequence[EpisodeRecord], seconds: float) -> dict[str, float]:
+    """A record of one greedy episode for each task; docs/run_directory.md says what each is."""
+    families: dict[str, list[bool]] = defaultdict(list)
+    for task, episode in zip(tasks, episodes, strict=True):
+        families[task.family].append(episode.correct)
+    sampled = [episode for episode in episodes if episode.newest != ENVIRONMENT]
+    versions = (
+        {
+            "eval/oldest_version": min(episode.oldest for episode in sampled),
+            "eval/newest_version": max(episode.newest for episode in sampled),
+        }
+        if sampled
+        else {}
+    )
+    return {
+        "eval/pass_at_1": fmean(episode.correct for episode in episodes),
+        **{f"eval/{family}": fmean(correct) for family, correct in sorted(families.items())},
+        "eval/tasks": len(tasks),
+        "eval/well_formed": fmean(episode.well_formed for episode in episodes),
+        "eval/truncated_fraction": fmean(episode.status is Status.TRUNCATED for episode in episodes),
+        **versions,
+        "eval/seconds": seconds,
+    }
+
+
+class HeldOut:
+    """At most one evaluation is under way; one that becomes due meanwhile begins with the next version after it."""
+
+    def __init__(self, run: RunDir, pool: Any, beside: Beside, emit: Emit, places: int = PLACES) -> None:
+        config = run.config.rl
+        self._run, self._pool, self._beside, self._emit = run, pool, beside, emit
+        self._every = config.evaluate_every
+        self._tasks = sample(run.evaluation_tasks(), config.evaluate_tasks) if config.evaluate_every else ()
+        self._places = asyncio.Semaphore(places)
+        self._under_way: asyncio.Task[None] | None = None
+        self._last = -1
+
+    def start(self, version: int) -> None:
+        """The engines are at `version`, at the start of the run or after a restart: what was recorded up to there
+        stays, and what was cut off is done again."""
+        if self._under_way is not None:
+            self._under_way.cancel()
+            self._under_way = None
+        if self._every:
+            records = read_metrics(self._run.folder / "metrics.jsonl")
+            steps = (
+                r["step"] for r in records if r["stage"] == STAGE and ("eval/pass_at_1" in r or "eval/failed" in r)
+            )
+            self._last = max(steps, default=-1)
+        self.reached(version)
+
+    def reached(self, version: int) -> None:
+        """The engines run `version`. Returns at once."""
+        busy = self._under_way is not None and not self._under_way.done()
+        if not busy and due(version, self._last, self._every):
+            self._last = version
+            self._under_way = self._beside(self._evaluate(version))
+
+    async def finish(self) -> None:
+        """Returns when none is under way."""
+        if self._under_way is not None:
+            await asyncio.wait({self._under_way})
+
+    async def _evaluate(self, version: int) -> None:
+        began = time.monotonic()
+        try:
+            episodes = await self._attempt_all()
+        except* InfrastructureError as failed:
+            error = failed.exceptions[0]
+            self._emit(version, {"eval/failed": f"{type(error).__name__}: {error}"})
+            self._run.console.say(f"held-out tasks at version {version}: given up, {type(error).__name__}: {error}")
+        else:
+            record = measure(self._tasks, episodes, time.monotonic() - began)
+            self._emit(version, record)
+            right = f"{record['eval/pass_at_1']:.1%} of {len(self._tasks)}"
+            self._run.console.say(f"held-out tasks at version {version}: {right} right, greedily")
+
+    async def _attempt_all(self) -> list[EpisodeRecord]:
+        """In the tasks' order; raises a group of the InfrastructureErrors that were left after the pool's tries."""
+        async with asyncio.TaskGroup() as group:
+            attempts = [group.create_task(self._attempt(task)) for task in self._tasks]
+        return [attempt.result() for attempt in attempts]
+
+    async def _attempt(self, task: Task) -> EpisodeRecord:
+        async with self._places:
+            [episode] = await self._pool.evaluate(task, range(1), GREEDY)
+        return episode

@@ -1,0 +1,83 @@
+"""What a team played, on its way into the shards of a distillation."""
+
+import time
+from collections import Counter
+
+from actors.teachers.team import Played, Unfinished
+from coa.errors import InfrastructureError, UserError
+from coa.teams.run import FailedRun
+from coa.teams.transcript import Graded
+from coa.usage import Usage
+from jobs.run.console import Stage
+from jobs.run.distill_store import DistillStore
+from jobs.run.run_dir import RunDir
+from jobs.teachers.teaching import FailedInARow
+
+
+class Intake:
+    """What was played, on its way into the books: a kill plays what is not in them again, from the ledgers."""
+
+    def __init__(self, run: RunDir, store: DistillStore) -> None:
+        self._config, self._store = run.config.teaching, store
+        self._fresh: list[Graded] = []
+        self._began = self._flushed = time.monotonic()
+        self._before, self._seconds_before = store.report.transcripts, store.seconds
+        self.failed_in_a_row = FailedInARow(run.config.teaching)
+        self.failures: Counter[str] = Counter()
+        self.unfinished = 0
+        self.unfinished_usage = Usage()
+
+    @property
+    def seconds(self) -> float:
+        """Of the stage, those before a restart included."""
+        return self._seconds_before + time.monotonic() - self._began
+
+    async def take(self, played: Played) -> None:
+        self.failures.update(played.failures)
+        for outcome in played.outcomes:
+            self.failed_in_a_row.take(outcome)
+            match outcome:
+                case Graded():
+                    self._fresh.append(outcome)
+                case FailedRun():
+                    self._store.give_up(outcome)
+                case Unfinished(usage=usage):
+                    self.unfinished += 1
+                    self.unfinished_usage += usage
+        late = time.monotonic() - self._flushed > self._config.shard_s
+        if len(self._fresh) >= self._config.wave or late:
+            await self.flush()
+
+    async def flush(self) -> None:
+        """Writes a shard, if there is anything to write."""
+        runs, self._fresh = self._fresh, []
+        self._flushed = time.monotonic()
+        if runs:
+            await self._store.add(runs, self.seconds)
+
+    def show(self, stage: Stage) -> None:
+        report, fresh = self._store.report, len(self._fresh)
+        done = report.transcripts + fresh
+        rate = (done - self._before) / (time.monotonic() - self._began)
+        shown = {"kept": report.kept, "dropped": report.transcripts - report.kept, "runs_s": round(rate)}
+        if self._store.failed:
+            shown["failed"] = len(self._store.failed)
+        if self._store.usage.requests:
+            shown |= {"requests": self._store.usage.requests, "tokens": self._store.usage.tokens}
+        stage.update(done, **shown)
+
+
+def require_some(run: RunDir, store: DistillStore) -> None:
+    """Raises what is wrong where there is nothing to learn from."""
+    report = store.report
+    if report.kept:
+        return
+    if store.failed:
+        one = next(iter(store.failed.values()))
+        raise InfrastructureError(f"{len(store.failed)} team runs failed to the last try: {one.where}: {one.why}")
+    if not report.transcripts:
+        raise UserError("no team run was finished within the budget: raise teaching.budget")
+    raise UserError(
+        f"none of the {report.transcripts} team runs was worth imitating "
+        f"({', '.join(f'{reason}: {n}' for reason, n in report.dropped.items())}): nothing to learn from"
+    )

@@ -1,0 +1,1 @@
+"""The loops of reinforcement, and the groups that they play."""

@@ -1,0 +1,58 @@
+"""A group: the episodes of one task, ordered one by one, and what is learnt from them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from actors.messages import EpisodeId, EpisodeOrder
+from cluster.link import together
+from coa.agent.episode import AgentConfig
+from coa.agent.records import GroupRecord, record_of
+from coa.learning.algorithms.base import Algorithm
+from coa.learning.dealing import deal
+from coa.learning.samples import to_samples
+from coa.learning.window import Ticket
+from coa.types import Sample, Scored, Task
+from jobs.recipe.schema import RlConfig
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    """Played and graded."""
+
+    number: int
+    index: int
+    """Of its task in the stage's stream."""
+    task: Task
+    episodes: tuple[Scored, ...]
+
+    def record(self) -> GroupRecord:
+        return GroupRecord(group=self.number, task=self.task, episodes=tuple(map(record_of, self.episodes)))
+
+    def samples(self, algorithm: Algorithm) -> tuple[Sample, ...]:
+        return to_samples(self.episodes, algorithm, self.number)
+
+
+def orders_of(task: Task, group: int, config: RlConfig, agent: AgentConfig) -> list[EpisodeOrder]:
+    """Seeds follow from the ids: they are the same wherever and however often an episode is played."""
+    return [
+        EpisodeOrder(
+            id=EpisodeId(task.id, group, sample),
+            task=task,
+            sampling=config.sampling,
+            agent=agent,
+            limit_s=agent.limits.max_seconds,
+        )
+        for sample in range(config.group)
+    ]
+
+
+async def play_group(pool: Any, task: Task, ticket: Ticket, index: int, config: RlConfig, agent: AgentConfig) -> Group:
+    """Plays all episodes of a group at once. One that fails for good ends the others: raises EpisodeFailed."""
+    episodes = await together(pool.play(order) for order in orders_of(task, ticket.group, config, agent))
+    return Group(number=ticket.group, index=index, task=task, episodes=tuple(episodes))
+
+
+def shares(samples: Sequence[Sample], ranks: int) -> list[tuple[Sample, ...]]:
+    """What each rank trains of a batch: as many tokens, and as much attention, as any other."""
+    return [tuple(samples[i] for i in dealt) for dealt in deal([len(sample) for sample in samples], ranks)]

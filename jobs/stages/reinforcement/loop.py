@@ -1,0 +1,225 @@
+"""Asynchronous reinforcement learning: everything runs at once, within the staleness window.
+
+    feed ----> roll ----> (window) ----> pack ----> learners ----> publish
+      ^        engines                   oldest     DeepSpeed        |
+      |        play episodes             first                      engines load v + 1
+      +---------------- room: slots of trained and dropped groups, once v + 1 is live
+
+feed     waits for room in the window; admits a group and starts its roll
+roll     plays the group's episodes; a group that says nothing is dropped, a failed one's task is issued again later
+pack     waits for a batch that keeps every deadline; deals it to the learners
+         (teachers may weigh its samples, or add some to imitate: `jobs.teachers.fallback`)
+publish  waits for new weights; brings the engines to the newest, and moves the window
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import ray
+
+from coa.agent.records import GroupRecord
+from coa.errors import EpisodeFailed, InfrastructureError
+from coa.learning.issue import Issue
+from coa.learning.window import Ticket, Window
+from coa.types import Sample
+from jobs.run.console import Stage
+from jobs.run.run_dir import RunDir
+from jobs.stages.held_out import HeldOut
+from jobs.stages.reinforcement.groups import Group, play_group, shares
+from jobs.stages.rl_stats import NO_VARIANCE, STAGE, RlStats, shown
+from jobs.teachers.fallback import TeacherFallback
+from jobs.teachers.scoring import Scoring
+
+FAILURES = 20
+"""Batches' worth of groups that may fail one after the other before the stage gives up."""
+
+
+class Reinforcement:
+    """The loops of the stage and what they share. The window decides; the loops act and wait for a change."""
+
+    def __init__(
+        self,
+        run: RunDir,
+        pool: Any,
+        learning: Any,
+        stage: Stage,
+        scorer: Scoring | None = None,
+        fallback: TeacherFallback | None = None,
+        put: Callable[[Any], Any] = ray.put,
+    ) -> None:
+        """put: makes a reference of what goes to a rank."""
+        self._run, self._pool, self._learning, self._stage, self._put = run, pool, learning, stage, put
+        self._scorer, self._fallback = scorer, fallback
+        self._config = run.config.rl
+        self._algorithm = self._config.algorithm_of()
+        self._window: Window | None = None
+        self._issue = Issue()
+        self._changed = asyncio.Condition()
+        self._loops: list[asyncio.Future[None]] = []
+        self._publishing: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._failures = 0
+        self._rolls: set[asyncio.Task[None]] = set()
+        self._ready: dict[int, tuple[int, Sequence[Sample]]] = {}
+        """Of each group that waits for its batch, the index of its task, and its samples."""
+        self._newest: Any = None
+        self._metrics: Any = None
+        self._held_out = HeldOut(run, pool, learning.beside, lambda step, row: self._metrics.write(STAGE, step, **row))
+        self.stats = RlStats()
+
+    # --- what the learners tell -----------------------------------------------------------------------------------
+
+    async def start(self, event: Any) -> None:
+        """The learners are at a version, for the first time or again: everything made for another one is void."""
+        for task in (*self._loops, *self._rolls):
+            task.cancel()
+        self._rolls.clear()
+        self._ready.clear()
+        self._failures = 0
+        self.stats.played.clear()
+        self.stats.divergences.clear()
+        self._issue = Issue(event.cursor, apart=self._config.window.groups_per_batch)
+        self._newest = event
+        if self._metrics is not None:
+            self._metrics.close()
+        self._metrics = self._run.metrics(STAGE, event.version + 1)
+        if self._fallback is not None:
+            await self._fallback.start(event.version, self._learning.beside)
+        self._stage.update(event.version)
+        self._stage.phase("bringing the engines to the learners' weights")
+        self.stats.syncs += await self._pool.sync(event.version, event.weights, event.probes)
+        self._stage.phase("waiting for the first group")
+        # Groups get new numbers, and with them new seeds: what was lost is not sampled again.
+        first = (1 + event.epoch) * 1_000_000 if event.epoch > 1 or event.version else 0
+        self._window = Window(self._config.window, version=event.version, batches=self._config.steps, first_group=first)
+        beside = self._learning.beside
+        self._publishing = beside(self._publish(self._window))
+        self._loops = [beside(self._feed(self._window)), beside(self._pack(self._window, event.epoch))]
+        self._loops.append(self._publishing)
+        self._held_out.start(event.version)
+        self.stats.begin()
+
+    async def stepped(self, event: Any) -> None:
+        self._newest = event
+        await self._change()
+        groups = self.stats.step(event)
+        self._write_trajectories(event.version, groups)
+        record = self.stats.record(event, groups)
+        if self._fallback is not None:
+            record["imitated"] = self._fallback.trained(event.version)
+        self._metrics.write(STAGE, event.version, **record)
+        self._stage.update(event.version, **shown(record))
+
+    async def caught_up(self) -> None:
+        """Waits until the engines run the final version; raises what keeps them from it."""
+        self._stage.phase("bringing the engines to the last weights")
+        await self._publishing
+        await self._held_out.finish()
+
+    # --- the loops ------------------------------------------------------------------------------------------------
+
+    async def _feed(self, window: Window) -> None:
+        while True:
+            async with self._changed:
+                await self._changed.wait_for(lambda: window.room() > 0)
+            while window.room() > 0:
+                roll = self._learning.beside(self._roll(window, window.admit(), self._issue.take()))
+                self._rolls.add(roll)
+                roll.add_done_callback(self._rolls.discard)
+
+    async def _roll(self, window: Window, ticket: Ticket, index: int) -> None:
+        task = self._run.training_task(STAGE, index)
+        try:
+            group = await play_group(self._pool, task, ticket, index, self._config, self._run.config.agent)
+        except EpisodeFailed as failure:
+            await self._failed(window, ticket, index, failure)
+        else:
+            await self._played(window, group)
+        await self._change()
+
+    async def _failed(self, window: Window, ticket: Ticket, index: int, failure: EpisodeFailed) -> None:
+        """No data comes of the group; its slot is free for another."""
+        self._failures += 1
+        if self._failures > FAILURES * self._config.window.groups_per_batch:
+            raise InfrastructureError(f"no group is finished any more: {failure}") from failure
+        self.stats.fail(failure, again=self._issue.fail(index))
+        await asyncio.sleep(min(5.0, 0.05 * self._failures))
+        window.fail(ticket.group)
+
+    async def _played(self, window: Window, group: Group) -> None:
+        self._failures = 0
+        record = group.record()
+        self.stats.played.append(record)
+        if not self._stage.fields:
+            self._stage.phase(f"waiting for the first batch, {len(self.stats.played)} groups so far")
+        if self._fallback is not None and window.version < self._config.steps:
+            self._fallback.offer(record, group.index, self._learning.beside)
+        if self._algorithm.keep(group.episodes):
+            samples = group.samples(self._algorithm)
+            if self._scorer is not None:
+                divergence, samples = await self._scorer.weigh(samples)
+                self.stats.divergences.append(divergence)
+            self._ready[group.number] = group.index, samples
+            window.finish(group.number)
+        else:
+            self._issue.done(group.index)
+            self.stats.dropped[NO_VARIANCE] += 1
+            self.stats.refills += window.drop(group.number)
+
+    async def _pack(self, window: Window, epoch: int) -> None:
+        from actors.learner.buffer import Plan
+
+        while True:
+            waited = False
+            async with self._changed:
+                while (groups := window.take()) is None:
+                    waited |= window.waits_for_old()
+                    await self._changed.wait()
+            self.stats.deadline_waits += waited
+            samples: list[Sample] = []
+            for number in groups:
+                index, found = self._ready.pop(number)
+                self._issue.done(index)
+                samples.extend(found)
+            version = window.version - 1
+            if self._fallback is not None:
+                samples.extend(self._fallback.take(version))
+            dealt = tuple((self._put(share),) for share in shares(samples, self._learning.ranks))
+            plan = Plan(version=version, shares=dealt, cursor=self._issue.cursor())
+            if not await self._learning.put(plan, epoch):
+                return
+
+    async def _publish(self, window: Window) -> None:
+        while window.live < self._config.steps:
+            async with self._changed:
+                await self._changed.wait_for(lambda: self._newest.version > window.live)
+            newest = self._newest
+            # Engines that could not load it serve no more until they have, or something newer.
+            self.stats.syncs += await self._pool.sync(newest.version, newest.weights, newest.probes)
+            window.publish(newest.version)
+            self._held_out.reached(newest.version)
+            await self._change()
+
+    async def _change(self) -> None:
+        async with self._changed:
+            self._changed.notify_all()
+
+    # --- what is left behind --------------------------------------------------------------------------------------
+
+    def _write_trajectories(self, version: int, groups: list[GroupRecord]) -> None:
+        from jobs.run.trajectories import write_episodes
+
+        rows = [(group.task, group.group, episode) for group in groups for episode in group.episodes]
+        write_episodes(self._run.trajectories / f"rl-{version:05}.parquet", rows)
+
+    async def result(self) -> dict[str, Any]:
+        engines = [list(report.spans) for report in await self._pool.busy()]
+        found = {**self.stats.summary(engines), "steps": self._config.steps, "engine_restarts": self._pool.restarts}
+        if self._fallback is None:
+            return found
+        self._fallback.write()
+        return {**found, "teacher_fallback": self._fallback.stats()}
+
+    def close(self) -> None:
+        if self._metrics is not None:
+            self._metrics.close()

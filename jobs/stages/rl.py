@@ -1,0 +1,69 @@
+"""The stage of asynchronous reinforcement learning: engines, learners and teachers around the loops of
+`jobs.stages.reinforcement.loop`.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+from coa.agent.codec import Codec
+from coa.agent.profiles import profile as find_profile
+from coa.types import Tokens
+from jobs.run.run_dir import RunDir
+from jobs.stages.reinforcement.loop import Reinforcement
+from jobs.stages.rl_stats import STAGE
+from jobs.teachers.fallback import teacher_fallback
+from jobs.teachers.scoring import scoring
+
+PROBE_TOKENS = 256
+
+
+async def rl(run: RunDir, pool: Any, executors: Sequence[Any]) -> dict[str, Any]:
+    """The stage; returns its result, at once if it is finished already. The engines end at the last version."""
+    config = run.config.rl
+    if done := run.result(STAGE):
+        await pool.load(config.steps, run.model)
+        return done
+    from actors.learner.buffer import Finished, Started, Stepped
+    from cluster.learner_group import Learning
+    from jobs.stages.start import finish_model
+
+    with run.console.stage("rl", config.steps) as stage:
+        stage.phase(f"starting {config.learner.ranks} learners, loading the model")
+        learning = Learning(
+            STAGE,
+            checkpoints=run.checkpoints,
+            placement=run.config.placement,
+            model_dir=run.sft_model,
+            model=run.config.model,
+            learner=config.learner,
+            objective=config.objective(),
+            steps=config.steps,
+            publish=True,
+            probe=probe_sequences(run),
+            probe_tokens=min(PROBE_TOKENS, run.config.agent.limits.max_tokens - 1),
+            checkpoint_every=config.checkpoint_every,
+            output=run.model,
+            weights=config.weights,
+        )
+        async with scoring(run) as scorer, teacher_fallback(run, executors) as fallback, learning:
+            loop = Reinforcement(run, pool, learning, stage, scorer, fallback)
+            async for event in learning.events():
+                match event:
+                    case Started():
+                        await loop.start(event)
+                    case Stepped():
+                        await loop.stepped(event)
+                    case Finished():
+                        await loop.caught_up()
+            result = await loop.result()
+            loop.close()
+    finish_model(run, run.model)
+    await pool.load(config.steps, run.model)
+    return run.finish(STAGE, result)
+
+
+def probe_sequences(run: RunDir) -> tuple[Tokens, ...]:
+    """A prompt to check the engines by before there are samples."""
+    codec = Codec.load(run.sft_model)
+    task = run.training_task(STAGE, 0)
+    return (codec.prompt(find_profile(task.profile), task.question, instructed=run.config.agent.instructed),)

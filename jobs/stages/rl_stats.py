@@ -1,0 +1,194 @@
+"""What the reinforcement stage measures: a record of metrics a step, what a person sees of it, and its result."""
+
+import time
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from statistics import fmean
+from typing import Any
+
+import numpy as np
+
+from coa.agent.records import EpisodeRecord, GroupRecord
+from coa.errors import EpisodeFailed
+from coa.reporting.spans import Times, overlap, total
+from coa.types import Status
+
+STAGE = "rl"
+NO_VARIANCE = "no variance"
+"""Why a group is dropped whose episodes are all as good: nothing can be learnt from it."""
+QUANTILES = (50, 90, 99)
+SHOWN = {"reward": "reward", "entropy": "entropy", "kl_rollout": "kl", "staleness_mean": "stale", "tokens_s": "tok/s"}
+"""What a person sees of a record, most important first, and what it is called there."""
+
+
+class RlStats:
+    """Counts and spans of the stage, from the start of this process on."""
+
+    def __init__(self) -> None:
+        self.dropped: Counter[str] = Counter()
+        """Groups by the reason for which they were dropped."""
+        self.given_up = 0
+        """Tasks that are not issued again, since their groups failed again and again."""
+        self.retried = 0
+        """Tasks that are issued again after their group failed."""
+        self.failed_by_length: Counter[int] = Counter()
+        """Episodes that failed for good, by their tokens: up to 2, 4, 8, ..."""
+        self.failed_by_tool_calls: Counter[int] = Counter()
+        self.played: list[GroupRecord] = []
+        """Groups that ended since the last step."""
+        self.divergences: list[float] = []
+        """Mean reverse KL of each group since the last step, where a teacher scores them."""
+        self.syncs: list[Any] = []
+        self.refills = 0
+        self.deadline_waits = 0
+        self._began = 0.0
+        self._last = 0.0
+        self._counted: Counter[str] = Counter()
+        self._spans: Times = []
+        self._trajectories = 0
+        self._samples = 0
+        self._staleness: list[tuple[float, int]] = []
+        self._oldest = 0
+        self._diff = 0.0
+
+    def begin(self) -> None:
+        self._began = self._began or time.time()
+        self._last = time.time()
+
+    def fail(self, failure: EpisodeFailed, *, again: bool) -> None:
+        """An episode failed for good, and its group with it; `again`: its task is issued again."""
+        self.dropped[failure.where] += 1
+        self.retried += again
+        self.given_up += not again
+        self.failed_by_length[length_bucket(failure.tokens)] += 1
+        self.failed_by_tool_calls[failure.tool_calls] += 1
+
+    def step(self, event: Any) -> list[GroupRecord]:
+        """The groups that ended since the last step."""
+        groups, self.played = self.played, []
+        report = event.report
+        self._spans.append((event.began, event.ended))
+        self._trajectories += sum(len(group.episodes) for group in groups)
+        self._samples += report.samples
+        self._staleness.append((report.staleness_mean, report.tokens))
+        self._oldest = max(self._oldest, report.staleness_max)
+        self._diff = float(np.max([self._diff, report.logprob_max_diff]))
+        return groups
+
+    def record(self, event: Any, groups: Sequence[GroupRecord]) -> dict[str, Any]:
+        """One record of metrics; what is a mean of nothing is left out. docs/run_directory.md says what each is."""
+        now = time.time()
+        elapsed, self._last = max(now - self._last, 1e-9), now
+        divergences, self.divergences = self.divergences, []
+        counts = self._since_last_record()
+        episodes = [episode for group in groups for episode in group.episodes]
+        return {
+            **learnt(event.report),
+            **({"reverse_kl": fmean(divergences)} if divergences else {}),
+            **played(groups),
+            **counts,
+            "groups": len(groups),
+            **({"rejected_fraction": counts.get(drop(NO_VARIANCE), 0) / len(groups)} if groups else {}),
+            "trajectories_s": len(episodes) / elapsed,
+            "tokens_s": sum(episode.policy_tokens for episode in episodes) / elapsed,
+            "sync_logprob_max_diff": self.syncs[-1].logprob_diff if self.syncs else 0.0,
+            "sync_pause_s": self.syncs[-1].pause_s if self.syncs else 0.0,
+            "seconds": event.ended - event.began,
+            "waited": event.waited,
+        }
+
+    def _since_last_record(self) -> dict[str, int]:
+        """Groups dropped, by reason, and what was retried or alarming, since the last record."""
+        dropped = {drop(reason): n for reason, n in self.dropped.items()}
+        counts = Counter(dropped | {"retried": self.retried, "sync_alarms": self._alarms()})
+        since, self._counted = counts - self._counted, counts
+        return {"retried": 0, "sync_alarms": 0, **since}
+
+    def _alarms(self) -> int:
+        """Syncs after which engine and learner differed by more than they should."""
+        return sum(getattr(sync, "alarm", False) for sync in self.syncs)
+
+    def summary(self, engines: list[Times]) -> dict[str, Any]:
+        ended = time.time()
+        whole = [(self._began, ended)]
+        generating = [span for spans in engines for span in spans]
+        learning = total(self._spans)
+        tokens = sum(n for _, n in self._staleness)
+        return {
+            "seconds": round(ended - self._began, 1),
+            "samples": self._samples,
+            "trajectories": self._trajectories,
+            "dropped": dict(self.dropped),
+            "retried": self.retried,
+            "given_up": self.given_up,
+            "failed_by_length": {str(tokens): n for tokens, n in sorted(self.failed_by_length.items())},
+            "failed_by_tool_calls": {str(calls): n for calls, n in sorted(self.failed_by_tool_calls.items())},
+            "refills": self.refills,
+            "deadline_waits": self.deadline_waits,
+            "syncs": len(self.syncs),
+            "sync_alarms": self._alarms(),
+            "logprob_max_diff": float(np.max([sync.logprob_diff for sync in self.syncs], initial=0.0)),
+            "train_logprob_max_diff": self._diff,
+            "sync_pause_mean_s": sum(s.pause_s for s in self.syncs) / max(len(self.syncs), 1),
+            "overlap": overlap(self._spans, generating) / learning if learning else 0.0,
+            "busy": {
+                "engine": sum(overlap(spans, whole) for spans in engines) / (len(engines) * (ended - self._began)),
+                "learner": learning / (ended - self._began),
+            },
+            "staleness_max": self._oldest,
+            "staleness_mean": sum(mean * n for mean, n in self._staleness) / max(tokens, 1),
+        }
+
+
+def length_bucket(tokens: int) -> int:
+    """The power of two that is not below: what fails more often when it is long makes what is learnt shorter."""
+    return 1 << max(tokens - 1, 0).bit_length()
+
+
+def drop(reason: str) -> str:
+    """The name under which a record counts what was dropped for a reason."""
+    return f"dropped/{reason.replace(' ', '_')}"
+
+
+def learnt(report: Any) -> dict[str, Any]:
+    """The learners' report as metrics, and what the algorithm measures beyond it under the algorithm's own names."""
+    values = asdict(report)
+    return {**values.pop("algorithm", {}), **values}
+
+
+def played(groups: Sequence[GroupRecord]) -> dict[str, float]:
+    """Means over the episodes of groups, their lengths by quantile, and the reward of each family."""
+    if not (episodes := [episode for group in groups for episode in group.episodes]):
+        return {}
+    rewards: dict[str, list[float]] = defaultdict(list)
+    for group in groups:
+        rewards[group.task.family] += group.rewards
+    return {
+        **means(episodes),
+        **lengths(episodes),
+        **{f"reward/{family}": fmean(values) for family, values in sorted(rewards.items()) if values},
+    }
+
+
+def means(episodes: Sequence[EpisodeRecord]) -> dict[str, float]:
+    return {
+        "reward": fmean(e.reward for e in episodes),
+        "correct": fmean(e.correct for e in episodes),
+        "well_formed": fmean(e.well_formed for e in episodes),
+        "truncated_fraction": fmean(e.status is Status.TRUNCATED for e in episodes),
+        "tool_calls": fmean(len(e.tool_calls) for e in episodes),
+        "policy_tokens": fmean(e.policy_tokens for e in episodes),
+    }
+
+
+def lengths(episodes: Sequence[EpisodeRecord]) -> dict[str, int]:
+    """Tokens of the shortest episode that is at least as long as so many percent of them."""
+    tokens = np.percentile([e.tokens for e in episodes], QUANTILES, method="inverted_cdf")
+    return {f"length_p{percent}": int(value) for percent, value in zip(QUANTILES, tokens, strict=True)}
+
+
+def shown(record: Mapping[str, Any]) -> dict[str, Any]:
+    """What the terminal shows of a record."""
+    fields = {label: record[name] for name, label in SHOWN.items() if name in record}
+    return fields | ({"kl": f"{fields['kl']:.1e}"} if "kl" in fields else {})

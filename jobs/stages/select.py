@@ -1,0 +1,179 @@
+"""Query selection: the tasks of a file or benchmark that are worth reinforcing (`coa.tasks.selection`).
+
+    tasks -> what SFT had is left out -> attempts on the engine pool -> tasks.jsonl, dropped.jsonl, selection.json
+
+`coa select --model DIR --tasks FILE --mode direct` asks a model without tools, `--mode tuned` the fine-tuned agent with
+each task's own profile. A new run learns from what is kept: `coa train sft.data=[OLD/data] tasks.path=OUT/tasks.jsonl`.
+Attempts that are finished survive an interruption; a tool or a judge that is down ends the job.
+"""
+
+import json
+import time
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from itertools import chain
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from coa.grading.rewards import GRADE, RewardConfig
+from coa.reporting.readable import DASH
+from coa.storage.files import write_atomically
+from coa.storage.jsonl import write_lines
+from coa.tasks.loading import load
+from coa.tasks.selection import Attempts, Learnt, Mode, Selection, SelectionConfig, asked, is_learnt, select
+from coa.types import Status, Task
+from jobs.recipe.schema import Recipe
+from jobs.run.agent_file import agent_of, in_its_world
+from jobs.run.console import Console
+from jobs.run.journal import Episodes, Journal, evaluation_of
+from jobs.run.run_dir import RunDir
+from jobs.stages.attempts import attempt_all, write_evaluation
+
+TASKS, DROPPED, RESULT = "tasks.jsonl", "dropped.jsonl", "selection.json"
+MANY_UNANSWERED = 0.5
+"""From this share of attempts without an answer on, a person is warned."""
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What is selected from, and how it is attempted."""
+
+    model: Path
+    spec: str
+    """Where the tasks are from, as it was asked for."""
+    tasks: tuple[Task, ...]
+    learnt: Learnt
+    mode: Mode
+    config: SelectionConfig
+
+    def asked(self) -> list[Task]:
+        """What is attempted, as it is asked."""
+        fresh = (task for task in self.tasks if not is_learnt(task, self.config, self.learnt))
+        return [asked(task, self.config, self.mode) for task in fresh]
+
+
+def work_of(config: Recipe, *, model: Path, tasks: str, mode: str, rows: int | None) -> Work:
+    loaded = load(tasks, profile=config.tasks.profile, grader=config.tasks.grader, rows=rows)
+    learnt = learnt_of(config.selection.sft, config.tasks.profile)
+    return Work(model, tasks, loaded, learnt, Mode(mode), config.selection)
+
+
+def learnt_of(spec: str | None, profile: str) -> Learnt:
+    """The tasks of a folder of distilled data, of a run's, of a file or a benchmark; nothing for None."""
+    if spec is None:
+        return Learnt()
+    from coa.distill.dataset.shards import read_rows, shard_paths
+
+    for folder in (Path(spec), Path(spec) / "data"):
+        if shard_paths(folder):
+            return Learnt.of(row.task for row in read_rows(folder))
+    return Learnt.of(load(spec, profile=profile))
+
+
+def settings_of(config: Recipe, work: Work, out: Path, overrides: Sequence[str]) -> Recipe:
+    """The recipe as the attempts are made under it: no more is computed of a reward than the answer's grade."""
+    agent = agent_of(work.model, config.agent, overrides)
+    if work.mode is Mode.DIRECT:
+        # No model was trained as this profile: it has to be told the rules.
+        agent = replace(agent, instructed=True)
+    config = in_its_world(config, work.model)
+    return replace(config, run_dir=str(out), agent=agent, rl=replace(config.rl, reward=RewardConfig(formula=GRADE)))
+
+
+async def select_with(pool: Any, work: Work, run: RunDir) -> Selection:
+    """Attempts the tasks, and writes and tells what is kept."""
+    began = time.monotonic()
+    attempted = work.asked()
+    how = work.config.decoding(work.mode)
+    plan = {task.id: (how,) for task in attempted}
+    evaluation = evaluation_of(work.model, attempted, plan, run.config)
+    with Journal(run.folder / "attempts.jsonl", evaluation) as journal:
+        if before := len(journal.sampled):
+            run.console.say(f"{before} of {len(attempted)} tasks were attempted already, in {run.folder}")
+        with run.console.stage("select", len(attempted)) as stage:
+            _, episodes = await attempt_all(pool, attempted, plan, stage, journal)
+        attempts = {
+            name: Attempts(sum(episode.correct for episode in some), len(some)) for name, some in episodes.items()
+        }
+        selection = select(work.tasks, attempts, work.config, work.mode, work.learnt)
+        found = summary_of(work, selection, attempts, episodes) | {
+            "resumed": before,
+            "seconds": round(time.monotonic() - began, 1),
+        }
+        write_lines(run.folder / TASKS, map(row_of, selection.kept))
+        write_lines(run.folder / DROPPED, dropped_rows(selection, attempts))
+        write_atomically(run.folder / RESULT, json.dumps(found, indent=2))
+        write_evaluation(run.folder / "episodes.parquet", attempted, {}, episodes)
+    show(run.console, found, run.folder)
+    return selection
+
+
+def row_of(task: Task) -> dict[str, Any]:
+    """A row that `coa.tasks.loading.load` reads as the same task."""
+    return {
+        "id": task.id,
+        "question": task.question,
+        "answer": list(task.answers),
+        "profile": task.profile,
+        "family": task.family,
+        "grader": task.grader,
+    }
+
+
+def dropped_rows(selection: Selection, attempts: Mapping[str, Attempts]) -> Iterable[dict[str, Any]]:
+    """A rate of None: the task was not attempted."""
+    for task, reason in selection.dropped:
+        yield {"id": task.id, "rate": attempts[task.id].rate if task.id in attempts else None, "reason": reason}
+
+
+def summary_of(
+    work: Work, selection: Selection, attempts: Mapping[str, Attempts], episodes: Episodes
+) -> dict[str, Any]:
+    """Counts and pass rates of all tasks and of each family, and how many tasks were solved how often."""
+    statuses = Counter(episode.status for episode in chain(*episodes.values()))
+
+    def part(family: str | None) -> dict[str, Any]:
+        some = [attempts[task.id].rate for task in work.tasks if family in (None, task.family) and task.id in attempts]
+        return {**selection.counts(family), "rate": fmean(some) if some else None}
+
+    return {
+        "tasks": work.spec,
+        "model": str(work.model),
+        "mode": work.mode.value,
+        "settings": asdict(work.config),
+        "counts": part(None),
+        "families": {family: part(family) for family in sorted({task.family for task in work.tasks})},
+        "tasks_by_right_attempts": dict(sorted(Counter(one.right for one in attempts.values()).items())),
+        "statuses": {status.value: n for status, n in statuses.items()},
+        "unanswered": 1 - statuses[Status.ANSWERED] / statuses.total(),
+    }
+
+
+def show(console: Console, found: Mapping[str, Any], folder: Path) -> None:
+    everything, families = found["counts"], found["families"]
+    reasons = list(everything["dropped"])
+    rows = [("all", everything), *(families.items() if len(families) > 1 else ())]
+    console.table(
+        f"{found['model']} on {found['tasks']}, {found['mode']}",
+        ["", "tasks", "kept", *reasons, "pass rate"],
+        [
+            [
+                name,
+                part["tasks"],
+                part["kept"],
+                *(part["dropped"].get(reason, 0) for reason in reasons),
+                DASH if part["rate"] is None else part["rate"],
+            ]
+            for name, part in rows
+        ],
+    )
+    if found["unanswered"] >= MANY_UNANSWERED:
+        console.say(
+            f"{found['unanswered']:.0%} of the attempts gave no answer: their rates tell of form or length rather than "
+            "of difficulty (agent.grammar=enforce holds a model to the form, agent.limits gives it room)"
+        )
+    if not everything["kept"]:
+        console.say("no task is kept: nothing to reinforce")
+    console.say(f"the tasks that are kept: {folder / TASKS}")

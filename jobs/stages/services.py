@@ -1,0 +1,83 @@
+"""What teachers, students and evaluations call: tool executors, and the site that a world's own web lives on."""
+
+import asyncio
+import functools
+from collections import Counter
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import asdict
+from typing import Any
+
+import ray
+
+from actors.tools.executor import ToolExecutor
+from actors.tools.site import Site
+from coa.agent.profiles import profile as find_profile
+from coa.errors import UserError
+from coa.grading.toolset import ToolsConfig, check_tools, needs_site, searches_left_open, standard_tools
+from coa.tasks.worlds import World
+from coa.tools.base import Tool
+from jobs.run.run_dir import RunDir
+
+COUNTED = ("calls", "hits", "disk_hits", "joined", "failures", "timeouts", "retries", "seconds")
+
+
+def make_tools(config: ToolsConfig, world: World, site: str | None) -> Mapping[str, Tool]:
+    """The tools that the configuration names, and the world's for the rest; `site`: where its web is served."""
+    return standard_tools(config, articles=world.articles, site=site)
+
+
+async def tool_counts(executors: Sequence[Any]) -> dict[str, dict[str, float]]:
+    """What was called, by tool, over all executors since they started; tools that nobody called are left out."""
+    found: dict[str, Counter[str]] = {}
+    for stats in await asyncio.gather(*(executor.stats.remote() for executor in executors)):
+        for name, counted in stats.items():
+            plain = {key: value for key, value in asdict(counted).items() if key in COUNTED}
+            found.setdefault(name, Counter()).update(plain)
+    return {name: {key: round(counts[key], 3) for key in COUNTED} for name, counts in found.items() if counts["calls"]}
+
+
+def caution_about(config: ToolsConfig, world: World) -> str:
+    """What a person should know whose own tasks are looked up in a world that has made its pages up; empty: nothing."""
+    called = {tag.name for name in world.profiles() for tag in find_profile(name).tools}
+    return world.caution(sorted(called & made_up(config, world)))
+
+
+def made_up(config: ToolsConfig, world: World) -> set[str]:
+    """The searches that find the world's own pages."""
+    there = {"wiki_search": world.articles is not None, "web_search": world.site is not None}
+    return {name for name in searches_left_open(config) if there[name]}
+
+
+@asynccontextmanager
+async def tool_executors(run: RunDir) -> AsyncIterator[list[Any]]:
+    """Handles of the executors; the site, where a tool leads there, serves within.
+
+    Raises UserError for tools that cannot be made as configured, such as a corpus that is not there.
+    """
+    config = run.config
+    check_tools(config.tools, crawl_s=config.executor.limit_s("crawl_page"), named=config.executor.named)
+    if caution := caution_about(config.tools, run.world):
+        run.console.say(caution)
+    started: list[Any] = []
+    try:
+        address = None
+        if needs_site(config.tools) and (web := run.world.site) is not None:
+            site: Any = ray.remote(Site).options(num_cpus=0).remote(web.pages, web.hits)
+            started.append(site)
+            address = await site.start.remote()
+        make: Any = ray.remote(ToolExecutor).options(
+            num_cpus=config.placement.tool_cpus, max_concurrency=10_000, max_restarts=-1, max_task_retries=3
+        )
+        executors = [
+            make.remote(functools.partial(make_tools, config.tools, run.world, address), config.executor)
+            for _ in range(config.placement.tool_executors)
+        ]
+        started += executors
+        for executor in executors:
+            if mistake := await executor.mistake.remote():
+                raise UserError(mistake)
+        yield executors
+    finally:
+        for handle in started:
+            ray.kill(handle)

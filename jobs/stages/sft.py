@@ -1,0 +1,147 @@
+"""Supervised fine-tuning: the policy learns to say what the team's agents said, in one stream.
+
+data set (distilled, or brought along) -> samples to imitate -> batches -> learners -> checkpoints/sft-model
+
+The learners are DeepSpeed's, under Ray Train.
+"""
+
+import asyncio
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+
+from coa.distill.dataset.external import external_counts
+from coa.distill.dataset.tokens import read_samples
+from coa.learning.dealing import deal
+from coa.reporting.metrics import MetricsLog
+from coa.types import Sample
+from jobs.run.console import Stage
+from jobs.run.run_dir import RunDir
+from jobs.stages.external_data import add_external_data
+from jobs.stages.start import finish_model, prepare_start
+
+STAGE = "sft"
+REPORTED = ("loss", "grad_norm", "lr", "entropy", "samples", "tokens")
+"""What of a learner's report says something where nothing was sampled."""
+SHOWN = {"loss": "loss", "epoch": "epoch", "tokens_s": "tok/s"}
+"""What a person sees of a record, most important first, and what it is called there."""
+
+
+async def sft(run: RunDir) -> dict[str, Any]:
+    """The stage; returns its result, at once if it is finished already."""
+    if done := run.result(STAGE):
+        return done
+    from actors.learner.config import Objective
+    from cluster.learner_group import Learning
+
+    config = run.config.sft
+    began = time.monotonic()
+    with run.console.stage(STAGE, config.steps) as stage:
+        stage.phase("making tokenizer, tokens and the start model")
+        samples = await asyncio.to_thread(prepare, run)
+        steps = config.steps_of(len(samples))
+        stage.update(0, total=steps)
+        learning = Learning(
+            STAGE,
+            checkpoints=run.checkpoints,
+            placement=run.config.placement,
+            model_dir=run.start_model,
+            model=run.config.model,
+            learner=config.learner,
+            objective=Objective(algorithm="imitation"),
+            steps=steps,
+            publish=False,
+            checkpoint_every=config.checkpoint_every,
+            output=run.sft_model,
+        )
+        async with learning:
+            await follow(run, learning, samples, steps, stage)
+    finish_model(run, run.sft_model)
+    return run.finish(
+        STAGE,
+        {
+            "steps": steps,
+            "seconds": round(time.monotonic() - began, 1),
+            "samples": steps * config.batch,
+            "demonstrations": len(samples),
+            **({"external_data": asdict(external_counts(run.data))} if run.config.sft.data else {}),
+        },
+    )
+
+
+async def follow(run: RunDir, learning: Any, samples: list[Sample], steps: int, stage: Stage) -> None:
+    """Feeds the learners and records their steps, from each start of theirs to the last step."""
+    from actors.learner.buffer import Started, Stepped
+
+    stage.phase(f"starting {learning.ranks} learners, loading the model")
+    feeding: asyncio.Task[None] | None = None
+    with ExitStack() as opened:
+        metrics: MetricsLog | None = None
+        async for event in learning.events():
+            if isinstance(event, Started):
+                if feeding is not None:
+                    feeding.cancel()
+                opened.close()
+                feeding = learning.beside(feed(run, learning, samples, steps, event))
+                metrics = opened.enter_context(run.metrics(STAGE, event.version + 1))
+                stage.update(event.version)
+                stage.phase("the first step")
+            elif isinstance(event, Stepped):
+                assert metrics is not None
+                record = record_of(event, run.config.sft.batch / len(samples))
+                metrics.write(STAGE, event.version, **record)
+                stage.update(event.version, **{SHOWN[name]: record[name] for name in SHOWN if name in record})
+        stage.phase("writing the model")
+
+
+def record_of(event: Any, epochs_a_step: float) -> dict[str, Any]:
+    """One record of metrics; docs/run_directory.md says what each is."""
+    report, seconds = asdict(event.report), event.ended - event.began
+    return {
+        **{name: report[name] for name in REPORTED if name in report},
+        "tokens_s": event.report.tokens / max(seconds, 1e-9),
+        "epoch": event.version * epochs_a_step,
+        "seconds": seconds,
+        "waited": event.waited,
+    }
+
+
+def prepare(run: RunDir) -> list[Sample]:
+    """The samples, once data set and start model are there."""
+    if run.config.sft.data:
+        add_external_data(run)
+    prepare_start(run)
+    return list(read_samples(run.data))
+
+
+async def feed(run: RunDir, learning: Any, samples: list[Sample], steps: int, started: Any) -> None:
+    """Puts the batches from the version on at which the learners have started, dealt to the ranks."""
+    import ray
+
+    from actors.learner.buffer import Plan
+
+    config = run.config.sft
+    batches = batch_indices(len(samples), config.batch, steps, run.config.seed)
+    for at, batch in enumerate(batches):
+        if at < started.version:
+            continue
+        dealt = deal([len(samples[i]) for i in batch], learning.ranks)
+        shares = tuple((ray.put(tuple(samples[batch[i]] for i in share)),) for share in dealt)
+        if not await learning.put(Plan(version=at, shares=shares, cursor=at), started.epoch):
+            return
+
+
+def batch_indices(samples: int, batch: int, steps: int, seed: int) -> Iterator[list[int]]:
+    """Pass after pass over all samples, each in an order of its own; batches run over the end of a pass."""
+    order: list[int] = []
+    passes = 0
+    for _ in range(steps):
+        while len(order) < batch:
+            order.extend(np.random.default_rng([seed, passes]).permutation(samples).tolist())
+            passes += 1
+        yield order[:batch]
+        del order[:batch]

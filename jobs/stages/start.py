@@ -1,0 +1,108 @@
+"""What a run starts from: its tokenizer, the tokens of its data set, and the policy before its first step."""
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+from omegaconf import OmegaConf
+
+from coa.agent.codec import Codec
+from coa.distill import contamination
+from coa.distill.dataset.card import data_card
+from coa.distill.dataset.rows import OwnColumns
+from coa.distill.dataset.shards import CARD, read_demonstrations
+from coa.distill.dataset.summary import summarise
+from coa.distill.dataset.tokens import tokenise
+from coa.distill.filters import FilterReport
+from coa.errors import UserError
+from coa.storage.files import replacing_folder, write_atomically
+from coa.usage import Usage
+from jobs.run.agent_file import write_agent, write_world
+from jobs.run.run_dir import RunDir
+
+TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "special_tokens_map.json")
+
+
+def prepare_tokenizer(run: RunDir) -> Path:
+    """Its folder: a pretrained model's tokenizer, or a new one that is trained on the data set."""
+    if (run.tokenizer / "tokenizer_config.json").exists():
+        return run.tokenizer
+    path = run.config.model.path
+    with replacing_folder(run.tokenizer) as part:
+        if path is not None:
+            from transformers import AutoTokenizer
+
+            try:
+                AutoTokenizer.from_pretrained(path).save_pretrained(part)
+            except (OSError, ValueError) as error:
+                raise UserError(f"{path}: no tokenizer there ({str(error).splitlines()[0]})") from error
+        else:
+            from coa.agent.tokenizer import save_tokenizer, train_tokenizer
+
+            texts = (f"{task.question} {text}" for task, text, _ in read_demonstrations(run.data))
+            tokenizer = train_tokenizer(texts, run.world.lexicon(), vocabulary=run.config.model.vocabulary_limit)
+            save_tokenizer(tokenizer, part)
+    return run.tokenizer
+
+
+def own_columns(run: RunDir) -> OwnColumns:
+    """The columns that the rows of the run's world have besides everybody's."""
+    return OwnColumns(run.world.columns, run.world.column)
+
+
+def add_tokens(run: RunDir, report: FilterReport, cost: Usage) -> None:
+    """Tokens of every row of the data set, and the card beside it; raises UserError where every row is too long.
+
+    report: of data that is brought along, what its check against the evaluation made of it.
+    """
+    agent, filters = run.config.agent, run.config.distill.filters
+    limit = run.config.sft.max_tokens or agent.limits.max_tokens
+    made = tokenise(run.data, Codec.load(prepare_tokenizer(run)), instructed=agent.instructed, limit=limit)
+    if made.too_long == made.rows:
+        raise UserError(f"no demonstration fits in {limit} tokens: raise sft.max_tokens, or agent.limits.max_tokens")
+    settings = OmegaConf.to_container(OmegaConf.structured(filters), enum_to_str=True)
+    assert isinstance(settings, dict)
+    card = data_card(
+        run.folder.name,
+        summarise(run.data),
+        transcripts=report.transcripts,
+        dropped=report.dropped,
+        filters={} if run.config.sft.data else {str(key): value for key, value in settings.items()},
+        contaminated=sum(report.dropped.get(reason, 0) for reason in contamination.REASONS),
+        cost=cost,
+        instructed=agent.instructed,
+        limit=limit,
+    )
+    write_atomically(run.data / CARD, card)
+
+
+def prepare_start(run: RunDir) -> None:
+    """The policy before its first step: a pretrained model's folder, or a new model with a tokenizer of its own."""
+    if (run.start_model / "config.json").exists():
+        return
+    from actors.learner.policy import load_model, new_model
+    from coa.agent.tokenizer import load_tokenizer
+
+    config, tokenizer = run.config.model, prepare_tokenizer(run)
+    with replacing_folder(run.start_model) as part:
+        if config.path is not None:
+            load_model(config.path, config).save_pretrained(part)
+        else:
+            new_model(config, load_tokenizer(tokenizer), seed=run.config.seed).save_pretrained(part)
+        copy_tokenizer(tokenizer, part)
+
+
+def finish_model(run: RunDir, model: Path) -> None:
+    """Beside the weights that a stage leaves: the tokenizer, how the model is to be asked, and in which world."""
+    copy_tokenizer(run.start_model, model)
+    write_agent(model, run.config.agent)
+    write_world(model, run.config)
+
+
+def copy_tokenizer(source: Path, target: Path) -> None:
+    for name in tokenizer_files(source):
+        shutil.copy(source / name, target / name)
+
+
+def tokenizer_files(folder: Path) -> Iterator[str]:
+    return (name for name in TOKENIZER_FILES if (folder / name).exists())

@@ -1,0 +1,153 @@
+"""The whole way: teach, distil, fine-tune, reinforce, evaluate, compare.
+
+    distill -> sft -> evaluate -> rl -> evaluate -> cost of team and model -> report
+
+Each stage leaves its result in the run's folder, and one that is finished is not run again: the same command
+resumes a run that was interrupted.
+"""
+
+import json
+import time
+from contextlib import AsyncExitStack
+from typing import Any
+
+from omegaconf import OmegaConf
+
+import coa
+from coa.reporting.metrics import read_metrics
+from coa.reporting.model_card import model_card
+from coa.reporting.report import write_report
+from coa.reporting.statistics import token_reduction
+from coa.storage.files import write_atomically
+from coa.tasks.worlds import tasks_sha256
+from jobs.run.agent_file import AGENT_FILE
+from jobs.run.examples import examples
+from jobs.run.run_dir import RunDir
+from jobs.stages import evaluate as evaluation
+from jobs.stages.attempts import decoding
+from jobs.stages.distill import distill, require_most
+from jobs.stages.engines import engine_pool
+from jobs.stages.evaluate import evaluate_stage
+from jobs.stages.rl import rl
+from jobs.stages.services import tool_counts, tool_executors
+from jobs.stages.sft import sft
+from jobs.teachers.team_cost import no_cost, team_cost
+
+NOTHING_DISTILLED = {"transcripts": 0, "kept": 0, "dropped": {}, "seconds": 0.0}
+
+
+async def train(run: RunDir) -> None:
+    run.prepare()
+    began = time.time()
+    results: dict[str, Any] = {}
+    async with AsyncExitStack() as stack:
+        executors = await stack.enter_async_context(tool_executors(run))
+        results["distill"] = NOTHING_DISTILLED
+        if not run.config.sft.data:
+            results["distill"] = await distill(run, executors)
+            require_most(run, results["distill"])
+        results["sft"] = await sft(run)
+        if run.result("evaluation-rl") is None:
+            pool = await stack.enter_async_context(engine_pool(run, run.sft_model, executors))
+            results["evaluation-sft"] = await evaluate_stage(run, pool, "sft", run.sft_model)
+            results["rl"] = await rl(run, pool, executors)
+            results["evaluation-rl"] = await evaluate_stage(run, pool, "rl", run.model)
+        results["team"] = await team_cost(run, executors)
+        results["tools"] = run.result("tools") or run.finish("tools", await tool_counts(executors))
+    for name in ("rl", "evaluation-sft", "evaluation-rl"):
+        results.setdefault(name, run.result(name))
+    seconds = run.result("seconds") or run.finish("seconds", {"total": round(time.time() - began, 1)})
+    report = make_report(run, results, seconds["total"])
+    metrics = read_metrics(run.folder / "metrics.jsonl")
+    write_report(run.folder, report, metrics, examples(run), title=f"Chain-of-Agents: {run.folder.name}")
+    write_model_card(run, report)
+    show(run, report)
+
+
+def write_model_card(run: RunDir, report: dict[str, Any]) -> None:
+    config = OmegaConf.to_container(OmegaConf.structured(run.config), enum_to_str=True)
+    agent = json.loads((run.model / AGENT_FILE).read_text())
+    assert isinstance(config, dict)
+    plain = {str(key): value for key, value in config.items()}
+    card = model_card(run.folder.name, report, plain, agent, base=run.config.model.path, data=run.config.sft.data)
+    write_atomically(run.model / "README.md", card)
+
+
+def make_report(run: RunDir, results: dict[str, Any], seconds: float) -> dict[str, Any]:
+    """`report.json`: its keys are a contract (docs/run_directory.md)."""
+    team, afm = results["team"]["families"], results["evaluation-rl"]["cost"]
+    stages = {
+        "distill": results["distill"],
+        **{name: {key: results[name][key] for key in ("steps", "seconds", "samples")} for name in ("sft", "rl")},
+    }
+    evaluations = {
+        name: {key: value for key, value in results[f"evaluation-{name}"].items() if key != "cost"}
+        for name in ("sft", "rl")
+    }
+    return {
+        "version": coa.__version__,
+        "seed": run.config.seed,
+        "stages": stages,
+        "evaluation": {**evaluations, "tasks_sha256": tasks_sha256(run.evaluation_tasks())},
+        "cost": {
+            "counted": (
+                "tokens of every call of an agent or of the model: what was sent, again each "
+                f"time it was sent, plus what came back; {results['team']['counted']}; "
+                f"{decoding(run.config.evaluation).samples} sampled attempts of the model; the policy's tokenizer"
+            ),
+            "multi_agent": team.get("all", no_cost()),
+            "afm": afm["all"],
+            "token_reduction": token_reduction(team.get("all", no_cost()), afm["all"]),
+            "families": {
+                name: {
+                    "token_reduction": token_reduction(team[name], afm[name]),
+                    "multi_agent": team[name],
+                    "afm": afm[name],
+                }
+                for name in team
+                if name != "all" and name in afm
+            },
+        },
+        "rl": {key: value for key, value in results["rl"].items() if key not in ("steps", "seconds", "samples")},
+        "tools": results["tools"],
+        "seconds": {"total": seconds},
+    }
+
+
+def show(run: RunDir, report: dict[str, Any]) -> None:
+    console, before, after = run.console, report["evaluation"]["sft"], report["evaluation"]["rl"]
+    n = before["greedy"]["n"]
+    console.table(
+        f"pass@1 on {n} held-out tasks, with 95 % intervals",
+        ["", "", "SFT", "RL"],
+        [
+            [name if kind == "greedy" else "", kind, evaluation.show(b.get(key)), evaluation.show(a.get(key))]
+            for name, b, a in (
+                ("all", before, after),
+                *((name, before["families"][name], after["families"][name]) for name in before["families"]),
+            )
+            for kind, key in (("greedy", "greedy"), ("sampled", "pass_at_1"))
+        ],
+    )
+    cost = report["cost"]
+    console.table(
+        "cost of a success",
+        ["", "team: tokens", "calls", "model: tokens", "calls", "tokens saved"],
+        [cost_row(name, part) for name, part in (("all", cost), *cost["families"].items())],
+    )
+    console.say(f"run {run.folder}\nmodel {run.model}\nreport {run.folder / 'report.html'}")
+
+
+def cost_row(name: str, part: dict[str, Any]) -> list[str]:
+    def cell(value: float | None, digits: int = 0) -> str:
+        return "-" if value is None else f"{value:,.{digits}f}"
+
+    saved = part["token_reduction"]
+    return [
+        name,
+        cell(part["multi_agent"]["tokens_per_success"]),
+        cell(part["multi_agent"]["tool_calls_per_success"], 2),
+        cell(part["afm"]["tokens_per_success"]),
+        cell(part["afm"]["tool_calls_per_success"], 2),
+        "-" if saved is None else f"{saved:.1%}",
+    ]

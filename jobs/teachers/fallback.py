@@ -1,0 +1,235 @@
+"""The team's help in reinforcement: it plays what the policy failed altogether, and the policy imitates that.
+
+a group that failed --> TeacherFallback (rl.teacher_fallback) --> the team's run --> filter --> samples to imitate
+"""
+
+import asyncio
+from collections import Counter, deque
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from actors.teachers.team import Outcome, Unfinished
+from coa.agent.codec import Codec
+from coa.agent.records import GroupRecord
+from coa.distill.duplicates import DuplicateConfig
+from coa.distill.fallback import failed_altogether, imitations
+from coa.distill.filters import Filter, filter_runs
+from coa.errors import EndpointDown
+from coa.storage.jsonl import append_line, read_lines, write_lines
+from coa.teams.run import Assignment, FailedRun
+from coa.teams.store import names_in, read_transcripts, write_transcripts
+from coa.teams.transcript import Graded
+from coa.types import Sample
+from coa.usage import Usage
+from jobs.recipe.needs import models_of_fallback
+from jobs.run.run_dir import RunDir
+from jobs.stages.distill import contamination_of
+from jobs.stages.rl_stats import STAGE
+from jobs.teachers.review import Review
+from jobs.teachers.teaching import FailedInARow, Teaching, drop_ledgers, language_models, teaching
+
+FIRST_ATTEMPT = 1_000_000
+"""Of the team at a task of this stage; those of distillation, which may have met the same task, are below."""
+Beside = Callable[[Coroutine[Any, Any, None]], Any]
+"""Runs work next to the loop."""
+
+
+class FallbackJournal:
+    """What the team was given, and which batch imitates what came of it, in a file with a line for each.
+
+        {"task": 17}                                         of the stage's stream, by its index: the team has it now
+        {"version": 3, "attempts": [1000016, 1000016]}       a sample of each is imitated by the batch of that version
+
+    A line is there before what it says happens, so one that a kill cut off counts for nothing.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self.tasks: dict[int, None] = {}
+        """In order."""
+        self.batches: dict[int, list[int]] = {}
+        for line in read_lines(path):
+            if "task" in line:
+                self.tasks[line["task"]] = None
+            else:
+                self.batches[line["version"]] = line["attempts"]
+
+    def give(self, index: int) -> None:
+        self.tasks[index] = None
+        append_line(self._path, {"task": index})
+
+    def imitate(self, version: int, attempts: list[int]) -> None:
+        self.batches[version] = attempts
+        append_line(self._path, {"version": version, "attempts": attempts})
+
+    def go_back(self, version: int) -> None:
+        """Batches from that version on are formed anew."""
+        self.batches = {batch: attempts for batch, attempts in self.batches.items() if batch < version}
+        batches = [{"version": batch, "attempts": attempts} for batch, attempts in self.batches.items()]
+        write_lines(self._path, [*({"task": index} for index in self.tasks), *batches])
+
+    def imitated(self) -> Counter[int]:
+        """Samples, by the attempt that they are of."""
+        return Counter(attempt for attempts in self.batches.values() for attempt in attempts)
+
+
+@dataclass(frozen=True, slots=True)
+class Imitation:
+    attempt: int
+    """Of the run that it is a sample of."""
+    sample: Sample
+
+
+class TeacherFallback:
+    """Plays what is offered beside the loop, which takes samples for each batch as they come.
+
+    A run is known by the index of its task in the stage's stream: after a restart, of the learners or of everything,
+    the same task has the same run, whose replies stand in the ledgers.
+    """
+
+    def __init__(self, run: RunDir, team: Teaching, models: Mapping[str, Any]) -> None:
+        config = run.config
+        self._run, self._config, self._agent, self._team = run, config.rl.teacher_fallback, config.agent, team
+        self._checkpoint_every = config.rl.checkpoint_every
+        self._most = max(1, round(self._config.share * config.rl.window.groups_per_batch * config.rl.group))
+        # Each run is filtered alone: a task that fails again is shown again.
+        self._filters = replace(config.distill.filters, duplicates=DuplicateConfig(threshold=None, documents=1))
+        self._contamination = contamination_of(run)
+        self._review = Review(run, models, Filter(self._filters, self._contamination).flaw)
+        self._codec = Codec.load(run.sft_model)
+        self._folder = run.teachers / "fallback"
+        self._before = sorted(self._folder.glob("transcripts-*.parquet"))
+        """Written by a driver before this one, until they are taken in."""
+        self._journal = FallbackJournal(self._folder / "journal.jsonl")
+        self._unplayed = dict(self._journal.tasks)
+        """Tasks that a driver before this one gave to the team, until it is known what became of them."""
+        self._written = len(self._before)
+        team.finished = sum((names_in(path)[1] for path in self._before), Usage())
+        in_flight = config.teaching.runs_in_flight
+        self._room = asyncio.Semaphore(max(1, in_flight // self._config.attempts))
+        self._failed_in_a_row = FailedInARow(config.teaching)
+        self._playing = 0
+        self._ready: deque[Imitation] = deque()
+        self._taken: dict[int, list[Imitation]] = {}
+        """By batch, from the last checkpoint on."""
+        self._ended: list[Graded] = []
+        self.counts: Counter[str] = Counter()
+
+    async def start(self, version: int, beside: Beside) -> None:
+        """The learners are at `version`: all that no batch before it imitates waits again, be it taken for one from
+        there on or left by a driver before this one, whose tasks that were under way are played again."""
+        self._journal.go_back(version)
+        back = [one for batch in sorted(self._taken) if batch >= version for one in self._taken.pop(batch)]
+        self._ready.extendleft(reversed(back))
+        imitated = self._journal.imitated()
+        for path in self._before:
+            for run in read_transcripts(path):
+                attempt = run.transcript.attempt
+                self._unplayed.pop(self._index(attempt), None)
+                await self._end(run, imitated[attempt])
+        for index in self._unplayed:
+            self._begin(index, beside)
+        self._before, self._unplayed = [], {}
+
+    def offer(self, group: GroupRecord, index: int, beside: Beside) -> None:
+        """A task that the policy failed altogether goes to the team, `beside` the loop, unless enough of them wait."""
+        if not failed_altogether(group) or index in self._journal.tasks:
+            return
+        self.counts["failed altogether"] += 1
+        if self._playing + len(self._ready) >= self._most:
+            return
+        self._journal.give(index)
+        self._begin(index, beside)
+
+    def _begin(self, index: int, beside: Beside) -> None:
+        task = self._run.training_task(STAGE, index)
+        first = FIRST_ATTEMPT + index * self._config.attempts
+        attempts = range(first, first + self._config.attempts)
+        self._playing += len(attempts)
+        beside(self._play([Assignment(task, attempt) for attempt in attempts]))
+
+    def _index(self, attempt: int) -> int:
+        return (attempt - FIRST_ATTEMPT) // self._config.attempts
+
+    async def _play(self, assignments: Sequence[Assignment]) -> None:
+        async with self._room:
+            played = await self._team.play(assignments, self._review.judge)
+        self._ended.extend(outcome for outcome in played.outcomes if isinstance(outcome, Graded))
+        for outcome in played.outcomes:
+            await self._end(outcome)
+            self._playing -= 1
+
+    async def _end(self, outcome: Outcome, imitated: int = 0) -> None:
+        """What comes of a run of the team, of which so many samples are imitated already."""
+        if isinstance(outcome, Graded):
+            outcome = await self._take_in(outcome, imitated)
+        match outcome:
+            case FailedRun(where=where):
+                self.counts[where] += 1
+            case Unfinished():
+                self.counts["beyond the budget"] += 1
+        self._failed_in_a_row.take(outcome)
+        self._failed_in_a_row.check()
+
+    async def _take_in(self, run: Graded, imitated: int) -> Graded | FailedRun:
+        """The run, or how it failed where who is to rewrite it is down."""
+        transcript = run.transcript
+        kept, report = filter_runs([run], self._filters, self._contamination)
+        try:
+            revised = await self._review.revise(kept)
+        except EndpointDown as error:
+            assignment = Assignment(transcript.task, transcript.attempt)
+            return FailedRun(assignment, type(error).__name__, str(error), run.usage)
+        self.counts.update({"runs of the team": 1, **report.dropped})
+        samples = list(imitations(revised, self._codec, self._agent, self._config.weight))
+        if kept and not samples:
+            self.counts["too long"] += 1
+        self._ready.extend(Imitation(transcript.attempt, sample) for sample in samples[imitated:])
+        return run
+
+    def take(self, version: int) -> list[Sample]:
+        """For the batch of `version`, oldest first; empty where nothing is ready. What the batch imitates is written
+        before it is formed, the runs themselves first."""
+        taken = [self._ready.popleft() for _ in range(min(self._most, len(self._ready)))]
+        self._taken[version] = taken
+        self.write()
+        if taken:
+            self._journal.imitate(version, [one.attempt for one in taken])
+        return [one.sample for one in taken]
+
+    def trained(self, version: int) -> int:
+        """The learners made `version`: the number of samples imitated for it. No restart goes back before the last
+        checkpoint, so what was taken until then is done with."""
+        checkpoint = (version - 1) // self._checkpoint_every * self._checkpoint_every
+        for batch in [batch for batch in self._taken if batch < checkpoint]:
+            del self._taken[batch]
+        return len(self._taken[version - 1])
+
+    def write(self) -> None:
+        """The team's runs since the last time, as they were said."""
+        if self._ended:
+            write_transcripts(self._folder / f"transcripts-{self._written:05}.parquet", self._ended)
+            self._written += 1
+            self._ended = []
+
+    def stats(self) -> dict[str, Any]:
+        """Counts of this process; over all, the samples imitated and what the team's runs took."""
+        spent = self._team.finished
+        counts = {**self.counts, "imitated": self._journal.imitated().total(), "under way": self._playing}
+        return {**counts, "requests": spent.requests, "tokens": spent.tokens}
+
+
+@asynccontextmanager
+async def teacher_fallback(run: RunDir, executors: Sequence[Any]) -> AsyncIterator[TeacherFallback | None]:
+    """None where the recipe wants no attempts of the team."""
+    if not run.config.rl.teacher_fallback.attempts:
+        yield None
+        return
+    async with AsyncExitStack() as stack:
+        models = await stack.enter_async_context(language_models(run, models_of_fallback(run.config)))
+        team = await stack.enter_async_context(teaching(run, executors, models))
+        yield TeacherFallback(run, team, models)
+    drop_ledgers(run)

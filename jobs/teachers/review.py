@@ -1,0 +1,76 @@
+"""What language models say of finished runs: whether they obeyed, and better words for what was kept.
+
+A request of either is answered once and kept (`actors.teachers.model`): a stage that goes on pays for none again. One
+that finds its endpoint down is issued again as often as a run of the team is.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from actors.teachers.team import Outcome, TeachingConfig
+from coa.distill.ask import Ask
+from coa.distill.filters import Kept
+from coa.distill.obedience import judge_obedience, options_of
+from coa.distill.rewrite import rewrite
+from coa.errors import EndpointDown, InfrastructureError
+from coa.teams.run import Assignment, FailedRun
+from coa.teams.transcript import Graded
+from coa.tools.chat import Message
+from jobs.run.run_dir import RunDir
+
+
+class Review:
+    """Does nothing where the recipe names no model for it."""
+
+    def __init__(self, run: RunDir, models: Mapping[str, Any], flaw: Callable[[Graded], str | None]) -> None:
+        """flaw: what drops a run whatever the judge says; nobody is asked about one that has it."""
+        config, seed, teaching = run.config.distill, run.config.seed, run.config.teaching
+        self._flaw = flaw
+        self._obedience, self._rewriting = config.obedience, config.rewriting
+        self._judge = asking(models.get(config.obedience.model), seed, options_of(config.obedience), teaching)
+        self._writer = asking(models.get(config.rewriting.model), seed, {}, teaching)
+        self.rewritten: Counter[str] = Counter()
+        """Texts, by what became of them."""
+
+    async def judge(self, outcomes: Sequence[Outcome]) -> list[Outcome]:
+        """Graded runs with what the judge objects to; a run whose judge is down has failed."""
+        return list(await asyncio.gather(*map(self._judged, outcomes)))
+
+    async def _judged(self, outcome: Outcome) -> Outcome:
+        if self._judge is None or not isinstance(outcome, Graded) or self._flaw(outcome):
+            return outcome
+        try:
+            return await judge_obedience(outcome, self._judge, self._obedience)
+        except InfrastructureError as error:
+            transcript = outcome.transcript
+            assignment = Assignment(transcript.task, transcript.attempt)
+            return FailedRun(assignment, type(error).__name__, str(error), outcome.usage)
+
+    async def revise(self, kept: list[Kept]) -> list[Kept]:
+        """In order; raises InfrastructureError where the model is down."""
+        if self._writer is None:
+            return kept
+        kept, counts = await rewrite(kept, self._writer, self._rewriting)
+        self.rewritten += counts
+        return kept
+
+
+def asking(model: Any, seed: int, options: Mapping[str, Any], teaching: TeachingConfig) -> Ask | None:
+    """A `TeacherModel` as what obedience and rewriting ask."""
+    if model is None:
+        return None
+
+    async def ask(messages: Sequence[Message]) -> str:
+        completion: Any = None
+        for pause in teaching.pauses():
+            await asyncio.sleep(pause)
+            completion = await model.complete.remote(list(messages), seed, dict(options))
+            if not isinstance(completion, EndpointDown):
+                break
+        if isinstance(completion, InfrastructureError):
+            raise completion
+        return completion.text
+
+    return ask

@@ -1,0 +1,209 @@
+"""The teachers of a run as actors: model servers, language models, roles, and the team that plays.
+
+models that are served here -> ModelServer -> TeacherModel --+
+models                      -> TeacherModel -----------------+-> TeacherTeam -> Teaching.stream
+the world's experts         -> RoleAgent (one a role) -------+
+"""
+
+import asyncio
+import shutil
+from collections import deque
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import aclosing, asynccontextmanager, suppress
+from dataclasses import replace
+from itertools import islice
+from typing import Any
+
+import ray
+from ray.exceptions import RayError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from actors.teachers.model import TeacherModel
+from actors.teachers.model_server import start_model_server
+from actors.teachers.team import Outcome, Played, RoleAgent, TeacherTeam, TeachingConfig
+from coa.errors import InfrastructureError, UserError
+from coa.llm.client import EndpointConfig
+from coa.storage.chunks import chunks
+from coa.teams.run import Assignment, FailedRun
+from coa.teams.teams import EXPERTS, plays_free
+from coa.teams.transcript import Graded
+from coa.usage import Usage
+from jobs.recipe.needs import models_by_role, roles_of
+from jobs.recipe.schema import TeacherModelConfig
+from jobs.run.run_dir import RunDir
+
+CALLS = 10_000
+"""Calls that an actor of this module may have open at the same time: they only wait."""
+KEEP_LEDGERS = (TeacherModel, TeacherTeam)
+"""They run on the driver's node: a ledger is a SQLite file in the run directory, on its disk."""
+GIVE_UP_AFTER = 2
+"""Times as many runs as are in flight may fail, one after the other, before a stage gives up."""
+
+
+Judge = Callable[[Sequence[Outcome]], Awaitable[list[Outcome]]]
+
+
+class Teaching:
+    """The team of a run. Scripted experts play in waves, in order; language models as they come."""
+
+    def __init__(self, team: Any, config: TeachingConfig, *, experts: bool, actors: Mapping[str, Any]) -> None:
+        """experts: whether no language model plays."""
+        self._team, self._config, self._experts = team, config, experts
+        self.actors = actors
+        """Handles: "team", the roles, and the models under their names."""
+        self.finished = Usage()
+        """What runs that have ended, failed ones too, took of this stage so far."""
+
+    async def play(self, assignments: Sequence[Assignment], judge: Judge | None = None) -> Played:
+        """`judge`: is shown the outcomes, and may change them."""
+        played: Played = await self._team.play.remote(list(assignments), self.finished)
+        self.finished = sum((one.usage for one in played.outcomes), self.finished)
+        return played if judge is None else replace(played, outcomes=await judge(played.outcomes))
+
+    async def stream(self, assignments: Iterable[Assignment], judge: Judge | None = None) -> AsyncGenerator[Played]:
+        """Draws assignments as there is room for them. To be closed by who leaves it before its end."""
+        if self._experts:
+            async with aclosing(self._in_waves(assignments, judge)) as waves:
+                async for played in waves:
+                    yield played
+            return
+        rest = iter(assignments)
+        playing: set[asyncio.Task[Played]] = set()
+        try:
+            while True:
+                free = self._config.runs_in_flight - len(playing)
+                playing |= {asyncio.ensure_future(self.play([one], judge)) for one in islice(rest, free)}
+                if not playing:
+                    return
+                done, playing = await asyncio.wait(playing, return_when=asyncio.FIRST_COMPLETED)
+                for task in done:
+                    yield task.result()
+        finally:
+            for task in playing:
+                task.cancel()
+
+    async def _in_waves(self, assignments: Iterable[Assignment], judge: Judge | None) -> AsyncGenerator[Played]:
+        playing: deque[asyncio.Task[Played]] = deque()
+        try:
+            for wave in chunks(assignments, self._config.wave):
+                playing.append(asyncio.ensure_future(self.play(wave, judge)))
+                if len(playing) >= self._config.waves_in_flight:
+                    yield await playing.popleft()
+            while playing:
+                yield await playing.popleft()
+        finally:
+            for task in playing:
+                task.cancel()
+
+
+class FailedInARow:
+    """Runs of a team that failed one after the other: too many of them, and the stage ends."""
+
+    def __init__(self, config: TeachingConfig) -> None:
+        self._most = GIVE_UP_AFTER * config.runs_in_flight
+        self._count = 0
+        self.given_up = ""
+        """Why nothing more will come; empty while something may."""
+
+    def take(self, outcome: Outcome) -> None:
+        match outcome:
+            case Graded():
+                self._count = 0
+            case FailedRun(where=where, why=why):
+                self._count += 1
+                if self._count > self._most:
+                    self.given_up = f"{where}: {why}"
+
+    def check(self) -> None:
+        """Raises InfrastructureError where nothing more will come."""
+        if self.given_up:
+            raise InfrastructureError(f"no run of the team is finished any more: {self.given_up}")
+
+
+@asynccontextmanager
+async def language_models(run: RunDir, names: Iterable[str]) -> AsyncIterator[Mapping[str, Any]]:
+    """Handles of the recipe's `models` of these names, for as long as the context lasts. Raises UserError for a key
+    that is missing, and ModelServerDown for a server that does not come up."""
+    started: list[Any] = []
+    models: dict[str, Any] = {}
+    try:
+        for name in sorted(set(names) - {EXPERTS}):
+            endpoint = await _served(run.config.models[name], started)
+            models[name] = _start(run, TeacherModel, endpoint, run.teachers / "replies" / name)
+            started.append(models[name])
+        for model in models.values():
+            if mistake := await model.mistake.remote():
+                raise UserError(mistake)
+        yield models
+    finally:
+        for handle in reversed(started):
+            if handle not in models.values():
+                with suppress(RayError):
+                    await handle.stop.remote()  # what it holds is free once this returns
+            ray.kill(handle)
+
+
+@asynccontextmanager
+async def teaching(run: RunDir, executors: Sequence[Any], models: Mapping[str, Any]) -> AsyncIterator[Teaching]:
+    """The team that the recipe names, for as long as the context lasts; `models`: what its roles think with."""
+    config, team = run.config, run.config.team
+    agents: dict[str, Any] = {}
+    started: list[Any] = []
+    try:
+        for role in roles_of(config):
+            if (name := team.model_of(role)) == EXPERTS:
+                started.append(_start(run, RoleAgent, run.world.experts))
+                agents[role] = started[-1]
+            else:
+                agents[role] = models[name]
+        player = _start(
+            run,
+            TeacherTeam,
+            team,
+            agents,
+            executors,
+            config.teaching,
+            models=models_by_role(config),
+            seed=config.seed,
+            layouts=config.agent.layouts,
+            ledger=None if plays_free(team) else run.teachers / "observations",
+        )
+        started.append(player)
+        actors = {"team": player, **agents, **models}
+        yield Teaching(player, config.teaching, experts=plays_free(team), actors=actors)
+    finally:
+        for handle in reversed(started):
+            ray.kill(handle)
+
+
+def drop_ledgers(run: RunDir) -> None:
+    """Once no run is unfinished, nobody asks for what they were told."""
+    for ledger in ("replies", "observations"):
+        shutil.rmtree(run.teachers / ledger, ignore_errors=True)
+
+
+def actor_options(actor: type, config: TeachingConfig, node: str) -> dict[str, Any]:
+    """node: the driver's, by its id."""
+    return {
+        "num_cpus": config.cpus_per_agent,
+        "max_concurrency": CALLS,
+        "max_restarts": -1,
+        "max_task_retries": -1,
+        "enable_task_events": False,  # hundreds of calls a second would fill the head's memory with what nobody reads
+        "scheduling_strategy": NodeAffinitySchedulingStrategy(node, soft=False) if actor in KEEP_LEDGERS else "DEFAULT",
+    }
+
+
+def _start(run: RunDir, actor: type, *arguments: Any, **options: Any) -> Any:
+    settings = actor_options(actor, run.config.teaching, ray.get_runtime_context().get_node_id())
+    return ray.remote(actor).options(**settings).remote(*arguments, **options)
+
+
+async def _served(model: TeacherModelConfig, started: list[Any]) -> EndpointConfig:
+    """Where a model is asked; the actor that serves it there, if it is one of ours, is added to `started`."""
+    if not model.serve.model:
+        return model.endpoint
+    server = start_model_server(model.serve, restarts=0)
+    started.append(server)
+    url = await server.start.remote()
+    return replace(model.endpoint, url=url, name=model.name)

@@ -1,0 +1,173 @@
+"""What a learner learns by, on one rank: temperature, values, an algorithm of a user's own, and what a step reports."""
+
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from actors.learner.config import LearnerConfig, Objective
+from actors.learner.learner import Learner
+from actors.learner.policy import ModelConfig, load_model
+from coa.learning.packing import PackingConfig
+from coa.learning.schedule import OptimizerConfig
+from coa.types import Sample
+from tests.support.tiny import make_model, random_sample
+
+CONFIG = LearnerConfig(optimizer=OptimizerConfig(lr=1e-3), packing=PackingConfig(row_tokens=96, rows=2), threads=1)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Its logits are far apart."""
+    return make_model(tmp_path_factory.mktemp("model"), initializer_range=0.2)
+
+
+def distribution(model: Path, sample: Sample, temperature: float) -> Tensor:
+    """[P, V] log-probs at the trained tokens, by the model's own forward pass."""
+    token_ids = torch.from_numpy(sample.token_ids).long()
+    with torch.no_grad():
+        logits = load_model(model, ModelConfig())(token_ids[None]).logits[0].float()
+    return (logits / temperature).log_softmax(-1)[np.nonzero(sample.loss_mask)[0] - 1]
+
+
+def sampled_at(model: Path, temperature: float) -> list[Sample]:
+    """Samples whose log-probs are the model's at that temperature."""
+    rng = np.random.default_rng(3)
+    found: list[Sample] = []
+    for sample in (random_sample(rng, 300) for _ in range(5)):
+        chosen = torch.from_numpy(sample.token_ids[sample.loss_mask]).long()
+        rollout = np.zeros(len(sample), np.float32)
+        rollout[sample.loss_mask] = distribution(model, sample, temperature).gather(1, chosen[:, None])[:, 0].numpy()
+        found.append(replace(sample, rollout_logprobs=rollout))
+    return found
+
+
+def learner_of(model: Path, config: LearnerConfig = CONFIG, steps: int = 3, **objective: object) -> Learner:
+    return Learner(model, ModelConfig(), config, steps=steps, objective=Objective(**objective))  # pyright: ignore[reportArgumentType]
+
+
+def test_log_probs_are_those_of_the_temperature_that_was_sampled_at(model: Path, one_rank: None) -> None:
+    samples = sampled_at(model, 0.7)
+    report = learner_of(model, temperature=0.7).step(samples, 0)
+    assert report.logprob_max_diff < 1e-5
+    assert report.kl_rollout == pytest.approx(0, abs=1e-6)
+    assert report.algorithm["correction_weight"] == pytest.approx(1, abs=1e-5)
+    reinforce = np.concatenate([sample.reinforce[sample.loss_mask] for sample in samples])
+    assert report.loss == pytest.approx(-reinforce.mean(), abs=1e-5)
+    # At another temperature the same samples look as if another policy had made them.
+    other = learner_of(model).step(samples, 0)
+    assert other.logprob_max_diff > 0.1
+    assert abs(other.kl_rollout) > 0.01
+
+
+def test_probes_are_of_the_model_itself_at_any_temperature(model: Path, one_rank: None) -> None:
+    [sample, *_] = sampled_at(model, 1.0)
+    [found] = learner_of(model, temperature=0.7).logprobs([sample])
+    assert np.abs(found - sample.rollout_logprobs[sample.loss_mask]).max() < 1e-5
+
+
+def test_a_step_reports_entropy_divergence_and_rate(model: Path, one_rank: None) -> None:
+    samples = [replace(s, rollout_logprobs=s.rollout_logprobs + np.float32(0.25)) for s in sampled_at(model, 0.7)]
+    report = learner_of(model, temperature=0.7).step(samples, 0)
+    every = torch.cat([distribution(model, sample, 0.7) for sample in samples])
+    assert report.entropy == pytest.approx(float(-(every.exp() * every).sum(-1).mean()), rel=1e-5)
+    assert 0.1 < report.entropy < math.log(every.shape[1])
+    assert report.kl_rollout == pytest.approx(0.25, abs=1e-5)
+    assert report.algorithm["correction_weight"] == pytest.approx(math.exp(-0.25), abs=1e-5)
+    assert (report.lr, report.ratio_mean, report.clip_fraction) == (1e-3, 1.0, 0.0)
+    assert report.truncated_weight_fraction == 0.0
+    far = [replace(s, rollout_logprobs=s.rollout_logprobs - np.float32(3)) for s in samples]
+    assert learner_of(model, temperature=0.7).step(far, 0).truncated_weight_fraction == 1.0
+    silent = learner_of(model, replace(CONFIG, entropy=False), temperature=0.7).step(samples, 0)
+    assert (silent.entropy, silent.loss) == (0.0, report.loss)
+
+
+def test_what_is_only_imitated_has_neutral_figures(model: Path, one_rank: None) -> None:
+    rng = np.random.default_rng(0)
+    shown = [random_sample(rng, 300, imitate=True, version=-1) for _ in range(3)]
+    report = learner_of(model, algorithm="imitation").step(shown, 0)
+    assert (report.kl_rollout, report.clip_fraction, report.ratio_mean) == (0.0, 0.0, 1.0)
+    assert (report.staleness_mean, report.logprob_max_diff) == (0.0, 0.0)
+    assert dict(report.algorithm) == {"imitation_loss": pytest.approx(report.loss)}
+    assert learner_of(model).step(shown, 0).loss == report.loss
+
+
+def test_a_value_head_learns_the_reward_and_is_kept_and_not_published(
+    model: Path, one_rank: None, tmp_path: Path
+) -> None:
+    rng = np.random.default_rng(0)
+    samples = [
+        replace(sample, reinforce=np.where(sample.loss_mask, np.float32(0.75), np.float32(0)))
+        for sample in (random_sample(rng, 300) for _ in range(6))
+    ]
+    config = replace(CONFIG, optimizer=OptimizerConfig(lr=3e-3))
+    learner = learner_of(model, config, 30, algorithm="ppo")
+    reports = [learner.step(samples, version).algorithm for version in range(30)]
+    assert reports[0]["value_mean"] == 0
+    assert reports[0]["value_error"] == pytest.approx(0.75**2)
+    assert reports[0]["return_mean"] == pytest.approx(0.75)
+    assert reports[-1]["value_mean"] == pytest.approx(0.75, abs=0.1)
+    assert reports[-1]["value_error"] < reports[0]["value_error"] / 4
+    learner.save(tmp_path / "checkpoint")
+    learner.save_model(tmp_path / "saved")
+    again = learner_of(model, config, 30, algorithm="ppo")
+    again.restore(tmp_path / "checkpoint")
+    assert again.step(samples, 29) == learner.step(samples, 29)
+    assert (
+        load_model(tmp_path / "saved", ModelConfig()).state_dict().keys()
+        == load_model(model, ModelConfig()).state_dict().keys()
+    )
+
+
+def test_the_reference_stays_where_the_stage_began(model: Path, one_rank: None) -> None:
+    samples = sampled_at(model, 1.0)
+    learner = learner_of(model, settings={"kl_weight": 0.1})
+    reports = [learner.step(samples, version).algorithm["kl_reference"] for version in range(3)]
+    assert reports[0] == pytest.approx(0, abs=1e-9)
+    assert reports[0] < reports[1] < reports[2]
+
+
+def test_an_update_is_of_whole_groups(model: Path, one_rank: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(0)
+    samples = [replace(random_sample(rng, 300), group=group) for group in (7, 4, 9, 4, 7, 9, 9)]
+    learner = learner_of(model, replace(CONFIG, updates_per_batch=2))
+    seen: list[list[list[int]]] = []
+    pack = learner._pack
+
+    def noted(share: list[Sample]) -> object:
+        seen.append([sample.token_ids.tolist() for sample in share])
+        return pack(share)
+
+    monkeypatch.setattr(learner, "_pack", noted)
+    learner.step(samples, 0)
+    of = {tuple(sample.token_ids.tolist()): sample.group for sample in samples}
+    groups = [[of[tuple(ids)] for ids in share] for share in seen]
+    assert groups == [[4, 9, 4, 9, 9], [7, 7]]
+
+
+def test_an_algorithm_of_ones_own_is_one_file(model: Path, one_rank: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The example of docs/extending.md, by the way that a user's file comes in."""
+    monkeypatch.setenv("COA_EXTENSIONS", "docs.examples.plain_reinforce")
+    rng = np.random.default_rng(0)
+    rewards = (1.0, 0.0, 0.25)
+    samples = [
+        replace(sample, reinforce=np.where(sample.loss_mask, np.float32(reward), np.float32(0)))
+        for sample, reward in zip((random_sample(rng, 300) for _ in rewards), rewards, strict=True)
+    ]
+    learner = learner_of(model, algorithm="plain_reinforce", settings={"scale": 2.0})
+    before = [
+        float(distribution(model, s, 1.0).gather(1, torch.from_numpy(s.token_ids[s.loss_mask]).long()[:, None]).sum())
+        for s in samples
+    ]
+    counts = [int(sample.loss_mask.sum()) for sample in samples]
+    baseline = sum(r * n for r, n in zip(rewards, counts, strict=True)) / sum(counts)
+    report = learner.step(samples, 0)
+    expected = -sum(2 * (r - baseline) * its for r, its in zip(rewards, before, strict=True)) / 3
+    assert report.loss == pytest.approx(expected, rel=1e-4)
+    assert report.grad_norm > 0
+    apart = sum(2 * abs(r - baseline) * n for r, n in zip(rewards, counts, strict=True)) / sum(counts)
+    assert report.algorithm["distance"] == pytest.approx(apart, rel=1e-5)

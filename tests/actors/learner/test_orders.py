@@ -1,0 +1,153 @@
+"""Orders to the ranks: one row for all, void once the learners start again."""
+
+import asyncio
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from actors.learner import buffer
+from actors.learner.buffer import Plan, TrajectoryBuffer
+from coa.learning.orders import (
+    Checkpoint,
+    Numbered,
+    OrderRow,
+    Publish,
+    Score,
+    Stop,
+    Train,
+    VoidEpoch,
+    orders_of,
+)
+
+
+def plan(version: int) -> Plan:
+    return Plan(version=version, shares=((f"{version}-0",), (f"{version}-1",)), cursor=[version, [7]])
+
+
+def train(version: int) -> Train:
+    return Train(version=version, shares=plan(version).shares, cursor=[version, [7]])
+
+
+def test_a_batch_entails_what_belongs_behind_it() -> None:
+    assert orders_of(plan(0), steps=6, publish=True, checkpoint_every=2) == (train(0), Publish())
+    assert orders_of(plan(1), steps=6, publish=True, checkpoint_every=2) == (train(1), Publish(), Checkpoint())
+    assert orders_of(plan(1), steps=6, publish=False, checkpoint_every=5) == (train(1),)
+    assert orders_of(plan(5), steps=6, publish=True, checkpoint_every=2) == (train(5), Publish(), Stop())
+
+
+def test_a_restart_voids_what_was_ordered_before() -> None:
+    row = OrderRow(ranks=2)
+    assert not row.add((Publish(),), 0), "nobody has begun"
+    old = row.begin()
+    assert row.add((Publish(), Stop()), old)
+    new = row.begin()
+    assert not row.add((Publish(),), old)
+    assert row.ask(0, new, 0) is None
+    with pytest.raises(VoidEpoch, match="epoch 1 is over: this is epoch 2"):
+        row.ask(1, old, 0)
+
+
+@given(st.lists(st.sampled_from(["plan", "rank 0", "rank 1", "publish", "restart"]), max_size=60))
+def test_all_ranks_see_one_row_and_at_most_one_batch_waits(actions: list[str]) -> None:
+    row = OrderRow(ranks=2)
+    epoch, version = row.begin(), 0
+    seen: list[list[Numbered]] = [[], []]
+    for action in actions:
+        match action:
+            case "plan" if row.has_room():
+                row.add((train(version), Publish()), epoch)
+                version += 1
+            case "publish":
+                row.add((Publish(),), epoch)
+            case "restart":
+                epoch, version, seen = row.begin(), 0, [[], []]
+            case "rank 0" | "rank 1":
+                rank = int(action[-1])
+                if (found := row.ask(rank, epoch, len(seen[rank]))) is not None:
+                    seen[rank].append(found)
+    shorter, longer = sorted(seen, key=len)
+    assert longer[: len(shorter)] == shorter
+    both = max(0, min(*row.asked, len(row.orders)))
+    assert [found.order for found in longer[both:]] == row.orders[both : len(longer)]
+    kept = [order.shares for order in row.orders[:both] if isinstance(order, Train)]
+    assert not any(kept), "samples that all ranks are through with are not held"
+    assert all(found.epoch == epoch for found in longer)
+    waiting = [order for order in row.orders[len(longer) :] if isinstance(order, Train)]
+    assert len(waiting) <= 2  # one that a rank waits for already, and one more
+    unasked = [order for order in row.orders[max(row.asked) + 1 :] if isinstance(order, Train)]
+    assert len(unasked) <= 1
+
+
+def test_a_rank_gets_its_own_share_alone() -> None:
+    row = OrderRow(ranks=2)
+    epoch = row.begin()
+    row.add((train(0), Score(shares=(("a",), ("b",)), tag="x"), Stop()), epoch)
+    found = [row.for_rank(Numbered(epoch, n, row.orders[n]), 1).order for n in range(3)]
+    assert found[0] == Train(version=0, shares=((), ("0-1",)), cursor=[0, [7]])
+    assert found[1] == Score(shares=((), ("b",)), tag="x")
+    assert found[2] == Stop()
+
+
+def make_buffer(**settings: int) -> TrajectoryBuffer:
+    return TrajectoryBuffer(ranks=2, steps=settings.get("steps", 10), publish=True, checkpoint_every=100)
+
+
+def test_a_second_batch_waits_until_a_rank_has_asked_for_the_first() -> None:
+    async def main() -> None:
+        row = make_buffer()
+        epoch = await row.begin(0)
+        assert await row.put(plan(0), epoch)
+        second = asyncio.ensure_future(row.put(plan(1), epoch))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert not second.done()
+        first = await row.next_order(1, epoch, 0)
+        assert first is not None
+        assert first.order == Train(version=0, shares=((), ("0-1",)), cursor=[0, [7]])
+        assert await second
+        published = await row.next_order(1, epoch, 1)
+        assert published is not None
+        assert published.order == Publish()
+
+    asyncio.run(main())
+
+
+def test_a_waiting_batch_is_refused_when_the_learners_start_again() -> None:
+    async def main() -> None:
+        row = make_buffer()
+        epoch = await row.begin(0)
+        assert await row.put(plan(0), epoch)
+        second = asyncio.ensure_future(row.put(plan(1), epoch))
+        asking = asyncio.ensure_future(row.next_order(0, epoch, 2))
+        await asyncio.sleep(0)
+        assert await row.begin(0) == epoch + 1
+        assert not await second
+        with pytest.raises(VoidEpoch):
+            await asking
+
+    asyncio.run(main())
+
+
+def test_a_rank_that_waits_is_answered_in_time_with_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main() -> None:
+        row = make_buffer()
+        epoch = await row.begin(0)
+        assert await row.next_order(0, epoch, 0) is None
+        assert not await row.released()
+        await row.release()
+        assert await row.released()
+
+    monkeypatch.setattr(buffer, "POLL_S", 0.01)
+    asyncio.run(main())
+
+
+def test_learners_that_are_through_already_are_told_to_stop() -> None:
+    async def main() -> None:
+        row = make_buffer(steps=3)
+        epoch = await row.begin(3)
+        found = await row.next_order(0, epoch, 0)
+        assert found is not None
+        assert found.order == Stop()
+
+    asyncio.run(main())

@@ -1,0 +1,228 @@
+"""The packed policy: any causal model gives the log-probs that transformers gives, however its rows are attended."""
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from transformers import (
+    AutoModelForCausalLM,
+    BertConfig,
+    BertModel,
+    Gemma2Config,
+    Gemma3TextConfig,
+    LlamaConfig,
+    MistralConfig,
+    PreTrainedConfig,
+    Qwen2Config,
+    Qwen3Config,
+)
+
+import actors.learner.policy
+from actors.learner.attention import block_diagonal, lengths, varlen_arguments
+from actors.learner.logits import chosen_logprobs
+from actors.learner.policy import ModelConfig, PackedPolicy, load_model, to_tensors
+from coa.errors import UserError
+from coa.learning.packing import micro_batch
+from coa.types import Sample
+from tests.support.tiny import random_sample
+
+VOCABULARY = 300
+SIZES: dict[str, Any] = {
+    "vocab_size": VOCABULARY,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+}
+QWEN2 = Qwen2Config(**SIZES, tie_word_embeddings=True)
+"""Tied, as Qwen2.5-3B is."""
+CONFIGS: dict[str, PreTrainedConfig] = {
+    "qwen2": QWEN2,
+    "llama": LlamaConfig(**SIZES),
+    "qwen3": Qwen3Config(**SIZES, head_dim=16),
+    "mistral, window of 16": MistralConfig(**SIZES, sliding_window=16),
+    "gemma3, window of 16 in some layers": Gemma3TextConfig(**SIZES, head_dim=16, sliding_window=16),
+}
+
+
+def make(config: PreTrainedConfig, *, spread: float = 0.2) -> Any:
+    """Random weights, large enough that log-probs are far apart."""
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_config(config, attn_implementation="sdpa").eval()
+    for parameter in model.parameters():
+        nn.init.normal_(parameter, std=spread)
+    return model
+
+
+def samples() -> list[Sample]:
+    rng = np.random.default_rng(1)
+    return [random_sample(rng, VOCABULARY) for _ in range(5)]
+
+
+def packed(policy: PackedPolicy, rows: list[list[Sample]]) -> Tensor:
+    return policy(**to_tensors(micro_batch(rows), torch.device("cpu")))
+
+
+def plain(model: Any, sample: Sample) -> Tensor:
+    """The log-probs of the trained tokens by the model's own forward pass over the sample alone."""
+    token_ids = torch.from_numpy(sample.token_ids).long()
+    logprobs = model(token_ids[None]).logits[0].float().log_softmax(-1)
+    where = np.nonzero(sample.loss_mask)[0]
+    return logprobs[where - 1, token_ids[where]]
+
+
+@pytest.mark.parametrize("masked_tokens", [512, 0], ids=["masked", "segmented"])
+@pytest.mark.parametrize("name", CONFIGS)
+def test_packed_rows_give_the_logprobs_of_the_model_itself(
+    name: str, masked_tokens: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(actors.learner.policy, "MASKED_TOKENS", masked_tokens)
+    model = make(CONFIGS[name])
+    with torch.no_grad():
+        expected = torch.cat([plain(model, sample) for sample in samples()])
+        found = packed(PackedPolicy(model), [samples()[:3], samples()[3:]])
+    assert expected.std() > 0.2
+    assert (found - expected).abs().max() < 1e-5
+
+
+def test_masked_and_segmented_rows_have_the_same_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
+    found: list[dict[str, Tensor]] = []
+    for masked_tokens in (512, 0):
+        monkeypatch.setattr(actors.learner.policy, "MASKED_TOKENS", masked_tokens)
+        policy = PackedPolicy(make(CONFIGS["qwen3"], spread=0.05))
+        packed(policy, [samples()[:3], samples()[3:]]).sum().backward()
+        found.append({name: p.grad for name, p in policy.named_parameters() if p.grad is not None})
+    masked, segmented = found
+    assert masked.keys() == segmented.keys()
+    for name, gradient in masked.items():
+        assert (gradient - segmented[name]).abs().max() <= 1e-5 * gradient.abs().max(), name
+
+
+def test_bfloat16_is_near_float32(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = make(CONFIGS["qwen2"], spread=0.05)
+    with torch.no_grad():
+        exact = packed(PackedPolicy(model), [samples()])
+        rounded = PackedPolicy(model.to(torch.bfloat16))
+        for masked_tokens in (512, 0):
+            monkeypatch.setattr(actors.learner.policy, "MASKED_TOKENS", masked_tokens)
+            found = packed(rounded, [samples()])
+            assert found.dtype is torch.float32
+            assert (found - exact).abs().max() < 0.02
+
+
+def test_logits_in_chunks_are_the_logits() -> None:
+    torch.manual_seed(0)
+    weight = torch.randn(50, 8)
+    chosen = torch.randint(50, (23,))
+    results = []
+    for limit in (1 << 20, 5 * 4 * 50, 1):
+        hidden = torch.randn(23, 8, generator=torch.Generator().manual_seed(1)).requires_grad_()
+        projection = weight.clone().requires_grad_()
+        calls: list[int] = []
+
+        def project(part: Tensor, projection: Tensor = projection, calls: list[int] = calls) -> Tensor:
+            calls.append(len(part))
+            return part @ projection.T
+
+        logprobs = chosen_logprobs(hidden, chosen, project, vocabulary=50, limit=limit).logprobs
+        (logprobs * torch.arange(23)).sum().backward()
+        results.append((logprobs.detach(), hidden.grad, projection.grad, calls))
+    whole, fives, ones = results
+    assert whole[3] == [23]
+    # Each chunk is projected a second time on the way back.
+    assert sorted(fives[3]) == sorted([5, 5, 5, 5, 3] * 2)
+    assert ones[3] == [1] * 46
+    for other in (fives, ones):
+        for expected, found in zip(whole[:3], other[:3], strict=True):
+            assert torch.allclose(expected, found, rtol=1e-5, atol=1e-5)
+
+
+def test_a_policy_whose_logits_are_chunked_gives_the_same_logprobs() -> None:
+    model = make(CONFIGS["llama"])
+    rows = [samples()]
+    with torch.no_grad():
+        small = PackedPolicy(model, logits_bytes=4 * VOCABULARY * 3)
+        assert torch.allclose(packed(PackedPolicy(model), rows), packed(small, rows), rtol=0, atol=1e-5)
+
+
+def test_softcapped_logits_are_capped_in_chunks_too() -> None:
+    torch.manual_seed(0)
+    model = make(Gemma2Config(**SIZES, head_dim=16, sliding_window=512, final_logit_softcapping=2.0))
+    with torch.no_grad():
+        expected = torch.cat([plain(model, sample) for sample in samples()])
+        found = packed(PackedPolicy(model, logits_bytes=4 * VOCABULARY * 3), [samples()])
+    assert (found - expected).abs().max() < 1e-5
+    uncapped = make(Gemma2Config(**SIZES, head_dim=16, sliding_window=512, final_logit_softcapping=None))
+    with torch.no_grad():
+        assert (torch.cat([plain(uncapped, sample) for sample in samples()]) - expected).abs().max() > 0.1
+
+
+def test_the_temperature_divides_the_logits_and_the_entropy_is_the_distributions() -> None:
+    logits = torch.tensor([[1.0, 2.0, 4.0], [0.0, 0.0, 0.0]])
+    chosen = torch.tensor([2, 1])
+    for limit in (1 << 20, 1):
+        logprobs, entropy = chosen_logprobs(
+            logits, chosen, lambda hidden: hidden, vocabulary=3, limit=limit, temperature=0.7, entropy=True
+        )
+        weights = [math.exp(value / 0.7) for value in (1.0, 2.0, 4.0)]
+        shares = [weight / sum(weights) for weight in weights]
+        assert logprobs.tolist() == pytest.approx([math.log(shares[2]), -math.log(3)], rel=1e-6)
+        expected = -sum(share * math.log(share) for share in shares)
+        assert entropy.tolist() == pytest.approx([expected, math.log(3)], rel=1e-5)
+
+
+def test_a_line_of_positions_tells_its_samples() -> None:
+    positions = torch.tensor([0, 1, 2, 0, 0, 1])
+    assert lengths(positions).tolist() == [3, 1, 2]
+    told = varlen_arguments(positions)
+    assert told["cu_seq_lens_q"].tolist() == told["cu_seq_lens_k"].tolist() == [0, 3, 4, 6]
+    assert told["cu_seq_lens_q"].dtype is torch.int32
+    assert told["max_length_q"] == told["max_length_k"] == 3
+
+
+def test_a_mask_shows_a_token_its_own_sample_up_to_itself() -> None:
+    mask = block_diagonal(torch.tensor([[1, 1, 2, 0]]), torch.float32)
+    assert mask.shape == (1, 1, 4, 4)
+    assert (mask[0, 0] == 0).int().tolist() == [[1, 0, 0, 0], [1, 1, 0, 0], [0, 0, 1, 0], [0, 0, 0, 1]]
+
+
+def test_tied_embeddings_are_untied_and_stay_so(tmp_path: Path) -> None:
+    tied = make(QWEN2)
+    assert tied.get_output_embeddings().weight is tied.get_input_embeddings().weight
+    tied.save_pretrained(tmp_path / "tied")
+    model = load_model(tmp_path / "tied", ModelConfig())
+    with torch.no_grad():
+        assert all(torch.equal(plain(model, sample), plain(tied, sample)) for sample in samples())
+        model.get_output_embeddings().weight += 1.0
+    assert torch.equal(model.get_input_embeddings().weight, tied.get_input_embeddings().weight)
+    model.save_pretrained(tmp_path / "untied")
+    again = load_model(tmp_path / "untied", ModelConfig())
+    assert again.config.tie_word_embeddings is False
+    assert torch.equal(again.get_input_embeddings().weight, tied.get_input_embeddings().weight)
+    assert torch.equal(again.get_output_embeddings().weight, tied.get_input_embeddings().weight + 1.0)
+
+
+def test_what_is_no_causal_language_model_is_refused(tmp_path: Path) -> None:
+    encoder = BertModel(
+        BertConfig(vocab_size=50, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16)
+    )
+    with pytest.raises(UserError, match="BertModel has no decoder with an output projection"):
+        PackedPolicy(encoder)
+    with pytest.raises(UserError, match="no model there"):
+        load_model(tmp_path / "nothing", ModelConfig())
+
+
+def test_an_attention_whose_package_is_missing_is_named(tmp_path: Path) -> None:
+    make(CONFIGS["qwen3"]).save_pretrained(tmp_path)
+    with pytest.raises(UserError, match=r"model\.attention=flash_attention_2: "):
+        load_model(tmp_path, ModelConfig(attention="flash_attention_2"))
+
+
+def test_only_two_types_of_weights_are_known() -> None:
+    with pytest.raises(ValueError, match=r"model\.dtype is float16"):
+        ModelConfig(dtype="float16")

@@ -1,0 +1,53 @@
+"""What is handed to vLLM: a CPU's needs, a GPU's defaults, and a recipe's word over both."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from actors.rollout.config import EngineConfig
+from actors.rollout.device import arguments, environment, message_ends
+
+
+def test_a_cpu_gets_what_it_needs() -> None:
+    assert arguments(EngineConfig(), cpu=True, max_tokens=300) == {
+        "enforce_eager": True,
+        "enable_chunked_prefill": False,
+        "max_num_batched_tokens": 8192,
+    }
+    assert arguments(EngineConfig(), cpu=True, max_tokens=10_000)["max_num_batched_tokens"] == 10_000
+    assert environment(EngineConfig(kv_cache_gib=2.0), cpu=True) == {
+        "OMP_NUM_THREADS": "1",
+        "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+        "VLLM_CPU_KVCACHE_SPACE": "2",
+        "TORCHDYNAMO_DISABLE": "1",
+    }
+
+
+def test_a_gpu_gets_vllms_own_defaults() -> None:
+    assert arguments(EngineConfig(), cpu=False, max_tokens=40_000) == {}
+    assert environment(EngineConfig(), cpu=False) == {}
+
+
+@pytest.mark.parametrize("cpu", [True, False])
+def test_what_a_recipe_sets_holds_on_every_device(cpu: bool) -> None:
+    config = EngineConfig(enforce_eager=not cpu, chunked_prefill=cpu, block_size=32, threads=4)
+    chosen = arguments(config, cpu=cpu, max_tokens=300)
+    assert chosen["enforce_eager"] is not cpu
+    assert chosen["enable_chunked_prefill"] is cpu
+    assert chosen["block_size"] == 32
+    variables = environment(config, cpu=cpu)
+    assert variables["OMP_NUM_THREADS"] == "4"
+    assert "TORCHDYNAMO_DISABLE" not in variables
+
+
+def test_a_gpu_without_chunks_has_room_for_a_whole_prompt() -> None:
+    chosen = arguments(EngineConfig(chunked_prefill=False), cpu=False, max_tokens=40_000)
+    assert chosen["max_num_batched_tokens"] == 40_000
+
+
+def test_a_message_ends_as_the_models_folder_says_but_not_with_a_tag(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({"eos_token_id": 3}))
+    assert message_ends(tmp_path, frozenset()) == [3]
+    (tmp_path / "generation_config.json").write_text(json.dumps({"eos_token_id": [3, 5, 7]}))
+    assert message_ends(tmp_path, frozenset({5})) == [3, 7]

@@ -1,0 +1,91 @@
+"""What is said once arrives once, in order, also over a line that loses replies."""
+
+import asyncio
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from actors.outbox import Outbox
+
+
+@settings(derandomize=True, max_examples=200, deadline=None, database=None)
+@given(steps=st.lists(st.sampled_from(["put", "poll", "lost poll", "poll twice"]), max_size=40))
+def test_a_reader_that_asks_again_for_what_was_lost_has_everything_in_order(steps: list[str]) -> None:
+    async def go() -> None:
+        outbox: Outbox[int] = Outbox()
+        said, had = 0, []
+        for step in [*steps, "put", "poll"]:
+            if step == "put":
+                outbox.put(said)
+                said += 1
+            elif said > len(had):
+                outbox.acknowledge(len(had))
+                first, items = await outbox.next()
+                if step == "poll twice":
+                    assert (first, items) == await outbox.next()
+                assert first == len(had)
+                if step != "lost poll":
+                    had += items
+        assert had == list(range(said))
+        assert outbox.end == said
+
+    asyncio.run(go())
+
+
+def test_a_poll_is_answered_at_the_first_item_and_brings_what_is_said_in_the_same_moment() -> None:
+    async def go() -> None:
+        outbox: Outbox[str] = Outbox()
+        poll = asyncio.ensure_future(outbox.next())
+        await asyncio.sleep(0)
+        assert not poll.done()
+        outbox.put("a")
+        outbox.put("b")
+        assert await poll == (0, ("a", "b"))
+        assert list(outbox.acknowledge(1)) == ["a"]
+        assert list(outbox.acknowledge(1)) == []
+        assert await outbox.next() == (1, ("b",))
+
+    asyncio.run(go())
+
+
+def test_a_poll_that_waits_in_vain_is_answered_with_nothing() -> None:
+    async def go() -> None:
+        outbox: Outbox[str] = Outbox()
+        assert await outbox.next(0.001) == (0, ())
+        outbox.put("a")
+        outbox.acknowledge(1)
+        assert await outbox.next(0.001) == (1, ())
+
+    asyncio.run(go())
+
+
+def test_a_newer_poll_takes_the_place_of_an_older_one() -> None:
+    async def go() -> None:
+        outbox: Outbox[str] = Outbox()
+        older, newer = (asyncio.ensure_future(outbox.next()) for _ in range(2))
+        assert await older == (0, ())
+        outbox.put("a")
+        assert await newer == (0, ("a",))
+
+    asyncio.run(go())
+
+
+def test_a_failure_reaches_who_waits_and_who_asks_later() -> None:
+    async def go() -> None:
+        outbox: Outbox[str] = Outbox()
+        poll = asyncio.ensure_future(outbox.next())
+        await asyncio.sleep(0)
+        outbox.fail(ZeroDivisionError("a defect"))
+        for asked in (poll, outbox.next()):
+            with pytest.raises(ZeroDivisionError, match="a defect"):
+                await asked
+
+    asyncio.run(go())
+
+
+def test_what_was_never_said_can_not_be_acknowledged() -> None:
+    outbox: Outbox[str] = Outbox()
+    outbox.put("a")
+    with pytest.raises(ValueError, match="2 items are acknowledged, there were 1"):
+        outbox.acknowledge(2)

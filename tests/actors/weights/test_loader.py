@@ -1,0 +1,267 @@
+"""An engine's weights, with real vLLM inside: whatever is wrong with them is found before the engine serves."""
+
+import asyncio
+import functools
+import os
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from actors.weights.loader import WeightLoader
+from actors.weights.on_disk import published_file
+from actors.weights.path_check import check_path, difference, kinds, probe_tokens
+from actors.weights.segment import SHARED_MEMORY
+from actors.weights.transport import Published
+from coa.errors import DamagedWeights, IncompleteWeights, StaleWeights, SyncError, WeightsGone, WrongVersion
+from coa.learning.weights import Manifest, serialise
+from tests.support.tiny import make_model
+from tests.support.weights import prompt_logprobs, start_llm
+
+TOKENS = probe_tokens(100, 128)
+
+
+class Bench:
+    """An engine, its loader, and the weights of its model as a learner has them."""
+
+    def __init__(self, model: Path, folder: Path) -> None:
+        self.loop = asyncio.new_event_loop()
+        self.model, self.folder = model, folder
+        self.state = load_file(model / "model.safetensors")
+        self.llm: Any = self.run(self._start())
+        self.pauses: list[bool] = []
+        self.loader = WeightLoader(self.llm, clear_cache=True, on_pause=self.pauses.append)
+        self.version = 0
+
+    async def _start(self) -> Any:
+        return start_llm(self.model)
+
+    def run(self, work: Any) -> Any:
+        return self.loop.run_until_complete(work)
+
+    async def logprobs(self, tokens: Any = TOKENS) -> Any:
+        async with asyncio.timeout(20):
+            return await prompt_logprobs(self.llm, tokens)
+
+    def publish(self, without: str = "") -> tuple[Published, Path]:
+        """The next version, some way from the last, in a file in shared memory."""
+        self.version += 1
+        generator = torch.Generator().manual_seed(self.version)
+        for tensor in self.state.values():
+            tensor += torch.randn(tensor.shape, generator=generator) * 0.02
+        path = self.folder / f"{self.version}.safetensors"
+        save_file({name: tensor for name, tensor in self.state.items() if name != without}, path)
+        return published_file(self.version, path), path
+
+    def served(self) -> int:
+        return int(self.run(self.llm.get_weight_version()))
+
+
+@pytest.fixture(scope="module")
+def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
+    import shutil
+
+    torch.set_num_threads(1)
+    folder = SHARED_MEMORY / f"coa-test-{os.getpid()}"
+    folder.mkdir()
+    bench = Bench(make_model(tmp_path_factory.mktemp("model")), folder)
+    yield bench
+    bench.llm.shutdown()
+    bench.loop.close()
+    shutil.rmtree(folder)
+
+
+def test_output_that_follows_its_weights_passes_and_is_as_before(bench: Bench) -> None:
+    before = bench.run(bench.logprobs())
+    bench.run(check_path(bench.loader, bench.llm, bench.model, bench.logprobs))
+    assert np.array_equal(bench.run(bench.logprobs()), before)
+    assert bench.loader.refusal is None
+
+
+class Stale:
+    """A loader under which a module keeps the weights that it had first, as a backend may."""
+
+    def __init__(self, loader: WeightLoader, kept: str) -> None:
+        self._loader, self._kept = loader, kept
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._loader, name)
+
+    async def update(self, published: Published, *, perturbed: Any = (), only: Any = None) -> dict[str, str]:
+        really = [name for name in perturbed if self._kept not in name]
+        return await self._loader.update(published, perturbed=really, only=only)
+
+
+@pytest.mark.parametrize("module", ["lm_head", "q_norm", "o_proj"])
+def test_a_module_that_keeps_old_weights_is_named(module: str, bench: Bench) -> None:
+    stale: Any = Stale(bench.loader, module)
+    with pytest.raises(StaleWeights, match=rf"{module} changed, log-probs did not"):
+        bench.run(check_path(stale, bench.llm, bench.model, bench.logprobs))
+    bench.run(check_path(bench.loader, bench.llm, bench.model, bench.logprobs))
+
+
+def test_a_version_is_loaded_whole_and_served(bench: Bench) -> None:
+    before = bench.run(bench.logprobs())
+    published, _ = bench.publish()
+    bench.pauses.clear()
+    pause_s = bench.run(bench.loader.load(bench.version, published))
+    assert 0 < pause_s < 20
+    assert bench.pauses == [True, False]
+    assert bench.served() == bench.version
+    assert difference(before, bench.run(bench.logprobs())) > 0.01
+
+
+def test_weights_in_memory_are_loaded_as_well(bench: Bench) -> None:
+    bench.publish()
+    expected = bench.run(bench.logprobs())
+    bench.run(bench.loader.load(bench.version, serialise(bench.state)))
+    assert difference(expected, bench.run(bench.logprobs())) > 0.01
+    assert bench.served() == bench.version
+
+
+def refused(
+    bench: Bench, published: Published, kind: type[SyncError], text: str, *, version: int | None = None
+) -> None:
+    """Loading fails before the pause, and the engine goes on as it was."""
+    served, before = bench.served(), bench.run(bench.logprobs())
+    bench.pauses.clear()
+    with pytest.raises(kind, match=text) as raised:
+        bench.run(bench.loader.load(published.manifest.version if version is None else version, published))
+    assert not isinstance(raised.value, WeightsGone)
+    assert bench.pauses == []
+    assert bench.served() == served
+    assert np.array_equal(bench.run(bench.logprobs()), before)
+
+
+def test_a_flipped_byte_in_shared_memory_is_found_and_the_old_version_goes_on(bench: Bench) -> None:
+    published, path = bench.publish()
+    with path.open("r+b") as file:
+        file.seek(published.place.base + published.manifest.layout.nbytes // 2)
+        byte = file.read(1)[0]
+        file.seek(-1, os.SEEK_CUR)
+        file.write(bytes([byte ^ 1]))
+    refused(bench, published, DamagedWeights, "bucket 0 of 1 was changed")
+
+
+def test_a_missing_bucket_is_found_and_the_old_version_goes_on(bench: Bench) -> None:
+    published, path = bench.publish()
+    os.truncate(path, path.stat().st_size - 100)
+    refused(bench, published, IncompleteWeights, "bytes, not")
+    whole = published.manifest
+    fewer = replace(published, manifest=Manifest(whole.version, replace(whole.layout, bucket_bytes=1000), ()))
+    refused(bench, fewer, SyncError, "bytes, not|0 of")
+    path.unlink()
+    refused(bench, published, SyncError, "No such file")
+
+
+def test_another_version_than_was_asked_for_is_found_and_the_old_one_goes_on(bench: Bench) -> None:
+    published, _ = bench.publish()
+    refused(bench, published, WrongVersion, f"are version {bench.version}, not {bench.version + 1}",
+            version=bench.version + 1)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["model.layers.1.self_attn.k_proj.weight", "model.layers.0.post_attention_layernorm.weight", "lm_head.weight"],
+)
+def test_a_tensor_left_out_is_named_and_nothing_is_served_until_all_are_there(name: str, bench: Bench) -> None:
+    published, _ = bench.publish(without=name)
+    module = name.removesuffix(".weight").replace("k_proj", "qkv_proj")
+    with pytest.raises(WeightsGone, match=f"IncompleteWeights: .*without all of their weights: {module} "):
+        bench.run(bench.loader.load(bench.version, published))
+    nothing_is_served_until_a_whole_version_is_there(bench)
+
+
+def nothing_is_served_until_a_whole_version_is_there(bench: Bench) -> None:
+    async def ask_and_load() -> Any:
+        asked = asyncio.ensure_future(prompt_logprobs(bench.llm, TOKENS))
+        done, _ = await asyncio.wait({asked}, timeout=1)
+        assert not done
+        published, _ = bench.publish()
+        await bench.loader.load(bench.version, published)
+        return await asked
+
+    late = bench.run(ask_and_load())
+    assert bench.served() == bench.version
+    assert np.array_equal(bench.run(bench.logprobs()), late)
+
+
+def test_a_tensor_that_the_engine_has_no_place_for_is_found(bench: Bench) -> None:
+    _, path = bench.publish()
+    save_file({**bench.state, "model.layers.0.mlp.extra.weight": torch.ones(3)}, path)
+    with pytest.raises(WeightsGone):
+        bench.run(bench.loader.load(bench.version, published_file(bench.version, path)))
+    nothing_is_served_until_a_whole_version_is_there(bench)
+
+
+def test_an_update_that_was_skipped_is_found_though_the_label_moves(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    published, _ = bench.publish()
+
+    async def skip(*_: object) -> None:
+        pass
+
+    with monkeypatch.context() as patch:
+        for step in ("start_weight_update", "update_weights", "finish_weight_update"):
+            patch.setattr(bench.llm, step, skip)
+        with pytest.raises(
+            WeightsGone, match=rf"WrongVersion: worker 0 runs version \d+ .*, not version {bench.version}"
+        ):
+            bench.run(bench.loader.load(bench.version, published))
+    nothing_is_served_until_a_whole_version_is_there(bench)
+
+
+def test_a_broken_way_is_left_for_the_one_behind_it(bench: Bench) -> None:
+    published, path = bench.publish()
+    copy = path.with_suffix(".copy")
+    copy.write_bytes(path.read_bytes())
+    broken = replace(published, place=replace(published.place, path=str(copy)), fallback=published)
+    with copy.open("r+b") as file:
+        file.truncate(50)
+    bench.run(bench.loader.load(bench.version, broken))
+    assert bench.served() == bench.version
+
+
+def test_an_engine_with_a_tied_output_layer_refuses_other_weights(tmp_path: Path) -> None:
+    """vLLM's CPU backend would keep the old projection without a word."""
+    from transformers import AutoModelForCausalLM
+
+    model = make_model(tmp_path / "tied")
+    tied: Any = AutoModelForCausalLM.from_pretrained(model)
+    tied.config.tie_word_embeddings = True
+    tied.tie_weights()
+    tied.save_pretrained(model)
+
+    async def main() -> None:
+        llm = start_llm(model)
+        try:
+            loader = WeightLoader(llm, clear_cache=True)
+            ask = functools.partial(prompt_logprobs, llm)
+            await check_path(loader, llm, model, ask)
+            before = await ask(TOKENS)
+            state = dict(load_file(model / "model.safetensors"))
+            state.setdefault("lm_head.weight", state["model.embed_tokens.weight"].clone())
+            with pytest.raises(StaleWeights, match="tied to its embeddings"):
+                await loader.load(1, serialise(state))
+            assert np.array_equal(await ask(TOKENS), before)
+        finally:
+            llm.shutdown()
+
+    asyncio.run(main())
+
+
+def test_kinds_are_what_layers_have_in_common_and_a_module_is_of_one_kind() -> None:
+    took = {
+        "model.layers.0.self_attn.q_proj.weight": "model.layers.0.self_attn.qkv_proj.weight",
+        "model.layers.11.self_attn.v_proj.weight": "model.layers.11.self_attn.qkv_proj.weight",
+        "model.layers.0.self_attn.q_proj.bias": "model.layers.0.self_attn.qkv_proj.bias",
+        "lm_head.weight": "lm_head.weight",
+    }
+    assert list(kinds(took)) == ["model.layers.*.self_attn.qkv_proj", "lm_head"]
+    assert len(kinds(took)["model.layers.*.self_attn.qkv_proj"]) == 3

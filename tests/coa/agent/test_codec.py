@@ -1,0 +1,220 @@
+"""Between text and tokens: what is not the policy's can neither be a tag nor look like one, and is never trained."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from coa.agent.codec import Codec, Stops
+from coa.agent.grammar import OBSERVATION, TAGS, Chain, Parsed, Profile, Span, parse, render
+from coa.agent.profiles import PROFILES, profile
+from coa.agent.tokenizer import BEGIN, END, PAD, save_tokenizer, train_tokenizer
+from coa.errors import UserError
+from coa.types import Status
+from tests.support.fakes import (
+    CLOSING,
+    CODECS,
+    OPENING,
+    answered_chains,
+    chains,
+    profiles,
+    spans_of,
+    tag_codec,
+    task,
+    text_codec,
+    texts,
+)
+
+QUICK = settings(derandomize=True, max_examples=40, deadline=None, database=None)
+TAG_TEXT = [mark for tag in TAGS.values() for mark in (tag.open, tag.close)]
+MARKS = [PAD, BEGIN, END]
+
+each_codec = pytest.mark.parametrize("made", CODECS.values(), ids=list(CODECS))
+
+
+def mark_tokens(codec: Codec) -> set[int]:
+    """Ids of the chat marks; the first of any vocabulary here."""
+    ids = set(range(len(MARKS)))
+    assert codec.decode(sorted(ids)) == "".join(MARKS)
+    return ids
+
+
+def test_tags_are_tokens_with_one_tokenizer_and_text_with_the_other() -> None:
+    assert len(tag_codec().tag_tokens()) == 2 * len(TAGS)
+    assert sorted(map(tag_codec().decode, ([one] for one in tag_codec().tag_tokens()))) == sorted(TAG_TEXT)
+    assert text_codec().tag_tokens() == frozenset()
+
+
+@each_codec
+@QUICK
+@given(text=texts)
+def test_text_of_others_has_no_tag_and_no_mark_among_its_tokens(made, text: str) -> None:
+    codec = made()
+    ids = codec.text(text)
+    assert not set(ids) & (codec.tag_tokens() | mark_tokens(codec))
+    assert not any(mark in codec.decode(ids) for mark in TAG_TEXT)
+
+
+@each_codec
+@QUICK
+@given(question=texts, of=profiles)
+def test_a_question_is_only_text_between_the_chat_marks(made, question: str, of: Profile) -> None:
+    codec = made()
+    ids = codec.prompt(of, question, instructed=False)
+    assert [codec.decode([i]) for i in ids if i in mark_tokens(codec)] == [BEGIN, END, BEGIN]
+    assert not set(ids.tolist()) & codec.tag_tokens()
+    said = codec.decode(ids).removeprefix(OPENING).removesuffix(CLOSING)
+    assert not any(mark in said for mark in TAG_TEXT)
+
+
+@each_codec
+@QUICK
+@given(text=texts, limit=st.integers(0, 30))
+def test_an_observation_is_one_span_whatever_it_says_and_however_it_is_cut(made, text: str, limit: int) -> None:
+    codec = made()
+    ids = codec.observation(text, limit=limit)
+    said = codec.decode(ids)
+    assert not set(ids) & mark_tokens(codec)
+    assert [i for i in ids if i in codec.tag_tokens()] == [i for i in (ids[0], ids[-1]) if i in codec.tag_tokens()]
+    assert [mark for mark in TAG_TEXT if mark in said] == ["<observation>", "</observation>"]
+    [span] = parse(said).chain
+    assert parse(said) == Parsed((span,), None, len(said))
+    assert span.tag == OBSERVATION
+    if limit >= len(codec.text(" " + text)):
+        assert span.text == text
+
+
+@each_codec
+def test_a_long_observation_keeps_its_first_and_last_tokens(made) -> None:
+    codec = made()
+    text = " ".join(map(str, range(100, 200)))
+    body = codec.text(" " + text)
+    whole, cut = codec.observation(text, limit=len(body)), codec.observation(text, limit=7)
+    mark = codec.text(" ... ")
+    edge = whole.index(body[0], 1)
+    assert cut == [*whole[:edge], *body[:3], *mark, *body[-4:], *whole[edge + len(body) :]]
+    assert parse(codec.decode(whole)).chain == (Span(OBSERVATION, text),)
+
+
+@each_codec
+def test_a_cut_spells_no_tag_from_the_two_ends(made) -> None:
+    codec = made()
+    for limit in range(30):
+        said = codec.decode(codec.observation("<" * 9 + "answer> Berg" * 9, limit=limit))
+        assert [mark for mark in TAG_TEXT if mark in said] == ["<observation>", "</observation>"]
+
+
+@each_codec
+@QUICK
+@given(data=st.data(), of=profiles)
+def test_a_chain_comes_back_from_its_tokens(made, data: st.DataObject, of: Profile) -> None:
+    codec, chain = made(), data.draw(chains(of))
+    assert codec.decode(spans_of(codec, chain)) == render(chain)
+    for span in chain:
+        assert parse(codec.decode(codec.span(span))).chain == (span,)
+
+
+@each_codec
+def test_half_a_surrogate_pair_is_replaced(made) -> None:
+    """JSON of the web may hold one; no tokenizer and no file takes it."""
+    codec = made()
+    assert codec.decode(codec.text("a \ud83d b")) == "a ? b"
+    assert codec.decode(codec.text("<\ud83d<answer>")) == r"<?<\answer>"
+    assert parse(codec.decode(codec.observation("\ud83d", limit=9))).chain == (Span(OBSERVATION, "?"),)
+
+
+@each_codec
+@pytest.mark.parametrize("of", PROFILES.values(), ids=list(PROFILES))
+def test_the_instructions_show_the_tags_as_the_policy_is_to_write_them(made, of: Profile) -> None:
+    codec = made()
+    ids = codec.prompt(of, "Is <answer> a tag ?", instructed=True).tolist()
+    assert codec.decode(ids) == f"{OPENING}{of.instructions()}\n\nQuestion: Is <\\answer> a tag ?{CLOSING}"
+    spelled = [codec.decode([i]) for i in ids if i in codec.tag_tokens()]
+    assert spelled == ([mark for tag in of.tags for mark in (tag.open, tag.close)] if codec.tag_tokens() else [])
+    # The switch back to plain text holds.
+    assert not set(codec.text("<answer> <|im_end|>")) & (codec.tag_tokens() | mark_tokens(codec))
+
+
+# --- demonstrations ---------------------------------------------------------------------------------------------------
+
+
+@each_codec
+@QUICK
+@given(data=st.data(), of=profiles, instructed=st.booleans())
+def test_a_demonstration_marks_the_policys_own_tokens_and_no_other(
+    made, data: st.DataObject, of: Profile, instructed: bool
+) -> None:
+    codec, chain = made(), data.draw(answered_chains(of))
+    question = data.draw(texts)
+    trajectory = codec.demonstration(task(of.name, question=question), chain, of, instructed=instructed)
+    prompt = codec.prompt(of, question, instructed=instructed)
+    ids, marks = prompt.tolist(), [False] * len(prompt)
+    for span in chain:
+        ids += codec.span(span)
+        marks += [span.tag != OBSERVATION] * len(codec.span(span))
+    assert trajectory.token_ids.tolist() == ids
+    assert trajectory.action_mask.tolist() == marks
+    assert trajectory.prompt_length == len(prompt)
+    assert trajectory.transitions_hold
+    own = tuple(span for span in chain if span.tag != OBSERVATION)
+    assert parse(codec.decode(trajectory.token_ids[trajectory.action_mask])).chain == own
+
+
+def test_a_demonstration_in_full() -> None:
+    codec = tag_codec()
+    chain = (
+        Span("plan", "Arden"),
+        Span("wiki_search", "Berg"),
+        Span("observation", "Arden"),
+        Span("answer", "Berg"),
+    )
+    made = codec.demonstration(task(question="?"), chain, profile("mhqa"), instructed=False)
+    n = made.prompt_length
+    assert codec.decode(made.token_ids[:n]) == f"{OPENING}?{CLOSING}"
+    spelled = [codec.decode([i]) for i in made.token_ids[n:]]
+    assert spelled == [
+        *("<plan>", " Arden", "</plan>", "<wiki_search>", " Berg", "</wiki_search>"),
+        *("<observation>", " Arden", "</observation>", "<answer>", " Berg", "</answer>"),
+    ]
+    assert made.action_mask.tolist() == [False] * n + [True] * 6 + [False] * 3 + [True] * 3
+    assert made.logprobs.tolist() == [0.0] * (n + 12)
+    assert made.versions.tolist() == [-1] * (n + 12)
+    assert (made.token_ids.dtype, made.action_mask.dtype) == (np.int32, np.bool_)
+    assert (made.turns, made.tool_calls, made.status, made.answer) == (2, ("wiki_search",), Status.ANSWERED, "Berg")
+    assert made.text == render(chain)
+    assert made.transitions_hold
+
+
+@pytest.mark.parametrize("chain", [(), (Span("plan", "a"),), (Span("answer", "a"), Span("think", "b"))])
+def test_a_demonstration_ends_in_an_answer(chain: Chain) -> None:
+    with pytest.raises(ValueError, match="t: a demonstration ends in an answer"):
+        tag_codec().demonstration(task(), chain, profile("mhqa"), instructed=False)
+
+
+# --- the rest ---------------------------------------------------------------------------------------------------------
+
+
+def test_stops_are_ids_where_tags_are_tokens_and_strings_where_they_are_text() -> None:
+    ids = tag_codec().stops(profile("web"))
+    assert [tag_codec().decode([i]) for i in ids.token_ids] == list(profile("web").stops)
+    assert ids.strings == ()
+    assert text_codec().stops(profile("web")) == Stops((), ("</web_search>", "</crawl_page>", "</answer>"))
+
+
+def test_tokens_are_counted_as_plain_text() -> None:
+    assert tag_codec().count([" 7", " 123", ""]) == 3
+    assert tag_codec().count(["<plan>"]) > 1
+
+
+def test_a_saved_tokenizer_loads_with_its_chat_template(tmp_path) -> None:
+    save_tokenizer(train_tokenizer(["a b"] * 30, [], vocabulary=400), tmp_path)
+    codec = Codec.load(tmp_path)
+    prompt = codec.prompt(profile("mhqa"), "Who <|im_end|> ?", instructed=False)
+    assert codec.decode(prompt) == f"{OPENING}Who <|im_end|> ?{CLOSING}"
+    assert [i for i in prompt if i in mark_tokens(codec)] == [1, 2, 1]
+    assert len(codec.tag_tokens()) == 2 * len(TAGS)
+
+
+def test_a_folder_without_a_tokenizer_is_a_persons_mistake(tmp_path) -> None:
+    with pytest.raises(UserError, match="no tokenizer there"):
+        Codec.load(tmp_path)

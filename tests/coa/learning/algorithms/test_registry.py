@@ -1,0 +1,63 @@
+"""Algorithms are found by name, take their settings, and leave what is imitated alone."""
+
+import pytest
+
+from coa.errors import UserError
+from coa.learning.advantages import Spread
+from coa.learning.algorithms import ALGORITHMS, make
+from coa.learning.algorithms.base import Needs
+from coa.learning.algorithms.grpo import Grpo
+from coa.learning.algorithms.ppo import Ppo
+from coa.learning.losses import LossConfig
+from tests.support.tokens import loss_by, targets_of
+
+
+def test_an_algorithm_is_made_from_the_recipe() -> None:
+    loss = LossConfig(clip_high=0.3)
+    assert make("grpo", loss, {"spread": "reward", "kl_weight": 0.1}) == Grpo(loss, Spread.reward, 0.1)
+    assert make("ppo", loss, {"gae_lambda": 0.9}) == Ppo(surrogate=loss, gae_lambda=0.9)
+    assert make("grpo", loss, {"kl_weight": 0.1}).needs == Needs(group=2, reference=True)
+    assert make("ppo").needs == Needs(values=True)
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "said"),
+    [
+        ("grop", {}, "unknown algorithm 'grop': known are grpo, gspo, ppo, on_policy, imitation"),
+        ("ppo", {"lambda": 1}, "rl.algorithm_settings: unknown key lambda"),
+        ("ppo", {"gamma": "much"}, "rl.algorithm_settings: gamma is 'much', expected float"),
+    ],
+)
+def test_what_nobody_knows_is_one_line_that_names_it(name: str, settings: dict[str, object], said: str) -> None:
+    with pytest.raises(UserError, match=said) as raised:
+        make(name, LossConfig(), settings)
+    assert "\n" not in str(raised.value)
+
+
+def test_gspo_has_clips_of_its_own() -> None:
+    with pytest.raises(UserError, match="gspo clips by"):
+        make("gspo", LossConfig(clip_low=0.1))
+    make("gspo", LossConfig(correction_cap=5.0))
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_demonstrations_are_imitated_beside_whatever_is_reinforced(name: str) -> None:
+    """Tokens 0 and 1 are of a demonstration, 2 to 4 of an episode; per trained token of either kind."""
+    both = targets_of(
+        [0, 0, 1, 1, 1],
+        sampled=[False, False, True, True, True],
+        imitate=[1.0, 0.5, 0, 0, 0],
+        reinforce=[0, 0, 2.0, 2.0, 2.0],
+        rollout=[0, 0, -1.0, -1.5, -0.5],
+    )
+    logprobs = [-3.0, -40.0, -1.0, -1.5, -0.5]
+    loss, gradient, _, _ = loss_by(make(name), both, logprobs)
+    assert gradient[:2] == pytest.approx([-1 / 5, -0.5 / 5])
+    alone = targets_of([0, 0, 0], reinforce=[2.0] * 3, rollout=[-1.0, -1.5, -0.5])
+    reinforced, its_gradient, _, _ = loss_by(make(name), alone, logprobs[2:])
+    share = {"imitation": 0.0, "gspo": 1.0}.get(name, 3 / 5)  # a sequence's mean knows nothing of other sequences
+    assert gradient[2:] == pytest.approx([share * one for one in its_gradient])
+    assert loss == pytest.approx((3.0 + 20.0) / 5 + share * reinforced)
+    # Nothing sampled: nothing but imitation, and no division by nothing.
+    shown = targets_of([0, 0], sampled=[False, False], imitate=[1.0, 0.5])
+    assert loss_by(make(name), shown, [-3.0, -40.0])[:2] == (pytest.approx(23.0 / 2), [-0.5, -0.25])

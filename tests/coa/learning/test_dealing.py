@@ -1,0 +1,91 @@
+"""Dealing: samples to ranks by what they cost, groups to updates as wholes."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from coa.learning.dealing import deal, updates_of
+from coa.types import NO_GROUP
+
+QUICK = settings(derandomize=True, max_examples=100, deadline=None, database=None)
+LENGTHS = st.lists(st.integers(1, 5000), max_size=60)
+
+
+def largest_over_mean(lengths: list[int], dealt: list[list[int]], power: int) -> float:
+    loads = [sum(lengths[i] ** power for i in share) for share in dealt]
+    return max(loads) / (sum(loads) / len(loads))
+
+
+@pytest.mark.parametrize(("spread", "most"), [(0.3, 10**9), (0.5, 10**9), (1.0, 1600), (1.2, 1600)])
+@pytest.mark.parametrize("seed", range(5))
+def test_lognormal_lengths_are_dealt_evenly(seed: int, spread: float, most: int) -> None:
+    """Episodes have a limit, so the tails of the wide ones are cut."""
+    drawn = np.random.default_rng(seed).lognormal(6, spread, 512)
+    lengths = np.clip(drawn, 1, most).astype(int).tolist()
+    dealt = deal(lengths, 8)
+    assert largest_over_mean(lengths, dealt, 1) <= 1.05
+    assert largest_over_mean(lengths, dealt, 2) <= 1.10
+    # Round-robin, for comparison, is beyond both.
+    in_turns = [list(range(rank, 512, 8)) for rank in range(8)]
+    assert largest_over_mean(lengths, in_turns, 2) > largest_over_mean(lengths, dealt, 2)
+
+
+def test_neither_tokens_nor_attention_is_evened_out_at_the_others_cost() -> None:
+    """By tokens alone the attention would be 1.08, by attention alone the tokens 1.12."""
+    lengths = [800] * 10 + [300] * 60
+    dealt = deal(lengths, 4)
+    assert largest_over_mean(lengths, dealt, 1) <= 1.05
+    assert largest_over_mean(lengths, dealt, 2) <= 1.05
+
+
+def test_a_sample_that_outweighs_everything_leaves_the_rest_even() -> None:
+    dealt = deal([10_000, *[10] * 70], 8)
+    assert dealt[0] == [0]
+    assert {len(share) for share in dealt[1:]} == {10}
+
+
+def test_the_longest_stands_alone_and_shares_are_in_order() -> None:
+    assert deal([4, 1, 1, 2], 2) == [[0], [1, 2, 3]]
+    assert deal([5, 9, 1], 1) == [[0, 1, 2]]
+    assert deal([], 3) == [[], [], []]
+    assert deal([7], 2) == [[0], []]
+
+
+@QUICK
+@given(lengths=LENGTHS, ranks=st.integers(1, 9))
+def test_every_sample_is_dealt_once_and_the_same_way_each_time(lengths: list[int], ranks: int) -> None:
+    dealt = deal(lengths, ranks)
+    assert sorted(index for share in dealt for index in share) == list(range(len(lengths)))
+    assert all(share == sorted(share) for share in dealt)
+    assert dealt == deal(list(lengths), ranks)
+
+
+@QUICK
+@given(length=st.integers(1, 5000), count=st.integers(0, 60), ranks=st.integers(1, 9))
+def test_equal_samples_are_dealt_in_equal_numbers(length: int, count: int, ranks: int) -> None:
+    sizes = [len(share) for share in deal([length] * count, ranks)]
+    assert max(sizes) - min(sizes) <= 1
+
+
+@QUICK
+@given(groups=st.lists(st.lists(st.integers(-1, 6), max_size=12), min_size=1, max_size=4), updates=st.integers(1, 5))
+def test_an_update_takes_whole_groups_whatever_rank_their_samples_are_on(groups: list[list[int]], updates: int) -> None:
+    found = [updates_of(groups, updates, rank) for rank in range(len(groups))]
+    where: dict[int, set[int]] = {}
+    for rank, shares in enumerate(found):
+        assert len(shares) == updates
+        assert sorted(index for share in shares for index in share) == list(range(len(groups[rank])))
+        for update, share in enumerate(shares):
+            for index in share:
+                where.setdefault(groups[rank][index], set()).add(update)
+    assert all(len(its_updates) == 1 for group, its_updates in where.items() if group != NO_GROUP)
+    # Groups are spread evenly.
+    counts = [sum(its == {update} for group, its in where.items() if group != NO_GROUP) for update in range(updates)]
+    assert max(counts) - min(counts) <= 1
+
+
+def test_what_has_no_group_is_spread_over_the_updates() -> None:
+    assert updates_of([[3, 3, 5], [5, 8]], 2, 0) == [[0, 1], [2]]
+    assert updates_of([[3, 3, 5], [5, 8]], 2, 1) == [[1], [0]]
+    assert updates_of([[NO_GROUP] * 5], 2, 0) == [[0, 2, 4], [1, 3]]

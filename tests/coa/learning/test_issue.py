@@ -1,0 +1,84 @@
+"""Which task comes next, over any history of failures, batches and restarts."""
+
+from collections import Counter
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from coa.learning.issue import Issue
+
+
+def test_indices_come_in_order_and_a_failed_one_later() -> None:
+    issue = Issue(apart=2)
+    assert [issue.take() for _ in range(3)] == [0, 1, 2]
+    assert issue.fail(1)
+    assert [issue.take() for _ in range(4)] == [3, 4, 1, 5]
+
+
+def test_a_task_that_always_fails_is_given_up_and_holds_nobody_up() -> None:
+    issue, tried = Issue(tries=3), Counter[int]()
+    for _ in range(12):
+        index = issue.take()
+        tried[index] += 1
+        if index == 0:
+            assert issue.fail(0) == (tried[0] < 3)
+        else:
+            issue.done(index)
+    assert tried == {0: 3, **dict.fromkeys(range(1, 10), 1)}
+    assert issue.cursor() == [10]
+
+
+def test_a_restart_issues_first_what_was_in_flight() -> None:
+    issue = Issue(7)
+    assert [issue.take() for _ in range(4)] == [7, 8, 9, 10]
+    issue.done(8)
+    issue.fail(9)
+    assert issue.cursor() == [11, 7, 9, 10]
+    again = Issue(issue.cursor())
+    assert [again.take() for _ in range(4)] == [7, 9, 10, 11]
+
+
+STEPS = st.lists(st.sampled_from("ttttbbdfrc"), min_size=1, max_size=120)
+
+
+@settings(derandomize=True, max_examples=400, deadline=None, database=None)
+@given(steps=STEPS, data=st.data(), apart=st.integers(1, 3))
+def test_no_task_is_skipped_and_none_is_committed_twice(steps: list[str], data: st.DataObject, apart: int) -> None:
+    """take, batch of two, drop, fail, restart from the last checkpoint, checkpoint."""
+    issue = Issue(apart=apart)
+    flying: list[int] = []
+    trained: list[int] = []
+    ended: set[int] = set()
+    """Dropped for good."""
+    saved: tuple[list[int], list[int], set[int]] = (issue.cursor(), [], set())
+    formed = saved
+    for step in steps:
+        match step:
+            case "t":
+                flying.append(issue.take())
+            case "b" if len(flying) >= 2:
+                for _ in range(2):
+                    index = flying.pop(data.draw(st.integers(0, len(flying) - 1)))
+                    issue.done(index)
+                    trained.append(index)
+                # A plan carries the cursor as it is when its batch is formed.
+                formed = (issue.cursor(), list(trained), set(ended))
+            case "d" if flying:
+                index = flying.pop()
+                issue.done(index)
+                ended.add(index)
+            case "f" if flying:
+                index = flying.pop(0)
+                if not issue.fail(index):
+                    ended.add(index)
+            case "c":
+                saved = formed
+            case "r":
+                cursor, committed, dropped = saved
+                issue, flying, formed = Issue(cursor, apart=apart), [], saved
+                trained, ended = list(committed), set(dropped)
+        cursor, committed, dropped = saved
+        assert max(Counter(trained).values(), default=1) == 1
+        # All below the next new index is trained, dropped for good, or will be issued by whoever restarts here.
+        assert sorted([*committed, *dropped, *cursor[1:]]) == list(range(cursor[0]))
+        assert [one.take() for one in [Issue(cursor)] for _ in cursor[1:]] == cursor[1:]

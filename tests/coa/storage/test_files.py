@@ -1,0 +1,62 @@
+import errno
+from pathlib import Path
+
+import pytest
+
+from coa.errors import DiskFull
+from coa.storage.files import replacing, replacing_folder, write_atomically
+
+
+def tree(folder: Path) -> dict[str, str]:
+    return {str(p.relative_to(folder)): p.read_text() for p in sorted(folder.rglob("*")) if p.is_file()}
+
+
+def fail_halfway(path: Path) -> None:
+    path.write_text("half")
+    raise KeyError
+
+
+def test_an_atomic_write_leaves_one_file(tmp_path: Path) -> None:
+    write_atomically(tmp_path / "a" / "x", "1")
+    write_atomically(tmp_path / "a" / "x", "2")
+    assert tree(tmp_path) == {"a/x": "2"}
+
+
+def test_an_error_leaves_the_old_file(tmp_path: Path) -> None:
+    write_atomically(tmp_path / "x", "old")
+    with pytest.raises(KeyError), replacing(tmp_path / "x") as part:
+        fail_halfway(part)
+    assert tree(tmp_path) == {"x": "old"}
+
+
+def test_a_folder_appears_whole_in_the_place_of_the_old_one(tmp_path: Path) -> None:
+    for text in ("old", "new"):
+        with replacing_folder(tmp_path / "model") as part:
+            (part / "deep").mkdir()
+            (part / "deep" / f"{text}.txt").write_text(text)
+            assert f"deep/{text}.txt" not in tree(tmp_path / "model")
+    assert tree(tmp_path) == {"model/deep/new.txt": "new"}
+
+
+def test_an_error_leaves_the_old_folder(tmp_path: Path) -> None:
+    with replacing_folder(tmp_path / "model") as part:
+        (part / "a").write_text("old")
+    with pytest.raises(KeyError), replacing_folder(tmp_path / "model") as part:
+        fail_halfway(part / "a")
+    assert tree(tmp_path) == {"model/a": "old"}
+
+
+def test_what_a_killed_process_left_of_a_folder_is_not_in_the_next(tmp_path: Path) -> None:
+    killed = replacing_folder(tmp_path / "model")
+    (killed.__enter__() / "left").write_text("x")
+    with replacing_folder(tmp_path / "model") as part:
+        (part / "a").write_text("1")
+    assert tree(tmp_path) == {"model/a": "1"}
+
+
+@pytest.mark.parametrize("replace", [replacing, replacing_folder])
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
+def test_a_full_disk_is_an_error_of_its_own(tmp_path: Path, replace: object, number: int) -> None:
+    with pytest.raises(DiskFull, match="x: no space left on the disk"), replace(tmp_path / "x"):  # pyright: ignore
+        raise OSError(number, "full")
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,85 @@
+"""How a model is asked, kept beside it: what was kept holds, and what a command says of it wins."""
+
+import io
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from coa.agent.episode import AgentConfig, Grammar, Limits
+from coa.config import dump, load
+from coa.errors import UserError
+from jobs.recipe.schema import Recipe
+from jobs.run.agent_file import agent_of, in_its_world, write_agent, write_world
+from jobs.run.console import Console
+from jobs.run.run_dir import RunDir
+from jobs.stages.start import finish_model
+
+KEPT = AgentConfig(instructed=False, layouts=("plain", "json"), limits=Limits(max_turns=3, max_tokens=100))
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    (tmp_path / "config.json").write_text(json.dumps({"max_position_embeddings": 128}))
+    write_agent(tmp_path, KEPT)
+    return tmp_path
+
+
+def test_what_was_kept_is_how_a_model_is_asked(model: Path) -> None:
+    assert agent_of(model, AgentConfig()) == KEPT
+
+
+def test_a_stage_leaves_a_model_with_its_tokenizer_and_how_it_is_asked(tmp_path: Path) -> None:
+    config = replace(Recipe(run_dir=str(tmp_path)), agent=KEPT)
+    run = RunDir(config, Console(io.StringIO(), io.StringIO()))
+    for folder in (run.start_model, run.sft_model):
+        folder.mkdir(parents=True)
+    (run.start_model / "tokenizer.json").write_text("{}")
+    (run.sft_model / "config.json").write_text("{}")
+    finish_model(run, run.sft_model)
+    assert agent_of(run.sft_model, AgentConfig()) == KEPT
+    assert (run.sft_model / "tokenizer.json").exists()
+
+
+def test_what_a_command_says_wins_also_where_it_says_the_default(model: Path) -> None:
+    said = ["agent.grammar=enforce", "agent.instructed=true", "agent.limits.max_turns=8", "seed=3"]
+    agent = agent_of(model, AgentConfig(), said)
+    limits = Limits(max_turns=8, max_tokens=100)
+    assert agent == AgentConfig(instructed=True, grammar=Grammar.enforce, layouts=("plain", "json"), limits=limits)
+
+
+def test_a_budget_beyond_the_models_positions_is_refused(model: Path) -> None:
+    with pytest.raises(UserError, match="max_tokens=129 is more than the 128 positions"):
+        agent_of(model, AgentConfig(), ["agent.limits.max_tokens=129"])
+
+
+def test_an_unknown_layout_names_the_known_ones(model: Path) -> None:
+    with pytest.raises(UserError, match=r"agent.layouts: prose; known are plain, numbered, json"):
+        agent_of(model, AgentConfig(), ["agent.layouts=[prose]"])
+
+
+def test_a_model_is_asked_in_the_world_that_it_was_trained_in(model: Path) -> None:
+    plain = load(Recipe)
+    assert in_its_world(plain, model) is plain
+    trained = load(Recipe, None, ["tasks.world=tiny", "world.families=[web]", "world.experts.lazy_web=[1,1,1,0]"])
+    write_world(model, trained)
+    asked = in_its_world(load(Recipe, None, ["seed=3"]), model)
+    assert (asked.tasks, asked.world, asked.seed) == (trained.tasks, trained.world, 3)
+    assert load(Recipe, _written(model / "again.yaml", dump(asked))) == asked
+    other = load(Recipe, None, ["tasks.world=tiny", "world.seed=9"])
+    assert in_its_world(other, model) is other, "a recipe that names a world means it"
+
+
+def test_a_world_of_a_model_that_is_not_known_here_is_one_line(model: Path) -> None:
+    (model / "world.json").write_text('{"world": "gone", "settings": {}}')
+    with pytest.raises(UserError, match=r"^unknown world 'gone': known are tiny"):
+        in_its_world(load(Recipe), model)
+    (model / "world.json").write_text('{"world": ')
+    with pytest.raises(UserError, match=r"world\.json: can't be read"):
+        in_its_world(load(Recipe), model)
+
+
+def _written(path: Path, text: str) -> Path:
+    path.write_text(text)
+    return path

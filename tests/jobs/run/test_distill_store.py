@@ -1,0 +1,83 @@
+"""The books of a distillation: what runs took is counted once, whatever became of them."""
+
+import asyncio
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from actors.teachers.team import Played
+from coa.config import load
+from coa.distill.filters import Filter, FilterConfig, Kept
+from coa.errors import EndpointDown, InfrastructureError
+from coa.teams.run import Assignment, FailedRun
+from coa.teams.transcript import AgentStep, Graded
+from coa.usage import Usage
+from jobs.recipe.schema import Recipe
+from jobs.run.distill_store import DistillStore
+from jobs.stages.intake import Intake
+from jobs.teachers.review import Review
+from tests.support.teams import TASKS, play_one
+
+
+def books_in(folder: Path) -> DistillStore:
+    async def revise(kept: list[Kept]) -> list[Kept]:
+        return kept
+
+    return DistillStore(folder, folder / "data", Filter(FilterConfig()), revise=revise)
+
+
+def test_what_failed_runs_took_is_told_also_after_a_restart(tmp_path: Path) -> None:
+    store = books_in(tmp_path)
+    for task, took in zip(TASKS, (Usage(2, 20, 4), Usage(6, 60, 1)), strict=False):
+        store.give_up(FailedRun(Assignment(task), "EndpointDown", "away", took))
+    assert store.usage == books_in(tmp_path).usage == Usage(8, 80, 5)
+
+
+def test_what_is_tried_again_is_counted_when_it_ends_again(tmp_path: Path) -> None:
+    failed = FailedRun(Assignment(TASKS[0]), "EndpointDown", "away", Usage(2, 20, 4))
+    store = books_in(tmp_path)
+    store.give_up(failed)
+    again = books_in(tmp_path)
+    again.retry_failed()
+    assert again.usage == Usage()
+    again.give_up(failed)
+    assert again.usage == books_in(tmp_path).usage == Usage(2, 20, 4)
+
+
+def test_a_line_that_does_not_tell_what_its_run_took_is_read(tmp_path: Path) -> None:
+    (tmp_path / "failed.jsonl").write_text('{"task_id": "a", "attempt": 3, "where": "x", "why": "y"}\n')
+    store = books_in(tmp_path)
+    assert (list(store.failed), store.usage) == ([("a", 3)], Usage())
+
+
+def test_a_run_whose_judge_is_down_has_failed_with_what_it_took() -> None:
+    took = Usage(2, 20, 4)
+
+    async def complete(*_: Any) -> EndpointDown:
+        return EndpointDown("away")
+
+    transcript = play_one(TASKS[0])
+    paid = replace(transcript, steps=(AgentStep("planner", "<plan> p</plan>", usage=took), *transcript.steps[1:]))
+    run: Any = SimpleNamespace(config=load(Recipe, None, ["distill.obedience.model=m", "teaching.reissues=0"]))
+    review = Review(run, {"m": SimpleNamespace(complete=SimpleNamespace(remote=complete))}, lambda _: None)
+    assert asyncio.run(review.judge([Graded(paid, True)])) == [
+        FailedRun(Assignment(TASKS[0], transcript.attempt), "EndpointDown", "away", took)
+    ]
+
+
+def test_only_failures_in_a_row_end_the_stage(tmp_path: Path) -> None:
+    failed = FailedRun(Assignment(TASKS[0]), "EndpointDown", "away")
+    run: Any = SimpleNamespace(config=load(Recipe, None, ["teaching.runs_in_flight=1"]))
+    intake = Intake(run, books_in(tmp_path))
+
+    def take(*outcomes: Any) -> None:
+        asyncio.run(intake.take(Played(outcomes=list(outcomes), failures={})))
+
+    take(failed, failed, Graded(play_one(TASKS[1]), True), failed, failed)
+    intake.failed_in_a_row.check()
+    take(failed)
+    with pytest.raises(InfrastructureError, match="no run of the team is finished any more: EndpointDown: away"):
+        intake.failed_in_a_row.check()

@@ -1,0 +1,270 @@
+"""The asynchronous loop against a plain synchronous one, and its staleness bound, on real engines and learners."""
+
+import asyncio
+import io
+import json
+import os
+import signal
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import ray
+
+from actors.messages import EpisodeId, EpisodeOrder
+from actors.teachers.team import Outcome
+from cluster.pool import EnginePool
+from coa.config import load
+from coa.errors import UserError
+from coa.learning.window import Ticket, WindowConfig
+from coa.reporting.metrics import read_metrics
+from coa.teams.store import read_transcripts
+from coa.types import Sample, Scored, Tokens
+from jobs.cli import find_recipe
+from jobs.recipe.schema import Recipe
+from jobs.run.console import Console
+from jobs.run.run_dir import RunDir
+from jobs.stages.engines import engine_pool
+from jobs.stages.reinforcement.groups import play_group
+from jobs.stages.rl import rl
+from jobs.stages.services import tool_executors
+from jobs.teachers import fallback
+from jobs.teachers.fallback import FIRST_ATTEMPT, TeacherFallback
+from tests.support.tiny import AGENT, make_model
+
+STEPS = 6
+GROUPS = 4
+EXECUTORS: list[Any] = []
+
+
+def make_run(folder: Path, *overrides: str, max_staleness: int) -> RunDir:
+    """Rewards differ by length alone: an untrained model's groups say something too."""
+    settings = [
+        f"run_dir={folder}",
+        f"rl.steps={STEPS}",
+        "rl.group=3",
+        "rl.algorithm_settings.spread=reward",
+        *overrides,
+    ]
+    config = load(Recipe, find_recipe("tiny"), settings)
+    rl = replace(
+        config.rl,
+        window=WindowConfig(max_staleness=max_staleness, groups_per_batch=GROUPS, max_refills=1),
+        reward=replace(config.rl.reward, overlong_buffer=1.0),
+        checkpoint_every=100,
+    )
+    run = RunDir(replace(config, agent=AGENT, rl=rl), Console(io.StringIO(), io.StringIO()))
+    run.prepare()
+    for model in (run.start_model, run.sft_model):
+        make_model(model)
+    return run
+
+
+class Recording:
+    """A pool that keeps what was played."""
+
+    def __init__(self, pool: EnginePool) -> None:
+        self.pool = pool
+        self.played: dict[EpisodeId, Tokens] = {}
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.pool, name)
+
+    async def play(self, order: EpisodeOrder) -> Scored:
+        scored = await self.pool.play(order)
+        self.played[order.id] = scored.trajectory.token_ids
+        return scored
+
+
+@pytest.fixture(scope="module")
+def loop() -> Iterator[asyncio.AbstractEventLoop]:
+    loop = asyncio.new_event_loop()
+    yield loop
+    loop.close()
+
+
+@pytest.fixture(scope="module")
+def stage(
+    ray_session: None, loop: asyncio.AbstractEventLoop, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Any]:
+    """An engine pool that the tests of this file share, and executors in EXECUTORS."""
+    run = make_run(tmp_path_factory.mktemp("stage"), max_staleness=0)
+    executors = tool_executors(run)
+    EXECUTORS.extend(loop.run_until_complete(executors.__aenter__()))
+    pool = engine_pool(run, run.sft_model, EXECUTORS)
+    yield loop.run_until_complete(pool.__aenter__())
+    loop.run_until_complete(pool.__aexit__(None, None, None))
+    loop.run_until_complete(executors.__aexit__(None, None, None))
+
+
+async def synchronous(run: RunDir, pool: Recording, learner: Any) -> list[float]:
+    """The plain loop: play a batch to its end, learn from it, load the weights, and again. Returns the losses."""
+    config, losses, group = run.config.rl, [], 0
+    algorithm = config.algorithm_of()
+    await pool.sync(0, ray.put(learner.weights()), ())
+    for version in range(config.steps):
+        batch: list[Sample] = []
+        missing, refills = config.window.groups_per_batch, 0
+        while missing:
+            task = run.training_task("rl", group)
+            played = await play_group(pool, task, Ticket(group, version), group, config, run.config.agent)
+            missing -= 1
+            if algorithm.keep(played.episodes):
+                batch.extend(played.samples(algorithm))
+            elif refills < config.window.max_refills * config.window.groups_per_batch:
+                missing, refills = missing + 1, refills + 1
+            group += 1
+        losses.append(learner.step(batch, version).loss)
+        await pool.sync(version + 1, ray.put(learner.weights()), ())
+    return losses
+
+
+@pytest.fixture
+def learner(one_rank: None, tmp_path: Path) -> Any:
+    from actors.learner.learner import Learner
+
+    run = make_run(tmp_path / "reference", max_staleness=0)
+    return Learner(run.sft_model, run.config.model, run.config.rl.learner, steps=STEPS)
+
+
+def losses_of(run: RunDir) -> list[float]:
+    return [record["loss"] for record in read_metrics(run.folder / "metrics.jsonl")]
+
+
+def test_without_staleness_the_loop_is_the_synchronous_one(
+    stage: EnginePool, loop: asyncio.AbstractEventLoop, learner: Any, tmp_path: Path
+) -> None:
+    run = make_run(tmp_path / "run", max_staleness=0)
+    plain = Recording(stage)
+    expected = loop.run_until_complete(synchronous(run, plain, learner))
+    ours = Recording(stage)
+    result = loop.run_until_complete(rl(run, ours, EXECUTORS))
+    assert ours.played.keys() == plain.played.keys()
+    for episode, token_ids in plain.played.items():
+        assert np.array_equal(ours.played[episode], token_ids)
+    assert np.abs(np.array(losses_of(run)) - expected).max() < 1e-5
+    assert len(expected) == STEPS
+    assert result["staleness_max"] == 0
+
+
+def test_with_staleness_the_bound_holds_and_work_overlaps(
+    stage: EnginePool, loop: asyncio.AbstractEventLoop, tmp_path: Path
+) -> None:
+    run = make_run(tmp_path / "run", max_staleness=2)
+    result = loop.run_until_complete(rl(run, stage, EXECUTORS))
+    assert result["steps"] == STEPS
+    assert 0 < result["staleness_max"] <= 2
+    assert result["staleness_mean"] > 0
+    assert result["logprob_max_diff"] < 1e-4
+    assert result["syncs"] >= STEPS / 2
+    assert json.loads((run.checkpoints / "rl.json").read_text()) == result
+    assert (run.model / "model.safetensors").exists()
+
+
+@pytest.mark.slow
+def test_an_engine_that_dies_is_replaced_and_its_episodes_go_on(
+    stage: EnginePool, loop: asyncio.AbstractEventLoop, tmp_path: Path
+) -> None:
+    """Another takes its place, serves once it has the newest weights, and goes on with its episodes."""
+    run = make_run(tmp_path / "run", max_staleness=1)
+    result = loop.run_until_complete(rl(run, Fragile(stage), EXECUTORS))
+    assert result["steps"] == STEPS
+    assert result["engine_restarts"] == stage.restarts == 1
+    assert stage.moves > 0
+    assert result["dropped"].keys() <= {"no variance"}, "its episodes went on in the new one"
+    assert result["staleness_max"] <= 1
+    assert result["logprob_max_diff"] < 1e-4
+
+
+@pytest.mark.slow
+def test_a_scoring_teacher_weighs_every_group_and_pulls_the_policy_to_itself(
+    stage: EnginePool, loop: asyncio.AbstractEventLoop, tmp_path: Path
+) -> None:
+    teacher = make_model(tmp_path / "teacher", seed=1, hidden_size=96)
+    run = make_run(
+        tmp_path / "run",
+        f"rl.on_policy.teacher={teacher}",
+        "rl.learner.optimizer.lr=3e-3",
+        "rl.learner.optimizer.warmup_steps=0",
+        max_staleness=0,
+    )
+    result = loop.run_until_complete(rl(run, stage, EXECUTORS))
+    assert result["dropped"] == {}, "a group of equal rewards says something too"
+    divergences = [record["reverse_kl"] for record in read_metrics(run.folder / "metrics.jsonl")]
+    assert divergences[-1] < 0.7 * divergences[0]
+
+
+def test_a_teacher_with_another_tokenizer_is_refused(
+    stage: EnginePool, loop: asyncio.AbstractEventLoop, tmp_path: Path
+) -> None:
+    from coa.agent.tokenizer import save_tokenizer, train_tokenizer
+
+    teacher = make_model(tmp_path / "teacher")
+    save_tokenizer(train_tokenizer(("other words",) * 20, (), vocabulary=1000), teacher)
+    run = make_run(tmp_path / "run", f"rl.on_policy.teacher={teacher}", max_staleness=0)
+    with pytest.raises(UserError, match="has another tokenizer than the policy"):
+        loop.run_until_complete(rl(run, stage, EXECUTORS))
+
+
+class Shown(TeacherFallback):
+    """Says when there is something to imitate."""
+
+    ready = asyncio.Event()
+
+    async def _end(self, outcome: Outcome, imitated: int = 0) -> None:
+        await super()._end(outcome, imitated)
+        if self._ready:
+            self.ready.set()
+
+
+class AfterTheTeam(Recording):
+    """No group of a third batch is played before there is."""
+
+    async def play(self, order: EpisodeOrder) -> Scored:
+        if order.id.group >= 2 * GROUPS:
+            await Shown.ready.wait()
+        return await super().play(order)
+
+
+def test_teachers_score_what_is_said_and_show_what_fails_altogether(
+    stage: EnginePool, loop: asyncio.AbstractEventLoop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fallback, "TeacherFallback", Shown)
+    tasks = tmp_path / "sums.jsonl"
+    rows = ({"question": f"What is {a} * 3 - 4 ?", "answer": str(a * 3 - 4), "profile": "code"} for a in range(9, 19))
+    tasks.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    teacher = make_model(tmp_path / "teacher", seed=1, hidden_size=96)
+    steps = 3
+    settings = (
+        f"rl.steps={steps}",
+        f"tasks.path={tasks}",
+        "rl.teacher_fallback.attempts=2",
+        "rl.teacher_fallback.share=2",
+    )
+    run = make_run(tmp_path / "run", *settings, f"rl.on_policy.teacher={teacher}", max_staleness=1)
+    result = loop.run_until_complete(rl(run, AfterTheTeam(stage), EXECUTORS))
+    assert result["dropped"] == {}, "a group of equal rewards says something too"
+    records, told = read_metrics(run.folder / "metrics.jsonl"), result["teacher_fallback"]
+    assert all(record["reverse_kl"] > 0 for record in records if record["groups"])
+    imitated = [record["imitated"] for record in records]
+    assert 0 < max(imitated) <= 2 * GROUPS * 3
+    assert told["imitated"] == sum(imitated)
+    kept = [one for one in read_transcripts(run.teachers / "fallback") if one.correct]
+    assert len(kept) >= told["imitated"]
+    assert {one.transcript.task.family for one in kept} == {"sums"}
+    assert min(one.transcript.attempt for one in kept) >= FIRST_ATTEMPT
+
+
+class Fragile(Recording):
+    """The engine's process is killed while it plays its sixth group."""
+
+    async def play(self, order: EpisodeOrder) -> Scored:
+        playing = asyncio.ensure_future(super().play(order))
+        if order.id.group == 5 and order.id.sample == 0:
+            await asyncio.sleep(0.2)
+            [replica] = self.pool._slots.replicas().values()
+            os.kill(await replica.link.engine.ready(), signal.SIGKILL)
+        return await playing

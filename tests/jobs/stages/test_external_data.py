@@ -1,0 +1,91 @@
+"""Data that is brought along, against what the run is evaluated on."""
+
+import io
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from coa.agent.grammar import Span, render
+from coa.config import load
+from coa.distill.dataset.rows import Demonstration
+from coa.distill.dataset.shards import CARD, read_rows, write_shard
+from coa.errors import UserError
+from coa.types import Task
+from jobs.cli import find_recipe
+from jobs.commands import train
+from jobs.recipe.schema import Recipe
+from jobs.run.console import Console
+from jobs.run.run_dir import RunDir
+from jobs.stages.external_data import add_external_data
+from tests.support.tiny import make_model
+
+OUTPUT = "\n<plan>\nfind it\n</plan>\n\n<wiki_search>\nArden\n</wiki_search>\n\n<observation>\nBerg\n</observation>\n\n"
+OUTPUT += "<reflection>\ngood\n</reflection>\n\n<answer>\nBerg\n</answer>\n"
+CHAIN = (Span("plan", "p"), Span("wiki_search", "q"), Span("observation", "o"), Span("answer", "Berg"))
+NAMED = "Which of the rivers that cross the plain of Berg is the longest one of all ?"
+
+
+def question(number: int) -> str:
+    return f"Who was the mayor of town {number} ?"
+
+
+def brought_run(folder: Path, out: io.StringIO, *settings: str) -> RunDir:
+    """On forty tasks, of which some are held out, and an evaluation set of one."""
+    tasks, named = folder / "tasks.jsonl", folder / "named.jsonl"
+    rows = [{"id": f"t-{number}", "question": question(number), "answer": "x"} for number in range(40)]
+    tasks.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    named.write_text(json.dumps({"question": NAMED, "answer": "x"}))
+    config = load(
+        Recipe,
+        find_recipe("tiny"),
+        [f"run_dir={folder / 'run'}", f"tasks.path={tasks}", f"distill.against=[{named}]", *settings],
+    )
+    config = replace(config, model=replace(config.model, path=str(make_model(folder / "model"))))
+    run = RunDir(config, Console(out, io.StringIO()))
+    run.prepare()
+    return run
+
+
+def released(path: Path, *questions: str) -> Path:
+    path.write_text(json.dumps([{"instruction": one, "input": "", "output": OUTPUT} for one in questions]))
+    return path
+
+
+def test_held_out_questions_and_named_evaluation_sets_are_left_out_of_data_that_is_brought(tmp_path: Path) -> None:
+    path, other = tmp_path / "afm.json", tmp_path / "other"
+    out = io.StringIO()
+    run = brought_run(tmp_path, out, f"sft.data=[{path},{other}]")
+    held_out, loss_mask = run.evaluation_tasks()[0].question, run.training_task("sft", 0).question
+    released(path, loss_mask, held_out.upper(), "Who leads Arden ?", f"{NAMED} Name it .")
+    chain = render(CHAIN)
+    rows = [
+        Demonstration(
+            task=Task(id=one, question=one, answers=("x",), profile="mhqa", family="f"), text=chain, interactions=4
+        )
+        for one in ("Who leads Berg ?", held_out)
+    ]
+    write_shard(other, 0, rows, {})
+    train.check(run.config)
+    add_external_data(run)
+    kept = [row.task.question for row in read_rows(run.data)]
+    assert kept == [loss_mask, "Who leads Arden ?", "Who leads Berg ?"]
+    told = out.getvalue()
+    assert "afm.json: 2 of 4 rows, 0 against our tables; 2 left out as in an evaluation set" in told
+    assert "other: 1 of 2 rows, 0 against our tables; 1 left out as in an evaluation set" in told
+    assert "Questions that are in an evaluation: 3 rows, left out." in (run.data / CARD).read_text()
+    listed = [json.loads(line) for line in (run.teachers / "left-out-0.jsonl").read_text().splitlines()]
+    assert listed == [
+        {"row": 2, "reason": "in an evaluation set: exact"},
+        {"row": 4, "reason": "in an evaluation set: n-gram"},
+    ]
+    assert (run.teachers / "left-out-1.jsonl").read_text() == '{"row": 2, "reason": "in an evaluation set: exact"}\n'
+
+
+def test_data_of_which_nothing_is_left_is_a_mistake(tmp_path: Path) -> None:
+    path = released(tmp_path / "afm.json", NAMED, "")
+    run = brought_run(tmp_path, io.StringIO(), f"sft.data=[{path}]")
+    with pytest.raises(UserError, match=r"^sft\.data: none of its 2 rows can be trained on \(in an"):
+        add_external_data(run)
+    assert not (run.data / CARD).exists()

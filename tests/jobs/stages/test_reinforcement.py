@@ -1,0 +1,288 @@
+"""The loops of reinforcement on fake engines and fake learners, in virtual time: what is trained, whatever fails."""
+
+import asyncio
+import io
+import json
+import random
+from collections import Counter, deque
+from collections.abc import Coroutine
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from actors.learner.buffer import Finished, Plan, Started, Stepped
+from actors.messages import EpisodeOrder
+from cluster.health import PoolConfig
+from cluster.pool import EnginePool
+from coa.config import load
+from coa.errors import InfrastructureError
+from coa.learning.window import WindowConfig
+from coa.types import Scored
+from jobs.cli import find_recipe
+from jobs.recipe.schema import Recipe
+from jobs.run.console import Console, Stage
+from jobs.run.run_dir import RunDir
+from jobs.stages.reinforcement.loop import Reinforcement
+from tests.support.engines import FakeTools, FakeWorld
+from tests.support.reports import a_report
+from tests.support.virtual_time import in_virtual_time
+
+GROUPS = 4
+
+
+def make_run(folder: Path, *overrides: str, max_staleness: int = 0, steps: int = 6) -> RunDir:
+    settings = [f"run_dir={folder}", f"rl.steps={steps}", "rl.group=3", *overrides]
+    config = load(Recipe, find_recipe("tiny"), settings)
+    window = WindowConfig(max_staleness=max_staleness, groups_per_batch=GROUPS, max_refills=100)
+    run = RunDir(
+        replace(config, rl=replace(config.rl, window=window, checkpoint_every=2)), Console(io.StringIO(), io.StringIO())
+    )
+    run.prepare()
+    return run
+
+
+class Remembering(EnginePool):
+    """Knows which episode every sequence of tokens is of."""
+
+    played: dict[bytes, EpisodeOrder]
+
+    async def play(self, order: EpisodeOrder) -> Scored:
+        scored = await super().play(order)
+        self.played[scored.trajectory.token_ids.tobytes()] = order
+        return scored
+
+
+@dataclass
+class FakeLearners:
+    """Take two seconds a step; die where they are told to, and go on from their last checkpoint."""
+
+    steps: int
+    checkpoint_every: int
+    dies_after: deque[int] = field(default_factory=deque)
+    """The steps after which they die, once each."""
+    ranks: int = 2
+    trained: dict[int, Plan] = field(default_factory=dict)
+    """By the version it was trained at; what a restart takes back is not in it."""
+    events: "asyncio.Queue[Any]" = field(default_factory=asyncio.Queue)
+    epoch: int = 0
+    _plans: dict[int, Plan] = field(default_factory=dict)
+    _asked: int = -1
+    _changed: asyncio.Condition = field(default_factory=asyncio.Condition)
+    _beside: set["asyncio.Task[None]"] = field(default_factory=set)
+    failure: "asyncio.Future[None]" = field(default_factory=lambda: asyncio.get_running_loop().create_future())
+
+    def beside(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
+        task = asyncio.ensure_future(work)
+        self._beside.add(task)
+
+        def done(task: "asyncio.Task[None]") -> None:
+            self._beside.discard(task)
+            if not task.cancelled() and (error := task.exception()) is not None and not self.failure.done():
+                self.failure.set_exception(error)
+
+        task.add_done_callback(done)
+        return task
+
+    async def put(self, plan: Plan, epoch: int) -> bool:
+        async with self._changed:
+            await self._changed.wait_for(lambda: epoch != self.epoch or plan.version <= self._asked + 1)
+            if epoch != self.epoch:
+                return False
+            self._plans[plan.version] = plan
+            self._changed.notify_all()
+            return True
+
+    async def learn(self) -> None:
+        version, cursor = 0, 0
+        while True:
+            async with self._changed:
+                self.epoch, self._asked = self.epoch + 1, version - 1
+                self._plans.clear()
+                self._changed.notify_all()
+            self.trained = {old: plan for old, plan in self.trained.items() if old < version}
+            await self.events.put(Started(version=version, cursor=cursor, weights=None, probes=(), epoch=self.epoch))
+            saved = version, cursor
+            while version < self.steps:
+                async with self._changed:
+                    self._asked = version
+                    self._changed.notify_all()
+                    await self._changed.wait_for(lambda version=version: version in self._plans)
+                    plan = self._plans[version]
+                await asyncio.sleep(2.0)
+                self.trained[version] = plan
+                version += 1
+                event = Stepped(
+                    version=version, report=a_report(), began=0.0, ended=1.0, waited=0.0, weights=None, probes=()
+                )
+                await self.events.put(event)
+                if version % self.checkpoint_every == 0:
+                    # What JSON makes of it, as in a checkpoint.
+                    saved = version, json.loads(json.dumps(plan.cursor))
+                if self.dies_after and version >= self.dies_after[0]:
+                    self.dies_after.popleft()
+                    await asyncio.sleep(1.0)
+                    break
+            else:
+                return await self.events.put(Finished(version=version))
+            version, cursor = saved
+
+
+@dataclass
+class Played:
+    batches: list[list[tuple[str, int, bytes]]]
+    """(task, sample, tokens) of what was trained, sorted, batch by batch."""
+    groups: list[list[int]]
+    book: Any
+    orders: list[EpisodeOrder]
+    learners: FakeLearners
+
+
+async def reinforce(run: RunDir, world: FakeWorld, *, kills: float = 0.0, dies_after: tuple[int, ...] = ()) -> Played:
+    """kills: engines a second."""
+    config = run.config.rl
+    pool = Remembering(world.launch, PoolConfig(deaths=1000), run.config.agent, patience_s=60.0)
+    pool.played = {}
+    for _ in range(2):
+        pool.add()
+    learners = FakeLearners(config.steps, config.checkpoint_every, deque(dies_after))
+    loop = Reinforcement(run, pool, learners, Stage("rl", None), put=lambda share: share)
+
+    async def kill() -> None:
+        dice = random.Random(7)
+        while kills:
+            await asyncio.sleep(dice.expovariate(kills))
+            if world.alive:
+                dice.choice(world.alive).die()
+
+    async def follow() -> None:
+        while True:
+            event = await learners.events.get()
+            match event:
+                case Started():
+                    await loop.start(event)
+                case Stepped():
+                    await loop.stepped(event)
+                case Finished():
+                    return await loop.caught_up()
+
+    working = [asyncio.ensure_future(one) for one in (learners.learn(), follow(), kill())]
+    try:
+        await pool.ready()
+        await asyncio.wait({working[1], learners.failure}, return_when=asyncio.FIRST_COMPLETED)
+        for one in (working[1], learners.failure):
+            if one.done():
+                one.result()
+        await loop.result()
+    finally:
+        for one in (*working, *learners._beside):
+            one.cancel()
+        loop.close()
+        await pool.stop()
+    orders = [
+        [pool.played[sample.token_ids.tobytes()] for [share] in plan.shares for sample in share]
+        for _, plan in sorted(learners.trained.items())
+    ]
+    tokens = [
+        [sample.token_ids.tobytes() for [share] in plan.shares for sample in share]
+        for _, plan in sorted(learners.trained.items())
+    ]
+    batches = [
+        sorted((order.task.id, order.id.sample, said) for order, said in zip(*both, strict=True))
+        for both in zip(orders, tokens, strict=True)
+    ]
+    groups = [sorted({order.id.group for order in batch}) for batch in orders]
+    return Played(batches, groups, loop.stats, list(pool.played.values()), learners)
+
+
+def test_what_is_trained_is_the_same_whether_calls_fail_or_engines_die(tmp_path: Path) -> None:
+    """0 to 6 tool calls an episode, of which 1 % fail; synchronous, so that nothing may depend on time."""
+    quiet = in_virtual_time(reinforce(make_run(tmp_path / "quiet"), FakeWorld()))
+    assert [len(batch) for batch in quiet.batches] == [3 * GROUPS] * 6
+    assert quiet.book.dropped.keys() == {"no variance"}
+    failing = FakeWorld(tools=FakeTools(failing=0.01))
+    failed = in_virtual_time(reinforce(make_run(tmp_path / "failing"), failing))
+    assert failed.batches == quiet.batches
+    assert sum(engine.retried for engine in failing.engines) > 0
+    killed_world = FakeWorld(tools=FakeTools(failing=0.01), start_s=1.0)
+    killed = in_virtual_time(reinforce(make_run(tmp_path / "killed"), killed_world, kills=0.3))
+    assert killed.batches == quiet.batches
+    assert len(killed_world.engines) > 10
+
+
+def test_what_fails_for_good_is_counted_by_length_and_calls_and_issued_again_later(tmp_path: Path) -> None:
+    run = make_run(tmp_path, max_staleness=1)
+    broken = {run.training_task("rl", index).id for index in (1, 9)}
+    once: set[str] = set()
+
+    def down(episode: Any) -> bool:
+        if episode.task in broken and episode.group not in once and episode.sample == 2:
+            once.add(episode.group)
+        return episode.task in broken and (episode.task == min(broken) or len(once) < 3) and episode.sample == 2
+
+    world = FakeWorld(tools=FakeTools(down=down), calls_of=lambda episode: 2)
+    played = in_virtual_time(reinforce(run, world))
+    book = played.book
+    assert book.dropped["ToolDown"] >= 3
+    assert book.failed_by_tool_calls.keys() == {1}
+    assert sum(book.failed_by_length.values()) == book.dropped["ToolDown"]
+    assert all(length & (length - 1) == 0 for length in book.failed_by_length)
+    tasks = Counter(task for batch in played.batches for task, _, _ in batch)
+    assert min(broken) not in tasks, "it fails always, and is given up"
+    assert book.given_up == 1
+    assert [len(batch) for batch in played.batches] == [3 * GROUPS] * 6
+    assert set(tasks.values()) == {3}
+
+
+def test_where_nothing_is_finished_any_more_the_stage_ends_with_the_reason(tmp_path: Path) -> None:
+    world = FakeWorld(tools=FakeTools(down=lambda episode: True), calls_of=lambda episode: 1)
+    with pytest.raises(InfrastructureError, match="no group is finished any more: ToolDown: it is down"):
+        in_virtual_time(reinforce(make_run(tmp_path), world))
+
+
+@pytest.mark.parametrize("max_staleness", [0, 2])
+@pytest.mark.parametrize("dies_after", [(1,), (3, 3, 5)])
+def test_a_restart_skips_no_task_and_trains_none_twice(
+    tmp_path: Path, max_staleness: int, dies_after: tuple[int, ...]
+) -> None:
+    run = make_run(tmp_path, max_staleness=max_staleness)
+    played = in_virtual_time(reinforce(run, FakeWorld(token_s=0.3), kills=0.05, dies_after=dies_after))
+    assert sorted(played.learners.trained) == list(range(6))
+    trained = Counter(task for batch in played.batches for task, _, _ in batch)
+    assert set(trained.values()) == {3}
+    following, *flying = played.learners.trained[5].cursor
+    issued = {run.training_task("rl", index).id for index in range(following)}
+    still = {run.training_task("rl", index).id for index in flying}
+    assert trained.keys() <= issued - still
+    # What is neither trained nor in flight was played to its end, and said nothing.
+    alike = {order.task.id for order in played.orders}
+    assert issued - still - trained.keys() <= alike
+    ages = [
+        version - int(sample.versions[sample.loss_mask].min())
+        for version, plan in played.learners.trained.items()
+        for [share] in plan.shares
+        for sample in share
+    ]
+    assert min(ages) >= 0
+    assert max(ages) <= max_staleness
+
+
+def test_groups_are_dealt_to_all_ranks_one_object_each(tmp_path: Path) -> None:
+    played = in_virtual_time(reinforce(make_run(tmp_path), FakeWorld()))
+    for plan in played.learners.trained.values():
+        assert [len(references) for references in plan.shares] == [1, 1]
+        lengths = [sum(map(len, share)) for [share] in plan.shares]
+        assert max(lengths) < 1.5 * min(lengths)
+
+
+def test_tasks_of_a_file_come_in_another_order_each_time(tmp_path: Path) -> None:
+    path = tmp_path / "tasks.jsonl"
+    path.write_text("".join(json.dumps({"question": f"Q{n} ?", "answer": str(n)}) + "\n" for n in range(20)))
+    run = make_run(tmp_path / "run", f"tasks.path={path}")
+    stream = [run.training_task("rl", index).question for index in range(100)]
+    n = len(set(stream))
+    passes = [stream[start : start + n] for start in range(0, 3 * n, n)]
+    assert all(set(one) == set(stream) for one in passes)
+    assert passes[0] != passes[1] != passes[2]
+    assert [run.training_task("distill", index).question for index in range(n)] != passes[0]

@@ -1,0 +1,88 @@
+import asyncio
+import io
+from collections.abc import AsyncIterator, Coroutine
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from actors.learner.buffer import Finished, Started, Stepped
+from coa.config import load
+from coa.reporting.metrics import read_metrics
+from jobs.cli import find_recipe
+from jobs.recipe.schema import Recipe
+from jobs.run.console import Console, Stage
+from jobs.run.run_dir import RunDir
+from jobs.stages.sft import follow, record_of
+
+
+@dataclass(frozen=True)
+class Report:
+    samples: int = 64
+    tokens: int = 3000
+    loss: float = 0.5
+    grad_norm: float = 1.5
+    entropy: float = 0.25
+    staleness_mean: float = 0.0
+
+
+def test_a_record_of_fine_tuning_leaves_out_what_only_sampled_tokens_have() -> None:
+    event = SimpleNamespace(version=5, report=Report(), began=10.0, ended=12.0, waited=0.5)
+    assert record_of(event, 0.1) == {
+        "loss": 0.5,
+        "grad_norm": 1.5,
+        "entropy": 0.25,
+        "samples": 64,
+        "tokens": 3000,
+        "tokens_s": 1500.0,
+        "epoch": 0.5,
+        "seconds": 2.0,
+        "waited": 0.5,
+    }
+
+
+class Restarting:
+    """Learners that take three steps, go back to the checkpoint after the first, and end with the fourth."""
+
+    ranks = 2
+
+    def __init__(self, stage: Stage) -> None:
+        self.stage = stage
+        self.phases: list[str] = []
+        self.fed: list[asyncio.Future[None]] = []
+
+    def beside(self, work: Coroutine[Any, Any, None]) -> "asyncio.Future[None]":
+        work.close()
+        self.fed.append(asyncio.get_running_loop().create_future())
+        return self.fed[-1]
+
+    async def events(self) -> AsyncIterator[Any]:
+        for epoch, versions in ((1, (1, 2, 3)), (2, (2, 3, 4))):
+            self.phases.append(self.stage.doing)
+            yield Started(version=versions[0] - 1, cursor=0, weights=None, probes=(), epoch=epoch)
+            for version in versions:
+                self.phases.append(self.stage.doing)
+                report: Any = Report(loss=epoch + version / 10)
+                yield Stepped(version=version, report=report, began=0.0, ended=1.0, waited=0.0, weights=None, probes=())
+        yield Finished(version=4)
+
+
+def test_learners_that_go_back_have_each_step_once_and_the_terminal_says_what_goes_on(tmp_path: Path) -> None:
+    config = load(Recipe, find_recipe("tiny"), [f"run_dir={tmp_path}", "wandb.mode=disabled"])
+    run = RunDir(config, Console(io.StringIO(), io.StringIO()))
+    run.prepare()
+    stage = Stage("sft", 4)
+
+    async def body() -> Restarting:
+        learning = Restarting(stage)
+        demonstrations: list[Any] = [None] * config.sft.batch
+        await follow(run, learning, demonstrations, 4, stage)
+        return learning
+
+    learning = asyncio.run(body())
+    records = read_metrics(tmp_path / "metrics.jsonl")
+    assert [(record["step"], record["loss"]) for record in records] == [(1, 1.1), (2, 2.2), (3, 2.3), (4, 2.4)]
+    assert [record["epoch"] for record in records] == [1.0, 2.0, 3.0, 4.0]
+    assert learning.phases[:3] == ["starting 2 learners, loading the model", "the first step", ""]
+    assert (stage.done, stage.doing) == (4, "writing the model")
+    assert [feeding.cancelled() for feeding in learning.fed] == [True, False]

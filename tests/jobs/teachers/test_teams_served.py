@@ -1,0 +1,119 @@
+"""The three teams on a language model that vLLM serves, and as scripted experts: what they leave is trained on."""
+
+import asyncio
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from actors.teachers.model_server import ModelServer, ModelServerConfig
+from coa.distill.dataset.shards import read_rows
+from coa.teams.store import read_transcripts
+from jobs.cli import RECIPES
+from tests.support.tiny import make_model
+
+pytestmark = pytest.mark.slow
+
+RUNS = 60
+"""So many that some are well-formed by chance."""
+NAMES = [f"{first} {last}" for first in ("Adam", "Jade", "Leo", "Nora") for last in ("Rook", "Holt", "Grove", "Lind")]
+SEARCHES = [f"<wiki_search> {name}</wiki_search>" for name in NAMES]
+SOLVES = [*(f"<plan> look it up</plan>{search}" for search in SEARCHES), "<answer> Kerr</answer>"]
+SCORES = ["<double_check> 2 nobody looked</double_check>", "<double_check> 4 page says so</double_check>"]
+SAYS = {
+    "planner": ["<plan> look it up</plan>", "<answer> Kerr</answer>"],
+    "searcher": [*SEARCHES, "done"],
+    "critic": ["<reflection> page says Kerr</reflection>"],
+    "debater": SOLVES,
+    "opponent": SCORES,
+    "generator": SOLVES,
+    "verifier": SCORES,
+    "refiner": ["<answer> Kerr</answer>", "<answer> Voss</answer>"],
+}
+"""What a model with random weights may say in each role: it chooses."""
+TEAMS: dict[str, tuple[str, ...]] = {
+    "planner": ("planner", "searcher", "critic"),
+    "debate": ("debater", "opponent"),
+    "refine": ("generator", "verifier", "refiner"),
+}
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The URL of a server of a tiny model with random weights."""
+    model = make_model(tmp_path_factory.mktemp("model"), max_positions=8192)
+    runner = asyncio.Runner()
+    server = ModelServer(ModelServerConfig(model=str(model), name="tiny", max_model_len=8192), gone=lambda: None)
+    yield runner.run(server.start())
+    runner.run(server.stop())
+    runner.close()
+
+
+def recipe(folder: Path, team: str, models: dict[str, Any], roles: dict[str, Any]) -> Path:
+    told = yaml.safe_load((RECIPES / "tiny.yaml").read_text())
+    told |= {"run_dir": str(folder / "run"), "models": models}
+    told["team"] = {"rules": team, "debaters": 3, "max_steps": 24, "roles": roles}
+    told["world"] = {"families": ["mhqa"]}
+    told["distill"] |= {"runs": RUNS, "keep": RUNS}
+    told["distill"]["filters"]["right_answers_only"] = False
+    told["agent"]["limits"]["max_tokens"] = 512
+    told["sft"] |= {"steps": 2, "batch": 4}
+    told["sft"]["learner"] |= {"ranks": 1}
+    path = folder / "recipe.yaml"
+    path.write_text(yaml.safe_dump(told))
+    return path
+
+
+def coa(job: str, recipe: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "jobs.cli", job, "--recipe", str(recipe)], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def check_trained(run: Path, team: str) -> None:
+    kept = list(read_rows(run / "data"))
+    assert kept
+    assert {row.team for row in kept} == {team}
+    sft = json.loads((run / "checkpoints" / "sft.json").read_text())
+    assert (sft["steps"], sft["samples"]) == (2, 8)
+    assert (run / "checkpoints" / "sft-model" / "model.safetensors").exists()
+
+
+@pytest.mark.parametrize("team", TEAMS)
+def test_a_team_of_language_models_leaves_what_a_policy_is_trained_on(served: str, team: str, tmp_path: Path) -> None:
+    models = {
+        role: {
+            "endpoint": {
+                "url": served,
+                "name": "tiny",
+                "temperature": 2.0,
+                "max_tokens": 128,
+                # The tags are special tokens of this model, which a server leaves out unless told.
+                "extra": {"structured_outputs": {"choice": SAYS[role]}, "skip_special_tokens": False},
+            }
+        }
+        for role in TEAMS[team]
+    }
+    path = recipe(tmp_path, team, models, {role: {"model": role} for role in TEAMS[team]})
+    coa("distill", path)
+    runs = list(read_transcripts(tmp_path / "run" / "teachers"))
+    assert len(runs) == RUNS
+    assert all(run.transcript.usage.tokens > 0 for run in runs)
+    told = {role: f"{role}: tiny" for role in TEAMS[team]}
+    assert all(dict(run.transcript.models) == told for run in runs)
+    coa("sft", path)
+    check_trained(tmp_path / "run", team)
+
+
+@pytest.mark.parametrize("team", TEAMS)
+def test_a_team_of_scripted_experts_does_too(team: str, tmp_path: Path) -> None:
+    path = recipe(tmp_path, team, {}, {})
+    coa("distill", path)
+    coa("sft", path)
+    check_trained(tmp_path / "run", team)

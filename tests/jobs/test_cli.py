@@ -1,0 +1,135 @@
+import sys
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+
+import pytest
+
+from coa.errors import UserError
+from jobs import cli
+from jobs.commands.command import Job
+
+
+@dataclass(frozen=True)
+class Recipe:
+    run_dir: str = "runs/test"
+    steps: int = 1
+
+
+@pytest.fixture
+def job(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> SimpleNamespace:
+    """Stand-ins for train and evaluate and for the recipe's schema; runs go to a temporary directory."""
+    monkeypatch.chdir(tmp_path)
+    schema = ModuleType("jobs.recipe.schema")
+    schema.__dict__["Recipe"] = Recipe
+    monkeypatch.setitem(sys.modules, "jobs.recipe.schema", schema)
+    seen = SimpleNamespace(config=None, arguments=None, check=None, run=None)
+
+    def run(config: Recipe, console: object, **arguments: object) -> None:
+        seen.config, seen.arguments = config, arguments
+        if seen.run:
+            raise seen.run
+
+    def check(config: Recipe, **arguments: object) -> None:
+        if seen.check:
+            raise seen.check
+
+    for name in ("train", "evaluate"):
+        monkeypatch.setitem(cli.COMMANDS, name, replace(cli.COMMANDS[name], run=run, check=check))
+    (tmp_path / "r.yaml").write_text("steps: 5\n")
+    return seen
+
+
+def test_a_job_gets_the_recipe_with_its_overrides(job: SimpleNamespace) -> None:
+    assert cli.main(["train", "--recipe", "./r.yaml", "run_dir=runs/x"]) == 0
+    assert job.config == Recipe(run_dir="runs/x", steps=5)
+    assert Path("runs/x/logs/driver.log").exists()
+
+
+def test_evaluate_gets_its_arguments(job: SimpleNamespace) -> None:
+    assert cli.main(["evaluate", "--model", "m", "--tasks", "t.jsonl", "--rows", "3", "--out", "o", "steps=2"]) == 0
+    assert job.config.steps == 2
+    assert job.arguments == {
+        "model": Path("m"),
+        "tasks": "t.jsonl",
+        "rows": 3,
+        "out": Path("o"),
+        "overrides": ("steps=2",),
+    }
+    assert Path("o/logs/driver.log").exists()
+
+
+@pytest.mark.parametrize("overrides", [["stepz=1"], ["steps=x"], ["steps"]])
+def test_a_mistake_is_one_line_and_leaves_nothing(
+    job: SimpleNamespace, capfd: pytest.CaptureFixture[str], overrides: list[str]
+) -> None:
+    assert cli.main(["train", "--recipe", "./r.yaml", *overrides]) == 2
+    error = capfd.readouterr().err
+    assert error.startswith("coa: ")
+    assert error.count("\n") == 1
+    assert not Path("runs").exists()
+
+
+def test_a_mistake_that_a_job_finds_before_it_starts_leaves_nothing(
+    job: SimpleNamespace, capfd: pytest.CaptureFixture[str]
+) -> None:
+    job.check = UserError("no such model")
+    assert cli.main(["train", "--recipe", "./r.yaml"]) == 2
+    assert capfd.readouterr().err == "coa: no such model\n"
+    assert not Path("runs").exists()
+
+
+def test_an_unknown_recipe_names_the_known(job: SimpleNamespace, capfd: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["train", "--recipe", "nope"]) == 2
+    assert capfd.readouterr().err.startswith("coa: no recipe nope: known are ")
+
+
+def test_an_interruption_says_how_to_go_on(job: SimpleNamespace, capfd: pytest.CaptureFixture[str]) -> None:
+    job.run = KeyboardInterrupt()
+    assert cli.main(["train", "--recipe", "./r.yaml"]) == 130
+    assert capfd.readouterr().err == "interrupted; the same command resumes\n"
+
+
+def test_a_defect_is_one_line_and_its_traceback_is_in_the_log(
+    job: SimpleNamespace, capfd: pytest.CaptureFixture[str]
+) -> None:
+    job.run = RuntimeError("lost\nthe engine")
+    assert cli.main(["train", "--recipe", "./r.yaml"]) == 1
+    log = Path("runs/test/logs/driver.log")
+    assert capfd.readouterr().err == f"coa: train failed: RuntimeError: the engine (see {log})\n"
+    assert "Traceback (most recent call last)" in log.read_text()
+
+
+def test_an_error_in_a_group_of_tasks_is_told_as_itself(
+    job: SimpleNamespace, capfd: pytest.CaptureFixture[str]
+) -> None:
+    job.run = ExceptionGroup("unhandled errors in a TaskGroup", [UserError("the endpoint is not there")])
+    assert cli.main(["train", "--recipe", "./r.yaml"]) == 2
+    assert capfd.readouterr().err == "coa: the endpoint is not there\n"
+
+
+def test_every_command_is_described_and_those_with_a_recipe_say_what_they_ask_for() -> None:
+    assert list(cli.COMMANDS) == [
+        *("train", "distill", "sft", "rl", "evaluate", "select"),
+        *("export", "record", "import", "benchmarks"),
+    ]
+    jobs = {name: command for name, command in cli.COMMANDS.items() if isinstance(command, Job)}
+    assert list(jobs) == ["train", "distill", "sft", "rl", "evaluate", "select"]
+    assert all(command.help for command in cli.COMMANDS.values())
+    assert [name for name, job in jobs.items() if job.of_model] == ["evaluate", "select"] == list(jobs)[4:]
+    assert jobs["train"].stages == ("distill", "sft", "evaluation-sft", "rl", "evaluation-rl")
+
+
+def test_failed_runs_are_tried_again_where_that_is_asked_for(job: SimpleNamespace) -> None:
+    options = vars(cli._parser().parse_args(["distill", "--recipe", "x", "--retry-failed", "seed=2"]))
+    assert (options["overrides"], options["said"]) == (["seed=2"], ["distill.retry_failed=true"])
+    assert "said" not in vars(cli._parser().parse_args(["sft", "--recipe", "x"]))
+
+
+def test_benchmarks_are_listed(capfd: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["benchmarks"]) == 0
+    told = capfd.readouterr()
+    assert told.err == ""
+    lines = [line.split() for line in told.out.splitlines()]
+    assert ["aime24", "30", "math", "avg@16", "16", "x", "T", "0.6", "math", "math-ai/aime24", "Apache-2.0"] in lines
+    assert {"gaia", "hle", "browsecomp", "codecontests"} < {line[0] for line in lines if line}

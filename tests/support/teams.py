@@ -1,0 +1,57 @@
+"""Teams for tests: scripted experts on the tiny world, without actors."""
+
+import asyncio
+from collections.abc import Callable
+
+from coa.demo import World, WorldConfig, training_task
+from coa.demo.experts import ExpertConfig, ScriptedMind
+from coa.teams.play import Ask, Use, play, start
+from coa.teams.run import Assignment
+from coa.teams.teams import TeamConfig
+from coa.teams.transcript import Prompt, Reply, Transcript
+from coa.tools.base import PLAIN, ToolCall
+from coa.types import Task
+
+WORLD = World(WorldConfig())
+MIND = ScriptedMind(WORLD, ExpertConfig())
+TASKS = [training_task(WORLD, seed=0, purpose="sft", index=i) for i in range(3000)]
+
+
+def asks(mind: ScriptedMind) -> Ask:
+    async def ask(prompt: Prompt) -> Reply:
+        return Reply(mind.reply(prompt))
+
+    return ask
+
+
+def says(reply: Callable[[Prompt], str]) -> Ask:
+    async def ask(prompt: Prompt) -> Reply:
+        return Reply(reply(prompt))
+
+    return ask
+
+
+def uses(tool: Callable[[ToolCall], str]) -> Use:
+    async def use(call: ToolCall, key: str) -> str:
+        return tool(call)
+
+    return use
+
+
+def play_one(
+    task: Task,
+    *,
+    attempt: int = 0,
+    team: TeamConfig | None = None,
+    ask: Ask | None = None,
+    use: Use | None = None,
+) -> Transcript:
+    run = start(Assignment(task, attempt), team or TeamConfig(), seed=0, layouts=(PLAIN,))
+    return asyncio.run(play(run, ask or asks(MIND), use or uses(WORLD.observe)))
+
+
+class WorldTools:
+    """A tool executor that needs no sandbox: what the world's tools say."""
+
+    async def call_many(self, calls: list[ToolCall]) -> list[str]:
+        return [WORLD.observe(call) for call in calls]

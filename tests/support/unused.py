@@ -1,0 +1,71 @@
+"""What vulture takes for unused: used by libraries, by name or from outside. `make check` finds everything else."""
+
+# ruff: noqa: B018, F821
+# pyright: reportUndefinedVariable=false, reportUnusedExpression=false
+
+# Called or read by Python, torch, transformers, tokenizers, aiohttp and html.parser.
+find_spec
+forward
+all_tied_weights_keys
+encode_special_tokens
+pre_tokenizer
+_retry_connection
+handle_starttag
+handle_endtag
+handle_data
+attrs
+trace
+on_step_begin
+on_step_end
+__call__
+
+# Read by vLLM from a request's parameters.
+structured_outputs
+
+# Called by vLLM, which finds the class by its entry point.
+HostWeightTransferEngine
+init_info_cls
+update_info_cls
+init_transfer_engine
+init_info
+
+# Keys of report.json, and fields that are read as a whole (`asdict`).
+ci95
+tokens_per_success
+tool_calls_per_success
+disk_hits
+retries
+waiting
+kl_rollout
+clip_fraction
+truncated_weight_fraction
+ratio_mean
+
+# Found by name: worlds.
+TinyWorld
+
+# Read by tests: what an executor's disk did, and what a window holds.
+disk_failures
+outstanding
+next_group
+
+# Methods that Ray or vLLM call by name, from another process.
+next_order
+emit
+released
+WeightWorker
+coa_receive
+coa_received
+coa_report
+coa_drop
+
+# Set for torch.distributed, which reads them.
+_timeout
+rootRank
+rootTensor
+
+# A model in memory as weights to load: what tests and one's own scripts begin from.
+serialise
+
+# An episode on any policy, for tests and for users' scripts.
+run_episode
