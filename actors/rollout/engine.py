@@ -30,6 +30,8 @@ from coa.tools.client import Executor, RetryConfig, ToolCaller
 from coa.types import Floats, Tokens
 
 logger = logging.getLogger(__name__)
+EVENTS_PACE_S = 0.02
+"""Between two batches of events: short beside a turn, long beside the round trip of a poll."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +75,7 @@ class RolloutEngine:
         self.policy = PolicyAdapter(
             model_dir, config, max_tokens=agent.limits.max_tokens, tag_tokens=codec.tag_tokens()
         )
-        self._outbox: Outbox[Entry] = Outbox()
+        self._outbox: Outbox[Entry] = Outbox(EVENTS_PACE_S)
         self._runner = EpisodeRunner(
             self.policy,
             ToolCaller(executors, self.incarnation),

@@ -15,6 +15,8 @@ from coa.errors import ToolDown
 from coa.tools.base import ToolCall
 from coa.tools.client import Replies
 
+REPLIES_PACE_S = 0.005
+"""Between two batches of replies to a caller, whose episode waits for each of them."""
 Reply = tuple[Hashable, str | Exception]
 
 
@@ -91,7 +93,7 @@ class KnownCalls:
     async def replies(self, caller: str, incarnation: str, after: int) -> Replies:
         if incarnation != self.incarnation or caller in self._refused:
             return Replies("", 0, ())
-        outbox = self._outboxes.setdefault(caller, Outbox())
+        outbox = self._outboxes.setdefault(caller, Outbox(REPLIES_PACE_S))
         outbox.acknowledge(after)
         return Replies(self.incarnation, *await outbox.next())
 
@@ -124,4 +126,4 @@ class KnownCalls:
         self._finished.pop(id, None)
 
     def _tell(self, caller: str, reply: Reply) -> None:
-        self._outboxes.setdefault(caller, Outbox()).put(reply)
+        self._outboxes.setdefault(caller, Outbox(REPLIES_PACE_S)).put(reply)

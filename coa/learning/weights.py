@@ -114,6 +114,11 @@ class Manifest:
     layout: Layout
     digests: tuple[bytes, ...]
 
+    @property
+    def fingerprint(self) -> str:
+        """32 hexadecimal digits that follow from the bytes of all buckets, whatever the version is called."""
+        return digest(b"".join(self.digests)).hex()
+
     def check_bucket(self, index: int, data: "bytes | memoryview | NDArray[Any] | None") -> None:
         """Raises DamagedWeights where `data` is not bucket `index` byte for byte, IncompleteWeights where it is not
         there or not whole."""

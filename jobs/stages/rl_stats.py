@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from actors.weights.transport import Published
 from coa.agent.records import EpisodeRecord, GroupRecord
 from coa.errors import EpisodeFailed
 from coa.reporting.spans import Times, overlap, total
@@ -92,6 +93,7 @@ class RlStats:
             **({"rejected_fraction": counts.get(drop(NO_VARIANCE), 0) / len(groups)} if groups else {}),
             "trajectories_s": len(episodes) / elapsed,
             "tokens_s": sum(episode.policy_tokens for episode in episodes) / elapsed,
+            **({"weights": event.weights.manifest.fingerprint} if isinstance(event.weights, Published) else {}),
             "sync_logprob_max_diff": self.syncs[-1].logprob_diff if self.syncs else 0.0,
             "sync_pause_s": self.syncs[-1].pause_s if self.syncs else 0.0,
             "seconds": event.ended - event.began,

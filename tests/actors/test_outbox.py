@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from actors.outbox import Outbox
+from tests.support.virtual_time import in_virtual_time
 
 
 @settings(derandomize=True, max_examples=200, deadline=None, database=None)
@@ -89,3 +90,25 @@ def test_what_was_never_said_can_not_be_acknowledged() -> None:
     outbox.put("a")
     with pytest.raises(ValueError, match="2 items are acknowledged, there were 1"):
         outbox.acknowledge(2)
+
+
+def test_a_paced_outbox_answers_a_first_item_at_once_and_a_busy_sender_in_batches() -> None:
+    async def go() -> None:
+        outbox: Outbox[int] = Outbox(pace_s=1.0)
+        loop, answers, heard = asyncio.get_running_loop(), [], 0
+
+        async def send() -> None:
+            for number in range(8):
+                outbox.put(number)
+                await asyncio.sleep(0.3)
+
+        sending, began = asyncio.ensure_future(send()), loop.time()
+        while heard < 8:
+            outbox.acknowledge(heard)
+            first, items = await outbox.next()
+            heard = first + len(items)
+            answers.append((round(loop.time() - began, 1), items))
+        await sending
+        assert answers == [(0.0, (0,)), (1.0, (1, 2, 3)), (2.0, (4, 5, 6)), (3.0, (7,))]
+
+    in_virtual_time(go())

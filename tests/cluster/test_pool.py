@@ -63,9 +63,26 @@ def test_each_episode_goes_to_the_engine_with_the_least_to_do() -> None:
         async with pool_of(world, 3) as pool:
             await asyncio.gather(*(pool.play(order_of(group=0, sample=sample)) for sample in range(9)))
             assert [len(engine.started) for engine in world.engines] == [3, 3, 3]
+            assert [engine.starts for engine in world.engines] == [1, 1, 1], "orders of a moment travel together"
             await asyncio.sleep(1.0)
             acknowledged = [one for engine in world.engines for one in engine.acknowledged]
             assert len(set(acknowledged)) == len(acknowledged) == 9
+
+    in_virtual_time(go())
+
+
+def test_an_episode_that_is_cancelled_before_its_order_is_sent_is_never_started() -> None:
+    async def go() -> None:
+        world = FakeWorld()
+        async with pool_of(world, 1) as pool:
+            [engine] = world.engines
+            playing = [asyncio.ensure_future(pool.play(order_of(sample=sample))) for sample in range(2)]
+            await asyncio.sleep(0)
+            assert pool._slots.replicas()[0].flights.load[0] == 2
+            playing[0].cancel()
+            await playing[1]
+            assert [order.id.sample for order in engine.started] == [1]
+            assert engine.cancelled == []
 
     in_virtual_time(go())
 

@@ -139,6 +139,8 @@ class FakeEngine:
         self.version: int | None = None
         self.loaded: list[int] = []
         self.started: list[EpisodeOrder] = []
+        self.starts = 0
+        """Calls of `start`."""
         self.cancelled: list[EpisodeId] = []
         self.acknowledged: list[EpisodeId] = []
         self.sync_faults: deque[Exception] = deque()
@@ -195,6 +197,8 @@ class FakeEngine:
         return await self._call(come_up)
 
     async def start(self, orders: Sequence[EpisodeOrder]) -> None:
+        self.starts += 1
+
         async def begin() -> None:
             for order in orders:
                 if order.id not in self._episodes and order.id not in self._results:

@@ -149,9 +149,6 @@ class Reinforcement:
     async def _played(self, window: Window, group: Group) -> None:
         self._failures = 0
         record = group.record()
-        self.stats.played.append(record)
-        if not self._stage.fields:
-            self._stage.phase(f"waiting for the first batch, {len(self.stats.played)} groups so far")
         if self._fallback is not None and window.version < self._config.steps:
             self._fallback.offer(record, group.index, self._learning.beside)
         if self._algorithm.keep(group.episodes):
@@ -165,6 +162,9 @@ class Reinforcement:
             self._issue.done(group.index)
             self.stats.dropped[NO_VARIANCE] += 1
             self.stats.refills += window.drop(group.number)
+        self.stats.played.append(record)
+        if not self._stage.fields:
+            self._stage.phase(f"waiting for the first batch, {len(self.stats.played)} groups so far")
 
     async def _pack(self, window: Window, epoch: int) -> None:
         from actors.learner.buffer import Plan

@@ -46,7 +46,7 @@ class Bench:
     """An engine, the event loop that it lives in, and the policy as the learner has it."""
 
     def __init__(self, folder: Path) -> None:
-        self.loop = asyncio.new_event_loop()
+        self.runner = asyncio.Runner()
         self.policy = PackedPolicy(load_model(folder, ModelConfig()))
         self.engine: Any = self.run(self._start(folder))
         self.driver = Driver(self.engine)
@@ -65,7 +65,7 @@ class Bench:
         return engine
 
     def run(self, work: Any) -> Any:
-        return self.loop.run_until_complete(work)
+        return self.runner.get_loop().run_until_complete(work)
 
     async def play(self, group: int, *, task: int = 0) -> tuple[Sample, ...]:
         """What a group of four would be trained on."""
@@ -105,7 +105,7 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Any:
     bench = Bench(make_model(tmp_path_factory.mktemp("model")))
     yield bench
     bench.engine.shutdown()
-    bench.loop.close()
+    bench.runner.close()
 
 
 def same(ours: Sequence[Sample], others: Sequence[Sample]) -> bool:

@@ -30,7 +30,7 @@ class Bench:
     """An engine, its loader, and the weights of its model as a learner has them."""
 
     def __init__(self, model: Path, folder: Path) -> None:
-        self.loop = asyncio.new_event_loop()
+        self.runner = asyncio.Runner()
         self.model, self.folder = model, folder
         self.state = load_file(model / "model.safetensors")
         self.llm: Any = self.run(self._start())
@@ -42,7 +42,7 @@ class Bench:
         return start_llm(self.model)
 
     def run(self, work: Any) -> Any:
-        return self.loop.run_until_complete(work)
+        return self.runner.get_loop().run_until_complete(work)
 
     async def logprobs(self, tokens: Any = TOKENS) -> Any:
         async with asyncio.timeout(20):
@@ -72,7 +72,7 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
     bench = Bench(make_model(tmp_path_factory.mktemp("model")), folder)
     yield bench
     bench.llm.shutdown()
-    bench.loop.close()
+    bench.runner.close()
     shutil.rmtree(folder)
 
 

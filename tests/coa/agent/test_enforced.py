@@ -46,8 +46,8 @@ def order(task: Task, sample: int = 0, *, agent: AgentConfig = AGENT) -> Episode
 
 class Bench:
     def __init__(self, folder: Path) -> None:
-        self.loop, self.folder = asyncio.new_event_loop(), folder
-        self.engine: Any = self.loop.run_until_complete(self._start(folder))
+        self.runner, self.folder = asyncio.Runner(), folder
+        self.engine: Any = self.runner.run(self._start(folder))
         self.driver = Driver(self.engine)
 
     async def _start(self, folder: Path) -> RolloutEngine:
@@ -75,7 +75,7 @@ class Bench:
 
             return list(await asyncio.gather(*(one(index) for index in range(n))))
 
-        return self.loop.run_until_complete(play())
+        return self.runner.run(play())
 
 
 @pytest.fixture(scope="module")
@@ -83,6 +83,7 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
     made = Bench(make_model(tmp_path_factory.mktemp("model"), max_positions=2048))
     yield made
     made.engine.shutdown()
+    made.runner.close()
 
 
 def check(profile: str, episodes: Sequence[EpisodeRecord]) -> None:
@@ -116,7 +117,7 @@ def test_a_thousand_episodes_are_in_form(bench: Bench, profile: str) -> None:
 
 def test_groups_to_learn_from_have_the_log_probs_of_the_constrained_choice(bench: Bench) -> None:
     task = Task(id="learn", question="Who ?", answers=("x",), profile="code", family="f")
-    made = bench.loop.run_until_complete(bench.driver.play([order(task, sample) for sample in range(4)]))
+    made = bench.runner.run(bench.driver.play([order(task, sample) for sample in range(4)]))
     assert [scored.trajectory.status for scored in made] == [Status.ANSWERED] * 4
     opening = Codec.load(bench.folder).span(Span("plan", ""))[0]
     # All failed alike, so nothing is to be learnt, but the tokens are as they were sampled.

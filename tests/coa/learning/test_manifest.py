@@ -52,6 +52,16 @@ def test_buckets_cover_every_byte_once_and_put_together_are_the_model_again(tens
     sealed(layout, data).check(again)
 
 
+@given(st.integers(0, 299))
+def test_the_fingerprint_is_the_bytes_whatever_the_version_is_called(position: int) -> None:
+    layout = lay_out([("a", "U8", (300,))], 64)
+    data = random_bytes(300)
+    changed = data.copy()
+    changed[position] ^= 1
+    assert sealed(layout, data, version=4).fingerprint == sealed(layout, data).fingerprint
+    assert sealed(layout, changed).fingerprint != sealed(layout, data).fingerprint
+
+
 @given(TENSORS, BUCKETS)
 def test_a_header_gives_its_layout_back(tensors, bucket) -> None:
     layout = lay_out(tensors, bucket)

@@ -5,7 +5,9 @@ from typing import Any
 
 import pytest
 
+from actors.weights.transport import Published
 from coa.agent.records import EpisodeRecord, GroupRecord
+from coa.learning.weights import Manifest, lay_out
 from coa.types import Status, Task
 from jobs.stages import rl_stats
 from jobs.stages.rl_stats import NO_VARIANCE, RlStats, lengths, played, shown
@@ -55,7 +57,7 @@ class LargerReport(Report):
 
 
 def event(report: Report) -> Any:
-    return SimpleNamespace(report=report, began=10.0, ended=12.0, waited=3.0)
+    return SimpleNamespace(report=report, began=10.0, ended=12.0, waited=3.0, weights=None)
 
 
 @pytest.fixture
@@ -127,6 +129,13 @@ def test_what_an_algorithm_measures_is_under_its_own_names(clock: Any) -> None:
     assert record["value_loss"] == 0.125
     assert record["entropy"] == 0.25
     assert "algorithm" not in record
+
+
+def test_a_record_names_the_weights_that_the_step_made() -> None:
+    manifest = Manifest(version=1, layout=lay_out([("a", "U8", (3,))], 64), digests=(b"0123456789abcdef",))
+    made = event(Report())
+    made.weights = Published(manifest=manifest, transport="host", place=None)
+    assert RlStats().record(made, [])["weights"] == manifest.fingerprint
 
 
 def test_quantiles_are_lengths_that_occurred() -> None:
