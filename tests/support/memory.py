@@ -3,6 +3,7 @@
 import subprocess
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,20 +28,27 @@ def run_watched(command: Sequence[str], *, output: Path, limit_s: float) -> Watc
     began, peaks, names, together = time.monotonic(), {}, {}, 0.0
     with output.open("w") as file, subprocess.Popen(command, stdout=file, stderr=subprocess.STDOUT) as process:
         parent = psutil.Process(process.pid)
-        while process.poll() is None:
-            alive = [parent, *parent.children(recursive=True)]
-            found = {one.pid: peak for one in alive if (peak := _peak(one)) is not None}
-            names |= {one.pid: name for one in alive if (name := _name(one)) is not None}
-            peaks |= found
-            together = max(together, sum(found.values()))
-            if time.monotonic() - began > limit_s:
-                for one in reversed(alive):
-                    one.kill()
-            time.sleep(LOOK_S)
+        try:
+            while process.poll() is None and time.monotonic() - began < limit_s:
+                alive = [parent, *parent.children(recursive=True)]
+                found = {one.pid: peak for one in alive if (peak := _peak(one)) is not None}
+                names |= {one.pid: name for one in alive if (name := _name(one)) is not None}
+                peaks |= found
+                together = max(together, sum(found.values()))
+                time.sleep(LOOK_S)
+        finally:
+            if process.poll() is None:
+                _kill([parent, *parent.children(recursive=True)])
     by_name: dict[str, list[float]] = {}
     for pid, peak in sorted(peaks.items(), key=lambda one: -one[1]):
         by_name.setdefault(names.get(pid, "?"), []).append(round(peak, 2))
     return Watched(process.returncode, time.monotonic() - began, by_name, together)
+
+
+def _kill(processes: Sequence[psutil.Process]) -> None:
+    for process in processes:
+        with suppress(psutil.NoSuchProcess):
+            process.kill()
 
 
 def _peak(process: psutil.Process) -> float | None:
