@@ -107,8 +107,13 @@ class RolloutEngine:
 
     # --- episodes -------------------------------------------------------------------------------------------------
 
-    async def start(self, orders: Sequence[EpisodeOrder]) -> None:
-        """Plays episodes; one that is known already, under way or ended, is left as it is."""
+    async def start(self, orders: Sequence[EpisodeOrder], heard: int = 0) -> None:
+        """Plays episodes. One that is known already, because it is under way or because the driver has not taken in its
+        end, is left as it is.
+
+        `heard`: the number of events that the driver has; they are acknowledged.
+        """
+        self._acknowledge(heard)
         self._runner.start(orders)
 
     async def cancel(self, ids: Sequence[EpisodeId]) -> int:
@@ -124,7 +129,7 @@ class RolloutEngine:
 
         Without events after `wait_s` seconds, or where a newer poll comes. Raises what is a defect in an episode.
         """
-        self._runner.acknowledge(self._outbox.acknowledge(after))
+        self._acknowledge(after)
         first, entries = await self._outbox.next(wait_s)
         return EventBatch(
             incarnation=self.incarnation,
@@ -132,10 +137,12 @@ class RolloutEngine:
             events=tuple(entry.event for entry in entries),
             tokens=self.policy.tokens,
             generating=self.policy.generating,
-            running=self._runner.running,
             paused=self.policy.paused,
             retried=self._runner.retried,
         )
+
+    def _acknowledge(self, heard: int) -> None:
+        self._runner.acknowledge(self._outbox.acknowledge(heard))
 
     async def take(self, ids: Sequence[EpisodeId]) -> tuple[Result, ...]:
         """What became of episodes that have ended, in order; kept until it is acknowledged."""

@@ -35,7 +35,8 @@ class Limits:
     """Text of one tag, where the grammar is enforced; the table's own limits hold as well. None: an eighth of a turn,
     at most 2048, so that a policy which never ends a tag by itself still comes through the tags of a turn."""
     max_seconds: float = 3600.0
-    """Without pauses for weights and starts of engines. An episode that takes longer is no data: it fails."""
+    """Without pauses for weights and starts of engines. In training, an episode that takes longer fails and is no data.
+    In an evaluation it is cut off there and counts as truncated."""
 
     @property
     def tag_tokens(self) -> int:
@@ -217,6 +218,13 @@ class Episode:
         self._chain.extend(parse(self._codec.decode(observed.token_ids)).chain)
         self._pending = None
         self._status = self._out_of_budget()
+
+    def cut_off(self) -> None:
+        """Ends the episode where it stands, as TRUNCATED; raises ValueError where it has ended already."""
+        if self._status is not None:
+            raise ValueError(f"{self._task.id}, sample {self._sample}: has ended: {self._status}")
+        self._pending = None
+        self._status = Status.TRUNCATED
 
     def _expect(self, *, ask: bool) -> None:
         if self._status is not None or (self._pending is None) != ask:

@@ -64,3 +64,8 @@ def _observed(token_ids: bytes) -> Observed:
 
 Delta = Said | Observed
 Journal = tuple[Delta, ...]
+
+
+def length_of(journal: Journal) -> int:
+    """Tokens that the policy and its tools have added to the prompt."""
+    return sum(len(delta.token_ids) for delta in journal)

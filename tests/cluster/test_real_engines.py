@@ -96,9 +96,9 @@ class Watched:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._engine, name)
 
-    async def start(self, orders: Sequence[EpisodeOrder]) -> None:
+    async def start(self, orders: Sequence[EpisodeOrder], heard: int) -> None:
         self._started += [(order.id, len(order.journal), self._heard[order.id]) for order in orders]
-        await self._engine.start(orders)
+        await self._engine.start(orders, heard)
 
     async def events(self, after: int, wait_s: float) -> EventBatch:
         batch = await self._engine.events(after, wait_s)

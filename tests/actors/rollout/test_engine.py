@@ -256,7 +256,7 @@ def test_progress_shows_while_a_turn_is_sampled_and_a_heartbeat_comes_without_ev
     batches = bench.run(go())
     quiet = [batch for batch in batches if not batch.events]
     assert len({batch.tokens for batch in quiet}) > 2
-    assert {batch.generating for batch in quiet[1:]} == {8} == {batch.running for batch in quiet[1:]}
+    assert {batch.generating for batch in quiet[1:]} == {8}
     assert not any(batch.paused for batch in batches)
 
 
