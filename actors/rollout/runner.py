@@ -119,9 +119,11 @@ class EpisodeRunner:
         self._stops = lru_cache(None)(lambda profile: codec.stops(find_profile(profile)))
 
     def start(self, orders: Iterable[EpisodeOrder]) -> None:
-        """Plays episodes, from their journals on. One that is known already is left as it is: one that is under way, one
-        whose result is kept, and one whose failure or cancellation is not acknowledged yet, since an order for that one
-        was sent before the sender knew."""
+        """Plays episodes, from their journals on.
+
+        An episode that is known already is left as it is: one that is under way, one whose result is kept, and one
+        whose failure or cancellation is not acknowledged yet, since its order was sent before the sender knew of that.
+        """
         for order in orders:
             if not any(order.id in known for known in (self._tasks, self.results, self._ended_unheard)):
                 run = _Run(order, self._episode_of(order), self._priority_of(order.id))

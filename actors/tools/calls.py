@@ -13,7 +13,7 @@ from uuid import uuid4
 from actors.outbox import Outbox
 from coa.errors import ToolDown
 from coa.tools.base import ToolCall
-from coa.tools.client import Replies
+from coa.tools.client import POLL_S, Replies
 
 REPLIES_PACE_S = 0.005
 """Between two batches of replies to a caller, whose episode waits for each of them."""
@@ -77,7 +77,7 @@ class KnownCalls:
             return  # cancelled, or replaced
         reply: str | Exception
         if known.task.cancelled() or (error := known.task.exception()) is not None:
-            # A defect of a tool ends whoever called it.
+            # The executor makes a ToolDown of whatever a tool raises: this is a defect of the executor.
             reply = RuntimeError(f"{known.call.tool}: {'cancelled' if known.task.cancelled() else repr(error)}")
         else:
             reply = known.task.result()
@@ -95,7 +95,7 @@ class KnownCalls:
             return Replies("", 0, ())
         outbox = self._outboxes.setdefault(caller, Outbox(REPLIES_PACE_S))
         outbox.acknowledge(after)
-        return Replies(self.incarnation, *await outbox.next())
+        return Replies(self.incarnation, *await outbox.next(POLL_S))
 
     async def cancel(self, caller: str, ids: Iterable[Hashable]) -> None:
         """Ends calls that nobody else waits for, and returns once they have ended."""

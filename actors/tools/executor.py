@@ -5,6 +5,7 @@ call -> known? -> kept, or being made? -> on disk? -> wait for a place -> the to
 
 import asyncio
 import json
+import logging
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Hashable, Iterator, Mapping, Sequence
@@ -14,11 +15,13 @@ from functools import partial
 from typing import Protocol, runtime_checkable
 
 from actors.tools.calls import KnownCalls
-from coa.errors import ToolDown, UserError
+from coa.errors import InfrastructureError, ToolDown, UserError
 from coa.http.text import well_formed
 from coa.tools.base import Fleeting, Tool, ToolCall
 from coa.tools.cache import DiskCache, Found, Memo
 from coa.tools.client import Replies, RetryConfig
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -78,6 +81,8 @@ class ToolStats:
     """Calls that ended in ToolDown."""
     timeouts: int = 0
     """Calls of the tool that were over its time."""
+    defects: int = 0
+    """Calls in which the tool raised what no tool should raise; they are among `failures`."""
     running: int = 0
     """Calls that are in the tool now."""
     waiting: int = 0
@@ -105,6 +110,10 @@ class Fingerprinted(Protocol):
     """A tool whose observations may be kept on disk: beside the call they depend on nothing but `fingerprint`."""
 
     fingerprint: str
+
+
+COUNTED = ("calls", "disk_hits", "failures", "timeouts", "defects", "running", "waiting")
+"""What the executor counts of each tool itself."""
 
 
 class ToolExecutor:
@@ -170,7 +179,7 @@ class ToolExecutor:
         counts, tool = self._counts[name], self._tools[name]
         own = dict(tool.counts()) if isinstance(tool, Counting) else {}
         return ToolStats(
-            **{kind: counts[kind] for kind in ("calls", "disk_hits", "failures", "timeouts", "running", "waiting")},
+            **{kind: counts[kind] for kind in COUNTED},
             hits=counts[Found.KEPT.value],
             joined=counts[Found.JOINED.value],
             seconds=self._seconds[name],
@@ -194,9 +203,14 @@ class ToolExecutor:
             known = (call.tool, call.layout, key)
             counts[self._memo.find(known).value] += 1
             return await self._memo.get(known, partial(self._look_up_or_run, call, key))
-        except ToolDown as down:
+        except InfrastructureError as error:
             counts["failures"] += 1
-            return down
+            return error if isinstance(error, ToolDown) else ToolDown(f"{call.tool}: {type(error).__name__}: {error}")
+        except Exception as defect:
+            counts["failures"] += 1
+            counts["defects"] += 1
+            logger.exception("a defect in the tool %s, called with %.200r", call.tool, call.argument)
+            return ToolDown(f"{call.tool} raised {type(defect).__name__}: {defect}")
 
     async def _look_up_or_run(self, call: ToolCall, key: str) -> str:
         tool = self._tools[call.tool]
@@ -225,6 +239,10 @@ class ToolExecutor:
         except TimeoutError as error:
             counts["timeouts"] += 1
             raise ToolDown(f"{call.tool}: nothing within {limit_s:g} s") from error
+        except asyncio.CancelledError as error:
+            if (mine := asyncio.current_task()) is not None and mine.cancelling():
+                raise
+            raise RuntimeError("cancelled, though nobody cancelled the call") from error
         finally:
             self._seconds[call.tool] += time.perf_counter() - started
             self._places[call.tool].release()

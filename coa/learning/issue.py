@@ -37,9 +37,12 @@ class Issue:
         """It is in a batch, or says nothing."""
         del self._flying[index]
 
-    def fail(self, index: int) -> bool:
-        """It met an infrastructure failure. True if it is issued again, False if it is given up."""
-        self._failed[index] += 1
+    def fail(self, index: int, *, counted: bool = True) -> bool:
+        """It met an infrastructure failure. True if it is issued again, False if it is given up.
+
+        `counted`: whether this uses up one of its tries, which it does not while everything fails.
+        """
+        self._failed[index] += counted
         if self._failed[index] >= self._tries:
             self.done(index)
             return False

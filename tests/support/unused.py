@@ -33,6 +33,7 @@ ci95
 tokens_per_success
 tool_calls_per_success
 disk_hits
+defects
 retries
 waiting
 kl_rollout
