@@ -64,17 +64,18 @@ class Policy(Protocol):
 
 class Tools(Protocol):
     async def call(self, id: CallId, call: ToolCall) -> str:
-        """Raises ToolDown. Sent again with its id, it is the same call. Cancelled, it ends the call."""
+        """Returns the observation's text; raises ToolDown. Sent again with its id, it is the same call. Cancelling it
+        ends the call."""
         ...
 
     def acknowledge(self, ids: Sequence[CallId]) -> None:
-        """These are never sent again."""
+        """These calls will never be sent again."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """An event, with the tool calls that are done for good once the reader has it."""
+    """An event, with the tool calls whose results nobody needs any more once the reader has the event."""
 
     event: Event
     calls: tuple[CallId, ...] = ()
@@ -113,7 +114,7 @@ class EpisodeRunner:
         """Episodes that failed or were cancelled, while the event that says so is not acknowledged."""
         self._newest_group = 0
         self.results: dict[EpisodeId, Result] = {}
-        """Of episodes that have ended, until they are forgotten."""
+        """The results of episodes that have ended, until they are forgotten."""
         self.retried = 0
         """Calls of tools and graders that were tried again."""
         self._stops = lru_cache(None)(lambda profile: codec.stops(find_profile(profile)))
@@ -152,7 +153,7 @@ class EpisodeRunner:
             self.results.pop(id, None)
 
     def acknowledge(self, entries: Iterable[Entry]) -> None:
-        """Whoever reads the outbox has these."""
+        """The reader of the outbox has these entries."""
         entries = list(entries)
         self._ended_unheard.difference_update(
             entry.event.id for entry in entries if isinstance(entry.event, Failed | Cancelled)
@@ -253,8 +254,8 @@ class EpisodeRunner:
         return await self._call(id, call)
 
     async def _call(self, id: CallId, call: ToolCall) -> str:
-        """The failing call is tried again, under its id, and not the turn that made it: sampled again, it might make
-        no call, or another one, and what is trained on would be what did not fail."""
+        """Makes a call, and tries it again where it fails. The turn that made the call is not sampled again: another
+        turn might make no call or another one, and the policy would be trained on whatever does not fail."""
         for pause_s in self._retry.pauses():
             try:
                 return await self._tools.call(id, call)

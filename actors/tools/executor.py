@@ -35,14 +35,15 @@ class ExecutorConfig:
     call_s_of: dict[str, float] = field(default_factory=lambda: {"judge": 60.0})
     """The same for single tools: `{crawl_page: 200}`."""
     cache_entries: int = 100_000
-    """Observations kept in memory; the oldest go first."""
+    """Observations kept in memory; beyond this number the oldest are dropped."""
     cache_dir: str | None = None
-    """Folder of observations kept across restarts, which executors of a machine may share; None keeps none. It knows
-    what a tool is configured with, and not what stands behind an address: a changed corpus wants a new folder."""
+    """Folder of observations that are kept across restarts, or None. Executors of a machine may share it. Entries are
+    told apart by the configuration of a tool, not by the data behind it: a changed corpus needs a new folder."""
     cache_bytes: int = 1 << 30
-    """Of the folder; the least recently stored go first."""
+    """Largest size of the folder; beyond it the least recently stored entries are dropped."""
     kept_results: int = 10_000
-    """Results kept for callers that have not acknowledged them, such as engines that died; the oldest go first."""
+    """Results that are kept for callers which have not acknowledged them, such as engines that died; beyond this number
+    the oldest are dropped."""
     retry: RetryConfig = field(default_factory=RetryConfig)
     """How a call that failed is tried again by an episode."""
 
@@ -138,7 +139,7 @@ class ToolExecutor:
         self._known = KnownCalls(self._answer, self._config.kept_results)
 
     def mistake(self) -> str:
-        """What a person did wrong, so that there are no tools; empty if nothing."""
+        """The mistake in the configuration because of which there are no tools; empty if there is none."""
         return self._mistake
 
     async def call_many(self, calls: Sequence[ToolCall]) -> list[str | ToolDown]:
@@ -158,7 +159,7 @@ class ToolExecutor:
         await self._known.cancel(caller, ids)
 
     async def refuse(self, callers: Sequence[str]) -> None:
-        """Callers that were replaced: whatever they call from now on is down."""
+        """These callers were replaced: every call that they make from now on fails."""
         self._known.refuse(callers)
 
     def stats(self) -> dict[str, ToolStats]:
@@ -191,7 +192,7 @@ class ToolExecutor:
         return ToolDown(self._mistake) if self._mistake else await self._call(call)
 
     async def _call(self, call: ToolCall) -> str | ToolDown:
-        # A policy's turn is held to its profile's tags before it gets here: a tool that is not there is missing.
+        # The policy can only call tools of its profile, so an unknown tool is one that this run should have set up.
         if call.tool not in self._tools:
             return ToolDown(f"there is no tool {call.tool}")
         counts = self._counts[call.tool]

@@ -180,6 +180,7 @@ def test_kills_lose_no_finished_turn_and_complete_no_tool_call_twice(model: Path
     async def go() -> None:
         dice = random.Random(0)
         played: dict[int, Scored] = {}
+        cores: list[psutil.Process] = []
         kills = 0
         async with Stage(model, engines=3) as stage:
 
@@ -193,9 +194,13 @@ def test_kills_lose_no_finished_turn_and_complete_no_tool_call_twice(model: Path
                 await asyncio.sleep(dice.uniform(1, 5))
                 alive = [number for number, state in stage.pool.states.items() if state is State.HEALTHY]
                 number = dice.choice(alive)
-                os.kill(await (stage.core if kill % 2 else stage.pid)(number), signal.SIGKILL)
+                core, actor = await stage.core(number), await stage.pid(number)
+                cores.append(psutil.Process(core))
+                os.kill(core if kill % 2 else actor, signal.SIGKILL)
                 kills += 1
             await asyncio.gather(*playing)
+            left = [core for core in cores if core.is_running() and core.status() != psutil.STATUS_ZOMBIE]
+            assert left == [], "vLLM's own process ends with its actor"
             assert stage.pool.restarts == KILLS
             assert stage.pool.moves > 0
             made, completed = await stage.executor.noted.remote()
