@@ -153,7 +153,8 @@ class PolicyAdapter:
     async def load(self, version: int, weights: Published | Weights) -> float:
         """Loads weights and checks that they are complete (`actors.weights.loader` says how, and what it raises).
 
-        Returns the seconds in which no token was sampled. Several calls run one after another. Episodes under way are paused meanwhile, and go on under the new weights.
+        Returns the seconds in which no token was sampled. Several calls run one after another. Episodes under way are
+        paused meanwhile, and go on under the new weights.
         """
         async with self._loading:
             with _alive():
