@@ -144,12 +144,14 @@ class Replica:
         link.become(link.health.sync_began(began))
         try:
             report = await link.engine.sync(live.version, *live.weights)
-        except CALL_FAILED as error:
+        except BaseException as error:
+            # How much of this time it was paused is not known: its episodes are not charged for any of it.
+            self.flights.loading_s += link.now() - began
+            if not isinstance(error, CALL_FAILED):
+                raise
             # Of what has no type nobody knows how far the update had come.
             fault = fault_of(error) or Fault.HALFWAY
             link.become(link.health.sync_failed(link.now(), fault, why_of(error)))
-            # How much of this time it was paused is not known: its episodes are not charged for any of it.
-            self.flights.loading_s += link.now() - began
             return fault
         self.flights.loading_s += report.pause_s
         self.synced = live.number, report

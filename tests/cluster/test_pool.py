@@ -221,6 +221,24 @@ def test_the_time_of_a_sync_in_which_the_engine_goes_on_counts() -> None:
     in_virtual_time(go())
 
 
+def test_the_time_of_a_sync_in_which_the_engine_dies_does_not_count() -> None:
+    async def go() -> None:
+        world = FakeWorld(calls_of=lambda episode: 6, token_s=0.02, tools=FakeTools(seconds=90.0), sync_s=5.0)
+        async with pool_of(world, 1) as pool:
+            playing = asyncio.ensure_future(pool.play(order_of(limit_s=20.0)))
+            await asyncio.sleep(1.0)
+            syncing = asyncio.ensure_future(pool.sync(1))
+            await asyncio.sleep(3.0)
+            world.engines[0].die()
+            await asyncio.sleep(11.0)
+            [order] = world.engines[1].started
+            assert order.limit_s == pytest.approx(19.0, abs=0.1)
+            await syncing
+            playing.cancel()
+
+    in_virtual_time(go())
+
+
 # --- engines that stand still -----------------------------------------------------------------------------------------
 
 
