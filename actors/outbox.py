@@ -19,7 +19,7 @@ class Outbox(Generic[T]):
 
     def __init__(self, pace_s: float = 0.0) -> None:
         """`pace_s`: the least number of seconds between two answers. A poll costs as much for one item as for a
-        hundred, so items of a busy sender are read in batches. The first item after a quiet time is answered at once."""
+        hundred, so items of a busy sender are read in batches. The first one after a quiet time is answered at once."""
         self._pace_s = pace_s
         self._answered = float("-inf")
         """When the last poll was answered, by the event loop's clock."""
