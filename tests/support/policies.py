@@ -33,7 +33,7 @@ class SeededPolicy:
         self.under_way = 0
 
     async def generate(
-        self, ask: Ask, *, seed: int, priority: int, hear: Callable[[Tokens], None] | None, **_: Any
+        self, ask: Ask, *, seed: int, priority: int, hear: Callable[[Tokens], None] | None, **how: Any
     ) -> Said:
         self.seeds.append(seed)
         self.priorities.append(priority)

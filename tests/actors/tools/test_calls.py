@@ -311,7 +311,7 @@ def test_calls_of_an_executor_that_stands_still_fail_and_are_joined_later(stands
 
     async def go() -> None:
         tool = Gated().open("a")
-        executor = Stopped(tool)
+        executor: Any = Stopped(tool)
         caller = ToolCaller([executor], "engine")
         with pytest.raises(ToolDown, match="the tool executor gave no answer for"):
             await caller.call("id", call("a"))
