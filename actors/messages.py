@@ -1,12 +1,14 @@
 """What crosses between the driver and rollout engines: frozen, and free of vLLM and torch.
 
-driver ── EpisodeOrder ──► engine          start(orders), cancel(ids): both may be sent again
+driver ── EpisodeOrder ──► engine          start(orders, heard), cancel(ids): both may be sent again
 driver ◄── EventBatch ─── engine           events(after, wait_s): one outstanding long poll, acknowledged by the next
 driver ◄── Scored ─────── engine           take(ids): a return value each, the driver's own; then acknowledge(ids)
 
 `events(after, wait_s)` is answered at the first event numbered `after` or above, and after `wait_s` seconds without
-one; events below `after` are acknowledged. An episode that failed or was cancelled is forgotten and may be started
-again; `cancel` gives the number of events that there are then, and none after those tells of what was cancelled. `sync`
+one; events below `after` are acknowledged, and so are those below `heard`. An episode that failed or was cancelled may
+be started again once the event that says so is acknowledged; until then `start` ignores its id, because such an order
+was sent before its sender knew. `cancel` gives the number of events that there are then, and none after those tells of
+what was cancelled. `sync`
 raises SyncError where it fails before vLLM's update begins, and the old version goes on; WeightsGone where it fails
 later, and the engine stays paused until a complete one.
 """
@@ -69,7 +71,8 @@ class EpisodeOrder:
     journal: Journal = ()
     """What was finished of it elsewhere."""
     limit_s: float | None = None
-    """Seconds that it may take in all, without pauses for weights and starts of engines; over them it fails."""
+    """Seconds that it may take in all, without pauses for weights and starts of engines. Over them it fails; an episode
+    of group EVALUATION is cut off and graded instead, and its grading does not count."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,7 +107,7 @@ class Failed:
     """Type of the failure, such as "ToolDown"."""
     why: str
     tokens: int
-    """Length that the episode had reached."""
+    """That the policy and its tools had added to the prompt."""
     tool_calls: int
     """Calls that it had made, the failing one included."""
 
@@ -131,8 +134,6 @@ class EventBatch:
     """Sampled so far, those of turns under way among them: what tells a busy engine from a stuck one."""
     generating: int
     """Requests for tokens under way: with none, no new token is no sign of trouble."""
-    running: int
-    """Episodes under way."""
     paused: bool = False
     """Whether vLLM has stopped sampling for new weights; False while it has only been asked to."""
     retried: int = 0

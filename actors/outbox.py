@@ -1,8 +1,8 @@
-"""What one process has to say to another, in order: read by long polls, kept until the reader says that it has it.
+"""A queue of messages from one process to another: read by long polls, and kept until the reader acknowledges them.
 
     put(a) put(b)      acknowledge(0), next() -> 0, (a, b)      acknowledge(2), next() -> ... waits ... -> 2, (c,)
 
-A reply that was lost is asked for again, with the same numbers.
+A reader whose reply was lost asks again, and gets the same items with the same numbers.
 """
 
 import asyncio
@@ -18,8 +18,8 @@ class Outbox(Generic[T]):
     """Items numbered from 0, for one reader with one poll at a time."""
 
     def __init__(self, pace_s: float = 0.0) -> None:
-        """`pace_s`: seconds between two answers at least. A poll costs as much for one item as for a hundred, so a busy
-        sender is read in batches, and the first item after a quiet time at once."""
+        """`pace_s`: the least number of seconds between two answers. A poll costs as much for one item as for a
+        hundred, so items of a busy sender are read in batches. The first one after a quiet time is answered at once."""
         self._pace_s = pace_s
         self._answered = float("-inf")
         """When the last poll was answered, by the event loop's clock."""
@@ -39,7 +39,7 @@ class Outbox(Generic[T]):
         self._wake()
 
     def fail(self, error: BaseException) -> None:
-        """The reader gets the exception in place of anything that follows."""
+        """From now on the reader's polls raise this exception."""
         self._broken = error
         self._wake()
 

@@ -33,7 +33,7 @@ class Engine(Protocol):
     incarnation: str
 
     async def ready(self) -> int: ...
-    async def start(self, orders: Sequence[EpisodeOrder]) -> None: ...
+    async def start(self, orders: Sequence[EpisodeOrder], heard: int) -> None: ...
     async def cancel(self, ids: Sequence[EpisodeId]) -> int: ...
     async def events(self, after: int, wait_s: float) -> EventBatch: ...
     def take(self, ids: Sequence[EpisodeId]) -> Sequence[Awaitable[Scored]]: ...
@@ -61,8 +61,8 @@ class EngineActor:
     async def ready(self) -> int:
         return await self._handle.ready.remote()
 
-    async def start(self, orders: Sequence[EpisodeOrder]) -> None:
-        await self._handle.start.remote(orders)
+    async def start(self, orders: Sequence[EpisodeOrder], heard: int) -> None:
+        await self._handle.start.remote(orders, heard)
 
     async def cancel(self, ids: Sequence[EpisodeId]) -> int:
         return await self._handle.cancel.remote(ids)

@@ -4,9 +4,9 @@ import asyncio
 from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass, field, replace
 
-from actors.messages import Advanced, Cancelled, Ended, EpisodeId, EpisodeOrder, Event, EventBatch, Failed
+from actors.messages import EVALUATION, Advanced, Cancelled, Ended, EpisodeId, EpisodeOrder, Event, EventBatch, Failed
 from cluster.link import TICK_S, Link
-from coa.agent.journal import Delta, Said
+from coa.agent.journal import Delta, Said, length_of
 from coa.errors import EngineDied, EpisodeFailed
 from coa.types import Scored
 
@@ -19,23 +19,26 @@ class Flight:
     journal: list[Delta] = field(default_factory=list)
     """What was finished of it, wherever."""
     tokens: int = 0
-    """That were finished of it here."""
+    """That were finished of it since its order came to the pool, on all engines."""
     deaths: int = 0
-    """Of engines under it, since it last finished something."""
+    """Engines that failed under it since it last finished something."""
     spent_s: float = 0.0
-    """Without syncs, and without what it waited for an engine."""
+    """Without pauses for weights, and without what it waited for an engine."""
 
     def rest(self) -> EpisodeOrder:
-        """What is left to be played; raises EpisodeFailed where its time is over."""
+        """What is left to be played; raises EpisodeFailed where its time is over. An evaluation's episode without time
+        is still given to an engine, which cuts it off and grades it."""
         limit_s = self.order.limit_s
-        if limit_s is not None and (limit_s := limit_s - self.spent_s) <= 0:
-            raise self.failed("EpisodeTimeout", f"{self.order.limit_s:g} s were not enough")
+        if limit_s is not None:
+            limit_s = max(0.0, limit_s - self.spent_s)
+            if not limit_s and self.order.id.group != EVALUATION:
+                raise self.failed("EpisodeTimeout", f"{self.order.limit_s:g} s were not enough")
         return replace(self.order, journal=(*self.order.journal, *self.journal), limit_s=limit_s)
 
     def failed(self, where: str, why: str) -> EpisodeFailed:
         journal = (*self.order.journal, *self.journal)
         calls = sum(isinstance(delta, Said) for delta in journal)
-        return EpisodeFailed(where, why, tokens=sum(len(delta.token_ids) for delta in journal), tool_calls=calls)
+        return EpisodeFailed(where, why, tokens=length_of(journal), tool_calls=calls)
 
 
 @dataclass(slots=True, eq=False)
@@ -64,7 +67,7 @@ class Flights:
         self._leaving: dict[EpisodeId, int | None] = {}
         """Cancelled here: the number of events that may still tell of it; None until the engine has said."""
         self.loading_s = 0.0
-        """That went into syncs."""
+        """That the engine was paused for new weights."""
 
     @property
     def load(self) -> tuple[int, int]:
@@ -111,7 +114,7 @@ class Flights:
             wanted = [playing for playing in sent if not playing.outcome.done()]
             for playing in wanted:
                 playing.started = True
-            return self._link.engine.start([playing.order for playing in wanted])
+            return self._link.engine.start([playing.order for playing in wanted], self.heard)
 
         await self._link.insist(start)
 

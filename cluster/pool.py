@@ -34,7 +34,7 @@ from cluster.replica import Live, Replica
 from cluster.slots import Slots
 from coa.agent.episode import AgentConfig
 from coa.agent.records import EpisodeRecord, record_of
-from coa.errors import EngineDied, InfrastructureError, ToolDown
+from coa.errors import EngineDied, EpisodeFailed, EpisodeTimeout, InfrastructureError, ToolDown
 from coa.tools.base import ToolCall
 from coa.types import Floats, Scored, Task, Tokens
 
@@ -116,7 +116,7 @@ class EnginePool:
                 return await replica.flights.play(flight)
             except EngineDied as error:
                 self.moves += 1
-                flight.deaths += 1
+                flight.deaths += not replica.dismissed
                 if flight.deaths >= self._config.deaths:
                     raise flight.failed("EngineDied", str(error)) from error
 
@@ -162,12 +162,13 @@ class EnginePool:
         return min(serving, key=lambda replica: replica.flights.load)
 
     async def _patiently(self, attempt: Callable[[], Awaitable[T]]) -> T:
-        """Attempts again after infrastructure failures, unless there is no engine any more."""
+        """Attempts again after infrastructure failures, unless there is no engine or no time any more."""
         for pause_s in pauses(self._patience_s):
             try:
                 return await attempt()
-            except InfrastructureError:
-                if self._slots.broken:
+            except InfrastructureError as error:
+                out_of_time = isinstance(error, EpisodeFailed) and error.where == EpisodeTimeout.__name__
+                if out_of_time or self._slots.broken:
                     raise
             await asyncio.sleep(pause_s)
         return await attempt()

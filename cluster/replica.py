@@ -38,6 +38,8 @@ class Replica:
         self.link = Link(engine, Health(began=now, newest=live.number if live else 0, limits=limits), changes)
         self.flights = Flights(self.link)
         self.draining = False
+        self.replaced = False
+        """Whether it was ended to start another in its place."""
         self.settled = 0
         """Number of the newest weights that it has tried to load."""
         self.synced: tuple[int, SyncReport] | None = None
@@ -54,6 +56,11 @@ class Replica:
     def serving(self) -> bool:
         """Whether it may be given a new episode."""
         return self.state is State.HEALTHY and not self.draining
+
+    @property
+    def dismissed(self) -> bool:
+        """Whether it was ended on purpose, and not by a failure: its episodes are not to be blamed."""
+        return self.state is State.RETIRED or self.replaced
 
     def settled_at(self, number: int) -> bool:
         """Whether nothing is to be waited for: it has tried to load these weights, or has ended."""
@@ -137,13 +144,16 @@ class Replica:
         link.become(link.health.sync_began(began))
         try:
             report = await link.engine.sync(live.version, *live.weights)
-        except CALL_FAILED as error:
+        except BaseException as error:
+            # How much of this time it was paused is not known: its episodes are not charged for any of it.
+            self.flights.loading_s += link.now() - began
+            if not isinstance(error, CALL_FAILED):
+                raise
             # Of what has no type nobody knows how far the update had come.
             fault = fault_of(error) or Fault.HALFWAY
             link.become(link.health.sync_failed(link.now(), fault, why_of(error)))
             return fault
-        finally:
-            self.flights.loading_s += link.now() - began
+        self.flights.loading_s += report.pause_s
         self.synced = live.number, report
         link.become(link.health.synced(link.now(), live.number))
         return None

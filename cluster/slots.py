@@ -89,6 +89,7 @@ class Slots:
     def replace(self, number: int) -> None:
         """Ends the engine at once, and starts another in its place."""
         if (replica := self._slots[number].replica) is not None:
+            replica.replaced = True
             replica.link.died("it is to be replaced")
 
     async def stop(self) -> None:

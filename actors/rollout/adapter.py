@@ -1,4 +1,4 @@
-"""vLLM behind a handful of methods: everything that knows its interface is here and in `actors.rollout.device`."""
+"""Wraps vLLM in a few methods: only this module and `actors.rollout.device` know its interface."""
 
 import asyncio
 import itertools
@@ -31,13 +31,13 @@ Hear = Callable[[Tokens], None]
 
 
 class PolicyAdapter:
-    """The policy as vLLM runs it: it takes turns, gives log-probs, and loads weights.
+    """The policy on vLLM: generates turns, computes log-probs, and loads weights.
 
-    Where vLLM's core process has died, this process ends too: what replaces an engine's actor then applies.
+    Where vLLM's core process has died, this process exits too, so that the pool replaces the engine's actor.
     """
 
     def __init__(self, model_dir: str, config: EngineConfig, *, max_tokens: int, tag_tokens: frozenset[int]) -> None:
-        """`max_tokens`: of an episode in all. `tag_tokens`: ids that stand for tags."""
+        """`max_tokens`: the largest length of an episode. `tag_tokens`: ids of the tokens that are tags."""
         self._config = config
         self._llm: Any = start_llm(model_dir, config, max_tokens=max_tokens, tag_tokens=tag_tokens)
         self._requests = itertools.count()
@@ -72,7 +72,7 @@ class PolicyAdapter:
 
     @property
     def paused(self) -> bool:
-        """Whether vLLM has stopped for new weights."""
+        """Whether vLLM has stopped sampling to load new weights."""
         return self._busy.paused
 
     def busy(self) -> BusyReport:
@@ -83,8 +83,8 @@ class PolicyAdapter:
             return int(await self._llm.get_weight_version())
 
     async def name_version(self, version: int) -> None:
-        """Names the weights that the engine was started with, the first time, once it is shown that what is loaded
-        later would be what it computes with; raises StaleWeights where it would not."""
+        """Sets the version of the weights that the engine was started with, at the first call only. First it makes sure
+        that the engine would compute with weights that are loaded later; raises StaleWeights where it would not."""
         async with self._loading:
             if self._weights.syncs == 0:
                 with _alive():
@@ -97,7 +97,8 @@ class PolicyAdapter:
     async def generate(
         self, ask: Ask, *, sampling: SamplingConfig, stops: Stops, seed: int, priority: int, hear: Hear | None = None
     ) -> Said:
-        """The policy's turn. Smaller priorities come first. Cancelled, it ends the request in vLLM."""
+        """Generates the policy's turn. Requests of smaller priority are scheduled first. Cancelling this call ends the
+        request in vLLM."""
         params = _params_of(ask, sampling, stops, seed, stream=hear is not None)
         name = str(next(self._requests))
         # The salt keeps blocks computed under older weights out of this request.
@@ -112,7 +113,7 @@ class PolicyAdapter:
                 token_ids += new
                 logprobs += _flat(output.logprobs, len(new))
                 if output.finish_reason == "stop" and ask.constraint is not None:
-                    # The mark of a message's end is no part of a chain.
+                    # The token that ends a message is not part of the chain.
                     new, token_ids, logprobs = new[:-1], token_ids[:-1], logprobs[:-1]
                 if hear is not None and new:
                     hear(np.asarray(new, np.int32))
@@ -128,8 +129,8 @@ class PolicyAdapter:
         )
 
     async def logprobs(self, token_ids: Tokens) -> Floats:
-        """Log-probs of all tokens but the first, at temperature 1. A request with a salt of its own: nothing comes
-        from a cache."""
+        """Log-probs of all tokens but the first, at temperature 1. Nothing is taken from a cache, since the request has
+        a cache salt of its own."""
         from vllm import SamplingParams
         from vllm.sampling_params import RequestOutputKind
 
@@ -150,10 +151,10 @@ class PolicyAdapter:
                 yield answer.outputs[0]
 
     async def load(self, version: int, weights: Published | Weights) -> float:
-        """Loads weights, one call after the other, and shows that all of them are there (`actors.weights.loader`, with
-        what it raises); returns the seconds in which no token was sampled.
+        """Loads weights and checks that they are complete (`actors.weights.loader` says how, and what it raises).
 
-        Episodes under way are paused meanwhile, not ended, and go on under the new weights.
+        Returns the seconds in which no token was sampled. Several calls run one after another. Episodes under way are
+        paused meanwhile, and go on under the new weights.
         """
         async with self._loading:
             with _alive():
@@ -209,7 +210,7 @@ def _turn_params(sampling: SamplingConfig, stops: Stops, stream: bool) -> Any:
 
 
 def _flat(logprobs: Any, count: int) -> list[float]:
-    """The sampled token's log-prob at each place of vLLM's flat log-probs."""
+    """The log-prob of the sampled token at each position, from vLLM's flat format."""
     return [logprobs.logprobs[logprobs.start_indices[i]] for i in range(count)]
 
 

@@ -1,4 +1,4 @@
-"""How long an engine works, and how long episodes may take: neither counts the time in which it is paused."""
+"""Measures how long an engine works, and limits how long episodes may take. Neither counts pauses for new weights."""
 
 import asyncio
 import time
@@ -17,7 +17,7 @@ class BusyReport:
 
 
 class BusyClock:
-    """Notes the spans in which something is under way and nothing holds it up."""
+    """Records the spans of time in which requests are under way and the engine is not paused."""
 
     def __init__(self) -> None:
         self.under_way = 0
@@ -51,16 +51,16 @@ class BusyClock:
 
 
 class TimeLimits:
-    """Time limits that stand still during a pause."""
+    """Time limits whose clocks stop while the engine is paused."""
 
     def __init__(self) -> None:
         self._left: dict[asyncio.Timeout, float] = {}
-        """Of those that are under way, the seconds that were left when the latest pause began."""
+        """For each limit in force, the seconds that were left when the latest pause began."""
         self._paused = False
 
     @asynccontextmanager
     async def within(self, seconds: float | None) -> AsyncIterator[None]:
-        """Raises EpisodeTimeout, and ends what is done within, once it has taken so long. None sets no limit."""
+        """Cancels what is done within and raises EpisodeTimeout once it has taken `seconds`. None sets no limit."""
         if seconds is None:
             yield
             return

@@ -1,6 +1,6 @@
-"""What a rollout engine is configured with: how it samples, and how it runs.
+"""Configuration of a rollout engine: how it samples, and how it runs.
 
-None leaves a choice to the device (`actors.rollout.device`).
+A value of None is chosen for the device (`actors.rollout.device`).
 """
 
 from dataclasses import dataclass
@@ -15,12 +15,13 @@ class SamplingConfig:
 
 
 class KvOnUpdate(Enum):
-    """What becomes of the KV cache of episodes under way when new weights are loaded."""
+    """What happens to the KV cache of episodes under way when new weights are loaded."""
 
     recompute = "recompute"
-    """A token's log-prob is exactly its version's."""
+    """The cache is computed again, so that each log-prob is exactly that of the version which sampled the token."""
     keep = "keep"
-    """Faster; after an update only the recorded log-prob of a token holds."""
+    """The cache is kept. This is faster, but tokens after an update are sampled with the older version's cache, so that
+    their recorded log-probs, though those of sampling, are not those of any one version."""
 
 
 @dataclass(frozen=True)
@@ -42,5 +43,5 @@ class EngineConfig:
     """CPU threads of the engine. None: one where it computes on the CPU."""
     kv_on_update: KvOnUpdate = KvOnUpdate.recompute
     probe_tolerance: float = 1e-4
-    """Difference of log-probs between learner and engine after a sync from which on the record has an alarm. A run
-    goes on: whether weights are whole and in use is checked otherwise (`actors.weights.loader`)."""
+    """Difference of log-probs between learner and engine after a sync above which the record has an alarm. The run goes
+    on nevertheless, since other checks make sure that the weights are complete and in use (`actors.weights.loader`)."""

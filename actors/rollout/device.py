@@ -1,5 +1,5 @@
-"""How vLLM is started, by the device that it finds: what a CPU needs is here and nowhere else; a GPU gets vLLM's own
-defaults. What a recipe sets holds on both."""
+"""Starts vLLM with settings for the device at hand. All that a CPU needs is set here; a GPU gets vLLM's own defaults.
+Settings of a recipe apply on both."""
 
 import json
 import os
@@ -13,7 +13,7 @@ from actors.weights.host import BACKEND, WORKER
 
 
 def environment(config: EngineConfig, *, cpu: bool) -> dict[str, str]:
-    """Variables of vLLM's processes, for what is not set already."""
+    """Environment variables of vLLM's processes."""
     threads = 1 if config.threads is None and cpu else config.threads
     variables = {} if threads is None else {"OMP_NUM_THREADS": str(threads)}
     if cpu:
@@ -44,8 +44,8 @@ def arguments(config: EngineConfig, *, cpu: bool, max_tokens: int) -> dict[str, 
 
 
 def message_ends(model: Path, tag_tokens: frozenset[int]) -> list[int]:
-    """The tokens that end a message, by the model's folder, without tags: a turn's own stops are in its request, and
-    a grammar could not hold a token that always ends a request."""
+    """The tokens that end a message according to the model's folder. Tags are left out: each request has its turn's own
+    stops, and a grammar could not contain a token that always ends a request."""
     path = model / "generation_config.json"
     ids = json.loads((path if path.exists() else model / "config.json").read_text()).get("eos_token_id")
     return [one for one in ([ids] if isinstance(ids, int) else ids or []) if one not in tag_tokens]
@@ -54,7 +54,7 @@ def message_ends(model: Path, tag_tokens: frozenset[int]) -> list[int]:
 def start_llm(model_dir: str, config: EngineConfig, *, max_tokens: int, tag_tokens: frozenset[int]) -> Any:
     """AsyncLLM, set up so that a request's tokens don't depend on the requests beside it.
 
-    `max_tokens`: of an episode in all. `tag_tokens`: ids that stand for tags.
+    `max_tokens`: the largest length of an episode. `tag_tokens`: ids of the tokens that are tags.
     """
     cpu = _on_cpu()
     _set(environment(config, cpu=cpu))
@@ -62,7 +62,7 @@ def start_llm(model_dir: str, config: EngineConfig, *, max_tokens: int, tag_toke
     from vllm.config import WeightTransferConfig
     from vllm.v1.engine.async_llm import AsyncLLM
 
-    # Of the model folder's defaults only what ends a message is taken: all else is in the requests.
+    # Only the tokens that end a message are taken from the model's folder: all else is in the requests.
     with tempfile.TemporaryDirectory() as folder:
         ends = {"eos_token_id": message_ends(Path(model_dir), tag_tokens)}
         Path(folder, "generation_config.json").write_text(json.dumps(ends))

@@ -1,4 +1,4 @@
-"""A rollout engine: the actor around a policy on vLLM and the runner that plays episodes on it.
+"""A rollout engine: the actor that holds a policy on vLLM and the runner that plays episodes on it.
 
 start(orders) --> episodes --> events(after, wait_s), long polls --> take(ids), a return value each --> acknowledge(ids)
 sync(version, weights) --> take, pause, load, check, resume; episodes under way go on under the new weights
@@ -36,7 +36,7 @@ EVENTS_PACE_S = 0.02
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Probe:
-    """A sequence with the learner's log-probs of all its tokens but the first, to hold an engine's against."""
+    """A sequence with the learner's log-probs of all its tokens but the first, to compare an engine's with."""
 
     token_ids: Tokens
     logprobs: Floats
@@ -47,7 +47,7 @@ class SyncReport:
     version: int
     logprob_diff: float
     pause_s: float
-    """For how long no token was generated."""
+    """Seconds in which no token was sampled."""
     alarm: bool = False
     """Whether `logprob_diff` is above the tolerance."""
 
@@ -87,8 +87,8 @@ class RolloutEngine:
         )
 
     async def ready(self, version: int = 0) -> int:
-        """Names the weights that the engine was started with, the first time, once it is shown that what is loaded
-        later would be what it computes with (raises StaleWeights); returns its process id."""
+        """Returns the engine's process id once it is ready. The first call sets the version of the weights that it was
+        started with; raises StaleWeights where the engine would not compute with weights that are loaded later."""
         await self.policy.name_version(version)
         return os.getpid()
 
@@ -107,14 +107,19 @@ class RolloutEngine:
 
     # --- episodes -------------------------------------------------------------------------------------------------
 
-    async def start(self, orders: Sequence[EpisodeOrder]) -> None:
-        """Plays episodes; one that is known already, under way or ended, is left as it is."""
+    async def start(self, orders: Sequence[EpisodeOrder], heard: int = 0) -> None:
+        """Plays episodes. One that is known already, because it is under way or because the driver has not taken in its
+        end, is left as it is.
+
+        `heard`: the number of events that the driver has; they are acknowledged.
+        """
+        self._acknowledge(heard)
         self._runner.start(orders)
 
     async def cancel(self, ids: Sequence[EpisodeId]) -> int:
-        """Ends episodes and forgets what became of them; unknown ones are ignored.
+        """Ends episodes and forgets their results; unknown ones are ignored.
 
-        Returns, once they have ended, how many events there are: no later one tells of them.
+        Returns the number of events once they have ended; no later event is about these episodes.
         """
         await self._runner.cancel(ids)
         return self._outbox.end
@@ -122,9 +127,10 @@ class RolloutEngine:
     async def events(self, after: int, wait_s: float | None = None) -> EventBatch:
         """The events numbered `after` and above, as soon as there is one; those below are acknowledged.
 
-        Without events after `wait_s` seconds, or where a newer poll comes. Raises what is a defect in an episode.
+        The batch is empty after `wait_s` seconds without an event, or when a newer poll arrives. Where an episode has
+        raised anything but an InfrastructureError, that is raised here.
         """
-        self._runner.acknowledge(self._outbox.acknowledge(after))
+        self._acknowledge(after)
         first, entries = await self._outbox.next(wait_s)
         return EventBatch(
             incarnation=self.incarnation,
@@ -132,32 +138,35 @@ class RolloutEngine:
             events=tuple(entry.event for entry in entries),
             tokens=self.policy.tokens,
             generating=self.policy.generating,
-            running=self._runner.running,
             paused=self.policy.paused,
             retried=self._runner.retried,
         )
 
+    def _acknowledge(self, heard: int) -> None:
+        self._runner.acknowledge(self._outbox.acknowledge(heard))
+
     async def take(self, ids: Sequence[EpisodeId]) -> tuple[Result, ...]:
-        """What became of episodes that have ended, in order; kept until it is acknowledged."""
+        """The results of episodes that have ended, in the order of `ids`; they are kept until they are acknowledged."""
         return tuple(self._runner.results[id] for id in ids)
 
     async def acknowledge(self, ids: Sequence[EpisodeId]) -> None:
-        """Forgets episodes that have ended, so that one of that id may be played again."""
+        """Forgets the results of episodes, so that episodes with these ids may be played again."""
         self._runner.forget(ids)
 
     # --- weights --------------------------------------------------------------------------------------------------
 
     async def sync(self, version: int, weights: Published | Weights, probes: Sequence[Probe]) -> SyncReport:
-        """Loads weights, and shows that all of them are there (`actors.weights.loader`, with what it raises).
+        """Loads weights and checks them (`actors.weights.loader` says how, and what it raises).
 
-        Episodes under way are paused meanwhile, not ended.
+        Episodes under way are paused meanwhile and go on afterwards.
         """
         pause_s = await self.policy.load(version, weights)
         return await self.check(version, probes, pause_s=pause_s)
 
     async def check(self, version: int, probes: Sequence[Probe], *, pause_s: float = 0.0) -> SyncReport:
-        """Compares the version with the learner's (raises WrongVersion), and log-probs: how far they are apart is
-        reported, and an alarm above the tolerance; two ways to compute the same may differ by some."""
+        """Compares the engine with the learner: its version, where a difference raises WrongVersion, and its log-probs,
+        where the difference is reported, with an alarm above the tolerance. Log-probs may differ slightly, since engine
+        and learner compute them with different code."""
         if (runs := await self.version()) != version:
             raise WrongVersion(f"engine runs version {runs}, not {version}")
         differences = await asyncio.gather(*(self._probe(probe) for probe in probes))

@@ -14,6 +14,7 @@ from functools import lru_cache, partial
 from typing import Protocol
 
 from actors.messages import (
+    EVALUATION,
     Advanced,
     CallId,
     Cancelled,
@@ -30,9 +31,9 @@ from actors.rollout.clocks import TimeLimits
 from actors.rollout.config import SamplingConfig
 from coa.agent.codec import Codec, Stops
 from coa.agent.episode import Ask, Episode
-from coa.agent.journal import Said
+from coa.agent.journal import Said, length_of
 from coa.agent.profiles import profile as find_profile
-from coa.errors import InfrastructureError, ToolDown
+from coa.errors import EpisodeTimeout, InfrastructureError, ToolDown
 from coa.grading.rewards import RewardConfig, score
 from coa.seeds import derive
 from coa.tools.base import ToolCall
@@ -63,17 +64,18 @@ class Policy(Protocol):
 
 class Tools(Protocol):
     async def call(self, id: CallId, call: ToolCall) -> str:
-        """Raises ToolDown. Sent again with its id, it is the same call. Cancelled, it ends the call."""
+        """Returns the observation's text; raises ToolDown. Sent again with its id, it is the same call. Cancelling it
+        ends the call."""
         ...
 
     def acknowledge(self, ids: Sequence[CallId]) -> None:
-        """These are never sent again."""
+        """These calls will never be sent again."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """An event, with the tool calls that are done for good once the reader has it."""
+    """An event, with the tool calls whose results nobody needs any more once the reader has the event."""
 
     event: Event
     calls: tuple[CallId, ...] = ()
@@ -85,6 +87,8 @@ class _Run:
 
     order: EpisodeOrder
     episode: Episode
+    priority: int
+    """Of its requests: smaller ones go first."""
     grading: list[CallId] = field(default_factory=list)
     """Calls that graders made."""
 
@@ -106,23 +110,32 @@ class EpisodeRunner:
         self._policy, self._tools, self._codec = policy, tools, codec
         self._reward, self._seed, self._retry, self._outbox = reward, seed, retry, outbox
         self._tasks: dict[EpisodeId, asyncio.Task[Result]] = {}
+        self._ended_unheard: set[EpisodeId] = set()
+        """Episodes that failed or were cancelled, while the event that says so is not acknowledged."""
+        self._newest_group = 0
         self.results: dict[EpisodeId, Result] = {}
-        """Of episodes that have ended, until they are forgotten."""
+        """The results of episodes that have ended, until they are forgotten."""
         self.retried = 0
         """Calls of tools and graders that were tried again."""
         self._stops = lru_cache(None)(lambda profile: codec.stops(find_profile(profile)))
 
-    @property
-    def running(self) -> int:
-        return len(self._tasks)
-
     def start(self, orders: Iterable[EpisodeOrder]) -> None:
-        """Plays episodes, from their journals on. One that is known already, under way or ended, is left as it is."""
+        """Plays episodes, from their journals on.
+
+        An episode that is known already is left as it is: one that is under way, one whose result is kept, and one
+        whose failure or cancellation is not acknowledged yet, since its order was sent before the sender knew of that.
+        """
         for order in orders:
-            if order.id not in self._tasks and order.id not in self.results:
-                run = _Run(order, self._episode_of(order))
+            if not any(order.id in known for known in (self._tasks, self.results, self._ended_unheard)):
+                run = _Run(order, self._episode_of(order), self._priority_of(order.id))
                 task = self._tasks[order.id] = asyncio.ensure_future(self._play(run))
                 task.add_done_callback(partial(self._end, run))
+
+    def _priority_of(self, id: EpisodeId) -> int:
+        """Older groups go first, since their deadline comes first. An episode of an evaluation waits like one of the
+        newest group: it holds up no group that was there before it, and later groups can't hold it up for ever."""
+        self._newest_group = max(self._newest_group, id.group)
+        return self._newest_group if id.group == EVALUATION else id.group
 
     async def cancel(self, ids: Iterable[EpisodeId]) -> None:
         """Ends episodes, with their requests and their tool calls, and returns once they have ended. Those that have
@@ -140,7 +153,11 @@ class EpisodeRunner:
             self.results.pop(id, None)
 
     def acknowledge(self, entries: Iterable[Entry]) -> None:
-        """Whoever reads the outbox has these."""
+        """The reader of the outbox has these entries."""
+        entries = list(entries)
+        self._ended_unheard.difference_update(
+            entry.event.id for entry in entries if isinstance(entry.event, Failed | Cancelled)
+        )
         self._tools.acknowledge([call for entry in entries for call in entry.calls])
 
     def _episode_of(self, order: EpisodeOrder) -> Episode:
@@ -150,6 +167,7 @@ class EpisodeRunner:
         id = run.order.id
         del self._tasks[id]
         if task.cancelled():
+            self._ended_unheard.add(id)
             self._outbox.put(Entry(Cancelled(id=id), tuple(run.grading)))
             return
         match task.exception():
@@ -157,6 +175,7 @@ class EpisodeRunner:
                 self.results[id] = task.result()
                 self._outbox.put(Entry(Ended(id=id), tuple(run.grading)))
             case InfrastructureError() as error:
+                self._ended_unheard.add(id)
                 # What graders were told stays with the executors: the episode may be graded again.
                 self._outbox.put(
                     Entry(
@@ -164,7 +183,7 @@ class EpisodeRunner:
                             id=id,
                             where=type(error).__name__,
                             why=str(error),
-                            tokens=run.episode.length,
+                            tokens=length_of(run.episode.journal),
                             tool_calls=run.episode.tool_calls,
                         )
                     )
@@ -173,22 +192,41 @@ class EpisodeRunner:
                 self._outbox.fail(defect)
 
     async def _play(self, run: _Run) -> Result:
-        order, episode = run.order, run.episode
-        async with self._policy.limits.within(order.limit_s):
-            while episode.status is None:
-                if episode.pending is None:
-                    episode.hear(await self._turn(run, episode.ask()))
-                    self._outbox.put(Entry(self._advanced(run)))
-                else:
-                    id = CallId(order.id, episode.turns)
-                    episode.observe(await self._call(id, episode.pending))
-                    self._outbox.put(Entry(self._advanced(run), (id,)))
-            trajectory = episode.trajectory()
-            if not order.graded:
-                return trajectory
-            budget = order.agent.limits.max_tokens - trajectory.prompt_length
-            use_tool = partial(self._call_of_grader, run)
-            return await score(trajectory, order.task, self._reward, budget=budget, use_tool=use_tool)
+        order, limits = run.order, self._policy.limits
+        if order.id.group != EVALUATION:
+            async with limits.within(order.limit_s):
+                await self._converse(run)
+                return await self._result_of(run)
+        try:
+            async with limits.within(order.limit_s):
+                await self._converse(run)
+        except EpisodeTimeout:
+            # That the policy is slow is a result of the evaluation.
+            run.episode.cut_off()
+        # That a grader is slow is none, so it has a limit of its own.
+        async with limits.within(order.agent.limits.max_seconds):
+            return await self._result_of(run)
+
+    async def _converse(self, run: _Run) -> None:
+        """Turns and tool calls, until the episode has a status."""
+        episode = run.episode
+        while episode.status is None:
+            if episode.pending is None:
+                episode.hear(await self._turn(run, episode.ask()))
+                self._outbox.put(Entry(self._advanced(run)))
+            else:
+                id = CallId(run.order.id, episode.turns)
+                episode.observe(await self._call(id, episode.pending))
+                self._outbox.put(Entry(self._advanced(run), (id,)))
+
+    async def _result_of(self, run: _Run) -> Result:
+        """The trajectory, graded where the order asks for that."""
+        order, trajectory = run.order, run.episode.trajectory()
+        if not order.graded:
+            return trajectory
+        budget = order.agent.limits.max_tokens - trajectory.prompt_length
+        use_tool = partial(self._call_of_grader, run)
+        return await score(trajectory, order.task, self._reward, budget=budget, use_tool=use_tool)
 
     @staticmethod
     def _advanced(run: _Run) -> Advanced:
@@ -206,7 +244,7 @@ class EpisodeRunner:
             sampling=order.sampling,
             stops=self._stops(order.task.profile),
             seed=derive(self._seed, id.task, id.group, id.sample, ask.turn),
-            priority=max(id.group, 0),  # older groups first: their deadline comes first
+            priority=run.priority,
             hear=hear if order.level is EventLevel.TOKENS else None,
         )
 
@@ -216,8 +254,8 @@ class EpisodeRunner:
         return await self._call(id, call)
 
     async def _call(self, id: CallId, call: ToolCall) -> str:
-        """The failing call is tried again, under its id, and not the turn that made it: sampled again, it might make
-        no call, or another one, and what is trained on would be what did not fail."""
+        """Makes a call, and tries it again where it fails. The turn that made the call is not sampled again: another
+        turn might make no call or another one, and the policy would be trained on whatever does not fail."""
         for pause_s in self._retry.pauses():
             try:
                 return await self._tools.call(id, call)

@@ -1,8 +1,9 @@
-"""Tool calls by their ids: none that has completed is made again before its result is acknowledged.
+"""Tool calls known by their ids, so that no call that has completed is made again before its result is acknowledged.
 
     known and finished -> its result        known and under way -> join it        else -> make it
 
-An episode that is moved sends its call again, from another engine, and finds what it had there. Failures are not kept.
+An episode that moves to another engine sends its call again from there, and gets the result that is kept or joins the
+call that is under way. Failures are not kept.
 """
 
 import asyncio
@@ -13,7 +14,7 @@ from uuid import uuid4
 from actors.outbox import Outbox
 from coa.errors import ToolDown
 from coa.tools.base import ToolCall
-from coa.tools.client import Replies
+from coa.tools.client import POLL_S, Replies
 
 REPLIES_PACE_S = 0.005
 """Between two batches of replies to a caller, whose episode waits for each of them."""
@@ -25,14 +26,16 @@ class _Known:
     call: ToolCall
     task: asyncio.Task[str | ToolDown]
     callers: set[str] = field(default_factory=set)
-    """Who waits for it."""
+    """Names of the callers that wait for the result."""
 
 
 class KnownCalls:
-    """Calls that are under way or whose results are kept, and what each caller is still to be told."""
+    """Calls that are under way or whose results are kept, and for each caller the replies that it has not acknowledged
+    yet."""
 
     def __init__(self, run: Callable[[ToolCall], Awaitable[str | ToolDown]], keep: int) -> None:
-        """`run` makes a call. `keep`: results that are kept; beyond, the oldest go, acknowledged or not."""
+        """`run` makes a call. `keep`: number of results that are kept; the oldest ones beyond it are forgotten, whether
+        or not they were acknowledged."""
         self.incarnation = uuid4().hex
         self._run, self._keep = run, keep
         self._known: dict[Hashable, _Known] = {}
@@ -44,7 +47,8 @@ class KnownCalls:
     def start(
         self, caller: str, calls: Sequence[tuple[Hashable, ToolCall]], acknowledged: Sequence[Hashable] = ()
     ) -> str:
-        """Returns the incarnation; "" to a caller that is refused."""
+        """Starts calls, or joins those that are known. Returns this executor's incarnation, or "" to a caller that is
+        refused."""
         if caller in self._refused:
             return ""
         for id in acknowledged:
@@ -77,7 +81,7 @@ class KnownCalls:
             return  # cancelled, or replaced
         reply: str | Exception
         if known.task.cancelled() or (error := known.task.exception()) is not None:
-            # A defect of a tool ends whoever called it.
+            # The executor makes a ToolDown of whatever a tool raises: this is a defect of the executor.
             reply = RuntimeError(f"{known.call.tool}: {'cancelled' if known.task.cancelled() else repr(error)}")
         else:
             reply = known.task.result()
@@ -95,7 +99,7 @@ class KnownCalls:
             return Replies("", 0, ())
         outbox = self._outboxes.setdefault(caller, Outbox(REPLIES_PACE_S))
         outbox.acknowledge(after)
-        return Replies(self.incarnation, *await outbox.next())
+        return Replies(self.incarnation, *await outbox.next(POLL_S))
 
     async def cancel(self, caller: str, ids: Iterable[Hashable]) -> None:
         """Ends calls that nobody else waits for, and returns once they have ended."""
@@ -113,7 +117,8 @@ class KnownCalls:
             await asyncio.wait(ending)
 
     def refuse(self, callers: Iterable[str]) -> None:
-        """These make no further calls, and are told nothing more. What they called goes on, for who takes it over."""
+        """These callers may make no further calls and get no further replies. Their calls under way go on, so that the
+        engines that take over their episodes can join them."""
         for caller in callers:
             self._refused.add(caller)
             if (outbox := self._outboxes.pop(caller, None)) is not None:

@@ -5,6 +5,7 @@ call -> known? -> kept, or being made? -> on disk? -> wait for a place -> the to
 
 import asyncio
 import json
+import logging
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Hashable, Iterator, Mapping, Sequence
@@ -14,11 +15,13 @@ from functools import partial
 from typing import Protocol, runtime_checkable
 
 from actors.tools.calls import KnownCalls
-from coa.errors import ToolDown, UserError
+from coa.errors import InfrastructureError, ToolDown, UserError
 from coa.http.text import well_formed
 from coa.tools.base import Fleeting, Tool, ToolCall
 from coa.tools.cache import DiskCache, Found, Memo
 from coa.tools.client import Replies, RetryConfig
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -32,14 +35,15 @@ class ExecutorConfig:
     call_s_of: dict[str, float] = field(default_factory=lambda: {"judge": 60.0})
     """The same for single tools: `{crawl_page: 200}`."""
     cache_entries: int = 100_000
-    """Observations kept in memory; the oldest go first."""
+    """Observations kept in memory; beyond this number the oldest are dropped."""
     cache_dir: str | None = None
-    """Folder of observations kept across restarts, which executors of a machine may share; None keeps none. It knows
-    what a tool is configured with, and not what stands behind an address: a changed corpus wants a new folder."""
+    """Folder of observations that are kept across restarts, or None. Executors of a machine may share it. Entries are
+    told apart by the configuration of a tool, not by the data behind it: a changed corpus needs a new folder."""
     cache_bytes: int = 1 << 30
-    """Of the folder; the least recently stored go first."""
+    """Largest size of the folder; beyond it the least recently stored entries are dropped."""
     kept_results: int = 10_000
-    """Results kept for callers that have not acknowledged them, such as engines that died; the oldest go first."""
+    """Results that are kept for callers which have not acknowledged them, such as engines that died; beyond this number
+    the oldest are dropped."""
     retry: RetryConfig = field(default_factory=RetryConfig)
     """How a call that failed is tried again by an episode."""
 
@@ -78,6 +82,8 @@ class ToolStats:
     """Calls that ended in ToolDown."""
     timeouts: int = 0
     """Calls of the tool that were over its time."""
+    defects: int = 0
+    """Calls in which the tool raised what no tool should raise; they are among `failures`."""
     running: int = 0
     """Calls that are in the tool now."""
     waiting: int = 0
@@ -107,6 +113,10 @@ class Fingerprinted(Protocol):
     fingerprint: str
 
 
+COUNTED = ("calls", "disk_hits", "failures", "timeouts", "defects", "running", "waiting")
+"""What the executor counts of each tool itself."""
+
+
 class ToolExecutor:
     """`make_tools` is called where the executor lives, so that tools with connections need not travel."""
 
@@ -129,7 +139,7 @@ class ToolExecutor:
         self._known = KnownCalls(self._answer, self._config.kept_results)
 
     def mistake(self) -> str:
-        """What a person did wrong, so that there are no tools; empty if nothing."""
+        """The mistake in the configuration because of which there are no tools; empty if there is none."""
         return self._mistake
 
     async def call_many(self, calls: Sequence[ToolCall]) -> list[str | ToolDown]:
@@ -149,7 +159,7 @@ class ToolExecutor:
         await self._known.cancel(caller, ids)
 
     async def refuse(self, callers: Sequence[str]) -> None:
-        """Callers that were replaced: whatever they call from now on is down."""
+        """These callers were replaced: every call that they make from now on fails."""
         self._known.refuse(callers)
 
     def stats(self) -> dict[str, ToolStats]:
@@ -170,7 +180,7 @@ class ToolExecutor:
         counts, tool = self._counts[name], self._tools[name]
         own = dict(tool.counts()) if isinstance(tool, Counting) else {}
         return ToolStats(
-            **{kind: counts[kind] for kind in ("calls", "disk_hits", "failures", "timeouts", "running", "waiting")},
+            **{kind: counts[kind] for kind in COUNTED},
             hits=counts[Found.KEPT.value],
             joined=counts[Found.JOINED.value],
             seconds=self._seconds[name],
@@ -182,7 +192,7 @@ class ToolExecutor:
         return ToolDown(self._mistake) if self._mistake else await self._call(call)
 
     async def _call(self, call: ToolCall) -> str | ToolDown:
-        # A policy's turn is held to its profile's tags before it gets here: a tool that is not there is missing.
+        # The policy can only call tools of its profile, so an unknown tool is one that this run should have set up.
         if call.tool not in self._tools:
             return ToolDown(f"there is no tool {call.tool}")
         counts = self._counts[call.tool]
@@ -194,9 +204,14 @@ class ToolExecutor:
             known = (call.tool, call.layout, key)
             counts[self._memo.find(known).value] += 1
             return await self._memo.get(known, partial(self._look_up_or_run, call, key))
-        except ToolDown as down:
+        except InfrastructureError as error:
             counts["failures"] += 1
-            return down
+            return error if isinstance(error, ToolDown) else ToolDown(f"{call.tool}: {type(error).__name__}: {error}")
+        except Exception as defect:
+            counts["failures"] += 1
+            counts["defects"] += 1
+            logger.exception("a defect in the tool %s, called with %.200r", call.tool, call.argument)
+            return ToolDown(f"{call.tool} raised {type(defect).__name__}: {defect}")
 
     async def _look_up_or_run(self, call: ToolCall, key: str) -> str:
         tool = self._tools[call.tool]
@@ -225,6 +240,10 @@ class ToolExecutor:
         except TimeoutError as error:
             counts["timeouts"] += 1
             raise ToolDown(f"{call.tool}: nothing within {limit_s:g} s") from error
+        except asyncio.CancelledError as error:
+            if (mine := asyncio.current_task()) is not None and mine.cancelling():
+                raise
+            raise RuntimeError("cancelled, though nobody cancelled the call") from error
         finally:
             self._seconds[call.tool] += time.perf_counter() - started
             self._places[call.tool].release()

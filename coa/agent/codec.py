@@ -1,7 +1,8 @@
-"""Between text and tokens, with tags kept apart from text.
+"""Encodes text as tokens and decodes it, and keeps tags apart from text.
 
-A tag's tokens come only from here or from the policy. Text of anybody else (a question, an observation) is escaped
-and encoded with the tokenizer's special tokens switched off, so it can neither yield a tag token nor spell a tag.
+The tokens of a tag come only from this module or from the policy. Untrusted text (a question, an observation) is
+escaped, and encoded with the tokenizer's special tokens switched off, so that it can neither contain a tag's token nor
+spell a tag.
 """
 
 import json
@@ -22,16 +23,18 @@ _QUESTION_MARK = "\x00"
 
 @dataclass(frozen=True, slots=True)
 class Stops:
-    """Where the policy's turn ends, as an engine wants it: ids where each stop is one token, strings otherwise."""
+    """What ends the policy's turn, in the form that an engine takes: token ids where each stop is one token, strings
+    otherwise."""
 
     token_ids: tuple[int, ...]
     strings: tuple[str, ...]
 
 
 class Codec:
-    """Encodes prompts, spans and chains for one tokenizer.
+    """Encodes prompts, spans and chains with one tokenizer.
 
-    `opening` and `closing` are the chat marks before and after the user's text, the assistant's opening included.
+    `opening` and `closing` are the chat template's text before and after the user's message; `closing` includes the
+    beginning of the assistant's message.
     """
 
     def __init__(self, tokenizer: Tokenizer, *, opening: str, closing: str) -> None:
@@ -68,10 +71,10 @@ class Codec:
         return self._tokenizer.encode(text, add_special_tokens=False).ids
 
     def _ours(self, text: str) -> list[int]:
-        """Tokens of our own text: tags and chat marks in it are meant."""
+        """Tokens of trusted text, in which tags and chat marks become tokens of their own."""
         self._tokenizer.encode_special_tokens = False
         ids = self._raw(text)
-        # Whatever else is encoded is somebody's text: special tokens in it are plain characters.
+        # Everything else that is encoded is untrusted: special tokens in it are plain characters.
         self._tokenizer.encode_special_tokens = True
         return ids
 
@@ -88,10 +91,10 @@ class Codec:
         return [*self._open[span.tag], *self.text(" " + span.text), *self._close[span.tag]]
 
     def observation(self, text: str, *, limit: int) -> list[int]:
-        """An observation's tokens; of its text only the first and last part where it is over `limit` tokens."""
+        """An observation's tokens. Of a text of more than `limit` tokens only the beginning and the end are kept."""
         body = self.text(" " + text)
         if len(body) > limit:
-            # The mark between keeps the two ends from spelling a tag together.
+            # The dots keep the beginning and the end from spelling a tag together.
             head, tail = limit // 2, limit - limit // 2
             body = [*body[:head], *self._raw(" ... "), *body[len(body) - tail :]]
         return [*self._open[OBSERVATION], *body, *self._close[OBSERVATION]]
@@ -100,7 +103,7 @@ class Codec:
         return self._tokenizer.decode(list(map(int, token_ids)), skip_special_tokens=False)
 
     def decode_turn(self, token_ids: Sequence[int] | Tokens) -> str:
-        """A turn's text without the marks of a message's end that stand after it."""
+        """A turn's text without the special tokens at its end that end a message."""
         ids = list(map(int, token_ids))
         while ids and ids[-1] in self._ends:
             ids.pop()
@@ -116,7 +119,7 @@ class Codec:
         return self._tokenizer.get_vocab_size()
 
     def tag_tokens(self) -> frozenset[int]:
-        """Ids that stand for a tag of their own; empty for a tokenizer in which tags are ordinary text."""
+        """The ids of tags that are a token of their own; empty for a tokenizer in which tags are ordinary text."""
         ids = [*self._open.values(), *self._close.values()]
         return frozenset(one[0] for one in ids if len(one) == 1)
 
@@ -127,7 +130,7 @@ class Codec:
         return Stops((), profile.stops)
 
     def constraint(self, profile: Profile, state: str, *, last: bool, max_tag_tokens: int) -> str:
-        """The grammar of a turn (`coa.agent.constraint`) in this tokenizer's tokens."""
+        """The grammar of a turn (`coa.agent.constraint`), written with this tokenizer's tokens."""
         which = (profile.name, state, last, max_tag_tokens)
         if which not in self._constraints:
             marks = [mark for tag in TAGS.values() for mark in (tag.open, tag.close)]
@@ -146,7 +149,7 @@ class Codec:
         return f"Token({ids[0]})" if len(ids) == 1 else json.dumps(mark)
 
     def demonstration(self, task: Task, chain: Chain, profile: Profile, *, instructed: bool) -> Trajectory:
-        """A chain as the trajectory that the policy would have produced; its own tokens are in the `action_mask`.
+        """A chain as the trajectory that the policy would have produced; `action_mask` marks the policy's own tokens.
 
         Raises ValueError for a chain that does not end in an answer.
         """

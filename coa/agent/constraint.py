@@ -3,8 +3,9 @@
     state START of mhqa:   s_start ::= think s_start | plan s_plan        s_plan ::= think s_plan | wiki_search
                            plan    ::= "<plan>" free "</plan>"            root   ::= s_start
 
-Tags close, transitions hold and arguments have their form; the text inside is free but for tags and chat marks, and
-ends within its tag's token limit. A turn ends in the one tool call or in the answer.
+The grammar makes sure that tags are closed, that each tag may follow the one before it, and that arguments have their
+form. The text inside a tag is free, except that it contains no tag and no chat mark and keeps to the tag's token limit.
+A turn ends with its only tool call or with the answer.
 """
 
 import json
@@ -21,8 +22,9 @@ def turn_grammar(
 ) -> str:
     """EBNF for a turn that begins in `state` of the transition table.
 
-    `forbidden`: texts that no tag's text may contain. In the `last` turn of an episode no tool is called where an
-    answer can be given without one. `max_tag_tokens` caps the limits of the table.
+    `forbidden`: texts that no tag's text may contain. `last`: whether it is the last turn of an episode, in which no
+    tool may be called where an answer can be given without one. `max_tag_tokens`: an upper bound on the tags' own
+    token limits.
     """
     names = [tag.name for tag in profile.tags if tag.kind is not Kind.ENVIRONMENT]
     tags = {name: TAGS[name] for name in names}
@@ -55,7 +57,7 @@ def _state(name: str) -> str:
 
 
 def _states_from(profile: Profile, state: str) -> list[str]:
-    """The states that roles alone lead to, in the order in which they are met."""
+    """The states that can be reached through role tags alone, in the order in which they are met."""
     found = [state]
     for each in found:
         roles = (name for name in profile.transitions.get(each, ()) if TAGS[name].kind is Kind.ROLE)
@@ -64,7 +66,7 @@ def _states_from(profile: Profile, state: str) -> list[str]:
 
 
 def _answerable(profile: Profile) -> frozenset[str]:
-    """The states from which roles alone lead to the answer."""
+    """The states from which the answer can be reached through role tags alone."""
     found: set[str] = set()
     while True:
         more = {
@@ -78,16 +80,17 @@ def _answerable(profile: Profile) -> frozenset[str]:
 
 
 def _text(name: str, form: Form, forbidden: Sequence[str], max_tokens: int) -> list[str]:
-    """The rules of a form, shared by its tags: of two rules that are alike xgrammar may take one for the other."""
+    """The rules of a form. All tags of this form share them, since xgrammar may mistake one of two similar rules for
+    the other."""
     free = f"{name}_part"
 
     def any_text(rule: str, *excluded: str) -> str:
-        # The characters of a form's own are not counted: a handful at the most.
+        # The few characters that a form itself adds are not counted.
         texts = ", ".join(map(_quoted, (*forbidden, *excluded)))
         return f"{rule}[max_tokens={max_tokens}] ::= TagDispatch(loop_after_dispatch=false, excludes=({texts}))"
 
     gap = r"[ \n]? [ \n]?"
-    # What begins a text is no blank and may not begin a tag: the part that is free does not see it.
+    # The first character is neither a blank nor the beginning of a tag, since the rule after it does not see it.
     begin = rf"[^{_BLANKS}<]"
     match form:
         case Form.FREE:

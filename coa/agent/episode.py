@@ -1,9 +1,9 @@
-"""An episode as a pure state: the policy speaks until a stop, a tool answers, and so on, in one stream of tokens.
+"""An episode as a pure state: turns of the policy and results of tools alternate in one stream of tokens.
 
     ask() -> Ask -> (the policy) -> Said -> hear() -> ToolCall -> (the tool) -> text -> observe() -> ask() ...
 
-It waits for nothing and knows no engine, so training, evaluation, serving and tests drive the same state. What has
-happened is its journal; from that it resumes elsewhere, and ends as it would have ended.
+It never waits and knows no engine, so training, evaluation, serving and tests can all drive it. Its journal records
+what has happened. Resumed from the journal in another process, it ends as it would have ended here.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
@@ -32,10 +32,11 @@ class Limits:
     max_tokens: int = 32768
     """Prompt, policy and observations together."""
     max_tag_tokens: int | None = None
-    """Text of one tag, where the grammar is enforced; the table's own limits hold as well. None: an eighth of a turn,
-    at most 2048, so that a policy which never ends a tag by itself still comes through the tags of a turn."""
+    """Tokens of the text of one tag where the grammar is enforced; each tag's own limit holds as well. None stands for
+    an eighth of a turn, at most 2048, so that a policy which never ends a tag by itself still gets through a turn."""
     max_seconds: float = 3600.0
-    """Without pauses for weights and starts of engines. An episode that takes longer is no data: it fails."""
+    """Without pauses for weights and starts of engines. In training, an episode that takes longer fails and is no data.
+    In an evaluation it is cut off there and counts as truncated."""
 
     @property
     def tag_tokens(self) -> int:
@@ -43,23 +44,23 @@ class Limits:
 
 
 class Grammar(Enum):
-    """What keeps a turn in form."""
+    """How the form of a turn is ensured."""
 
     lenient = "lenient"
-    """Decoding is free; small errors of form are understood and told, others end the episode."""
+    """Decoding is free. Small errors of form are repaired and reported; other errors end the episode."""
     enforce = "enforce"
-    """Decoding is constrained by the profile's table, so that nothing can be wrong in form."""
+    """Decoding is constrained by the profile's grammar, so that there are no errors of form."""
 
 
 @dataclass(frozen=True)
 class AgentConfig:
-    """How the policy is asked and bounded; the same in training, evaluation and serving."""
+    """How the policy is prompted and limited, in training, evaluation and serving alike."""
 
     instructed: bool = True
-    """Whether the prompt tells the profile's rules. A model trained from scratch knows them from its data."""
+    """Whether the prompt states the profile's rules. A model trained from scratch knows them from its data."""
     grammar: Grammar = Grammar.lenient
     layouts: tuple[str, ...] = (PLAIN,)
-    """How tools' results are written (`coa.tools.layouts`); each task meets one of them."""
+    """The formats in which tools' results are written (`coa.tools.layouts`); each task is assigned one of them."""
     limits: Limits = field(default_factory=Limits)
 
     def __post_init__(self) -> None:
@@ -69,15 +70,15 @@ class AgentConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ask:
-    """What the policy is asked for: the turn that follows `prompt`."""
+    """A request to the policy for the turn that follows `prompt`."""
 
     prompt: Tokens
-    """Everything so far."""
+    """All tokens of the episode so far."""
     turn: int
     """Number of the turn, from 0."""
     max_tokens: int
     constraint: str | None
-    """The grammar that the turn is held to (`coa.agent.constraint`), if any."""
+    """The grammar that constrains the turn (`coa.agent.constraint`), if any."""
 
 
 Generate = Callable[[Ask], Awaitable[Said]]
@@ -85,7 +86,7 @@ Generate = Callable[[Ask], Awaitable[Said]]
 
 
 def well_formed_turn(parsed: Parsed, profile: Profile) -> bool:
-    """Whether a finished turn is tag text of the profile that ends in its only tool call or in the answer."""
+    """Whether a finished turn consists of the profile's tags and ends with its only tool call or with the answer."""
     if parsed.fault or not parsed.chain:
         return False
     names = {tag.name for tag in profile.tags}
@@ -100,7 +101,7 @@ def well_formed_turn(parsed: Parsed, profile: Profile) -> bool:
 
 
 def goal_of(chain: Sequence[Span]) -> str:
-    """What a tool call is after: the latest search and the latest thought, as far as there are any."""
+    """What a tool call is meant to find out: the latest search query and the latest thought, where there are any."""
 
     def latest(tag: str) -> str:
         return next((span.text.strip() for span in reversed(chain) if span.tag == tag), "")
@@ -109,9 +110,9 @@ def goal_of(chain: Sequence[Span]) -> str:
 
 
 class Episode:
-    """One episode of a task, as its policy and its tools have made it so far.
+    """One episode of a task, from its prompt to its end.
 
-    A bad turn ends it with a status. It is never shorter or longer for being resumed from its journal.
+    A malformed turn ends it with a status. An episode that is resumed from its journal ends like one that is not.
     """
 
     def __init__(self, task: Task, sample: int, *, codec: Codec, agent: AgentConfig) -> None:
@@ -134,7 +135,7 @@ class Episode:
 
     @classmethod
     def resume(cls, task: Task, sample: int, journal: Journal, *, codec: Codec, agent: AgentConfig) -> "Episode":
-        """The episode that left this journal, in the state in which it left it."""
+        """The episode with this journal, in the state that it had when the journal was written."""
         episode = cls(task, sample, codec=codec, agent=agent)
         for delta in journal:
             match delta:
@@ -165,7 +166,7 @@ class Episode:
 
     @property
     def tool_calls(self) -> int:
-        """Calls so far, a pending one included."""
+        """Number of tool calls so far, a pending one included."""
         return len(self._tools)
 
     def ask(self) -> Ask:
@@ -212,11 +213,18 @@ class Episode:
 
     def _see(self, observed: Observed) -> None:
         self._expect(ask=False)
-        # Where there is room for a part of it only, no turn follows.
+        # Where there is room for only a part of it, the episode ends with it.
         self._add(observed, observed.token_ids[: self._agent.limits.max_tokens - self.length])
         self._chain.extend(parse(self._codec.decode(observed.token_ids)).chain)
         self._pending = None
         self._status = self._out_of_budget()
+
+    def cut_off(self) -> None:
+        """Ends the episode where it stands, as TRUNCATED; raises ValueError where it has ended already."""
+        if self._status is not None:
+            raise ValueError(f"{self._task.id}, sample {self._sample}: has ended: {self._status}")
+        self._pending = None
+        self._status = Status.TRUNCATED
 
     def _expect(self, *, ask: bool) -> None:
         if self._status is not None or (self._pending is None) != ask:
@@ -229,7 +237,7 @@ class Episode:
         self.length += len(context)
 
     def _room(self) -> int:
-        """Tokens that the next turn may have."""
+        """The number of tokens that the next turn may have."""
         limits = self._agent.limits
         return min(limits.max_turn_tokens, limits.max_tokens - self.length)
 

@@ -1,9 +1,9 @@
-"""The grammar of a chain: one table per agent profile, read by everything that touches tag text.
+"""The grammar of a chain: one table per agent profile, which all code that deals with tags is made from.
 
-A chain is a sequence of spans, `<tag> text</tag>`, without anything between them. The table says which tags there
-are, which of them call tools, what form their text has, which may follow which, where sampling stops, and what the
-prompt tells. Renderer, parser, training mask (`coa.agent.codec`), constraint for decoding (`coa.agent.constraint`),
-format reward and episode loop all read it. (arXiv 2508.13167, section 3.1 and appendix D.)
+A chain is a sequence of spans, `<tag> text</tag>`, without anything between them. The table defines the tags, which of
+them call tools, what form their text has, which may follow which, where sampling stops, and what the prompt says. The
+renderer, the parser, the training mask (`coa.agent.codec`), constrained decoding (`coa.agent.constraint`), the format
+reward and the episode loop all use it. (arXiv 2508.13167, section 3.1 and appendix D.)
 """
 
 import re
@@ -27,24 +27,24 @@ class Kind(StrEnum):
     TOOL = "tool"
     """The policy calls a tool; decoding stops and an observation follows."""
     ENVIRONMENT = "environment"
-    """The environment speaks; the policy never may."""
+    """Text of the environment, which the policy may never write."""
     TERMINAL = "terminal"
     """The final answer; the episode ends."""
 
 
 class Form(StrEnum):
-    """What the text of a tag looks like. An enforced grammar keeps to it."""
+    """The form of a tag's text. An enforced grammar allows nothing else."""
 
     FREE = "free"
-    """Any text, also none."""
+    """Any text, the empty one included."""
     TEXT = "text"
-    """Any text but blanks alone."""
+    """Any text that is not blank."""
     LINE = "line"
-    """One line with something in it."""
+    """One line that is not blank."""
     PROGRAM = "program"
     """A program, bare or fenced as ```py, and its standard input, fenced as ```sh."""
     SCORE = "score"
-    """A number from 1 to 4, and why."""
+    """A number from 1 to 4, followed by a reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,10 +52,10 @@ class Tag:
     name: str
     kind: Kind
     use: str
-    """What it is for, as the prompt says it."""
+    """Its purpose, in the words of the prompt."""
     form: Form = Form.FREE
     max_tokens: int = 2048
-    """Tokens of its text under an enforced grammar."""
+    """Limit of its text in tokens, under an enforced grammar."""
 
     @property
     def open(self) -> str:
@@ -100,11 +100,12 @@ _tags: dict[str, Tag] = {
     )
 }
 TAGS: Mapping[str, Tag] = MappingProxyType(_tags)
-"""Every tag of every profile: text that looks like one of these is escaped, whichever profile is at work."""
+"""All tags of all profiles. Untrusted text that looks like one of them is escaped, whichever profile is in use."""
 
 
 def declare(tag: Tag) -> None:
-    """Makes a new tag known, before any text is escaped or encoded; raises ValueError for a second tag of a name."""
+    """Registers a new tag, which has to happen before any text is escaped or encoded. Raises ValueError where there is
+    another tag of that name."""
     if not re.fullmatch("[a-z][a-z_]*", tag.name):
         raise ValueError(f"{tag.name!r}: a tag's name is lower-case letters and underscores")
     if _tags.setdefault(tag.name, tag) != tag:
@@ -152,7 +153,7 @@ def render(chain: Iterable[Span]) -> str:
 
 
 class Fault(StrEnum):
-    """What can be wrong with tag text."""
+    """The errors that tag text can have."""
 
     STRAY_TEXT = "text outside of tags"
     UNCLOSED = "a tag left open"
@@ -170,12 +171,13 @@ class Parsed:
 
 
 def parse(text: str) -> Parsed:
-    """Reads tag text in one pass, up to its end or the first fault. White space between spans is allowed."""
+    """Parses tag text in one pass, up to its end or the first fault. White space between spans is allowed."""
     return parse_with(_patterns().tag, text)
 
 
 def parse_with(tag: re.Pattern[str], text: str) -> Parsed:
-    """Like `parse`, with what counts as a tag given: group 1 is "/" for a closing tag, group 2 the name in any case."""
+    """Like `parse`, with a pattern of one's own for tags: group 1 is "/" for a closing tag, group 2 the name in any
+    case."""
     spans: list[Span] = []
     opened: str | None = None
     end = 0
@@ -207,7 +209,7 @@ def parse_with(tag: re.Pattern[str], text: str) -> Parsed:
 
 @dataclass(frozen=True)
 class Profile:
-    """An agent kind: its tags, what may follow what, and what its prompt says."""
+    """A kind of agent: its tags, which of them may follow which, and the rules in its prompt."""
 
     name: str
     tags: tuple[Tag, ...]
@@ -215,7 +217,7 @@ class Profile:
     """For each tag, START included, the tags that may come next. `think` may come anywhere and changes nothing;
     an observation counts as the tool call that it answers."""
     guidance: str
-    """The rules of this profile, as its prompt says them."""
+    """The rules of this profile, in the words of its prompt."""
 
     @cached_property
     def tools(self) -> tuple[Tag, ...]:
@@ -223,7 +225,7 @@ class Profile:
 
     @cached_property
     def stops(self) -> tuple[str, ...]:
-        """Where sampling of a turn stops, the stop itself included in the turn."""
+        """The texts that end a turn of the policy; they are part of the turn."""
         return tuple(tag.close for tag in self.tags if tag.kind in (Kind.TOOL, Kind.TERMINAL))
 
     def state(self, chain: Iterable[Span]) -> str:
@@ -239,7 +241,7 @@ class Profile:
         return tag == THINK or tag in self.transitions.get(state, ())
 
     def transitions_hold(self, chain: Chain) -> bool:
-        """Whether each span may follow those before it, and observations answer tool calls and only those."""
+        """Whether each span may follow the ones before it, and each tool call, and nothing else, has an observation."""
         state, owed = START, False
         for span in chain:
             if (span.tag == OBSERVATION) != owed:
@@ -252,7 +254,7 @@ class Profile:
         return True
 
     def instructions(self) -> str:
-        """What the policy is told before the question."""
+        """The instructions that the policy gets before the question."""
         functions = "\n".join(f"- {tag.open} ... {tag.close}: {tag.use}" for tag in self.tags)
         return (
             "Solve the question step by step with these functions, each written between its tags and nothing "
@@ -260,5 +262,5 @@ class Profile:
         )
 
     def preface(self) -> str:
-        """What the user's turn says before the question where the policy is instructed."""
+        """The text of the user's message before the question, where the prompt states the rules."""
         return f"{self.instructions()}\n\nQuestion: "

@@ -1,8 +1,9 @@
-"""What an episode has come to, turn by turn: enough to go on with it elsewhere, at some 8 bytes a token.
+"""The journal of an episode: its turns and observations, from which it can go on in another process. It takes some 8
+bytes a token.
 
     Said(turn 0)  Observed  Said(turn 1)  Observed  ...
 
-The prompt is not in it: it follows from the task and from how the policy is asked (`coa.agent.episode`).
+The prompt is not part of it, since it follows from the task and the agent's configuration (`coa.agent.episode`).
 """
 
 from dataclasses import dataclass
@@ -24,7 +25,7 @@ class Said:
     versions: tuple[tuple[int, int], ...]
     """(version, number of tokens) for each run of tokens that one version sampled; the numbers add up to N."""
     ended: bool
-    """Whether the turn came to its own end; False where it ran out of tokens."""
+    """Whether the policy ended the turn; False where the turn ran out of tokens."""
 
     def version_of_tokens(self) -> Tokens:
         """[N]"""
@@ -37,16 +38,16 @@ class Said:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observed:
-    """What the episode was shown of a tool's result."""
+    """A tool's result, as it is written into the context."""
 
     token_ids: Tokens
-    """Whole, also where the context has room for a part of it only: the episode has ended then."""
+    """All of it, even where the context has room for only a part and the episode ends with it."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _observed, (self.token_ids.tobytes(),)
 
 
-# Most turns are short, and there are many: pickled as plain bytes they cost a fraction of what arrays do.
+# There are many turns, and most are short: pickled as plain bytes, they cost a fraction of what arrays cost.
 
 
 def _said(token_ids: bytes, logprobs: bytes, versions: tuple[tuple[int, int], ...], ended: bool) -> Said:
@@ -64,3 +65,8 @@ def _observed(token_ids: bytes) -> Observed:
 
 Delta = Said | Observed
 Journal = tuple[Delta, ...]
+
+
+def length_of(journal: Journal) -> int:
+    """Tokens that the policy and its tools have added to the prompt."""
+    return sum(len(delta.token_ids) for delta in journal)

@@ -1,4 +1,4 @@
-"""Reads a policy's turn and forgives small errors of form, which are told and never silent."""
+"""Parses a policy's turn and repairs small errors of form; every repair is reported."""
 
 import re
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from coa.tools.code import read_program
 
 
 class Repair(StrEnum):
-    """What was not as it should be, and was understood all the same."""
+    """A small error of form that was understood and repaired."""
 
     CASE = "a tag in capitals"
     SPACING = "blanks inside a tag"
@@ -24,7 +24,7 @@ class Reading:
 
 
 def read(text: str) -> Reading:
-    """The strict reading; where that has a fault, a forgiving one, if that has none."""
+    """Parses strictly. Where that finds a fault, parses leniently, and returns that result if it has no fault."""
     parsed = parse(text)
     repairs: list[Repair] = []
     if parsed.fault:
@@ -44,12 +44,12 @@ def read(text: str) -> Reading:
 
 
 def odd_fence(chain: Chain) -> bool:
-    """Whether a program stands in a fence of another name than the prompt asks for, such as ```python."""
+    """Whether a program is in a code fence of another name than the prompt asks for, such as ```python."""
     return any(read_program(span.text).odd for span in chain if TAGS[span.tag].form is Form.PROGRAM)
 
 
 @cache
 def _loose(names: tuple[str, ...]) -> re.Pattern[str]:
-    # A few blanks only: without a bound, a long run of blanks would be read over and over.
+    # At most a few blanks: without a bound, matching a long run of blanks would take quadratic time.
     gap = "[ \t]{0,4}"
     return re.compile(rf"<{gap}(/?){gap}({'|'.join(names)}){gap}>", re.IGNORECASE | re.ASCII)

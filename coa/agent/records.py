@@ -1,4 +1,4 @@
-"""Episodes in numbers and text, as they are written down and reported."""
+"""Records of episodes and groups, as they are written to files and reported."""
 
 from dataclasses import dataclass
 
@@ -9,7 +9,7 @@ from coa.types import ENVIRONMENT, Scored, Status, Task
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpisodeRecord:
-    """An episode in numbers and text, without arrays: what is written down of it and reported."""
+    """An episode as numbers and text, without its arrays."""
 
     sample: int
     grade: float
@@ -18,17 +18,17 @@ class EpisodeRecord:
     correct: bool
     well_formed: bool
     repairs: tuple[str, ...]
-    """What of its form was understood though it was not as it should be (`coa.agent.lenient`)."""
+    """Small errors of form that were understood and repaired (`coa.agent.lenient`)."""
     status: Status
     answer: str
     text: str
     turns: int
     tool_calls: tuple[str, ...]
     tokens: int
-    """Prompt, policy and observations."""
+    """Of the prompt, the policy and the observations together."""
     policy_tokens: int
     tokens_sent: int
-    """Over all calls of the policy, the context that was sent plus what came back."""
+    """Summed over all turns: the context that was sent to the policy, and the turn that came back."""
     oldest: int
     """Oldest version that sampled a token of it; ENVIRONMENT where no token was sampled."""
     newest: int
@@ -46,9 +46,10 @@ class GroupRecord:
 
 
 def tokens_sent(action_mask: np.ndarray) -> int:
-    """Each policy turn that ends at offset e was a call with the tokens before it, and gave the rest up to e.
+    """The tokens that all turns of an episode sent and received. A turn that ends at offset e was asked for with the
+    tokens before it and brought those up to e, so it counts e tokens.
 
-    action_mask [0, 0, 1, 1, 0, 1]: calls end at 4 and 6, so 10.
+    For action_mask [0, 0, 1, 1, 0, 1], turns end at 4 and 6, which makes 10.
     """
     ends = np.flatnonzero(action_mask & ~np.append(action_mask[1:], False)) + 1
     return int(ends.sum())

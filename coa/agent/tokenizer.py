@@ -1,8 +1,8 @@
 """A byte-level BPE tokenizer trained on the run's own text, with tags and chat marks as tokens of their own.
 
-Numbers are cut into pairs of digits, each pair one token, with the space before it: a small model copies a token
-that follows a word far sooner than it learns which of several equal digits comes next. Each word of the world is one
-token, because merges go on until every frequent word is one.
+Numbers are cut into pairs of digits, and each pair, with the space before it, is one token: a small model learns to
+copy one token after a word much sooner than to tell which of several equal digits comes next. Every word of the world
+is one token, since merging goes on until every frequent word is one.
 """
 
 import json
@@ -21,9 +21,9 @@ CHAT_TEMPLATE = (
 
 
 def train_tokenizer(texts: Iterable[str], words: Iterable[str], *, vocabulary: int) -> Tokenizer:
-    """BPE over `texts`; `words` are given often enough that each becomes one token, with and without a space before.
+    """Trains BPE on `texts`, and on `words` so often that each becomes one token, with and without a space before it.
 
-    `vocabulary` is the upper limit; training ends earlier once nothing frequent is left to merge.
+    `vocabulary` is an upper limit; training ends earlier when nothing frequent is left to merge.
     """
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(

@@ -1,4 +1,4 @@
-"""Who gets what of a batch: which samples go to which rank, and which groups are in which update."""
+"""Divides a batch: which samples go to which rank, and which groups are in which update of a step."""
 
 from collections.abc import Sequence
 
@@ -6,11 +6,12 @@ from coa.types import NO_GROUP
 
 
 def deal(lengths: Sequence[int], ranks: int) -> list[list[int]]:
-    """Of each rank, the indices of its samples, rising: balanced by tokens and by attention cost, a length squared.
+    """Returns for each rank the rising indices of its samples, balanced by tokens and by the cost of attention, which
+    is a length squared.
 
-    The longest first, each to the rank that then has least of what it has most of. Where one sample alone is beyond an
-    even share of attention, nothing can be evened out by it: the share is then as large as that sample. The same for
-    the same lengths, always.
+    Samples are dealt greedily, the longest first. Each goes to the rank whose load is smallest afterwards, where a load
+    is the larger one of its shares of tokens and of attention, relative to an even split. Where one sample alone is
+    more than an even share, shares are relative to that sample. The result depends on the lengths alone.
 
         deal([4, 1, 1, 2], 2) == [[0], [1, 2, 3]]
     """
@@ -29,10 +30,10 @@ def deal(lengths: Sequence[int], ranks: int) -> list[list[int]]:
 
 
 def updates_of(groups: Sequence[Sequence[int]], updates: int, rank: int) -> list[list[int]]:
-    """Of each update, the indices of this rank's samples. `groups`: for every rank, the group of each of its samples.
+    """Returns for each update the indices of this rank's samples.
 
-    All samples of a group are in one update, on whichever ranks they are; so every rank has to know all groups. What
-    belongs to no group is spread over the updates.
+    `groups`: for every rank, the group of each of its samples. All samples of a group are in the same update on all
+    ranks, which is why every rank has to know all groups. Samples without a group are spread over the updates.
 
         updates_of([[3, 3, 5], [5, 8]], 2, rank=0) == [[0, 1], [2]]        update 0: groups 3 and 8, update 1: group 5
     """

@@ -1,4 +1,4 @@
-"""Which task comes next: a restart skips none, and none is learnt twice.
+"""Decides which task is played next, so that a restart skips no task and none is trained on twice.
 
 take ──► in flight ──► done                     trained, or dropped for good
            │   └─────► fail ──► later again     a few times
@@ -13,16 +13,19 @@ Cursor = list[int]
 
 
 class Issue:
-    """Indices of an endless stream of tasks. One that failed is issued again after so many new ones as `apart` says,
-    since a task that always fails must not hold up the others; and no more than `tries` times in all."""
+    """Hands out the indices of an endless stream of tasks, and again those whose group failed.
+
+    A task that failed is issued again only after `apart` new ones, since a task that always fails must not hold up the
+    others, and it is played `tries` times in all at most.
+    """
 
     def __init__(self, cursor: int | Sequence[int] = 0, *, apart: int = 1, tries: int = 3) -> None:
-        """cursor: of a checkpoint; a number alone is where a stream stood of which nothing was in flight."""
+        """cursor: as a checkpoint keeps it. A number alone is the next new index, with nothing in flight."""
         self._next, *flying = [cursor] if isinstance(cursor, int) else cursor
         self._apart, self._tries = apart, tries
         self._flying = dict.fromkeys(flying)
         self._again = deque((0, index) for index in flying)
-        """(next new index from which on it is issued, index)"""
+        """(n, index): the task `index` is issued again as soon as the next new index is n or more."""
         self._failed: Counter[int] = Counter()
 
     def take(self) -> int:
@@ -34,12 +37,15 @@ class Issue:
         return self._next - 1
 
     def done(self, index: int) -> None:
-        """It is in a batch, or says nothing."""
+        """The task is finished: its group is in a batch, or was dropped because nothing can be learnt from it."""
         del self._flying[index]
 
-    def fail(self, index: int) -> bool:
-        """It met an infrastructure failure. True if it is issued again, False if it is given up."""
-        self._failed[index] += 1
+    def fail(self, index: int, *, counted: bool = True) -> bool:
+        """The task's group met an infrastructure failure. Returns whether it will be issued again; else it is given up.
+
+        `counted`: whether this uses up one of the task's tries. A failure does not while everything fails.
+        """
+        self._failed[index] += counted
         if self._failed[index] >= self._tries:
             self.done(index)
             return False

@@ -1,10 +1,10 @@
-"""The staleness window: how much may run, and what must be trained next.
+"""The staleness window: how many groups may be played at a time, and which ones have to be trained next.
 
 Two rules keep every token that is trained at most `max_staleness` versions old, without dropping anything for age.
 
-Admission. With B groups a batch, at most (max_staleness + live + 1) B groups may ever have been admitted while the
-engines run version `live`; a slot whose group said nothing is given back (dynamic sampling), a limited number of
-times a batch.
+Admission. With B groups a batch, at most (max_staleness + live + 1) B groups may have been admitted in all while the
+engines run version `live`. A group that nothing can be learnt from gives its slot back (dynamic sampling), a limited
+number of times per batch.
 
 Deadline. A group that was admitted under version s must be in a batch trained at version s + max_staleness or
 before. Batches take the oldest finished groups, and only if the groups that remain can still all meet their
@@ -57,7 +57,8 @@ def choose(
 
 
 class Window:
-    """Book-keeping for the two rules. It owns no clock and no actor; it is told what happened and answers what may."""
+    """Keeps account of groups for the two rules, without a clock and without actors: its methods record what happened,
+    or answer what may happen next."""
 
     def __init__(self, config: WindowConfig, *, version: int, batches: int, first_group: int = 0) -> None:
         """Starts with engines and learner at `version`; `batches` is the version at which the run ends."""
@@ -71,6 +72,7 @@ class Window:
         self._running: dict[int, int] = {}
         self._ready: dict[int, int] = {}
         self._blank: set[int] = set()
+        """Groups that nothing can be learnt from and that keep their place in a batch."""
         self._refills = 0
 
     @property
@@ -92,11 +94,12 @@ class Window:
         return ticket
 
     def finish(self, group: int) -> None:
-        """The group is to be trained."""
+        """The group has been played and is to be trained."""
         self._ready[group] = self._running.pop(group)
 
     def drop(self, group: int) -> bool:
-        """The group says nothing. True if its slot is free again, False if it leaves its batch one group short."""
+        """Nothing can be learnt from the group. Returns whether its slot is free again; else its batch is one group
+        short."""
         if self._refills < self.config.max_refills * self.config.groups_per_batch:
             self._refills += 1
             del self._running[group]
@@ -110,7 +113,7 @@ class Window:
         del self._running[group]
 
     def take(self) -> list[int] | None:
-        """The groups of the next batch (blank ones left out), or None while it has to wait."""
+        """The groups of the next batch without those that nothing can be learnt from, or None while it has to wait."""
         picked = choose(self._running, self._ready, self.version, self.config)
         if picked is None or self.version >= self._batches:
             return None
@@ -123,7 +126,7 @@ class Window:
         return kept
 
     def waits_for_old(self) -> bool:
-        """Whether enough groups are ready, and only a deadline holds the batch back."""
+        """Whether enough groups are ready for a batch, so that only a deadline of older groups holds it back."""
         return len(self._ready) >= self.config.groups_per_batch
 
     def publish(self, version: int) -> None:

@@ -1,7 +1,8 @@
 """The caller's end of tool executors."""
 
 import asyncio
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import AsyncIterator, Hashable, Iterator, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Protocol
 from zlib import crc32
@@ -12,6 +13,10 @@ from coa.tools.base import ToolCall
 
 CANCEL_S = 10.0
 """Seconds that a cancelled call waits for its executor to end it."""
+POLL_S = 20.0
+"""Seconds after which an executor answers a poll without a reply, so that its silence shows that it stands still."""
+ANSWER_S = 30.0
+"""Seconds that an executor may take to answer beyond that, before its calls count as failed."""
 
 
 class ToolClient(CallBatcher[ToolCall, str]):
@@ -66,7 +71,7 @@ class Executor(Protocol):
     async def replies(self, caller: str, incarnation: str, after: int) -> Replies:
         """A long poll: the replies numbered `after` and above, as soon as there is one; those below are acknowledged.
 
-        Answered at once, with nothing, by an executor of another incarnation.
+        Answered after POLL_S without any reply, and at once, with no incarnation, by an executor of another one.
         """
         ...
 
@@ -134,7 +139,8 @@ class _Line:
     async def _start_many(self, calls: Sequence[tuple[Hashable, ToolCall]]) -> Sequence[str | InfrastructureError]:
         acknowledged, self.acknowledged = self.acknowledged, []
         try:
-            incarnation = await self._executor.start(self._name, calls, acknowledged)
+            async with _answered_within(ANSWER_S):
+                incarnation = await self._executor.start(self._name, calls, acknowledged)
         except InfrastructureError as error:
             return [error] * len(calls)
         return [incarnation or ToolDown(f"calls of {self._name} are refused: it was replaced")] * len(calls)
@@ -158,7 +164,8 @@ class _Line:
         started = self._started[incarnation]
         try:
             while started:
-                got = await self._executor.replies(self._name, incarnation, self._after.get(incarnation, 0))
+                async with _answered_within(POLL_S + ANSWER_S):
+                    got = await self._executor.replies(self._name, incarnation, self._after.get(incarnation, 0))
                 if got.incarnation != incarnation:
                     raise ToolDown("the tool executor was started again")
                 self._after[incarnation] = got.first + len(got.replies)
@@ -182,3 +189,15 @@ class _Line:
             future.set_exception(reply)
         else:
             future.set_result(reply)
+
+
+@asynccontextmanager
+async def _answered_within(seconds: float) -> AsyncIterator[None]:
+    """Raises ToolDown where the executor takes longer: its process was stopped, or a tool blocks its event loop."""
+    try:
+        async with asyncio.timeout(seconds) as limit:
+            yield
+    except TimeoutError as error:
+        if not limit.expired():
+            raise
+        raise ToolDown(f"the tool executor gave no answer for {seconds:g} s") from error

@@ -19,7 +19,7 @@ from coa.tasks.worlds import World
 from coa.tools.base import Tool
 from jobs.run.run_dir import RunDir
 
-COUNTED = ("calls", "hits", "disk_hits", "joined", "failures", "timeouts", "retries", "seconds")
+COUNTED = ("calls", "hits", "disk_hits", "joined", "failures", "timeouts", "defects", "retries", "seconds")
 
 
 def make_tools(config: ToolsConfig, world: World, site: str | None) -> Mapping[str, Tool]:

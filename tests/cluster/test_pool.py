@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 from ray.exceptions import ActorDiedError, ActorUnavailableError, ObjectLostError, OutOfMemoryError, RayTaskError
 
-from actors.messages import EpisodeId
+from actors.messages import EVALUATION, EpisodeId
 from actors.rollout.config import SamplingConfig
+from cluster.flights import Flight
 from cluster.health import FINAL, HealthConfig, PoolConfig, State
 from cluster.pool import EnginePool, pauses
 from coa.errors import EpisodeFailed, InfrastructureError, NoEngine, SyncError, WeightsGone
@@ -195,6 +196,45 @@ def test_a_moved_episode_has_the_time_that_is_left_of_it() -> None:
             world.engines[1].die()
             with pytest.raises(EpisodeFailed, match="EpisodeTimeout: 10 s were not enough"):
                 await playing
+
+    in_virtual_time(go())
+
+
+def test_the_time_of_a_sync_in_which_the_engine_goes_on_counts() -> None:
+    async def go() -> None:
+        world = FakeWorld(calls_of=lambda episode: 6, token_s=0.02, tools=FakeTools(seconds=90.0))
+        async with pool_of(world, 1) as pool:
+            playing = asyncio.ensure_future(pool.play(order_of(limit_s=20.0)))
+            await asyncio.sleep(1.0)
+            world.engines[0].stop_core()
+            syncing = asyncio.ensure_future(pool.sync(1))
+            await asyncio.sleep(2.0)
+            world.engines[0].wake()
+            await syncing  # half a second of it is a pause
+            await asyncio.sleep(1.0)
+            world.engines[0].die()
+            await asyncio.sleep(6.0)
+            [order] = world.engines[1].started
+            assert order.limit_s == pytest.approx(16.0, abs=0.1)
+            playing.cancel()
+
+    in_virtual_time(go())
+
+
+def test_the_time_of_a_sync_in_which_the_engine_dies_does_not_count() -> None:
+    async def go() -> None:
+        world = FakeWorld(calls_of=lambda episode: 6, token_s=0.02, tools=FakeTools(seconds=90.0), sync_s=5.0)
+        async with pool_of(world, 1) as pool:
+            playing = asyncio.ensure_future(pool.play(order_of(limit_s=20.0)))
+            await asyncio.sleep(1.0)
+            syncing = asyncio.ensure_future(pool.sync(1))
+            await asyncio.sleep(3.0)
+            world.engines[0].die()
+            await asyncio.sleep(11.0)
+            [order] = world.engines[1].started
+            assert order.limit_s == pytest.approx(19.0, abs=0.1)
+            await syncing
+            playing.cancel()
 
     in_virtual_time(go())
 
@@ -453,6 +493,25 @@ def test_a_drained_engine_ends_its_episodes_and_a_retired_one_hands_them_on() ->
     in_virtual_time(go())
 
 
+def test_an_engine_that_is_replaced_on_purpose_is_no_death_of_its_episodes() -> None:
+    async def go() -> None:
+        world = FakeWorld(tools=FakeTools(seconds=1e5))
+        async with pool_of(world, 1, config=PoolConfig(deaths=2)) as pool:
+            playing = asyncio.ensure_future(pool.play(order_of()))
+            for _ in range(4):
+                await asyncio.sleep(20.0)
+                pool.replace(0)
+            pool.add()
+            await asyncio.sleep(20.0)
+            await pool.retire(0)
+            await asyncio.sleep(20.0)
+            assert (len(world.engines), pool.moves) == (6, 5)
+            assert not playing.done()
+            playing.cancel()
+
+    in_virtual_time(go())
+
+
 def test_a_defect_is_raised_to_whoever_plays() -> None:
     async def go() -> None:
         world = FakeWorld()
@@ -488,6 +547,31 @@ def test_an_evaluation_waits_for_what_is_down_as_long_as_it_may_and_samples_no_t
             assert 60 < NOW() - began < 75
 
     in_virtual_time(go())
+
+
+def test_an_evaluation_does_not_pause_for_an_episode_whose_time_is_over() -> None:
+    async def go() -> None:
+        async with pool_of(FakeWorld(), 1) as pool:
+            attempts = 0
+
+            async def attempt() -> None:
+                nonlocal attempts
+                attempts += 1
+                raise EpisodeFailed("EpisodeTimeout", "too slow", tokens=0, tool_calls=0)
+
+            began = NOW()
+            with pytest.raises(EpisodeFailed, match="too slow"):
+                await pool._patiently(attempt)
+            assert (attempts, NOW()) == (1, began)
+
+    in_virtual_time(go())
+
+
+def test_an_episode_without_time_is_left_to_an_engine_only_where_it_is_evaluated() -> None:
+    trained, evaluated = (Flight(order_of(group=group, limit_s=5.0), spent_s=7.0) for group in (0, EVALUATION))
+    assert evaluated.rest().limit_s == 0.0
+    with pytest.raises(EpisodeFailed, match="EpisodeTimeout: 5 s were not enough"):
+        trained.rest()
 
 
 def test_evaluations_of_one_task_at_the_same_time_keep_apart() -> None:

@@ -96,9 +96,9 @@ class Watched:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._engine, name)
 
-    async def start(self, orders: Sequence[EpisodeOrder]) -> None:
+    async def start(self, orders: Sequence[EpisodeOrder], heard: int) -> None:
         self._started += [(order.id, len(order.journal), self._heard[order.id]) for order in orders]
-        await self._engine.start(orders)
+        await self._engine.start(orders, heard)
 
     async def events(self, after: int, wait_s: float) -> EventBatch:
         batch = await self._engine.events(after, wait_s)
@@ -206,6 +206,17 @@ def test_kills_lose_no_finished_turn_and_complete_no_tool_call_twice(model: Path
             before = tokens_of(played)
             again = {number: await stage.pool.play(replay(number)) for number in list(played)[:64]}
         assert tokens_of(again) == {number: before[number] for number in again}
+
+    asyncio.run(go())
+
+
+def test_vllms_own_process_ends_with_an_actor_that_is_killed(model: Path) -> None:
+    async def go() -> None:
+        async with Stage(model, engines=1) as stage:
+            core = psutil.Process(await stage.core(0))
+            os.kill(await stage.pid(0), signal.SIGKILL)
+            _, left = await asyncio.to_thread(psutil.wait_procs, [core], 5.0)
+            assert all(one.status() == psutil.STATUS_ZOMBIE for one in left)
 
     asyncio.run(go())
 

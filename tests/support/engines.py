@@ -196,7 +196,7 @@ class FakeEngine:
 
         return await self._call(come_up)
 
-    async def start(self, orders: Sequence[EpisodeOrder]) -> None:
+    async def start(self, orders: Sequence[EpisodeOrder], heard: int) -> None:
         self.starts += 1
 
         async def begin() -> None:
@@ -242,7 +242,6 @@ class FakeEngine:
                 events=tuple(self._events),
                 tokens=self._tokens,
                 generating=self._generating,
-                running=len(self._episodes),
                 paused=not self._sampling.is_set(),
                 retried=self.retried,
             )

@@ -29,10 +29,14 @@ class SeededPolicy:
         self.limits = TimeLimits()
         self.most = most
         self.seeds: list[int] = []
+        self.priorities: list[int] = []
         self.under_way = 0
 
-    async def generate(self, ask: Ask, *, seed: int, hear: Callable[[Tokens], None] | None, **how: Any) -> Said:
+    async def generate(
+        self, ask: Ask, *, seed: int, priority: int, hear: Callable[[Tokens], None] | None, **how: Any
+    ) -> Said:
         self.seeds.append(seed)
+        self.priorities.append(priority)
         self.under_way += 1
         try:
             for _ in range(seed % 3):
@@ -81,9 +85,18 @@ class Runner:
     def ended(self) -> list[Terminal]:
         return [event for event in self.events if isinstance(event, Terminal)]
 
+    @property
+    def running(self) -> int:
+        """Episodes under way."""
+        return len(self.runner._tasks)
+
+    def acknowledge(self) -> None:
+        """Of what was read."""
+        self.runner.acknowledge(self.outbox.acknowledge(len(self.events)))
+
     async def read(self) -> Sequence[Event]:
         """The next events, which are acknowledged with the events after them."""
-        self.runner.acknowledge(self.outbox.acknowledge(len(self.events)))
+        self.acknowledge()
         first, entries = await self.outbox.next()
         assert first == len(self.events)
         events = [entry.event for entry in entries]

@@ -23,7 +23,6 @@ __call__
 structured_outputs
 
 # Called by vLLM, which finds the class by its entry point.
-HostWeightTransferEngine
 init_info_cls
 update_info_cls
 init_transfer_engine
@@ -34,6 +33,7 @@ ci95
 tokens_per_success
 tool_calls_per_success
 disk_hits
+defects
 retries
 waiting
 kl_rollout

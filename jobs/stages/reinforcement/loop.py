@@ -31,8 +31,10 @@ from jobs.stages.rl_stats import NO_VARIANCE, STAGE, RlStats, shown
 from jobs.teachers.fallback import TeacherFallback
 from jobs.teachers.scoring import Scoring
 
-FAILURES = 20
-"""Batches' worth of groups that may fail one after the other before the stage gives up."""
+FAILURES_S = 1800.0
+"""Seconds for which groups may fail, without one that is finished, before the stage gives up."""
+LONGEST_PAUSE_S = 60.0
+"""For which the slot of a group that failed stays empty, when many have failed one after the other."""
 
 
 class Reinforcement:
@@ -59,6 +61,9 @@ class Reinforcement:
         self._loops: list[asyncio.Future[None]] = []
         self._publishing: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._failures = 0
+        """Groups that failed since the last one that was finished."""
+        self._failing_since = 0.0
+        """When the first of them failed, by the event loop's clock."""
         self._rolls: set[asyncio.Task[None]] = set()
         self._ready: dict[int, tuple[int, Sequence[Sample]]] = {}
         """Of each group that waits for its batch, the index of its task, and its samples."""
@@ -138,12 +143,20 @@ class Reinforcement:
         await self._change()
 
     async def _failed(self, window: Window, ticket: Ticket, index: int, failure: EpisodeFailed) -> None:
-        """No data comes of the group; its slot is free for another."""
+        """No data comes of the group; its slot is free for another.
+
+        Where more groups fail one after the other than a batch has, something is down for all of them, such as a search
+        service: the stage waits for it, and no task is given up for that.
+        """
+        now = asyncio.get_running_loop().time()
+        if not self._failures:
+            self._failing_since = now
         self._failures += 1
-        if self._failures > FAILURES * self._config.window.groups_per_batch:
+        outage = self._failures > self._config.window.groups_per_batch
+        if outage and now - self._failing_since > FAILURES_S:
             raise InfrastructureError(f"no group is finished any more: {failure}") from failure
-        self.stats.fail(failure, again=self._issue.fail(index))
-        await asyncio.sleep(min(5.0, 0.05 * self._failures))
+        self.stats.fail(failure, again=self._issue.fail(index, counted=not outage))
+        await asyncio.sleep(min(LONGEST_PAUSE_S, 0.05 * self._failures))
         window.fail(ticket.group)
 
     async def _played(self, window: Window, group: Group) -> None:

@@ -222,7 +222,7 @@ def alike(one: Trajectory, other: Trajectory) -> bool:
 
 def test_an_episode_that_is_resumed_from_any_event_ends_as_it_did(bench: Bench) -> None:
     # What an untrained policy says depends on its weights: the first of some episodes that calls a tool.
-    plays = ((group, *bench.run(finish(bench, order(group)))) for group in range(410, 420))
+    plays: Any = ((group, *bench.run(finish(bench, order(group)))) for group in range(410, 420))
     group, events, [whole] = next(play for play in plays if play[2][0].turns > 1)
     journal = journal_of(events)
     for kept in range(len(journal) + 1):
@@ -256,7 +256,7 @@ def test_progress_shows_while_a_turn_is_sampled_and_a_heartbeat_comes_without_ev
     batches = bench.run(go())
     quiet = [batch for batch in batches if not batch.events]
     assert len({batch.tokens for batch in quiet}) > 2
-    assert {batch.generating for batch in quiet[1:]} == {8} == {batch.running for batch in quiet[1:]}
+    assert {batch.generating for batch in quiet[1:]} == {8}
     assert not any(batch.paused for batch in batches)
 
 

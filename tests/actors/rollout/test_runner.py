@@ -4,11 +4,12 @@ import asyncio
 import random
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from actors.messages import Advanced, Cancelled, Ended, EventLevel, Failed, Streamed
+from actors.messages import EVALUATION, Advanced, Cancelled, Ended, EventLevel, Failed, Streamed
 from actors.rollout.clocks import TimeLimits
 from coa.agent.episode import Ask, Episode
 from coa.agent.grammar import Chain, Span
@@ -17,7 +18,7 @@ from coa.errors import EpisodeTimeout, JudgeDown, ToolDown
 from coa.grading.rewards import RewardConfig
 from coa.tools.base import ToolCall
 from coa.tools.client import RetryConfig
-from coa.types import Scored, Trajectory
+from coa.types import Scored, Status, Trajectory
 from tests.support.executors import Answering
 from tests.support.fakes import tag_codec
 from tests.support.policies import AGENT, Runner, SeededPolicy, order
@@ -79,11 +80,11 @@ def test_an_episode_that_is_known_is_not_started_again() -> None:
         runner = Runner(Answering(echo))
         runner.runner.start([order(), order()])
         runner.runner.start([order()])
-        assert runner.runner.running == 1
+        assert runner.running == 1
         await runner.until_ended(1)
         asked = len(runner.policy.seeds)
         runner.runner.start([order()])
-        assert runner.runner.running == 0
+        assert runner.running == 0
         runner.runner.forget([order().id])
         await asyncio.sleep(0)
         runner.runner.start([order()])
@@ -263,13 +264,17 @@ def test_where_retries_end_the_episode_fails_and_says_how_far_it_had_come() -> N
 
         runner = Runner(Answering(down), policy=Saying(*SEARCHES), retry=RetryConfig(attempts=3, pause_s=0))
         [failed] = await runner.play([order()])
-        length = Episode.resume(order().task, 0, journal_of(runner, order().id), codec=tag_codec(), agent=AGENT).length
-        assert failed == Failed(id=order().id, where="ToolDown", why="gone", tokens=length, tool_calls=1)
+        [said] = journal_of(runner, order().id)
+        tokens = len(said.token_ids)
+        assert failed == Failed(id=order().id, where="ToolDown", why="gone", tokens=tokens, tool_calls=1)
         assert runner.runner.retried == 2
         assert len(runner.policy.seeds) == 1, "no turn is sampled again"
         assert runner.runner.results == {}
         runner.runner.start([order()])
-        assert runner.runner.running == 1, "a failed episode may be started again"
+        assert runner.running == 0, "an order that was sent before its sender knew of the failure"
+        runner.acknowledge()
+        runner.runner.start([order()])
+        assert runner.running == 1, "a failed episode may be started again"
         await runner.runner.cancel([order().id])
 
     asyncio.run(go())
@@ -350,7 +355,7 @@ def test_cancelling_ends_the_request() -> None:
         await asyncio.sleep(0)
         assert runner.policy.under_way == 3
         await runner.runner.cancel([orders[0].id, orders[2].id, order(9).id])
-        assert (runner.policy.under_way, runner.runner.running) == (1, 1)
+        assert (runner.policy.under_way, runner.running) == (1, 1)
         assert list(await runner.read()) == [Cancelled(id=orders[0].id), Cancelled(id=orders[2].id)]
         end = runner.outbox.end
         await runner.runner.cancel([orders[0].id])
@@ -409,6 +414,59 @@ def test_an_episode_over_its_time_is_a_failure_and_no_sample(hangs: str) -> None
         assert failed.tool_calls == (hangs == "tool")
         assert runner.runner.results == {}
         assert (policy.under_way, tool.running) == (0, 0)
+
+    asyncio.run(go())
+
+
+@pytest.mark.parametrize("hangs", ["policy", "tool"])
+def test_an_episode_of_an_evaluation_that_is_over_its_time_is_truncated_and_graded(hangs: str) -> None:
+    async def go() -> None:
+        tool = Hung()
+        policy = Hanging() if hangs == "policy" else Saying(*SEARCHES)
+        runner = Runner(Answering(tool), policy=policy)
+        late = order(group=EVALUATION, limit_s=0.05)
+        assert await runner.play([late]) == [Ended(id=late.id)]
+        scored = runner.runner.results[late.id]
+        assert isinstance(scored, Scored)
+        assert (scored.trajectory.status, scored.correct, scored.reward) == (Status.TRUNCATED, False, 0.0)
+        assert len(scored.trajectory.tool_calls) == (hangs == "tool")
+        assert (policy.under_way, tool.running) == (0, 0)
+
+    asyncio.run(go())
+
+
+def test_a_grader_does_not_use_the_time_of_an_evaluations_episode() -> None:
+    async def go(max_seconds: float, grading_s: float) -> Any:
+        async def slow(call: ToolCall) -> str:
+            await asyncio.sleep(grading_s)
+            return '{"correct": true}'
+
+        answering = Saying((PLAN, ANSWER))
+        first = Runner(Answering(echo), policy=answering)
+        await first.play([order(group=EVALUATION)])
+        journal = journal_of(first, order(group=EVALUATION).id)
+        second = Runner(Answering(slow), policy=answering, reward=RewardConfig(formula="judge"))
+        agent = replace(AGENT, limits=replace(AGENT.limits, max_seconds=max_seconds))
+        # Its engine died when it had answered, and its time is over.
+        moved = order(group=EVALUATION, agent=agent, limit_s=0.0, journal=journal)
+        [event] = await second.play([moved])
+        return event, second.runner.results.get(moved.id)
+
+    event, scored = asyncio.run(go(max_seconds=60.0, grading_s=0.05))
+    assert isinstance(event, Ended)
+    assert (scored.trajectory.status, scored.reward) == (Status.ANSWERED, 1.0)
+    event, _ = asyncio.run(go(max_seconds=0.05, grading_s=60.0))
+    assert isinstance(event, Failed), "what could not be graded is no zero"
+    assert event.where == "EpisodeTimeout"
+
+
+def test_an_evaluation_waits_for_the_groups_that_were_there_before_it_and_not_for_later_ones() -> None:
+    async def go() -> None:
+        runner = Runner(Answering(echo), policy=Saying((ANSWER,)))
+        for each in (order(group=EVALUATION), order(1, group=7), order(2, group=3), order(3, group=EVALUATION)):
+            await runner.play([each])
+        await runner.play([order(4, group=8)])
+        assert runner.policy.priorities == [0, 7, 3, 7, 8]
 
     asyncio.run(go())
 

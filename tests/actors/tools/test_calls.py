@@ -12,6 +12,7 @@ from coa.errors import ToolDown
 from coa.tools.base import ToolCall
 from coa.tools.client import Replies, ToolCaller
 from tests.support.executors import Answering
+from tests.support.virtual_time import in_virtual_time
 
 
 class Gated:
@@ -291,6 +292,48 @@ def test_an_executor_that_can_not_be_reached_is_down() -> None:
             await caller.call(0, call("a"))
 
     asyncio.run(go())
+
+
+@pytest.mark.parametrize("stands_still_at", ["start", "replies"])
+def test_calls_of_an_executor_that_stands_still_fail_and_are_joined_later(stands_still_at: str) -> None:
+    class Stopped(Answering):
+        stopped = True
+
+        async def start(self, *arguments: Any) -> str:
+            if self.stopped and stands_still_at == "start":
+                await asyncio.sleep(1e6)
+            return await super().start(*arguments)
+
+        async def replies(self, *arguments: Any) -> Replies:
+            if self.stopped:
+                await asyncio.sleep(1e6)
+            return await super().replies(*arguments)
+
+    async def go() -> None:
+        tool = Gated().open("a")
+        executor: Any = Stopped(tool)
+        caller = ToolCaller([executor], "engine")
+        with pytest.raises(ToolDown, match="the tool executor gave no answer for"):
+            await caller.call("id", call("a"))
+        assert asyncio.get_running_loop().time() <= 60
+        executor.stopped = False
+        assert await caller.call("id", call("a")) == "a!"
+        assert tool.made == ["a"]
+
+    in_virtual_time(go())
+
+
+def test_a_call_that_takes_long_is_no_executor_that_stands_still() -> None:
+    async def go() -> None:
+        tool = Gated()
+        caller = ToolCaller([Answering(tool)], "engine")
+        calls = [asyncio.ensure_future(caller.call(n, call("a"))) for n in range(2)]
+        await asyncio.sleep(500)
+        assert not any(one.done() for one in calls)
+        tool.open("a")
+        assert await asyncio.gather(*calls) == ["a!", "a!"]
+
+    in_virtual_time(go())
 
 
 def test_a_call_goes_to_the_same_executor_whoever_makes_it() -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from actors.tools.executor import ExecutorConfig, ToolExecutor, ToolStats
-from coa.errors import ToolDown, UserError
+from coa.errors import EndpointDown, ToolDown, UserError
 from coa.tools import cache
 from coa.tools.base import Fleeting, Tool, ToolCall
 from coa.tools.cache import DiskCache, Memo
@@ -145,6 +145,30 @@ def test_a_call_over_its_time_is_down_and_each_tool_has_its_own_time() -> None:
     assert str(answer) == "t: nothing within 0.05 s"
     assert fine == "a!"
     assert (stats.timeouts, stats.failures, stats.running) == (1, 1, 0)
+
+
+def test_a_defect_of_a_tool_is_down_logged_and_counted(caplog: pytest.LogCaptureFixture) -> None:
+    class Broken(Scripted):
+        async def __call__(self, call: ToolCall) -> str:
+            match call.argument:
+                case "defect":
+                    raise KeyError("year")
+                case "cancelled":
+                    raise asyncio.CancelledError
+                case "endpoint":
+                    raise EndpointDown("refused")
+            return await super().__call__(call)
+
+    calls = [call("defect"), call("cancelled"), call("endpoint"), call("fine")]
+    for kept in (True, False):
+        caplog.clear()
+        [answers], stats = execute({"t": Broken(kept)}, calls)
+        assert [type(answer) for answer in answers] == [ToolDown, ToolDown, ToolDown, str]
+        assert str(answers[0]) == "t raised KeyError: 'year'"
+        assert str(answers[1]).startswith("t raised RuntimeError: cancelled")
+        assert str(answers[2]) == "t: EndpointDown: refused"
+        assert (stats.calls, stats.failures, stats.defects, stats.running) == (4, 3, 2, 0)
+        assert [record.exc_info[0] for record in caplog.records if record.exc_info] == [KeyError, RuntimeError]
 
 
 def test_the_oldest_observation_leaves_a_full_memory() -> None:

@@ -28,6 +28,17 @@ def test_a_task_that_always_fails_is_given_up_and_holds_nobody_up() -> None:
     assert issue.cursor() == [10]
 
 
+def test_a_failure_that_is_not_counted_uses_up_no_try() -> None:
+    issue = Issue(apart=0, tries=2)
+    for _ in range(5):
+        assert issue.take() == 0
+        assert issue.fail(0, counted=False)
+    assert issue.take() == 0
+    assert issue.fail(0)
+    assert issue.take() == 0
+    assert not issue.fail(0)
+
+
 def test_a_restart_issues_first_what_was_in_flight() -> None:
     issue = Issue(7)
     assert [issue.take() for _ in range(4)] == [7, 8, 9, 10]

@@ -241,6 +241,17 @@ def test_where_nothing_is_finished_any_more_the_stage_ends_with_the_reason(tmp_p
         in_virtual_time(reinforce(make_run(tmp_path), world))
 
 
+def test_an_outage_of_all_tools_is_waited_for_and_gives_no_task_up(tmp_path: Path) -> None:
+    def outage(episode: Any) -> bool:
+        return 10 < asyncio.get_running_loop().time() < 1200
+
+    run = make_run(tmp_path, max_staleness=1)
+    played = in_virtual_time(reinforce(run, FakeWorld(tools=FakeTools(down=outage), calls_of=lambda episode: 2)))
+    assert played.book.dropped["ToolDown"] > 20 * GROUPS
+    assert played.book.given_up == 0
+    assert [len(batch) for batch in played.batches] == [3 * GROUPS] * 6
+
+
 @pytest.mark.parametrize("max_staleness", [0, 2])
 @pytest.mark.parametrize("dies_after", [(1,), (3, 3, 5)])
 def test_a_restart_skips_no_task_and_trains_none_twice(
