@@ -57,9 +57,10 @@ def test_a_long_sample_has_the_log_probs_of_the_model_that_nothing_shards(model:
 
 @pytest.mark.parametrize("stage", [1, 2, 3])
 def test_gradients_of_a_bfloat16_model_are_summed_in_float32(stage: int, model: Path, one_rank: None) -> None:
-    zero = Learner(model, BFLOAT16, LearnerConfig(zero_stage=stage, threads=1), steps=1).engine.optimizer
-    assert zero.communication_data_type == torch.float32
-    assert list(zero.ipg_buckets) == [torch.float32]
+    engine = Learner(model, BFLOAT16, LearnerConfig(zero_stage=stage, threads=1), steps=1).engine
+    assert engine.communication_data_type == torch.float32
+    if stage > 1:  # at stage 1 DeepSpeed has the engine reduce them
+        assert list(engine.optimizer.ipg_buckets) == [torch.float32]
 
 
 def test_values_of_a_bfloat16_model_are_finer_than_bfloat16(model: Path, one_rank: None) -> None:
