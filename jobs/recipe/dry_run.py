@@ -171,8 +171,9 @@ def _memory(config: Recipe, name: str, learner: LearnerConfig, built: Architectu
         bucket = config.rl.weights.bucket_bytes
         with suppress(UserError):  # of an algorithm that nobody knows: the check says so
             needs = config.rl.algorithm_of().needs
-    found = rank_memory(built, learner, config.model.dtype, needs=needs, bucket_bytes=bucket)
-    if not config.placement.learner_gpus:
+    gpu = config.placement.learner_gpus > 0
+    found = rank_memory(built, learner, config.model.dtype, needs=needs, bucket_bytes=bucket, gpu=gpu)
+    if not gpu:
         return f"about {_bytes(found.on_device + found.on_host)}"
     return f"about {_bytes(found.on_device)} of its GPU, {_bytes(found.on_host)} of its node"
 
