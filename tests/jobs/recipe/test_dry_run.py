@@ -308,8 +308,8 @@ def test_memory_of_the_published_32b() -> None:
     found = rank_memory(built, fitting, "bfloat16", bucket_bytes=64 * 2**20)
     assert found.device["weights"] == 2 * n // 16
     assert found.device["masters"] + found.device["moments"] + found.device["gradients"] == 16 * share
-    assert inputs < found.device["activations"] < 1.5 * inputs
-    assert 65 < found.on_device / GIB < 75, "more than an 80 GB device has left"
+    assert inputs < found.device["activations"] < 1.6 * inputs
+    assert 65 < found.on_device / GIB < 75, "tight on a device of 80 GB"
     assert found.host["snapshot"] == 12 * share
     offloaded = replace(fitting, offload_optimizer=True, offload_parameters=True)
     beside = rank_memory(built, offloaded, "bfloat16", bucket_bytes=64 * 2**20)
