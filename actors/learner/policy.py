@@ -91,11 +91,12 @@ def untie(model: Any) -> None:
 
 def remove_dropout(model: nn.Module) -> None:
     """Log-probs of a token are to be the same in every pass over it, and in the engine that sampled it."""
-    for module in model.modules():
+    modules: Any = model.modules()
+    for module in modules:
         if isinstance(module, nn.Dropout):
             module.p = 0.0
         if isinstance(getattr(module, "attention_dropout", None), float):
-            module.attention_dropout = 0.0  # pyright: ignore[reportAttributeAccessIssue]
+            module.attention_dropout = 0.0
 
 
 class PackedPolicy(nn.Module):
