@@ -12,7 +12,8 @@ import time
 from pathlib import Path
 from statistics import median
 
-from actors.learner.policy import ModelConfig, new_model
+from actors.learner.config import ModelConfig
+from actors.learner.policy import new_model
 from actors.rollout.adapter import PolicyAdapter
 from actors.rollout.config import EngineConfig, SamplingConfig
 from benchmarks.harness import report

@@ -23,9 +23,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from actors.learner.config import LearnerConfig, Objective
+from actors.learner.config import LearnerConfig, ModelConfig, Objective
 from actors.learner.learner import Learner
-from actors.learner.policy import ModelConfig, PackedPolicy, load_model, new_model, to_tensors
+from actors.learner.policy import PackedPolicy, load_model, new_model, to_tensors
 from benchmarks.harness import median_ratio, report
 from coa.agent.tokenizer import save_tokenizer, train_tokenizer
 from coa.demo import World, WorldConfig

@@ -8,15 +8,14 @@ from typing import Any
 
 import ray
 
-from actors.learner.buffer import Event, Finished, Plan, TrajectoryBuffer
-from actors.learner.config import LearnerConfig, Objective
+from actors.learner.buffer import Event, Finished, TrajectoryBuffer
+from actors.learner.config import LearnerConfig, ModelConfig, Objective
 from actors.learner.loop import LearnJob, learn
-from actors.learner.policy import ModelConfig
 from actors.weights.transport import WeightsConfig
 from cluster.resources import PlacementConfig
 from cluster.weights import RayShelf, close_directory, start_directory
 from coa.errors import UserError
-from coa.learning.orders import Order
+from coa.learning.orders import Train
 from coa.types import Tokens
 
 COLLECTIVE_S = 1800
@@ -151,13 +150,9 @@ class Learning:
     async def _next(self) -> Event:
         return await self._buffer.next_event.remote()
 
-    async def order(self, epoch: int, *orders: Order) -> bool:
-        """Puts orders behind those that the ranks have; False where the learners have restarted since `epoch`."""
-        return await self._buffer.order.remote(orders, epoch)
-
-    async def put(self, plan: Plan, epoch: int) -> bool:
-        """Waits while another plan waits; False where the learners have restarted since `epoch`."""
-        return await self._buffer.put.remote(plan, epoch)
+    async def put(self, train: Train, epoch: int) -> bool:
+        """Waits while another batch waits; False where the learners have restarted since `epoch`."""
+        return await self._buffer.put.remote(train, epoch)
 
 
 def raise_cause(error: BaseException | None) -> None:

@@ -16,6 +16,8 @@ from coa.errors import SyncError
 
 RPC_S = 300.0
 """Longest wait for the directory; a copy to another node may take most of it."""
+SLOWEST = 100e6
+"""Bytes a second at which parts of other nodes arrive at least: what takes longer than that and RPC_S has failed."""
 CLOSE_S = 10.0
 
 
@@ -29,7 +31,7 @@ class RayShelf:
         return self._ask("folder", node)
 
     def merge(self, name: str, first: str, size: int, parts: Sequence[tuple[str, Ranges]]) -> None:
-        self._ask("merge", name, first, size, parts)
+        self._ask("merge", name, first, size, parts, limit_s=RPC_S + size / SLOWEST)
 
     def keep(self, kept: Kept) -> None:
         self._ask("keep", kept)
@@ -49,9 +51,9 @@ class RayShelf:
     async def acknowledge(self, name: str, address: Address) -> None:
         await self._await("acknowledge", name, address)
 
-    def _ask(self, method: str, *args: Any) -> Any:
+    def _ask(self, method: str, *args: Any, limit_s: float = RPC_S) -> Any:
         try:
-            return ray.get(getattr(self._directory, method).remote(*args), timeout=RPC_S)
+            return ray.get(getattr(self._directory, method).remote(*args), timeout=limit_s)
         except (RayActorError, GetTimeoutError) as error:
             raise SyncError(f"the directory of weights does not answer: {type(error).__name__}") from error
 

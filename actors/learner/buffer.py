@@ -1,7 +1,7 @@
 """Between the driver and the learners: orders one way, events the other. Samples pass as references.
 
 driver --put, order--> [row of orders] --next_order--> each rank
-driver <--next_event-- [events] <--emit-- rank 0 (scores: every rank)
+driver <--next_event-- [events] <--emit-- rank 0
 """
 
 import asyncio
@@ -10,13 +10,10 @@ from typing import Any
 
 from actors.learner.step_report import StepReport
 from actors.rollout.engine import Probe
-from coa.learning.orders import Numbered, Order, OrderRow, Plan, Stop, orders_of
-from coa.types import Floats
+from coa.learning.orders import Numbered, OrderRow, Stop, Train, orders_of
 
 POLL_S = 20.0
 """A rank's question is answered within so long, if need be with nothing: it asks again."""
-
-__all__ = ["Event", "Finished", "Plan", "Scores", "Started", "Stepped", "TrajectoryBuffer"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,7 +26,7 @@ class Started:
     """An `actors.weights.transport.Published`, or None where nobody wants them."""
     probes: tuple[Probe, ...]
     epoch: int
-    """Grows with each start; plans of an older epoch are refused."""
+    """Grows with each start; batches of an older epoch are refused."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,24 +44,13 @@ class Stepped:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Scores:
-    """One rank's answer to a `Score`."""
-
-    rank: int
-    tag: Any
-    version: int
-    logprobs: tuple[Floats, ...]
-    """Of each sample of the rank's share, its trained tokens in order."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Finished:
     """The model is written. The learners stay until `release`."""
 
     version: int
 
 
-Event = Started | Stepped | Scores | Finished
+Event = Started | Stepped | Finished
 
 
 class TrajectoryBuffer:
@@ -77,16 +63,12 @@ class TrajectoryBuffer:
 
     # --- the driver's side --------------------------------------------------------------------------------------------
 
-    async def put(self, plan: Plan, epoch: int) -> bool:
-        """Waits while another plan waits. False where the learners have restarted since: the plan is not taken."""
+    async def put(self, train: Train, epoch: int) -> bool:
+        """Puts a batch, with what it entails, behind the orders that there are; waits while another batch waits.
+        False where the learners have restarted since: it is not taken."""
         async with self._changed:
             await self._changed.wait_for(lambda: epoch != self._row.epoch or self._row.has_room())
-        orders = orders_of(plan, steps=self._steps, publish=self._publish, checkpoint_every=self._checkpoint_every)
-        return await self.order(orders, epoch)
-
-    async def order(self, orders: tuple[Order, ...], epoch: int) -> bool:
-        """Puts orders behind those that there are; False as for `put`."""
-        async with self._changed:
+            orders = orders_of(train, steps=self._steps, publish=self._publish, checkpoint_every=self._checkpoint_every)
             taken = self._row.add(orders, epoch)
             self._changed.notify_all()
             return taken
@@ -114,7 +96,7 @@ class TrajectoryBuffer:
         try:
             async with asyncio.timeout(POLL_S), self._changed:
                 found = self._row.ask(rank, epoch, number)
-                self._changed.notify_all()  # who asks makes room for the next plan
+                self._changed.notify_all()  # who asks makes room for the next batch
                 while found is None:
                     await self._changed.wait()
                     found = self._row.ask(rank, epoch, number)

@@ -20,8 +20,9 @@ TAG = "state"
 PROGRESS = "progress.json"
 
 
-WRITE_S = 3600.0
-"""A checkpoint that is not written after so long fails its rank."""
+WRITE_S = 1500.0
+"""A checkpoint that is not written after so long fails its rank: sooner than the others give up waiting for it in a
+collective (`cluster.learner_group.COLLECTIVE_S`), which would not say why."""
 
 
 @dataclass(frozen=True)
@@ -102,11 +103,12 @@ class Writer:
         storage: Any = ray.train.get_context().get_storage()
 
         def upload(_: Any, name: str) -> ray.train.Checkpoint:
+            """Ray calls it again where it has failed, with all that there is to write."""
             path = storage.build_checkpoint_path_from_name(name)
             try:
                 state.write(storage.storage_filesystem, path)
-            finally:
                 state.files.clear()
+            finally:
                 self._idle.set()
             return ray.train.Checkpoint(path, filesystem=storage.storage_filesystem)
 

@@ -1,15 +1,62 @@
-"""What a learner is told: its optimizer and loss, its rows, how a large model fits, and what it learns by."""
+"""Settings of a learner: its model, optimizer and loss, its rows, how a large model fits, and what it learns by.
+
+Nothing here imports torch: every command reads these settings.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from actors.learner.logits import LOGITS_BYTES
-from actors.learner.lora import LoraConfig
 from coa.learning.algorithms import DEFAULT
 from coa.learning.losses import LossConfig
 from coa.learning.packing import PackingConfig
 from coa.learning.schedule import OptimizerConfig
+
+BUCKET_ELEMENTS = 250_000_000
+"""Of gradients that ranks reduce together: 1 GB of float32."""
+SUB_GROUP_ELEMENTS = 1_000_000_000
+"""That the optimizer steps together in ZeRO-3."""
+LIVE_ELEMENTS = 1_000_000_000
+"""Of parameters that ZeRO-3 keeps gathered, those that are used again soon among them."""
+LOGITS_BYTES = 1 << 29
+"""Of a chunk's float32 logits. Where all of them are fewer, they are computed once and kept."""
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """Where the policy comes from: a Hugging Face model, or a new one of the Qwen3 architecture."""
+
+    path: str | None = None
+    """Folder or hub name of a pretrained model; None makes a new model of the sizes below."""
+    hidden_size: int = 128
+    layers: int = 4
+    heads: int = 4
+    key_value_heads: int = 2
+    head_dim: int = 32
+    intermediate_size: int = 256
+    rope_theta: float = 10_000.0
+    max_positions: int = 1024
+    initializer_range: float = 0.02
+    vocabulary_limit: int = 4096
+    """Most tokens that the tokenizer trained for a new model may have."""
+    dtype: str = "float32"
+    """Of the weights that compute and travel. With bfloat16 the optimizer keeps float32 ones of its own."""
+    attention: str = "sdpa"
+    """sdpa runs everywhere; flash_attention_2 and flex_attention are for GPUs (`actors.learner.attention`)."""
+
+    def __post_init__(self) -> None:
+        if self.dtype not in ("float32", "bfloat16"):
+            raise ValueError(f"model.dtype is {self.dtype}, expected float32 or bfloat16")
+
+
+@dataclass(frozen=True)
+class LoraConfig:
+    rank: int = 0
+    """Of the adapters; 0 trains the whole model."""
+    alpha: float = 32.0
+    """The adapters' product is scaled by alpha / rank."""
+    targets: tuple[str, ...] = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+    """Names of the linear layers that get adapters."""
 
 
 @dataclass(frozen=True)

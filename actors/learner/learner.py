@@ -6,36 +6,36 @@ What is learnt, and from what, is the algorithm's (`coa.learning.algorithms`).
 """
 
 import itertools
-import tempfile
 from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 import torch.distributed as dist
 
-from actors.learner.config import LearnerConfig, Objective
+from actors.learner.config import LearnerConfig, ModelConfig, Objective
 from actors.learner.lora import add_adapters, sources
-from actors.learner.policy import ModelConfig, Outputs, PackedPolicy, TrainedPolicy, load_model, to_tensors
-from actors.learner.scoring import ScoredBatch, Scoring, filler, load_reference
+from actors.learner.policy import Outputs, PackedPolicy, TrainedPolicy, load_model, to_tensors
+from actors.learner.scoring import Passes, ScoredBatch, filler, load_reference
 from actors.learner.step_report import StepReport, Sums
 from actors.learner.zero import deepspeed_config, gather, join_process_group, sharded_loading
 from actors.weights.parts import ModelParts
 from actors.weights.ranks import from_first, write_whole
-from actors.weights.segment import SHARED_MEMORY
 from coa.learning.algorithms import loss_of, make, reduced
 from coa.learning.algorithms.base import TOKENS, Totals, standard_totals, token_batch
 from coa.learning.dealing import updates_of
 from coa.learning.packing import MicroBatch, micro_batch, pack
 from coa.learning.schedule import learning_rate
-from coa.learning.weights import Weights
 from coa.storage.files import replacing_folder
 from coa.types import Floats, Sample
 
 if TYPE_CHECKING:
     from actors.learner.checkpoint import Snapshot
+
+
+CHECKPOINTING = {"use_reentrant": False, "preserve_rng_state": False}
+"""Nothing in a pass is random: models are trained without dropout."""
 
 
 class Learner:
@@ -66,7 +66,7 @@ class Learner:
         if config.lora.rank:
             add_adapters(hf_model, config.lora)
         if config.gradient_checkpointing:
-            hf_model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+            hf_model.gradient_checkpointing_enable(gradient_checkpointing_kwargs=CHECKPOINTING)
         self.policy = TrainedPolicy(
             hf_model, logits_bytes=config.logits_bytes, temperature=temperature, values=needs.values
         )
@@ -83,7 +83,7 @@ class Learner:
             reference = load_reference(
                 model_dir, model, settings, self.device, temperature=temperature, logits_bytes=config.logits_bytes
             )
-        self._scoring = Scoring(self.engine, reference, needs, self.device)
+        self._passes = Passes(self.engine, reference, needs, self.device)
 
     def step(self, samples: Sequence[Sample], version: int) -> StepReport:
         """Trains this rank's samples of the batch of `version`. Ranks may hold different numbers of samples."""
@@ -91,7 +91,7 @@ class Learner:
         most = [max(column) for column in zip(*gather([len(batches) for batches in updates]), strict=True)]
         several = len(updates) > 1
         scored = [
-            self._scoring.score(batches, most=longest, proximal=several)
+            self._passes.score(batches, most=longest, proximal=several)
             for batches, longest in zip(updates, most, strict=True)
         ]
         rate = learning_rate(version, self._steps, self.config.optimizer)
@@ -140,6 +140,10 @@ class Learner:
         )
         losses = loss_of(self.algorithm, tokens, totals)
         loss = reduced(losses.terms, totals)
+        if self.algorithm.needs.values:
+            # Where the loss leaves them out, the head gets a gradient of zero, as it does from a filler: ranks must not
+            # differ in which gradients they reduce.
+            loss = loss + 0.0 * outputs.values.sum()
         # DeepSpeed averages gradients over the ranks; the loss is a sum.
         self.engine.backward(loss * dist.get_world_size())
         sums.add(batch, outputs, proximal, loss, totals)
@@ -156,13 +160,6 @@ class Learner:
         return ModelParts(
             list(sources(self.policy.model)), sharded=self.config.zero_stage == 3, bucket_bytes=bucket_bytes
         )
-
-    def weights(self) -> Weights | None:
-        """All weights, whole in the memory of rank 0; None on the others."""
-        with tempfile.NamedTemporaryFile(dir=SHARED_MEMORY) as file:
-            path = from_first(Path(file.name))
-            write_whole(path, self.parts())
-            return np.fromfile(path, np.uint8) if dist.get_rank() == 0 else None
 
     def save_model(self, folder: Path) -> None:
         """Hugging Face layout, whose weights every rank writes its part of: all see the folder. Appears whole or not
@@ -181,12 +178,6 @@ class Learner:
 
         return snapshot(self.engine, exclude_frozen=self.config.lora.rank > 0)
 
-    def save(self, folder: Path) -> None:
-        """A checkpoint in a folder, at once; every rank writes its part."""
-        from pyarrow.fs import LocalFileSystem
-
-        self.snapshot().write(LocalFileSystem(), str(folder))
-
     def restore(self, folder: Path) -> None:
         from actors.learner.checkpoint import TAG
 
@@ -204,7 +195,8 @@ def make_optimizer(policy: PackedPolicy, config: LearnerConfig) -> torch.optim.O
         ],
         lr=config.optimizer.lr,
         betas=(config.optimizer.beta1, config.optimizer.beta2),
-        fused=True if config.offload_optimizer else None,  # for the step on the host, several times as fast
+        # Several times as fast on the host, and without the temporaries of the other ways, as large as what is stepped.
+        fused=True,
     )
 
 

@@ -14,8 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-LOGITS_BYTES = 1 << 29
-"""Of a chunk's float32 logits. Where all of them are fewer, they are computed once and kept."""
+from actors.learner.config import LOGITS_BYTES
 
 
 class Chosen(NamedTuple):
@@ -48,7 +47,8 @@ def chosen_logprobs(
     if len(chosen) <= size:
         return reduce(hidden, chosen)
     chunks = zip(hidden.split(size), chosen.split(size), strict=True)
-    parts: list[Chosen] = [checkpoint(reduce, *chunk, use_reentrant=False) for chunk in chunks]
+    how: dict[str, Any] = {"use_reentrant": False, "preserve_rng_state": False}
+    parts: list[Chosen] = [checkpoint(reduce, *chunk, **how) for chunk in chunks]
     return Chosen(*(torch.cat(column) for column in zip(*parts, strict=True)))
 
 

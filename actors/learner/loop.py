@@ -1,6 +1,6 @@
 """What each learner rank runs under Ray Train, for SFT and RL alike: it takes orders, one after the other.
 
-restore -> begin an epoch, publish -> Train | Score | Publish | Checkpoint ... -> Stop: write the model
+restore -> begin an epoch, publish -> Train | Publish | Checkpoint ... -> Stop: write the model
 
 Every rank takes the same orders in the same row (`coa.learning.orders`), so collectives meet. No wait is without end:
 the driver's answers, collectives (the process group's limit) and files.
@@ -13,14 +13,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch.distributed as dist
 
-from actors.learner.buffer import Finished, Scores, Started, Stepped
-from actors.learner.config import LearnerConfig, Objective
+from actors.learner.buffer import Finished, Started, Stepped
+from actors.learner.config import LearnerConfig, ModelConfig, Objective
 from actors.learner.learner import Learner
-from actors.learner.policy import ModelConfig
 from actors.rollout.engine import Probe
+from actors.weights.loader import own_node
+from actors.weights.ranks import Ranks, from_first
 from actors.weights.transport import Published, WeightsConfig
-from coa.learning.orders import Checkpoint, Numbered, Order, Publish, Score, Stop, Train
+from actors.weights.transports import find_sender
+from coa.learning.orders import Checkpoint, Numbered, Order, Publish, Stop, Train
 from coa.types import ENVIRONMENT, Sample, Tokens
 
 PROBES = 2
@@ -45,9 +48,10 @@ class LearnJob:
     """Where they are kept (`actors.weights.shelf.Shelf`), where they are published."""
     weights: WeightsConfig = field(default_factory=WeightsConfig)
     probe: tuple[Tokens, ...]
-    """Token sequences that engines are probed with; at least one where weights are published."""
+    """Token sequences that engines are probed with, shorter than their context; at least one where weights are
+    published."""
     probe_tokens: int
-    """Of longer sequences, the beginning is probed: an engine takes no prompt as long as its context."""
+    """Of samples that are probed besides, the beginning, at most so long."""
     output: str
     """Folder of the final model."""
 
@@ -61,8 +65,6 @@ class Rank:
     """One rank: its learner, and what it has come to."""
 
     def __init__(self, job: LearnJob) -> None:
-        import torch.distributed as dist
-
         from actors.learner.checkpoint import Writer
 
         self._job, self._rank = job, dist.get_rank()
@@ -93,8 +95,6 @@ class Rank:
                 self._train(order)
             case Publish():
                 self._publish()
-            case Score():
-                self._score(order)
             case Checkpoint():
                 state = json.dumps({"version": self._version, "cursor": self._cursor})
                 self._writer.write(self._learner, self._version, state if self._rank == 0 else None)
@@ -105,8 +105,6 @@ class Rank:
 
     def _begin(self) -> None:
         """A new epoch, and word to the driver of where it begins."""
-        from actors.weights.ranks import from_first
-
         self._epoch = from_first(self._ask("begin", self._version) if self._rank == 0 else 0)
         weights, probes = self._snapshot()
         if self._rank == 0:
@@ -169,17 +167,6 @@ class Rank:
             self._ask("emit", self._step)
         self._step = None
 
-    def _score(self, order: Score) -> None:
-        from actors.learner.zero import gather
-
-        samples = self._fetch(order.shares)
-        # As many on every rank, since with ZeRO-3 each forward pass is a collective.
-        most = max(gather(len(samples)))
-        filled = [*samples, *[all_trained(np.zeros(2, np.int32))] * (most - len(samples))]
-        logprobs = self._learner.logprobs(filled)[: len(samples)]
-        scores = Scores(rank=self._rank, tag=order.tag, version=self._version, logprobs=tuple(logprobs))
-        self._ask("emit", scores)
-
     def _end(self) -> None:
         self._learner.save_model(Path(self._job.output))
         self._writer.wait()
@@ -191,10 +178,6 @@ class Rank:
     # --- publishing ---------------------------------------------------------------------------------------------------
 
     def _prepare_publishing(self) -> None:
-        from actors.weights.loader import own_node
-        from actors.weights.ranks import Ranks
-        from actors.weights.transports import find_sender
-
         config = self._job.weights
         self._sender = find_sender(config.transport)(Ranks(own_node()), self._job.shelf)
         self._parts = self._learner.parts(config.bucket_bytes)
@@ -203,15 +186,19 @@ class Rank:
         """The published weights, and log-probs to hold engines against. Collective; empty but on rank 0."""
         if not self._job.publish:
             return None, ()
-        job = self._job
-        # As many sequences on every rank, since with ZeRO-3 each forward pass is a collective.
-        fresh = (*self._fresh, *job.probe * PROBES)[:PROBES]
-        sequences = [token_ids[: job.probe_tokens] for token_ids in (*job.probe, *fresh)]
+        sequences = probed(self._job, self._fresh)
         logprobs = self._learner.logprobs([all_trained(token_ids) for token_ids in sequences])
         published = self._sender.send(self._parts, self._version, f"{self._version}-{self._epoch}-{self._number}")
         if published is None:
             return None, ()
         return published, tuple(Probe(token_ids=t, logprobs=p) for t, p in zip(sequences, logprobs, strict=True))
+
+
+def probed(job: LearnJob, fresh: tuple[Tokens, ...]) -> list[Tokens]:
+    """The sequences of one version, as many on every rank, since with ZeRO-3 each forward pass is a collective: the
+    fixed ones as they are, and the beginnings of `fresh` ones, or of fixed ones where those are too few."""
+    filled = (*fresh, *job.probe * PROBES)[:PROBES]
+    return [*job.probe, *(token_ids[: job.probe_tokens] for token_ids in filled)]
 
 
 def all_trained(token_ids: Tokens) -> Sample:

@@ -12,21 +12,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
+from actors.learner.config import LoraConfig
 from coa.errors import UserError
 
 _ADAPTER = "coa"
-
-
-@dataclass(frozen=True)
-class LoraConfig:
-    rank: int = 0
-    """Of the adapters; 0 trains the whole model."""
-    alpha: float = 32.0
-    """The adapters' product is scaled by alpha / rank."""
-    targets: tuple[str, ...] = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
-    """Names of the linear layers that get adapters."""
 
 
 def add_adapters(model: nn.Module, config: LoraConfig) -> None:
@@ -43,6 +34,9 @@ def add_adapters(model: nn.Module, config: LoraConfig) -> None:
             peft.inject_adapter_in_model(settings, model, adapter_name=_ADAPTER)
         except ValueError as error:
             raise UserError(f"learner.lora.targets: {str(error).splitlines()[0]}") from error
+    for name, module in model.named_modules():
+        if len(getattr(module, "lora_embedding_A", ())):
+            raise UserError(f"learner.lora.targets: {name.rpartition('.')[2]} are embeddings, and not a linear layer")
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,14 +47,6 @@ class Source:
     parameters: tuple[nn.Parameter, ...]
     """The weight itself; with adapters beside it, also A and B."""
     scale: float = 0.0
-
-    def merged(self) -> Tensor:
-        """The weight; its parameters must be whole, not sharded among ranks."""
-        weight, *adapter = (p.detach() for p in self.parameters)
-        if not adapter:
-            return weight
-        a, b = adapter
-        return (weight.float() + self.scale * (b.float() @ a.float())).to(weight.dtype)
 
 
 def sources(model: nn.Module) -> Iterator[Source]:

@@ -1,6 +1,5 @@
 """The policy as the learner sees it: a causal language model that gives log-probs of chosen tokens in packed rows."""
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,38 +16,12 @@ from actors.learner.attention import (
     register,
     varlen_arguments,
 )
-from actors.learner.logits import LOGITS_BYTES, Chosen, reduce_in_place
+from actors.learner.config import LOGITS_BYTES, ModelConfig
+from actors.learner.logits import Chosen, reduce_in_place
 from coa.agent.grammar import ANSWER, TAGS
 from coa.agent.tokenizer import END, PAD
 from coa.errors import UserError
 from coa.learning.packing import MicroBatch
-
-
-@dataclass(frozen=True)
-class ModelConfig:
-    """Where the policy comes from: a Hugging Face model, or a new one of the Qwen3 architecture."""
-
-    path: str | None = None
-    """Folder or hub name of a pretrained model; None makes a new model of the sizes below."""
-    hidden_size: int = 128
-    layers: int = 4
-    heads: int = 4
-    key_value_heads: int = 2
-    head_dim: int = 32
-    intermediate_size: int = 256
-    rope_theta: float = 10_000.0
-    max_positions: int = 1024
-    initializer_range: float = 0.02
-    vocabulary_limit: int = 4096
-    """Most tokens that the tokenizer trained for a new model may have."""
-    dtype: str = "float32"
-    """Of the weights that compute and travel. With bfloat16 the optimizer keeps float32 ones of its own."""
-    attention: str = "sdpa"
-    """sdpa runs everywhere; flash_attention_2 and flex_attention are for GPUs (`actors.learner.attention`)."""
-
-    def __post_init__(self) -> None:
-        if self.dtype not in ("float32", "bfloat16"):
-            raise ValueError(f"model.dtype is {self.dtype}, expected float32 or bfloat16")
 
 
 def new_model(config: ModelConfig, tokenizer: Tokenizer, *, seed: int) -> Any:
@@ -85,7 +58,8 @@ def new_model(config: ModelConfig, tokenizer: Tokenizer, *, seed: int) -> Any:
 
 
 def load_model(path: Path | str, config: ModelConfig) -> Any:
-    """A pretrained causal language model with an output projection of its own; UserError where there is none."""
+    """A pretrained causal language model with an output projection of its own, and without dropout; UserError where
+    there is none."""
     from transformers import AutoModelForCausalLM
 
     try:
@@ -97,6 +71,7 @@ def load_model(path: Path | str, config: ModelConfig) -> Any:
     except (OSError, ValueError) as error:
         raise UserError(f"{path}: no model there ({str(error).splitlines()[0]})") from error
     untie(model)
+    remove_dropout(model)
     return model
 
 
@@ -112,6 +87,16 @@ def untie(model: Any) -> None:
     model.config.get_text_config().tie_word_embeddings = False
     # What transformers noted of the tie when the model was made: saving and loading go by it.
     model.all_tied_weights_keys = {}
+
+
+def remove_dropout(model: nn.Module) -> None:
+    """Log-probs of a token are to be the same in every pass over it, and in the engine that sampled it."""
+    modules: Any = model.modules()
+    for module in modules:
+        if isinstance(module, nn.Dropout):
+            module.p = 0.0
+        if isinstance(getattr(module, "attention_dropout", None), float):
+            module.attention_dropout = 0.0
 
 
 class PackedPolicy(nn.Module):
@@ -192,6 +177,15 @@ class Outputs(NamedTuple):
     """Zero where there is no value head."""
 
 
+class ValueHead(nn.Linear):
+    """Values in float32, whatever its weights are in: sums over many steps would add up the rounding of bfloat16.
+
+    The cast is inside the module's call, where ZeRO-3 has its weights gathered."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        return nn.functional.linear(input.float(), self.weight.float(), self.bias.float())
+
+
 class TrainedPolicy(PackedPolicy):
     """What a learner trains: log-probs at the temperature that samples were drawn at, and values where they are asked
     for, from a head on the hidden state that a token is predicted from. The head begins at zero."""
@@ -204,7 +198,7 @@ class TrainedPolicy(PackedPolicy):
         self.value_head: nn.Linear | None = None
         if values:
             size = self.model.config.get_text_config().hidden_size
-            self.value_head = nn.Linear(size, 1, dtype=self.model.dtype, device=self.model.device)
+            self.value_head = ValueHead(size, 1, dtype=self.model.dtype, device=self.model.device)
             nn.init.zeros_(self.value_head.weight)
             nn.init.zeros_(self.value_head.bias)
 
@@ -224,7 +218,7 @@ class TrainedPolicy(PackedPolicy):
         )
         values = torch.zeros_like(found.entropy)
         if self.value_head is not None:
-            values = self.value_head(hidden).squeeze(-1).float()
+            values = self.value_head(hidden).squeeze(-1)
         return Outputs(found.logprobs, found.entropy, values)
 
 

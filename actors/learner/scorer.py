@@ -11,14 +11,15 @@ from typing import Any
 import numpy as np
 import torch
 
-from actors.learner.policy import ModelConfig, PackedPolicy, load_model, to_tensors
+from actors.learner.config import ModelConfig
+from actors.learner.policy import PackedPolicy, load_model, to_tensors
 from coa.errors import UserError
 from coa.learning.algorithms.on_policy import OnPolicyConfig, gaps, toward_teacher
 from coa.learning.packing import fill_rows, micro_batch
 from coa.types import Floats, Sample
 
 
-class Scorer:
+class TeacherScorer:
     """A plain class; on Ray an actor. The teacher has to fit on one device."""
 
     def __init__(

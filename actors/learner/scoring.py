@@ -14,7 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from actors.learner.policy import ModelConfig, Outputs, TrainedPolicy, load_model, to_tensors
+from actors.learner.config import ModelConfig
+from actors.learner.policy import Outputs, TrainedPolicy, load_model, to_tensors
 from actors.learner.zero import sharded_loading
 from coa.learning.algorithms.base import Needs, TokenTargets
 from coa.learning.packing import MicroBatch
@@ -31,7 +32,7 @@ class ScoredBatch:
     """[P]; None where the policy has not moved since: its own log-probs are the proximal ones."""
 
 
-class Scoring:
+class Passes:
     """The passes of one rank; every method is a collective."""
 
     def __init__(self, engine: Any, reference: Any, needs: Needs, device: torch.device) -> None:

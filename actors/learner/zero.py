@@ -1,7 +1,8 @@
 """DeepSpeed's settings, and loading a model that ZeRO-3 shards among the ranks.
 
 With a model in bfloat16 the forward and backward passes run in it, while the optimizer steps float32 copies of the
-weights, sharded as its state is, and gradients of several micro-batches are added up in float32.
+weights, sharded as its state is. Gradients of a micro-batch are computed in bfloat16, and summed over ranks and over
+micro-batches in float32.
 """
 
 from collections.abc import Iterator
@@ -11,14 +12,25 @@ from typing import Any, TypeVar
 
 import torch.distributed as dist
 
-from actors.learner.config import LearnerConfig
+from actors.learner.config import BUCKET_ELEMENTS, LIVE_ELEMENTS, SUB_GROUP_ELEMENTS, LearnerConfig
 from coa.errors import UserError
 
 T = TypeVar("T")
 
+FLOAT32_BUFFERS = ("inv_freq", "e_score_correction_bias")
+"""Names of buffers that stay float32 in a bfloat16 model: RoPE's frequencies, and the biases of experts, which
+transformers lists itself. Frequencies in bfloat16 would turn tokens that are 1000 apart by up to a radian too far."""
+
 
 def deepspeed_config(config: LearnerConfig, dtype: str) -> dict[str, Any]:
-    zero: dict[str, Any] = {"stage": config.zero_stage, "overlap_comm": False}
+    zero: dict[str, Any] = {
+        "stage": config.zero_stage,
+        "overlap_comm": False,
+        "reduce_bucket_size": BUCKET_ELEMENTS,
+        "sub_group_size": SUB_GROUP_ELEMENTS,
+        "stage3_max_live_parameters": LIVE_ELEMENTS,
+        "stage3_max_reuse_distance": LIVE_ELEMENTS,
+    }
     if config.offload_optimizer:
         zero["offload_optimizer"] = {"device": "cpu"}
     if config.offload_parameters:
@@ -35,7 +47,9 @@ def deepspeed_config(config: LearnerConfig, dtype: str) -> dict[str, Any]:
         "steps_per_print": 10**9,
     }
     if dtype == "bfloat16":
-        settings |= {"bf16": {"enabled": True}, "data_types": {"grad_accum_dtype": "fp32"}}
+        settings["bf16"] = {"enabled": True}
+        settings["data_types"] = {"grad_accum_dtype": "fp32", "keep_in_fp32_modules": list(FLOAT32_BUFFERS)}
+        settings["communication_data_type"] = "fp32"
     return settings
 
 

@@ -15,6 +15,8 @@ from coa.learning.weights import digest
 
 CHUNK_BYTES = 64 * 2**20
 """Of a file, so much is sent between nodes at a time."""
+READS = 4
+"""Of them, so many are under way at once for one copy."""
 
 Ranges = Sequence[tuple[int, int]]
 """Bytes of a file, from one offset to another."""
@@ -35,10 +37,19 @@ class WeightHolder:
 
     async def take(self, name: str, source: Any, size: int, ranges: Ranges) -> str:
         """Copies ranges of another holder's file of that name, of `size` bytes, into this one's; its path."""
-        path = self._path(name)
-        for some in chunks(ranges, CHUNK_BYTES):
-            data, expected = await source.read.remote(name, some)
-            await asyncio.to_thread(write_ranges, path, size, some, data, expected)
+        path, room = self._path(name), asyncio.Semaphore(READS)
+
+        async def copy(some: Ranges) -> None:
+            async with room:
+                data, expected = await source.read.remote(name, some)
+                await asyncio.to_thread(write_ranges, path, size, some, data, expected)
+
+        copies = [asyncio.ensure_future(copy(some)) for some in chunks(ranges, CHUNK_BYTES)]
+        try:
+            await asyncio.gather(*copies)
+        finally:
+            for one in copies:
+                one.cancel()
         return str(path)
 
     async def drop(self, name: str) -> None:

@@ -11,8 +11,12 @@ no error. So, before the first request:
 A kind is what the layers of a model have in common, such as every layer's q, k and v projection. Of a step's tensors
 only those that change are loaded, so all of it moves the model about three times.
 
-A model whose output layer is tied to its embeddings can't be checked so, since one tensor is both: it runs with the
-weights of its start, and refuses others. Learners untie theirs.
+Two kinds of models can't be checked so. They run with the weights of their start, and refuse others:
+
+    tied          the output layer shares the tensor of the embeddings: one tensor is both
+    several files there is no one layout to load from, as with most published models of 7B and more
+
+Learners untie what they train, and write one file.
 """
 
 import asyncio
@@ -31,6 +35,11 @@ from coa.types import Floats, Tokens
 PROBE_TOKENS = 32
 NOISE = 8.0
 """Log-probs are the same where they differ by at most so many times what two equal requests do, and changed above."""
+LEAST_NOISE = {2: 1e-3, 4: 1e-6}
+"""By the bytes of a weight. Two requests may be equal bit for bit, and a kernel that is set up anew by a reload still
+rounds otherwise. Other values of a tensor move log-probs by far more."""
+WEIGHTS = "model.safetensors"
+"""The file of a model whose weights are in one."""
 
 
 async def check_path(
@@ -43,10 +52,13 @@ async def check_path(
     if llm.model_config.hf_text_config.tie_word_embeddings:
         loader.refusal = "the engine's output layer is tied to its embeddings, and might be kept by an update: untie it"
         return
+    if not (model_dir / WEIGHTS).exists():
+        loader.refusal = f"{model_dir} has no {WEIGHTS}: only an engine that started from a single file takes new ones"
+        return
     published = await asyncio.to_thread(published_file, 0, model_dir)
     tokens = probe_tokens(llm.model_config.get_vocab_size(), llm.model_config.max_model_len)
     first, again = await logprobs(tokens), await logprobs(tokens)
-    noise = NOISE * difference(first, again)
+    noise = max(NOISE * difference(first, again), LEAST_NOISE[llm.model_config.dtype.itemsize])
     await loader.receive(published)
     took = await loader.update(published)
     loaded = await logprobs(tokens)

@@ -37,8 +37,7 @@ class Ranks:
 
     def write(self, path: Path, parts: ModelParts) -> None:
         """Writes this rank's part of the model into a file of its node; returns once all ranks have written theirs."""
-        write_pieces(path, parts.layout, parts.pieces(self.writer, self.writers))
-        self.barrier()
+        write_part(path, parts, self.writer, self.writers)
 
     def seal(self, path: Path, layout: Layout, version: int) -> Manifest:
         """The manifest of a file that is whole on the first node, whose ranks share the work."""
@@ -53,10 +52,16 @@ class Ranks:
         return Manifest(version, layout, tuple(digests[index] for index in range(layout.buckets)))
 
 
+def write_part(path: Path, parts: ModelParts, writer: int | None, writers: int) -> None:
+    """Writes what is this rank's as writer number `writer` of `writers` (`ModelParts.ranges`); collective, and returns
+    once all ranks have written theirs."""
+    write_pieces(path, parts.layout, parts.pieces(writer, writers))
+    gather(None)
+
+
 def write_whole(path: Path, parts: ModelParts) -> None:
     """Writes the model into a file that every rank sees; collective, and returns once it is whole."""
-    write_pieces(path, parts.layout, parts.pieces(dist.get_rank(), dist.get_world_size()))
-    dist.barrier()
+    write_part(path, parts, dist.get_rank(), dist.get_world_size())
 
 
 def from_first(value: T) -> T:

@@ -64,7 +64,8 @@ class Retention:
 
 
 class RankShelf(Protocol):
-    """The shelf as ranks see it; every call is bounded, and raises SyncError where nobody answers in time."""
+    """The shelf as ranks see it; every call is bounded, by its bytes where it moves any, and raises SyncError where
+    nobody answers in time."""
 
     def folder(self, node: str) -> str:
         """Where the ranks of a node write."""
@@ -127,9 +128,9 @@ class WeightDirectory:
         return await (await self.holder(node)).folder.remote()
 
     async def merge(self, name: str, first: str, size: int, parts: Sequence[tuple[str, Ranges]]) -> None:
-        target = await self.holder(first)
-        for node, ranges in parts:
-            await target.take.remote(name, await self.holder(node), size, ranges)
+        target, sources = await self.holder(first), [await self.holder(node) for node, _ in parts]
+        pairs = zip(sources, parts, strict=True)
+        await asyncio.gather(*(target.take.remote(name, source, size, ranges) for source, (_, ranges) in pairs))
 
     async def keep(self, kept: Kept) -> None:
         """A version is whole; older ones that nobody needs are dropped on every node."""

@@ -30,7 +30,7 @@ class WeightsConfig:
 
     transport: str = "host"
     """host: through memory that the processes of a node share. collective: engines that are up take part in a
-    broadcast, and others take host."""
+    broadcast over TCP (gloo), and others take host."""
     bucket_mib: float = 64.0
     """Size of the buckets that weights are moved and checked by; a rank needs two beside its own part."""
 

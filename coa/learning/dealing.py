@@ -29,18 +29,35 @@ def deal(lengths: Sequence[int], ranks: int) -> list[list[int]]:
     return [sorted(indices) for indices in found]
 
 
+def deal_updates(lengths: Sequence[int], groups: Sequence[int], ranks: int, updates: int) -> list[list[int]]:
+    """As `deal`, for a batch that is trained in several updates: each of them is balanced by itself, since ranks wait
+    for one another at the end of each. `groups`: the group of each sample. `updates_of` finds the same updates again.
+
+        deal_updates([4, 4, 1, 1], [0, 1, 0, 1], 2, 2) == [[0, 1], [2, 3]]
+    """
+    if updates == 1:
+        return deal(lengths, ranks)
+    update_of = _update_of(groups, updates)
+    found: list[list[int]] = [[] for _ in range(ranks)]
+    for update in (*range(updates), None):  # last what belongs to no group, which is spread over the updates
+        chosen = [index for index, group in enumerate(groups) if update_of.get(group) == update]
+        for rank, share in enumerate(deal([lengths[index] for index in chosen], ranks)):
+            found[rank].extend(chosen[at] for at in share)
+    return [sorted(indices) for indices in found]
+
+
 def updates_of(groups: Sequence[Sequence[int]], updates: int, rank: int) -> list[list[int]]:
     """Returns for each update the indices of this rank's samples.
 
     `groups`: for every rank, the group of each of its samples. All samples of a group are in the same update on all
-    ranks, which is why every rank has to know all groups. Samples without a group are spread over the updates.
+    ranks, which is why every rank has to know all groups. Samples without a group are spread over the updates, counted
+    through all ranks.
 
         updates_of([[3, 3, 5], [5, 8]], 2, rank=0) == [[0, 1], [2]]        update 0: groups 3 and 8, update 1: group 5
     """
-    order = sorted({group for one in groups for group in one} - {NO_GROUP})
-    update_of = {group: index % updates for index, group in enumerate(order)}
+    update_of = _update_of([group for one in groups for group in one], updates)
     found: list[list[int]] = [[] for _ in range(updates)]
-    alone = 0
+    alone = sum(group == NO_GROUP for one in groups[:rank] for group in one)
     for index, group in enumerate(groups[rank]):
         if group == NO_GROUP:
             found[alone % updates].append(index)
@@ -48,3 +65,8 @@ def updates_of(groups: Sequence[Sequence[int]], updates: int, rank: int) -> list
         else:
             found[update_of[group]].append(index)
     return found
+
+
+def _update_of(groups: Sequence[int], updates: int) -> dict[int, int]:
+    """The update of each group; samples that belong to none have no entry."""
+    return {group: index % updates for index, group in enumerate(sorted({*groups} - {NO_GROUP}))}

@@ -2,7 +2,7 @@
 
 A batch from the driver becomes `Train`, with what belongs behind it, so that nobody waits for the driver in between:
 
-    put(plan) ──► Train, Publish, Checkpoint (now and then), Stop (behind the last one)
+    put(Train) ──► Train, Publish, Checkpoint (now and then, and after the last), Stop (behind the last one)
 
 An order has a number in its epoch. A restart of the learners begins a new epoch, and voids what was ordered before.
 """
@@ -18,8 +18,8 @@ Shares = tuple[tuple[Any, ...], ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
-    """One batch of the driver."""
+class Train:
+    """Train one batch."""
 
     version: int
     """The version that it is trained at; it makes version + 1."""
@@ -27,23 +27,6 @@ class Plan:
     cursor: Any
     """Where the stream of tasks or demonstrations stood when this batch was formed, as plain data: kept with the
     checkpoint."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Train:
-    version: int
-    shares: Shares
-    cursor: Any
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Score:
-    """Log-probs of samples under the learners' model; each rank tells its own (`buffer.Scores`)."""
-
-    shares: Shares
-    needs: tuple[str, ...] = ("logprobs",)
-    tag: Any = None
-    """Comes back with the scores."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +44,7 @@ class Stop:
     """Write the model and end: a normal end, whichever version it is."""
 
 
-Order = Train | Score | Publish | Checkpoint | Stop
+Order = Train | Publish | Checkpoint | Stop
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,16 +54,17 @@ class Numbered:
     order: Order
 
 
-def orders_of(plan: Plan, *, steps: int, publish: bool, checkpoint_every: int) -> tuple[Order, ...]:
-    """What a batch entails. `steps`: the version at which the job ends."""
-    version = plan.version + 1
-    orders: list[Order] = [Train(version=plan.version, shares=plan.shares, cursor=plan.cursor)]
+def orders_of(train: Train, *, steps: int, publish: bool, checkpoint_every: int) -> tuple[Order, ...]:
+    """What a batch entails. `steps`: the version at which the job ends; it is kept before the model is written, so that
+    no step is trained again where that fails."""
+    version = train.version + 1
+    orders: list[Order] = [train]
     if publish:
         orders.append(Publish())
+    if version >= steps or version % checkpoint_every == 0:
+        orders.append(Checkpoint())
     if version >= steps:
         orders.append(Stop())
-    elif version % checkpoint_every == 0:
-        orders.append(Checkpoint())
     return tuple(orders)
 
 
@@ -134,11 +118,11 @@ class OrderRow:
     def for_rank(self, numbered: Numbered, rank: int) -> Numbered:
         """With this rank's share alone."""
         order = numbered.order
-        if not isinstance(order, Train | Score):
+        if not isinstance(order, Train):
             return numbered
         shares = tuple(share if at == rank else () for at, share in enumerate(order.shares))
         return replace(numbered, order=_with_shares(order, shares))
 
 
 def _with_shares(order: Order, shares: Shares) -> Order:
-    return replace(order, shares=shares) if isinstance(order, Train | Score) else order
+    return replace(order, shares=shares) if isinstance(order, Train) else order

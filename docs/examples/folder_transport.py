@@ -16,12 +16,19 @@ class FolderSender:
     def __init__(self, ranks: Any, shelf: Any) -> None:
         self.ranks, self.folder = ranks, Path(os.environ.get("COA_WEIGHTS_FOLDER", "weights"))
         self.folder.mkdir(parents=True, exist_ok=True)
+        self.written: list[Path] = []
 
     def send(self, parts: Any, version: int, name: str) -> Published | None:
-        """Runs on every rank: each writes its own part of the file, and finds the digests of some buckets."""
-        path = self.folder / f"{version % 2}.safetensors"
+        """Runs on every rank: each writes its own part of the file, and finds the digests of some buckets.
+
+        A file is written once: an engine may still read an older one, and whoever has mapped a file keeps it although
+        it is removed."""
+        path = self.folder / f"{name}.safetensors"
         self.ranks.write(path, parts)
         manifest = self.ranks.seal(path, parts.layout, version)
+        self.written = [*self.written, path][-3:]
+        if self.ranks.rank == 0 and len(self.written) == 3:
+            self.written[0].unlink(missing_ok=True)
         place = FilePlace(str(path.resolve()), len(parts.layout.header()))
         return Published(manifest=manifest, transport="folder", place=place) if self.ranks.rank == 0 else None
 

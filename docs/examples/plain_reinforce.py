@@ -1,4 +1,4 @@
-"""An algorithm of one's own: REINFORCE, with the mean reward of the whole batch as its baseline.
+"""An algorithm of one's own: REINFORCE, with the mean reward of an update as its baseline.
 
 COA_EXTENSIONS=docs.examples.plain_reinforce coa rl --recipe tiny rl.algorithm=plain_reinforce
 """

@@ -3,8 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from actors.learner.config import LearnerConfig, Objective
-from actors.learner.policy import ModelConfig
+from actors.learner.config import LearnerConfig, ModelConfig, Objective
 from actors.rollout.config import EngineConfig, SamplingConfig
 from actors.teachers.model_server import ModelServerConfig
 from actors.teachers.team import TeachingConfig

@@ -5,6 +5,8 @@
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from coa.agent.codec import Codec
 from coa.agent.profiles import profile as find_profile
 from coa.types import Tokens
@@ -15,6 +17,9 @@ from jobs.teachers.fallback import teacher_fallback
 from jobs.teachers.scoring import scoring
 
 PROBE_TOKENS = 256
+"""Of the beginnings of samples that engines are probed with."""
+LONG_PROBE_TOKENS = 4096
+"""Of the probe that shows what short ones can't: other kernels of attention, windows, and positions far apart."""
 
 
 async def rl(run: RunDir, pool: Any, executors: Sequence[Any]) -> dict[str, Any]:
@@ -63,7 +68,12 @@ async def rl(run: RunDir, pool: Any, executors: Sequence[Any]) -> dict[str, Any]
 
 
 def probe_sequences(run: RunDir) -> tuple[Tokens, ...]:
-    """A prompt to check the engines by before there are samples."""
-    codec = Codec.load(run.sft_model)
-    task = run.training_task(STAGE, 0)
-    return (codec.prompt(find_profile(task.profile), task.question, instructed=run.config.agent.instructed),)
+    """What the engines are checked by before there are samples, and at every version: the prompts of the first tasks,
+    one behind the other, as long as an engine takes them."""
+    codec, agent = Codec.load(run.sft_model), run.config.agent
+    length = min(LONG_PROBE_TOKENS, agent.limits.max_tokens - 1)  # an engine takes no prompt as long as its context
+    prompts: list[Tokens] = []
+    while sum(map(len, prompts)) < length:
+        task = run.training_task(STAGE, len(prompts))
+        prompts.append(codec.prompt(find_profile(task.profile), task.question, instructed=agent.instructed))
+    return (np.concatenate(prompts)[:length],)

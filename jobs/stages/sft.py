@@ -17,6 +17,7 @@ import numpy as np
 from coa.distill.dataset.external import external_counts
 from coa.distill.dataset.tokens import read_samples
 from coa.learning.dealing import deal
+from coa.learning.orders import Train
 from coa.reporting.metrics import MetricsLog
 from coa.types import Sample
 from jobs.run.console import Stage
@@ -122,8 +123,6 @@ async def feed(run: RunDir, learning: Any, samples: list[Sample], steps: int, st
     """Puts the batches from the version on at which the learners have started, dealt to the ranks."""
     import ray
 
-    from actors.learner.buffer import Plan
-
     config = run.config.sft
     batches = batch_indices(len(samples), config.batch, steps, run.config.seed)
     for at, batch in enumerate(batches):
@@ -131,7 +130,7 @@ async def feed(run: RunDir, learning: Any, samples: list[Sample], steps: int, st
             continue
         dealt = deal([len(samples[i]) for i in batch], learning.ranks)
         shares = tuple((ray.put(tuple(samples[batch[i]] for i in share)),) for share in dealt)
-        if not await learning.put(Plan(version=at, shares=shares, cursor=at), started.epoch):
+        if not await learning.put(Train(version=at, shares=shares, cursor=at), started.epoch):
             return
 
 

@@ -2,6 +2,7 @@
 
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 from omegaconf import OmegaConf
@@ -86,7 +87,8 @@ def prepare_start(run: RunDir) -> None:
     config, tokenizer = run.config.model, prepare_tokenizer(run)
     with replacing_folder(run.start_model) as part:
         if config.path is not None:
-            load_model(config.path, config).save_pretrained(part)
+            # Nothing is computed here, where there may be no GPU: what is saved says nothing of the attention's kernel.
+            load_model(config.path, replace(config, attention="sdpa")).save_pretrained(part)
         else:
             new_model(config, load_tokenizer(tokenizer), seed=run.config.seed).save_pretrained(part)
         copy_tokenizer(tokenizer, part)

@@ -1,6 +1,6 @@
 """A teacher that scores the policy's own tokens.
 
-samples of a group --> Scoring (rl.on_policy) --> samples weighed token by token
+samples of a group --> TeacherScoring (rl.on_policy) --> samples weighed token by token
 """
 
 from collections.abc import AsyncIterator, Sequence
@@ -18,7 +18,7 @@ from coa.types import Sample
 from jobs.run.run_dir import RunDir
 
 
-class Scoring:
+class TeacherScoring:
     def __init__(self, scorer: Any) -> None:
         self._scorer = scorer
 
@@ -28,9 +28,9 @@ class Scoring:
 
 
 @asynccontextmanager
-async def scoring(run: RunDir) -> AsyncIterator[Scoring | None]:
+async def scoring(run: RunDir) -> AsyncIterator[TeacherScoring | None]:
     """None where the recipe names no teacher. Raises UserError for one that writes in other tokens."""
-    from actors.learner.scorer import Scorer
+    from actors.learner.scorer import TeacherScorer
 
     config, placement = run.config.rl, run.config.placement
     teacher = config.on_policy.teacher
@@ -42,7 +42,7 @@ async def scoring(run: RunDir) -> AsyncIterator[Scoring | None]:
     if fingerprint(Codec.load(teacher)) != fingerprint(Codec.load(run.sft_model)):
         raise UserError(f"rl.on_policy.teacher: {teacher} has another tokenizer than the policy")
     scorer: Any = (
-        ray.remote(Scorer)
+        ray.remote(TeacherScorer)
         .options(num_cpus=placement.scorer_cpus, num_gpus=placement.scorer_gpus, max_restarts=-1, max_task_retries=-1)
         .remote(
             teacher,
@@ -55,6 +55,6 @@ async def scoring(run: RunDir) -> AsyncIterator[Scoring | None]:
     try:
         if mistake := await scorer.mistake.remote():
             raise UserError(mistake)
-        yield Scoring(scorer)
+        yield TeacherScoring(scorer)
     finally:
         ray.kill(scorer)

@@ -7,12 +7,15 @@ import os
 import pickle
 import subprocess
 import sys
+import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from actors.learner.config import LearnerConfig, Objective
@@ -73,8 +76,8 @@ def outcome_of(case: Case, samples: Sequence[Sample]) -> Outcome:
     """Runs in each rank; collective."""
     from safetensors.torch import load
 
+    from actors.learner.config import ModelConfig
     from actors.learner.learner import Learner
-    from actors.learner.policy import ModelConfig
 
     model = ModelConfig(**(case.model_settings or {}))
     learner = Learner(case.model, model, case.config, steps=case.steps, objective=case.objective)
@@ -98,8 +101,25 @@ def outcome_of(case: Case, samples: Sequence[Sample]) -> Outcome:
     found: dict[str, Tensor] = {}
     learner.engine.step = noted
     reports = [learner.step(samples, version) for version in range(case.steps)]
-    weights = learner.weights()
+    weights = weights_of(learner)
     return Outcome(reports=reports, gradients=gradients, weights={} if weights is None else load(weights.tobytes()))
+
+
+def weights_of(learner: Any) -> NDArray[np.uint8] | None:
+    """All weights as a safetensors file, whole in the memory of rank 0; None on the others. Collective."""
+    from actors.weights.ranks import from_first, write_whole
+
+    with tempfile.NamedTemporaryFile() as file:
+        path = from_first(Path(file.name))
+        write_whole(path, learner.parts())
+        return np.fromfile(path, np.uint8) if torch.distributed.get_rank() == 0 else None
+
+
+def save(learner: Any, folder: Path) -> None:
+    """A checkpoint in a folder, at once; every rank writes its part. Collective."""
+    from pyarrow.fs import LocalFileSystem
+
+    learner.snapshot().write(LocalFileSystem(), str(folder))
 
 
 def moment_of(parameter: torch.nn.Parameter) -> Tensor:

@@ -23,7 +23,8 @@ TEXTS = (
 
 def make_model(folder: Path, *, seed: int = 0, **sizes: Any) -> Path:
     """A Hugging Face folder with an untrained policy."""
-    from actors.learner.policy import ModelConfig, new_model
+    from actors.learner.config import ModelConfig
+    from actors.learner.policy import new_model
     from coa.agent.tokenizer import save_tokenizer, train_tokenizer
 
     tokenizer = train_tokenizer(TEXTS * 20, (), vocabulary=1000)

@@ -60,7 +60,6 @@ coa_report
 coa_drop
 
 # Set for torch.distributed, which reads them.
-_timeout
 rootRank
 rootTensor
 

@@ -9,7 +9,7 @@ from cluster.link import together
 from coa.agent.episode import AgentConfig
 from coa.agent.records import GroupRecord, record_of
 from coa.learning.algorithms.base import Algorithm
-from coa.learning.dealing import deal
+from coa.learning.dealing import deal_updates
 from coa.learning.samples import to_samples
 from coa.learning.window import Ticket
 from coa.types import Sample, Scored, Task
@@ -53,6 +53,7 @@ async def play_group(pool: Any, task: Task, ticket: Ticket, index: int, config: 
     return Group(number=ticket.group, index=index, task=task, episodes=tuple(episodes))
 
 
-def shares(samples: Sequence[Sample], ranks: int) -> list[tuple[Sample, ...]]:
-    """What each rank trains of a batch: as many tokens, and as much attention, as any other."""
-    return [tuple(samples[i] for i in dealt) for dealt in deal([len(sample) for sample in samples], ranks)]
+def shares(samples: Sequence[Sample], ranks: int, updates: int) -> list[tuple[Sample, ...]]:
+    """What each rank trains of a batch: in each update as many tokens, and as much attention, as any other."""
+    lengths, groups = [len(sample) for sample in samples], [sample.group for sample in samples]
+    return [tuple(samples[i] for i in dealt) for dealt in deal_updates(lengths, groups, ranks, updates)]

@@ -21,6 +21,7 @@ import ray
 from coa.agent.records import GroupRecord
 from coa.errors import EpisodeFailed, InfrastructureError
 from coa.learning.issue import Issue
+from coa.learning.orders import Train
 from coa.learning.window import Ticket, Window
 from coa.types import Sample
 from jobs.run.console import Stage
@@ -29,7 +30,7 @@ from jobs.stages.held_out import HeldOut
 from jobs.stages.reinforcement.groups import Group, play_group, shares
 from jobs.stages.rl_stats import NO_VARIANCE, STAGE, RlStats, shown
 from jobs.teachers.fallback import TeacherFallback
-from jobs.teachers.scoring import Scoring
+from jobs.teachers.scoring import TeacherScoring
 
 FAILURES_S = 1800.0
 """Seconds for which groups may fail, without one that is finished, before the stage gives up."""
@@ -46,7 +47,7 @@ class Reinforcement:
         pool: Any,
         learning: Any,
         stage: Stage,
-        scorer: Scoring | None = None,
+        scorer: TeacherScoring | None = None,
         fallback: TeacherFallback | None = None,
         put: Callable[[Any], Any] = ray.put,
     ) -> None:
@@ -180,8 +181,6 @@ class Reinforcement:
             self._stage.phase(f"waiting for the first batch, {len(self.stats.played)} groups so far")
 
     async def _pack(self, window: Window, epoch: int) -> None:
-        from actors.learner.buffer import Plan
-
         while True:
             waited = False
             async with self._changed:
@@ -197,9 +196,10 @@ class Reinforcement:
             version = window.version - 1
             if self._fallback is not None:
                 samples.extend(self._fallback.take(version))
-            dealt = tuple((self._put(share),) for share in shares(samples, self._learning.ranks))
-            plan = Plan(version=version, shares=dealt, cursor=self._issue.cursor())
-            if not await self._learning.put(plan, epoch):
+            updates = self._config.learner.updates_per_batch
+            dealt = tuple((self._put(share),) for share in shares(samples, self._learning.ranks, updates))
+            order = Train(version=version, shares=dealt, cursor=self._issue.cursor())
+            if not await self._learning.put(order, epoch):
                 return
 
     async def _publish(self, window: Window) -> None:

@@ -13,18 +13,19 @@ import pytest
 import torch
 from safetensors.torch import load, save_file
 
-from actors.learner.buffer import Finished, Plan, Started, Stepped
-from actors.learner.config import LearnerConfig, Objective
+from actors.learner.buffer import Finished, Started, Stepped
+from actors.learner.config import LearnerConfig, LoraConfig, ModelConfig, Objective
 from actors.learner.learner import Learner
-from actors.learner.lora import LoraConfig
-from actors.learner.policy import ModelConfig, PackedPolicy, load_model, to_tensors
+from actors.learner.policy import PackedPolicy, load_model, to_tensors
 from actors.learner.step_report import StepReport
 from cluster.learner_group import Learning
 from cluster.resources import PlacementConfig
 from coa.errors import UserError
+from coa.learning.orders import Train
 from coa.learning.packing import PackingConfig, micro_batch
 from coa.learning.schedule import OptimizerConfig
 from coa.types import Sample
+from tests.support import ranks
 from tests.support.tiny import make_model, random_sample
 
 STEPS = 3
@@ -53,7 +54,7 @@ def loss_mask(model: Path, config: LearnerConfig, dtype: str = "float32") -> tup
 
 
 def weights_of(learner: Learner) -> dict[str, torch.Tensor]:
-    weights = learner.weights()
+    weights = ranks.weights_of(learner)
     assert weights is not None
     return load(weights.tobytes())
 
@@ -191,7 +192,7 @@ def test_a_learner_goes_on_from_its_checkpoint_as_if_nothing_had_happened(
     learner = Learner(model, ModelConfig(dtype=dtype), config, steps=STEPS)
     learner.step(first, 0)
     learner.step(second, 1)
-    learner.save(tmp_path)
+    ranks.save(learner, tmp_path)
     expected = learner.step(third, 2)
     other = Learner(model, ModelConfig(dtype=dtype), config, steps=STEPS)
     other.restore(tmp_path)
@@ -329,7 +330,7 @@ async def learn_on_two_ranks(model: Path, config: LearnerConfig, folder: Path) -
         async def feed(epoch: int) -> None:
             for version, batch in enumerate(batches()):
                 shares: tuple[Any, ...] = tuple((ray.put(tuple(batch[rank::2])),) for rank in range(2))
-                assert await learning.put(Plan(version=version, shares=shares, cursor=version), epoch)
+                assert await learning.put(Train(version=version, shares=shares, cursor=version), epoch)
 
         async for event in learning.events():
             match event:

@@ -1,20 +1,24 @@
 """What a learner learns by, on one rank: temperature, values, an algorithm of a user's own, and what a step reports."""
 
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
-from actors.learner.config import LearnerConfig, Objective
+from actors.learner.config import LearnerConfig, ModelConfig, Objective
 from actors.learner.learner import Learner
-from actors.learner.policy import ModelConfig, load_model
+from actors.learner.policy import load_model
+from coa.learning.algorithms import DEFAULT, make
+from coa.learning.algorithms.base import Needs
 from coa.learning.packing import PackingConfig
 from coa.learning.schedule import OptimizerConfig
 from coa.types import Sample
+from tests.support.ranks import save
 from tests.support.tiny import make_model, random_sample
 
 CONFIG = LearnerConfig(optimizer=OptimizerConfig(lr=1e-3), packing=PackingConfig(row_tokens=96, rows=2), threads=1)
@@ -44,6 +48,34 @@ def sampled_at(model: Path, temperature: float) -> list[Sample]:
         rollout[sample.loss_mask] = distribution(model, sample, temperature).gather(1, chosen[:, None])[:, 0].numpy()
         found.append(replace(sample, rollout_logprobs=rollout))
     return found
+
+
+@dataclass(frozen=True)
+class IgnoresValues:
+    """An algorithm that asks for values, and has none of them in its loss."""
+
+    inner: Any
+
+    @property
+    def needs(self) -> Needs:
+        return Needs(values=True)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
+
+
+def test_a_loss_without_values_gives_their_head_a_gradient_of_zero(model: Path, one_rank: None) -> None:
+    """As a filler does: else ranks would wait for one another with different gradients to reduce."""
+    learner = learner_of(model, algorithm="ppo", settings={"gae_lambda": 0.9})
+    learner.algorithm = IgnoresValues(make(DEFAULT, learner.config.loss, {}))  # pyright: ignore[reportAttributeAccessIssue]
+    losses: list[Tensor] = []
+    learner.engine.backward = losses.append
+    learner.engine.step = lambda: None
+    learner.step(sampled_at(model, 1.0)[:1], 0)
+    head = learner.policy.value_head
+    assert head is not None
+    [gradient] = torch.autograd.grad(losses[0], [head.weight])
+    assert not gradient.any()
 
 
 def learner_of(model: Path, config: LearnerConfig = CONFIG, steps: int = 3, **objective: object) -> Learner:
@@ -112,7 +144,7 @@ def test_a_value_head_learns_the_reward_and_is_kept_and_not_published(
     assert reports[0]["return_mean"] == pytest.approx(0.75)
     assert reports[-1]["value_mean"] == pytest.approx(0.75, abs=0.1)
     assert reports[-1]["value_error"] < reports[0]["value_error"] / 4
-    learner.save(tmp_path / "checkpoint")
+    save(learner, tmp_path / "checkpoint")
     learner.save_model(tmp_path / "saved")
     again = learner_of(model, config, 30, algorithm="ppo")
     again.restore(tmp_path / "checkpoint")

@@ -7,13 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from actors.learner import buffer
-from actors.learner.buffer import Plan, TrajectoryBuffer
+from actors.learner.buffer import TrajectoryBuffer
 from coa.learning.orders import (
     Checkpoint,
     Numbered,
     OrderRow,
     Publish,
-    Score,
     Stop,
     Train,
     VoidEpoch,
@@ -21,19 +20,16 @@ from coa.learning.orders import (
 )
 
 
-def plan(version: int) -> Plan:
-    return Plan(version=version, shares=((f"{version}-0",), (f"{version}-1",)), cursor=[version, [7]])
-
-
 def train(version: int) -> Train:
-    return Train(version=version, shares=plan(version).shares, cursor=[version, [7]])
+    return Train(version=version, shares=((f"{version}-0",), (f"{version}-1",)), cursor=[version, [7]])
 
 
 def test_a_batch_entails_what_belongs_behind_it() -> None:
-    assert orders_of(plan(0), steps=6, publish=True, checkpoint_every=2) == (train(0), Publish())
-    assert orders_of(plan(1), steps=6, publish=True, checkpoint_every=2) == (train(1), Publish(), Checkpoint())
-    assert orders_of(plan(1), steps=6, publish=False, checkpoint_every=5) == (train(1),)
-    assert orders_of(plan(5), steps=6, publish=True, checkpoint_every=2) == (train(5), Publish(), Stop())
+    assert orders_of(train(0), steps=6, publish=True, checkpoint_every=2) == (train(0), Publish())
+    assert orders_of(train(1), steps=6, publish=True, checkpoint_every=2) == (train(1), Publish(), Checkpoint())
+    assert orders_of(train(1), steps=6, publish=False, checkpoint_every=5) == (train(1),)
+    assert orders_of(train(4), steps=5, publish=True, checkpoint_every=2) == (train(4), Publish(), Checkpoint(), Stop())
+    assert orders_of(train(5), steps=6, publish=False, checkpoint_every=2) == (train(5), Checkpoint(), Stop())
 
 
 def test_a_restart_voids_what_was_ordered_before() -> None:
@@ -82,11 +78,10 @@ def test_all_ranks_see_one_row_and_at_most_one_batch_waits(actions: list[str]) -
 def test_a_rank_gets_its_own_share_alone() -> None:
     row = OrderRow(ranks=2)
     epoch = row.begin()
-    row.add((train(0), Score(shares=(("a",), ("b",)), tag="x"), Stop()), epoch)
-    found = [row.for_rank(Numbered(epoch, n, row.orders[n]), 1).order for n in range(3)]
+    row.add((train(0), Stop()), epoch)
+    found = [row.for_rank(Numbered(epoch, n, row.orders[n]), 1).order for n in range(2)]
     assert found[0] == Train(version=0, shares=((), ("0-1",)), cursor=[0, [7]])
-    assert found[1] == Score(shares=((), ("b",)), tag="x")
-    assert found[2] == Stop()
+    assert found[1] == Stop()
 
 
 def make_buffer(**settings: int) -> TrajectoryBuffer:
@@ -97,8 +92,8 @@ def test_a_second_batch_waits_until_a_rank_has_asked_for_the_first() -> None:
     async def main() -> None:
         row = make_buffer()
         epoch = await row.begin(0)
-        assert await row.put(plan(0), epoch)
-        second = asyncio.ensure_future(row.put(plan(1), epoch))
+        assert await row.put(train(0), epoch)
+        second = asyncio.ensure_future(row.put(train(1), epoch))
         await asyncio.sleep(0)
         await asyncio.sleep(0)
         assert not second.done()
@@ -117,8 +112,8 @@ def test_a_waiting_batch_is_refused_when_the_learners_start_again() -> None:
     async def main() -> None:
         row = make_buffer()
         epoch = await row.begin(0)
-        assert await row.put(plan(0), epoch)
-        second = asyncio.ensure_future(row.put(plan(1), epoch))
+        assert await row.put(train(0), epoch)
+        second = asyncio.ensure_future(row.put(train(1), epoch))
         asking = asyncio.ensure_future(row.next_order(0, epoch, 2))
         await asyncio.sleep(0)
         assert await row.begin(0) == epoch + 1

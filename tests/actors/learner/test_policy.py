@@ -23,8 +23,9 @@ from transformers import (
 
 import actors.learner.policy
 from actors.learner.attention import block_diagonal, lengths, varlen_arguments
+from actors.learner.config import ModelConfig
 from actors.learner.logits import chosen_logprobs
-from actors.learner.policy import ModelConfig, PackedPolicy, load_model, to_tensors
+from actors.learner.policy import PackedPolicy, load_model, to_tensors
 from coa.errors import UserError
 from coa.learning.packing import micro_batch
 from coa.types import Sample

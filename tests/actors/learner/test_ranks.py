@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 from transformers import AutoModelForCausalLM, Qwen3Config
 
-from actors.learner.config import LearnerConfig, Objective
+from actors.learner.config import LearnerConfig, LoraConfig, ModelConfig, Objective
 from actors.learner.learner import added
-from actors.learner.lora import LoraConfig, add_adapters
-from actors.learner.policy import ModelConfig, TrainedPolicy, load_model, to_tensors
+from actors.learner.lora import add_adapters
+from actors.learner.policy import TrainedPolicy, load_model, to_tensors
 from actors.learner.scoring import targets_of
 from coa.learning.algorithms import loss_of, make, reduced
 from coa.learning.algorithms.base import standard_totals, token_batch

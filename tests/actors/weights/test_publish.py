@@ -23,8 +23,9 @@ import numpy as np
 import deepspeed
 from actors.learner.config import LearnerConfig
 from actors.learner.learner import Learner
-from actors.learner.lora import LoraConfig, sources
-from actors.learner.policy import ModelConfig
+from actors.learner.config import LoraConfig
+from actors.learner.lora import sources
+from actors.learner.config import ModelConfig
 from actors.weights.ranks import Ranks
 from actors.weights.transports import find_sender
 from coa.learning.packing import PackingConfig
@@ -46,7 +47,9 @@ published = sender.send(parts, 1, "1-0")
 state = {}
 for source in sources(learner.policy.model):
     with deepspeed.zero.GatheredParameters(list(source.parameters), enabled=settings["stage"] == 3):
-        state[source.name] = source.merged().clone()
+        weight, *adapter = (p.detach().float() for p in source.parameters)
+        change = source.scale * (adapter[1] @ adapter[0]) if adapter else 0
+        state[source.name] = (weight + change).to(source.parameters[0].dtype).clone()
 if rank == 0:
     save_file(state, folder / "expected.safetensors")
     manifest = published.manifest

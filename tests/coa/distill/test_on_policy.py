@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import torch
 
-from actors.learner.policy import ModelConfig
-from actors.learner.scorer import Scorer
+from actors.learner.config import ModelConfig
+from actors.learner.scorer import TeacherScorer
 from coa.agent.codec import Codec
 from coa.agent.grammar import parse
 from coa.agent.records import GroupRecord
@@ -60,7 +60,7 @@ def test_a_scorer_finds_the_models_own_log_probs_whatever_is_packed_together(tmp
     model = AutoModelForCausalLM.from_pretrained(folder)
     rng = np.random.default_rng(0)
     samples = [random_sample(rng, model.config.vocab_size) for _ in range(7)]
-    scorer = Scorer(folder, ModelConfig(), OnPolicyConfig(), row_tokens=128, threads=1)
+    scorer = TeacherScorer(folder, ModelConfig(), OnPolicyConfig(), row_tokens=128, threads=1)
     for one, found in zip(samples, scorer.logprobs(samples), strict=True):
         ids = torch.from_numpy(one.token_ids).long()[None]
         with torch.no_grad():

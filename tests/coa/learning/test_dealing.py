@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coa.learning.dealing import deal, updates_of
+from coa.learning.dealing import deal, deal_updates, updates_of
 from coa.types import NO_GROUP
 
 QUICK = settings(derandomize=True, max_examples=100, deadline=None, database=None)
@@ -85,7 +85,39 @@ def test_an_update_takes_whole_groups_whatever_rank_their_samples_are_on(groups:
     assert max(counts) - min(counts) <= 1
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_each_update_of_a_batch_is_dealt_evenly(seed: int) -> None:
+    """64 groups of 8 in 8 updates on 8 ranks. Dealt as one batch, the fullest rank of an update has twice its share."""
+    rng = np.random.default_rng(seed)
+    lengths = np.clip(rng.lognormal(6, 0.8, 512), 1, 1600).astype(int).tolist()
+    groups = np.repeat(rng.permutation(64), 8).tolist()
+
+    def fullest(dealt: list[list[int]]) -> float:
+        """Tokens of the fullest rank over the mean, of all updates together: what they take over what they could."""
+        known = [[groups[i] for i in share] for share in dealt]
+        found = [updates_of(known, 8, rank) for rank in range(8)]
+        tokens = [[sum(lengths[dealt[r][i]] for i in found[r][u]) for r in range(8)] for u in range(8)]
+        return 8 * sum(map(max, tokens)) / sum(lengths)
+
+    assert fullest(deal_updates(lengths, groups, 8, 8)) < 1.10
+    assert fullest(deal(lengths, 8)) > 1.4
+
+
+@QUICK
+@given(
+    samples=st.lists(st.tuples(st.integers(1, 5000), st.integers(-1, 6)), max_size=40),
+    ranks=st.integers(1, 5),
+    updates=st.integers(1, 5),
+)
+def test_every_sample_of_every_update_is_dealt_once(samples: list[tuple[int, int]], ranks: int, updates: int) -> None:
+    dealt = deal_updates([length for length, _ in samples], [group for _, group in samples], ranks, updates)
+    assert sorted(index for share in dealt for index in share) == list(range(len(samples)))
+    assert all(share == sorted(share) for share in dealt)
+
+
 def test_what_has_no_group_is_spread_over_the_updates() -> None:
     assert updates_of([[3, 3, 5], [5, 8]], 2, 0) == [[0, 1], [2]]
     assert updates_of([[3, 3, 5], [5, 8]], 2, 1) == [[1], [0]]
     assert updates_of([[NO_GROUP] * 5], 2, 0) == [[0, 2, 4], [1, 3]]
+    few = [[NO_GROUP] * 2, [NO_GROUP] * 2]
+    assert [updates_of(few, 4, rank) for rank in range(2)] == [[[0], [1], [], []], [[], [], [0], [1]]]

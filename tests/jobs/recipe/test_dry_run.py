@@ -8,20 +8,20 @@ from typing import Any
 
 import pytest
 
-from actors.learner.config import LearnerConfig
-from actors.learner.lora import LoraConfig
-from actors.learner.policy import ModelConfig, load_model
+from actors.learner.config import LearnerConfig, LoraConfig, ModelConfig
+from actors.learner.policy import load_model
 from actors.learner.sizes import (
     architecture,
     engine_bytes,
-    learner_bytes,
     local_configuration,
+    rank_memory,
     shared_memory_bytes,
     trained_parameters,
 )
 from cluster.resources import Demand
 from coa.config import load
 from coa.errors import UserError
+from coa.learning.algorithms.base import Needs
 from coa.learning.packing import PackingConfig
 from coa.learning.schedule import OptimizerConfig, Schedule
 from coa.tasks.loading import load_tasks
@@ -304,11 +304,19 @@ def test_memory_of_the_published_32b() -> None:
     assert round(n / 1e9, 1) == 32.8
     rows = PackingConfig(row_tokens=32768, rows=1)
     fitting = LearnerConfig(ranks=16, zero_stage=3, gradient_checkpointing=True, packing=rows)
-    inputs = 2 * 64 * 32768 * 5120
-    assert learner_bytes(built, fitting, "bfloat16") == 2 * n // 16 + 12 * n // 16 + 4 * n // 16 + inputs
-    assert 50 < learner_bytes(built, fitting, "bfloat16") / GIB < 60
-    offloaded = LearnerConfig(ranks=16, zero_stage=3, offload_optimizer=True, offload_parameters=True)
-    assert learner_bytes(built, offloaded, "bfloat16") == 0
+    inputs, share = 2 * 64 * 32768 * 5120, n // 16
+    found = rank_memory(built, fitting, "bfloat16", bucket_bytes=64 * 2**20)
+    assert found.device["weights"] == 2 * n // 16
+    assert found.device["masters"] + found.device["moments"] + found.device["gradients"] == 16 * share
+    assert inputs < found.device["activations"] < 1.6 * inputs
+    assert 65 < found.on_device / GIB < 75, "tight on a device of 80 GB"
+    assert found.host["snapshot"] == 12 * share
+    offloaded = replace(fitting, offload_optimizer=True, offload_parameters=True)
+    beside = rank_memory(built, offloaded, "bfloat16", bucket_bytes=64 * 2**20)
+    assert beside.on_device + beside.on_host == found.on_device + found.on_host
+    assert found.on_device - beside.on_device == 2 * n // 16 + 12 * share + 4 * 10**9
+    with_reference = rank_memory(built, fitting, "bfloat16", needs=Needs(reference=True))
+    assert with_reference.on_device - found.on_device == 2 * n // 16
     adapters = LearnerConfig(zero_stage=2, lora=LoraConfig(rank=8, targets=("q_proj",)))
     assert trained_parameters(built, adapters) == 64 * 8 * (5120 + 5120)
     assert engine_bytes(built, "bfloat16", 8) == n // 4

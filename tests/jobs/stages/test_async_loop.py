@@ -33,6 +33,7 @@ from jobs.stages.rl import rl
 from jobs.stages.services import tool_executors
 from jobs.teachers import fallback
 from jobs.teachers.fallback import FIRST_ATTEMPT, TeacherFallback
+from tests.support.ranks import weights_of
 from tests.support.tiny import AGENT, make_model
 
 STEPS = 6
@@ -104,7 +105,7 @@ async def synchronous(run: RunDir, pool: Recording, learner: Any) -> list[float]
     """The plain loop: play a batch to its end, learn from it, load the weights, and again. Returns the losses."""
     config, losses, group = run.config.rl, [], 0
     algorithm = config.algorithm_of()
-    await pool.sync(0, ray.put(learner.weights()), ())
+    await pool.sync(0, ray.put(weights_of(learner)), ())
     for version in range(config.steps):
         batch: list[Sample] = []
         missing, refills = config.window.groups_per_batch, 0
@@ -118,7 +119,7 @@ async def synchronous(run: RunDir, pool: Recording, learner: Any) -> list[float]
                 missing, refills = missing + 1, refills + 1
             group += 1
         losses.append(learner.step(batch, version).loss)
-        await pool.sync(version + 1, ray.put(learner.weights()), ())
+        await pool.sync(version + 1, ray.put(weights_of(learner)), ())
     return losses
 
 

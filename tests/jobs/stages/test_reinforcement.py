@@ -12,12 +12,13 @@ from typing import Any
 
 import pytest
 
-from actors.learner.buffer import Finished, Plan, Started, Stepped
+from actors.learner.buffer import Finished, Started, Stepped
 from actors.messages import EpisodeOrder
 from cluster.health import PoolConfig
 from cluster.pool import EnginePool
 from coa.config import load
 from coa.errors import InfrastructureError
+from coa.learning.orders import Train
 from coa.learning.window import WindowConfig
 from coa.types import Scored
 from jobs.cli import find_recipe
@@ -63,11 +64,11 @@ class FakeLearners:
     dies_after: deque[int] = field(default_factory=deque)
     """The steps after which they die, once each."""
     ranks: int = 2
-    trained: dict[int, Plan] = field(default_factory=dict)
+    trained: dict[int, Train] = field(default_factory=dict)
     """By the version it was trained at; what a restart takes back is not in it."""
     events: "asyncio.Queue[Any]" = field(default_factory=asyncio.Queue)
     epoch: int = 0
-    _plans: dict[int, Plan] = field(default_factory=dict)
+    _plans: dict[int, Train] = field(default_factory=dict)
     _asked: int = -1
     _changed: asyncio.Condition = field(default_factory=asyncio.Condition)
     _beside: set["asyncio.Task[None]"] = field(default_factory=set)
@@ -85,7 +86,7 @@ class FakeLearners:
         task.add_done_callback(done)
         return task
 
-    async def put(self, plan: Plan, epoch: int) -> bool:
+    async def put(self, plan: Train, epoch: int) -> bool:
         async with self._changed:
             await self._changed.wait_for(lambda: epoch != self.epoch or plan.version <= self._asked + 1)
             if epoch != self.epoch:

@@ -1,0 +1,74 @@
+"""Checkpoints that are written beside training: tried again whole, and waited for no longer than other ranks wait."""
+
+import threading
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import ray.train
+import torch
+from pyarrow.fs import LocalFileSystem
+
+from actors.learner import checkpoint
+from actors.learner.checkpoint import PROGRESS, Snapshot, Writer
+from cluster import learner_group
+from coa.errors import InfrastructureError
+
+
+class Failing:
+    """A filesystem that takes nothing for so many times."""
+
+    def __init__(self, failures: int) -> None:
+        self.failures, self._inner = failures, LocalFileSystem()
+
+    def create_dir(self, *args: Any, **kwargs: Any) -> None:
+        self._inner.create_dir(*args, **kwargs)
+
+    def open_output_stream(self, path: str) -> Any:
+        if self.failures:
+            self.failures -= 1
+            raise OSError("try again")
+        return self._inner.open_output_stream(path)
+
+
+@pytest.fixture
+def uploads(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Any]:
+    """What Ray Train is given to upload, over a filesystem that fails once."""
+    storage = SimpleNamespace(
+        storage_filesystem=Failing(1),
+        experiment_fs_path=str(tmp_path),
+        build_checkpoint_path_from_name=lambda name: str(tmp_path / name),
+    )
+    given: list[Any] = []
+    monkeypatch.setattr(ray.train, "get_context", lambda: SimpleNamespace(get_storage=lambda: storage))
+    monkeypatch.setattr(ray.train, "Checkpoint", lambda path, filesystem: path)
+    monkeypatch.setattr(ray.train, "report", lambda *_, checkpoint_upload_fn, **__: given.append(checkpoint_upload_fn))
+    return given
+
+
+def test_an_upload_that_is_tried_again_writes_everything_again(uploads: list[Any], tmp_path: Path) -> None:
+    state = {"state/weights.pt": torch.arange(5)}
+    learner, writer = SimpleNamespace(snapshot=lambda: Snapshot(dict(state))), Writer()
+    writer.write(learner, 3, "progress")
+    [upload] = uploads
+    with pytest.raises(OSError, match="try again"):
+        upload(None, "kept")
+    upload(None, "kept")
+    assert torch.equal(torch.load(tmp_path / "kept" / "state" / "weights.pt"), torch.arange(5))
+    assert (tmp_path / "kept" / PROGRESS).read_text() == "progress"
+    writer.wait()
+
+
+def test_a_rank_that_waits_for_its_checkpoint_says_so_before_others_give_it_up(
+    uploads: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert checkpoint.WRITE_S < learner_group.COLLECTIVE_S
+    writer = Writer()
+    writer.write(SimpleNamespace(snapshot=lambda: Snapshot({})), 3, None)
+    monkeypatch.setattr(checkpoint, "WRITE_S", 0.01)
+    with pytest.raises(InfrastructureError, match=r"not written within 0\.01 s"):
+        writer.wait()
+    threading.Thread(target=uploads[0], args=(None, "kept")).start()
+    monkeypatch.undo()
+    writer.wait()

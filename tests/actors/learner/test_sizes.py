@@ -1,0 +1,83 @@
+"""What a rank is told to need is what it needs: peaks of plain processes over gloo."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from actors.learner.config import LearnerConfig
+from actors.learner.sizes import architecture, rank_memory
+from coa.learning.packing import PackingConfig
+from tests.support.weights import run_ranks
+
+MIB = 2**20
+TOKENS = 512
+SHAPES: dict[str, dict[str, int]] = {
+    "wide": {"vocab_size": 32000, "hidden_size": 512, "num_hidden_layers": 8, "num_attention_heads": 8},
+    "deep": {"vocab_size": 4000, "hidden_size": 768, "num_hidden_layers": 16, "num_attention_heads": 12},
+}
+"""58 and 116 million parameters."""
+
+TRAIN = """
+import numpy as np
+from dataclasses import replace
+from actors.learner.config import LearnerConfig, ModelConfig, Objective
+from actors.learner.learner import Learner
+from actors.learner.loop import all_trained
+from actors.weights.ranks import Ranks
+from actors.weights.transports import find_sender
+from coa.learning.packing import PackingConfig
+from tests.support.weights import FolderShelf
+
+settings = json.loads((folder / "settings.json").read_text())
+packing = PackingConfig(row_tokens=settings["tokens"], rows=1)
+config = LearnerConfig(ranks=world, packing=packing, threads=1, zero_stage=settings["stage"])
+objective = Objective(algorithm="imitation")
+learner = Learner(folder / "model", ModelConfig(), config, steps=3, objective=objective)
+sender = find_sender("host")(Ranks("node"), FolderShelf(str(folder)))
+ids = np.random.default_rng(rank).integers(0, settings["vocabulary"], settings["tokens"]).astype(np.int32)
+loss_mask = np.arange(len(ids)) > 0
+sample = replace(all_trained(ids), loss_mask=loss_mask, imitate=loss_mask.astype(np.float32))
+learner.step([sample], 0)
+learner.step([sample], 1)
+sender.send(learner.parts(), 2, "2-0")
+snapshot = learner.snapshot()
+learner.step([sample], 2)  # while the checkpoint is written
+peak = next(int(line.split()[1]) * 1024 for line in open("/proc/self/status") if line.startswith("VmHWM"))
+(folder / f"{rank}.json").write_text(json.dumps({"peak": peak}))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("shape", "stage"), [("wide", 1), ("wide", 3), ("deep", 2), ("deep", 3)])
+def test_a_rank_takes_the_memory_that_it_is_told_to_take(shape: str, stage: int, tmp_path: Path) -> None:
+    """Estimate over measured peak, two ranks, float32, the rank that has most:
+
+    wide, stage 1: 1.13    wide, stage 3: 1.04    deep, stage 2: 1.00    deep, stage 3: 0.96
+
+    Wide at stage 1 is above since the optimizer's copy of the gradients and the activations are not there together.
+    Deep in bfloat16 at stage 3, with rows of 256 tokens, was 1.02 once. On a GPU nothing of this was measured."""
+    from transformers import AutoModelForCausalLM, Qwen3Config
+
+    sizes: Any = SHAPES[shape]
+    hidden = sizes["hidden_size"]
+    model = Qwen3Config(
+        **sizes, intermediate_size=3 * hidden, num_key_value_heads=4, head_dim=64, tie_word_embeddings=False
+    )
+    torch.manual_seed(0)
+    AutoModelForCausalLM.from_config(model).save_pretrained(tmp_path / "model")
+    settings = {"tokens": TOKENS, "vocabulary": sizes["vocab_size"], "stage": stage}
+    (tmp_path / "settings.json").write_text(json.dumps(settings))
+    measured = max(rank["peak"] for rank in run_ranks(TRAIN, 2, tmp_path, timeout_s=240))
+    config = LearnerConfig(ranks=2, packing=PackingConfig(row_tokens=TOKENS, rows=1), zero_stage=stage)
+    told = rank_memory(architecture(model), config, "float32", bucket_bytes=64 * MIB, gpu=False)
+    assert 0.85 < (told.on_device + told.on_host) / measured < 1.15
+
+
+def test_settings_are_read_without_torch() -> None:
+    asked = "import sys, jobs.recipe.schema; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", asked], check=False).returncode == 0

@@ -1,0 +1,97 @@
+"""What DeepSpeed makes of a model in bfloat16: what must stay float32 in it, and what it computes with that."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from actors.learner.config import LearnerConfig, LoraConfig, ModelConfig, Objective
+from actors.learner.learner import Learner
+from actors.learner.loop import all_trained
+from actors.learner.policy import PackedPolicy, load_model, to_tensors
+from coa.errors import UserError
+from coa.learning.packing import micro_batch
+from tests.support.tiny import make_model
+
+KL = Objective(settings={"kl_weight": 0.1})
+VALUES = Objective(algorithm="ppo", settings={"gae_lambda": 0.9})
+BFLOAT16 = ModelConfig(dtype="bfloat16")
+HEAD_DIM, THETA = 32, 10_000.0
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Weights so large that a token's position matters."""
+    return make_model(tmp_path_factory.mktemp("model"), initializer_range=0.2, max_positions=4096)
+
+
+def frequencies(policy: Any) -> Tensor:
+    return policy.model.model.rotary_emb.inv_freq
+
+
+@pytest.mark.parametrize("stage", [1, 3])
+def test_rotary_frequencies_stay_float32_in_the_policy_and_in_the_reference(
+    stage: int, model: Path, one_rank: None
+) -> None:
+    learner = Learner(model, BFLOAT16, LearnerConfig(zero_stage=stage, threads=1), steps=1, objective=KL)
+    reference = learner._passes._reference
+    exact = 1.0 / THETA ** (torch.arange(0, HEAD_DIM, 2).float() / HEAD_DIM)
+    for policy in (learner.policy, reference.module if stage == 3 else reference):
+        assert next(policy.parameters()).dtype == torch.bfloat16
+        assert frequencies(policy).dtype == torch.float32
+        torch.testing.assert_close(frequencies(policy), exact, rtol=1e-6, atol=0)
+
+
+def test_a_long_sample_has_the_log_probs_of_the_model_that_nothing_shards(model: Path, one_rank: None) -> None:
+    sample = all_trained(np.random.default_rng(0).integers(0, 300, 3000).astype(np.int32))
+    learner = Learner(model, BFLOAT16, LearnerConfig(zero_stage=3, threads=1), steps=1)
+    [found] = learner.logprobs([sample])
+    plain = PackedPolicy(load_model(model, BFLOAT16))
+    with torch.no_grad():
+        expected = plain(**to_tensors(micro_batch([[sample]]), torch.device("cpu"))).numpy()
+    assert np.abs(found - expected).max() < 0.1
+
+
+@pytest.mark.parametrize("stage", [1, 2, 3])
+def test_gradients_of_a_bfloat16_model_are_summed_in_float32(stage: int, model: Path, one_rank: None) -> None:
+    engine = Learner(model, BFLOAT16, LearnerConfig(zero_stage=stage, threads=1), steps=1).engine
+    assert engine.communication_data_type == torch.float32
+    if stage > 1:  # at stage 1 DeepSpeed has the engine reduce them
+        assert list(engine.optimizer.ipg_buckets) == [torch.float32]
+
+
+def test_values_of_a_bfloat16_model_are_finer_than_bfloat16(model: Path, one_rank: None) -> None:
+    learner = Learner(model, BFLOAT16, LearnerConfig(zero_stage=3, threads=1), steps=1, objective=VALUES)
+    import deepspeed
+
+    head: Any = learner.policy.value_head
+    with deepspeed.zero.GatheredParameters(list(head.parameters()), modifier_rank=0):
+        torch.nn.init.normal_(head.weight, std=0.3, generator=torch.Generator().manual_seed(0))
+    sample = all_trained(np.arange(50, dtype=np.int32))
+    with torch.no_grad():
+        values = learner.engine(**to_tensors(micro_batch([[sample]]), torch.device("cpu"))).values
+    assert values.dtype == torch.float32
+    assert not torch.equal(values, values.bfloat16().float())
+
+
+def test_a_model_with_dropout_is_trained_without_it(one_rank: None, tmp_path: Path) -> None:
+    folder = make_model(tmp_path)
+    config = folder / "config.json"
+    text = config.read_text()
+    assert '"attention_dropout": 0.0' in text
+    config.write_text(text.replace('"attention_dropout": 0.0', '"attention_dropout": 0.5'))
+    learner = Learner(folder, ModelConfig(), LearnerConfig(threads=1), steps=1)
+    assert learner.policy.training
+    sample = all_trained(np.arange(50, dtype=np.int32))
+    first, again = learner.logprobs([sample, sample])
+    assert np.array_equal(first, again)
+
+
+def test_adapters_of_embeddings_are_refused(model: Path, one_rank: None) -> None:
+    pytest.importorskip("peft")
+    config = LearnerConfig(lora=LoraConfig(rank=4, targets=("q_proj", "embed_tokens")), threads=1)
+    with pytest.raises(UserError, match=r"learner\.lora\.targets: embed_tokens are embeddings"):
+        Learner(model, ModelConfig(), config, steps=1)

@@ -1,0 +1,204 @@
+"""Where published weights are kept: what goes when, copies on other nodes, and what a killed process leaves."""
+
+import asyncio
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from actors.weights import holder as holder_module
+from actors.weights.holder import WeightHolder, chunks, segment_path
+from actors.weights.host import elsewhere
+from actors.weights.segment import PREFIX, SegmentFolder, reading, write_pieces
+from actors.weights.shelf import KEPT, LEASE_S, Kept, Retention, WeightDirectory
+from actors.weights.transport import Address
+from cluster import weights
+from coa.errors import DamagedWeights, SyncError
+from coa.learning.weights import seal
+from tests.actors.weights.test_transports import LAYOUT, model
+from tests.support.weights import LocalActor
+
+
+def test_the_two_newest_versions_are_kept_and_older_ones_while_an_engine_reads_them() -> None:
+    retention = Retention()
+    for name in ("1", "2", "3"):
+        retention.publish(name)
+    retention.lease("1", "engine", 0.0)
+    assert KEPT == 2
+    assert retention.drop(1.0) == []
+    retention.lease("3", "engine", 2.0)
+    retention.acknowledge("3", "engine")
+    assert retention.leases == {}
+    assert retention.drop(3.0) == ["1"]
+    assert retention.names == ["2", "3"]
+
+
+def test_an_engine_that_died_while_reading_keeps_a_version_for_no_longer_than_its_lease() -> None:
+    retention = Retention()
+    for name in ("1", "2", "3"):
+        retention.publish(name)
+    retention.lease("1", "dead", 0.0)
+    assert retention.drop(LEASE_S - 1) == []
+    assert retention.drop(LEASE_S) == ["1"]
+    retention.acknowledge("1", "dead")  # it may still say so
+
+
+def two_nodes(folder: Path) -> tuple[WeightDirectory, dict[str, WeightHolder]]:
+    holders: dict[str, WeightHolder] = {}
+
+    def make(node: str) -> Any:
+        (folder / node).mkdir()
+        holders[node] = WeightHolder(folder / node)
+        return LocalActor(holders[node])
+
+    return WeightDirectory(make), holders
+
+
+def test_another_node_gets_one_copy_and_old_versions_go_everywhere(tmp_path: Path) -> None:
+    async def main() -> None:
+        directory, _ = two_nodes(tmp_path)
+        folder = await directory.folder("first")
+        for name in ("1", "2", "3", "4"):
+            path, manifest, _ = model(Path(folder), name)
+            await directory.keep(Kept(name, "first", str(path), manifest))
+            here = await directory.path(name, Address("one", "first"))
+            assert here == str(path)
+            there, again = await asyncio.gather(
+                *(directory.path(name, Address(engine, "second")) for engine in ("two", "three"))
+            )
+            assert there == again != here
+            assert Path(there).read_bytes() == path.read_bytes()
+            for engine, node in (("one", "first"), ("two", "second"), ("three", "second")):
+                await directory.acknowledge(name, Address(engine, node))
+        assert sorted(p.stem for p in tmp_path.rglob("*.safetensors")) == ["3", "3", "4", "4"]
+        assert await directory.members() == {"one": 1, "two": 1, "three": 1}
+        await directory.absent(["two"])
+        assert await directory.members() == {"one": 1, "three": 1}
+        with pytest.raises(SyncError, match="1 are not kept any more"):
+            await directory.path("1", Address("late", "first"))
+        await directory.close()
+        assert list(tmp_path.rglob("*.safetensors")) == []
+
+    asyncio.run(main())
+
+
+def test_bytes_that_change_between_two_nodes_are_found_and_copied_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def main() -> None:
+        directory, holders = two_nodes(tmp_path)
+        path, manifest, _ = model(Path(await directory.folder("first")), "1")
+        await directory.keep(Kept("1", "first", str(path), manifest))
+        real = holders["first"].read
+
+        async def flipped(name: str, ranges: Any) -> Any:
+            data, expected = await real(name, ranges)
+            data[1] ^= 1
+            return data, expected
+
+        with monkeypatch.context() as patch:
+            patch.setattr(holders["first"], "read", flipped)
+            with pytest.raises(DamagedWeights, match="between two nodes"):
+                await directory.path("1", Address("two", "second"))
+        copy = await directory.path("1", Address("two", "second"))
+        assert Path(copy).read_bytes() == path.read_bytes()
+        await directory.close()
+
+    asyncio.run(main())
+
+
+def test_parts_of_other_nodes_are_put_together_on_the_first(tmp_path: Path) -> None:
+    async def main() -> None:
+        directory, _ = two_nodes(tmp_path)
+        data = np.random.default_rng(1).integers(0, 256, LAYOUT.nbytes, np.uint8)
+        base, cut = len(LAYOUT.header()), 7000
+        first, second = [segment_path(await directory.folder(node), "1") for node in ("first", "second")]
+        write_pieces(first, LAYOUT, iter([(0, data[:cut])]))
+        write_pieces(second, LAYOUT, iter([(cut, data[cut:])]))
+        ranges = elsewhere([("first", [(base, base + cut)]), ("second", [(base + cut, base + LAYOUT.nbytes)])], "first")
+        await directory.merge("1", "first", base + LAYOUT.nbytes, ranges)
+        with reading(first, LAYOUT, base) as read:
+            assert seal(1, LAYOUT, read) == seal(1, LAYOUT, lambda start, stop: data[start:stop])
+        await directory.close()
+
+    asyncio.run(main())
+
+
+class SlowSource:
+    """A holder's handle whose reads take a moment; one of them may fail."""
+
+    def __init__(self, holder: WeightHolder, failing: int | None = None) -> None:
+        self.read, self._holder, self._failing = SimpleNamespace(remote=self._read), holder, failing
+        self.reads, self.under_way, self.most = 0, 0, 0
+
+    async def _read(self, name: str, ranges: Any) -> Any:
+        self.reads += 1
+        self.under_way += 1
+        self.most = max(self.most, self.under_way)
+        await asyncio.sleep(0.001)
+        self.under_way -= 1
+        if self.reads == self._failing:
+            raise SyncError("lost")
+        return await self._holder.read(name, ranges)
+
+
+def test_a_copy_has_a_few_reads_under_way_at_once_and_ends_with_the_first_that_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(holder_module, "CHUNK_BYTES", 500)
+
+    async def main() -> None:
+        (tmp_path / "there").mkdir()
+        (tmp_path / "here").mkdir()
+        there, here = WeightHolder(tmp_path / "there"), WeightHolder(tmp_path / "here")
+        path, _, _ = model(Path(await there.folder()))
+        size = path.stat().st_size
+        source = SlowSource(there)
+        copy = await here.take("1", source, size, [(0, size)])
+        assert Path(copy).read_bytes() == path.read_bytes()
+        assert source.most == holder_module.READS > 1
+        failing = SlowSource(there, failing=holder_module.READS)
+        with pytest.raises(SyncError, match="lost"):
+            await here.take("1", failing, size, [(0, size)])
+        reads = failing.reads
+        await asyncio.sleep(0.05)
+        assert failing.reads == reads < source.reads
+        await here.close()
+        await there.close()
+
+    asyncio.run(main())
+
+
+def test_a_merge_may_take_as_long_as_its_bytes_need(monkeypatch: pytest.MonkeyPatch) -> None:
+    limits: list[float] = []
+    monkeypatch.setattr(weights.ray, "get", lambda _, timeout: limits.append(timeout))
+    directory: Any = SimpleNamespace(merge=SimpleNamespace(remote=lambda *_: None))
+    weights.RayShelf(directory).merge("1", "first", 65 * 10**9, [])
+    assert limits == [weights.RPC_S + 650]
+
+
+def test_ranges_are_sent_in_pieces_of_a_size() -> None:
+    assert list(chunks([(0, 5), (10, 12), (20, 31)], 4)) == [
+        [(0, 4)],
+        [(4, 5), (10, 12), (20, 21)],
+        [(21, 25)],
+        [(25, 29)],
+        [(29, 31)],
+    ]
+    assert list(chunks([], 4)) == []
+
+
+def test_what_a_killed_process_left_in_shared_memory_is_removed_by_the_next(tmp_path: Path) -> None:
+    left = tmp_path / f"{PREFIX}left"
+    left.mkdir()
+    (left / ".lock").touch()
+    (left / "1.safetensors").touch()
+    ours = SegmentFolder(tmp_path)
+    assert not left.exists()
+    another = SegmentFolder(tmp_path)
+    assert ours.path.exists(), "it is locked by who uses it"
+    ours.close()
+    another.close()
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,47 @@
+"""What a stage makes of a model before anything runs: the folder it starts from, and what engines are probed with."""
+
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from actors.learner.config import ModelConfig
+from actors.learner.loop import PROBES, probed
+from coa.agent.episode import AgentConfig
+from jobs.stages.rl import LONG_PROBE_TOKENS, probe_sequences
+from jobs.stages.start import prepare_start
+from tests.support.tiny import AGENT, make_model, sum_task
+
+
+def test_a_start_model_for_gpus_is_made_on_a_machine_without_one(tmp_path: Path) -> None:
+    source = make_model(tmp_path / "source")
+    config = ModelConfig(path=str(source), attention="flash_attention_2")
+    run: Any = SimpleNamespace(
+        start_model=tmp_path / "start", tokenizer=source, config=SimpleNamespace(model=config, seed=0)
+    )
+    prepare_start(run)
+    assert (tmp_path / "start" / "model.safetensors").exists()
+    assert "sdpa" not in (tmp_path / "start" / "config.json").read_text()
+
+
+def run_of(folder: Path, agent: AgentConfig) -> Any:
+    return SimpleNamespace(
+        sft_model=folder, training_task=lambda _, index: sum_task(index), config=SimpleNamespace(agent=agent)
+    )
+
+
+@pytest.mark.parametrize(("max_tokens", "expected"), [(192, 191), (1000, 999), (32768, LONG_PROBE_TOKENS)])
+def test_the_fixed_probe_is_as_long_as_an_engine_takes_it(max_tokens: int, expected: int, tmp_path: Path) -> None:
+    agent = replace(AGENT, limits=replace(AGENT.limits, max_tokens=max_tokens))
+    [probe] = probe_sequences(run_of(make_model(tmp_path), agent))
+    assert len(probe) == expected
+
+
+def test_samples_are_probed_by_their_beginnings_and_the_fixed_probe_whole() -> None:
+    fixed, sample = np.arange(3000, dtype=np.int32), np.arange(500, dtype=np.int32)
+    job: Any = SimpleNamespace(probe=(fixed,), probe_tokens=256)
+    assert [len(one) for one in probed(job, (sample,))] == [3000, 256, 256]
+    assert len(probed(job, ())) == 1 + PROBES
