@@ -1,4 +1,4 @@
-"""Loads users' own modules in every process: profiles, tools, graders and benchmarks that register themselves.
+"""Loads users' own modules, which register profiles, tools, graders, worlds, algorithms and so on, in every process.
 
     COA_EXTENSIONS=my_agents.chess coa train ...        modules, separated by commas
     [project.entry-points."coa.extensions"]             or, for an installed package, an entry point for each
@@ -9,6 +9,7 @@ Each module is imported once, when profiles are first imported: in the command, 
 import importlib
 import os
 import sys
+from collections.abc import Callable
 from importlib.metadata import entry_points
 
 from coa.errors import UserError
@@ -18,14 +19,21 @@ GROUP = "coa.extensions"
 
 
 def load_extensions() -> None:
-    """Imports all extensions; raises UserError for a module that can't be imported."""
+    """Imports all extensions; raises UserError for a module whose import raises anything."""
     if os.environ.get(VARIABLE) and (here := os.getcwd()) not in sys.path:
         sys.path.append(here)  # a command's own path begins where it is installed
     named = [name.strip() for name in os.environ.get(VARIABLE, "").split(",") if name.strip()]
     for name in named:
-        try:
-            importlib.import_module(name)
-        except ImportError as error:
-            raise UserError(f"{VARIABLE} names {name!r}: {error}") from error
+        _load(lambda name=name: importlib.import_module(name), f"{VARIABLE} names {name!r}")
     for entry in entry_points(group=GROUP):
-        entry.load()
+        _load(entry.load, f"the entry point {entry.name!r} of {GROUP}")
+
+
+def _load(load: Callable[[], object], what: str) -> None:
+    try:
+        load()
+    except UserError:
+        raise
+    except Exception as error:  # a user's code may raise anything
+        kind = "" if isinstance(error, ImportError | ValueError) else f"{type(error).__name__}: "
+        raise UserError(f"{what}: {kind}{error}") from error

@@ -47,6 +47,8 @@ class Grammar(Enum):
 
     lenient = "lenient"
     """Decoding is free; small errors of form are understood and told, others end the episode."""
+    forgive = "lenient"
+    """Another name of `lenient`, which recipes and `agent.json` files may hold."""
     enforce = "enforce"
     """Decoding is constrained by the profile's table, so that nothing can be wrong in form."""
 

@@ -15,6 +15,7 @@ from coa.demo.questions import (
     family_of,
 )
 from coa.demo.world import World
+from coa.errors import UserError
 from coa.seeds import derive
 from coa.types import Task
 
@@ -29,7 +30,7 @@ def training_task(world: World, *, seed: int, purpose: str, index: int) -> Task:
 
 
 def evaluation_tasks(world: World, n: int, seed: int) -> tuple[Task, ...]:
-    """n distinct held-out tasks, the families in turn; raises ValueError where there are not that many."""
+    """n distinct held-out tasks, the families in turn; raises UserError if there are not that many."""
     families = world.config.families
     puzzles: dict[Puzzle, None] = {}
     attempts = Counter[str]()
@@ -39,7 +40,10 @@ def evaluation_tasks(world: World, n: int, seed: int) -> tuple[Task, ...]:
         puzzles[_draw(world, family, seed, "evaluate", attempts[family], held_out=True)] = None
         attempts[family] += 1
         if attempts.total() > 100 * n:
-            raise ValueError(f"fewer than {n} distinct held-out questions: ask for fewer, or hold out more")
+            raise UserError(
+                f"evaluation.tasks={n}: the tiny world has fewer held-out questions; ask for fewer, or raise "
+                "world.held_out"
+            )
     return tuple(to_task(world, puzzle, _name(puzzle)) for puzzle in puzzles)
 
 
@@ -82,7 +86,7 @@ def _draw(world: World, family: str | None, *parts: object, held_out: bool) -> P
         if puzzle is not None and is_held_out(world, puzzle) == held_out:
             return puzzle
     side = "held-out" if held_out else "training"
-    raise ValueError(f"a world with held_out={world.config.held_out} has no {side} tasks of every family")
+    raise UserError(f"world.held_out={world.config.held_out} leaves no {side} tasks of some family")
 
 
 def is_held_out(world: World, puzzle: Puzzle) -> bool:

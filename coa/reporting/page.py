@@ -149,10 +149,10 @@ def intervals(report: Mapping[str, Any]) -> dict[str, str] | None:
 def families(report: Mapping[str, Any]) -> Table:
     rows = []
     for name in _names(report, "evaluation.sft.families", "evaluation.rl.families"):
-        before = look_up(report, f"evaluation.sft.families.{name}") or {}
-        after = look_up(report, f"evaluation.rl.families.{name}") or {}
+        before = look_up(report, "evaluation.sft.families", name) or {}
+        after = look_up(report, "evaluation.rl.families", name) or {}
         greedy, sampled = ([_mean(side.get(key)) for side in (before, after)] for key in ("greedy", "pass_at_1"))
-        saved = percent(look_up(report, f"cost.families.{name}.token_reduction"))
+        saved = percent(look_up(report, "cost.families", name, "token_reduction"))
         rows.append((name, *map(percent, greedy), change(*greedy), *map(percent, sampled), change(*sampled), saved))
     heads = ("family", "SFT greedy", "RL greedy", "points", "SFT sampled", "RL sampled", "points", "tokens saved")
     return Table(heads, tuple(rows))
@@ -162,12 +162,13 @@ def strategies(report: Mapping[str, Any]) -> Table:
     """Of worlds that tell strategies apart: which shares of each family's episodes took them."""
     paths = [f"evaluation.{model}.strategies" for model in ("sft", "rl")]
     families = _names(report, *paths)
-    names = list(dict.fromkeys(one for family in families for one in _names(report, *(f"{p}.{family}" for p in paths))))
+    shares = [look_up(report, path, family) or {} for family in families for path in paths]
+    names = list(dict.fromkeys(name for one in shares for name in one))
     rows = []
     for family in families:
         row: list[Cell] = [family]
         for name in names:
-            sides = [look_up(report, f"{path}.{family}.{name}") for path in paths]
+            sides = [look_up(report, path, family, name) for path in paths]
             row += [*map(percent, sides), change(*sides, coloured=False)]
         rows.append(tuple(row))
     heads = ("family", *(head for name in names for head in (f"{name}, SFT", f"{name}, RL", "points")))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from coa.seeds import shuffled
 from coa.tasks.loading import load_tasks, split
-from coa.tasks.worlds import Texts, WebSite, World
+from coa.tasks.worlds import Texts, WebSite, World, caution_of_foreign_tasks
 from coa.types import Task
 
 if TYPE_CHECKING:
@@ -93,9 +93,7 @@ class FileTasks(World):
         return self._within.site
 
     def caution(self, searches: Iterable[str]) -> str:
-        found = ", ".join(searches)
-        where = f"the made-up pages of the world {self._within.name}"
-        return f"caution: {found} will find {where}; see `tools`" if found else ""
+        return caution_of_foreign_tasks(self._within, searches)
 
     def experts(self) -> "Mind":
         return self._within.experts()

@@ -34,7 +34,7 @@ Texts = Mapping[str, Sequence[str]]
 class Settings:
     """The recipe's section `world`. A world that has settings derives a dataclass of its own from this one."""
 
-    NO_KEYS = "tasks.world names no world that has settings"
+    NO_KEYS = "set tasks.world to a world that has settings"
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +154,12 @@ class World(ABC):
     def evaluation_in_words(self, count: int) -> str:
         """What an evaluation is on, without looking at any task."""
         return f"{count:,} held-out tasks of the world {self.name}"
+
+
+def caution_of_foreign_tasks(world: World, searches: Iterable[str]) -> str:
+    """The warning for tasks that are not the world's own, if tools (`searches`, by name) find its pages; else empty."""
+    found = ", ".join(searches)
+    return f"caution: {found} will find the made-up pages of the world {world.name}; see `tools`" if found else ""
 
 
 class NoWorld(World):

@@ -17,7 +17,7 @@ def check(config: Recipe) -> None:
     from coa.errors import UserError
     from jobs.recipe.checks import check_run
 
-    check_run(config)
+    check_run(config, ("distill",))
     if config.sft.data:
         raise UserError("sft.data is set, and takes the place of what a team does: sft.data=[] lets it work")
 

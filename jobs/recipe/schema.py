@@ -151,9 +151,9 @@ class RlConfig:
 @dataclass(frozen=True)
 class EvaluationConfig:
     tasks: int = 600
-    """Held-out tasks of an endless world; a file brings its own."""
+    """Number of held-out tasks of a world without an end. Of a file (`tasks.path`) all held-out tasks are evaluated."""
     seed: int = 1
-    """Which of the held-out tasks: the same for every run seed."""
+    """Which of a world's held-out tasks: the same for every run seed. Without effect with `tasks.path`."""
     samples: int | None = None
     """Sampled attempts at each task. None here and below: what `coa.tasks.published.protocol` has, the benchmark's own
     protocol where `coa evaluate` meets a benchmark."""

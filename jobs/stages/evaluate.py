@@ -41,10 +41,12 @@ async def evaluate_model(run: RunDir, model: Path, spec: str, tasks: Sequence[Ta
     plan = {task.id: by_protocol(config.evaluation, task) for task in tasks}
     count = sum(map(len, plan.values()))
     with Journal(run.folder / "attempts.jsonl", evaluation_of(model, tasks, plan, config)) as journal:
+        if journal.notice:
+            console.say(journal.notice)
         if before := len(journal.greedy) + len(journal.sampled):
             console.say(f"{before} of {count} attempts are there already, in {run.folder}")
         async with (
-            tool_executors(run) as executors,
+            tool_executors(run, {task.profile for task in tasks}) as executors,
             engine_pool(run, model.resolve(), executors) as pool,
         ):
             with console.stage("evaluate", count) as stage:
@@ -134,16 +136,18 @@ async def evaluate_stage(run: RunDir, pool: Any, name: str, model: Path) -> dict
     evaluation = evaluation_of(model, tasks, plan, run.config)
     with (
         Journal(run.trajectories / f"evaluation-{name}.jsonl", evaluation) as journal,
-        run.console.stage(f"evaluate {name}", 2 * len(tasks)) as stage,
+        run.console.stage(f"evaluate {name}", sum(map(len, plan.values()))) as stage,
     ):
+        if journal.notice:
+            run.console.say(journal.notice)
         greedy, sampled = await attempt_all(pool, tasks, plan, stage, journal)
         found = measure(tasks, greedy, sampled, run.world)
         found |= await run.world.probes(tasks, Codec.load(model), run.config.agent, pool.logprobs)
         write_evaluation(run.trajectories / f"evaluation-{name}.parquet", tasks, greedy, sampled)
         if advice := advice_on_form(found["format_errors"], tasks, run.config.agent):
             run.console.say(f"{name}: {advice}")
-        stage.update(2 * len(tasks), greedy=found["greedy"]["mean"], sampled=found["pass_at_1"]["mean"])
-    attempts = [(task.family, episode) for task in tasks for episode in sampled[task.id]]
+        stage.update(stage.done, greedy=found["greedy"]["mean"], sampled=found["pass_at_1"]["mean"])
+    attempts = [(task.family, episode) for task in tasks for episode in (greedy | sampled)[task.id]]
     found["cost"] = {
         family: asdict_cost([e for f, e in attempts if family in ("all", f)])
         for family in ("all", *sorted({task.family for task in tasks}))

@@ -17,7 +17,6 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from coa.grading.rewards import GRADE, RewardConfig
 from coa.reporting.readable import DASH
 from coa.storage.files import write_atomically
 from coa.storage.jsonl import write_lines
@@ -25,7 +24,7 @@ from coa.tasks.loading import load
 from coa.tasks.selection import Attempts, Learnt, Mode, Selection, SelectionConfig, asked, is_learnt, select
 from coa.types import Status, Task
 from jobs.recipe.schema import Recipe
-from jobs.run.agent_file import agent_of, in_its_world
+from jobs.run.agent_file import as_trained
 from jobs.run.console import Console
 from jobs.run.journal import Episodes, Journal, evaluation_of
 from jobs.run.run_dir import RunDir
@@ -73,13 +72,12 @@ def learnt_of(spec: str | None, profile: str) -> Learnt:
 
 
 def settings_of(config: Recipe, work: Work, out: Path, overrides: Sequence[str]) -> Recipe:
-    """The recipe as the attempts are made under it: no more is computed of a reward than the answer's grade."""
-    agent = agent_of(work.model, config.agent, overrides)
+    """The recipe under which the attempts are made."""
+    config = as_trained(config, work.model, out, overrides)
     if work.mode is Mode.DIRECT:
-        # No model was trained as this profile: it has to be told the rules.
-        agent = replace(agent, instructed=True)
-    config = in_its_world(config, work.model)
-    return replace(config, run_dir=str(out), agent=agent, rl=replace(config.rl, reward=RewardConfig(formula=GRADE)))
+        # No model is trained with this profile, so the prompt has to tell the rules.
+        return replace(config, agent=replace(config.agent, instructed=True))
+    return config
 
 
 async def select_with(pool: Any, work: Work, run: RunDir) -> Selection:
@@ -90,6 +88,8 @@ async def select_with(pool: Any, work: Work, run: RunDir) -> Selection:
     plan = {task.id: (how,) for task in attempted}
     evaluation = evaluation_of(work.model, attempted, plan, run.config)
     with Journal(run.folder / "attempts.jsonl", evaluation) as journal:
+        if journal.notice:
+            run.console.say(journal.notice)
         if before := len(journal.sampled):
             run.console.say(f"{before} of {len(attempted)} tasks were attempted already, in {run.folder}")
         with run.console.stage("select", len(attempted)) as stage:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from coa.config import dump, load
+from coa.errors import UserError
 from jobs.cli import find_recipe, main
 from jobs.recipe.checks import check_run
 from jobs.recipe.schema import Recipe
@@ -177,6 +178,55 @@ def test_a_setting_that_is_left_out_is_another_setting(here: Path, capfd: pytest
     begin(here, "team.roles.critic.duty=Doubt everything.")
     told = mistake(capfd, "train", "--recipe", "tiny", "run_dir=run")
     assert told.startswith("run holds a run with team.roles.critic.")
+
+
+def test_a_run_of_older_names_goes_on_and_one_that_is_not_understood_is_one_line(
+    here: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    begin(here)
+    path = here / "run" / "config.yaml"
+    old = path.read_text().replace("teacher_fallback:", "rescue:").replace("grammar: lenient", "grammar: forgive")
+    assert old.count("rescue:") == old.count("forgive") == 1
+    path.write_text(old.replace("    max_tag_tokens: null\n", ""))
+    check_run(load(Recipe, find_recipe("tiny"), ["run_dir=run"]))
+    path.write_text(old + "lost: 1\n")
+    told = mistake(capfd, "train", "--recipe", "tiny", "run_dir=run")
+    assert told.startswith("run holds a run that this version of coa can't resume (run/config.yaml: unknown key lost")
+    path.write_text("rl: [1, 2\n")
+    told = mistake(capfd, "train", "--recipe", "tiny", "run_dir=run")
+    assert told.startswith("run holds a run that this version of coa can't resume (recipe run/config.yaml: line 2: ")
+
+
+def test_a_command_is_asked_for_what_its_own_stages_need(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = ({"question": f"{n} ?", "answer": "x", "profile": "web"} for n in range(20))
+    settings = ["run_dir=run", f"tasks.path={tasks_file(here, *rows)}", "rl.on_policy.teacher=./gone"]
+    check_run(load(Recipe, find_recipe("tiny"), settings), ("sft",))
+    with pytest.raises(UserError, match="^a judge is to grade answers"):
+        check_run(load(Recipe, find_recipe("tiny"), settings), ("distill",))
+    monkeypatch.setenv("PATH", "")
+    check_run(load(Recipe, find_recipe("tiny"), [*settings, "tasks.grader=exact"]), ("distill",))
+    with pytest.raises(UserError, match="^programs need a sandbox .* bwrap is missing"):
+        check_run(load(Recipe, find_recipe("tiny"), ["run_dir=run"]), ("distill",))
+
+
+@pytest.mark.parametrize(
+    ("setting", "said"),
+    [
+        ("evaluation.tasks=0", "evaluation.tasks is too small: 0"),
+        ("evaluation.tasks=2000", "evaluation.tasks=2000: the tiny world has fewer held-out questions"),
+        ("world.held_out=0", "world.held_out=0.0 leaves no held-out tasks of some family"),
+        ("world.held_out=1", "world.held_out=1.0 leaves no training tasks of some family"),
+        ("distill.runs=0", "distill.runs is too small: 0"),
+        ("distill.keep=0", "distill.keep is too small: 0"),
+        ("teaching.wave=0", "teaching.wave is too small: 0"),
+        ("teaching.runs_in_flight=0", "teaching.runs_in_flight is too small: 0"),
+    ],
+)
+def test_numbers_that_leave_nothing_to_do(
+    here: Path, capfd: pytest.CaptureFixture[str], setting: str, said: str
+) -> None:
+    assert mistake(capfd, "train", "--recipe", "tiny", "run_dir=run", "world.companies=20", setting).startswith(said)
+    assert not (here / "run").exists()
 
 
 MODEL = ("models.m.endpoint.name=x", "team.model=m")

@@ -139,10 +139,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     try:
         pages = PagesOfCorpus(options.corpus, options.settings)
-    except UserError as error:
-        print(f"search_server: {error}", file=sys.stderr)
+        web.run_app(make_app(pages.find, pages.read), host=options.host, port=options.port)
+    except (UserError, OSError, OverflowError) as error:  # but UserError: an address that can't be served at
+        print(f"coa.tools.web.server: {error}", file=sys.stderr)
         return 2
-    web.run_app(make_app(pages.find, pages.read), host=options.host, port=options.port)
     return 0
 
 

@@ -94,7 +94,7 @@ def test_a_fifth_is_held_out_and_has_pages_all_the_same():
 
 
 def test_more_evaluation_tasks_than_there_are_is_an_error():
-    with pytest.raises(ValueError, match="fewer than 900"):
+    with pytest.raises(UserError, match="tasks=900: the tiny world has fewer held-out questions"):
         evaluation_tasks(WORLD, 900, seed=0)
 
 

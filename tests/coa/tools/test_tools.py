@@ -278,13 +278,13 @@ def test_a_profile_that_calls_what_is_no_tool_is_a_mistake(tmp_path: Path, monke
     path.write_text("".join(f'{{"question": "{n} ?", "answer": "1", "profile": "own"}}\n' for n in range(20)))
     settings = [f"tasks.path={path}", f"run_dir={tmp_path / 'run'}", "tasks.world=tiny"]
     config = load(recipe.Recipe, overrides=settings)
-    tasks = load_tasks(str(path), profile="mhqa")
-    for check in (lambda: checks.check_run(config), lambda: checks.check_needs(tasks, config)):
+    [profile] = {task.profile for task in load_tasks(str(path), profile="mhqa")}
+    for check in (lambda: checks.check_run(config), lambda: checks.check_services(config, {"exact"}, {profile})):
         with pytest.raises(UserError, match="a profile calls abacus, which is no tool; tools are code, wiki_search"):
             check()
     lend(monkeypatch, REGISTERED, "abacus", lambda: TitleLookup({}))
     checks.check_run(config)
-    checks.check_needs(tasks, config)
+    checks.check_services(config, {"exact"}, {profile})
 
 
 def test_a_defect_in_a_tool_is_told_as_what_it_is_and_a_dead_executor_as_down(ray_session: None) -> None:

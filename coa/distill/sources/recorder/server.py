@@ -186,8 +186,10 @@ async def serving(
             raise UserError(f"{config.folder}: nothing can be recorded there: {error.strerror or error}") from error
         try:
             await web.TCPSite(runner, host, port).start()
-        except OSError as error:
-            raise UserError(f"nothing can be served at {host}:{port}: {error.strerror or error}") from error
+        except (OSError, OverflowError) as error:  # OverflowError: no such port
+            raise UserError(
+                f"nothing can be served at {host}:{port}: {getattr(error, 'strerror', None) or error}"
+            ) from error
         yield f"http://{host}:{runner.addresses[0][1]}"
     finally:
         await runner.cleanup()
