@@ -2,7 +2,7 @@
 
     ask() -> Ask -> (the policy) -> Said -> hear() -> ToolCall -> (the tool) -> text -> observe() -> ask() ...
 
-It waits for nothing and knows no engine, so training, evaluation, serving and tests drive the same state. What has
+It waits for nothing and knows no engine, so training, evaluation and tests drive the same state. What has
 happened is its journal; from that it resumes elsewhere, and ends as it would have ended.
 """
 
@@ -55,7 +55,7 @@ class Grammar(Enum):
 
 @dataclass(frozen=True)
 class AgentConfig:
-    """How the policy is asked and bounded; the same in training, evaluation and serving."""
+    """How the policy is asked and bounded; the same in training and evaluation."""
 
     instructed: bool = True
     """Whether the prompt tells the profile's rules. A model trained from scratch knows them from its data."""

@@ -1,4 +1,4 @@
-"""What a command would do, without doing it: no process is started, nothing is written, and no network is needed.
+"""What a command would do, without doing it: no job is started, nothing is written, and no network is needed.
 
     coa train --recipe web_32b --dry-run
 
@@ -263,7 +263,8 @@ def _writes(config: Recipe, stages: tuple[str, ...]) -> Iterator[tuple[str, str]
         yield f"{folder}/teachers/", "the team's runs, and what became of them"
     if {"distill", "sft"} & set(stages):
         yield f"{folder}/data/", "the data set and its card"
-    yield f"{folder}/trajectories/", "chains and episodes"
+    if {"rl", "evaluation-sft"} & set(stages):
+        yield f"{folder}/trajectories/", "episodes"
     yield f"{folder}/checkpoints/", "learners' checkpoints, two of a stage, and what each stage left"
     if "rl" in stages:
         yield f"{folder}/model/", "the agent, Hugging Face layout"

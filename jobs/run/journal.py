@@ -29,8 +29,8 @@ Plan = Mapping[str, Sequence[Decoding]]
 class Journal:
     """Reads the journal of the same evaluation, if there is one, and adds to it.
 
-    `greedy` and `sampled` are the finished attempts, those of an interrupted evaluation included. `discarded` counts the
-    lines of another evaluation that the file held: they are overwritten.
+    `greedy` and `sampled` are the finished attempts, those of an interrupted evaluation included. `discarded` is the
+    number of attempts of another evaluation that the file held: they are overwritten.
     """
 
     def __init__(self, path: Path, evaluation: str) -> None:

@@ -58,7 +58,9 @@ def made_up(config: ToolsConfig, world: World) -> set[str]:
 async def tool_executors(run: RunDir, profiles: Iterable[str] | None = None) -> AsyncIterator[list[Any]]:
     """Handles of the executors. The world's web site is served meanwhile, if a tool uses it.
 
-    profiles: of tasks that are given apart from the recipe; None for the recipe's own. Raises UserError for tools that cannot be made as configured, such as a corpus that is not there.
+    profiles: of tasks that are given apart from the recipe; None for the recipe's own.
+
+    Raises UserError for tools that cannot be made as configured, such as a corpus that is not there.
     """
     config = run.config
     check_tools(config.tools, crawl_s=config.executor.limit_s("crawl_page"), named=config.executor.named)

@@ -1,6 +1,7 @@
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
@@ -146,7 +147,7 @@ def test_an_alias_of_a_value_is_accepted_with_a_warning(caplog: pytest.LogCaptur
 class Renamed:
     outer: Stage = field(default_factory=Stage)
 
-    RENAMED: ClassVar = {"inner": "outer", "fast": "outer.optimizer"}
+    RENAMED: ClassVar[dict[str, str]] = {"inner": "outer", "fast": "outer.optimizer"}
 
 
 def test_a_tree_gets_the_new_names_of_its_keys() -> None:

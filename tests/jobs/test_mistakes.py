@@ -201,11 +201,11 @@ def test_a_command_is_asked_for_what_its_own_stages_need(here: Path, monkeypatch
     rows = ({"question": f"{n} ?", "answer": "x", "profile": "web"} for n in range(20))
     settings = ["run_dir=run", f"tasks.path={tasks_file(here, *rows)}", "rl.on_policy.teacher=./gone"]
     check_run(load(Recipe, find_recipe("tiny"), settings), ("sft",))
-    with pytest.raises(UserError, match="^a judge is to grade answers"):
+    with pytest.raises(UserError, match=r"^a judge is to grade answers"):
         check_run(load(Recipe, find_recipe("tiny"), settings), ("distill",))
     monkeypatch.setenv("PATH", "")
     check_run(load(Recipe, find_recipe("tiny"), [*settings, "tasks.grader=exact"]), ("distill",))
-    with pytest.raises(UserError, match="^programs need a sandbox .* bwrap is missing"):
+    with pytest.raises(UserError, match=r"^programs need a sandbox .* bwrap is missing"):
         check_run(load(Recipe, find_recipe("tiny"), ["run_dir=run"]), ("distill",))
 
 

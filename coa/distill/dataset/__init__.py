@@ -2,6 +2,6 @@
 
 rows       one row for each kept run         shards      the Parquet files that hold them
 tokens     their tokens and masks            summary     what is in a folder, counted
-exports    for TRL and LLaMA-Factory         *_card      the Markdown beside the data and the model
-released   the published AFM sets as rows    layout      how those write their tags
+exports    for TRL and LLaMA-Factory         card        the Markdown beside the data
+external   data sets of a user's or published ones, as rows and their counts
 """

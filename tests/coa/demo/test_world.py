@@ -14,6 +14,7 @@ from coa.demo import World, WorldConfig, evaluation_tasks, training_task, words
 from coa.demo.questions import FAMILIES, KINDS, MHQA, WEB, Birthplace, Current, Sum, read_question
 from coa.demo.strategy import careful_route
 from coa.demo.tasks import is_held_out
+from coa.errors import UserError
 from coa.tasks.worlds import tasks_sha256
 from coa.tools.base import ToolCall
 from coa.tools.layouts import LAYOUTS
