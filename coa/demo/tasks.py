@@ -19,6 +19,9 @@ from coa.errors import UserError
 from coa.seeds import derive
 from coa.types import Task
 
+MOST_DRAWN_BEFORE = 10_000
+"""Draws in a row without a new question, after which a family is taken to have no further one."""
+
 
 def training_task(world: World, *, seed: int, purpose: str, index: int) -> Task:
     """The index-th task of a stream, e.g. purpose "sft" or "rl"; it never asks about what is held out.
@@ -34,16 +37,19 @@ def evaluation_tasks(world: World, n: int, seed: int) -> tuple[Task, ...]:
     families = world.config.families
     puzzles: dict[Puzzle, None] = {}
     attempts = Counter[str]()
+    drawn_before = 0
     while len(puzzles) < n:
         family = families[len(puzzles) % len(families)]
         # Counted by family: its tasks are the same, whichever families are beside it.
-        puzzles[_draw(world, family, seed, "evaluate", attempts[family], held_out=True)] = None
+        puzzle = _draw(world, family, seed, "evaluate", attempts[family], held_out=True)
         attempts[family] += 1
-        if attempts.total() > 100 * n:
+        drawn_before = drawn_before + 1 if puzzle in puzzles else 0
+        if drawn_before > MOST_DRAWN_BEFORE:
             raise UserError(
                 f"evaluation.tasks={n}: the tiny world has fewer held-out questions; ask for fewer, or raise "
                 "world.held_out"
             )
+        puzzles[puzzle] = None
     return tuple(to_task(world, puzzle, _name(puzzle)) for puzzle in puzzles)
 
 

@@ -128,12 +128,12 @@ class Judge:
 
 
 def check_judge(config: JudgeConfig, call_s: float) -> None:
-    """Raises UserError where a judge is needed and not set up, or where the executor, which gives a call `call_s`,
+    """Raises UserError if no judge is set up, or if the executor, which gives a call `call_s`,
     would stop a slow one before it was asked as often as it may be."""
     if config.url is None or not config.model:
         raise UserError(
-            "a judge is to grade answers: set tools.judge.url and tools.judge.model, or compare those to the tasks' "
-            "open questions as words, tasks.grader=exact"
+            "a judge is needed to grade answers: set tools.judge.url and tools.judge.model, or set tasks.grader=exact "
+            "to compare answers to open questions as text"
         )
     if not is_web_address(config.url):
         raise UserError(f"tools.judge.url is {shown(config.url)}, expected an address such as http://127.0.0.1:8000/v1")

@@ -67,7 +67,7 @@ def needs_site(config: ToolsConfig) -> bool:
 
 
 def searches_left_open(config: ToolsConfig) -> tuple[str, ...]:
-    """The searches that the configuration leads nowhere: a world's own pages are what they may find."""
+    """Names of the search tools that the configuration leaves unset; they fall back to the pages of the world."""
     wiki = () if config.wiki.configured else ("wiki_search",)
     return wiki if config.search.url is not None else (*wiki, "web_search")
 
@@ -110,7 +110,7 @@ def check_tools(config: ToolsConfig, *, crawl_s: float, named: Collection[str] =
 
 
 def check_called(tools: Iterable[str], config: ToolsConfig, *, articles: bool, site: bool) -> None:
-    """Raises UserError where a profile's tag calls a tool (`tools`, by name) that nobody has, or that leads nowhere.
+    """Raises UserError if a profile's tag calls a tool (`tools`, by name) that does not exist or is not configured.
 
     articles, site: whether the world has them for searches that the configuration leaves open.
     """
@@ -129,5 +129,5 @@ def check_called(tools: Iterable[str], config: ToolsConfig, *, articles: bool, s
     for name, (keys, is_so) in nowhere.items():
         if is_so and name in called:
             raise UserError(
-                f"a profile calls {name}, which leads nowhere: set tools.{keys}, or a tasks.world that has pages"
+                f"a profile calls {name}, which is not configured: set tools.{keys}, or a tasks.world that has pages"
             )

@@ -27,7 +27,7 @@ ROLE_COLOURS = {
     "answer": "#157a3d",
 }
 OTHER_ROLE = "#7a3fc0"
-"""The colour of tags that a user's profile brought along: tools, mostly."""
+"""The colour of tags of a user's own profile, most of which are tools."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -46,12 +46,12 @@ class WandbConfig:
     entity: str | None = None
     """User or team; None takes the key's."""
     name: str | None = None
-    """Of the run; None takes the run directory's."""
+    """Name of the run; None takes the run directory's."""
     tags: tuple[str, ...] = ()
 
 
 def mode_of(config: WandbConfig, environment: Mapping[str, str] = os.environ) -> tuple[WandbMode, str]:
-    """The mode that a run has, never `auto`, and why it is not the one that was asked for, where it is not.
+    """Returns the effective mode (never `auto`), and a message if it differs from the configured one, else "".
 
     Raises UserError for a WANDB_MODE that is none.
     """

@@ -1,4 +1,4 @@
-"""JSON lines that survive the death of who writes them: one value a line, appended by one process at a time.
+"""JSON lines files that stay readable after a crash: one value per line, appended by one process at a time.
 
 A process that is killed, or a disk that is full, may leave a last line without its end: a torn tail. It counts as never
 written: readers leave it out, and the next append removes it (or ends it, where the tear itself is evidence).

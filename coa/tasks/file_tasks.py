@@ -36,7 +36,8 @@ class TasksConfig:
 
 
 class FileTasks(World):
-    """Of a file, within a world that gives what a file has not. Read when they are first looked at."""
+    """The tasks of a user's file. Pages, experts, lexicon and columns come from the enclosing world. The file is
+    read on first access."""
 
     def __init__(self, config: TasksConfig, within: World) -> None:
         """config: with a `path`."""
@@ -55,7 +56,7 @@ class FileTasks(World):
 
     @cached_property
     def _sides(self) -> tuple[tuple[Task, ...], tuple[Task, ...]]:
-        """Training tasks, and those held out: as they were when they were first looked at."""
+        """Training tasks and held-out tasks, as the file had them at first access."""
         return split(self._tasks, self.settings.held_out)
 
     def training_task(self, purpose: str, index: int, *, seed: int) -> Task:

@@ -5,8 +5,8 @@
 There are two ways to attempt tasks. `direct`: a model answers without tools; what it knows by heart is no work for an
 agent. `tuned`: the fine-tuned agent itself attempts them; what it always solves teaches it nothing.
 
-The functions are pure, and samples are drawn by hash: a task's fate depends on its own attempts, and the sample neither
-on order nor on chunks.
+The functions are pure, and samples are drawn by hash: whether a task is kept depends only on its own attempts, and
+the random sample does not depend on the order of the tasks.
 """
 
 from collections import Counter

@@ -87,26 +87,28 @@ def check_services(config: Recipe, graders: set[str], profiles: Iterable[str]) -
 
 
 def check_lookups(config: Recipe, world: World, profiles: Iterable[str]) -> set[str]:
-    """Returns the tools that the profiles call; raises UserError for one that nobody has, or that leads nowhere."""
+    """Returns the tools that the profiles call; raises UserError for one that does not exist or is not
+    configured."""
     called = {tag.name for name in profiles for tag in find_profile(name).tools}
     check_called(called, config.tools, articles=world.articles is not None, site=world.site is not None)
     return called
 
 
 def check_experts(config: Recipe, world: World) -> None:
-    """Raises UserError where a role of the team has neither a language model nor an expert of the world's own."""
+    """Raises UserError if a role of the team has neither a language model nor an expert of the world."""
     plays = not config.sft.data and config.distill.transcripts is None
     if world.has_experts or not (plays or config.rl.teacher_fallback.attempts):
         return
     for role in roles_of(config):
         if config.team.model_of(role) == EXPERTS:
             raise UserError(
-                f"nobody plays the {role}: set team.model to one of `models`, or tasks.world to a world with experts"
+                f"no model is set for the role {role}: set team.model to one of `models`, or tasks.world to a world "
+                "with experts"
             )
 
 
 def check_models(config: Recipe) -> None:
-    """Raises UserError for a model of the teachers that can't be asked."""
+    """Raises UserError for a teacher model without an address, or with two."""
     for name, model in config.models.items():
         if bool(model.endpoint.url) == bool(model.serve.model):
             raise UserError(f"models.{name}: name an endpoint.url or a serve.model, one of the two")
@@ -161,7 +163,7 @@ def check_counts(config: Recipe) -> None:
 
 
 def check_algorithm(config: Recipe) -> None:
-    """Raises UserError for an algorithm that nobody knows, and for sampling whose log-probs a learner can't have."""
+    """Raises UserError for an unknown algorithm, and for sampling whose log-probs a learner can't compute."""
     config.rl.algorithm_of()
     sampling = config.rl.sampling
     if sampling.temperature <= 0 or sampling.top_p != 1.0:

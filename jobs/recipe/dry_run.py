@@ -51,7 +51,7 @@ def dry_run(config: Recipe, job: Job, console: Console) -> None:
     for section in plan_of(config, job):
         console.table(section.title, section.columns, section.rows)
     job.check(config)
-    console.say("nothing stands in the way, as far as can be seen from here; nothing was started")
+    console.say("no problem found; nothing was started")
 
 
 def plan_of(config: Recipe, job: Job) -> list[Section]:
@@ -99,10 +99,11 @@ def _what(config: Recipe, stage: str) -> str:
         case "rl":
             groups = rl.window.groups_per_batch
             helped = f"; scored by {rl.on_policy.teacher}" if rl.on_policy.teacher else ""
-            helped += "; the team plays what fails altogether" if rl.teacher_fallback.attempts else ""
+            helped += "; the team plays tasks that the policy failed altogether" if rl.teacher_fallback.attempts else ""
             return (
                 f"{number(rl.steps)} steps of {groups} groups of {rl.group}: "
-                f"{number(rl.steps * groups * rl.group)} episodes, more where groups say nothing{helped}"
+                f"{number(rl.steps * groups * rl.group)} episodes, more if groups are dropped because "
+                f"their grades are all equal{helped}"
             )
         case _:
             return world_of(config).evaluation_in_words(config.evaluation.tasks)

@@ -41,7 +41,7 @@ class TeacherModelConfig:
 
     endpoint: EndpointConfig = field(default_factory=EndpointConfig)
     serve: ModelServerConfig = field(default_factory=ModelServerConfig)
-    """Where it names a model, that is served, and `endpoint` needs no `url`."""
+    """If it names a model, that model is served, and `endpoint` needs no `url`."""
 
     @property
     def name(self) -> str:
@@ -52,9 +52,9 @@ class TeacherModelConfig:
 @dataclass(frozen=True)
 class DistillConfig:
     runs: int | None = None
-    """Team runs; None: what the world says, which for a file is one for each training task."""
+    """Number of team runs; None takes the world's number, which for a file is one for each training task."""
     keep: int = 1_000_000
-    """Stop earlier, once so many runs were kept."""
+    """Number of kept runs at which distillation stops early."""
     transcripts: str | None = None
     """Folder or file of transcripts that are there already, imported or of another run; None lets the team work."""
     filters: FilterConfig = field(default_factory=FilterConfig)
@@ -71,7 +71,7 @@ class DistillConfig:
 @dataclass(frozen=True)
 class SftConfig:
     steps: int | None = None
-    """None where `epochs` says it; where neither is set, DEFAULT_STEPS."""
+    """None if `epochs` is set; if neither is, DEFAULT_STEPS."""
     epochs: float | None = None
     """Passes over the demonstrations, in place of `steps`; 2.5 sees half of them a third time."""
     batch: int = 64
@@ -94,7 +94,7 @@ class SftConfig:
                 raise ValueError(f"sft.{name} is {value:g}, expected more than 0")
 
     def steps_of(self, demonstrations: int) -> int:
-        """Steps of a stage that has so many demonstrations."""
+        """Number of steps for that number of demonstrations."""
         if self.epochs is not None:
             return steps_for(demonstrations, self.batch, self.epochs)
         return self.DEFAULT_STEPS if self.steps is None else self.steps
@@ -134,7 +134,8 @@ class RlConfig:
             raise ValueError(f"rl.evaluate_every and rl.evaluate_tasks are {given}, expected at least 0 and 1")
 
     def objective(self) -> Objective:
-        """What learners learn by; raises UserError where teacher and algorithm say different things."""
+        """The learners' objective. Raises UserError if `rl.on_policy.teacher` and `rl.algorithm` contradict each
+        other."""
         weighed, name = self.on_policy.teacher is not None, self.algorithm
         if weighed and name == DEFAULT:
             name = ON_POLICY
@@ -143,7 +144,7 @@ class RlConfig:
         return Objective(algorithm=name, settings=self.algorithm_settings, temperature=self.sampling.temperature)
 
     def algorithm_of(self) -> Algorithm:
-        """The algorithm itself; raises UserError for a name or a setting that nobody knows."""
+        """The algorithm itself; raises UserError for an unknown name or setting."""
         objective = self.objective()
         return make(objective.algorithm, self.learner.loss, objective.settings)
 

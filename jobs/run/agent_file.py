@@ -1,4 +1,4 @@
-"""In a model's folder: how the model is to be asked, and in which world, as it was in training."""
+"""Reads and writes a model's `agent.json` (prompt format and limits) and `world.json` (the training world)."""
 
 import json
 from collections.abc import Sequence
@@ -83,7 +83,7 @@ def as_trained(config: Recipe, model: Path, out: Path, overrides: Sequence[str])
 
 
 def write_world(model: Path, config: Recipe) -> None:
-    """The world that the recipe names, if it names one: tools that nothing else is set up for find its pages."""
+    """Writes the world that the recipe names, if it names one: tools that are not configured search its pages."""
     if config.tasks.world is not None:
         settings = asdict(config.world)
         kept = {"world": config.tasks.world, "settings": settings}

@@ -172,7 +172,7 @@ class Console:
 
 
 def live_line(stage: Stage, width: int) -> Table:
-    """Name, a bar (one that moves where nobody knows the whole), and the rest of the stage's line."""
+    """The stage's name, a progress bar (pulsing if the total is unknown), and its fields."""
     bar = ProgressBar(total=stage.total, completed=stage.done, width=BAR_WIDTH, pulse=stage.total is None)
     line = Table.grid(padding=(0, 1, 0, 0))
     line.add_row(Text(f"{stage.name:<12}"), bar, Text(stage.progress(width - BAR_WIDTH - 15), no_wrap=True))

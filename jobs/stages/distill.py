@@ -107,8 +107,8 @@ async def distill(run: RunDir, executors: Sequence[Any]) -> dict[str, Any]:
 
 
 def goes_on(run: RunDir, done: dict[str, Any]) -> bool:
-    """Whether a finished stage has more to do: failed runs to retry, runs that a smaller budget stopped, or more
-    than were wanted before. What is fine-tuned since stands on the data as it is."""
+    """Whether a finished stage has more to do: failed runs to retry, runs that a smaller budget stopped, or a
+    larger number of runs. Never after fine-tuning has begun, because the data set must not change under it."""
     config = run.config.distill
     retry = done["failed"] and config.retry_failed
     if why := over(run, done):
@@ -121,7 +121,7 @@ def goes_on(run: RunDir, done: dict[str, Any]) -> bool:
 
 
 def over(run: RunDir, done: dict[str, Any]) -> str:
-    """Why no run is wanted any more; empty where one may be."""
+    """Why no further run is needed; empty if one may be."""
     if tuned(run):
         return "the model is fine-tuned on these runs"
     return "as many runs are kept as distill.keep wants" if done["kept"] >= run.config.distill.keep else ""
@@ -133,7 +133,8 @@ def tuned(run: RunDir) -> bool:
 
 
 def require_most(run: RunDir, done: dict[str, Any]) -> None:
-    """Raises InfrastructureError where too much failed for what is left to be learnt from, unless it is already."""
+    """Raises InfrastructureError if more than `distill.most_failed` of the team runs failed, unless fine-tuning has
+    already begun."""
     failed, most = done["failed"], run.config.distill.most_failed
     every = failed + done["transcripts"]
     if failed > most * every and not tuned(run):
@@ -205,7 +206,8 @@ async def existing_runs(
 
 
 def to_be_graded_by(grader: str | None, transcript: Transcript) -> Transcript:
-    """With the recipe's grader, where its task is an open question: who named the task's own is not known any more."""
+    """With the recipe's grader, if its task is an open question: transcripts do not record whether the grader came from
+    the row, the benchmark or the profile."""
     task = transcript.task
     return replace(transcript, task=replace(task, grader=in_place_of(task.grader, grader)))
 

@@ -33,8 +33,8 @@ def add_external_data(run: RunDir) -> None:
         first = len(shard_paths(run.data))
         counts = add_rows(read, run.data, listing, first=first, own=own_columns(run))
         run.console.say(
-            f"{path.name}: {counts.kept} of {counts.rows} rows, {counts.violations} against our tables; "
-            f"{sum(counts.contaminated.values())} left out as in an evaluation set"
+            f"{path.name}: {counts.kept} of {counts.rows} rows, {counts.violations} violate their profile's table of "
+            f"transitions; {sum(counts.contaminated.values())} left out as in an evaluation set"
         )
     counts = external_counts(run.data)
     if not counts.kept:

@@ -15,7 +15,8 @@ from jobs.teachers.teaching import FailedInARow
 
 
 class Intake:
-    """What was played, on its way into the books: a kill plays what is not in them again, from the ledgers."""
+    """Buffers finished runs until they are written to the DistillStore. Runs that a killed driver had not written are
+    replayed from the ledgers."""
 
     def __init__(self, run: RunDir, store: DistillStore) -> None:
         self._config, self._store = run.config.teaching, store

@@ -144,7 +144,8 @@ class RlStats:
 
 
 def length_bucket(tokens: int) -> int:
-    """The power of two that is not below: what fails more often when it is long makes what is learnt shorter."""
+    """Rounds a token count up to a power of two. Failures are counted by length because losing long episodes would bias
+    training towards short ones."""
     return 1 << max(tokens - 1, 0).bit_length()
 
 
@@ -185,7 +186,7 @@ def means(episodes: Sequence[EpisodeRecord]) -> dict[str, float]:
 
 
 def lengths(episodes: Sequence[EpisodeRecord]) -> dict[str, int]:
-    """Tokens of the shortest episode that is at least as long as so many percent of them."""
+    """Quantiles of the episodes' lengths in tokens."""
     tokens = np.percentile([e.tokens for e in episodes], QUANTILES, method="inverted_cdf")
     return {f"length_p{percent}": int(value) for percent, value in zip(QUANTILES, tokens, strict=True)}
 

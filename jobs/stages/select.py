@@ -3,7 +3,8 @@
     tasks -> what SFT had is left out -> attempts on the engine pool -> tasks.jsonl, dropped.jsonl, selection.json
 
 `coa select --model DIR --tasks FILE --mode direct` asks a model without tools, `--mode tuned` the fine-tuned agent with
-each task's own profile. A new run learns from what is kept: `coa train sft.data=[OLD/data] tasks.path=OUT/tasks.jsonl`.
+each task's own profile. A new run learns from what is kept: `coa train --recipe R
+sft.data=[OLD/data] tasks.path=OUT/tasks.jsonl`.
 Attempts that are finished survive an interruption; a tool or a judge that is down ends the job.
 """
 
@@ -32,23 +33,23 @@ from jobs.stages.attempts import attempt_all, write_evaluation
 
 TASKS, DROPPED, RESULT = "tasks.jsonl", "dropped.jsonl", "selection.json"
 MANY_UNANSWERED = 0.5
-"""From this share of attempts without an answer on, a person is warned."""
+"""From this share of attempts without an answer on, the user is warned."""
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What is selected from, and how it is attempted."""
+    """The tasks to select from, and how they are attempted."""
 
     model: Path
     spec: str
-    """Where the tasks are from, as it was asked for."""
+    """The argument --tasks."""
     tasks: tuple[Task, ...]
     learnt: Learnt
     mode: Mode
     config: SelectionConfig
 
     def asked(self) -> list[Task]:
-        """What is attempted, as it is asked."""
+        """The tasks to attempt, with the profile under which they are attempted."""
         fresh = (task for task in self.tasks if not is_learnt(task, self.config, self.learnt))
         return [asked(task, self.config, self.mode) for task in fresh]
 
@@ -81,7 +82,7 @@ def settings_of(config: Recipe, work: Work, out: Path, overrides: Sequence[str])
 
 
 async def select_with(pool: Any, work: Work, run: RunDir) -> Selection:
-    """Attempts the tasks, and writes and tells what is kept."""
+    """Attempts the tasks, then writes and shows which are kept."""
     began = time.monotonic()
     attempted = work.asked()
     how = work.config.decoding(work.mode)
@@ -171,8 +172,8 @@ def show(console: Console, found: Mapping[str, Any], folder: Path) -> None:
     )
     if found["unanswered"] >= MANY_UNANSWERED:
         console.say(
-            f"{found['unanswered']:.0%} of the attempts gave no answer: their rates tell of form or length rather than "
-            "of difficulty (agent.grammar=enforce holds a model to the form, agent.limits gives it room)"
+            f"{found['unanswered']:.0%} of the attempts gave no answer: their rates measure form or length rather than "
+            "difficulty (agent.grammar=enforce holds a model to the form, agent.limits gives it room)"
         )
     if not everything["kept"]:
         console.say("no task is kept: nothing to reinforce")

@@ -1,6 +1,6 @@
 """Supervised fine-tuning: the policy learns to say what the team's agents said, in one stream.
 
-data set (distilled, or brought along) -> samples to imitate -> batches -> learners -> checkpoints/sft-model
+data set (distilled, or external) -> samples to imitate -> batches -> learners -> checkpoints/sft-model
 
 The learners are DeepSpeed's, under Ray Train.
 """

@@ -53,7 +53,7 @@ def own_columns(run: RunDir) -> OwnColumns:
 def add_tokens(run: RunDir, report: FilterReport, cost: Usage) -> None:
     """Tokens of every row of the data set, and the card beside it; raises UserError where every row is too long.
 
-    report: of data that is brought along, what its check against the evaluation made of it.
+    report: for external data, the result of its check against the evaluation tasks.
     """
     agent, filters = run.config.agent, run.config.distill.filters
     limit = run.config.sft.max_tokens or agent.limits.max_tokens

@@ -32,7 +32,8 @@ from jobs.teachers.review import Review
 from jobs.teachers.teaching import FailedInARow, Teaching, drop_ledgers, language_models, teaching
 
 FIRST_ATTEMPT = 1_000_000
-"""Of the team at a task of this stage; those of distillation, which may have met the same task, are below."""
+"""The smallest attempt number of a fallback run. Attempt numbers of distillation are smaller, so the two never collide
+for one task."""
 Beside = Callable[[Coroutine[Any, Any, None]], Any]
 """Runs work next to the loop."""
 
@@ -43,7 +44,7 @@ class FallbackJournal:
         {"task": 17}                                         of the stage's stream, by its index: the team has it now
         {"version": 3, "attempts": [1000016, 1000016]}       a sample of each is imitated by the batch of that version
 
-    A line is there before what it says happens, so one that a kill cut off counts for nothing.
+    Each line is written before the action that it records, so a torn last line can be ignored.
     """
 
     def __init__(self, path: Path) -> None:
@@ -119,8 +120,8 @@ class TeacherFallback:
         self.counts: Counter[str] = Counter()
 
     async def start(self, version: int, beside: Beside) -> None:
-        """The learners are at `version`: all that no batch before it imitates waits again, be it taken for one from
-        there on or left by a driver before this one, whose tasks that were under way are played again."""
+        """Restarts the fallback at `version`: samples assigned to that batch or a later one return to the queue, and
+        tasks whose runs were unfinished are played again."""
         self._journal.go_back(version)
         back = [one for batch in sorted(self._taken) if batch >= version for one in self._taken.pop(batch)]
         self._ready.extendleft(reversed(back))
@@ -175,7 +176,7 @@ class TeacherFallback:
         self._failed_in_a_row.check()
 
     async def _take_in(self, run: Graded, imitated: int) -> Graded | FailedRun:
-        """The run, or how it failed where who is to rewrite it is down."""
+        """Returns the run, or a FailedRun if the endpoint of the rewriting model is down."""
         transcript = run.transcript
         kept, report = filter_runs([run], self._filters, self._contamination)
         try:

@@ -61,7 +61,8 @@ class Teaching:
         return played if judge is None else replace(played, outcomes=await judge(played.outcomes))
 
     async def stream(self, assignments: Iterable[Assignment], judge: Judge | None = None) -> AsyncGenerator[Played]:
-        """Draws assignments as there is room for them. To be closed by who leaves it before its end."""
+        """Draws assignments as there is room for them. A caller that stops iterating early must close the generator
+        (`aclosing`)."""
         if self._experts:
             async with aclosing(self._in_waves(assignments, judge)) as waves:
                 async for played in waves:
@@ -115,9 +116,9 @@ class FailedInARow:
                     self.given_up = f"{where}: {why}"
 
     def check(self) -> None:
-        """Raises InfrastructureError where nothing more will come."""
+        """Raises InfrastructureError if too many runs failed one after the other."""
         if self.given_up:
-            raise InfrastructureError(f"no run of the team is finished any more: {self.given_up}")
+            raise InfrastructureError(f"too many team runs failed in a row; the last failure: {self.given_up}")
 
 
 @asynccontextmanager
@@ -177,7 +178,8 @@ async def teaching(run: RunDir, executors: Sequence[Any], models: Mapping[str, A
 
 
 def drop_ledgers(run: RunDir) -> None:
-    """Once no run is unfinished, nobody asks for what they were told."""
+    """Deletes the ledgers of replies and observations. Call it only when no run is unfinished, since unfinished runs
+    replay from them."""
     for ledger in ("replies", "observations"):
         shutil.rmtree(run.teachers / ledger, ignore_errors=True)
 

@@ -122,7 +122,7 @@ def test_tasks_of_the_web_want_a_judge_or_another_grader(here: Path, capfd: pyte
     path = tasks_file(here, *({"question": f"{n} ?", "answer": "x", "profile": "web"} for n in range(20)))
     settings = ["run_dir=run", f"tasks.path={path}"]
     told = mistake(capfd, "train", "--recipe", "tiny", *settings)
-    assert told.startswith("a judge is to grade answers: set tools.judge.url")
+    assert told.startswith("a judge is needed to grade answers: set tools.judge.url")
     check_run(load(Recipe, find_recipe("tiny"), [*settings, "tasks.grader=exact"]))
     told = mistake(capfd, "train", "--recipe", "tiny", *settings, "tasks.grader=exat")
     assert told.startswith(f"{path}, line 1: unknown grader 'exat'")
@@ -149,11 +149,13 @@ def test_a_recipe_without_tasks(here: Path, capfd: pytest.CaptureFixture[str]) -
 def test_tools_that_lead_nowhere_and_a_team_that_nobody_plays(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
     tasks = tasks_file(here, *({"question": f"{n} ?", "answer": "x", "profile": "mhqa"} for n in range(20)))
     (here / "mine.yaml").write_text(f"run_dir: run\ntasks: {{path: {tasks}}}\n")
-    assert mistake(capfd, "train", "--recipe", "./mine.yaml").startswith("nobody plays the critic: set team.model to")
+    assert mistake(capfd, "train", "--recipe", "./mine.yaml").startswith(
+        "no model is set for the role critic: set team.model to"
+    )
     told = mistake(capfd, "train", "--recipe", "./mine.yaml", f"sft.data=[{tasks}]")
-    assert told.startswith("a profile calls wiki_search, which leads nowhere: set tools.wiki.corpus or ")
+    assert told.startswith("a profile calls wiki_search, which is not configured: set tools.wiki.corpus or ")
     told = evaluate(capfd, here, "--tasks", str(tasks))
-    assert told.startswith("a profile calls wiki_search, which leads nowhere: set tools.wiki.corpus or ")
+    assert told.startswith("a profile calls wiki_search, which is not configured: set tools.wiki.corpus or ")
 
 
 def test_a_stage_before_its_time(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -201,7 +203,7 @@ def test_a_command_is_asked_for_what_its_own_stages_need(here: Path, monkeypatch
     rows = ({"question": f"{n} ?", "answer": "x", "profile": "web"} for n in range(20))
     settings = ["run_dir=run", f"tasks.path={tasks_file(here, *rows)}", "rl.on_policy.teacher=./gone"]
     check_run(load(Recipe, find_recipe("tiny"), settings), ("sft",))
-    with pytest.raises(UserError, match=r"^a judge is to grade answers"):
+    with pytest.raises(UserError, match=r"^a judge is needed to grade answers"):
         check_run(load(Recipe, find_recipe("tiny"), settings), ("distill",))
     monkeypatch.setenv("PATH", "")
     check_run(load(Recipe, find_recipe("tiny"), [*settings, "tasks.grader=exact"]), ("distill",))
@@ -261,7 +263,7 @@ def test_a_model_may_be_asked_elsewhere_when_a_run_goes_on_but_no_other_one(
         (["team.roles.searcher.tools=[web_search]"], "team.roles.searcher.tools: none of them is a tool of mhqa"),
         (["team.roles.refiner.duty=Refine."], "team.roles.refiner: nobody asks this role in a planner team here"),
         (["distill.transcripts=here"], "distill.transcripts: no transcripts at here"),
-        (["sft.data=[tasks.jsonl]"], "sft.data is set, and takes the place of what a team does"),
+        (["sft.data=[tasks.jsonl]"], "sft.data is set, so there is nothing to distil"),
         (["rl.on_policy.teacher=./gone"], "rl.on_policy.teacher ./gone: no config.json there"),
         (["rl.on_policy.teacher=a/b", "agent.grammar=enforce"], "rl.on_policy compares plain log-probs"),
         (["rl.on_policy.teacher=a/b", "rl.sampling.temperature=0.7"], "rl.on_policy compares plain log-probs"),

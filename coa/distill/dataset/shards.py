@@ -45,7 +45,8 @@ def write_shard(
 
 
 def outdate_card(folder: Path) -> None:
-    """The card tells columns and numbers of rows, by which data sets are read: whoever changes them takes it away."""
+    """Deletes the card. `datasets` relies on the columns and row counts in it, so it must be deleted before a shard
+    changes."""
     (folder / CARD).unlink(missing_ok=True)
 
 
