@@ -4,7 +4,7 @@
     coa evaluate|select --model DIR --tasks WHAT ...           jobs with a model
     coa export|record|import|benchmarks ...                    tools, without a recipe
 
-Exit status: 0 done, 1 a defect or a failure of the system, 2 a person's mistake, 130 interrupted.
+Exit status: 0 done, 1 a defect or a failure of the system, 2 a user's mistake, 130 interrupted.
 """
 
 import argparse

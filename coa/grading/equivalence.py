@@ -43,7 +43,7 @@ class Comparer:
         self._one_at_a_time = threading.Lock()
 
     def equal(self, answer: str, accepted: tuple[str, ...]) -> bool:
-        """Whether the answer equals some accepted one; raises InfrastructureError where the child can't be asked."""
+        """Whether the answer equals some accepted one; raises InfrastructureError if the child can't be asked."""
         return comparable(answer) and any(self._equals(answer, gold) for gold in accepted if comparable(gold))
 
     def close(self) -> None:

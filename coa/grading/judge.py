@@ -100,7 +100,7 @@ class Judge:
         return canonical(json.loads(call.argument))
 
     async def __call__(self, call: ToolCall) -> str:
-        """The verdict as JSON; raises JudgeDown where none comes, and ToolDown where the endpoint does not answer."""
+        """The verdict as JSON; raises JudgeDown if none comes, and ToolDown where the endpoint does not answer."""
         asks = self._config.asks
         messages = messages_of(**json.loads(call.argument), prediction_chars=self._config.prediction_chars)
         reply = ""
@@ -129,7 +129,7 @@ class Judge:
 
 def check_judge(config: JudgeConfig, call_s: float) -> None:
     """Raises UserError if no judge is set up, or if the executor, which gives a call `call_s`,
-    would stop a slow one before it was asked as often as it may be."""
+    would stop a slow one before its last retry."""
     if config.url is None or not config.model:
         raise UserError(
             "a judge is needed to grade answers: set tools.judge.url and tools.judge.model, or set tasks.grader=exact "
@@ -165,7 +165,7 @@ def escape(text: str) -> str:
 def read_verdict(reply: str) -> Verdict | None:
     """The verdict in JSON that a reply ends with, bare or fenced, after thoughts or prose.
 
-    None where it ends with anything else (a verdict before that may be one that the prediction holds and the judge
+    None if it ends with anything else (a verdict before that may be one that the prediction holds and the judge
     quotes), or where two differ.
     """
     text = reply.rpartition("</think>")[2].strip().removesuffix("```").rstrip()

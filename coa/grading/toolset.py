@@ -24,7 +24,7 @@ REGISTERED: Registry[Callable[[], Tool]] = Registry("tool")
 
 
 def register(name: str, make: Callable[[], Tool]) -> None:
-    """Gives the tag of that name a tool; raises ValueError where there is one already."""
+    """Gives the tag of that name a tool; raises ValueError if there is one already."""
     if name in TOOLS:
         raise ValueError(f"there is a tool {name!r} already")
     REGISTERED.register(name, make)
@@ -73,7 +73,7 @@ def searches_left_open(config: ToolsConfig) -> tuple[str, ...]:
 
 
 def check_tools(config: ToolsConfig, *, crawl_s: float, named: Collection[str] = ()) -> None:
-    """Raises UserError for what cannot work: a key that is not there, a search whose pages nothing may read.
+    """Raises UserError for settings that cannot work: a missing key, a search whose pages no tool may read.
 
     crawl_s: the executor's limit for a call of crawl_page; over it a slow page would look like a fault of ours.
     named: the tools that the executor has limits for.

@@ -159,7 +159,7 @@ def families(report: Mapping[str, Any]) -> Table:
 
 
 def strategies(report: Mapping[str, Any]) -> Table:
-    """Of worlds that tell strategies apart: which shares of each family's episodes took them."""
+    """The share of each family's episodes that took each strategy, if the world measures strategies."""
     paths = [f"evaluation.{model}.strategies" for model in ("sft", "rl")]
     families = _names(report, *paths)
     shares = [look_up(report, path, family) or {} for family in families for path in paths]

@@ -1,4 +1,4 @@
-"""Values as a person reads them; what is not known is a dash."""
+"""Values formatted for readers; an unknown value is a dash."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -95,7 +95,7 @@ def run_id(folder: Path) -> str:
 
 
 class WandbSink:
-    """A sink whose thread owns wandb; `say` shows a line to a person."""
+    """A sink whose thread owns wandb; `say` shows a line to the user."""
 
     def __init__(
         self,

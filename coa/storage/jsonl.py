@@ -21,7 +21,7 @@ _BLOCK = 1 << 16
 def append_line(path: Path, value: Any, *, default: Default | None = None) -> None:
     """Adds one line, which a reader finds as soon as this returns.
 
-    Raises DiskFull where there is no room; what was written of the line is then a torn tail.
+    Raises DiskFull if there is no room; what was written of the line is then a torn tail.
     """
     append_text(path, json.dumps(value, default=default))
 

@@ -42,7 +42,7 @@ class Source:
     path: Path | None
     """None for the place where the benchmark is published."""
     benchmark: Benchmark | None
-    """None where the rows name it themselves."""
+    """None if the rows name it themselves."""
 
 
 def source(spec: str) -> Source:

@@ -136,7 +136,7 @@ class Counts(TypedDict):
     tasks: int
     kept: int
     dropped: dict[str, int]
-    """By reason, without reasons that do not occur."""
+    """Number of dropped tasks by reason, without reasons that do not occur."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -55,7 +55,7 @@ MALFORMED = Over(Ending.MALFORMED)
 
 
 def score_of(double_check: str) -> int | None:
-    """`score_of("2 may be outdated")` is 2; None where the text does not begin with a score."""
+    """`score_of("2 may be outdated")` is 2; None if the text does not begin with a score."""
     match = _SCORE.match(double_check.strip())
     return int(match[0]) if match else None
 

@@ -83,7 +83,7 @@ class Ending(StrEnum):
 
     ANSWERED = "answered"
     MALFORMED = "malformed"
-    """By a reply that is not tag text of its role."""
+    """The run ended with a reply that is not tag text of its role."""
     OUT_OF_STEPS = "out of steps"
 
 
@@ -128,7 +128,7 @@ class Graded:
     transcript: Transcript
     correct: bool | None
     objection: str = ""
-    """What a judge of obedience found wrong with the run; empty where it found nothing or none was asked."""
+    """What a judge of obedience found wrong with the run; empty if it found nothing or none was asked."""
 
     @property
     def usage(self) -> Usage:

@@ -54,7 +54,7 @@ class Chat:
         self._tokens, self._down = tokens, down
 
     async def ask(self, messages: Sequence[Message], **options: Any) -> str:
-        """The reply's text, "" for one without; raises ToolDown where nobody answers."""
+        """The reply's text, "" for one without; raises ToolDown if the endpoint does not answer."""
         try:
             completion = await self._endpoint.complete(messages, seed=None, **options)
         except EndpointDown as error:

@@ -49,7 +49,7 @@ class Replies:
 class Executor(Protocol):
     """A tool executor as a caller sees it: calls go there together, and come back one by one.
 
-    Its methods raise ToolDown where the executor can't be reached.
+    Its methods raise ToolDown if the executor can't be reached.
     """
 
     async def start(
@@ -59,7 +59,7 @@ class Executor(Protocol):
 
         Returns the executor's incarnation, or "" where it refuses the caller.
 
-        `acknowledged`: calls whose results nobody will ask for again.
+        `acknowledged`: calls whose results are not needed again.
         """
         ...
 
@@ -107,7 +107,7 @@ class _Line:
         self.acknowledged: list[Hashable] = []
         self._waiting: dict[Hashable, asyncio.Future[str]] = {}
         self._started: dict[str, set[Hashable]] = {}
-        """By incarnation, what it was sent and has not answered."""
+        """Calls that were sent and not answered, by incarnation."""
         self._after: dict[str, int] = {}
         self._polls: dict[str, asyncio.Task[None]] = {}
         self._start = CallBatcher(self._start_many)
@@ -167,7 +167,7 @@ class _Line:
                     self._settle(id, reply)
         except asyncio.CancelledError:
             raise
-        except BaseException as error:  # also a defect of the executor: whoever waits raises it
+        except BaseException as error:  # a defect of the executor too is raised by the waiting callers
             for id in started:
                 self._settle(id, error)
             started.clear()

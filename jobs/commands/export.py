@@ -14,7 +14,7 @@ DATA = "data"
 def arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--run", type=Path, required=True, help="run directory")
     parser.add_argument("--format", required=True, help="trl, llamafactory or alpaca")
-    parser.add_argument("--out", type=Path, required=True, help="a folder that is not there yet")
+    parser.add_argument("--out", type=Path, required=True, help="a new or empty folder")
 
 
 def check(run: Path, format: str, out: Path) -> None:

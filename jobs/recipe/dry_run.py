@@ -261,7 +261,7 @@ def _writes(config: Recipe, stages: tuple[str, ...]) -> Iterator[tuple[str, str]
     yield f"{folder}/config.yaml", "all settings"
     yield f"{folder}/metrics.jsonl", "a record a step"
     if "distill" in stages:
-        yield f"{folder}/teachers/", "the team's runs, and what became of them"
+        yield f"{folder}/teachers/", "the team's runs, and which were kept"
     if {"distill", "sft"} & set(stages):
         yield f"{folder}/data/", "the data set and its card"
     if {"rl", "evaluation-sft"} & set(stages):

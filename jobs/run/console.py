@@ -1,4 +1,4 @@
-"""What a person sees while a job runs: a line per stage, tables at the end, and nothing of the libraries' chatter.
+"""What the user sees while a job runs: a line per stage, tables at the end, and no output of libraries.
 
 `open_console` keeps private duplicates of the terminal's stdout and stderr and sends descriptors 1 and 2 to the
 run's log, so that whatever any library prints, in Python or C, lands there.
@@ -129,7 +129,7 @@ class Console:
             stage.name = f"{name} (stopped)"
             raise
         else:
-            stage.phase("")  # what stays is what came of it
+            stage.phase("")  # the last line shows the results
         finally:
             stage.ended = True
             self.say(stage.line(self._terminal.width))

@@ -78,7 +78,7 @@ async def distill(run: RunDir, executors: Sequence[Any]) -> dict[str, Any]:
             intake.show(stage)
         intake.failed_in_a_row.check()
     write_drops(run.teachers, store.report)
-    run.console.table("what became of the transcripts", list(HEADER), [list(row) for row in rows(store.report)])
+    run.console.table("transcripts by outcome", list(HEADER), [list(row) for row in rows(store.report)])
     require_some(run, store)
     cost = store.usage + intake.unfinished_usage
     add_tokens(run, store.report, cost)
@@ -150,7 +150,7 @@ def contamination_of(run: RunDir) -> Contamination:
 
 
 def evaluation_questions(run: RunDir) -> Iterator[str]:
-    """Of the run's own held-out tasks, and of the evaluation sets that the recipe names."""
+    """The check against the run's own held-out tasks and the evaluation sets that the recipe names."""
     for task in run.evaluation_tasks():
         yield task.question
     for spec in run.config.distill.against:
@@ -184,7 +184,7 @@ def assignments(run: RunDir, store: DistillStore) -> Iterator[Assignment]:
 async def existing_runs(
     run: RunDir, store: DistillStore, executors: Sequence[Any], judge: Judge
 ) -> AsyncGenerator[Played]:
-    """Transcripts of other runs or systems; those that nobody graded are graded now."""
+    """Yields transcripts of other runs or systems; those without a grade are graded first."""
     from cluster.pool import call_executors
 
     use_tool = ToolClient(functools.partial(call_executors, executors))

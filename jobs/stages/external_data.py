@@ -20,7 +20,7 @@ from jobs.stages.start import add_tokens, own_columns
 def add_external_data(run: RunDir) -> None:
     """Once: the card is written last. Rows that are left out are listed in teachers/, a file for each of `sft.data`.
 
-    Raises UserError where no row is left to train on.
+    Raises UserError if no row is left to train on.
     """
     if (run.data / CARD).exists():
         return

@@ -30,7 +30,7 @@ class Intake:
 
     @property
     def seconds(self) -> float:
-        """Of the stage, those before a restart included."""
+        """Seconds of the stage, those before a restart included."""
         return self._seconds_before + time.monotonic() - self._began
 
     async def take(self, played: Played) -> None:

@@ -1,4 +1,4 @@
-"""What the reinforcement stage measures: a record of metrics a step, what a person sees of it, and its result."""
+"""What the reinforcement stage measures: a record per step, the part that the terminal shows, and the stage's result."""
 
 import time
 from collections import Counter, defaultdict
@@ -20,7 +20,7 @@ NO_VARIANCE = "no variance"
 """Why a group is dropped whose episodes are all as good: nothing can be learnt from it."""
 QUANTILES = (50, 90, 99)
 SHOWN = {"reward": "reward", "entropy": "entropy", "kl_rollout": "kl", "staleness_mean": "stale", "tokens_s": "tok/s"}
-"""What a person sees of a record, most important first, and what it is called there."""
+"""The metrics that the terminal shows, most important first, with their labels."""
 
 
 class RlStats:

@@ -28,7 +28,7 @@ def make_tools(config: ToolsConfig, world: World, site: str | None) -> Mapping[s
 
 
 async def tool_counts(executors: Sequence[Any]) -> dict[str, dict[str, float]]:
-    """What was called, by tool, over all executors since they started; tools that nobody called are left out."""
+    """Counts of calls by tool, over all executors since they started; tools without calls are left out."""
     found: dict[str, Counter[str]] = {}
     for stats in await asyncio.gather(*(executor.stats.remote() for executor in executors)):
         for name, counted in stats.items():

@@ -28,7 +28,7 @@ STAGE = "sft"
 REPORTED = ("loss", "grad_norm", "lr", "entropy", "samples", "tokens")
 """What of a learner's report says something where nothing was sampled."""
 SHOWN = {"loss": "loss", "epoch": "epoch", "tokens_s": "tok/s"}
-"""What a person sees of a record, most important first, and what it is called there."""
+"""The metrics that the terminal shows, most important first, with their labels."""
 
 
 async def sft(run: RunDir) -> dict[str, Any]:

@@ -51,7 +51,7 @@ def own_columns(run: RunDir) -> OwnColumns:
 
 
 def add_tokens(run: RunDir, report: FilterReport, cost: Usage) -> None:
-    """Tokens of every row of the data set, and the card beside it; raises UserError where every row is too long.
+    """Tokens of every row of the data set, and the card beside it; raises UserError if every row is too long.
 
     report: for external data, the result of its check against the evaluation tasks.
     """

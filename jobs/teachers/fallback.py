@@ -39,7 +39,7 @@ Beside = Callable[[Coroutine[Any, Any, None]], Any]
 
 
 class FallbackJournal:
-    """What the team was given, and which batch imitates what came of it, in a file with a line for each.
+    """A file with a line for each task that the team was given, and for each batch with the attempts that it imitates.
 
         {"task": 17}                                         of the stage's stream, by its index: the team has it now
         {"version": 3, "attempts": [1000016, 1000016]}       a sample of each is imitated by the batch of that version
@@ -80,7 +80,7 @@ class FallbackJournal:
 @dataclass(frozen=True, slots=True)
 class Imitation:
     attempt: int
-    """Of the run that it is a sample of."""
+    """Attempt number of the run that the sample is from."""
     sample: Sample
 
 
@@ -106,7 +106,7 @@ class TeacherFallback:
         """Written by a driver before this one, until they are taken in."""
         self._journal = FallbackJournal(self._folder / "journal.jsonl")
         self._unplayed = dict(self._journal.tasks)
-        """Tasks that a driver before this one gave to the team, until it is known what became of them."""
+        """Tasks that an earlier driver gave to the team and whose outcome is not known yet."""
         self._written = len(self._before)
         team.finished = sum((names_in(path)[1] for path in self._before), Usage())
         in_flight = config.teaching.runs_in_flight
@@ -115,7 +115,7 @@ class TeacherFallback:
         self._playing = 0
         self._ready: deque[Imitation] = deque()
         self._taken: dict[int, list[Imitation]] = {}
-        """By batch, from the last checkpoint on."""
+        """Samples in use by version of their batch, from the last checkpoint on."""
         self._ended: list[Graded] = []
         self.counts: Counter[str] = Counter()
 
@@ -164,7 +164,7 @@ class TeacherFallback:
             self._playing -= 1
 
     async def _end(self, outcome: Outcome, imitated: int = 0) -> None:
-        """What comes of a run of the team, of which so many samples are imitated already."""
+        """Takes the outcome of a team run. imitated: number of its samples that batches imitate already."""
         if isinstance(outcome, Graded):
             outcome = await self._take_in(outcome, imitated)
         match outcome:
@@ -192,7 +192,7 @@ class TeacherFallback:
         return run
 
     def take(self, version: int) -> list[Sample]:
-        """For the batch of `version`, oldest first; empty where nothing is ready. What the batch imitates is written
+        """For the batch of `version`, oldest first; empty if nothing is ready. What the batch imitates is written
         before it is formed, the runs themselves first."""
         taken = [self._ready.popleft() for _ in range(min(self._most, len(self._ready)))]
         self._taken[version] = taken
@@ -225,7 +225,7 @@ class TeacherFallback:
 
 @asynccontextmanager
 async def teacher_fallback(run: RunDir, executors: Sequence[Any]) -> AsyncIterator[TeacherFallback | None]:
-    """None where the recipe wants no attempts of the team."""
+    """None if the recipe wants no attempts of the team."""
     if not run.config.rl.teacher_fallback.attempts:
         yield None
         return

@@ -32,7 +32,7 @@ class Review:
         self._judge = asking(models.get(config.obedience.model), seed, options_of(config.obedience), teaching)
         self._writer = asking(models.get(config.rewriting.model), seed, {}, teaching)
         self.rewritten: Counter[str] = Counter()
-        """Texts, by what became of them."""
+        """Number of texts by outcome."""
 
     async def judge(self, outcomes: Sequence[Outcome]) -> list[Outcome]:
         """Graded runs with what the judge objects to; a run whose judge is down has failed."""
@@ -49,7 +49,7 @@ class Review:
             return FailedRun(assignment, type(error).__name__, str(error), outcome.usage)
 
     async def revise(self, kept: list[Kept]) -> list[Kept]:
-        """In order; raises InfrastructureError where the model is down."""
+        """In order; raises InfrastructureError if the model is down."""
         if self._writer is None:
             return kept
         kept, counts = await rewrite(kept, self._writer, self._rewriting)

@@ -29,7 +29,7 @@ class Scoring:
 
 @asynccontextmanager
 async def scoring(run: RunDir) -> AsyncIterator[Scoring | None]:
-    """None where the recipe names no teacher. Raises UserError for one that writes in other tokens."""
+    """None if the recipe names no teacher. Raises UserError for one that writes in other tokens."""
     from actors.learner.scorer import Scorer
 
     config, placement = run.config.rl, run.config.placement

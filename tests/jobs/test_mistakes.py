@@ -1,4 +1,4 @@
-"""A person's mistakes, on the real command line: one clear line, exit status 2, nothing written."""
+"""A user's mistakes, on the real command line: one clear line, exit status 2, nothing written."""
 
 import json
 import subprocess

@@ -1,4 +1,4 @@
-"""The distilled data set: what was kept of the team's runs, as a folder that anybody's tools can read.
+"""The distilled data set: what was kept of the team's runs, as a folder that common tools can read.
 
 rows       one row for each kept run         shards      the Parquet files that hold them
 tokens     their tokens and masks            summary     what is in a folder, counted

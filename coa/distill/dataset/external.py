@@ -29,7 +29,7 @@ class ExternalCounts:
     violations: int = 0
     """Kept rows whose chains violate their profile's table of transitions."""
     dropped: Mapping[str, int] = field(default_factory=dict)
-    """By reason."""
+    """Counts of dropped rows by reason."""
 
     def __add__(self, other: "ExternalCounts") -> "ExternalCounts":
         return ExternalCounts(
@@ -41,7 +41,7 @@ class ExternalCounts:
 
     @property
     def contaminated(self) -> Mapping[str, int]:
-        """Of the dropped, those that an evaluation set has."""
+        """Counts of the dropped rows that are in an evaluation set."""
         return {reason: self.dropped[reason] for reason in REASONS if reason in self.dropped}
 
 

@@ -100,7 +100,7 @@ def demonstration_of(kept: Kept, *, source: str = "team", decisions: Iterable[De
 
 
 def interactions_of(chain: Chain) -> int:
-    """Of a chain without its transcript: each span is one, but thoughts, which go with what follows them."""
+    """The steps of a chain without its transcript: each span is one, except thoughts, which belong to the next span."""
     return sum(span.tag != THINK for span in chain)
 
 

@@ -61,7 +61,7 @@ class Remark:
 
     text: str
     meant: str = ""
-    """The tag that its author meant, such as "plan"; empty where that is not known."""
+    """The tag that its author meant, such as "plan"; empty if that is not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ class Call:
     arguments: Mapping[str, Any] | str
     """The arguments, also as JSON text."""
     result: str | None
-    """None where there is none."""
+    """None if there is none."""
 
 
 @dataclass(frozen=True, slots=True)

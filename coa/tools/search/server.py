@@ -28,7 +28,7 @@ from coa.tools.search.wiki import MAX_QUERY_CHARS, MAX_TOPK, WikiConfig, canonic
 MAX_QUERIES = 1000
 
 Search = Callable[[str, int], Sequence[Passage]]
-"""Finds passages for a query, at most so many; may block, and is called from several threads."""
+"""Finds passages for a query, up to a limit; may block, and is called from several threads."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,7 +39,7 @@ class WebSearch:
     """The tool: shows the first hits for a query."""
 
     def __init__(self, config: SearchConfig, http: HttpConfig, url: str) -> None:
-        """url: for `config.url`, where that is None. Raises UserError where the key is missing."""
+        """url: for `config.url`, where that is None. Raises UserError if the key is missing."""
         self.http = Http(http)
         self.fingerprint = f"{url} {config}"
         self._config, self._url = config, url

@@ -37,9 +37,9 @@ MAX_HITS = 100
 Hit = Mapping[str, str]
 """title, link, snippet."""
 Find = Callable[[str, int], Awaitable[Sequence[Hit]]]
-"""Finds hits for a query, at most so many, best first."""
+"""Finds hits for a query, best first, up to a limit."""
 Read = Callable[[str], str | None]
-"""The text of the page at an address (what follows the server's own); None where there is none."""
+"""The text of the page at an address (what follows the server's own); None if there is none."""
 
 
 def make_app(find: Find, read: Read) -> web.Application:

@@ -109,7 +109,7 @@ class Recorder:
         try:
             return await self._pass_on(request, rest, body, call)
         except _ClientGone:
-            return _refusal(499, GONE)  # which nobody reads
+            return _refusal(499, GONE)  # the client is gone and does not read it
         finally:
             if call is not None:
                 self._keep(request, call)
