@@ -1,4 +1,4 @@
-"""What an evaluation on the tiny world tells besides pass rates: the routes, and how well the careful one is walked."""
+"""Measures of an evaluation on the tiny world: the share of each route, and the probability of the careful one."""
 
 import asyncio
 from collections import Counter, defaultdict

@@ -106,7 +106,7 @@ def is_held_out(world: World, puzzle: Puzzle) -> bool:
 
 
 def _puzzle(world: World, family: str, rng: "_Draw") -> Puzzle | None:
-    """None for a sum below one: its story would make no sense."""
+    """The puzzle; None for a sum below one, whose story would make no sense."""
     kind = KINDS[family][rng.below(4)]
     if family == CALC:
         puzzle = Sum(kind, 10 + rng.below(90), 2 + rng.below(8), 10 + rng.below(90))

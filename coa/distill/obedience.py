@@ -80,7 +80,7 @@ async def judge_obedience(run: Graded, ask: Ask, config: ObedienceConfig) -> Gra
 
 
 async def objection_to(transcript: Transcript, ask: Ask, config: ObedienceConfig) -> str:
-    """What the judge finds wrong with the run; "" for nothing."""
+    """The judge's objection to the run; "" for none."""
     messages = shown_to_judge(transcript, config)
     reply = ""
     for _ in range(config.asks):

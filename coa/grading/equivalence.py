@@ -30,7 +30,7 @@ MAX_CHARS = 2000
 MAX_BRACKETS = 100
 """Opening ones of an answer or a gold; one with more, or with more characters, equals nothing."""
 RELATIVE = 1e-5
-"""By how much a rounded number may be off, as a share of it."""
+"""The largest relative error of a rounded number."""
 _SILENT = "the process that compares mathematical answers does not answer"
 
 

@@ -65,7 +65,7 @@ def register(name: str, grader: Grader) -> None:
 
 
 class Config(Protocol):
-    """What graders need of the tools' configuration."""
+    """The part of the tools' configuration that graders need."""
 
     @property
     def judge(self) -> JudgeConfig: ...

@@ -82,7 +82,7 @@ async def grade_judged(answer: str, task: Task, use_tool: UseTool) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What the judge says."""
+    """The judge's verdict."""
 
     correct: bool
     rationale: str
@@ -100,7 +100,7 @@ class Judge:
         return canonical(json.loads(call.argument))
 
     async def __call__(self, call: ToolCall) -> str:
-        """The verdict as JSON; raises JudgeDown if none comes, and ToolDown where the endpoint does not answer."""
+        """The verdict as JSON; raises JudgeDown if none comes, and ToolDown if the endpoint does not answer."""
         asks = self._config.asks
         messages = messages_of(**json.loads(call.argument), prediction_chars=self._config.prediction_chars)
         reply = ""

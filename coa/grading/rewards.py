@@ -41,7 +41,7 @@ class RewardConfig:
 
 @dataclass(frozen=True, slots=True)
 class Played:
-    """What a term may look at."""
+    """The input of a reward term."""
 
     trajectory: Trajectory
     task: Task

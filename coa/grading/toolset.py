@@ -44,7 +44,7 @@ class ToolsConfig:
 def standard_tools(
     config: ToolsConfig, *, articles: Mapping[str, str] | None = None, site: str | None = None
 ) -> dict[str, Tool]:
-    """What the configuration names, and where it names nothing: `articles` (title to text) for wiki_search, `site` (a
+    """The tools that the configuration names. For unset ones: `articles` (title to text) for wiki_search, `site` (a
     base URL with a search service at /search) for web_search and crawl_page."""
     sandbox = Sandbox(config.sandbox)
     tools: dict[str, Tool] = {"code": CodeTool(sandbox), RUN_TEST: RunTest(sandbox, config.programs)}

@@ -36,7 +36,7 @@ Result = TypeVar("Result")
 TRY_AGAIN = frozenset({408, 425, 429, 500, 502, 503, 504})
 TIMEOUT = "timeout"
 OUT_OF_SOCKETS = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
-"""What this machine lacks when it connects to anything: never the other side's fault."""
+"""Errors of this machine when it connects to anything, never the other side's fault."""
 NO_HOST = "no such host"
 NO_ROUTE = "no route"
 NO_RESOLVER = "no resolver"
@@ -64,11 +64,11 @@ class HttpConfig:
 class Reply:
     status: int
     content_type: str
-    """Without its parameters: "text/html"; "application/octet-stream" where the server named none."""
+    """The media type without parameters: "text/html"; "application/octet-stream" if the server named none."""
     body: bytes
     """Unpacked, cut at `max_bytes`."""
     charset: str
-    """From the header Content-Type; empty if it names none."""
+    """The charset of the header Content-Type; empty if it names none."""
     location: str
     """Target of a redirect; else empty."""
     retry_after_s: float = 0.0

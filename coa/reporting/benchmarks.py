@@ -1,4 +1,4 @@
-"""What an evaluation says of each benchmark: its metric with an interval, and what keeps it from being comparable."""
+"""Results by benchmark: the metric with an interval, and warnings if it is not comparable with published results."""
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence

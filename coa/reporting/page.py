@@ -36,7 +36,7 @@ class Example:
 
     task: Task
     made_by: str
-    """Which model: "SFT", "RL"."""
+    """The model that made it: "SFT" or "RL"."""
     text: str
     """The chain as tag text."""
     correct: bool
@@ -119,7 +119,7 @@ def change(before: float | None, after: float | None, *, coloured: bool = True) 
 
 
 def tiles(report: Mapping[str, Any]) -> Iterator[Tile]:
-    """What a reader wants to know first, four of them."""
+    """The four most important figures."""
     for label, kind in (("Greedy pass@1", "greedy"), ("Sampled pass@1", "pass_at_1")):
         before, after = (look_up(report, f"evaluation.{model}.{kind}.mean") for model in ("sft", "rl"))
         detail = (change(before, after), " points over SFT")

@@ -32,7 +32,7 @@ QUIET_S = 2.0
 
 class WandbMode(Enum):
     auto = "auto"
-    """As WANDB_MODE says; where it is not set, online where there is a key, else offline."""
+    """The value of WANDB_MODE; if that is not set, online if there is a key, else offline."""
     online = "online"
     offline = "offline"
     """Into files alone, which `wandb sync` can send later."""
@@ -81,7 +81,7 @@ def has_key(environment: Mapping[str, str]) -> bool:
 
 
 def row(record: Record) -> dict[str, float]:
-    """What wandb is given of a record: its numbers and its step, each behind the stage."""
+    """The record as wandb gets it: its numbers and its step, with the stage as a prefix of the name."""
     stage = record["stage"]
     return {f"{stage}/step": record["step"], **{f"{stage}/{name}": value for name, value in measured(record)}}
 

@@ -37,7 +37,7 @@ class Ledger:
 
 
 def _guarded(folder: Path, act: Any) -> Any:
-    """What `act` gives; raises DiskFull if SQLite, or the file system below it, has no room."""
+    """Returns the result of `act`; raises DiskFull if SQLite, or the file system below it, has no room."""
     try:
         with room_at(folder):
             return act()

@@ -122,7 +122,7 @@ def _read(state: object, path: str, profile: str, grader: str | None) -> tuple[T
 
 
 def _state(path: Path) -> tuple[tuple[object, ...], ...]:
-    """What changes when the file does, or one in the folder."""
+    """A value that changes when the file, or a file in the folder, changes."""
     files = sorted(file for file in (path, *path.rglob("*")) if file.is_file())
     stats = ((file, file.stat()) for file in files)
     return tuple((str(file), stat.st_dev, stat.st_ino, stat.st_mtime_ns, stat.st_size) for file, stat in stats)

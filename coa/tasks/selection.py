@@ -32,7 +32,7 @@ REASONS = (LEARNT, TOO_EASY, SOLVED, UNSOLVED, NOT_DRAWN)
 
 
 class Mode(StrEnum):
-    """Who attempts the tasks."""
+    """Which kind of model attempts the tasks."""
 
     DIRECT = "direct"
     TUNED = "tuned"
@@ -141,7 +141,7 @@ class Counts(TypedDict):
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """What became of the tasks, in their order."""
+    """Kept and dropped tasks, in their order."""
 
     kept: tuple[Task, ...]
     dropped: tuple[tuple[Task, str], ...]

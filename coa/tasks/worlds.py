@@ -27,7 +27,7 @@ if TYPE_CHECKING:  # an extension that registers a world may be what is being im
     from coa.teams.transcript import Mind
 
 Texts = Mapping[str, Sequence[str]]
-"""What was said in the sampled episodes of tasks, as tag text, by task id."""
+"""Tag text of the sampled episodes, by task id."""
 
 
 @dataclass(frozen=True)
@@ -129,7 +129,7 @@ class World(ABC):
         raise ValueError(f"the world {self.name} has no column {name}")
 
     def measures(self, tasks: Sequence[Task], said: Texts) -> dict[str, Any]:
-        """What an evaluation tells besides pass rates, as plain JSON, from what was said."""
+        """Measures of an evaluation besides pass rates, as plain JSON, from the text of the episodes."""
         return {}
 
     async def probes(
@@ -139,7 +139,7 @@ class World(ABC):
         agent: "AgentConfig",
         logprobs: Callable[[Tokens], Awaitable[Floats]],
     ) -> dict[str, Any]:
-        """What an evaluation of the world's own tasks tells of the model itself, as plain JSON.
+        """Measures of the model itself in an evaluation on the world's own tasks, as plain JSON.
 
         logprobs: the model's, of every token of a sequence but the first, [tokens - 1].
         """
@@ -148,11 +148,11 @@ class World(ABC):
     # --- in words ---------------------------------------------------------------------------------------------------
 
     def runs_in_words(self) -> str:
-        """How often a team plays if the recipe gives no number, without looking at any task."""
+        """The number of team runs in words, if the recipe gives none, without looking at any task."""
         return f"{self.team_runs:,} team runs"
 
     def evaluation_in_words(self, count: int) -> str:
-        """What an evaluation is on, without looking at any task."""
+        """The tasks of an evaluation in words, without looking at any task."""
         return f"{count:,} held-out tasks of the world {self.name}"
 
 

@@ -10,7 +10,7 @@ ANSWERED = Over(Ending.ANSWERED)
 
 
 def after_solver(brief: Brief, profile: Profile, line: int, reply: str) -> Next:
-    """What follows a solver's reply: the tool that it calls, ANSWERED for an answer, and else the solver again."""
+    """The next step after a solver's reply: the tool that it calls, ANSWERED for an answer, else the solver again."""
     chain = spans_of(brief, profile, reply)
     if chain is None:
         return MALFORMED

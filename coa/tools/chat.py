@@ -12,7 +12,7 @@ Message = dict[str, str]
 
 
 class ChatConfig(Protocol):
-    """What a tool's configuration says of the language model that it asks."""
+    """The settings of a language model that a tool asks."""
 
     @property
     def url(self) -> str | None: ...

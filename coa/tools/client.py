@@ -38,7 +38,7 @@ class RetryConfig:
 
 @dataclass(frozen=True, slots=True)
 class Replies:
-    """What became of calls: observations' texts, or why there is none. They are numbered without a gap."""
+    """Results of calls: the observation's text, or the reason why there is none. They are numbered without a gap."""
 
     incarnation: str
     """Names one start of one executor."""
@@ -100,7 +100,7 @@ class ToolCaller:
 
 
 class _Line:
-    """What is under way with one executor. What was started at an incarnation of it that is gone has failed."""
+    """The calls under way at one executor. Calls that were started at an incarnation that has ended have failed."""
 
     def __init__(self, executor: Executor, name: str) -> None:
         self._executor, self._name = executor, name

@@ -1,4 +1,4 @@
-"""What a command is: a line of the table in `jobs.cli`.
+"""The types of commands; their table is in `jobs.cli`.
 
 The files of this folder are read for `coa --help`, so what is heavy is imported inside of their functions.
 """

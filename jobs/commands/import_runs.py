@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from coa.teams.transcript import Transcript
 
 WIDTH = 120
-"""Where there is no terminal that has one."""
+"""Width of the table, in columns, if stdout is not a terminal."""
 
 
 def arguments(parser: ArgumentParser) -> None:

@@ -1,4 +1,4 @@
-"""What makes a recipe impossible to run or to resume, found before anything is written or started."""
+"""Checks that refuse a recipe that can't be run or resumed, before anything is written or started."""
 
 from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path

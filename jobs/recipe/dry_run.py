@@ -1,4 +1,4 @@
-"""What a command would do, without doing it: no job is started, nothing is written, and no network is needed.
+"""Shows what a command would do, without doing it: no job is started, nothing is written, and no network is needed.
 
     coa train --recipe web_32b --dry-run
 
@@ -238,7 +238,7 @@ def _needs(config: Recipe) -> Iterator[tuple[str, str, str]]:
 
 
 def _judge(config: Recipe) -> Iterator[tuple[str, str, str]]:
-    """What is missing where there is no judge."""
+    """A row for the judge if it is needed and not set up."""
     try:
         needed = JUDGE in graders_needed(config)
     except UserError:  # the check says why

@@ -1,4 +1,4 @@
-"""Whether a folder holds the run that a recipe describes, so that a command may resume it."""
+"""Decides whether a folder holds the run that a recipe describes, so that a command may resume it."""
 
 import re
 from collections.abc import Mapping

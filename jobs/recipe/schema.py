@@ -45,7 +45,7 @@ class TeacherModelConfig:
 
     @property
     def name(self) -> str:
-        """What requests call the model."""
+        """The model's name in requests."""
         return (self.serve.name or self.serve.model) if self.serve.model else self.endpoint.name
 
 
@@ -79,7 +79,7 @@ class SftConfig:
     max_tokens: int | None = None
     """A demonstration with more is left out; None takes what an episode may have, `agent.limits.max_tokens`."""
     data: tuple[str, ...] = ()
-    """What to train on instead of what this run distils: the `data` folder of another run, or released AFM files."""
+    """Data sets to train on instead of distilled ones: the `data` folder of another run, or released AFM files."""
     learner: LearnerConfig = field(default_factory=LearnerConfig)
     checkpoint_every: int = 100
 
@@ -111,8 +111,8 @@ class RlConfig:
     sampling: SamplingConfig = field(default_factory=SamplingConfig)
     learner: LearnerConfig = field(default_factory=LearnerConfig)
     algorithm: str = DEFAULT
-    """What is learnt from the episodes: a key of `coa.learning.algorithms.ALGORITHMS`. Where `on_policy` names a
-    teacher, it is on_policy."""
+    """The learning algorithm: a key of `coa.learning.algorithms.ALGORITHMS`. It is on_policy if `on_policy` names a
+    teacher."""
     algorithm_settings: dict[str, Any] = field(default_factory=dict)
     """The algorithm's own, by the names in its file; what several share is in `learner.loss`."""
     on_policy: OnPolicyConfig = field(default_factory=OnPolicyConfig)

@@ -22,7 +22,7 @@ def write_agent(model: Path, agent: AgentConfig) -> None:
 
 
 def _plain(value: object) -> str:
-    """What a recipe writes for a value that JSON does not know."""
+    """The text that stands in a recipe for a value that JSON does not know."""
     if isinstance(value, Enum):
         return value.name
     if isinstance(value, Path):

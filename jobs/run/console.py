@@ -56,7 +56,7 @@ class Stage:
         self._pace = Pace()
 
     def update(self, done: int | None = None, total: int | None = None, **fields: Field) -> None:
-        """What is done so far (not what was added), and what else to show."""
+        """done: the total so far, not the increment. fields: further values to show."""
         if done is not None:
             self.done = done
             self._pace.mark(done, time.monotonic())
@@ -65,7 +65,7 @@ class Stage:
         self.doing = ""
 
     def phase(self, doing: str) -> None:
-        """What the stage does or waits for, shown in place of the fields until the next update."""
+        """Shows what the stage does or waits for, in place of the fields, until the next update."""
         self.doing = doing
 
     def line(self, width: int) -> str:

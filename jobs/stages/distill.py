@@ -44,7 +44,7 @@ from jobs.teachers.teaching import (
 
 STAGE = "distill"
 BUDGET = "budget"
-"""What stopped the stage, where that is not that it was done."""
+"""Why a stage stopped before it was done."""
 
 AT_ONCE = 64
 """Transcripts that are there already and are graded at the same time."""
@@ -145,7 +145,7 @@ def require_most(run: RunDir, done: dict[str, Any]) -> None:
 
 
 def contamination_of(run: RunDir) -> Contamination:
-    """What the run may not be trained on."""
+    """The check for tasks that the run may not be trained on."""
     return Contamination.of(evaluation_questions(run), run.config.distill.filters.contamination_words)
 
 
@@ -161,7 +161,7 @@ def evaluation_questions(run: RunDir) -> Iterator[str]:
 async def played_runs(
     run: RunDir, store: DistillStore, executors: Sequence[Any], models: Mapping[str, Any], judge: Judge
 ) -> AsyncGenerator[Played]:
-    """What the team makes of the assignments that the store lacks."""
+    """Yields the team's runs of the assignments that the store lacks."""
     due = assignments(run, store)
     if store.report.kept >= run.config.distill.keep:
         return

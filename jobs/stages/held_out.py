@@ -1,4 +1,4 @@
-"""Held-out tasks, attempted now and then while reinforcement goes on, to see whether it learns what it should.
+"""Evaluations on held-out tasks at intervals while reinforcement goes on.
 
     publish v --> due? --> a few tasks at a time, greedily, on the running engines --> one record, at step v
 

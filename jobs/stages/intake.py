@@ -1,4 +1,4 @@
-"""What a team played, on its way into the shards of a distillation."""
+"""Passes the finished runs of a team on to the shards of a distillation."""
 
 import time
 from collections import Counter

@@ -1,4 +1,4 @@
-"""What the reinforcement stage measures: a record per step, the part that the terminal shows, and the stage's result."""
+"""Measures of the reinforcement stage: a record per step, the part that the terminal shows, and the stage's result."""
 
 import time
 from collections import Counter, defaultdict

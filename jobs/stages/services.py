@@ -1,4 +1,4 @@
-"""What teachers, students and evaluations call: tool executors, and the site that a world's own web lives on."""
+"""Starts the tool executors that teams, policy and evaluations call, and the server of a world's own web site."""
 
 import asyncio
 import functools

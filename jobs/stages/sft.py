@@ -26,7 +26,7 @@ from jobs.stages.start import finish_model, prepare_start
 
 STAGE = "sft"
 REPORTED = ("loss", "grad_norm", "lr", "entropy", "samples", "tokens")
-"""What of a learner's report says something where nothing was sampled."""
+"""The fields of a learner's report that are meaningful without sampled tokens."""
 SHOWN = {"loss": "loss", "epoch": "epoch", "tokens_s": "tok/s"}
 """The metrics that the terminal shows, most important first, with their labels."""
 

@@ -1,4 +1,4 @@
-"""The whole way: teach, distil, fine-tune, reinforce, evaluate, compare.
+"""All stages of a run: teach, distil, fine-tune, reinforce, evaluate, compare.
 
     distill -> sft -> evaluate -> rl -> evaluate -> cost of team and model -> report
 

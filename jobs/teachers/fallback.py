@@ -50,7 +50,7 @@ class FallbackJournal:
     def __init__(self, path: Path) -> None:
         self._path = path
         self.tasks: dict[int, None] = {}
-        """In order."""
+        """Indices of the tasks that the team was given, in order."""
         self.batches: dict[int, list[int]] = {}
         for line in read_lines(path):
             if "task" in line:
@@ -192,8 +192,8 @@ class TeacherFallback:
         return run
 
     def take(self, version: int) -> list[Sample]:
-        """For the batch of `version`, oldest first; empty if nothing is ready. What the batch imitates is written
-        before it is formed, the runs themselves first."""
+        """Samples for the batch of `version`, oldest first; empty if nothing is ready. The journal is
+        written before the batch is formed, and the runs themselves before the journal."""
         taken = [self._ready.popleft() for _ in range(min(self._most, len(self._ready)))]
         self._taken[version] = taken
         self.write()
@@ -225,7 +225,7 @@ class TeacherFallback:
 
 @asynccontextmanager
 async def teacher_fallback(run: RunDir, executors: Sequence[Any]) -> AsyncIterator[TeacherFallback | None]:
-    """None if the recipe wants no attempts of the team."""
+    """The fallback of the recipe; None if the recipe wants no attempts of the team."""
     if not run.config.rl.teacher_fallback.attempts:
         yield None
         return

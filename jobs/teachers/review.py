@@ -49,7 +49,7 @@ class Review:
             return FailedRun(assignment, type(error).__name__, str(error), outcome.usage)
 
     async def revise(self, kept: list[Kept]) -> list[Kept]:
-        """In order; raises InfrastructureError if the model is down."""
+        """Returns the replies in order; raises InfrastructureError if the model is down."""
         if self._writer is None:
             return kept
         kept, counts = await rewrite(kept, self._writer, self._rewriting)

@@ -29,7 +29,7 @@ class Scoring:
 
 @asynccontextmanager
 async def scoring(run: RunDir) -> AsyncIterator[Scoring | None]:
-    """None if the recipe names no teacher. Raises UserError for one that writes in other tokens."""
+    """The scorer; None if the recipe names no teacher. Raises UserError for a teacher with another tokenizer."""
     from actors.learner.scorer import Scorer
 
     config, placement = run.config.rl, run.config.placement

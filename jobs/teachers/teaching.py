@@ -52,7 +52,7 @@ class Teaching:
         self.actors = actors
         """Handles: "team", the roles, and the models under their names."""
         self.finished = Usage()
-        """What runs that have ended, failed ones too, took of this stage so far."""
+        """Usage by this stage's ended runs so far, failed ones included."""
 
     async def play(self, assignments: Sequence[Assignment], judge: Judge | None = None) -> Played:
         """`judge`: is shown the outcomes, and may change them."""
@@ -202,7 +202,7 @@ def _start(run: RunDir, actor: type, *arguments: Any, **options: Any) -> Any:
 
 
 async def _served(model: TeacherModelConfig, started: list[Any]) -> EndpointConfig:
-    """Where a model is asked; the actor that serves it there, if it is one of ours, is added to `started`."""
+    """The endpoint of a model. If the model is served in the cluster, its actor is added to `started`."""
     if not model.serve.model:
         return model.endpoint
     server = start_model_server(model.serve, restarts=0)

@@ -27,7 +27,7 @@ from coa.storage.chunks import chunks
 from coa.storage.files import replacing, write_atomically
 
 NAME = "distilled"
-"""What LLaMA-Factory is to call the data set."""
+"""The name of the data set in LLaMA-Factory."""
 _TRL = pa.schema([("input_ids", pa.list_(pa.int32())), ("assistant_masks", pa.list_(pa.int8()))])
 
 

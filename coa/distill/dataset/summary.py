@@ -1,4 +1,4 @@
-"""What is in a data set, counted from its columns: what the card tells, and what a stage reports."""
+"""The contents of a data set, counted from its columns: for its card and for the report of a stage."""
 
 from collections import Counter
 from dataclasses import dataclass

@@ -21,7 +21,7 @@ class Item:
     question: str
     answers: tuple[str, ...]
     id: str | None = None
-    """None if rows have no id but their number."""
+    """The row's id; None if rows have none but their number."""
     part: str = ""
     """Part of the benchmark, where results are reported by part: `level1`."""
 

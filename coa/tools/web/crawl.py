@@ -79,7 +79,7 @@ class CrawlConfig:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """What is shown of a page."""
+    """The part of a page that is shown."""
 
     text: str
     read: bool = True

@@ -26,7 +26,7 @@ QUERY_CHARS = 2000
 @dataclass(frozen=True)
 class SearchConfig:
     url: str | None = None
-    """What queries are posted to, such as https://google.serper.dev/search; None searches the world's site."""
+    """The address for queries, such as https://google.serper.dev/search; None searches the world's site."""
     key_env: str | None = None
     """Environment variable that holds the service's key, where tools run; None sends none."""
     hits: int = 5

@@ -26,7 +26,7 @@ HIDDEN = "***"
 class Record:
     session: str
     task: str
-    """As the client named it; empty if it did not."""
+    """The task id as the client sent it; empty if it sent none."""
     began: float
     """Seconds since 1970."""
     seconds: float
@@ -35,7 +35,7 @@ class Record:
     model: str
     stream: bool
     messages: Any
-    """As they were sent; None if the request could not be read."""
+    """The messages as they were sent; None if the request could not be read."""
     tools: Any
     reply: Mapping[str, Any] | None
     """The assistant's message, or as much of it as came."""
