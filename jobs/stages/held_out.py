@@ -119,7 +119,9 @@ class HeldOut:
         except* InfrastructureError as failed:
             error = failed.exceptions[0]
             self._emit(version, {"eval/failed": f"{type(error).__name__}: {error}"})
-            self._run.console.say(f"held-out tasks at version {version}: given up, {type(error).__name__}: {error}")
+            self._run.console.say(
+                f"held-out tasks at version {version}: not evaluated, {type(error).__name__}: {error}"
+            )
         else:
             record = measure(self._tasks, episodes, time.monotonic() - began)
             self._emit(version, record)

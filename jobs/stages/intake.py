@@ -75,7 +75,7 @@ def require_some(run: RunDir, store: DistillStore) -> None:
         return
     if store.failed:
         one = next(iter(store.failed.values()))
-        raise InfrastructureError(f"{len(store.failed)} team runs failed to the last try: {one.where}: {one.why}")
+        raise InfrastructureError(f"{len(store.failed)} team runs failed after all retries: {one.where}: {one.why}")
     if not report.transcripts:
         raise UserError("no team run was finished within the budget: raise teaching.budget")
     raise UserError(

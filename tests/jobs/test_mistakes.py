@@ -261,7 +261,10 @@ def test_a_model_may_be_asked_elsewhere_when_a_run_goes_on_but_no_other_one(
         ),
         (["team.model=gone"], "team: no model 'gone' for the"),
         (["team.roles.searcher.tools=[web_search]"], "team.roles.searcher.tools: none of them is a tool of mhqa"),
-        (["team.roles.refiner.duty=Refine."], "team.roles.refiner: nobody asks this role in a planner team here"),
+        (
+            ["team.roles.refiner.duty=Refine."],
+            "team.roles.refiner: a planner team does not use this role for these profiles",
+        ),
         (["distill.transcripts=here"], "distill.transcripts: no transcripts at here"),
         (["sft.data=[tasks.jsonl]"], "sft.data is set, so there is nothing to distil"),
     ],
