@@ -84,7 +84,7 @@ here is."""
 
 
 def model_arguments(parser: ArgumentParser, out: str) -> None:
-    """The arguments of a job with a model; `out`: where its results go unless it is said."""
+    """The arguments of a job with a model; out: the default folder of the results."""
     parser.add_argument("--model", type=Path, required=True, help="model directory, Hugging Face layout")
     parser.add_argument("--tasks", required=True, help="a file, a benchmark's name, or NAME=PATH; see below")
     parser.add_argument("--rows", type=positive, help="only the first N tasks")

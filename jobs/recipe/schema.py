@@ -157,7 +157,7 @@ class EvaluationConfig:
     """Which of a world's held-out tasks: the same for every run seed. Without effect with `tasks.path`."""
     samples: int | None = None
     """Sampled attempts at each task. None here and below: what `coa.tasks.published.protocol` has, the benchmark's own
-    protocol where `coa evaluate` meets a benchmark."""
+    protocol if `coa evaluate` attempts a benchmark."""
     temperature: float | None = None
     top_p: float | None = None
     patience_s: float = 300.0

@@ -24,7 +24,7 @@ from coa.reporting.pace import Pace
 from coa.reporting.readable import clock
 
 PLAIN_EVERY_S = 5.0
-"""Time between two lines of a stage where there is no terminal to redraw."""
+"""Seconds between two lines of a stage if stdout is not a terminal."""
 PLAIN_WIDTH = 80
 BAR_WIDTH = 10
 REDRAWS_S = 4
@@ -45,7 +45,7 @@ def show_fields(fields: Mapping[str, Field], width: int) -> str:
 
 
 class Stage:
-    """The line of one stage: what is done of it, and what goes on. Fields stay until they are given anew."""
+    """The line of one stage: its progress and its fields. A field stays until it is set again."""
 
     def __init__(self, name: str, total: int | None) -> None:
         self.name, self.total, self.done = name, total, 0
@@ -102,7 +102,7 @@ class Console:
         print(text, file=self._err, flush=True)
 
     def table(self, title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-        """The first column is left-aligned text; floats are shown to three digits. What is too wide goes on below."""
+        """The first column is left-aligned text; floats have three digits. Cells that are too wide are wrapped."""
         table = Table(
             title=title,
             title_justify="left",

@@ -62,7 +62,7 @@ class Journal:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        """Removes the file where nothing was raised: what the journal was for is written then."""
+        """Removes the file if nothing was raised, since the results are written then."""
         if error is None:
             self._path.unlink()
 

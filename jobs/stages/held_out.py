@@ -35,7 +35,8 @@ Beside = Callable[[Coroutine[Any, Any, None]], "asyncio.Task[None]"]
 
 
 def due(version: int, last: int, every: int) -> bool:
-    """Whether a multiple of `every` lies in (last, version]; -1 is the last before the first. Never where it is 0."""
+    """Whether a multiple of `every` lies in (last, version]; -1 stands for no evaluation yet. Never if
+    `every` is 0."""
     return every > 0 and version // every > last // every
 
 

@@ -69,7 +69,7 @@ class Intake:
 
 
 def require_some(run: RunDir, store: DistillStore) -> None:
-    """Raises what is wrong where there is nothing to learn from."""
+    """Raises the reason if there is nothing to learn from."""
     report = store.report
     if report.kept:
         return

@@ -39,7 +39,7 @@ class RlStats:
         self.played: list[GroupRecord] = []
         """Groups that ended since the last step."""
         self.divergences: list[float] = []
-        """Mean reverse KL of each group since the last step, where a teacher scores them."""
+        """Mean reverse KL of each group since the last step, if a teacher scores them."""
         self.syncs: list[Any] = []
         self.refills = 0
         self.deadline_waits = 0
@@ -78,7 +78,7 @@ class RlStats:
         return groups
 
     def record(self, event: Any, groups: Sequence[GroupRecord]) -> dict[str, Any]:
-        """One record of metrics; what is a mean of nothing is left out. docs/run_directory.md says what each is."""
+        """One record of metrics; means without values are left out. docs/run_directory.md says what each is."""
         now = time.time()
         elapsed, self._last = max(now - self._last, 1e-9), now
         divergences, self.divergences = self.divergences, []

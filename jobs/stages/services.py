@@ -23,7 +23,7 @@ COUNTED = ("calls", "hits", "disk_hits", "joined", "failures", "timeouts", "retr
 
 
 def make_tools(config: ToolsConfig, world: World, site: str | None) -> Mapping[str, Tool]:
-    """The tools that the configuration names, and the world's for the rest; `site`: where its web is served."""
+    """The tools that the configuration names, and the world's for the rest. site: the base URL of the world's web."""
     return standard_tools(config, articles=world.articles, site=site)
 
 

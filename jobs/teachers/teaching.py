@@ -191,7 +191,7 @@ def actor_options(actor: type, config: TeachingConfig, node: str) -> dict[str, A
         "max_concurrency": CALLS,
         "max_restarts": -1,
         "max_task_retries": -1,
-        "enable_task_events": False,  # hundreds of calls a second would fill the head's memory with what nobody reads
+        "enable_task_events": False,  # hundreds of calls a second would fill the head's memory for nothing
         "scheduling_strategy": NodeAffinitySchedulingStrategy(node, soft=False) if actor in KEEP_LEDGERS else "DEFAULT",
     }
 

@@ -137,7 +137,7 @@ class Recorder:
         else:
             if call is not None:
                 call.ended()
-                self._keep(request, call)  # before the end, so that who has a whole reply finds it recorded
+                self._keep(request, call)  # before the end, so that a client with a whole reply finds it recorded
             await _to_client(response.write_eof())
             return response
         if call is not None:
