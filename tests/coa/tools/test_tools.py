@@ -27,7 +27,7 @@ from coa.tools.layouts import Hit
 from coa.tools.search.wiki import TitleLookup
 from coa.tools.web.crawl import CrawlConfig
 from coa.tools.web.search import QUERY_CHARS, SearchConfig, WebSearch, clean_query, read_hits
-from coa.tools.web.server import PagesOfCorpus, make_app, read_query
+from coa.tools.web.server import PagesOfCorpus, main, make_app, read_query
 from tests.support.registries import lend
 from tests.support.servers import serving
 
@@ -199,6 +199,11 @@ def test_a_corpus_with_a_bad_row_is_refused_with_its_line(tmp_path: Path, row: o
     path = corpus_file(tmp_path, CORPUS[0], row)
     with pytest.raises(UserError, match=f"^corpus {path}, line 2: "):
         PagesOfCorpus(path)
+
+
+def test_a_port_that_does_not_exist_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--corpus", str(corpus_file(tmp_path, *CORPUS)), "--port", "99999"]) == 2
+    assert capsys.readouterr().err == "coa.tools.web.server: bind(): port must be 0-65535.\n"
 
 
 @pytest.mark.parametrize(
