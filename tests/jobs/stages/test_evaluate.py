@@ -137,7 +137,7 @@ def test_a_journal_holds_one_evaluation(tmp_path: Path) -> None:
     for evaluation, before in (("e", {}), ("e", {"t": (one,)}), ("other", {})):
         journal = Journal(tmp_path / "j.jsonl", evaluation)
         assert journal.sampled == before
-        assert journal.notice.endswith("1 attempts of another model, other tasks or other settings are discarded") == (
+        assert journal.notice.endswith("2 attempts of another model, other tasks or other settings are discarded") == (
             evaluation == "other"
         )
         assert all(type(kept.status) is Status for kept in journal.sampled.get("t", ()))
