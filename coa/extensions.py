@@ -16,10 +16,12 @@ from coa.errors import UserError
 
 VARIABLE = "COA_EXTENSIONS"
 GROUP = "coa.extensions"
+_OF_USERS_CODE = (ImportError, SyntaxError, ValueError, TypeError, NameError, AttributeError, LookupError, OSError)
+"""Usual failures of a user's module: a missing import, a second registration, a slip of the pen."""
 
 
 def load_extensions() -> None:
-    """Imports all extensions; raises UserError for a module whose import raises anything."""
+    """Imports all extensions; raises UserError for a module that can't be imported."""
     if os.environ.get(VARIABLE) and (here := os.getcwd()) not in sys.path:
         sys.path.append(here)  # a command's own path begins where it is installed
     named = [name.strip() for name in os.environ.get(VARIABLE, "").split(",") if name.strip()]
@@ -34,6 +36,6 @@ def _load(load: Callable[[], object], what: str) -> None:
         load()
     except UserError:
         raise
-    except Exception as error:  # a user's code may raise anything
+    except _OF_USERS_CODE as error:
         kind = "" if isinstance(error, ImportError | ValueError) else f"{type(error).__name__}: "
         raise UserError(f"{what}: {kind}{error}") from error

@@ -1,4 +1,4 @@
-"""Extensions that can't be loaded: one line, whatever their code raises."""
+"""Extensions that can't be loaded: one line that names them."""
 
 import importlib.metadata
 from pathlib import Path
