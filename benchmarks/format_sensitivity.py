@@ -13,6 +13,7 @@ from pathlib import Path
 
 from benchmarks.harness import report
 from benchmarks.tiny_runs import RUNS, coa, rates, train
+from coa.agent.episode import Grammar
 from coa.demo import World, WorldConfig, evaluation_tasks
 from coa.reporting.statistics import pass_at_1
 from coa.types import Task
@@ -24,7 +25,7 @@ ROOM = ("agent.limits.max_observation_tokens=128", "agent.limits.max_tokens=512"
 ROOM = (*ROOM, "sft.learner.packing.rows=3", "rl.learner.packing.row_tokens=512", "rl.learner.packing.rows=3")
 MODELS = {"plain": "agent.layouts=[plain]", "varied": "agent.layouts=[plain,json]"}
 LAYOUTS = ("plain", "json", "numbered")
-GRAMMARS = ("forgive", "enforce")
+GRAMMARS = tuple(grammar.name for grammar in Grammar)
 GAZETTEER = "docs.examples.gazetteer"
 """The extension with the tool that no run has seen, and its profile."""
 

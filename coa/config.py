@@ -5,8 +5,12 @@ A key that no dataclass has, or a value of another type, is an error that names 
 The dataclass of a section may depend on the value of another key. A schema says so in a class variable:
 
     CHOSEN = {"world": ("tasks.world", settings_of)}      settings_of(its value): a subclass of the field's own type
+
+A section's former keys are in its class variable RENAMED. A former name of a member of an Enum is an alias of it, which
+is accepted with a warning.
 """
 
+import logging
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
@@ -24,6 +28,8 @@ from coa.errors import UserError
 
 T = TypeVar("T")
 
+_log = logging.getLogger(__name__)
+
 _NEW = object()
 """In a leaf's place: a section that a recipe names itself, such as `models.NAME`, begins."""
 _OVERRIDE = re.compile(r"[A-Za-z_]\w*(\.\w+)*=.*", re.DOTALL)
@@ -34,7 +40,7 @@ def load(schema: type[T], recipe: Path | None = None, overrides: Sequence[str] =
 
     load(Recipe, Path("tiny.yaml"), ["rl.steps=3", "seed=1"]).rl.steps == 3
     """
-    layers = [] if recipe is None else [(_read(recipe), str(recipe))]
+    layers = [] if recipe is None else [(read(recipe), str(recipe))]
     return _build(schema, [*layers, *((_parse_override(override), override) for override in overrides)])
 
 
@@ -83,6 +89,22 @@ def _value(tree: object, path: Sequence[str], default: Any) -> Any:
     return _value(tree[path[0]], path[1:], default)
 
 
+def with_new_names(schema: type, tree: object) -> object:
+    """A plain tree, its keys by the names that the schema has for them."""
+    if not isinstance(tree, Mapping):
+        return tree
+    hints, renamed, found = get_type_hints(schema), renamed_keys(schema), dict[str, Any]()
+    for key, value in tree.items():
+        *sections, name = renamed.get(key, str(key)).split(".")
+        section = found
+        for outer in sections:
+            section = section.setdefault(outer, {})
+        held = None if sections else hints.get(name)
+        below = with_new_names(cast(type, held), value) if is_dataclass(held) else value
+        section[name] = {**section.get(name, {}), **below} if isinstance(below, Mapping) else below
+    return found
+
+
 def dump(config: object) -> str:
     """YAML that `load` reads back to an equal configuration."""
     return OmegaConf.to_yaml(OmegaConf.structured(config))
@@ -96,7 +118,8 @@ def _make_writable(config: DictConfig) -> None:
             _make_writable(child)
 
 
-def _read(recipe: Path) -> object:
+def read(recipe: Path) -> object:
+    """The plain tree of a YAML file; raises UserError with one line."""
     try:
         return OmegaConf.to_container(OmegaConf.create(recipe.read_text(encoding="utf-8")), resolve=False)
     except OSError as error:
@@ -126,6 +149,8 @@ def _lay_over(config: DictConfig, schema: type, tree: object, where: str, chosen
                 OmegaConf.update(config, key, OmegaConf.structured(hint))
                 _make_writable(OmegaConf.select(config, key))
             continue
+        if (name := _new_value(hint, value)) is not None:
+            _log.warning("%s: %s=%s is called %s", where, key, value, name)
         try:
             OmegaConf.update(config, key, value, merge=True)
         except OmegaConfBaseException as error:
@@ -167,7 +192,7 @@ def _leaves(
 def _unknown(schema: type, key: str, prefix: str, known: Sequence[str]) -> str:
     """What is wrong with a key that the schema has not; one without any field may say why in `NO_KEYS`."""
     if new := renamed_keys(schema).get(key.removeprefix(prefix)):
-        return f"{key} is called {prefix}{new} now"
+        return f"{key} is called {prefix}{new}"
     if not fields(schema) and hasattr(schema, "NO_KEYS"):
         return f"unknown key {key}: {schema.NO_KEYS}"
     nearest = max(known, key=lambda candidate: SequenceMatcher(None, key, candidate).ratio())
@@ -203,9 +228,15 @@ def known_keys(
             yield from known_keys(cast(type, hint), f"{key}.")
 
 
+def _new_value(hint: Any, value: Any) -> str | None:
+    """The name of the member that `value` is an alias of, if the type is an Enum that has it."""
+    member = hint.__members__.get(str(value)) if isinstance(hint, type) and issubclass(hint, Enum) else None
+    return None if member is None or member.name == value else member.name
+
+
 def _type_name(hint: Any) -> str:
     if isinstance(hint, type) and issubclass(hint, Enum):
-        return f"one of {', '.join(hint.__members__)}"
+        return f"one of {', '.join(member.name for member in hint)}"
     return hint.__name__ if type(hint) is type else str(hint)
 
 

@@ -1,4 +1,4 @@
-"""Loads users' own modules in every process: profiles, tools, graders and benchmarks that register themselves.
+"""Loads users' own modules, which register profiles, tools, graders, worlds, algorithms and so on, in every process.
 
     COA_EXTENSIONS=my_agents.chess coa train ...        modules, separated by commas
     [project.entry-points."coa.extensions"]             or, for an installed package, an entry point for each
@@ -9,12 +9,15 @@ Each module is imported once, when profiles are first imported: in the command, 
 import importlib
 import os
 import sys
+from collections.abc import Callable
 from importlib.metadata import entry_points
 
 from coa.errors import UserError
 
 VARIABLE = "COA_EXTENSIONS"
 GROUP = "coa.extensions"
+_OF_USERS_CODE = (ImportError, SyntaxError, ValueError, TypeError, NameError, AttributeError, LookupError, OSError)
+"""Usual failures of a user's module: a missing import, a second registration, a slip of the pen."""
 
 
 def load_extensions() -> None:
@@ -23,9 +26,16 @@ def load_extensions() -> None:
         sys.path.append(here)  # a command's own path begins where it is installed
     named = [name.strip() for name in os.environ.get(VARIABLE, "").split(",") if name.strip()]
     for name in named:
-        try:
-            importlib.import_module(name)
-        except ImportError as error:
-            raise UserError(f"{VARIABLE} names {name!r}: {error}") from error
+        _load(lambda name=name: importlib.import_module(name), f"{VARIABLE} names {name!r}")
     for entry in entry_points(group=GROUP):
-        entry.load()
+        _load(entry.load, f"the entry point {entry.name!r} of {GROUP}")
+
+
+def _load(load: Callable[[], object], what: str) -> None:
+    try:
+        load()
+    except UserError:
+        raise
+    except _OF_USERS_CODE as error:
+        kind = "" if isinstance(error, ImportError | ValueError) else f"{type(error).__name__}: "
+        raise UserError(f"{what}: {kind}{error}") from error

@@ -1,1 +1,1 @@
-"""What a person runs: the command line, the stages of a run, recipes, and the run's folder."""
+"""What a user runs: the command line, the stages of a run, recipes, and the run's folder."""

@@ -4,7 +4,7 @@
     coa evaluate|select --model DIR --tasks WHAT ...           jobs with a model
     coa export|record|import|benchmarks ...                    tools, without a recipe
 
-Exit status: 0 done, 1 a defect or a failure of the system, 2 a person's mistake, 130 interrupted.
+Exit status: 0 done, 1 a defect or a failure of the system, 2 a user's mistake, 130 interrupted.
 """
 
 import argparse
@@ -59,21 +59,23 @@ def _run(job: Job, options: Mapping[str, Any]) -> int:
     if dry_run:
         show_plan(config, job)
         return 0
-    job.check(config, **arguments)
     folder = Path(arguments.get("out") or config.run_dir)
     log, fresh = folder / "logs" / "driver.log", not folder.exists()
     try:
+        job.check(config, **arguments)
         with open_console(log) as console:
             job.run(config, console, **arguments)
         return 0
     except Exception as raised:
         error = innermost(raised)
         if isinstance(error, UserError):
-            if fresh and [path.name for path in folder.iterdir()] == ["logs"]:
+            if fresh and folder.is_dir() and [path.name for path in folder.iterdir()] == ["logs"]:
                 shutil.rmtree(folder)  # the mistake was found before the job wrote anything
             raise error from None
-        with contextlib.suppress(OSError), log.open("a", encoding="utf-8") as file:  # the disk may be what failed
-            traceback.print_exc(file=file)
+        with contextlib.suppress(OSError):  # the disk may be what failed
+            log.parent.mkdir(parents=True, exist_ok=True)
+            with log.open("a", encoding="utf-8") as file:
+                traceback.print_exc(file=file)
         reason = (str(error).strip().splitlines() or [""])[-1]
         print(f"coa: {job.name} failed: {type(error).__name__}: {reason[:200]} (see {log})", file=sys.stderr)
         return 1

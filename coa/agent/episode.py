@@ -48,13 +48,15 @@ class Grammar(Enum):
 
     lenient = "lenient"
     """Decoding is free. Small errors of form are repaired and reported; other errors end the episode."""
+    forgive = "lenient"
+    """Another name of `lenient`, which recipes and `agent.json` files may hold."""
     enforce = "enforce"
     """Decoding is constrained by the profile's grammar, so that there are no errors of form."""
 
 
 @dataclass(frozen=True)
 class AgentConfig:
-    """How the policy is prompted and limited, in training, evaluation and serving alike."""
+    """How the policy is asked and bounded; the same in training and evaluation."""
 
     instructed: bool = True
     """Whether the prompt states the profile's rules. A model trained from scratch knows them from its data."""

@@ -1,4 +1,4 @@
-"""The tiny world that the tiny recipe trains in: a guest, as a world of a user's own would be (`coa.demo.guest`)."""
+"""The tiny world, in which the tiny recipe trains; registered as a user's own world would be (`coa.demo.guest`)."""
 
 from coa.demo.tasks import evaluation_tasks, training_task
 from coa.demo.world import SearchResult, World, WorldConfig

@@ -119,7 +119,7 @@ class ScriptedMind:
         puzzle = read_question(question)
         if puzzle is None or profile.name not in (PROFILE_OF[family_of(puzzle)], MULTI) or not self._knows(puzzle):
             return general_reply(role, profile, question, chain)
-        # Whom somebody has doubted looks.
+        # After a low score the expert takes the careful route.
         lazy = fraction(seed, "lazy") < self._config.lazy(puzzle) and not _doubted(chain)
         match puzzle:
             case Sum():
@@ -264,7 +264,8 @@ def _doubted(chain: Chain) -> bool:
 
 
 def _judge(chain: Chain, seed: int) -> str:
-    """Of an answer that rests on a look, that it does; of another, half the time, that it does not."""
+    """Scores an answer: CONFIRMED if the chain used the careful tools; otherwise UNCHECKED or LOOKS_RIGHT with equal
+    probability."""
     looks = sum(span.tag in ("code", "crawl_page") for span in chain) or sum(s.tag == "wiki_search" for s in chain) > 1
     if looks:
         return _say(DOUBLE_CHECK, CONFIRMED)
@@ -276,7 +277,7 @@ def _names_next(span: Span) -> bool:
 
 
 def _next_member(profile: Profile, chain: Chain) -> str:
-    """Whom the tags would have next; whoever was named last and wrote nothing is done."""
+    """The role that writes next, as the tags of the chain imply."""
     if not chain:
         return PLANNER
     last = chain[-1]

@@ -1,4 +1,4 @@
-"""What the scripted experts do with a question that is not of the tiny world.
+"""The scripted experts' replies to a question that is not of the tiny world.
 
 They compute where they can run code, look the question up where they can search, and answer with what comes back.
 They will often be wrong, and such runs are filtered out: real questions need real minds.

@@ -1,4 +1,4 @@
-"""What an evaluation on the tiny world tells besides pass rates: the routes, and how well the careful one is walked."""
+"""Measures of an evaluation on the tiny world: the share of each route, and the probability of the careful one."""
 
 import asyncio
 from collections import Counter, defaultdict
@@ -20,7 +20,7 @@ from coa.types import Floats, Task, Tokens
 
 
 def strategies(tasks: Sequence[Task], said: Texts) -> dict[str, dict[str, float]]:
-    """By family, the share of episodes that took each route."""
+    """The share of episodes that took each route, by family."""
     routes: dict[str, Counter[str]] = defaultdict(Counter)
     for task in tasks:
         routes[task.family].update(strategy_of(parse(text).chain, task.family) for text in said[task.id])
@@ -34,7 +34,7 @@ async def careful_success(
     agent: AgentConfig,
     logprobs: Callable[[Tokens], Awaitable[Floats]],
 ) -> dict[str, float]:
-    """By family, the mean P(success | careful route): the probability of the policy's tokens of the careful chain,
+    """The mean P(success | careful route): the probability of the policy's tokens of the careful chain,
     forced one after the other, without those of the spans that decide for the route."""
     # The careful chains are written in this layout alone.
     tasks = [task for task in tasks if layout_of(task.id, agent.layouts) == PLAIN]

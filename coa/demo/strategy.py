@@ -19,9 +19,9 @@ Strategy = Literal["careful", "lazy", "other"]
 STRATEGIES: tuple[Strategy, ...] = get_args(Strategy)
 
 CAREFUL_TOOL = {CALC: ("code", 1), MHQA: ("wiki_search", 2), WEB: ("crawl_page", 1)}
-"""By family, what careful chains do and lazy ones do not: this tool, at least so often."""
+"""Family -> (tool, the number of calls from which on a chain is careful)."""
 DECISION = {CALC: 0, MHQA: 3, WEB: 4}
-"""By family, the span of a careful chain whose text decides for it."""
+"""Family -> the span of a careful chain whose text decides for it."""
 _NEVER_LAZY = ExpertConfig(lazy_calc=(0.0,) * 4, lazy_mhqa=(0.0,) * 4, lazy_web=(0.0,) * 4)
 
 

@@ -15,8 +15,12 @@ from coa.demo.questions import (
     family_of,
 )
 from coa.demo.world import World
+from coa.errors import UserError
 from coa.seeds import derive
 from coa.types import Task
+
+MOST_DRAWN_BEFORE = 10_000
+"""Draws in a row without a new question, after which a family is taken to have no further one."""
 
 
 def training_task(world: World, *, seed: int, purpose: str, index: int) -> Task:
@@ -29,17 +33,23 @@ def training_task(world: World, *, seed: int, purpose: str, index: int) -> Task:
 
 
 def evaluation_tasks(world: World, n: int, seed: int) -> tuple[Task, ...]:
-    """n distinct held-out tasks, the families in turn; raises ValueError where there are not that many."""
+    """n distinct held-out tasks, the families in turn; raises UserError if there are not that many."""
     families = world.config.families
     puzzles: dict[Puzzle, None] = {}
     attempts = Counter[str]()
+    drawn_before = 0
     while len(puzzles) < n:
         family = families[len(puzzles) % len(families)]
         # Counted by family: its tasks are the same, whichever families are beside it.
-        puzzles[_draw(world, family, seed, "evaluate", attempts[family], held_out=True)] = None
+        puzzle = _draw(world, family, seed, "evaluate", attempts[family], held_out=True)
         attempts[family] += 1
-        if attempts.total() > 100 * n:
-            raise ValueError(f"fewer than {n} distinct held-out questions: ask for fewer, or hold out more")
+        drawn_before = drawn_before + 1 if puzzle in puzzles else 0
+        if drawn_before > MOST_DRAWN_BEFORE:
+            raise UserError(
+                f"evaluation.tasks={n}: the tiny world has fewer held-out questions; ask for fewer, or raise "
+                "world.held_out"
+            )
+        puzzles[puzzle] = None
     return tuple(to_task(world, puzzle, _name(puzzle)) for puzzle in puzzles)
 
 
@@ -82,7 +92,7 @@ def _draw(world: World, family: str | None, *parts: object, held_out: bool) -> P
         if puzzle is not None and is_held_out(world, puzzle) == held_out:
             return puzzle
     side = "held-out" if held_out else "training"
-    raise ValueError(f"a world with held_out={world.config.held_out} has no {side} tasks of every family")
+    raise UserError(f"world.held_out={world.config.held_out} leaves no {side} tasks of some family")
 
 
 def is_held_out(world: World, puzzle: Puzzle) -> bool:
@@ -96,7 +106,7 @@ def is_held_out(world: World, puzzle: Puzzle) -> bool:
 
 
 def _puzzle(world: World, family: str, rng: "_Draw") -> Puzzle | None:
-    """None for a sum below one: its story would make no sense."""
+    """The puzzle; None for a sum below one, whose story would make no sense."""
     kind = KINDS[family][rng.below(4)]
     if family == CALC:
         puzzle = Sum(kind, 10 + rng.below(90), 2 + rng.below(8), 10 + rng.below(90))

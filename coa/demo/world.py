@@ -65,9 +65,9 @@ class SearchResult:
 
     title: str
     page: str
-    """What `crawl_page` takes to read the page."""
+    """The address under which `crawl_page` reads the page."""
     snippet: str
-    """What the search engine remembers of it, often outdated."""
+    """The text that the search engine shows for the page, often outdated."""
 
     @property
     def text(self) -> str:
@@ -75,7 +75,7 @@ class SearchResult:
 
     @property
     def hit(self) -> dict[str, str]:
-        """As a search service gives it."""
+        """The hit in the form that a search service sends."""
         return {"title": self.title, "link": self.page, "snippet": self.snippet}
 
 
@@ -104,7 +104,7 @@ class World:
         return self._surname("current", company, kind)
 
     def snippet_value(self, company: str, kind: str) -> str:
-        """What a search says of it: the current holder, or a former one where the snippet is stale."""
+        """The holder in the search snippet: the current one, or a former one if the snippet is stale."""
         current = self.current(company, kind)
         if fraction(self.config.seed, "stale", company, kind) >= self.config.stale:
             return current
@@ -161,7 +161,7 @@ class World:
         return f"{company} : {_listing(KINDS[WEB], [self.current(company, kind) for kind in KINDS[WEB]])}"
 
     def observe(self, call: ToolCall) -> str:
-        """What a tool returns in this world, given that nothing is down; sums only for the code tool."""
+        """The result of a tool in this world if nothing is down; the code tool knows sums only."""
         match call.tool:
             case "wiki_search":
                 return self.wiki_page(call.argument) or NO_RESULT

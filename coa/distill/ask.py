@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from coa.tools.chat import Message
 
 Ask = Callable[[Sequence[Message]], Awaitable[str]]
-"""Gives the reply's text; raises InfrastructureError where there is none."""
+"""Gives the reply's text; raises InfrastructureError if there is none."""
 
 
 def messages_of(instructions: str, parts: Mapping[str, str]) -> list[Message]:

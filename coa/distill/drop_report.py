@@ -48,7 +48,7 @@ class StageCounts:
 
     taken: int
     dropped: Mapping[str, int]
-    """By reason, without zeros."""
+    """Counts by reason, without zeros."""
     passed: int
     """Copies that the stage made included."""
 
@@ -60,7 +60,7 @@ class FilterReport:
     transcripts: int = 0
     kept: int = 0
     dropped: Mapping[str, int] = field(default_factory=dict)
-    """By reason."""
+    """Counts by reason."""
     upsampled: int = 0
     """Copies beyond the first."""
 

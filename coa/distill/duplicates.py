@@ -131,7 +131,7 @@ class Duplicates:
 
 
 def _task_key(task_id: str, solution: int) -> int:
-    """The key that says that the memory holds at least so many chains of the task."""
+    """The key that says that the memory holds at least that number of chains of the task."""
     return number_of("task", task_id, str(solution))
 
 
@@ -151,7 +151,7 @@ def minhash(shingles: Hashes, factors: Hashes, terms: Hashes) -> Hashes:
 
 
 def _permutations(count: int) -> tuple[Hashes, Hashes]:
-    """Odd factors and terms of so many permutations, always the same."""
+    """Odd factors and terms of that number of permutations, always the same."""
     numbers = drawn(2 * count)
     return numbers[:count] | np.uint64(1), numbers[count:]
 

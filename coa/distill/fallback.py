@@ -25,11 +25,11 @@ class FallbackConfig:
     """Weight of an imitated token, where a reinforced one has its advantage."""
     share: float = 0.25
     """Most imitated samples of a batch, as a share of the episodes of a full batch; with a policy that fails nearly
-    everywhere, they outnumber its own. While so many wait, the team gets no further task."""
+    everywhere, they outnumber its own. While that number waits, the team gets no further task."""
 
     def __post_init__(self) -> None:
         if self.attempts < 0 or self.weight <= 0 or self.share <= 0:
-            raise ValueError("rl.teacher_fallback: attempts is not below 0, weight and share are above")
+            raise ValueError("rl.teacher_fallback: attempts must be at least 0, weight and share more than 0")
 
 
 def failed_altogether(group: GroupRecord) -> bool:

@@ -50,7 +50,7 @@ class Filter:
     """
 
     def __init__(self, config: FilterConfig, contamination: Contamination | None = None) -> None:
-        """contamination: the tasks of evaluation sets; None where there are none."""
+        """contamination: the tasks of evaluation sets; None if there are none."""
         self._config = config
         self._contamination = contamination
         self._seen = Duplicates(config.duplicates)

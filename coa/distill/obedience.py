@@ -72,7 +72,7 @@ def options_of(config: ObedienceConfig) -> Mapping[str, Any]:
 async def judge_obedience(run: Graded, ask: Ask, config: ObedienceConfig) -> Graded:
     """The run with the judge's objection; a run that is not known to be right is returned as it is.
 
-    Raises JudgeDown where no verdict comes, and what `ask` raises: a run without a verdict must not pass.
+    Raises JudgeDown if no verdict comes, and what `ask` raises: a run without a verdict must not pass.
     """
     if not run.correct:
         return run
@@ -80,7 +80,7 @@ async def judge_obedience(run: Graded, ask: Ask, config: ObedienceConfig) -> Gra
 
 
 async def objection_to(transcript: Transcript, ask: Ask, config: ObedienceConfig) -> str:
-    """What the judge finds wrong with the run; "" for nothing."""
+    """The judge's objection to the run; "" for none."""
     messages = shown_to_judge(transcript, config)
     reply = ""
     for _ in range(config.asks):

@@ -1,6 +1,6 @@
 """The rules of the filter's stages (paper, section 3.2.1): pure functions of one run that say why to drop it, or None.
 
-None depends on other runs: where a share of the runs is kept, it is drawn by hash.
+No rule depends on other runs: if a share of the runs is kept, it is drawn by hash.
 """
 
 import re

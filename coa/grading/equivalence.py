@@ -30,7 +30,7 @@ MAX_CHARS = 2000
 MAX_BRACKETS = 100
 """Opening ones of an answer or a gold; one with more, or with more characters, equals nothing."""
 RELATIVE = 1e-5
-"""By how much a rounded number may be off, as a share of it."""
+"""The largest relative error of a rounded number."""
 _SILENT = "the process that compares mathematical answers does not answer"
 
 
@@ -43,7 +43,7 @@ class Comparer:
         self._one_at_a_time = threading.Lock()
 
     def equal(self, answer: str, accepted: tuple[str, ...]) -> bool:
-        """Whether the answer equals some accepted one; raises InfrastructureError where the child can't be asked."""
+        """Whether the answer equals some accepted one; raises InfrastructureError if the child can't be asked."""
         return comparable(answer) and any(self._equals(answer, gold) for gold in accepted if comparable(gold))
 
     def close(self) -> None:

@@ -18,7 +18,7 @@ from coa.types import Task
 
 class Grader(Protocol):
     async def __call__(self, answer: str, task: Task, use_tool: UseTool) -> float:
-        """The grade, from 0 (wrong) to 1 (right); raises InfrastructureError where it can't be found out."""
+        """The grade, from 0 (wrong) to 1 (right); raises InfrastructureError if it can't be found out."""
         ...
 
 
@@ -44,7 +44,7 @@ RIGHT = 1 - 1e-9
 """From this grade on an answer counts as correct."""
 
 OF_PROFILE = {"web": JUDGE, "multi": JUDGE, "math": MATHS, "code": TESTS}
-"""By profile, the grader of tasks that name none; tasks of other profiles are compared as words."""
+"""The grader of tasks that name none, by profile; answers to tasks of other profiles are compared as words."""
 
 
 def grader_of(profile: str, answers: Sequence[str]) -> str:
@@ -65,7 +65,7 @@ def register(name: str, grader: Grader) -> None:
 
 
 class Config(Protocol):
-    """What graders need of the tools' configuration."""
+    """The part of the tools' configuration that graders need."""
 
     @property
     def judge(self) -> JudgeConfig: ...
@@ -75,7 +75,7 @@ class Config(Protocol):
 
 
 def check_graders(names: Iterable[str], config: Config, call_s: Callable[[str], float]) -> None:
-    """Raises UserError for a grader that is not there, or whose tool is not set up to work.
+    """Raises UserError for an unknown grader, or one whose tool is not set up.
 
     call_s: the executor's limit for a call of a tool, in seconds.
     """

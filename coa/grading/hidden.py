@@ -1,4 +1,4 @@
-"""Tools that graders call and policies can't, since no profile has a tag of their name.
+"""Tools that only graders can call, since no profile has a tag of their name.
 
 Grading that takes long or may fail is such a tool, so that the executor caches, limits and counts it like any call.
 Its question and its result are JSON.

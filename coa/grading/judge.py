@@ -82,7 +82,7 @@ async def grade_judged(answer: str, task: Task, use_tool: UseTool) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What the judge says."""
+    """The judge's verdict."""
 
     correct: bool
     rationale: str
@@ -100,7 +100,7 @@ class Judge:
         return canonical(json.loads(call.argument))
 
     async def __call__(self, call: ToolCall) -> str:
-        """The verdict as JSON; raises JudgeDown where none comes, and ToolDown where the endpoint does not answer."""
+        """The verdict as JSON; raises JudgeDown if none comes, and ToolDown if the endpoint does not answer."""
         asks = self._config.asks
         messages = messages_of(**json.loads(call.argument), prediction_chars=self._config.prediction_chars)
         reply = ""
@@ -128,12 +128,12 @@ class Judge:
 
 
 def check_judge(config: JudgeConfig, call_s: float) -> None:
-    """Raises UserError where a judge is needed and not set up, or where the executor, which gives a call `call_s`,
-    would stop a slow one before it was asked as often as it may be."""
+    """Raises UserError if no judge is set up, or if the executor, which gives a call `call_s`,
+    would stop a slow one before its last retry."""
     if config.url is None or not config.model:
         raise UserError(
-            "a judge is to grade answers: set tools.judge.url and tools.judge.model, or compare those to the tasks' "
-            "open questions as words, tasks.grader=exact"
+            "a judge is needed to grade answers: set tools.judge.url and tools.judge.model, or set tasks.grader=exact "
+            "to compare answers to open questions as text"
         )
     if not is_web_address(config.url):
         raise UserError(f"tools.judge.url is {shown(config.url)}, expected an address such as http://127.0.0.1:8000/v1")
@@ -165,7 +165,7 @@ def escape(text: str) -> str:
 def read_verdict(reply: str) -> Verdict | None:
     """The verdict in JSON that a reply ends with, bare or fenced, after thoughts or prose.
 
-    None where it ends with anything else (a verdict before that may be one that the prediction holds and the judge
+    None if it ends with anything else (a verdict before that may be one that the prediction holds and the judge
     quotes), or where two differ.
     """
     text = reply.rpartition("</think>")[2].strip().removesuffix("```").rstrip()

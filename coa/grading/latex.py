@@ -43,7 +43,7 @@ def expression_of(answer: str) -> str:
 
 
 def last_box(text: str) -> str | None:
-    r"""The body of the last `\boxed{...}` with balanced braces; None where there is none."""
+    r"""The body of the last `\boxed{...}` with balanced braces; None if there is none."""
     for box in reversed(list(_BOX.finditer(text))):
         depth, at = 1, box.end()
         while at < len(text) and depth:
@@ -76,7 +76,7 @@ def words_of(expression: str) -> str | None:
 
 
 def same_in_base(answer: str, gold: str) -> bool | None:
-    """Whether two numerals of which one names its base (`40_9`) are the same; None where neither does.
+    """Whether two numerals of which one names its base (`40_9`) are the same; None if neither does.
 
     A gold's base need not be repeated; a base that an answer names must be the gold's, which is 10 where it names none.
     """

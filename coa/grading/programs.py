@@ -179,7 +179,7 @@ _IDENTIFIER = re.compile(r"[A-Za-z_]\w*")
 
 @cache
 def _offered() -> Mapping[str, str]:
-    """By name, the import of what starter code and solutions use of the standard library without importing it."""
+    """The import by name of what starter code and solutions use of the standard library without importing it."""
     import builtins
 
     imports = {module: f"import {module}" for module in _MODULES}
@@ -197,7 +197,7 @@ def taken_for_granted(program: str) -> str:
 
 
 def check_programs(config: ProgramsConfig, call_s: float) -> None:
-    """Raises UserError where the executor, which gives a call `call_s`, would stop a slow program before its limit."""
+    """Raises UserError if the executor, which gives a call `call_s`, would stop a slow program before its limit."""
     wall_s = config.wall_s(config.longest_s)
     if wall_s >= call_s:
         raise UserError(

@@ -41,7 +41,7 @@ class RewardConfig:
 
 @dataclass(frozen=True, slots=True)
 class Played:
-    """What a term may look at."""
+    """The input of a reward term."""
 
     trajectory: Trajectory
     task: Task
@@ -59,7 +59,7 @@ class Played:
         return self.answered and self.trajectory.transitions_hold
 
     async def graded(self, grader: str) -> float:
-        """0 without an answer; raises InfrastructureError where the grade can't be found out."""
+        """0 without an answer; raises InfrastructureError if the grade can't be found out."""
         if not self.answered:
             return 0.0
         return await GRADERS[grader](self.trajectory.answer, self.task, self.use_tool)
@@ -67,7 +67,7 @@ class Played:
 
 class Term(Protocol):
     def __call__(self, played: Played) -> Awaitable[float]:
-        """Raises InfrastructureError where it can't be found out: the group is played again."""
+        """Raises InfrastructureError if it can't be found out: the group is played again."""
         ...
 
 
@@ -112,7 +112,7 @@ def graders_of(config: RewardConfig) -> set[str]:
 
 
 async def score(trajectory: Trajectory, task: Task, config: RewardConfig, *, budget: int, use_tool: UseTool) -> Scored:
-    """Raises InfrastructureError where a term can't be found out: an answer that was not graded has no reward."""
+    """Raises InfrastructureError if a term can't be found out: an answer that was not graded has no reward."""
     played = Played(trajectory, task, use_tool, config, budget)
     formula = formula_of(config)
     values = {term: await _value(term, played) for term in formula.terms}

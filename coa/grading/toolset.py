@@ -24,7 +24,7 @@ REGISTERED: Registry[Callable[[], Tool]] = Registry("tool")
 
 
 def register(name: str, make: Callable[[], Tool]) -> None:
-    """Gives the tag of that name a tool; raises ValueError where there is one already."""
+    """Gives the tag of that name a tool; raises ValueError if there is one already."""
     if name in TOOLS:
         raise ValueError(f"there is a tool {name!r} already")
     REGISTERED.register(name, make)
@@ -44,7 +44,7 @@ class ToolsConfig:
 def standard_tools(
     config: ToolsConfig, *, articles: Mapping[str, str] | None = None, site: str | None = None
 ) -> dict[str, Tool]:
-    """What the configuration names, and where it names nothing: `articles` (title to text) for wiki_search, `site` (a
+    """The tools that the configuration names. For unset ones: `articles` (title to text) for wiki_search, `site` (a
     base URL with a search service at /search) for web_search and crawl_page."""
     sandbox = Sandbox(config.sandbox)
     tools: dict[str, Tool] = {"code": CodeTool(sandbox), RUN_TEST: RunTest(sandbox, config.programs)}
@@ -67,13 +67,13 @@ def needs_site(config: ToolsConfig) -> bool:
 
 
 def searches_left_open(config: ToolsConfig) -> tuple[str, ...]:
-    """The searches that the configuration leads nowhere: a world's own pages are what they may find."""
+    """Names of the search tools that the configuration leaves unset; they fall back to the pages of the world."""
     wiki = () if config.wiki.configured else ("wiki_search",)
     return wiki if config.search.url is not None else (*wiki, "web_search")
 
 
 def check_tools(config: ToolsConfig, *, crawl_s: float, named: Collection[str] = ()) -> None:
-    """Raises UserError for what cannot work: a key that is not there, a search whose pages nothing may read.
+    """Raises UserError for settings that cannot work: a missing key, a search whose pages no tool may read.
 
     crawl_s: the executor's limit for a call of crawl_page; over it a slow page would look like a fault of ours.
     named: the tools that the executor has limits for.
@@ -110,7 +110,7 @@ def check_tools(config: ToolsConfig, *, crawl_s: float, named: Collection[str] =
 
 
 def check_called(tools: Iterable[str], config: ToolsConfig, *, articles: bool, site: bool) -> None:
-    """Raises UserError where a profile's tag calls a tool (`tools`, by name) that nobody has, or that leads nowhere.
+    """Raises UserError if a profile's tag calls a tool (`tools`, by name) that does not exist or is not configured.
 
     articles, site: whether the world has them for searches that the configuration leaves open.
     """
@@ -129,5 +129,5 @@ def check_called(tools: Iterable[str], config: ToolsConfig, *, articles: bool, s
     for name, (keys, is_so) in nowhere.items():
         if is_so and name in called:
             raise UserError(
-                f"a profile calls {name}, which leads nowhere: set tools.{keys}, or a tasks.world that has pages"
+                f"a profile calls {name}, which is not configured: set tools.{keys}, or a tasks.world that has pages"
             )

@@ -1,1 +1,1 @@
-"""HTTP with other people's servers: a client with limits, which addresses may be read, and reading bodies safely."""
+"""HTTP with servers of others: a client with limits, which addresses may be read, and reading bodies safely."""

@@ -48,7 +48,7 @@ class Reach:
     """Where links may lead: `Reach(base="http://127.0.0.1:8000/", hosts=("127.0.0.1:8000", "wiki.corp"))`"""
 
     base: str = ""
-    """Relative links start here; without it they lead nowhere."""
+    """Relative links start here; without it they are not followed."""
     hosts: Collection[str] = ()
     """`host` or `host:port`, in lower case, of what may be read wherever it stands, in an inner network too."""
     open_web: bool = False

@@ -36,7 +36,7 @@ Result = TypeVar("Result")
 TRY_AGAIN = frozenset({408, 425, 429, 500, 502, 503, 504})
 TIMEOUT = "timeout"
 OUT_OF_SOCKETS = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
-"""What this machine lacks when it connects to anything: never the other side's fault."""
+"""Errors of this machine when it connects to anything, never the other side's fault."""
 NO_HOST = "no such host"
 NO_ROUTE = "no route"
 NO_RESOLVER = "no resolver"
@@ -64,11 +64,11 @@ class HttpConfig:
 class Reply:
     status: int
     content_type: str
-    """Without its parameters: "text/html"; "application/octet-stream" where the server named none."""
+    """The media type without parameters: "text/html"; "application/octet-stream" if the server named none."""
     body: bytes
     """Unpacked, cut at `max_bytes`."""
     charset: str
-    """From the header Content-Type; empty where it names none."""
+    """The charset of the header Content-Type; empty if it names none."""
     location: str
     """Target of a redirect; else empty."""
     retry_after_s: float = 0.0
@@ -107,15 +107,15 @@ class Http:
         self._session: aiohttp.ClientSession | None = None
 
     async def get(self, url: str | URL, headers: Mapping[str, str] | None = None) -> Reply:
-        """The reply of a service of ours; raises ToolDown where no usable one comes."""
+        """The reply of a service of ours; raises ToolDown if no usable one comes."""
         return await self._ours("GET", url, None, headers)
 
     async def post(self, url: str | URL, body: object, headers: Mapping[str, str] | None = None) -> Reply:
-        """The reply of a service of ours to `body`, as JSON; raises ToolDown where no usable one comes."""
+        """The reply of a service of ours to `body`, as JSON; raises ToolDown if no usable one comes."""
         return await self._ours("POST", url, body, headers)
 
     async def fetch(self, url: str | URL) -> Reply:
-        """The reply of somebody else's server; raises NoReply where no usable one comes, and ToolDown where this
+        """The reply of somebody else's server; raises NoReply if no usable one comes, and ToolDown where this
         machine has no network."""
         try:
             return await self._request("GET", url, None, None)
@@ -174,7 +174,7 @@ class Http:
         return await retrying(attempt)
 
     async def send(self, method: str, url: str | URL, body: object, headers: Mapping[str, str] | None) -> Reply:
-        """Sends one request once. Returns its reply, whatever the status; raises NoReply where none can be read."""
+        """Sends one request once. Returns its reply, whatever the status; raises NoReply if none can be read."""
         self.counts["attempts"] += 1
         headers = {**HEADERS, **(headers or {})}
         session = self._open()

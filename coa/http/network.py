@@ -11,7 +11,7 @@ import socket
 SOMEWHERE = ("192.0.2.1", 9)
 """An address kept for documentation; nothing is sent to it."""
 KNOWN = "example.com"
-"""A name that IANA keeps: a resolver that works has it, or says at once that it is not there."""
+"""A name that IANA keeps: a working resolver knows it, or says at once that it does not exist."""
 
 
 def has_route() -> bool:

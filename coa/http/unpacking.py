@@ -4,7 +4,7 @@ import zlib
 from typing import Any
 
 ACCEPTED = "gzip, deflate"
-"""What a client that reads with `Unpacker` announces."""
+"""The header Accept-Encoding of a client that reads with `Unpacker`."""
 _GZIP = 16 + zlib.MAX_WBITS
 _BARE = -zlib.MAX_WBITS
 _MEMBER = b"\x1f\x8b"

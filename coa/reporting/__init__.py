@@ -1,1 +1,1 @@
-"""What a run shows: metrics, statistics, plots and pages."""
+"""Metrics, statistics, plots and pages of a run."""

@@ -1,4 +1,4 @@
-"""What an evaluation says of each benchmark: its metric with an interval, and what keeps it from being comparable."""
+"""Results by benchmark: the metric with an interval, and warnings if it is not comparable with published results."""
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -19,7 +19,7 @@ from coa.tasks.published.table import BENCHMARKS, of_family
 from coa.types import Task
 
 Episodes = Mapping[str, Sequence[EpisodeRecord]]
-"""By task id."""
+"""Episodes by task id."""
 
 
 def results(
@@ -30,7 +30,7 @@ def results(
     first_rows: bool,
     made_up: Collection[str] = (),
 ) -> dict[str, dict[str, Any]]:
-    """By benchmark, what its tasks' episodes came to; tasks of none are left out.
+    """The results by benchmark; tasks of no benchmark are left out.
 
     n is the number of tasks, whatever became of them: an episode without an answer, cut off or malformed, is wrong.
     `first_rows` says that the tasks are the first that were asked for, and there may be more; `made_up` names the

@@ -1,4 +1,4 @@
-"""Which curves a run's page shows: a table from metrics to charts, and a function that draws those there are."""
+"""The curves of a run's page: a table from metrics to charts, and a function that draws those that have data."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""A run's metrics: one record a step, which goes to `metrics.jsonl` first and then to whoever else wants it."""
+"""A run's metrics: one record a step, which goes to `metrics.jsonl` first and then to the other sinks."""
 
 import time
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""How long something will still take, from how fast it went lately."""
+"""Estimates the remaining time of a stage from its recent speed."""
 
 from collections import deque
 

@@ -27,7 +27,7 @@ ROLE_COLOURS = {
     "answer": "#157a3d",
 }
 OTHER_ROLE = "#7a3fc0"
-"""The colour of tags that a user's profile brought along: tools, mostly."""
+"""The colour of tags of a user's own profile, most of which are tools."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +36,7 @@ class Example:
 
     task: Task
     made_by: str
-    """Which model: "SFT", "RL"."""
+    """The model that made it: "SFT" or "RL"."""
     text: str
     """The chain as tag text."""
     correct: bool
@@ -119,7 +119,7 @@ def change(before: float | None, after: float | None, *, coloured: bool = True) 
 
 
 def tiles(report: Mapping[str, Any]) -> Iterator[Tile]:
-    """What a reader wants to know first, four of them."""
+    """The four most important figures."""
     for label, kind in (("Greedy pass@1", "greedy"), ("Sampled pass@1", "pass_at_1")):
         before, after = (look_up(report, f"evaluation.{model}.{kind}.mean") for model in ("sft", "rl"))
         detail = (change(before, after), " points over SFT")
@@ -149,25 +149,26 @@ def intervals(report: Mapping[str, Any]) -> dict[str, str] | None:
 def families(report: Mapping[str, Any]) -> Table:
     rows = []
     for name in _names(report, "evaluation.sft.families", "evaluation.rl.families"):
-        before = look_up(report, f"evaluation.sft.families.{name}") or {}
-        after = look_up(report, f"evaluation.rl.families.{name}") or {}
+        before = look_up(report, "evaluation.sft.families", name) or {}
+        after = look_up(report, "evaluation.rl.families", name) or {}
         greedy, sampled = ([_mean(side.get(key)) for side in (before, after)] for key in ("greedy", "pass_at_1"))
-        saved = percent(look_up(report, f"cost.families.{name}.token_reduction"))
+        saved = percent(look_up(report, "cost.families", name, "token_reduction"))
         rows.append((name, *map(percent, greedy), change(*greedy), *map(percent, sampled), change(*sampled), saved))
     heads = ("family", "SFT greedy", "RL greedy", "points", "SFT sampled", "RL sampled", "points", "tokens saved")
     return Table(heads, tuple(rows))
 
 
 def strategies(report: Mapping[str, Any]) -> Table:
-    """Of worlds that tell strategies apart: which shares of each family's episodes took them."""
+    """The share of each family's episodes that took each strategy, if the world measures strategies."""
     paths = [f"evaluation.{model}.strategies" for model in ("sft", "rl")]
     families = _names(report, *paths)
-    names = list(dict.fromkeys(one for family in families for one in _names(report, *(f"{p}.{family}" for p in paths))))
+    shares = [look_up(report, path, family) or {} for family in families for path in paths]
+    names = list(dict.fromkeys(name for one in shares for name in one))
     rows = []
     for family in families:
         row: list[Cell] = [family]
         for name in names:
-            sides = [look_up(report, f"{path}.{family}.{name}") for path in paths]
+            sides = [look_up(report, path, family, name) for path in paths]
             row += [*map(percent, sides), change(*sides, coloured=False)]
         rows.append(tuple(row))
     heads = ("family", *(head for name in names for head in (f"{name}, SFT", f"{name}, RL", "points")))

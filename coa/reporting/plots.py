@@ -130,7 +130,7 @@ def _line(axes: Any, one: Series, points: Sequence[tuple[float, float]], *, alon
 
 
 def _svg(draw: Callable[[Any], None], *, width: float, height: float, right: float = 0.0) -> str:
-    """An SVG element of so many inches. `right`: the share of its width that stays free for text beside the axes."""
+    """An SVG element of that size in inches. `right`: the share of its width that is free for text beside the axes."""
     import matplotlib
     from matplotlib.backends.backend_svg import FigureCanvasSVG
     from matplotlib.figure import Figure

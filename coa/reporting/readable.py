@@ -1,4 +1,4 @@
-"""Values as a person reads them; what is not known is a dash."""
+"""Values formatted for readers; an unknown value is a dash."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -6,10 +6,13 @@ from typing import Any
 DASH = "-"
 
 
-def look_up(report: Mapping[str, Any], path: str) -> Any:
-    """The value at a dotted path, or None: look_up(report, "evaluation.rl.greedy.mean")."""
+def look_up(report: Mapping[str, Any], path: str, *keys: str) -> Any:
+    """The value at a dotted path, then at the keys, which may have dots themselves; None if there is none.
+
+    look_up(report, "evaluation.rl.families", "math.train")
+    """
     value: Any = report
-    for key in path.split("."):
+    for key in (*path.split("."), *keys):
         if not isinstance(value, Mapping) or key not in value:
             return None
         value = value[key]

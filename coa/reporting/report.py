@@ -1,4 +1,4 @@
-"""Writes what a run came to: report.json, whose keys are a contract, and report.html, which a person reads."""
+"""Writes the results of a run: report.json, whose keys are a contract, and the page report.html."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -17,7 +17,7 @@ def write_report(
     examples: Sequence[Example] = (),
     title: str = "Chain-of-Agents",
 ) -> None:
-    """Both files in `folder`, each whole or not there. A page of a run without some stage shows the rest.
+    """Writes both files into `folder`, each whole or not at all. The page of a run without some stage shows the rest.
 
     Raises ValueError if the report holds a number that JSON cannot (not finite).
     """

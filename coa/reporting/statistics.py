@@ -1,4 +1,4 @@
-"""What an evaluation says, with its uncertainty."""
+"""Statistics of an evaluation: pass rates and costs, with confidence intervals."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ class Estimate(TypedDict):
 
 class Cost(TypedDict):
     tokens_per_success: float | None
-    """None without a success."""
+    """None if there was no success."""
     tool_calls_per_success: float | None
     successes: int
     n: int
@@ -91,7 +91,7 @@ def wilson(mean: float, n: float) -> tuple[float, float]:
 
 
 def cost_per_success(tokens: Sequence[int], tool_calls: Sequence[int], successes: Sequence[bool]) -> Cost:
-    """What a success costs: everything spent, on failures too, over the number of successes. One entry an attempt."""
+    """Cost per success: everything spent, on failures too, over the number of successes. One entry per attempt."""
     if not len(tokens) == len(tool_calls) == len(successes):
         raise ValueError(f"{len(tokens)} token counts, {len(tool_calls)} call counts, {len(successes)} outcomes")
     won = sum(map(bool, successes))

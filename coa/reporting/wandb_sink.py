@@ -32,7 +32,7 @@ QUIET_S = 2.0
 
 class WandbMode(Enum):
     auto = "auto"
-    """As WANDB_MODE says; where it is not set, online where there is a key, else offline."""
+    """The value of WANDB_MODE; if that is not set, online if there is a key, else offline."""
     online = "online"
     offline = "offline"
     """Into files alone, which `wandb sync` can send later."""
@@ -46,12 +46,12 @@ class WandbConfig:
     entity: str | None = None
     """User or team; None takes the key's."""
     name: str | None = None
-    """Of the run; None takes the run directory's."""
+    """Name of the run; None takes the run directory's."""
     tags: tuple[str, ...] = ()
 
 
 def mode_of(config: WandbConfig, environment: Mapping[str, str] = os.environ) -> tuple[WandbMode, str]:
-    """The mode that a run has, never `auto`, and why it is not the one that was asked for, where it is not.
+    """Returns the effective mode (never `auto`), and a message if it differs from the configured one, else "".
 
     Raises UserError for a WANDB_MODE that is none.
     """
@@ -81,7 +81,7 @@ def has_key(environment: Mapping[str, str]) -> bool:
 
 
 def row(record: Record) -> dict[str, float]:
-    """What wandb is given of a record: its numbers and its step, each behind the stage."""
+    """The record as wandb gets it: its numbers and its step, with the stage as a prefix of the name."""
     stage = record["stage"]
     return {f"{stage}/step": record["step"], **{f"{stage}/{name}": value for name, value in measured(record)}}
 
@@ -95,7 +95,7 @@ def run_id(folder: Path) -> str:
 
 
 class WandbSink:
-    """A sink whose thread owns wandb; `say` shows a line to a person."""
+    """A sink whose thread owns wandb; `say` shows a line to the user."""
 
     def __init__(
         self,

@@ -1,1 +1,1 @@
-"""How things are kept on disk: files that are whole or absent, JSON lines, ledgers, and columns of Parquet tables."""
+"""Storage on disk: files that are whole or absent, JSON lines, ledgers, and columns of Parquet tables."""

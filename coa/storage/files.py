@@ -15,7 +15,7 @@ _FULL = (errno.ENOSPC, errno.EDQUOT)
 def write_atomically(path: Path, text: str) -> None:
     """Writes a text file so that a reader, or a run that resumes after a crash, sees the old file or the new one.
 
-    Raises DiskFull where there is no room; the old file stays then.
+    Raises DiskFull if there is no room; the old file stays then.
     """
     with replacing(path) as part:
         part.write_text(text, encoding="utf-8")
@@ -25,7 +25,7 @@ def write_atomically(path: Path, text: str) -> None:
 def replacing(path: Path) -> Iterator[Path]:
     """Yields a path for a file that takes the place of `path` at the end; after an error nothing has changed.
 
-    Raises DiskFull where there is no room. Several processes may replace one file at the same time; the last one wins.
+    Raises DiskFull if there is no room. Several processes may replace one file at the same time; the last one wins.
     """
     part = _part_of(path, f"{os.getpid()}.partial")
     try:
@@ -42,7 +42,7 @@ def replacing(path: Path) -> Iterator[Path]:
 def replacing_folder(path: Path) -> Iterator[Path]:
     """Yields an empty folder that takes the place of the folder `path` at the end; after an error nothing has changed.
 
-    Raises DiskFull where there is no room. One process at a time: what a killed one left behind is removed first.
+    Raises DiskFull if there is no room. One process at a time: what a killed one left behind is removed first.
     """
     part = _part_of(path, "partial")
     shutil.rmtree(part, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""JSON lines that survive the death of who writes them: one value a line, appended by one process at a time.
+"""JSON lines files that stay readable after a crash: one value per line, appended by one process at a time.
 
 A process that is killed, or a disk that is full, may leave a last line without its end: a torn tail. It counts as never
 written: readers leave it out, and the next append removes it (or ends it, where the tear itself is evidence).
@@ -21,7 +21,7 @@ _BLOCK = 1 << 16
 def append_line(path: Path, value: Any, *, default: Default | None = None) -> None:
     """Adds one line, which a reader finds as soon as this returns.
 
-    Raises DiskFull where there is no room; what was written of the line is then a torn tail.
+    Raises DiskFull if there is no room; what was written of the line is then a torn tail.
     """
     append_text(path, json.dumps(value, default=default))
 

@@ -26,18 +26,18 @@ class Ledger:
         return _guarded(self._folder, lambda: len(self._cache)) == 0
 
     def get(self, key: str) -> Any | None:
-        """The value of the key; None where there is none."""
+        """The value of the key; None if there is none."""
         text = _guarded(self._folder, lambda: self._cache.get(key))
         return None if text is None else json.loads(text)
 
     def put(self, key: str, value: Any) -> None:
-        """Keeps the value under the key; raises DiskFull where there is no room, and keeps nothing then."""
+        """Keeps the value under the key; raises DiskFull if there is no room, and keeps nothing then."""
         text = json.dumps(value, ensure_ascii=False)
         _guarded(self._folder, lambda: self._cache.set(key, text))
 
 
 def _guarded(folder: Path, act: Any) -> Any:
-    """What `act` gives; raises DiskFull where SQLite, or the file system below it, has no room."""
+    """Returns the result of `act`; raises DiskFull if SQLite, or the file system below it, has no room."""
     try:
         with room_at(folder):
             return act()

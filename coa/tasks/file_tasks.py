@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from coa.seeds import shuffled
 from coa.tasks.loading import load_tasks, split
-from coa.tasks.worlds import Texts, WebSite, World
+from coa.tasks.worlds import Texts, WebSite, World, caution_of_foreign_tasks
 from coa.types import Task
 
 if TYPE_CHECKING:
@@ -36,7 +36,8 @@ class TasksConfig:
 
 
 class FileTasks(World):
-    """Of a file, within a world that gives what a file has not. Read when they are first looked at."""
+    """The tasks of a user's file. Pages, experts, lexicon and columns come from the enclosing world. The file is
+    read on first access."""
 
     def __init__(self, config: TasksConfig, within: World) -> None:
         """config: with a `path`."""
@@ -55,7 +56,7 @@ class FileTasks(World):
 
     @cached_property
     def _sides(self) -> tuple[tuple[Task, ...], tuple[Task, ...]]:
-        """Training tasks, and those held out: as they were when they were first looked at."""
+        """Training tasks and held-out tasks, as the file had them at first access."""
         return split(self._tasks, self.settings.held_out)
 
     def training_task(self, purpose: str, index: int, *, seed: int) -> Task:
@@ -93,9 +94,7 @@ class FileTasks(World):
         return self._within.site
 
     def caution(self, searches: Iterable[str]) -> str:
-        found = ", ".join(searches)
-        where = f"the made-up pages of the world {self._within.name}"
-        return f"caution: {found} will find {where}; see `tools`" if found else ""
+        return caution_of_foreign_tasks(self._within, searches)
 
     def experts(self) -> "Mind":
         return self._within.experts()
@@ -123,7 +122,7 @@ def _read(state: object, path: str, profile: str, grader: str | None) -> tuple[T
 
 
 def _state(path: Path) -> tuple[tuple[object, ...], ...]:
-    """What changes when the file does, or one in the folder."""
+    """A value that changes when the file, or a file in the folder, changes."""
     files = sorted(file for file in (path, *path.rglob("*")) if file.is_file())
     stats = ((file, file.stat()) for file in files)
     return tuple((str(file), stat.st_dev, stat.st_ino, stat.st_mtime_ns, stat.st_size) for file, stat in stats)

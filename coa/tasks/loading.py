@@ -40,9 +40,9 @@ class Source:
     """Where tasks come from: a path, a benchmark on the hub, or a path that holds a benchmark."""
 
     path: Path | None
-    """None for the place where the benchmark is published."""
+    """A file or folder; None for the place where the benchmark is published."""
     benchmark: Benchmark | None
-    """None where the rows name it themselves."""
+    """The benchmark of the rows; None if the rows name it themselves."""
 
 
 def source(spec: str) -> Source:

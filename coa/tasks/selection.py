@@ -5,8 +5,8 @@
 There are two ways to attempt tasks. `direct`: a model answers without tools; what it knows by heart is no work for an
 agent. `tuned`: the fine-tuned agent itself attempts them; what it always solves teaches it nothing.
 
-The functions are pure, and samples are drawn by hash: a task's fate depends on its own attempts, and the sample neither
-on order nor on chunks.
+The functions are pure, and samples are drawn by hash: whether a task is kept depends only on its own attempts, and
+the random sample does not depend on the order of the tasks.
 """
 
 from collections import Counter
@@ -32,7 +32,7 @@ REASONS = (LEARNT, TOO_EASY, SOLVED, UNSOLVED, NOT_DRAWN)
 
 
 class Mode(StrEnum):
-    """Who attempts the tasks."""
+    """Which kind of model attempts the tasks."""
 
     DIRECT = "direct"
     TUNED = "tuned"
@@ -136,12 +136,12 @@ class Counts(TypedDict):
     tasks: int
     kept: int
     dropped: dict[str, int]
-    """By reason, without reasons that do not occur."""
+    """Number of dropped tasks by reason, without reasons that do not occur."""
 
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """What became of the tasks, in their order."""
+    """Kept and dropped tasks, in their order."""
 
     kept: tuple[Task, ...]
     dropped: tuple[tuple[Task, str], ...]

@@ -3,7 +3,7 @@
     tasks.world: NAME           a world that is known by name, with its own settings in the recipe's section `world`
     tasks.path: tasks.jsonl     a file of a user's (`coa.tasks.file_tasks`), within the world that is named, if one is
 
-A world is a class that gives tasks, and as much as it has of the rest: pages for the tools that a recipe leads nowhere,
+A world is a class that provides tasks and, optionally: pages for search tools that the recipe does not configure,
 experts that play its team, words for a new tokenizer, columns and measures of its own. `register` makes one known; a
 file of a user's does that as an extension (docs/extending.md).
 """
@@ -27,14 +27,14 @@ if TYPE_CHECKING:  # an extension that registers a world may be what is being im
     from coa.teams.transcript import Mind
 
 Texts = Mapping[str, Sequence[str]]
-"""What was said in the sampled episodes of tasks, as tag text, by task id."""
+"""Tag text of the sampled episodes, by task id."""
 
 
 @dataclass(frozen=True)
 class Settings:
     """The recipe's section `world`. A world that has settings derives a dataclass of its own from this one."""
 
-    NO_KEYS = "tasks.world names no world that has settings"
+    NO_KEYS = "set tasks.world to a world that has settings"
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,12 +54,12 @@ class World(ABC):
     """
 
     name: str
-    """What recipes call it, and messages."""
+    """Its name in recipes and messages."""
     settings_type: ClassVar[type[Settings]] = Settings
     columns: tuple[str, ...] = ()
-    """Names of columns of text that its rows have in a distilled data set, besides everybody's."""
+    """Names of columns of text that its rows have in a distilled data set, in addition to the common columns."""
     has_experts: bool = False
-    """Whether `experts` plays the roles of a team that no language model plays."""
+    """Whether `experts` plays those roles of a team for which no language model is set."""
 
     def __init__(self, settings: Any) -> None:
         """settings: of the world's `settings_type`."""
@@ -89,27 +89,27 @@ class World(ABC):
 
     @property
     def team_runs(self) -> int:
-        """Runs of a team that distillation plays where the recipe says no number."""
+        """Runs of a team that distillation plays if the recipe gives no number."""
         return 10_000
 
     def mistake(self) -> str:
-        """What a person did wrong, so that there can be no run on its tasks; empty if nothing."""
+        """The user's mistake because of which there can be no run on its tasks; empty if there is none."""
         return ""
 
     # --- what its tools find ----------------------------------------------------------------------------------------
 
     @property
     def articles(self) -> Mapping[str, str] | None:
-        """Title to text, for wiki_search where the recipe's `tools.wiki` leads nowhere; None: there are none."""
+        """Title to text, for wiki_search if the recipe does not configure `tools.wiki`; None: there are none."""
         return None
 
     @property
     def site(self) -> WebSite | None:
-        """For web_search and crawl_page where the recipe's `tools.search` leads nowhere; None: there is none."""
+        """For web_search and crawl_page if the recipe does not configure `tools.search`; None: there is none."""
         return None
 
     def caution(self, searches: Iterable[str]) -> str:
-        """What a person should know of tools (`searches`, by name) that find this world's pages; empty: nothing."""
+        """A warning to the user about tools (`searches`, by name) that find this world's pages; empty for none."""
         return ""
 
     # --- who plays, and in which words ------------------------------------------------------------------------------
@@ -129,7 +129,7 @@ class World(ABC):
         raise ValueError(f"the world {self.name} has no column {name}")
 
     def measures(self, tasks: Sequence[Task], said: Texts) -> dict[str, Any]:
-        """What an evaluation tells besides pass rates, as plain JSON, from what was said."""
+        """Measures of an evaluation besides pass rates, as plain JSON, from the text of the episodes."""
         return {}
 
     async def probes(
@@ -139,7 +139,7 @@ class World(ABC):
         agent: "AgentConfig",
         logprobs: Callable[[Tokens], Awaitable[Floats]],
     ) -> dict[str, Any]:
-        """What an evaluation of the world's own tasks tells of the model itself, as plain JSON.
+        """Measures of the model itself in an evaluation on the world's own tasks, as plain JSON.
 
         logprobs: the model's, of every token of a sequence but the first, [tokens - 1].
         """
@@ -148,16 +148,22 @@ class World(ABC):
     # --- in words ---------------------------------------------------------------------------------------------------
 
     def runs_in_words(self) -> str:
-        """How often a team plays where the recipe says no number, without looking at any task."""
+        """The number of team runs in words, if the recipe gives none, without looking at any task."""
         return f"{self.team_runs:,} team runs"
 
     def evaluation_in_words(self, count: int) -> str:
-        """What an evaluation is on, without looking at any task."""
+        """The tasks of an evaluation in words, without looking at any task."""
         return f"{count:,} held-out tasks of the world {self.name}"
 
 
+def caution_of_foreign_tasks(world: World, searches: Iterable[str]) -> str:
+    """The warning for tasks that are not the world's own, if tools (`searches`, by name) find its pages; else empty."""
+    found = ", ".join(searches)
+    return f"caution: {found} will find the made-up pages of the world {world.name}; see `tools`" if found else ""
+
+
 class NoWorld(World):
-    """Of a recipe that names none."""
+    """The world of a recipe that names none."""
 
     name = "none"
 
@@ -165,16 +171,16 @@ class NoWorld(World):
         return f"there are no tasks: set tasks.path to a file of yours, or tasks.world to one of {', '.join(WORLDS)}"
 
     def training_task(self, purpose: str, index: int, *, seed: int) -> Task:
-        raise ValueError("no world has no tasks")
+        raise ValueError("a recipe without tasks.world and tasks.path has no tasks")
 
     def evaluation_tasks(self, count: int, *, seed: int) -> tuple[Task, ...]:
-        raise ValueError("no world has no tasks")
+        raise ValueError("a recipe without tasks.world and tasks.path has no tasks")
 
     def profiles(self) -> set[str]:
         return set()
 
     def experts(self) -> "Mind":
-        raise ValueError("no world has no experts")
+        raise ValueError("a recipe without tasks.world has no experts")
 
     def runs_in_words(self) -> str:
         return "no team runs"

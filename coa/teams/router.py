@@ -55,19 +55,19 @@ MALFORMED = Over(Ending.MALFORMED)
 
 
 def score_of(double_check: str) -> int | None:
-    """`score_of("2 may be outdated")` is 2; None where the text does not begin with a score."""
+    """`score_of("2 may be outdated")` is 2; None if the text does not begin with a score."""
     match = _SCORE.match(double_check.strip())
     return int(match[0]) if match else None
 
 
 def after_tool(profile: Profile, tool: str) -> Speak:
-    """Who speaks after a tool's result: the worker, or the critic where only a reflection may follow."""
+    """The role that speaks after a tool's result: the worker, or the critic if only a reflection may follow."""
     reflects = profile.transitions.get(tool) == ("reflection",)
     return Speak(CRITIC if reflects else worker_of(profile))
 
 
 def after_reply(profile: Profile, agent: str, reply: str, tools: tuple[str, ...] = ()) -> Next:
-    """What follows an agent's reply; MALFORMED if the reply is not tag text of its role."""
+    """The next step after an agent's reply; MALFORMED if the reply is not tag text of its role."""
     if reply.strip() == DONE:
         return Speak(CRITIC) if agent == worker_of(profile) else MALFORMED
     chain = spans_of(Brief(agent, tools=tools), profile, reply)
@@ -123,8 +123,8 @@ def may_speak(profile: Profile, said: Iterable[Span]) -> frozenset[str]:
 
 
 def replans(profile: Profile, said: Iterable[Span]) -> str | None:
-    """Who is asked when a new plan is due: the planner, or the critic where a reflection has to come first; None where
-    the profile allows one plan only."""
+    """The role that is asked when a new plan is due: the planner, or the critic if a reflection has to come first; None
+    if the profile allows one plan only."""
     state = profile.state(said)
     if profile.allows(state, "plan"):
         return PLANNER

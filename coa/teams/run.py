@@ -77,7 +77,7 @@ class TeamRun(ABC):
         self.lines = [Line("", []) for _ in range(lines)]
         self.winner = 0
         self.ending: Ending | None = None
-        """None while the run goes on."""
+        """How the run ended; None while it goes on."""
         self.moves: tuple[Move, ...] = self.begin()
         """The moves that can be made now, all at the same time; empty once the run is over."""
         self._layout = layout_of(assignment.task.id, layouts)

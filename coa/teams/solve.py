@@ -10,7 +10,7 @@ ANSWERED = Over(Ending.ANSWERED)
 
 
 def after_solver(brief: Brief, profile: Profile, line: int, reply: str) -> Next:
-    """What follows a solver's reply: the tool that it calls, ANSWERED for an answer, and else the solver again."""
+    """The next step after a solver's reply: the tool that it calls, ANSWERED for an answer, else the solver again."""
     chain = spans_of(brief, profile, reply)
     if chain is None:
         return MALFORMED
@@ -21,7 +21,7 @@ def after_solver(brief: Brief, profile: Profile, line: int, reply: str) -> Next:
 
 
 def score_in(brief: Brief, profile: Profile, reply: str) -> int | None:
-    """The score of a reply that judges an answer; None where it is no such reply."""
+    """The score of a reply that judges an answer; None if it is no such reply."""
     chain = spans_of(brief, profile, reply)
     return score_of(chain[-1].text) if chain and chain[-1].tag == DOUBLE_CHECK else None
 

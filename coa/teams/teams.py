@@ -112,10 +112,10 @@ def plays_free(team: TeamConfig) -> bool:
 
 
 def check_team(team: TeamConfig, models: Mapping[str, object], profiles: set[str]) -> None:
-    """Raises UserError for a team that names models, tools or roles that are not there."""
+    """Raises UserError for a team that names unknown models, tools or roles."""
     asked = {role for name in profiles for role in members(team, find_profile(name))}
     if idle := set(team.roles) - asked:
-        raise UserError(f"team.roles.{min(idle)}: nobody asks this role in a {team.rules} team here")
+        raise UserError(f"team.roles.{min(idle)}: a {team.rules} team does not use this role for these profiles")
     for role in sorted(asked):
         model = team.model_of(role)
         if model and model not in models:

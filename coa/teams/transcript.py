@@ -29,7 +29,7 @@ class Message:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prompt:
-    """What one agent is sent: a system message, and a user message with the task and the team's work so far."""
+    """The input of one agent: a system message, and a user message with the task and the team's work so far."""
 
     role: str
     profile: str
@@ -40,7 +40,7 @@ class Prompt:
 
 @dataclass(frozen=True, slots=True)
 class AgentStep:
-    """What an agent wrote."""
+    """Text that an agent wrote."""
 
     agent: str
     output: str
@@ -52,7 +52,7 @@ class AgentStep:
 
 @dataclass(frozen=True, slots=True)
 class ToolStep:
-    """What a tool returned for a call."""
+    """The result of a tool call."""
 
     call: ToolCall
     observation: str
@@ -64,14 +64,14 @@ Step = AgentStep | ToolStep
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What came of a move: an agent's tag text, or an observation."""
+    """The result of a move: an agent's tag text, or an observation."""
 
     text: str
     usage: Usage = field(default_factory=Usage)
 
 
 class Mind(Protocol):
-    """What writes an agent's replies: scripted experts, or a language model behind an endpoint."""
+    """The source of an agent's replies: scripted experts, or a language model behind an endpoint."""
 
     async def replies(self, prompts: list[Prompt]) -> list[Reply | InfrastructureError]:
         """A reply for each prompt; an InfrastructureError in the place of one that could not be had."""
@@ -83,7 +83,7 @@ class Ending(StrEnum):
 
     ANSWERED = "answered"
     MALFORMED = "malformed"
-    """By a reply that is not tag text of its role."""
+    """The run ended with a reply that is not tag text of its role."""
     OUT_OF_STEPS = "out of steps"
 
 
@@ -128,7 +128,7 @@ class Graded:
     transcript: Transcript
     correct: bool | None
     objection: str = ""
-    """What a judge of obedience found wrong with the run; empty where it found nothing or none was asked."""
+    """The objection of a judge of obedience to the run; empty if it has none or no judge was asked."""
 
     @property
     def usage(self) -> Usage:

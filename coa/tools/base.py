@@ -1,4 +1,4 @@
-"""What a tool is: a call in, an observation's text out.
+"""The interface of tools: a call in, an observation's text out.
 
 A tool that works but has nothing good to say (no such page, the program raised) returns text that says so: the
 policy reads it. A tool that cannot work raises `ToolDown`, and the episode that called it never becomes a sample.
@@ -21,7 +21,7 @@ class ToolCall:
     argument: str
     """Body of the tag, stripped."""
     goal: str = ""
-    """What the caller is after, for tools that summarise: its latest query and thought."""
+    """The goal of the call, for tools that summarise: the latest query and thought."""
     layout: str = PLAIN
     """How results are written: a key of `coa.tools.layouts.LAYOUTS`."""
 

@@ -25,7 +25,7 @@ LOCK_S = 1
 
 
 class Found(Enum):
-    """Where a result comes from."""
+    """The source of a result."""
 
     NEW = "new"
     """Made now, for this caller first."""

@@ -12,7 +12,7 @@ Message = dict[str, str]
 
 
 class ChatConfig(Protocol):
-    """What a tool's configuration says of the language model that it asks."""
+    """The settings of a language model that a tool asks."""
 
     @property
     def url(self) -> str | None: ...
@@ -54,7 +54,7 @@ class Chat:
         self._tokens, self._down = tokens, down
 
     async def ask(self, messages: Sequence[Message], **options: Any) -> str:
-        """The reply's text, "" for one without; raises ToolDown where nobody answers."""
+        """The reply's text, "" for one without; raises ToolDown if the endpoint does not answer."""
         try:
             completion = await self._endpoint.complete(messages, seed=None, **options)
         except EndpointDown as error:

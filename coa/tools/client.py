@@ -43,7 +43,7 @@ class RetryConfig:
 
 @dataclass(frozen=True, slots=True)
 class Replies:
-    """What became of calls: observations' texts, or why there is none. They are numbered without a gap."""
+    """Results of calls: the observation's text, or the reason why there is none. They are numbered without a gap."""
 
     incarnation: str
     """Names one start of one executor."""
@@ -54,7 +54,7 @@ class Replies:
 class Executor(Protocol):
     """A tool executor as a caller sees it: calls go there together, and come back one by one.
 
-    Its methods raise ToolDown where the executor can't be reached.
+    Its methods raise ToolDown if the executor can't be reached.
     """
 
     async def start(
@@ -64,7 +64,7 @@ class Executor(Protocol):
 
         Returns the executor's incarnation, or "" where it refuses the caller.
 
-        `acknowledged`: calls whose results nobody will ask for again.
+        `acknowledged`: calls whose results are not needed again.
         """
         ...
 
@@ -105,14 +105,14 @@ class ToolCaller:
 
 
 class _Line:
-    """What is under way with one executor. What was started at an incarnation of it that is gone has failed."""
+    """The calls under way at one executor. Calls that were started at an incarnation that has ended have failed."""
 
     def __init__(self, executor: Executor, name: str) -> None:
         self._executor, self._name = executor, name
         self.acknowledged: list[Hashable] = []
         self._waiting: dict[Hashable, asyncio.Future[str]] = {}
         self._started: dict[str, set[Hashable]] = {}
-        """By incarnation, what it was sent and has not answered."""
+        """Calls that were sent and not answered, by incarnation."""
         self._after: dict[str, int] = {}
         self._polls: dict[str, asyncio.Task[None]] = {}
         self._start = CallBatcher(self._start_many)
@@ -174,7 +174,7 @@ class _Line:
                     self._settle(id, reply)
         except asyncio.CancelledError:
             raise
-        except BaseException as error:  # also a defect of the executor: whoever waits raises it
+        except BaseException as error:  # a defect of the executor too is raised by the waiting callers
             for id in started:
                 self._settle(id, error)
             started.clear()

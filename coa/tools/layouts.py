@@ -37,7 +37,7 @@ class Hit:
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """What a program left: its status (0 is success), what it printed, and in words what went wrong."""
+    """The result of a program: its status (0 is success), its output, and its failure in words."""
 
     status: int | None
     printed: str

@@ -1,6 +1,6 @@
 """A world of one's own: sums, endless to train on, those of even numbers held out; and experts that play its team.
 
-COA_EXTENSIONS=docs.examples.arithmetic coa train --recipe tiny tasks.world=arithmetic world.largest=50
+COA_EXTENSIONS=docs.examples.arithmetic coa train --recipe tiny run_dir=runs/sums tasks.world=arithmetic
 """
 
 import re

@@ -1,6 +1,6 @@
 """A reward of one's own, and a grader: both are found by name, in recipes and in task files.
 
-COA_EXTENSIONS=docs.examples.brevity coa rl --recipe tiny rl.reward.formula='grade * form - 0.02 * calls'
+COA_EXTENSIONS=docs.examples.brevity coa train --recipe tiny run_dir=runs/brief rl.reward.formula='grade - 0.02 * calls'
 """
 
 from coa.grading import graders, rewards

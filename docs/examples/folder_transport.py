@@ -1,6 +1,6 @@
 """A way for weights: through a folder that the learners' nodes and the engines' nodes all see.
 
-COA_EXTENSIONS=docs.examples.folder_transport coa rl --recipe web_7b rl.weights.transport=folder
+COA_EXTENSIONS=docs.examples.folder_transport coa train --recipe tiny run_dir=runs/folder rl.weights.transport=folder
 """
 
 import os

@@ -1,6 +1,6 @@
 """An algorithm of one's own: REINFORCE, with the mean reward of an update as its baseline.
 
-COA_EXTENSIONS=docs.examples.plain_reinforce coa rl --recipe tiny rl.algorithm=plain_reinforce
+COA_EXTENSIONS=docs.examples.plain_reinforce coa train --recipe tiny run_dir=runs/plain rl.algorithm=plain_reinforce
 """
 
 from collections.abc import Sequence

@@ -1,1 +1,1 @@
-"""What a person can ask for: a file for each command. The table of them all is in `jobs.cli`."""
+"""The commands, a file for each. Their table is in `jobs.cli`."""

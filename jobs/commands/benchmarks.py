@@ -5,7 +5,7 @@ import sys
 from jobs.commands.command import Command
 
 WIDTH = 160
-"""Where there is no terminal that has one."""
+"""Width of the table, in columns, if stdout is not a terminal."""
 
 
 def run() -> None:

@@ -1,4 +1,4 @@
-"""What a command is: a line of the table in `jobs.cli`.
+"""The types of commands; their table is in `jobs.cli`.
 
 The files of this folder are read for `coa --help`, so what is heavy is imported inside of their functions.
 """
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from jobs.recipe.schema import Recipe
 
     Demands = Mapping[str, list[Demand]]
-    """What runs at the same time, by stage."""
+    """The cluster resources that are used at the same time, by stage."""
 
 
 def no_arguments(parser: ArgumentParser) -> None:
@@ -25,32 +25,31 @@ def no_arguments(parser: ArgumentParser) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Command:
-    """A tool: it takes no recipe, and leaves no run."""
+    """A command without a recipe and without a run directory."""
 
     name: str
     help: str
     run: Callable[..., object]
-    """Of a tool (**arguments); of a job (config, console, **arguments). What it has done is kept, so the same command
-    resumes."""
+    """Called as run(**arguments); for a job, as run(config, console, **arguments)."""
     arguments: Callable[[ArgumentParser], None] = no_arguments
     """Adds the command's own arguments to its parser."""
     epilog: str = ""
-    """What its help says at the end."""
+    """The last paragraph of its help."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job(Command):
-    """A command that works by a recipe."""
+    """A command that follows a recipe."""
 
     check: Callable[..., None]
     """(config, **arguments): raises UserError before anything is written."""
     stages: tuple[str, ...] = ()
-    """What it goes through, by the name of what each leaves in checkpoints/."""
+    """Its stages, by name; each writes `checkpoints/NAME.json` when it is finished."""
     demands: Callable[[Recipe], Demands]
-    """What it asks the cluster for."""
+    """The cluster resources that it needs."""
     of_model: bool = False
-    """Whether it works with a model's folder: it needs no recipe, and what overrides say wins over what is kept beside
-    the model."""
+    """Whether the job works on a model's folder. Then no recipe is required, and overrides take precedence over the
+    model's `agent.json` and `world.json`."""
 
 
 def positive(text: str) -> int:
@@ -78,11 +77,14 @@ TASKS_HELP = """\
 
 A benchmark comes with its profile, grader, metric, number of samples, temperature and top-p. evaluation.samples,
 evaluation.temperature and evaluation.top_p, set here or in the recipe, win over the benchmark's. Tasks of no
-benchmark are attempted once greedily and evaluation.samples times (4) sampled."""
+benchmark are attempted once greedily and evaluation.samples times (4) sampled.
+
+The model's own agent.json and world.json say how it is asked: a recipe's section `agent` is not used, agent.KEY=VALUE
+here is."""
 
 
 def model_arguments(parser: ArgumentParser, out: str) -> None:
-    """The arguments of a job with a model; `out`: where its results go unless it is said."""
+    """The arguments of a job with a model; out: the default folder of the results."""
     parser.add_argument("--model", type=Path, required=True, help="model directory, Hugging Face layout")
     parser.add_argument("--tasks", required=True, help="a file, a benchmark's name, or NAME=PATH; see below")
     parser.add_argument("--rows", type=positive, help="only the first N tasks")

@@ -17,9 +17,9 @@ def check(config: Recipe) -> None:
     from coa.errors import UserError
     from jobs.recipe.checks import check_run
 
-    check_run(config)
+    check_run(config, ("distill",))
     if config.sft.data:
-        raise UserError("sft.data is set, and takes the place of what a team does: sft.data=[] lets it work")
+        raise UserError("sft.data is set, so there is nothing to distil: set sft.data=[] to run the teacher team")
 
 
 def run(config: Recipe, console: Console) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from argparse import ArgumentParser
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,11 +25,11 @@ def check(
 ) -> None:
     from coa.tasks.loading import load
     from jobs.recipe.checks import check_attempts
-    from jobs.run.agent_file import agent_of, in_its_world
+    from jobs.run.agent_file import as_trained
 
-    agent_of(model, config.agent, overrides)
+    as_asked = as_trained(config, model, out, overrides)
     loaded = load(tasks, profile=config.tasks.profile, grader=config.tasks.grader, rows=rows)
-    check_attempts(model, loaded, in_its_world(config, model))
+    check_attempts(model, loaded, as_asked)
 
 
 def run(
@@ -44,18 +43,18 @@ def run(
     overrides: Sequence[str] = (),
 ) -> None:
     from coa.tasks.loading import load
-    from jobs.run.agent_file import agent_of, in_its_world
+    from jobs.run.agent_file import as_trained, caution_about_agent
     from jobs.run.session import in_session
     from jobs.stages.evaluate import evaluate_model
 
     loaded = load(tasks, profile=config.tasks.profile, grader=config.tasks.grader, rows=rows)
 
     async def body(run: RunDir) -> None:
+        if caution := caution_about_agent(config, model, overrides):
+            console.say(caution)
         await evaluate_model(run, model, tasks, loaded, first_rows=rows is not None and len(loaded) == rows)
 
-    agent = agent_of(model, config.agent, overrides)
-    as_asked = replace(in_its_world(config, model), run_dir=str(out), agent=agent)
-    in_session(as_asked, console, body, demands=demands(config).values())
+    in_session(as_trained(config, model, out, overrides), console, body, demands=demands(config).values())
 
 
 def demands(config: Recipe) -> Demands:

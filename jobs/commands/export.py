@@ -14,7 +14,7 @@ DATA = "data"
 def arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--run", type=Path, required=True, help="run directory")
     parser.add_argument("--format", required=True, help="trl, llamafactory or alpaca")
-    parser.add_argument("--out", type=Path, required=True, help="a folder that is not there yet")
+    parser.add_argument("--out", type=Path, required=True, help="a new or empty folder")
 
 
 def check(run: Path, format: str, out: Path) -> None:
@@ -31,16 +31,15 @@ def check(run: Path, format: str, out: Path) -> None:
 
 
 def run(run: Path, format: str, out: Path) -> None:
-    import yaml
-
     from coa.agent.episode import AgentConfig
-    from coa.config import from_plain
+    from coa.config import from_plain, read
     from coa.distill.dataset.exports import FORMATS
 
     check(run, format, out)
     path = run / "config.yaml"
     # The part of the recipe that says how the policy is asked; the rest of it would load the whole system.
-    agent = from_plain(AgentConfig, yaml.safe_load(path.read_text())["agent"], str(path))
+    recipe = read(path)
+    agent = from_plain(AgentConfig, recipe.get("agent", {}) if isinstance(recipe, dict) else recipe, str(path))
     chosen = FORMATS[format]
     rows = chosen.export(run / DATA, out, instructed=agent.instructed)
     print(f"{rows} rows in {out}\n{chosen.use.format(out=out)}")

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from coa.teams.transcript import Transcript
 
 WIDTH = 120
-"""Where there is no terminal that has one."""
+"""Width of the table, in columns, if stdout is not a terminal."""
 
 
 def arguments(parser: ArgumentParser) -> None:
@@ -33,7 +33,7 @@ def arguments(parser: ArgumentParser) -> None:
 
 
 def run(form: str, runs: Path, tasks: str, out: Path, *, profile: str | None = None, tools: Path | None = None) -> Path:
-    """The file that was written. Raises UserError for a person's mistake, or where no run could be imported.
+    """Returns the file that was written. Raises UserError for a user's mistake, or if no run could be imported.
 
     tasks: as `coa.tasks.loading.load` reads it; profile: of all runs, whatever the tasks say, and with it the way
     in which open questions are graded that name none; tools: see `coa.distill.sources.tools`.

@@ -18,7 +18,7 @@ def check(config: Recipe) -> None:
     from coa.errors import UserError
     from jobs.recipe.checks import check_run
 
-    check_run(config)
+    check_run(config, ("rl",))
     if not (Path(config.run_dir) / "checkpoints" / "sft.json").exists():
         raise UserError(f"{config.run_dir}: no fine-tuned model there yet: `coa sft` comes first")
 

@@ -62,6 +62,7 @@ def run(
     out: Path,
     overrides: Sequence[str] = (),
 ) -> None:
+    from jobs.run.agent_file import caution_about_agent
     from jobs.run.session import in_session
     from jobs.stages.engines import engine_pool
     from jobs.stages.select import select_with, settings_of, work_of
@@ -70,7 +71,10 @@ def run(
     work = work_of(config, model=model, tasks=tasks, mode=mode, rows=rows)
 
     async def body(run: RunDir) -> None:
-        async with tool_executors(run) as executors, engine_pool(run, model.resolve(), executors) as pool:
+        if caution := caution_about_agent(config, model, overrides):
+            console.say(caution)
+        profiles = {task.profile for task in work.asked()}
+        async with tool_executors(run, profiles) as executors, engine_pool(run, model.resolve(), executors) as pool:
             await select_with(pool, work, run)
 
     in_session(settings_of(config, work, out, overrides), console, body, demands=demands(config).values())

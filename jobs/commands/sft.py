@@ -18,7 +18,7 @@ def check(config: Recipe) -> None:
     from coa.errors import UserError
     from jobs.recipe.checks import check_run
 
-    check_run(config)
+    check_run(config, ("sft",))
     if not config.sft.data and not (Path(config.run_dir) / "checkpoints" / "distill.json").exists():
         raise UserError(f"{config.run_dir}: nothing distilled there yet: `coa distill` comes first")
 

@@ -1,4 +1,4 @@
-"""What a command would do, without doing it: no process is started, nothing is written, and no network is needed.
+"""Shows what a command would do, without doing it: no job is started, nothing is written, and no network is needed.
 
     coa train --recipe web_32b --dry-run
 
@@ -52,7 +52,7 @@ def dry_run(config: Recipe, job: Job, console: Console) -> None:
     for section in plan_of(config, job):
         console.table(section.title, section.columns, section.rows)
     job.check(config)
-    console.say("nothing stands in the way, as far as can be seen from here; nothing was started")
+    console.say("no problem found; nothing was started")
 
 
 def plan_of(config: Recipe, job: Job) -> list[Section]:
@@ -100,10 +100,11 @@ def _what(config: Recipe, stage: str) -> str:
         case "rl":
             groups = rl.window.groups_per_batch
             helped = f"; scored by {rl.on_policy.teacher}" if rl.on_policy.teacher else ""
-            helped += "; the team plays what fails altogether" if rl.teacher_fallback.attempts else ""
+            helped += "; the team plays tasks that the policy failed altogether" if rl.teacher_fallback.attempts else ""
             return (
                 f"{number(rl.steps)} steps of {groups} groups of {rl.group}: "
-                f"{number(rl.steps * groups * rl.group)} episodes, more where groups say nothing{helped}"
+                f"{number(rl.steps * groups * rl.group)} episodes, more if groups are dropped because "
+                f"their grades are all equal{helped}"
             )
         case _:
             return world_of(config).evaluation_in_words(config.evaluation.tasks)
@@ -251,7 +252,7 @@ def _needs(config: Recipe) -> Iterator[tuple[str, str, str]]:
 
 
 def _judge(config: Recipe) -> Iterator[tuple[str, str, str]]:
-    """What is missing where there is no judge."""
+    """A row for the judge if it is needed and not set up."""
     try:
         needed = JUDGE in graders_needed(config)
     except UserError:  # the check says why
@@ -274,10 +275,11 @@ def _writes(config: Recipe, stages: tuple[str, ...]) -> Iterator[tuple[str, str]
     yield f"{folder}/config.yaml", "all settings"
     yield f"{folder}/metrics.jsonl", "a record a step"
     if "distill" in stages:
-        yield f"{folder}/teachers/", "the team's runs, and what became of them"
+        yield f"{folder}/teachers/", "the team's runs, and which were kept"
     if {"distill", "sft"} & set(stages):
         yield f"{folder}/data/", "the data set and its card"
-    yield f"{folder}/trajectories/", "chains and episodes"
+    if {"rl", "evaluation-sft"} & set(stages):
+        yield f"{folder}/trajectories/", "episodes"
     yield f"{folder}/checkpoints/", "learners' checkpoints, two of a stage, and what each stage left"
     if "rl" in stages:
         yield f"{folder}/model/", "the agent, Hugging Face layout"

@@ -1,4 +1,4 @@
-"""Whom a recipe asks, and what each stage takes of the cluster."""
+"""Which graders, roles and models a recipe needs, and the cluster resources of each stage."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -14,7 +14,7 @@ from jobs.recipe.worlds import world_of
 
 
 def graders_needed(config: Recipe) -> set[str]:
-    """Returns the graders of rewards, of the recipe's tasks, and of transcripts that nobody graded yet.
+    """Returns the graders of rewards, of the recipe's tasks, and of transcripts that are not graded yet.
 
     Raises UserError for files of tasks or transcripts that can't be read.
     """
@@ -48,13 +48,14 @@ def models_by_role(config: Recipe) -> tuple[tuple[str, str], ...]:
 
 
 def server_demands(config: Recipe, names: Iterable[str]) -> list[Demand]:
-    """Returns what those of the `models` take that are served here; an unknown name is refused elsewhere."""
+    """Returns the resources of those of the `models` that are served here. Unknown names are ignored: a check refuses
+    them."""
     served = (config.models[name].serve for name in sorted((set(names) & config.models.keys()) - {EXPERTS}))
     return [Demand("model server", {"CPU": one.cpus, "GPU": one.gpus}) for one in served if one.model]
 
 
 def models_of_review(config: Recipe) -> set[str]:
-    """Returns those of the recipe's `models` that judge runs or write them anew."""
+    """Returns those of the recipe's `models` that judge or rewrite runs."""
     return {config.distill.obedience.model, config.distill.rewriting.model} - {""}
 
 
@@ -64,7 +65,7 @@ def models_asked(config: Recipe) -> set[str]:
 
 
 def models_of_fallback(config: Recipe) -> set[str]:
-    """Returns those of the recipe's `models` that help reinforcement; empty where the recipe wants no help."""
+    """Returns those of the recipe's `models` that help reinforcement; empty if the recipe has no teacher fallback."""
     return models_of_team(config) | models_of_review(config) if config.rl.teacher_fallback.attempts else set()
 
 

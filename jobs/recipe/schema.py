@@ -40,20 +40,20 @@ class TeacherModelConfig:
 
     endpoint: EndpointConfig = field(default_factory=EndpointConfig)
     serve: ModelServerConfig = field(default_factory=ModelServerConfig)
-    """Where it names a model, that is served, and `endpoint` needs no `url`."""
+    """If it names a model, that model is served, and `endpoint` needs no `url`."""
 
     @property
     def name(self) -> str:
-        """What requests call the model."""
+        """The model's name in requests."""
         return (self.serve.name or self.serve.model) if self.serve.model else self.endpoint.name
 
 
 @dataclass(frozen=True)
 class DistillConfig:
     runs: int | None = None
-    """Team runs; None: what the world says, which for a file is one for each training task."""
+    """Number of team runs; None takes the world's number, which for a file is one for each training task."""
     keep: int = 1_000_000
-    """Stop earlier, once so many runs were kept."""
+    """Number of kept runs at which distillation stops early."""
     transcripts: str | None = None
     """Folder or file of transcripts that are there already, imported or of another run; None lets the team work."""
     filters: FilterConfig = field(default_factory=FilterConfig)
@@ -70,7 +70,7 @@ class DistillConfig:
 @dataclass(frozen=True)
 class SftConfig:
     steps: int | None = None
-    """None where `epochs` says it; where neither is set, DEFAULT_STEPS."""
+    """None if `epochs` is set; if neither is, DEFAULT_STEPS."""
     epochs: float | None = None
     """Passes over the demonstrations, in place of `steps`; 2.5 sees half of them a third time."""
     batch: int = 64
@@ -78,7 +78,7 @@ class SftConfig:
     max_tokens: int | None = None
     """A demonstration with more is left out; None takes what an episode may have, `agent.limits.max_tokens`."""
     data: tuple[str, ...] = ()
-    """What to train on instead of what this run distils: the `data` folder of another run, or released AFM files."""
+    """Data sets to train on instead of distilled ones: the `data` folder of another run, or released AFM files."""
     learner: LearnerConfig = field(default_factory=LearnerConfig)
     checkpoint_every: int = 100
 
@@ -93,7 +93,7 @@ class SftConfig:
                 raise ValueError(f"sft.{name} is {value:g}, expected more than 0")
 
     def steps_of(self, demonstrations: int) -> int:
-        """Steps of a stage that has so many demonstrations."""
+        """Number of steps for that number of demonstrations."""
         if self.epochs is not None:
             return steps_for(demonstrations, self.batch, self.epochs)
         return self.DEFAULT_STEPS if self.steps is None else self.steps
@@ -110,8 +110,8 @@ class RlConfig:
     sampling: SamplingConfig = field(default_factory=SamplingConfig)
     learner: LearnerConfig = field(default_factory=LearnerConfig)
     algorithm: str = DEFAULT
-    """What is learnt from the episodes: a key of `coa.learning.algorithms.ALGORITHMS`. Where `on_policy` names a
-    teacher, it is on_policy."""
+    """The learning algorithm: a key of `coa.learning.algorithms.ALGORITHMS`. It is on_policy if `on_policy` names a
+    teacher."""
     algorithm_settings: dict[str, Any] = field(default_factory=dict)
     """The algorithm's own, by the names in its file; what several share is in `learner.loss`."""
     on_policy: OnPolicyConfig = field(default_factory=OnPolicyConfig)
@@ -133,7 +133,8 @@ class RlConfig:
             raise ValueError(f"rl.evaluate_every and rl.evaluate_tasks are {given}, expected at least 0 and 1")
 
     def objective(self) -> Objective:
-        """What learners learn by; raises UserError where teacher and algorithm say different things."""
+        """The learners' objective. Raises UserError if `rl.on_policy.teacher` and `rl.algorithm` contradict each
+        other."""
         weighed, name = self.on_policy.teacher is not None, self.algorithm
         if weighed and name == DEFAULT:
             name = ON_POLICY
@@ -142,7 +143,7 @@ class RlConfig:
         return Objective(algorithm=name, settings=self.algorithm_settings, temperature=self.sampling.temperature)
 
     def algorithm_of(self) -> Algorithm:
-        """The algorithm itself; raises UserError for a name or a setting that nobody knows."""
+        """The algorithm itself; raises UserError for an unknown name or setting."""
         objective = self.objective()
         return make(objective.algorithm, self.learner.loss, objective.settings)
 
@@ -150,12 +151,12 @@ class RlConfig:
 @dataclass(frozen=True)
 class EvaluationConfig:
     tasks: int = 600
-    """Held-out tasks of an endless world; a file brings its own."""
+    """Number of held-out tasks of a world without an end. Of a file (`tasks.path`) all held-out tasks are evaluated."""
     seed: int = 1
-    """Which of the held-out tasks: the same for every run seed."""
+    """Which of a world's held-out tasks: the same for every run seed. Without effect with `tasks.path`."""
     samples: int | None = None
     """Sampled attempts at each task. None here and below: what `coa.tasks.published.protocol` has, the benchmark's own
-    protocol where `coa evaluate` meets a benchmark."""
+    protocol if `coa evaluate` attempts a benchmark."""
     temperature: float | None = None
     top_p: float | None = None
     patience_s: float = 300.0

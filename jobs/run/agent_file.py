@@ -1,4 +1,4 @@
-"""In a model's folder: how the model is to be asked, and in which world, as it was in training."""
+"""Reads and writes a model's `agent.json` (prompt format and limits) and `world.json` (the training world)."""
 
 import json
 from collections.abc import Sequence
@@ -9,6 +9,7 @@ from pathlib import Path
 from coa.agent.episode import AgentConfig
 from coa.config import from_plain
 from coa.errors import UserError
+from coa.grading.rewards import GRADE, RewardConfig
 from coa.storage.files import write_atomically
 from coa.tasks.worlds import settings_of
 from jobs.recipe.schema import Recipe
@@ -17,16 +18,20 @@ AGENT_FILE, WORLD_FILE = "agent.json", "world.json"
 
 
 def write_agent(model: Path, agent: AgentConfig) -> None:
-    write_atomically(model / AGENT_FILE, json.dumps(asdict(agent), indent=2, default=_name))
+    write_atomically(model / AGENT_FILE, json.dumps(asdict(agent), indent=2, default=_plain))
 
 
-def _name(member: Enum) -> str:
-    return member.name
+def _plain(value: object) -> str:
+    """The text that stands in a recipe for a value that JSON does not know."""
+    if isinstance(value, Enum):
+        return value.name
+    if isinstance(value, Path):
+        return str(value)
+    raise TypeError(f"{value!r} is not a value of a recipe")
 
 
 def agent_of(model: Path, default: AgentConfig, overrides: Sequence[str] = ()) -> AgentConfig:
-    """How the model was asked in training, where its folder says so, with what `overrides` say of `agent.`; else the
-    default.
+    """The `agent` section for the model: its `agent.json`, else the default, under the `agent.*` keys of `overrides`.
 
     Raises UserError for a folder that can't be read, or a budget beyond the model's positions.
     """
@@ -35,7 +40,7 @@ def agent_of(model: Path, default: AgentConfig, overrides: Sequence[str] = ()) -
         raise UserError(f"{model}: no model there (no config.json)")
     try:
         positions = json.loads((model / "config.json").read_text()).get("max_position_embeddings")
-        said = [override.removeprefix("agent.") for override in overrides if override.startswith("agent.")]
+        said = _of_agent(overrides)
         agent = from_plain(AgentConfig, json.loads(path.read_text()), str(path), said) if path.exists() else default
     except (json.JSONDecodeError, UnicodeDecodeError, AttributeError) as error:
         raise UserError(f"{model}: its config.json or {AGENT_FILE} can't be read: {error}") from error
@@ -46,11 +51,43 @@ def agent_of(model: Path, default: AgentConfig, overrides: Sequence[str] = ()) -
     return agent
 
 
+def _of_agent(overrides: Sequence[str]) -> list[str]:
+    return [override.removeprefix("agent.") for override in overrides if override.startswith("agent.")]
+
+
+def caution_about_agent(config: Recipe, model: Path, overrides: Sequence[str]) -> str:
+    """One line if the recipe has a section `agent` and the model's `agent.json` says something else; else empty."""
+    of_recipe = config.agent != from_plain(AgentConfig, {}, "", _of_agent(overrides))
+    if not of_recipe or agent_of(model, config.agent, overrides) == config.agent:
+        return ""
+    return (
+        f"the recipe's section `agent` is not used: {model / AGENT_FILE} has the settings of the model's training "
+        "(agent.KEY=VALUE on the command line changes them)"
+    )
+
+
+def as_trained(config: Recipe, model: Path, out: Path, overrides: Sequence[str]) -> Recipe:
+    """The settings under which a model attempts tasks that are given apart from the recipe, into the folder `out`.
+
+    Prompt format, limits and world are those of the model's training, the recipe's own tasks are not read, and of the
+    reward no more is computed than the answer's grade.
+    """
+    config = in_its_world(config, model)
+    return replace(
+        config,
+        run_dir=str(out),
+        agent=agent_of(model, config.agent, overrides),
+        tasks=replace(config.tasks, path=None),
+        rl=replace(config.rl, reward=RewardConfig(formula=GRADE)),
+    )
+
+
 def write_world(model: Path, config: Recipe) -> None:
-    """The world that the recipe names, if it names one: tools that nothing else is set up for find its pages."""
+    """Writes the world that the recipe names, if it names one: tools that are not configured search its pages."""
     if config.tasks.world is not None:
         settings = asdict(config.world)
-        write_atomically(model / WORLD_FILE, json.dumps({"world": config.tasks.world, "settings": settings}, indent=2))
+        kept = {"world": config.tasks.world, "settings": settings}
+        write_atomically(model / WORLD_FILE, json.dumps(kept, indent=2, default=_plain))
 
 
 def in_its_world(config: Recipe, model: Path) -> Recipe:
@@ -66,5 +103,8 @@ def in_its_world(config: Recipe, model: Path) -> Recipe:
         name, settings = kept["world"], kept["settings"]
     except (json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError) as error:
         raise UserError(f"{path}: can't be read: {error}") from error
-    world = from_plain(settings_of(name), settings, str(path))
+    try:
+        world = from_plain(settings_of(name), settings, str(path))
+    except UserError as error:
+        raise UserError(f"{path}: {error}; a world of an extension needs COA_EXTENSIONS") from error
     return replace(config, tasks=replace(config.tasks, world=name), world=world)

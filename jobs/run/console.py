@@ -1,4 +1,4 @@
-"""What a person sees while a job runs: a line per stage, tables at the end, and nothing of the libraries' chatter.
+"""What the user sees while a job runs: a line per stage, tables at the end, and no output of libraries.
 
 `open_console` keeps private duplicates of the terminal's stdout and stderr and sends descriptors 1 and 2 to the
 run's log, so that whatever any library prints, in Python or C, lands there.
@@ -24,7 +24,7 @@ from coa.reporting.pace import Pace
 from coa.reporting.readable import clock
 
 PLAIN_EVERY_S = 5.0
-"""Time between two lines of a stage where there is no terminal to redraw."""
+"""Seconds between two lines of a stage if stdout is not a terminal."""
 PLAIN_WIDTH = 80
 BAR_WIDTH = 10
 REDRAWS_S = 4
@@ -45,7 +45,7 @@ def show_fields(fields: Mapping[str, Field], width: int) -> str:
 
 
 class Stage:
-    """The line of one stage: what is done of it, and what goes on. Fields stay until they are given anew."""
+    """The line of one stage: its progress and its fields. A field stays until it is set again."""
 
     def __init__(self, name: str, total: int | None) -> None:
         self.name, self.total, self.done = name, total, 0
@@ -56,7 +56,7 @@ class Stage:
         self._pace = Pace()
 
     def update(self, done: int | None = None, total: int | None = None, **fields: Field) -> None:
-        """What is done so far (not what was added), and what else to show."""
+        """done: the total so far, not the increment. fields: further values to show."""
         if done is not None:
             self.done = done
             self._pace.mark(done, time.monotonic())
@@ -65,7 +65,7 @@ class Stage:
         self.doing = ""
 
     def phase(self, doing: str) -> None:
-        """What the stage does or waits for, shown in place of the fields until the next update."""
+        """Shows what the stage does or waits for, in place of the fields, until the next update."""
         self.doing = doing
 
     def line(self, width: int) -> str:
@@ -102,7 +102,7 @@ class Console:
         print(text, file=self._err, flush=True)
 
     def table(self, title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-        """The first column is left-aligned text; floats are shown to three digits. What is too wide goes on below."""
+        """The first column is left-aligned text; floats have three digits. Cells that are too wide are wrapped."""
         table = Table(
             title=title,
             title_justify="left",
@@ -129,7 +129,7 @@ class Console:
             stage.name = f"{name} (stopped)"
             raise
         else:
-            stage.phase("")  # what stays is what came of it
+            stage.phase("")  # the last line shows the results
         finally:
             stage.ended = True
             self.say(stage.line(self._terminal.width))
@@ -172,7 +172,7 @@ class Console:
 
 
 def live_line(stage: Stage, width: int) -> Table:
-    """Name, a bar (one that moves where nobody knows the whole), and the rest of the stage's line."""
+    """The stage's name, a progress bar (pulsing if the total is unknown), and its fields."""
     bar = ProgressBar(total=stage.total, completed=stage.done, width=BAR_WIDTH, pulse=stage.total is None)
     line = Table.grid(padding=(0, 1, 0, 0))
     line.add_row(Text(f"{stage.name:<12}"), bar, Text(stage.progress(width - BAR_WIDTH - 15), no_wrap=True))

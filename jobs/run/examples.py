@@ -9,7 +9,7 @@ from jobs.run.run_dir import RunDir
 
 
 def examples(run: RunDir) -> list[Example]:
-    """Both models' first sampled attempts at such a task; where there is none, at the family's first task."""
+    """Both models' first sampled attempts at such a task; if there is none, at the family's first task."""
     before, after = (_first_attempts(run, name) for name in ("sft", "rl"))
     chosen: dict[str, str] = {}
     for task_id, row in before.items():

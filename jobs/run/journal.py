@@ -7,17 +7,17 @@ A journal of another evaluation is begun anew.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from hashlib import sha256
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from coa.agent.records import EpisodeRecord
-from coa.config import dump
 from coa.storage.jsonl import append_line, read_lines, write_lines
 from coa.tasks.published.benchmark import Decoding
 from coa.types import Status, Task
+from jobs.recipe.resume import fixed_settings
 from jobs.recipe.schema import Recipe
 
 Episodes = dict[str, tuple[EpisodeRecord, ...]]
@@ -29,7 +29,8 @@ Plan = Mapping[str, Sequence[Decoding]]
 class Journal:
     """Reads the journal of the same evaluation, if there is one, and adds to it.
 
-    `greedy` and `sampled` are the finished attempts, those of before included.
+    `greedy` and `sampled` are the finished attempts, those of an interrupted evaluation included. `discarded` is the
+    number of attempts of another evaluation that the file held: they are overwritten.
     """
 
     def __init__(self, path: Path, evaluation: str) -> None:
@@ -37,11 +38,20 @@ class Journal:
         self.sampled: Episodes = {}
         head = {"evaluation": evaluation}
         lines = read_lines(path)
+        self.discarded = 0
         if lines[:1] != [head]:
+            self.discarded = len(lines[1:])
             write_lines(path, lines := [head])
         for line in lines[1:]:
             getattr(self, line["mode"])[line["task"]] = tuple(map(_episode, line["episodes"]))
         self._path = path
+
+    @property
+    def notice(self) -> str:
+        """One line if attempts of another evaluation were overwritten; else empty."""
+        if not self.discarded:
+            return ""
+        return f"{self._path}: {self.discarded} attempts of another model, other tasks or other settings are discarded"
 
     def add(self, task_id: str, episodes: tuple[EpisodeRecord, ...], *, greedy: bool) -> None:
         mode = "greedy" if greedy else "sampled"
@@ -52,7 +62,7 @@ class Journal:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        """Removes the file where nothing was raised: what the journal was for is written then."""
+        """Removes the file if nothing was raised, since the results are written then."""
         if error is None:
             self._path.unlink()
 
@@ -63,20 +73,8 @@ def _episode(fields: Mapping[str, Any]) -> EpisodeRecord:
 
 
 def evaluation_of(model: Path, tasks: Sequence[Task], plan: Plan, config: Recipe) -> str:
-    """A digest of the model's files, the tasks, the plan and the settings that matter; not of where, and with how much
-    patience, they are evaluated."""
-    default = Recipe()
-    settings = replace(
-        config,
-        run_dir=default.run_dir,
-        session=default.session,
-        placement=default.placement,
-        executor=default.executor,
-        teaching=default.teaching,
-        distill=default.distill,
-        evaluation=replace(config.evaluation, patience_s=default.evaluation.patience_s),
-        selection=default.selection,
-    )
+    """A digest of the model's files, the tasks, the plan and the settings that may not change when a run is resumed."""
+    settings = {key: value for key, value in fixed_settings(config).items() if not key.startswith("distill.")}
     files = [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in sorted(model.iterdir())]
-    every = (str(model.resolve()), files, [(task, *plan[task.id]) for task in tasks], dump(settings))
+    every = (str(model.resolve()), files, [(task, *plan[task.id]) for task in tasks], settings)
     return sha256(repr(every).encode()).hexdigest()

@@ -1,4 +1,4 @@
-"""One run: its folder, what of it is done, and what a person sees of it."""
+"""One run: its folder, its finished stages, its tasks and its console."""
 
 import json
 from collections.abc import Mapping
@@ -40,7 +40,7 @@ class RunDir:
         write_atomically(self.folder / "config.yaml", dump(self.config))
 
     def result(self, stage: str) -> dict[str, Any] | None:
-        """What a finished stage left; None while it is not finished."""
+        """The result of a finished stage; None while it is not finished."""
         path = self._result_path(stage)
         return json.loads(path.read_text()) if path.exists() else None
 
@@ -52,7 +52,7 @@ class RunDir:
         return self.checkpoints / f"{stage}.json"
 
     def metrics(self, stage: str, step: int) -> MetricsLog:
-        """The run's metrics, open for a stage that goes on from `step`."""
+        """The run's metrics, opened for a stage that continues from `step`."""
         return MetricsLog(self.folder / "metrics.jsonl", resume={stage: step}, sinks=self._sinks)
 
     @cached_property
@@ -60,7 +60,7 @@ class RunDir:
         return open_sinks(self.config, self.folder, self.console)
 
     def close(self) -> None:
-        """Ends what records went to besides the file, where a stage made any."""
+        """Closes the metric sinks (Ray gauges, wandb), if any were opened."""
         for sink in self.__dict__.pop("_sinks", ()):
             sink.close()
 
@@ -70,7 +70,7 @@ class RunDir:
 
     @property
     def team_runs(self) -> int:
-        """That distillation is to play."""
+        """Number of team runs that distillation plays."""
         runs = self.config.distill.runs
         return self.world.team_runs if runs is None else runs
 

@@ -1,4 +1,4 @@
-"""Where a run's records go besides `metrics.jsonl`: gauges of Ray, and wandb."""
+"""The sinks of a run's records besides `metrics.jsonl`: gauges of Ray, and wandb."""
 
 from pathlib import Path
 

@@ -1,4 +1,5 @@
-"""How an evaluation attempts its tasks, each as often and as hot as its plan says, and what came of it."""
+"""Runs the attempts of an evaluation, with the number of samples and the temperature that its plan gives for each task,
+and computes pass rates."""
 
 import asyncio
 from collections import Counter, defaultdict
@@ -26,13 +27,13 @@ def decoding(config: EvaluationConfig, benchmark: Benchmark | None = None) -> De
 
 
 def both(config: EvaluationConfig) -> tuple[Decoding, ...]:
-    """Once greedily, and sampled: how the stages of a run are compared, whatever its tasks are."""
+    """One greedy attempt and several sampled ones: how the stages of a run are compared, whatever its tasks are."""
     sampled = decoding(config)
     return (GREEDY, sampled) if sampled.temperature else (GREEDY,)
 
 
 def by_protocol(config: EvaluationConfig, task: Task) -> tuple[Decoding, ...]:
-    """A benchmark's task as that is measured, and any other task in `both` ways."""
+    """A benchmark's own protocol for its tasks, and `both` for any other task."""
     benchmark = of_family(task.family)
     return (decoding(config, benchmark),) if benchmark else both(config)
 
@@ -40,8 +41,8 @@ def by_protocol(config: EvaluationConfig, task: Task) -> tuple[Decoding, ...]:
 async def attempt_all(
     pool: Any, tasks: Sequence[Task], plan: Plan, stage: Stage, journal: Journal
 ) -> tuple[Episodes, Episodes]:
-    """Greedy and sampled episodes, those that the journal has and the others; raises the InfrastructureError that was
-    left after the pool's tries."""
+    """Returns greedy and sampled episodes; what the journal has is not attempted again. Raises the InfrastructureError
+    that is left after the pool's retries."""
     greedy, sampled = journal.greedy, journal.sampled
 
     async def attempt(task: Task, how: Decoding) -> None:
@@ -65,8 +66,8 @@ async def attempt_all(
 def measure(tasks: Sequence[Task], greedy: Episodes, sampled: Episodes, world: World) -> dict[str, Any]:
     """Pass rates of all tasks and of each family, what the world measures, and the share of episodes with a form error.
 
-    What is sampled is told of the sampled episodes, or of a task's greedy one where its plan has no other; `greedy`
-    is there where all tasks have such an episode.
+    All figures are computed from the sampled episodes, or from the greedy one if a task has no sampled ones. `greedy`
+    is present only if every task has a greedy episode.
     """
     counted = greedy | sampled
     families: dict[str, list[Task]] = defaultdict(list)

@@ -44,7 +44,7 @@ from jobs.teachers.teaching import (
 
 STAGE = "distill"
 BUDGET = "budget"
-"""What stopped the stage, where that is not that it was done."""
+"""Why a stage stopped before it was done."""
 
 AT_ONCE = 64
 """Transcripts that are there already and are graded at the same time."""
@@ -78,7 +78,7 @@ async def distill(run: RunDir, executors: Sequence[Any]) -> dict[str, Any]:
             intake.show(stage)
         intake.failed_in_a_row.check()
     write_drops(run.teachers, store.report)
-    run.console.table("what became of the transcripts", list(HEADER), [list(row) for row in rows(store.report)])
+    run.console.table("transcripts by outcome", list(HEADER), [list(row) for row in rows(store.report)])
     require_some(run, store)
     cost = store.usage + intake.unfinished_usage
     add_tokens(run, store.report, cost)
@@ -107,8 +107,8 @@ async def distill(run: RunDir, executors: Sequence[Any]) -> dict[str, Any]:
 
 
 def goes_on(run: RunDir, done: dict[str, Any]) -> bool:
-    """Whether a finished stage has more to do: failed runs to retry, runs that a smaller budget stopped, or more
-    than were wanted before. What is fine-tuned since stands on the data as it is."""
+    """Whether a finished stage has more to do: failed runs to retry, runs that a smaller budget stopped, or a
+    larger number of runs. Never after fine-tuning has begun, because the data set must not change under it."""
     config = run.config.distill
     retry = done["failed"] and config.retry_failed
     if why := over(run, done):
@@ -121,7 +121,7 @@ def goes_on(run: RunDir, done: dict[str, Any]) -> bool:
 
 
 def over(run: RunDir, done: dict[str, Any]) -> str:
-    """Why no run is wanted any more; empty where one may be."""
+    """Why no further run is needed; empty if one may be."""
     if tuned(run):
         return "the model is fine-tuned on these runs"
     return "as many runs are kept as distill.keep wants" if done["kept"] >= run.config.distill.keep else ""
@@ -133,7 +133,8 @@ def tuned(run: RunDir) -> bool:
 
 
 def require_most(run: RunDir, done: dict[str, Any]) -> None:
-    """Raises InfrastructureError where too much failed for what is left to be learnt from, unless it is already."""
+    """Raises InfrastructureError if more than `distill.most_failed` of the team runs failed, unless fine-tuning has
+    already begun."""
     failed, most = done["failed"], run.config.distill.most_failed
     every = failed + done["transcripts"]
     if failed > most * every and not tuned(run):
@@ -144,12 +145,12 @@ def require_most(run: RunDir, done: dict[str, Any]) -> None:
 
 
 def contamination_of(run: RunDir) -> Contamination:
-    """What the run may not be trained on."""
+    """The check for tasks that the run may not be trained on."""
     return Contamination.of(evaluation_questions(run), run.config.distill.filters.contamination_words)
 
 
 def evaluation_questions(run: RunDir) -> Iterator[str]:
-    """Of the run's own held-out tasks, and of the evaluation sets that the recipe names."""
+    """The check against the run's own held-out tasks and the evaluation sets that the recipe names."""
     for task in run.evaluation_tasks():
         yield task.question
     for spec in run.config.distill.against:
@@ -160,7 +161,7 @@ def evaluation_questions(run: RunDir) -> Iterator[str]:
 async def played_runs(
     run: RunDir, store: DistillStore, executors: Sequence[Any], models: Mapping[str, Any], judge: Judge
 ) -> AsyncGenerator[Played]:
-    """What the team makes of the assignments that the store lacks."""
+    """Yields the team's runs of the assignments that the store lacks."""
     due = assignments(run, store)
     if store.report.kept >= run.config.distill.keep:
         return
@@ -183,7 +184,7 @@ def assignments(run: RunDir, store: DistillStore) -> Iterator[Assignment]:
 async def existing_runs(
     run: RunDir, store: DistillStore, executors: Sequence[Any], judge: Judge
 ) -> AsyncGenerator[Played]:
-    """Transcripts of other runs or systems; those that nobody graded are graded now."""
+    """Yields transcripts of other runs or systems; those without a grade are graded first."""
     from cluster.pool import call_executors
 
     use_tool = ToolClient(functools.partial(call_executors, executors))
@@ -205,7 +206,8 @@ async def existing_runs(
 
 
 def to_be_graded_by(grader: str | None, transcript: Transcript) -> Transcript:
-    """With the recipe's grader, where its task is an open question: who named the task's own is not known any more."""
+    """With the recipe's grader, if its task is an open question: transcripts do not record whether the grader came from
+    the row, the benchmark or the profile."""
     task = transcript.task
     return replace(transcript, task=replace(task, grader=in_place_of(task.grader, grader)))
 

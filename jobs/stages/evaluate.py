@@ -2,7 +2,8 @@
 
 `coa evaluate --model DIR --tasks aime24` measures any model on a published benchmark or a user's file; `coa train`
 measures its own stages on held-out tasks. The denominator is the number of tasks: what is cut off, malformed or too
-long counts as wrong. A tool or a judge that is down ends the evaluation.
+long counts as wrong. A tool or a judge that is down for longer
+than `evaluation.patience_s` ends the evaluation.
 """
 
 import functools
@@ -29,11 +30,11 @@ from jobs.stages.engines import engine_pool
 from jobs.stages.services import made_up, tool_counts, tool_executors
 
 MANY_MALFORMED = 0.5
-"""Above this share of episodes that are not well formed, a person is told which setting helps."""
+"""Above this share of malformed episodes, the user is told which setting helps."""
 
 
 async def evaluate_model(run: RunDir, model: Path, spec: str, tasks: Sequence[Task], *, first_rows: bool) -> None:
-    """Attempts the tasks that `spec` asked for, writes what came of it to the run's folder, and shows it.
+    """Attempts the tasks that `spec` asked for, writes the results to the run's folder, and shows them.
 
     first_rows: whether they are the first that were asked for, and there may be more.
     """
@@ -41,10 +42,12 @@ async def evaluate_model(run: RunDir, model: Path, spec: str, tasks: Sequence[Ta
     plan = {task.id: by_protocol(config.evaluation, task) for task in tasks}
     count = sum(map(len, plan.values()))
     with Journal(run.folder / "attempts.jsonl", evaluation_of(model, tasks, plan, config)) as journal:
+        if journal.notice:
+            console.say(journal.notice)
         if before := len(journal.greedy) + len(journal.sampled):
             console.say(f"{before} of {count} attempts are there already, in {run.folder}")
         async with (
-            tool_executors(run) as executors,
+            tool_executors(run, {task.profile for task in tasks}) as executors,
             engine_pool(run, model.resolve(), executors) as pool,
         ):
             with console.stage("evaluate", count) as stage:
@@ -72,10 +75,10 @@ async def evaluate_model(run: RunDir, model: Path, spec: str, tasks: Sequence[Ta
 
 
 def advice_on_form(malformed: float, tasks: Sequence[Task], agent: AgentConfig) -> str:
-    """Which setting helps where more than half of the episodes are malformed; empty where fewer are."""
+    """Names the setting that helps if more than half of the episodes are malformed; empty if fewer are."""
     if malformed <= MANY_MALFORMED:
         return ""
-    begin = f"{malformed:.0%} of the episodes are malformed, and their rates tell of form rather than of skill: "
+    begin = f"{malformed:.0%} of the episodes are malformed, so their pass rates measure form rather than skill: "
     if agent.grammar is Grammar.enforce:
         return (
             f"{begin}the grammar is enforced, and they end in the middle of a tag; a smaller "
@@ -89,7 +92,7 @@ def advice_on_form(malformed: float, tasks: Sequence[Task], agent: AgentConfig) 
 
 
 def show_results(console: Console, title: str, found: dict[str, Any]) -> None:
-    """The benchmarks' results; then those by family, where these say more."""
+    """Shows the results by benchmark, then by family if there are other families."""
     benchmarks, families = found["benchmarks"], found["families"]
     if benchmarks:
         console.table(title, ["benchmark", "metric", "", "tasks", "attempts"], list(rows_of(benchmarks)))
@@ -108,7 +111,7 @@ def show_results(console: Console, title: str, found: dict[str, Any]) -> None:
 
 
 def rows_of(benchmarks: dict[str, dict[str, Any]]) -> Iterator[list[object]]:
-    """A benchmark's metric first, then what else its samples say."""
+    """A benchmark's metric first, then pass@k and the majority vote of its samples."""
     for name, result in benchmarks.items():
         how = Decoding(**result["decoding"])
         yield [name, result["metric"], show(result), result["n"], show_decoding(how)]
@@ -126,7 +129,7 @@ def show(estimate: Any) -> str:
 
 
 async def evaluate_stage(run: RunDir, pool: Any, name: str, model: Path) -> dict[str, Any]:
-    """Measures what a stage made; returns its result, at once if it is finished already."""
+    """Evaluates the model of a stage; a finished evaluation's result is returned at once."""
     if done := run.result(f"evaluation-{name}"):
         return done
     tasks = run.evaluation_tasks()
@@ -134,16 +137,18 @@ async def evaluate_stage(run: RunDir, pool: Any, name: str, model: Path) -> dict
     evaluation = evaluation_of(model, tasks, plan, run.config)
     with (
         Journal(run.trajectories / f"evaluation-{name}.jsonl", evaluation) as journal,
-        run.console.stage(f"evaluate {name}", 2 * len(tasks)) as stage,
+        run.console.stage(f"evaluate {name}", sum(map(len, plan.values()))) as stage,
     ):
+        if journal.notice:
+            run.console.say(journal.notice)
         greedy, sampled = await attempt_all(pool, tasks, plan, stage, journal)
         found = measure(tasks, greedy, sampled, run.world)
         found |= await run.world.probes(tasks, Codec.load(model), run.config.agent, pool.logprobs)
         write_evaluation(run.trajectories / f"evaluation-{name}.parquet", tasks, greedy, sampled)
         if advice := advice_on_form(found["format_errors"], tasks, run.config.agent):
             run.console.say(f"{name}: {advice}")
-        stage.update(2 * len(tasks), greedy=found["greedy"]["mean"], sampled=found["pass_at_1"]["mean"])
-    attempts = [(task.family, episode) for task in tasks for episode in sampled[task.id]]
+        stage.update(stage.done, greedy=found["greedy"]["mean"], sampled=found["pass_at_1"]["mean"])
+    attempts = [(task.family, episode) for task in tasks for episode in (greedy | sampled)[task.id]]
     found["cost"] = {
         family: asdict_cost([e for f, e in attempts if family in ("all", f)])
         for family in ("all", *sorted({task.family for task in tasks}))

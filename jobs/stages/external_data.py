@@ -20,7 +20,7 @@ from jobs.stages.start import add_tokens, own_columns
 def add_external_data(run: RunDir) -> None:
     """Once: the card is written last. Rows that are left out are listed in teachers/, a file for each of `sft.data`.
 
-    Raises UserError where no row is left to train on.
+    Raises UserError if no row is left to train on.
     """
     if (run.data / CARD).exists():
         return
@@ -33,8 +33,8 @@ def add_external_data(run: RunDir) -> None:
         first = len(shard_paths(run.data))
         counts = add_rows(read, run.data, listing, first=first, own=own_columns(run))
         run.console.say(
-            f"{path.name}: {counts.kept} of {counts.rows} rows, {counts.violations} against our tables; "
-            f"{sum(counts.contaminated.values())} left out as in an evaluation set"
+            f"{path.name}: {counts.kept} of {counts.rows} rows, {counts.violations} violate their profile's table of "
+            f"transitions; {sum(counts.contaminated.values())} left out as in an evaluation set"
         )
     counts = external_counts(run.data)
     if not counts.kept:

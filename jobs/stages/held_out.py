@@ -1,4 +1,4 @@
-"""Held-out tasks, attempted now and then while reinforcement goes on, to see whether it learns what it should.
+"""Evaluations on held-out tasks at intervals while reinforcement goes on.
 
     publish v --> due? --> a few tasks at a time, greedily, on the running engines --> one record, at step v
 
@@ -35,7 +35,8 @@ Beside = Callable[[Coroutine[Any, Any, None]], "asyncio.Task[None]"]
 
 
 def due(version: int, last: int, every: int) -> bool:
-    """Whether a multiple of `every` lies in (last, version]; -1 is the last before the first. Never where it is 0."""
+    """Whether a multiple of `every` lies in (last, version]; -1 stands for no evaluation yet. Never if
+    `every` is 0."""
     return every > 0 and version // every > last // every
 
 
@@ -119,7 +120,9 @@ class HeldOut:
         except* InfrastructureError as failed:
             error = failed.exceptions[0]
             self._emit(version, {"eval/failed": f"{type(error).__name__}: {error}"})
-            self._run.console.say(f"held-out tasks at version {version}: given up, {type(error).__name__}: {error}")
+            self._run.console.say(
+                f"held-out tasks at version {version}: not evaluated, {type(error).__name__}: {error}"
+            )
         else:
             record = measure(self._tasks, episodes, time.monotonic() - began)
             self._emit(version, record)

@@ -1,4 +1,4 @@
-"""What a team played, on its way into the shards of a distillation."""
+"""Passes the finished runs of a team on to the shards of a distillation."""
 
 import time
 from collections import Counter
@@ -15,7 +15,8 @@ from jobs.teachers.teaching import FailedInARow
 
 
 class Intake:
-    """What was played, on its way into the books: a kill plays what is not in them again, from the ledgers."""
+    """Buffers finished runs until they are written to the DistillStore. Runs that a killed driver had not written are
+    replayed from the ledgers."""
 
     def __init__(self, run: RunDir, store: DistillStore) -> None:
         self._config, self._store = run.config.teaching, store
@@ -29,7 +30,7 @@ class Intake:
 
     @property
     def seconds(self) -> float:
-        """Of the stage, those before a restart included."""
+        """Seconds of the stage, those before a restart included."""
         return self._seconds_before + time.monotonic() - self._began
 
     async def take(self, played: Played) -> None:
@@ -68,13 +69,13 @@ class Intake:
 
 
 def require_some(run: RunDir, store: DistillStore) -> None:
-    """Raises what is wrong where there is nothing to learn from."""
+    """Raises the reason if there is nothing to learn from."""
     report = store.report
     if report.kept:
         return
     if store.failed:
         one = next(iter(store.failed.values()))
-        raise InfrastructureError(f"{len(store.failed)} team runs failed to the last try: {one.where}: {one.why}")
+        raise InfrastructureError(f"{len(store.failed)} team runs failed after all retries: {one.where}: {one.why}")
     if not report.transcripts:
         raise UserError("no team run was finished within the budget: raise teaching.budget")
     raise UserError(

@@ -1,4 +1,4 @@
-"""What the reinforcement stage measures: a record of metrics a step, what a person sees of it, and its result."""
+"""Measures of the reinforcement stage: a record per step, the part that the terminal shows, and the stage's result."""
 
 import time
 from collections import Counter, defaultdict
@@ -20,7 +20,7 @@ NO_VARIANCE = "no variance"
 """Why a group is dropped whose episodes are all as good: nothing can be learnt from it."""
 QUANTILES = (50, 90, 99)
 SHOWN = {"reward": "reward", "entropy": "entropy", "kl_rollout": "kl", "staleness_mean": "stale", "tokens_s": "tok/s"}
-"""What a person sees of a record, most important first, and what it is called there."""
+"""The metrics that the terminal shows, most important first, with their labels."""
 
 
 class RlStats:
@@ -39,7 +39,7 @@ class RlStats:
         self.played: list[GroupRecord] = []
         """Groups that ended since the last step."""
         self.divergences: list[float] = []
-        """Mean reverse KL of each group since the last step, where a teacher scores them."""
+        """Mean reverse KL of each group since the last step, if a teacher scores them."""
         self.syncs: list[Any] = []
         self.refills = 0
         self.deadline_waits = 0
@@ -78,7 +78,7 @@ class RlStats:
         return groups
 
     def record(self, event: Any, groups: Sequence[GroupRecord]) -> dict[str, Any]:
-        """One record of metrics; what is a mean of nothing is left out. docs/run_directory.md says what each is."""
+        """One record of metrics; means without values are left out. docs/run_directory.md says what each is."""
         now = time.time()
         elapsed, self._last = max(now - self._last, 1e-9), now
         divergences, self.divergences = self.divergences, []
@@ -144,7 +144,8 @@ class RlStats:
 
 
 def length_bucket(tokens: int) -> int:
-    """The power of two that is not below: what fails more often when it is long makes what is learnt shorter."""
+    """Rounds a token count up to a power of two. Failures are counted by length because losing long episodes would bias
+    training towards short ones."""
     return 1 << max(tokens - 1, 0).bit_length()
 
 
@@ -185,7 +186,7 @@ def means(episodes: Sequence[EpisodeRecord]) -> dict[str, float]:
 
 
 def lengths(episodes: Sequence[EpisodeRecord]) -> dict[str, int]:
-    """Tokens of the shortest episode that is at least as long as so many percent of them."""
+    """Quantiles of the episodes' lengths in tokens."""
     tokens = np.percentile([e.tokens for e in episodes], QUANTILES, method="inverted_cdf")
     return {f"length_p{percent}": int(value) for percent, value in zip(QUANTILES, tokens, strict=True)}
 

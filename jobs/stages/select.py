@@ -3,7 +3,8 @@
     tasks -> what SFT had is left out -> attempts on the engine pool -> tasks.jsonl, dropped.jsonl, selection.json
 
 `coa select --model DIR --tasks FILE --mode direct` asks a model without tools, `--mode tuned` the fine-tuned agent with
-each task's own profile. A new run learns from what is kept: `coa train sft.data=[OLD/data] tasks.path=OUT/tasks.jsonl`.
+each task's own profile. A new run learns from what is kept: `coa train --recipe R
+sft.data=[OLD/data] tasks.path=OUT/tasks.jsonl`.
 Attempts that are finished survive an interruption; a tool or a judge that is down ends the job.
 """
 
@@ -17,7 +18,6 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from coa.grading.rewards import GRADE, RewardConfig
 from coa.reporting.readable import DASH
 from coa.storage.files import write_atomically
 from coa.storage.jsonl import write_lines
@@ -25,7 +25,7 @@ from coa.tasks.loading import load
 from coa.tasks.selection import Attempts, Learnt, Mode, Selection, SelectionConfig, asked, is_learnt, select
 from coa.types import Status, Task
 from jobs.recipe.schema import Recipe
-from jobs.run.agent_file import agent_of, in_its_world
+from jobs.run.agent_file import as_trained
 from jobs.run.console import Console
 from jobs.run.journal import Episodes, Journal, evaluation_of
 from jobs.run.run_dir import RunDir
@@ -33,23 +33,23 @@ from jobs.stages.attempts import attempt_all, write_evaluation
 
 TASKS, DROPPED, RESULT = "tasks.jsonl", "dropped.jsonl", "selection.json"
 MANY_UNANSWERED = 0.5
-"""From this share of attempts without an answer on, a person is warned."""
+"""From this share of attempts without an answer on, the user is warned."""
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What is selected from, and how it is attempted."""
+    """The tasks to select from, and how they are attempted."""
 
     model: Path
     spec: str
-    """Where the tasks are from, as it was asked for."""
+    """The argument --tasks."""
     tasks: tuple[Task, ...]
     learnt: Learnt
     mode: Mode
     config: SelectionConfig
 
     def asked(self) -> list[Task]:
-        """What is attempted, as it is asked."""
+        """The tasks to attempt, with the profile under which they are attempted."""
         fresh = (task for task in self.tasks if not is_learnt(task, self.config, self.learnt))
         return [asked(task, self.config, self.mode) for task in fresh]
 
@@ -73,23 +73,24 @@ def learnt_of(spec: str | None, profile: str) -> Learnt:
 
 
 def settings_of(config: Recipe, work: Work, out: Path, overrides: Sequence[str]) -> Recipe:
-    """The recipe as the attempts are made under it: no more is computed of a reward than the answer's grade."""
-    agent = agent_of(work.model, config.agent, overrides)
+    """The recipe under which the attempts are made."""
+    config = as_trained(config, work.model, out, overrides)
     if work.mode is Mode.DIRECT:
-        # No model was trained as this profile: it has to be told the rules.
-        agent = replace(agent, instructed=True)
-    config = in_its_world(config, work.model)
-    return replace(config, run_dir=str(out), agent=agent, rl=replace(config.rl, reward=RewardConfig(formula=GRADE)))
+        # No model is trained with this profile, so the prompt has to tell the rules.
+        return replace(config, agent=replace(config.agent, instructed=True))
+    return config
 
 
 async def select_with(pool: Any, work: Work, run: RunDir) -> Selection:
-    """Attempts the tasks, and writes and tells what is kept."""
+    """Attempts the tasks, then writes and shows which are kept."""
     began = time.monotonic()
     attempted = work.asked()
     how = work.config.decoding(work.mode)
     plan = {task.id: (how,) for task in attempted}
     evaluation = evaluation_of(work.model, attempted, plan, run.config)
     with Journal(run.folder / "attempts.jsonl", evaluation) as journal:
+        if journal.notice:
+            run.console.say(journal.notice)
         if before := len(journal.sampled):
             run.console.say(f"{before} of {len(attempted)} tasks were attempted already, in {run.folder}")
         with run.console.stage("select", len(attempted)) as stage:
@@ -171,8 +172,8 @@ def show(console: Console, found: Mapping[str, Any], folder: Path) -> None:
     )
     if found["unanswered"] >= MANY_UNANSWERED:
         console.say(
-            f"{found['unanswered']:.0%} of the attempts gave no answer: their rates tell of form or length rather than "
-            "of difficulty (agent.grammar=enforce holds a model to the form, agent.limits gives it room)"
+            f"{found['unanswered']:.0%} of the attempts gave no answer: their rates measure form or length rather than "
+            "difficulty (agent.grammar=enforce holds a model to the form, agent.limits gives it room)"
         )
     if not everything["kept"]:
         console.say("no task is kept: nothing to reinforce")

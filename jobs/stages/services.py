@@ -1,9 +1,9 @@
-"""What teachers, students and evaluations call: tool executors, and the site that a world's own web lives on."""
+"""Starts the tool executors that teams, policy and evaluations call, and the server of a world's own web site."""
 
 import asyncio
 import functools
 from collections import Counter
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import asdict
 from typing import Any
@@ -15,7 +15,7 @@ from actors.tools.site import Site
 from coa.agent.profiles import profile as find_profile
 from coa.errors import UserError
 from coa.grading.toolset import ToolsConfig, check_tools, needs_site, searches_left_open, standard_tools
-from coa.tasks.worlds import World
+from coa.tasks.worlds import World, caution_of_foreign_tasks
 from coa.tools.base import Tool
 from jobs.run.run_dir import RunDir
 
@@ -23,12 +23,12 @@ COUNTED = ("calls", "hits", "disk_hits", "joined", "failures", "timeouts", "defe
 
 
 def make_tools(config: ToolsConfig, world: World, site: str | None) -> Mapping[str, Tool]:
-    """The tools that the configuration names, and the world's for the rest; `site`: where its web is served."""
+    """The tools that the configuration names, and the world's for the rest. site: the base URL of the world's web."""
     return standard_tools(config, articles=world.articles, site=site)
 
 
 async def tool_counts(executors: Sequence[Any]) -> dict[str, dict[str, float]]:
-    """What was called, by tool, over all executors since they started; tools that nobody called are left out."""
+    """Counts of calls by tool, over all executors since they started; tools without calls are left out."""
     found: dict[str, Counter[str]] = {}
     for stats in await asyncio.gather(*(executor.stats.remote() for executor in executors)):
         for name, counted in stats.items():
@@ -37,10 +37,15 @@ async def tool_counts(executors: Sequence[Any]) -> dict[str, dict[str, float]]:
     return {name: {key: round(counts[key], 3) for key in COUNTED} for name, counts in found.items() if counts["calls"]}
 
 
-def caution_about(config: ToolsConfig, world: World) -> str:
-    """What a person should know whose own tasks are looked up in a world that has made its pages up; empty: nothing."""
-    called = {tag.name for name in world.profiles() for tag in find_profile(name).tools}
-    return world.caution(sorted(called & made_up(config, world)))
+def caution_about(config: ToolsConfig, world: World, profiles: Iterable[str] | None = None) -> str:
+    """The warning that answers to a user's own tasks are looked up in a world's made-up pages; empty if they are not.
+
+    profiles: of tasks that are given apart from the recipe; None for the recipe's own.
+    """
+    of_recipe = profiles is None
+    called = {tag.name for name in (world.profiles() if of_recipe else profiles) for tag in find_profile(name).tools}
+    searches = sorted(called & made_up(config, world))
+    return world.caution(searches) if of_recipe else caution_of_foreign_tasks(world, searches)
 
 
 def made_up(config: ToolsConfig, world: World) -> set[str]:
@@ -50,14 +55,16 @@ def made_up(config: ToolsConfig, world: World) -> set[str]:
 
 
 @asynccontextmanager
-async def tool_executors(run: RunDir) -> AsyncIterator[list[Any]]:
-    """Handles of the executors; the site, where a tool leads there, serves within.
+async def tool_executors(run: RunDir, profiles: Iterable[str] | None = None) -> AsyncIterator[list[Any]]:
+    """Handles of the executors. The world's web site is served meanwhile, if a tool uses it.
+
+    profiles: of tasks that are given apart from the recipe; None for the recipe's own.
 
     Raises UserError for tools that cannot be made as configured, such as a corpus that is not there.
     """
     config = run.config
     check_tools(config.tools, crawl_s=config.executor.limit_s("crawl_page"), named=config.executor.named)
-    if caution := caution_about(config.tools, run.world):
+    if caution := caution_about(config.tools, run.world, profiles):
         run.console.say(caution)
     started: list[Any] = []
     try:

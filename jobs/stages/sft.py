@@ -1,6 +1,6 @@
 """Supervised fine-tuning: the policy learns to say what the team's agents said, in one stream.
 
-data set (distilled, or brought along) -> samples to imitate -> batches -> learners -> checkpoints/sft-model
+data set (distilled, or external) -> samples to imitate -> batches -> learners -> checkpoints/sft-model
 
 The learners are DeepSpeed's, under Ray Train.
 """
@@ -27,9 +27,9 @@ from jobs.stages.start import finish_model, prepare_start
 
 STAGE = "sft"
 REPORTED = ("loss", "grad_norm", "lr", "entropy", "samples", "tokens")
-"""What of a learner's report says something where nothing was sampled."""
+"""The fields of a learner's report that are meaningful without sampled tokens."""
 SHOWN = {"loss": "loss", "epoch": "epoch", "tokens_s": "tok/s"}
-"""What a person sees of a record, most important first, and what it is called there."""
+"""The metrics that the terminal shows, most important first, with their labels."""
 
 
 async def sft(run: RunDir) -> dict[str, Any]:

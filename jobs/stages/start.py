@@ -25,7 +25,7 @@ TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "chat_template.jin
 
 
 def prepare_tokenizer(run: RunDir) -> Path:
-    """Its folder: a pretrained model's tokenizer, or a new one that is trained on the data set."""
+    """Returns the folder of the tokenizer: a pretrained model's, or a new one that is trained on the data set."""
     if (run.tokenizer / "tokenizer_config.json").exists():
         return run.tokenizer
     path = run.config.model.path
@@ -52,9 +52,9 @@ def own_columns(run: RunDir) -> OwnColumns:
 
 
 def add_tokens(run: RunDir, report: FilterReport, cost: Usage) -> None:
-    """Tokens of every row of the data set, and the card beside it; raises UserError where every row is too long.
+    """Tokens of every row of the data set, and the card beside it; raises UserError if every row is too long.
 
-    report: of data that is brought along, what its check against the evaluation made of it.
+    report: for external data, the result of its check against the evaluation tasks.
     """
     agent, filters = run.config.agent, run.config.distill.filters
     limit = run.config.sft.max_tokens or agent.limits.max_tokens
@@ -95,7 +95,7 @@ def prepare_start(run: RunDir) -> None:
 
 
 def finish_model(run: RunDir, model: Path) -> None:
-    """Beside the weights that a stage leaves: the tokenizer, how the model is to be asked, and in which world."""
+    """Writes the tokenizer, `agent.json` and `world.json` beside the weights of a stage."""
     copy_tokenizer(run.start_model, model)
     write_agent(model, run.config.agent)
     write_world(model, run.config)

@@ -1,4 +1,4 @@
-"""The whole way: teach, distil, fine-tune, reinforce, evaluate, compare.
+"""All stages of a run: teach, distil, fine-tune, reinforce, evaluate, compare.
 
     distill -> sft -> evaluate -> rl -> evaluate -> cost of team and model -> report
 
@@ -20,6 +20,7 @@ from coa.reporting.report import write_report
 from coa.reporting.statistics import token_reduction
 from coa.storage.files import write_atomically
 from coa.tasks.worlds import tasks_sha256
+from jobs.recipe.schema import EvaluationConfig, Recipe
 from jobs.run.agent_file import AGENT_FILE
 from jobs.run.examples import examples
 from jobs.run.run_dir import RunDir
@@ -38,6 +39,8 @@ NOTHING_DISTILLED = {"transcripts": 0, "kept": 0, "dropped": {}, "seconds": 0.0}
 
 async def train(run: RunDir) -> None:
     run.prepare()
+    if caution := caution_of_counts(run.config):
+        run.console.say(caution)
     began = time.time()
     results: dict[str, Any] = {}
     async with AsyncExitStack() as stack:
@@ -62,6 +65,16 @@ async def train(run: RunDir) -> None:
     write_report(run.folder, report, metrics, examples(run), title=f"Chain-of-Agents: {run.folder.name}")
     write_model_card(run, report)
     show(run, report)
+
+
+def caution_of_counts(config: Recipe) -> str:
+    """One line if the recipe sets what has no effect on a file's held-out tasks; else empty."""
+    default = EvaluationConfig()
+    set_here = [key for key in ("tasks", "seed") if getattr(config.evaluation, key) != getattr(default, key)]
+    if config.tasks.path is None or not set_here:
+        return ""
+    keys = " and ".join(f"evaluation.{key}" for key in set_here)
+    return f"caution: {keys} without effect: with tasks.path, all held-out tasks are evaluated (see tasks.held_out)"
 
 
 def write_model_card(run: RunDir, report: dict[str, Any]) -> None:

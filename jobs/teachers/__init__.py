@@ -1,1 +1,1 @@
-"""The teachers of a run: who plays, who judges, what they cost, and what they add to reinforcement."""
+"""The teachers of a run: teams that play, models that judge, their cost, and their part in reinforcement."""

@@ -32,24 +32,25 @@ from jobs.teachers.review import Review
 from jobs.teachers.teaching import FailedInARow, Teaching, drop_ledgers, language_models, teaching
 
 FIRST_ATTEMPT = 1_000_000
-"""Of the team at a task of this stage; those of distillation, which may have met the same task, are below."""
+"""The smallest attempt number of a fallback run. Attempt numbers of distillation are smaller, so the two never collide
+for one task."""
 Beside = Callable[[Coroutine[Any, Any, None]], Any]
 """Runs work next to the loop."""
 
 
 class FallbackJournal:
-    """What the team was given, and which batch imitates what came of it, in a file with a line for each.
+    """A file with a line for each task that the team was given, and for each batch with the attempts that it imitates.
 
         {"task": 17}                                         of the stage's stream, by its index: the team has it now
         {"version": 3, "attempts": [1000016, 1000016]}       a sample of each is imitated by the batch of that version
 
-    A line is there before what it says happens, so one that a kill cut off counts for nothing.
+    Each line is written before the action that it records, so a torn last line can be ignored.
     """
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self.tasks: dict[int, None] = {}
-        """In order."""
+        """Indices of the tasks that the team was given, in order."""
         self.batches: dict[int, list[int]] = {}
         for line in read_lines(path):
             if "task" in line:
@@ -79,7 +80,7 @@ class FallbackJournal:
 @dataclass(frozen=True, slots=True)
 class Imitation:
     attempt: int
-    """Of the run that it is a sample of."""
+    """Attempt number of the run that the sample is from."""
     sample: Sample
 
 
@@ -105,7 +106,7 @@ class TeacherFallback:
         """Written by a driver before this one, until they are taken in."""
         self._journal = FallbackJournal(self._folder / "journal.jsonl")
         self._unplayed = dict(self._journal.tasks)
-        """Tasks that a driver before this one gave to the team, until it is known what became of them."""
+        """Tasks that an earlier driver gave to the team and whose outcome is not known yet."""
         self._written = len(self._before)
         team.finished = sum((names_in(path)[1] for path in self._before), Usage())
         in_flight = config.teaching.runs_in_flight
@@ -114,13 +115,13 @@ class TeacherFallback:
         self._playing = 0
         self._ready: deque[Imitation] = deque()
         self._taken: dict[int, list[Imitation]] = {}
-        """By batch, from the last checkpoint on."""
+        """Samples in use by version of their batch, from the last checkpoint on."""
         self._ended: list[Graded] = []
         self.counts: Counter[str] = Counter()
 
     async def start(self, version: int, beside: Beside) -> None:
-        """The learners are at `version`: all that no batch before it imitates waits again, be it taken for one from
-        there on or left by a driver before this one, whose tasks that were under way are played again."""
+        """Restarts the fallback at `version`: samples assigned to that batch or a later one return to the queue, and
+        tasks whose runs were unfinished are played again."""
         self._journal.go_back(version)
         back = [one for batch in sorted(self._taken) if batch >= version for one in self._taken.pop(batch)]
         self._ready.extendleft(reversed(back))
@@ -163,7 +164,7 @@ class TeacherFallback:
             self._playing -= 1
 
     async def _end(self, outcome: Outcome, imitated: int = 0) -> None:
-        """What comes of a run of the team, of which so many samples are imitated already."""
+        """Takes the outcome of a team run. imitated: number of its samples that batches imitate already."""
         if isinstance(outcome, Graded):
             outcome = await self._take_in(outcome, imitated)
         match outcome:
@@ -175,7 +176,7 @@ class TeacherFallback:
         self._failed_in_a_row.check()
 
     async def _take_in(self, run: Graded, imitated: int) -> Graded | FailedRun:
-        """The run, or how it failed where who is to rewrite it is down."""
+        """Returns the run, or a FailedRun if the endpoint of the rewriting model is down."""
         transcript = run.transcript
         kept, report = filter_runs([run], self._filters, self._contamination)
         try:
@@ -191,8 +192,8 @@ class TeacherFallback:
         return run
 
     def take(self, version: int) -> list[Sample]:
-        """For the batch of `version`, oldest first; empty where nothing is ready. What the batch imitates is written
-        before it is formed, the runs themselves first."""
+        """Samples for the batch of `version`, oldest first; empty if nothing is ready. The journal is
+        written before the batch is formed, and the runs themselves before the journal."""
         taken = [self._ready.popleft() for _ in range(min(self._most, len(self._ready)))]
         self._taken[version] = taken
         self.write()
@@ -224,7 +225,7 @@ class TeacherFallback:
 
 @asynccontextmanager
 async def teacher_fallback(run: RunDir, executors: Sequence[Any]) -> AsyncIterator[TeacherFallback | None]:
-    """None where the recipe wants no attempts of the team."""
+    """The fallback of the recipe; None if the recipe wants no attempts of the team."""
     if not run.config.rl.teacher_fallback.attempts:
         yield None
         return

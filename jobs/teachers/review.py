@@ -1,7 +1,7 @@
-"""What language models say of finished runs: whether they obeyed, and better words for what was kept.
+"""Language models that review finished runs: a judge of obedience, and a rewriter of the reflections of kept runs.
 
-A request of either is answered once and kept (`actors.teachers.model`): a stage that goes on pays for none again. One
-that finds its endpoint down is issued again as often as a run of the team is.
+Each reply is kept (`actors.teachers.model`), so a resumed stage repeats no paid request. A request whose endpoint is
+down is issued again as often as a team run is.
 """
 
 import asyncio
@@ -22,17 +22,17 @@ from jobs.run.run_dir import RunDir
 
 
 class Review:
-    """Does nothing where the recipe names no model for it."""
+    """Does nothing if the recipe names no model for it."""
 
     def __init__(self, run: RunDir, models: Mapping[str, Any], flaw: Callable[[Graded], str | None]) -> None:
-        """flaw: what drops a run whatever the judge says; nobody is asked about one that has it."""
+        """flaw: the filter's rules that need no judge. A run that they drop is not sent to the judge."""
         config, seed, teaching = run.config.distill, run.config.seed, run.config.teaching
         self._flaw = flaw
         self._obedience, self._rewriting = config.obedience, config.rewriting
         self._judge = asking(models.get(config.obedience.model), seed, options_of(config.obedience), teaching)
         self._writer = asking(models.get(config.rewriting.model), seed, {}, teaching)
         self.rewritten: Counter[str] = Counter()
-        """Texts, by what became of them."""
+        """Number of texts by outcome."""
 
     async def judge(self, outcomes: Sequence[Outcome]) -> list[Outcome]:
         """Graded runs with what the judge objects to; a run whose judge is down has failed."""
@@ -49,7 +49,7 @@ class Review:
             return FailedRun(assignment, type(error).__name__, str(error), outcome.usage)
 
     async def revise(self, kept: list[Kept]) -> list[Kept]:
-        """In order; raises InfrastructureError where the model is down."""
+        """Returns the replies in order; raises InfrastructureError if the model is down."""
         if self._writer is None:
             return kept
         kept, counts = await rewrite(kept, self._writer, self._rewriting)

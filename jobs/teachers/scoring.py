@@ -29,7 +29,7 @@ class TeacherScoring:
 
 @asynccontextmanager
 async def scoring(run: RunDir) -> AsyncIterator[TeacherScoring | None]:
-    """None where the recipe names no teacher. Raises UserError for one that writes in other tokens."""
+    """The scorer; None if the recipe names no teacher. Raises UserError for a teacher with another tokenizer."""
     from actors.learner.scorer import TeacherScorer
 
     config, placement = run.config.rl, run.config.placement

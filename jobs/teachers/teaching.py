@@ -52,7 +52,7 @@ class Teaching:
         self.actors = actors
         """Handles: "team", the roles, and the models under their names."""
         self.finished = Usage()
-        """What runs that have ended, failed ones too, took of this stage so far."""
+        """Usage by this stage's ended runs so far, failed ones included."""
 
     async def play(self, assignments: Sequence[Assignment], judge: Judge | None = None) -> Played:
         """`judge`: is shown the outcomes, and may change them."""
@@ -61,7 +61,8 @@ class Teaching:
         return played if judge is None else replace(played, outcomes=await judge(played.outcomes))
 
     async def stream(self, assignments: Iterable[Assignment], judge: Judge | None = None) -> AsyncGenerator[Played]:
-        """Draws assignments as there is room for them. To be closed by who leaves it before its end."""
+        """Draws assignments as there is room for them. A caller that stops iterating early must close the generator
+        (`aclosing`)."""
         if self._experts:
             async with aclosing(self._in_waves(assignments, judge)) as waves:
                 async for played in waves:
@@ -115,9 +116,9 @@ class FailedInARow:
                     self.given_up = f"{where}: {why}"
 
     def check(self) -> None:
-        """Raises InfrastructureError where nothing more will come."""
+        """Raises InfrastructureError if too many runs failed one after the other."""
         if self.given_up:
-            raise InfrastructureError(f"no run of the team is finished any more: {self.given_up}")
+            raise InfrastructureError(f"too many team runs failed in a row; the last failure: {self.given_up}")
 
 
 @asynccontextmanager
@@ -177,7 +178,8 @@ async def teaching(run: RunDir, executors: Sequence[Any], models: Mapping[str, A
 
 
 def drop_ledgers(run: RunDir) -> None:
-    """Once no run is unfinished, nobody asks for what they were told."""
+    """Deletes the ledgers of replies and observations. Call it only when no run is unfinished, since unfinished runs
+    replay from them."""
     for ledger in ("replies", "observations"):
         shutil.rmtree(run.teachers / ledger, ignore_errors=True)
 
@@ -189,7 +191,7 @@ def actor_options(actor: type, config: TeachingConfig, node: str) -> dict[str, A
         "max_concurrency": CALLS,
         "max_restarts": -1,
         "max_task_retries": -1,
-        "enable_task_events": False,  # hundreds of calls a second would fill the head's memory with what nobody reads
+        "enable_task_events": False,  # hundreds of calls a second would fill the head's memory for nothing
         "scheduling_strategy": NodeAffinitySchedulingStrategy(node, soft=False) if actor in KEEP_LEDGERS else "DEFAULT",
     }
 
@@ -200,7 +202,7 @@ def _start(run: RunDir, actor: type, *arguments: Any, **options: Any) -> Any:
 
 
 async def _served(model: TeacherModelConfig, started: list[Any]) -> EndpointConfig:
-    """Where a model is asked; the actor that serves it there, if it is one of ours, is added to `started`."""
+    """The endpoint of a model. If the model is served in the cluster, its actor is added to `started`."""
     if not model.serve.model:
         return model.endpoint
     server = start_model_server(model.serve, restarts=0)

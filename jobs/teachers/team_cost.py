@@ -1,4 +1,4 @@
-"""What a success costs the team of teachers, beside what it costs the model that learnt from it."""
+"""The cost of a success for the team of teachers, to be compared with the cost for the model that learnt from it."""
 
 from collections import defaultdict
 from collections.abc import AsyncIterator, Sequence
@@ -60,7 +60,8 @@ async def _distilled(run: RunDir) -> AsyncIterator[Graded]:
 
 
 def tokens_of(transcript: Transcript, codec: Codec) -> int:
-    """What its language models counted; of scripted experts, what such models would have been sent and said."""
+    """Tokens as the team's language models counted them; for scripted experts, the tokens that such models
+    would have been sent and would have generated."""
     if transcript.usage.requests:
         return transcript.usage.tokens
     texts: list[str] = []

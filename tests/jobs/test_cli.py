@@ -133,3 +133,11 @@ def test_benchmarks_are_listed(capfd: pytest.CaptureFixture[str]) -> None:
     lines = [line.split() for line in told.out.splitlines()]
     assert ["aime24", "30", "math", "avg@16", "16", "x", "T", "0.6", "math", "math-ai/aime24", "Apache-2.0"] in lines
     assert {"gaia", "hle", "browsecomp", "codecontests"} < {line[0] for line in lines if line}
+
+
+def test_a_defect_of_a_check_is_one_line_too(job: SimpleNamespace, capfd: pytest.CaptureFixture[str]) -> None:
+    job.check = PermissionError("tasks.jsonl may not be read")
+    assert cli.main(["train", "--recipe", "./r.yaml"]) == 1
+    log = Path("runs/test/logs/driver.log")
+    assert capfd.readouterr().err == f"coa: train failed: PermissionError: tasks.jsonl may not be read (see {log})\n"
+    assert "Traceback (most recent call last)" in log.read_text()

@@ -1,4 +1,4 @@
-"""A person's mistakes, on the real command line: one clear line, exit status 2, nothing written."""
+"""A user's mistakes, on the real command line: one clear line, exit status 2, nothing written."""
 
 import json
 import subprocess
@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from coa.config import dump, load
+from coa.errors import UserError
 from jobs.cli import find_recipe, main
 from jobs.recipe.checks import check_run
 from jobs.recipe.schema import Recipe
@@ -121,7 +122,7 @@ def test_tasks_of_the_web_want_a_judge_or_another_grader(here: Path, capfd: pyte
     path = tasks_file(here, *({"question": f"{n} ?", "answer": "x", "profile": "web"} for n in range(20)))
     settings = ["run_dir=run", f"tasks.path={path}"]
     told = mistake(capfd, "train", "--recipe", "tiny", *settings)
-    assert told.startswith("a judge is to grade answers: set tools.judge.url")
+    assert told.startswith("a judge is needed to grade answers: set tools.judge.url")
     check_run(load(Recipe, find_recipe("tiny"), [*settings, "tasks.grader=exact"]))
     told = mistake(capfd, "train", "--recipe", "tiny", *settings, "tasks.grader=exat")
     assert told.startswith(f"{path}, line 1: unknown grader 'exat'")
@@ -148,11 +149,13 @@ def test_a_recipe_without_tasks(here: Path, capfd: pytest.CaptureFixture[str]) -
 def test_tools_that_lead_nowhere_and_a_team_that_nobody_plays(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
     tasks = tasks_file(here, *({"question": f"{n} ?", "answer": "x", "profile": "mhqa"} for n in range(20)))
     (here / "mine.yaml").write_text(f"run_dir: run\ntasks: {{path: {tasks}}}\n")
-    assert mistake(capfd, "train", "--recipe", "./mine.yaml").startswith("nobody plays the critic: set team.model to")
+    assert mistake(capfd, "train", "--recipe", "./mine.yaml").startswith(
+        "no model is set for the role critic: set team.model to"
+    )
     told = mistake(capfd, "train", "--recipe", "./mine.yaml", f"sft.data=[{tasks}]")
-    assert told.startswith("a profile calls wiki_search, which leads nowhere: set tools.wiki.corpus or ")
+    assert told.startswith("a profile calls wiki_search, which is not configured: set tools.wiki.corpus or ")
     told = evaluate(capfd, here, "--tasks", str(tasks))
-    assert told.startswith("a profile calls wiki_search, which leads nowhere: set tools.wiki.corpus or ")
+    assert told.startswith("a profile calls wiki_search, which is not configured: set tools.wiki.corpus or ")
 
 
 def test_a_stage_before_its_time(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -177,6 +180,55 @@ def test_a_setting_that_is_left_out_is_another_setting(here: Path, capfd: pytest
     begin(here, "team.roles.critic.duty=Doubt everything.")
     told = mistake(capfd, "train", "--recipe", "tiny", "run_dir=run")
     assert told.startswith("run holds a run with team.roles.critic.")
+
+
+def test_a_run_of_older_names_goes_on_and_one_that_is_not_understood_is_one_line(
+    here: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    begin(here)
+    path = here / "run" / "config.yaml"
+    old = path.read_text().replace("teacher_fallback:", "rescue:").replace("grammar: lenient", "grammar: forgive")
+    assert old.count("rescue:") == old.count("forgive") == 1
+    path.write_text(old.replace("    max_tag_tokens: null\n", ""))
+    check_run(load(Recipe, find_recipe("tiny"), ["run_dir=run"]))
+    path.write_text(old + "lost: 1\n")
+    told = mistake(capfd, "train", "--recipe", "tiny", "run_dir=run")
+    assert told.startswith("run holds a run that this version of coa can't resume (run/config.yaml: unknown key lost")
+    path.write_text("rl: [1, 2\n")
+    told = mistake(capfd, "train", "--recipe", "tiny", "run_dir=run")
+    assert told.startswith("run holds a run that this version of coa can't resume (recipe run/config.yaml: line 2: ")
+
+
+def test_a_command_is_asked_for_what_its_own_stages_need(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = ({"question": f"{n} ?", "answer": "x", "profile": "web"} for n in range(20))
+    settings = ["run_dir=run", f"tasks.path={tasks_file(here, *rows)}", "rl.on_policy.teacher=./gone"]
+    check_run(load(Recipe, find_recipe("tiny"), settings), ("sft",))
+    with pytest.raises(UserError, match=r"^a judge is needed to grade answers"):
+        check_run(load(Recipe, find_recipe("tiny"), settings), ("distill",))
+    monkeypatch.setenv("PATH", "")
+    check_run(load(Recipe, find_recipe("tiny"), [*settings, "tasks.grader=exact"]), ("distill",))
+    with pytest.raises(UserError, match=r"^programs need a sandbox .* bwrap is missing"):
+        check_run(load(Recipe, find_recipe("tiny"), ["run_dir=run"]), ("distill",))
+
+
+@pytest.mark.parametrize(
+    ("setting", "said"),
+    [
+        ("evaluation.tasks=0", "evaluation.tasks is too small: 0"),
+        ("evaluation.tasks=2000", "evaluation.tasks=2000: the tiny world has fewer held-out questions"),
+        ("world.held_out=0", "world.held_out=0.0 leaves no held-out tasks of some family"),
+        ("world.held_out=1", "world.held_out=1.0 leaves no training tasks of some family"),
+        ("distill.runs=0", "distill.runs is too small: 0"),
+        ("distill.keep=0", "distill.keep is too small: 0"),
+        ("teaching.wave=0", "teaching.wave is too small: 0"),
+        ("teaching.runs_in_flight=0", "teaching.runs_in_flight is too small: 0"),
+    ],
+)
+def test_numbers_that_leave_nothing_to_do(
+    here: Path, capfd: pytest.CaptureFixture[str], setting: str, said: str
+) -> None:
+    assert mistake(capfd, "train", "--recipe", "tiny", "run_dir=run", "world.companies=20", setting).startswith(said)
+    assert not (here / "run").exists()
 
 
 MODEL = ("models.m.endpoint.name=x", "team.model=m")
@@ -209,12 +261,12 @@ def test_a_model_may_be_asked_elsewhere_when_a_run_goes_on_but_no_other_one(
         ),
         (["team.model=gone"], "team: no model 'gone' for the"),
         (["team.roles.searcher.tools=[web_search]"], "team.roles.searcher.tools: none of them is a tool of mhqa"),
-        (["team.roles.refiner.duty=Refine."], "team.roles.refiner: nobody asks this role in a planner team here"),
+        (
+            ["team.roles.refiner.duty=Refine."],
+            "team.roles.refiner: a planner team does not use this role for these profiles",
+        ),
         (["distill.transcripts=here"], "distill.transcripts: no transcripts at here"),
-        (["sft.data=[tasks.jsonl]"], "sft.data is set, and takes the place of what a team does"),
-        (["rl.on_policy.teacher=./gone"], "rl.on_policy.teacher ./gone: no config.json there"),
-        (["rl.on_policy.teacher=a/b", "agent.grammar=enforce"], "rl.on_policy compares plain log-probs"),
-        (["rl.on_policy.teacher=a/b", "rl.sampling.temperature=0.7"], "rl.on_policy compares plain log-probs"),
+        (["sft.data=[tasks.jsonl]"], "sft.data is set, so there is nothing to distil"),
     ],
 )
 def test_teachers_that_can_not_be_asked(
@@ -252,10 +304,13 @@ def test_more_than_the_cluster_has(here: Path) -> None:
         ("rl.sampling.top_p=0.9", "rl.sampling has temperature 1 and top_p 0.9: log-probs can follow"),
         ("rl.sampling.temperature=0", "rl.sampling has temperature 0 and top_p 1: log-probs can follow"),
         ("rl.group=1", "rl.group is too small: 1"),
+        ("rl.on_policy.teacher=./gone", "rl.on_policy.teacher ./gone: no config.json there"),
+        ("rl.on_policy.teacher=a/b agent.grammar=enforce", "rl.on_policy compares plain log-probs"),
+        ("rl.on_policy.teacher=a/b rl.sampling.temperature=0.7", "rl.on_policy compares plain log-probs"),
     ],
 )
 def test_what_nothing_can_be_learnt_by(here: Path, override: str, said: str, capfd: pytest.CaptureFixture[str]) -> None:
-    assert mistake(capfd, "train", "--recipe", "tiny", "run_dir=run", override).startswith(said)
+    assert mistake(capfd, "train", "--recipe", "tiny", "run_dir=run", *override.split()).startswith(said)
     assert list(here.iterdir()) == []
 
 

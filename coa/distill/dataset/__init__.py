@@ -1,7 +1,7 @@
-"""The distilled data set: what was kept of the team's runs, as a folder that anybody's tools can read.
+"""The distilled data set: what was kept of the team's runs, as a folder that common tools can read.
 
 rows       one row for each kept run         shards      the Parquet files that hold them
 tokens     their tokens and masks            summary     what is in a folder, counted
-exports    for TRL and LLaMA-Factory         *_card      the Markdown beside the data and the model
-released   the published AFM sets as rows    layout      how those write their tags
+exports    for TRL and LLaMA-Factory         card        the Markdown beside the data
+external   data sets of a user's or published ones, as rows and their counts
 """

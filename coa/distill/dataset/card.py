@@ -42,7 +42,7 @@ def data_card(
     """The README.md of a data folder.
 
     transcripts: team runs, of which `dropped` tells by reason those that were not kept. contaminated: runs left out
-    since their question is in an evaluation. filters: empty where nothing else was filtered here, and then nothing is
+    since their question is in an evaluation. filters: empty if nothing else was filtered here, and then nothing is
     told of the other two. cost: of all runs. limit: tokens of a row that is trained on.
     """
     parts = [
@@ -51,7 +51,7 @@ def data_card(
         "Chains of agents, distilled: each row is the run of a team of agents on one question, rewritten as the one "
         "stream of tagged text that a single model is to write (Chain-of-Agents, arXiv 2508.13167). What tools "
         "returned stands between `<observation>` tags and is not to be learnt: `policy_mask` is false there.",
-        f"{summary.rows:,} rows, {summary.copies:,} as often as they are to be learnt (`copies`); "
+        f"{summary.rows:,} rows, {summary.copies:,} with repetitions (`copies`); "
         f"{summary.reflected:,} reflect, {summary.corrected:,} corrected themselves; "
         f"{summary.interactions:.1f} interactions of agents and tools on average.",
         "## Rows",

@@ -4,7 +4,7 @@
     llamafactory  distilled.json, dataset_info.json       its sharegpt: turns of human, gpt and observation
     alpaca        distilled.json, dataset_info.json       its alpaca: instruction, output; learns observations
 
-A row comes as often as its copies say. Files are written as rows are read: memory does not grow with their number.
+A row is repeated `copies` times. Files are written as rows are read: memory does not grow with their number.
 """
 
 import json
@@ -27,7 +27,7 @@ from coa.storage.chunks import chunks
 from coa.storage.files import replacing, write_atomically
 
 NAME = "distilled"
-"""What LLaMA-Factory is to call the data set."""
+"""The name of the data set in LLaMA-Factory."""
 _TRL = pa.schema([("input_ids", pa.list_(pa.int32())), ("assistant_masks", pa.list_(pa.int8()))])
 
 
@@ -135,7 +135,7 @@ class Format:
     use: str
     """How the trainer is told of it."""
     warning: str = ""
-    """What a person should know before training on it."""
+    """A warning for users who train on it."""
 
 
 _LLAMA_FACTORY = f"llamafactory-cli train ... dataset_dir={{out}} dataset={NAME}"

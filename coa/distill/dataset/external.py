@@ -15,21 +15,21 @@ from coa.storage.files import replacing
 
 QUALITY = "quality"
 BREAKS_TABLE = Decision(QUALITY, VIOLATION)
-"""Of a row that is kept though its chain breaks our table of transitions."""
+"""For a row that is kept although its chain violates its profile's table of transitions."""
 Read = tuple[int, Demonstration | str]
-"""The number of a row, from 1, and what it makes, or why it makes nothing."""
+"""(row number from 1, the demonstration or the reason why the row is left out)"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExternalCounts:
-    """What became of rows; those of chunks add up."""
+    """Counts of rows by outcome; the counts of chunks can be added."""
 
     rows: int = 0
     kept: int = 0
     violations: int = 0
-    """Kept rows that break our table of transitions."""
+    """Kept rows whose chains violate their profile's table of transitions."""
     dropped: Mapping[str, int] = field(default_factory=dict)
-    """By reason."""
+    """Counts of dropped rows by reason."""
 
     def __add__(self, other: "ExternalCounts") -> "ExternalCounts":
         return ExternalCounts(
@@ -41,7 +41,7 @@ class ExternalCounts:
 
     @property
     def contaminated(self) -> Mapping[str, int]:
-        """Of the dropped, those that an evaluation set has."""
+        """Counts of the dropped rows that are in an evaluation set."""
         return {reason: self.dropped[reason] for reason in REASONS if reason in self.dropped}
 
 
@@ -82,5 +82,5 @@ def add_rows(
 
 
 def external_counts(folder: Path) -> ExternalCounts:
-    """What the shards tell of all that was brought."""
+    """Counts of all external rows, summed over the metadata of the shards."""
     return sum((ExternalCounts(**report) for report in read_reports(folder)), ExternalCounts())

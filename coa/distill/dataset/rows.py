@@ -31,7 +31,7 @@ SCHEMA = pa.schema(
         ("decisions", pa.string()),  # JSON, [{"stage", "outcome"}]
     ]
 )
-"""What every data set has; further columns of text are a world's own (`OwnColumns`)."""
+"""Columns of every data set; further columns of text are a world's own (`OwnColumns`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ NO_COLUMNS = OwnColumns()
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What one stage of the filter made of a run: `Decision("reflection", "kept of a sampled share")`."""
+    """The decision of one stage of the filter on a run: `Decision("reflection", "kept of a sampled share")`."""
 
     stage: str
     outcome: str
@@ -74,7 +74,7 @@ class Demonstration:
     interactions: int
     """Activations of agents and tools; messages that only hand the run on are not counted."""
     usage: Usage = field(default_factory=Usage)
-    """What the whole run took of language models."""
+    """Requests and tokens of language models in the whole run."""
     decisions: tuple[Decision, ...] = ()
 
     @property
@@ -100,7 +100,7 @@ def demonstration_of(kept: Kept, *, source: str = "team", decisions: Iterable[De
 
 
 def interactions_of(chain: Chain) -> int:
-    """Of a chain without its transcript: each span is one, but thoughts, which go with what follows them."""
+    """The steps of a chain without its transcript: each span is one, except thoughts, which belong to the next span."""
     return sum(span.tag != THINK for span in chain)
 
 

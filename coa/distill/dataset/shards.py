@@ -1,6 +1,6 @@
 """The files of the distilled data set.
 
-    data/train-00000.parquet    what was kept of one wave of runs; in its metadata, what became of the others
+    data/train-00000.parquet    what was kept of one wave of runs; in its metadata, counts of the others by outcome
     data/train-00001.parquet
     data/README.md              the card: how `datasets.load_dataset("data")` is to read the folder
 
@@ -37,7 +37,7 @@ def shard_paths(folder: Path) -> list[Path]:
 def write_shard(
     folder: Path, index: int, rows: Iterable[Demonstration], report: Mapping[str, Any], own: OwnColumns = NO_COLUMNS
 ) -> None:
-    """`report` is plain JSON: what became of the runs of this shard, those that were not kept included."""
+    """report: the outcomes of all runs of this shard, those that were not kept included, as plain JSON."""
     table = pa.Table.from_pylist([to_row(row, own) for row in rows], schema=own.schema())
     outdate_card(folder)
     with replacing(shard_path(folder, index)) as part:
@@ -45,12 +45,13 @@ def write_shard(
 
 
 def outdate_card(folder: Path) -> None:
-    """The card tells columns and numbers of rows, by which data sets are read: whoever changes them takes it away."""
+    """Deletes the card. `datasets` relies on the columns and row counts in it, so it must be deleted before a shard
+    changes."""
     (folder / CARD).unlink(missing_ok=True)
 
 
 def read_reports(folder: Path) -> Iterator[dict[str, Any]]:
-    """What became of the runs of each shard, in order."""
+    """The report of each shard, in order."""
     for path in shard_paths(folder):
         yield json.loads(metadata_of(path)[REPORT])
 

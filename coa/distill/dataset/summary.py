@@ -1,4 +1,4 @@
-"""What is in a data set, counted from its columns: what the card tells, and what a stage reports."""
+"""The contents of a data set, counted from its columns: for its card and for the report of a stage."""
 
 from collections import Counter
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ _SUMMED = ("copies", "reflected", "corrected", "requests", "prompt_tokens", "com
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenStatistics:
-    """Of rows, each counted once."""
+    """Counts of rows, each counted once."""
 
     total: int
     learnt: int
@@ -32,7 +32,7 @@ class TokenStatistics:
 class Summary:
     rows: int
     copies: int
-    """Rows as often as they are to be learnt."""
+    """Number of rows with their copies."""
     counts: dict[str, dict[str, int]]
     """Rows by value of each of COUNTED, the most frequent first; `models` is JSON."""
     reflected: int
@@ -40,7 +40,7 @@ class Summary:
     interactions: float
     """Mean."""
     requests: int
-    """Of language models, for the rows that were kept; so are the tokens."""
+    """Requests to language models for the rows that were kept; the tokens likewise."""
     prompt_tokens: int
     completion_tokens: int
     tokens: TokenStatistics | None

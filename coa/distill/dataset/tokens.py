@@ -68,7 +68,7 @@ def tokenise(folder: Path, codec: Codec, *, instructed: bool, limit: int) -> Tok
 
 
 def fingerprint(codec: Codec) -> str:
-    """Of the vocabulary, and of what prompts say: the same for tokenizers that give the same tokens."""
+    """A digest of the vocabulary and the prompts: the same for tokenizers that give the same tokens."""
     digest = hashlib.sha256()
     for number in range(codec.vocabulary):
         digest.update(codec.decode([number]).encode() + b"\0")
@@ -112,7 +112,7 @@ class TokenRow:
 
 
 def read_tokens(folder: Path) -> Iterator[TokenRow]:
-    """The rows within the limit, in order; raises UserError where a shard has no tokens."""
+    """The rows within the limit, in order; raises UserError if a shard has no tokens."""
     for path in shard_paths(folder):
         settings = json.loads(metadata_of(path).get(TOKENS, b"null"))
         if settings is None:

@@ -50,7 +50,7 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True)
 class Thought:
-    """What a model kept to itself before it spoke; becomes `think`."""
+    """The model's reasoning before its reply; becomes `think`."""
 
     text: str
 
@@ -61,7 +61,7 @@ class Remark:
 
     text: str
     meant: str = ""
-    """The tag that its author meant, such as "plan"; empty where that is not known."""
+    """The tag that its author meant, such as "plan"; empty if that is not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ class Call:
     arguments: Mapping[str, Any] | str
     """The arguments, also as JSON text."""
     result: str | None
-    """None where there is none."""
+    """The run's answer; None if there is none."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
     {"instruction": "INSTRUCTIONS ... Question: QUESTION", "input": "", "output": "<plan>\\n...\\n</answer>"}
 
 The instructions in their prompts are cut off, since each profile has its own. The sets hold no accepted answers; their
-runs are those that were right, so a run's answer is the accepted one, except for programs, whose tests are not there.
+runs are those that were right, so a run's answer is the accepted one, except for programs, whose tests are missing.
 (arXiv 2508.13167, section 3.2 and appendix D; the layout of the columns is LLaMA-Factory's `alpaca`.)
 """
 
@@ -43,7 +43,7 @@ def split_prompt(prompt: str) -> tuple[str, str]:
 def profile_of(chain: Chain, instructions: str) -> str | None:
     """The smallest profile that has every tag of the chain, and, if it calls no tool, those that the instructions name.
 
-    None where that is not clear. Programs and mathematics differ in the answer only: a program is in a fence.
+    None if that is not clear. Programs and mathematics differ in the answer only: a program is in a fence.
     """
     used = {span.tag for span in chain}
     every = {tool.name for profile in PROFILES.values() for tool in profile.tools}
@@ -58,7 +58,7 @@ def profile_of(chain: Chain, instructions: str) -> str | None:
 
 
 def to_demonstration(row: dict[str, Any], number: int, family: str) -> Demonstration:
-    """The demonstration in a row; raises Unreadable where there is none. A chain that breaks our table of transitions
+    """The demonstration in a row; raises Unreadable if there is none. A chain that breaks our table of transitions
     is marked as such."""
     prompt, output = _prompt(row), row.get("output")
     if not isinstance(output, str):
@@ -109,7 +109,7 @@ def _answers(answer: str, profile: str) -> tuple[str, ...]:
 def read_released(path: Path, contamination: Contamination | None = None) -> Iterator[Read]:
     """Yields each row of a `.json`, `.jsonl` or `.parquet` file, in order; memory does not grow with their number.
 
-    contamination: the tasks of evaluation sets, whose rows are dropped; None where there are none.
+    contamination: the tasks of evaluation sets, whose rows are dropped; None if there are none.
     """
     rows = read_array(path) if path.suffix == ".json" else (row for _, row in read_file(path))
     for number, row in enumerate(rows, start=1):

@@ -20,7 +20,7 @@ def texts_of(arguments: Mapping[str, Any] | str) -> list[str]:
 
 
 def results_of(one: Conversation, n: int) -> Iterator[tuple[str, str, str | None]]:
-    """Name, arguments and result of each tool call of a reply; raises Refused where results cannot be text apart."""
+    """Name, arguments and result of each tool call of a reply; raises Refused if results cannot be text apart."""
     asked = one.calls[n].tool_calls
     after = one.after(n)
     by_tools = [message for message in after if message.get("role") == "tool"]
@@ -35,13 +35,13 @@ def results_of(one: Conversation, n: int) -> Iterator[tuple[str, str, str | None
 
 
 def observed(one: Conversation, n: int) -> str | None:
-    """The user's messages after a reply, without marks of an observation; None where there are none."""
+    """The user's messages after a reply, without marks of an observation; None if there are none."""
     text = said_by_user(one, n)
     return None if text is None else _OBSERVATION.sub("", unwrapped(text).strip()).strip()
 
 
 def said_by_user(one: Conversation, n: int) -> str | None:
-    """The user's messages after a reply; None where there are none."""
+    """The user's messages after a reply; None if there are none."""
     texts = [text_of(message.get("content")) for message in one.after(n) if message.get("role") == "user"]
     return "\n".join(texts) if texts else None
 

@@ -11,7 +11,7 @@ JSONL, JSON = ".jsonl", ".json"
 
 
 def files(path: Path, *endings: str) -> list[Path]:
-    """The file, or the files of a folder with one of the endings, by name; raises UserError where there is none."""
+    """The file, or the files of a folder with one of the endings, by name; raises UserError if there is none."""
     if path.is_dir():
         found = sorted(file for file in path.iterdir() if file.suffix in endings)
         if not found:

@@ -38,7 +38,7 @@ _Item = Span | Remark | _Used
 
 
 def to_transcript(run: ForeignRun, task: Task, attempt: int, table: ToolTable) -> Transcript:
-    """The run as an ungraded transcript that ends with its first answer. Raises Refused where our tags do not fit
+    """The run as an ungraded transcript that ends with its first answer. Raises Refused if our tags do not fit
     it."""
     profile = find_profile(task.profile)
     work = _up_to_the_answer([_items(activation, profile, table) for activation in run.activations])

@@ -21,7 +21,7 @@ class Item:
     question: str
     answers: tuple[str, ...]
     id: str | None = None
-    """None where rows have no id but their number."""
+    """The row's id; None if rows have none but their number."""
     part: str = ""
     """Part of the benchmark, where results are reported by part: `level1`."""
 
@@ -32,7 +32,7 @@ that can't be read."""
 
 
 def text(row: Row, *keys: str) -> str:
-    """The text in the first of these columns that holds some; raises BadRow where none does."""
+    """The text in the first of these columns that holds some; raises BadRow if none does."""
     for key in keys:
         value = row.get(key)
         if isinstance(value, str) and value.strip():

@@ -1,4 +1,5 @@
-"""How tasks are attempted: settings of the command or the recipe win over the benchmark's protocol, that over these."""
+"""Decoding of attempts: settings of the command or recipe take precedence over the benchmark's protocol, and that over
+the defaults here."""
 
 from coa.tasks.published.benchmark import Benchmark, Decoding
 

@@ -139,7 +139,7 @@ def _files(folder: Path, hub: Hub | None) -> Sequence[Path]:
     """The parts of a folder's data file: the one that the hub's patterns name, else that of its split, else the only
     one.
 
-    Raises UserError where there is none, or more than one.
+    Raises UserError if there is none, or more than one.
     """
     every = sorted(
         path.relative_to(folder).as_posix()

@@ -177,7 +177,7 @@ BENCHMARKS = Registry(
 
 
 def register(benchmark: Benchmark) -> None:
-    """Makes a benchmark known by its names; raises ValueError where one of them is taken."""
+    """Makes a benchmark known by its names; raises ValueError if one of them is taken."""
     for name in (benchmark.name, *benchmark.aliases):
         if named(name) is not None:
             raise ValueError(f"there is a benchmark {name!r} already")
@@ -185,7 +185,7 @@ def register(benchmark: Benchmark) -> None:
 
 
 def named(name: str) -> Benchmark | None:
-    """The benchmark with this name or alias, in lower or upper case; None where there is none."""
+    """The benchmark with this name or alias, in lower or upper case; None if there is none."""
     name = name.lower()
     return BENCHMARKS.get(name) or next((one for one in BENCHMARKS.values() if name in one.aliases), None)
 

@@ -43,7 +43,7 @@ _log = logging.getLogger(__name__)
 
 
 class Kind(Enum):
-    """What stands between a program and the machine."""
+    """The kind of protection against a program."""
 
     bubblewrap = "bubblewrap"
     none = "none"

@@ -157,7 +157,7 @@ def forget() -> None:
 
 
 def run_main() -> int:
-    """By the function that is behind `python FILE`, so that tracebacks and exit statuses are the same."""
+    """Runs the program by the function behind `python FILE`, so that tracebacks and exit statuses are the same."""
     fopen, run_file = libc.fopen, ctypes.pythonapi.PyRun_SimpleFileExFlags
     fopen.restype = ctypes.c_void_p
     run_file.argtypes = ctypes.c_void_p, ctypes.c_char_p, ctypes.c_int, ctypes.c_void_p

@@ -132,7 +132,7 @@ async def _reader(pipe: FileIO) -> asyncio.StreamReader:
 
 
 async def _heard(end: socket.socket) -> bytes:
-    """One byte from the other end; b"" where that is closed."""
+    """One byte from the other end; b"" if that is closed."""
     try:
         return await asyncio.get_running_loop().sock_recv(end, 1)
     except ConnectionResetError:

@@ -131,7 +131,7 @@ class Passages:
         return (self[row] for row in range(len(self)))
 
     def __getitem__(self, row: int) -> Passage:
-        """Safe to call from several threads; raises ToolDown if the file cannot be read any more."""
+        """Safe to call from several threads; raises ToolDown if the file can no longer be read."""
         if not 0 <= row < len(self):
             raise IndexError(row)
         start, end = int(self._offsets[row]), int(self._offsets[row + 1])

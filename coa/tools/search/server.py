@@ -28,7 +28,7 @@ from coa.tools.search.wiki import MAX_QUERY_CHARS, MAX_TOPK, WikiConfig, canonic
 MAX_QUERIES = 1000
 
 Search = Callable[[str, int], Sequence[Passage]]
-"""Finds passages for a query, at most so many; may block, and is called from several threads."""
+"""Finds passages for a query, up to a limit; may block, and is called from several threads."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,8 +91,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         config = load(WikiConfig, overrides=[f"corpus={json.dumps(options.corpus)}", *options.settings])
         web.run_app(make_app(open_index(config).search), host=options.host, port=options.port)
-    except (UserError, OSError) as error:  # OSError: an address that cannot be served at
-        print(f"retrieval_server: {error}", file=sys.stderr)
+    except (UserError, OSError, OverflowError) as error:  # but UserError: an address that can't be served at
+        print(f"coa.tools.search.server: {error}", file=sys.stderr)
         return 2
     return 0
 

@@ -40,7 +40,7 @@ def to_stderr(line: str) -> None:
 
 @dataclass(frozen=True)
 class Store:
-    """What is built from one corpus, when it is first asked for."""
+    """The files that are built from one corpus, each at its first use."""
 
     corpus: Path
     folder: Path

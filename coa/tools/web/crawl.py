@@ -57,8 +57,8 @@ class CrawlConfig:
     page_s: float = 15.0
     """Seconds to get a page of somebody else's server, redirects and further attempts included."""
     extract_s: float = 5.0
-    """Seconds to extract the text of a page. After `page_s` seconds, at most so many are left for everything, waiting
-    for an extractor that other pages keep busy included."""
+    """Seconds to extract the text of a page. After `page_s` seconds, this is the most that is left for everything,
+    waiting for a busy extractor included."""
     extractors: int = 2
     """Processes that extract the texts of pages."""
     text_chars: int = 200_000
@@ -79,7 +79,7 @@ class CrawlConfig:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """What is shown of a page."""
+    """The part of a page that is shown."""
 
     text: str
     read: bool = True
@@ -98,7 +98,7 @@ class CrawlPage:
         site: str | None = None,
         connector: Callable[..., aiohttp.BaseConnector] = aiohttp.TCPConnector,
     ) -> None:
-        """site: takes the place of `config.site` where that is None. Raises UserError where a key is missing."""
+        """site: takes the place of `config.site` where that is None. Raises UserError if a key is missing."""
         site = config.site or site
         base = URL(site.rstrip("/") + "/") if site else None
         self._config, self._site = config, base.origin() if base else None
@@ -169,7 +169,7 @@ class CrawlPage:
         return Page("too many redirects", read=False)
 
     async def _fetch(self, url: URL, known: bool, deadline: float) -> Reply:
-        """The reply of a page's server; raises ToolDown where a site of ours fails, NoReply where another one does."""
+        """The reply of a page's server; raises ToolDown if a site of ours fails, NoReply where another one does."""
         if url.origin() == self._site:
             return await self._known.get(url)
         client = self._known if known else self._public

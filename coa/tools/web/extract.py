@@ -102,7 +102,7 @@ class Extractor:
         self._threads = ThreadPoolExecutor(children, thread_name_prefix="extractor")
 
     async def text(self, body: Body, deadline: float) -> str | None:
-        """The page's text; None where it is not found in `limit_s`, or by the deadline of the event loop's clock.
+        """The page's text; None if it is not found in `limit_s`, or by the deadline of the event loop's clock.
         Raises ToolDown if no child can be started."""
         if body.content_type not in HTML:
             return page_text(body)

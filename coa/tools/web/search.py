@@ -26,7 +26,7 @@ QUERY_CHARS = 2000
 @dataclass(frozen=True)
 class SearchConfig:
     url: str | None = None
-    """What queries are posted to, such as https://google.serper.dev/search; None searches the world's site."""
+    """The address for queries, such as https://google.serper.dev/search; None searches the world's site."""
     key_env: str | None = None
     """Environment variable that holds the service's key, where tools run; None sends none."""
     hits: int = 5
@@ -39,7 +39,7 @@ class WebSearch:
     """The tool: shows the first hits for a query."""
 
     def __init__(self, config: SearchConfig, http: HttpConfig, url: str) -> None:
-        """url: for `config.url`, where that is None. Raises UserError where the key is missing."""
+        """url: for `config.url`, where that is None. Raises UserError if the key is missing."""
         self.http = Http(http)
         self.fingerprint = f"{url} {config}"
         self._config, self._url = config, url

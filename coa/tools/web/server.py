@@ -37,9 +37,9 @@ MAX_HITS = 100
 Hit = Mapping[str, str]
 """title, link, snippet."""
 Find = Callable[[str, int], Awaitable[Sequence[Hit]]]
-"""Finds hits for a query, at most so many, best first."""
+"""Finds hits for a query, best first, up to a limit."""
 Read = Callable[[str], str | None]
-"""The text of the page at an address (what follows the server's own); None where there is none."""
+"""The text of the page at an address (what follows the server's own); None if there is none."""
 
 
 def make_app(find: Find, read: Read) -> web.Application:
@@ -139,10 +139,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     try:
         pages = PagesOfCorpus(options.corpus, options.settings)
-    except UserError as error:
-        print(f"search_server: {error}", file=sys.stderr)
+        web.run_app(make_app(pages.find, pages.read), host=options.host, port=options.port)
+    except (UserError, OSError, OverflowError) as error:  # but UserError: an address that can't be served at
+        print(f"coa.tools.web.server: {error}", file=sys.stderr)
         return 2
-    web.run_app(make_app(pages.find, pages.read), host=options.host, port=options.port)
     return 0
 
 

@@ -14,6 +14,7 @@ from coa.demo import World, WorldConfig, evaluation_tasks, training_task, words
 from coa.demo.questions import FAMILIES, KINDS, MHQA, WEB, Birthplace, Current, Sum, read_question
 from coa.demo.strategy import careful_route
 from coa.demo.tasks import is_held_out
+from coa.errors import UserError
 from coa.tasks.worlds import tasks_sha256
 from coa.tools.base import ToolCall
 from coa.tools.layouts import LAYOUTS
@@ -94,7 +95,7 @@ def test_a_fifth_is_held_out_and_has_pages_all_the_same():
 
 
 def test_more_evaluation_tasks_than_there_are_is_an_error():
-    with pytest.raises(ValueError, match="fewer than 900"):
+    with pytest.raises(UserError, match="tasks=900: the tiny world has fewer held-out questions"):
         evaluation_tasks(WORLD, 900, seed=0)
 
 

@@ -139,6 +139,15 @@ def test_values_are_formatted_for_reading() -> None:
     assert look_up(REPORT, "cost.nobody.n") is None
 
 
+def test_a_family_may_have_a_dot_in_its_name(tmp_path: Path) -> None:
+    part = {"greedy": {"mean": 0.3125}, "pass_at_1": {"mean": 0.25}}
+    evaluation = {"families": {"math.train": part}, "strategies": {"math.train": {"lazy": 0.4375}}}
+    costs = {"families": {"math.train": {"token_reduction": 0.8125}}}
+    page = written(tmp_path, {"evaluation": {"sft": evaluation, "rl": evaluation}, "cost": costs})
+    for text in ("31.2 %", "25.0 %", "43.8 %", "81.2 %"):
+        assert text in page
+
+
 def test_smoothing_does_not_lag() -> None:
     assert smooth([0, 2, 4, 6], 1) == [1, 2, 4, 5]
 

@@ -84,10 +84,10 @@ def test_the_section_world_is_of_the_world_that_is_named(counting: None, tmp_pat
             "unknown key world.largst; the nearest known key is world.largest",
         ),
         (("tasks.world=counting", "world.largest=x"), "world.largest is 'x', expected int"),
-        (("world.largest=3",), "unknown key world.largest: tasks.world names no world that has settings"),
+        (("world.largest=3",), "unknown key world.largest: set tasks.world to a world that has settings"),
         (("tasks.world=[a]",), "tasks.world is ['a'], expected a name"),
         (("tasks.world=gone",), "unknown world 'gone': known are tiny, counting"),
-        (("tasks.world=tiny", "experts.recall_calc=1"), "experts is called world.experts now"),
+        (("tasks.world=tiny", "experts.recall_calc=1"), "experts is called world.experts"),
     ],
 )
 def test_a_setting_that_the_world_has_not_is_one_line(counting: None, overrides: tuple[str, ...], said: str) -> None:

@@ -27,7 +27,7 @@ from coa.tools.layouts import Hit
 from coa.tools.search.wiki import TitleLookup
 from coa.tools.web.crawl import CrawlConfig
 from coa.tools.web.search import QUERY_CHARS, SearchConfig, WebSearch, clean_query, read_hits
-from coa.tools.web.server import PagesOfCorpus, make_app, read_query
+from coa.tools.web.server import PagesOfCorpus, main, make_app, read_query
 from tests.support.registries import lend
 from tests.support.servers import serving
 
@@ -201,6 +201,11 @@ def test_a_corpus_with_a_bad_row_is_refused_with_its_line(tmp_path: Path, row: o
         PagesOfCorpus(path)
 
 
+def test_a_port_that_does_not_exist_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--corpus", str(corpus_file(tmp_path, *CORPUS)), "--port", "99999"]) == 2
+    assert capsys.readouterr().err.splitlines()[-1] == "coa.tools.web.server: bind(): port must be 0-65535."
+
+
 @pytest.mark.parametrize(
     "body", [b"", b"[]", b'{"q": ""}', b'{"q": 1}', b'{"q": "a", "num": 0}', b'{"q": "a", "num": true}']
 )
@@ -278,13 +283,13 @@ def test_a_profile_that_calls_what_is_no_tool_is_a_mistake(tmp_path: Path, monke
     path.write_text("".join(f'{{"question": "{n} ?", "answer": "1", "profile": "own"}}\n' for n in range(20)))
     settings = [f"tasks.path={path}", f"run_dir={tmp_path / 'run'}", "tasks.world=tiny"]
     config = load(recipe.Recipe, overrides=settings)
-    tasks = load_tasks(str(path), profile="mhqa")
-    for check in (lambda: checks.check_run(config), lambda: checks.check_needs(tasks, config)):
+    [profile] = {task.profile for task in load_tasks(str(path), profile="mhqa")}
+    for check in (lambda: checks.check_run(config), lambda: checks.check_services(config, {"exact"}, {profile})):
         with pytest.raises(UserError, match="a profile calls abacus, which is no tool; tools are code, wiki_search"):
             check()
     lend(monkeypatch, REGISTERED, "abacus", lambda: TitleLookup({}))
     checks.check_run(config)
-    checks.check_needs(tasks, config)
+    checks.check_services(config, {"exact"}, {profile})
 
 
 def test_a_tool_with_a_defect_and_a_dead_executor_are_down(ray_session: None) -> None:

@@ -205,7 +205,7 @@ def test_the_teachers_models_are_listed_with_their_keys(monkeypatch: pytest.Monk
 def test_what_teachers_add_to_reinforcement_is_told() -> None:
     settings = ("rl.on_policy.teacher=runs/big/model", "rl.teacher_fallback.attempts=1")
     found = cells(section(recipe("tiny", *settings), "train"))
-    assert "scored by runs/big/model; the team plays what fails altogether" in found["rl"][0]
+    assert "scored by runs/big/model; the team plays tasks that the policy failed altogether" in found["rl"][0]
     resources = cells(section(recipe("tiny", *settings), "resources"))
     assert resources["rl: 1 rollout engine, 1 tool executor, 1 learner rank, 1 scorer"] == ("2", "0")
 

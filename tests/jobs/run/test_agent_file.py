@@ -2,7 +2,8 @@
 
 import io
 import json
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from enum import Enum
 from pathlib import Path
 
 import pytest
@@ -10,11 +11,13 @@ import pytest
 from coa.agent.episode import AgentConfig, Grammar, Limits
 from coa.config import dump, load
 from coa.errors import UserError
+from coa.tasks.worlds import WORLDS, NoWorld, Settings
 from jobs.recipe.schema import Recipe
-from jobs.run.agent_file import agent_of, in_its_world, write_agent, write_world
+from jobs.run.agent_file import agent_of, as_trained, caution_about_agent, in_its_world, write_agent, write_world
 from jobs.run.console import Console
 from jobs.run.run_dir import RunDir
 from jobs.stages.start import finish_model
+from tests.support.registries import lend
 
 KEPT = AgentConfig(instructed=False, layouts=("plain", "json"), limits=Limits(max_turns=3, max_tokens=100))
 
@@ -73,7 +76,10 @@ def test_a_model_is_asked_in_the_world_that_it_was_trained_in(model: Path) -> No
 
 def test_a_world_of_a_model_that_is_not_known_here_is_one_line(model: Path) -> None:
     (model / "world.json").write_text('{"world": "gone", "settings": {}}')
-    with pytest.raises(UserError, match=r"^unknown world 'gone': known are tiny"):
+    with pytest.raises(
+        UserError,
+        match=r"world\.json: unknown world 'gone': known are tiny; a world of an extension needs COA_EXTENSIONS$",
+    ):
         in_its_world(load(Recipe), model)
     (model / "world.json").write_text('{"world": ')
     with pytest.raises(UserError, match=r"world\.json: can't be read"):
@@ -83,3 +89,43 @@ def test_a_world_of_a_model_that_is_not_known_here_is_one_line(model: Path) -> N
 def _written(path: Path, text: str) -> Path:
     path.write_text(text)
     return path
+
+
+def test_a_former_name_of_a_value_is_accepted_with_a_warning(model: Path, caplog: pytest.LogCaptureFixture) -> None:
+    kept = json.loads((model / "agent.json").read_text())
+    (model / "agent.json").write_text(json.dumps(kept | {"grammar": "forgive"}))
+    assert agent_of(model, AgentConfig()) == KEPT
+    assert caplog.messages == [f"{model / 'agent.json'}: grammar=forgive is called lenient"]
+
+
+def test_a_recipes_agent_does_not_replace_the_models_and_the_command_says_so(model: Path) -> None:
+    assert caution_about_agent(load(Recipe), model, []) == ""
+    said = ["agent.limits.max_turns=5"]
+    assert caution_about_agent(load(Recipe, None, said), model, said) == ""
+    recipe = load(Recipe, _written(model / "r.yaml", "agent: {grammar: enforce}"))
+    assert as_trained(recipe, model, model / "out", []).agent == KEPT
+    told = caution_about_agent(recipe, model, [])
+    assert told.startswith(f"the recipe's section `agent` is not used: {model / 'agent.json'} has the settings")
+
+
+def test_a_models_attempts_need_neither_the_recipes_tasks_nor_its_reward(model: Path) -> None:
+    recipe = load(Recipe, None, ["tasks.path=gone.parquet", "tasks.profile=web", "rl.reward.formula=judge"])
+    asked = as_trained(recipe, model, model / "out", [])
+    assert (asked.tasks.path, asked.tasks.profile, asked.rl.reward.formula) == (None, "web", "grade")
+    assert asked.run_dir == str(model / "out")
+
+
+class Size(Enum):
+    small = "s"
+
+
+@dataclass(frozen=True)
+class Mapped(Settings):
+    size: Size = Size.small
+    folder: Path = Path("maps")
+
+
+def test_a_world_may_have_paths_and_enums_among_its_settings(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lend(monkeypatch, WORLDS, "mapped", type("MappedWorld", (NoWorld,), {"name": "mapped", "settings_type": Mapped}))
+    write_world(model, load(Recipe, None, ["tasks.world=mapped", "world.folder=atlas"]))
+    assert in_its_world(load(Recipe), model).world == Mapped(Size.small, Path("atlas"))

@@ -79,5 +79,7 @@ def test_only_failures_in_a_row_end_the_stage(tmp_path: Path) -> None:
     take(failed, failed, Graded(play_one(TASKS[1]), True), failed, failed)
     intake.failed_in_a_row.check()
     take(failed)
-    with pytest.raises(InfrastructureError, match="no run of the team is finished any more: EndpointDown: away"):
+    with pytest.raises(
+        InfrastructureError, match="too many team runs failed in a row; the last failure: EndpointDown: away"
+    ):
         intake.failed_in_a_row.check()

@@ -197,7 +197,7 @@ def test_a_team_that_is_down_for_good_ends_the_stage(ray_session: None, tmp_path
         settings = with_model(endpoint.url, "team.model=m", "teaching.runs_in_flight=2")
         with run_in(tmp_path / "run", *settings) as run:
             with pytest.raises(
-                InfrastructureError, match=r"no run of the team is finished any more: EndpointDown: .*500"
+                InfrastructureError, match=r"too many team runs failed in a row; the last failure: EndpointDown: .*500"
             ):
                 distilled(run)
             finished = names(run)

@@ -1,6 +1,7 @@
 """What an evaluation attempts, and what it makes of the episodes."""
 
 import asyncio
+import io
 import json
 import subprocess
 import sys
@@ -16,10 +17,12 @@ import pytest
 from actors.rollout.config import SamplingConfig
 from coa.agent.episode import AgentConfig, Grammar
 from coa.agent.records import EpisodeRecord
+from coa.config import load
 from coa.errors import ToolDown
 from coa.grading.toolset import ToolsConfig, searches_left_open
 from coa.reporting.benchmarks import results, show
 from coa.reporting.statistics import mean_at_k, wilson
+from coa.tasks.file_tasks import TasksConfig
 from coa.tasks.published.benchmark import Decoding
 from coa.tasks.published.protocol import GREEDY, OTHERWISE, decoding_of
 from coa.tasks.published.table import BENCHMARKS
@@ -27,11 +30,14 @@ from coa.tasks.worlds import NoWorld, Settings, find_world
 from coa.tools.search.wiki import WikiConfig
 from coa.types import Status, Task
 from jobs.recipe.schema import EvaluationConfig, Recipe
-from jobs.run.console import Stage
+from jobs.run.console import Console, Stage
 from jobs.run.journal import Journal, evaluation_of
+from jobs.run.run_dir import RunDir
 from jobs.run.trajectories import write_episodes
 from jobs.stages.attempts import attempt_all, both, by_protocol, decoding, measure, write_evaluation
-from jobs.stages.evaluate import advice_on_form
+from jobs.stages.evaluate import advice_on_form, evaluate_stage
+from jobs.stages.services import caution_about
+from jobs.stages.train import caution_of_counts
 from tests.support.fakes import played
 from tests.support.tiny import make_model
 
@@ -131,6 +137,9 @@ def test_a_journal_holds_one_evaluation(tmp_path: Path) -> None:
     for evaluation, before in (("e", {}), ("e", {"t": (one,)}), ("other", {})):
         journal = Journal(tmp_path / "j.jsonl", evaluation)
         assert journal.sampled == before
+        assert journal.notice.endswith("2 attempts of another model, other tasks or other settings are discarded") == (
+            evaluation == "other"
+        )
         assert all(type(kept.status) is Status for kept in journal.sampled.get("t", ()))
         journal.add("t", (one,), greedy=False)
         journal.__exit__(KeyboardInterrupt, KeyboardInterrupt(), None)
@@ -144,6 +153,8 @@ def test_an_evaluation_is_the_same_for_the_same_model_tasks_and_settings(tmp_pat
     first = evaluation_of(tmp_path, tasks, plan, recipe)
     patient = replace(recipe, run_dir="elsewhere", evaluation=EvaluationConfig(patience_s=1.0))
     assert evaluation_of(tmp_path, tasks, plan, patient) == first
+    free = ("pool.starts=9", "wandb.project=x", "rl.evaluate_every=3", "tools.judge.asks=2", "distill.runs=7")
+    assert evaluation_of(tmp_path, tasks, plan, load(Recipe, None, free)) == first
     others = {
         evaluation_of(tmp_path, tasks[:1], plan, recipe),
         evaluation_of(tmp_path, [tasks[0], replace(tasks[1], answers=("2",))], plan, recipe),
@@ -221,6 +232,37 @@ def test_searches_of_made_up_pages_are_told_where_a_benchmark_used_them() -> Non
     found = results(tasks, episodes, partial(decoding, EvaluationConfig()), first_rows=True, made_up=tools)
     assert found["nq"]["warnings"][1:] == ["wiki_search searched made-up pages: set tools.wiki or tools.search"]
     assert found["aime24"]["warnings"] == ["only the first 1 rows of 30"]
+
+
+def test_tasks_that_are_given_apart_are_warned_of_a_worlds_made_up_pages() -> None:
+    assert caution_about(ToolsConfig(), TINY) == "", "the world's own tasks are about its pages"
+    told = caution_about(ToolsConfig(), TINY, {"mhqa"})
+    assert told == "caution: wiki_search will find the made-up pages of the world tiny; see `tools`"
+    assert caution_about(ToolsConfig(wiki=WikiConfig(corpus="x")), TINY, {"mhqa"}) == ""
+
+
+def test_a_count_that_has_no_effect_on_a_file_is_told() -> None:
+    recipe = load(Recipe, None, ["evaluation.tasks=50"])
+    assert caution_of_counts(recipe) == ""
+    told = caution_of_counts(replace(recipe, tasks=TasksConfig(path="t.jsonl")))
+    assert told.startswith(
+        "caution: evaluation.tasks without effect: with tasks.path, all held-out tasks are evaluated"
+    )
+
+
+def test_a_stage_is_measured_by_greedy_attempts_alone_where_the_temperature_is_zero(tmp_path: Path) -> None:
+    path = tmp_path / "tasks.jsonl"
+    path.write_text("".join(json.dumps({"question": f"{n} ?", "answer": "x"}) + "\n" for n in range(10)))
+    settings = [f"tasks.path={path}", "tasks.held_out=0.5", f"run_dir={tmp_path / 'run'}", "evaluation.temperature=0"]
+    run = RunDir(load(Recipe, None, settings), Console(io.StringIO(), io.StringIO()))
+    run.prepare()
+    pool: Any = ScriptedPool()
+    pool.logprobs = None
+    model = make_model(tmp_path / "model")
+    found = asyncio.run(evaluate_stage(run, pool, "sft", model))
+    held_out = len(run.evaluation_tasks())
+    assert found["greedy"] == found["pass_at_1"]
+    assert (found["cost"]["all"]["n"], len(pool.asked)) == (held_out, held_out)
 
 
 def majority(family: str, grader: str, answers: Sequence[str], rights: str) -> float:

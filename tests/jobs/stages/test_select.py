@@ -281,7 +281,8 @@ def test_the_job_brings_tasks_pool_and_settings_together(
         asyncio.run(body(RunDir(config, console)))
 
     @asynccontextmanager
-    async def executors(run: RunDir) -> AsyncIterator[list[Any]]:
+    async def executors(run: RunDir, profiles: set[str]) -> AsyncIterator[list[Any]]:
+        assert profiles == {"direct"}
         yield ["executor"]
 
     @asynccontextmanager

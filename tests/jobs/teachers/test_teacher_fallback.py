@@ -247,7 +247,9 @@ def test_a_team_that_is_down_ends_the_stage(run: RunDir) -> None:
         stage = Stage(run, failing=True)
         await stage.start(0)
         await stage.offer(0, 1, 2, 3)
-        with pytest.raises(InfrastructureError, match="no run of the team is finished any more: EndpointDown: refused"):
+        with pytest.raises(
+            InfrastructureError, match="too many team runs failed in a row; the last failure: EndpointDown: refused"
+        ):
             await stage.offer(4)
 
     asyncio.run(main())
@@ -289,7 +291,9 @@ def test_a_reviewer_that_is_down_fails_runs_and_then_the_stage(tmp_path: Path, r
         await stage.start(0)
         await stage.offer(*REFLECTING[:MOST])
         assert stage.fallback.counts["EndpointDown"] == MOST
-        with pytest.raises(InfrastructureError, match="no run of the team is finished any more: EndpointDown: away"):
+        with pytest.raises(
+            InfrastructureError, match="too many team runs failed in a row; the last failure: EndpointDown: away"
+        ):
             await stage.offer(REFLECTING[MOST])
         again = Stage(run, Model(0, text))
         await again.start(0)

@@ -76,7 +76,7 @@ class Call:
 
 
 def _read_request(body: bytes) -> dict[str, Any]:
-    """The request; empty where it cannot be read, since refusing it is left to the model endpoint."""
+    """The request; empty if it cannot be read, since refusing it is left to the model endpoint."""
     try:
         asked = json.loads(body)
     except (ValueError, RecursionError):

@@ -26,7 +26,7 @@ HIDDEN = "***"
 class Record:
     session: str
     task: str
-    """As the client named it; empty where it did not."""
+    """The task id as the client sent it; empty if it sent none."""
     began: float
     """Seconds since 1970."""
     seconds: float
@@ -35,7 +35,7 @@ class Record:
     model: str
     stream: bool
     messages: Any
-    """As they were sent; None where the request could not be read."""
+    """The messages as they were sent; None if the request could not be read."""
     tools: Any
     reply: Mapping[str, Any] | None
     """The assistant's message, or as much of it as came."""
@@ -61,7 +61,7 @@ def file_name(session: str) -> str:
 def append(folder: Path, record: Record, keys: Collection[str]) -> None:
     """Adds one line to the session's file. `keys` are hidden wherever they occur.
 
-    Raises DiskFull where there is no room for it. What that, or a kill, leaves of a line stays as a line of its own, so
+    Raises DiskFull if there is no room for it. What that, or a kill, leaves of a line stays as a line of its own, so
     that who reads the session knows that a call is missing.
     """
     line = json.dumps(asdict(record), ensure_ascii=True)

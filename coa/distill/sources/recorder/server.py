@@ -109,7 +109,7 @@ class Recorder:
         try:
             return await self._pass_on(request, rest, body, call)
         except _ClientGone:
-            return _refusal(499, GONE)  # which nobody reads
+            return _refusal(499, GONE)  # the client is gone and does not read it
         finally:
             if call is not None:
                 self._keep(request, call)
@@ -137,7 +137,7 @@ class Recorder:
         else:
             if call is not None:
                 call.ended()
-                self._keep(request, call)  # before the end, so that who has a whole reply finds it recorded
+                self._keep(request, call)  # before the end, so that a client with a whole reply finds it recorded
             await _to_client(response.write_eof())
             return response
         if call is not None:
@@ -186,8 +186,10 @@ async def serving(
             raise UserError(f"{config.folder}: nothing can be recorded there: {error.strerror or error}") from error
         try:
             await web.TCPSite(runner, host, port).start()
-        except OSError as error:
-            raise UserError(f"nothing can be served at {host}:{port}: {error.strerror or error}") from error
+        except (OSError, OverflowError) as error:  # OverflowError: no such port
+            raise UserError(
+                f"nothing can be served at {host}:{port}: {getattr(error, 'strerror', None) or error}"
+            ) from error
         yield f"http://{host}:{runner.addresses[0][1]}"
     finally:
         await runner.cleanup()

@@ -21,9 +21,9 @@ _GROWING = ("content", "reasoning_content", "reasoning", "refusal")
 @dataclass(frozen=True, slots=True)
 class Completion:
     message: Mapping[str, Any] | None
-    """The chat message: role, content, tool_calls; None where nothing of it came."""
+    """The chat message: role, content, tool_calls; None if nothing of it came."""
     finish: str = ""
-    """Why the model stopped: "stop", "tool_calls", "length"; empty where it was not said."""
+    """Why the model stopped: "stop", "tool_calls", "length"; empty if it was not said."""
     usage: Mapping[str, Any] | None = None
     model: str = ""
 

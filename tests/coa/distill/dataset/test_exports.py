@@ -282,6 +282,14 @@ def test_a_form_in_which_observations_are_learnt_is_told(
     assert capsys.readouterr().out.splitlines()[2:] == [warning]
 
 
+def test_a_runs_recipe_that_can_not_be_read_is_one_line(tmp_path: Path, finished: Path) -> None:
+    (finished / "config.yaml").write_text("agent: [1\n")
+    with pytest.raises(UserError, match=r"config\.yaml: line 2: "):
+        export.run(finished, "alpaca", tmp_path / "out")
+    (finished / "config.yaml").write_text("seed: 1")
+    export.run(finished, "alpaca", tmp_path / "out")
+
+
 def test_data_without_tokens_is_no_data_for_trl(tmp_path: Path, finished: Path) -> None:
     with pytest.raises(UserError, match="its rows have no tokens yet"):
         export.run(finished, "trl", tmp_path / "out")

@@ -114,7 +114,7 @@ def recipe(transcripts: Path, *settings: str) -> Recipe:
 
 def test_transcripts_are_graded_as_the_recipe_says_and_a_judge_that_is_missing_is_told_at_once(tmp_path: Path) -> None:
     path = import_one(tmp_path, {"answer": "Berg"}, "multi")
-    with pytest.raises(UserError, match=r"^a judge is to grade answers: set tools\.judge\.url"):
+    with pytest.raises(UserError, match=r"^a judge is needed to grade answers: set tools\.judge\.url"):
         check_run(recipe(path))
     config = recipe(path, "tasks.grader=exact")
     check_run(config)

@@ -340,11 +340,12 @@ def test_the_server_names_a_mistake(corpus: Path, tmp_path: Path) -> None:
     for arguments, error in (
         (["--corpus", str(tmp_path / "no.jsonl")], "No such file or directory"),
         (["--corpus", str(corpus), "--host", "192.0.2.1"], "cannot assign requested address"),
+        (["--corpus", str(corpus), "--port", "99999"], "port must be 0-65535."),
         (["--corpus", "a.jsonl", "langauge=english"], "unknown key langauge; the nearest known key is language"),
     ):
         ended = subprocess.run([*SERVER, *arguments], capture_output=True, text=True, check=False)
         assert ended.returncode == 2
-        assert re.fullmatch(f"retrieval_server: .*{error}\n", ended.stderr)
+        assert re.fullmatch(f"coa.tools.search.server: .*{error}\n", ended.stderr)
 
 
 @pytest.mark.parametrize(

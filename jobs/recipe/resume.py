@@ -1,0 +1,78 @@
+"""Decides whether a folder holds the run that a recipe describes, so that a command may resume it."""
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from omegaconf import OmegaConf
+
+from coa.config import dump, from_plain, read, with_new_names
+from coa.errors import UserError
+from jobs.recipe.schema import Recipe
+
+FREE_TO_CHANGE = (
+    "run_dir",
+    "session.",
+    "placement.",
+    "pool.",
+    "executor.",
+    "teaching.",
+    "distill.runs",
+    "distill.retry_failed",
+    "distill.most_failed",
+    "distill.obedience.asks",
+    "distill.obedience.schema",
+    "evaluation.patience_s",
+    "tools.judge.asks",
+    "tools.judge.schema",
+    "selection.",
+    "rl.evaluate_",
+    "wandb.",
+)
+"""Keys that may differ when a run is resumed: they set resources, amounts, retries and logging, and do not change what
+a finished stage contains."""
+FREE_OF_ENDPOINTS = re.compile(
+    r"models\.[^.]+\.(endpoint\.(url|key_env|timeout_s|attempts|timeouts|pause_s|max_pause_s|max_retry_after_s"
+    r"|concurrent|requests_per_minute|tokens_per_minute|max_tokens)|serve\.(host|port))"
+)
+"""The same for the teachers' models: their addresses, request rates and timeouts, and `max_tokens`, since a run
+fails if its replies are cut off."""
+
+
+def free_to_change(key: str) -> bool:
+    return key.startswith(FREE_TO_CHANGE) or FREE_OF_ENDPOINTS.fullmatch(key) is not None
+
+
+def fixed_settings(config: Recipe) -> dict[str, Any]:
+    """All settings by dotted key, without those that are free to change."""
+    return {key: value for key, value in _flat(OmegaConf.create(dump(config))).items() if not free_to_change(key)}
+
+
+def check_same(path: Path, config: Recipe) -> None:
+    """Raises UserError if the folder of the `config.yaml` at `path` holds a run with other settings."""
+    if not path.exists():
+        return
+    try:
+        before = fixed_settings(from_plain(Recipe, with_new_names(Recipe, read(path)), str(path)))
+    except UserError as error:
+        raise UserError(
+            f"{path.parent} holds a run that this version of coa can't resume ({error}): choose another run_dir"
+        ) from error
+    now = fixed_settings(config)
+    if changed := [key for key in {**now, **before} if before.get(key) != now.get(key)]:
+        key = changed[0]
+        raise UserError(
+            f"{path.parent} holds a run with {key}={before.get(key)}, not {now.get(key)}: resume it with the same "
+            "settings, or choose another run_dir"
+        )
+
+
+def _flat(tree: Any, prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for name, value in tree.items():
+        if isinstance(value, Mapping):
+            flat |= _flat(value, f"{prefix}{name}.")
+        else:
+            flat[f"{prefix}{name}"] = value if isinstance(value, str | int | float | None) else list(value)
+    return flat

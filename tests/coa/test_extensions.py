@@ -1,0 +1,36 @@
+"""Extensions that can't be loaded: one line that names them."""
+
+import importlib.metadata
+from pathlib import Path
+
+import pytest
+
+from coa import extensions
+from coa.errors import UserError
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        ("import coa.credit", "no coa.credit: import coa.learning.advantages"),
+        ("raise ValueError('there is a tool x already')", "there is a tool x already"),
+        ("1 +", "SyntaxError: invalid syntax (mine_0.py, line 1)"),
+        ("{}['a']", "KeyError: 'a'"),
+    ],
+)
+def test_what_an_extension_raises_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: str, said: str
+) -> None:
+    (tmp_path / "mine_0.py").write_text(code)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv(extensions.VARIABLE, "mine_0")
+    with pytest.raises(UserError) as raised:
+        extensions.load_extensions()
+    assert str(raised.value) == f"COA_EXTENSIONS names 'mine_0': {said}"
+
+
+def test_an_entry_point_that_fails_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    entry = importlib.metadata.EntryPoint("mine", "coa.credit", extensions.GROUP)
+    monkeypatch.setattr(extensions, "entry_points", lambda group: [entry])
+    with pytest.raises(UserError, match=r"^the entry point 'mine' of coa\.extensions: no coa\.credit: import "):
+        extensions.load_extensions()
