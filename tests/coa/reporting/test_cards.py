@@ -74,7 +74,7 @@ Chains of agents, distilled: each row is the run of a team of agents on one ques
 tagged text that a single model is to write (Chain-of-Agents, arXiv 2508.13167). What tools returned stands between \
 `<observation>` tags and is not to be learnt: `policy_mask` is false there.
 
-1,500 rows, 1,600 as often as they are to be learnt (`copies`); 900 reflect, 12 corrected themselves; 7.2 interactions \
+1,500 rows, 1,600 with repetitions (`copies`); 900 reflect, 12 corrected themselves; 7.2 interactions \
 of agents and tools on average.
 
 ## Rows
