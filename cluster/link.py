@@ -32,10 +32,12 @@ async def together(work: Iterable[Awaitable[T]]) -> list[T]:
 class Changes:
     """Lets many wait until something is so: `changed` makes them look again."""
 
-    def __init__(self) -> None:
-        self._next = asyncio.Event()
+    def __init__(self, tell: Callable[[], None] = lambda: None) -> None:
+        """tell: is called at every change, too."""
+        self._next, self._tell = asyncio.Event(), tell
 
     def changed(self) -> None:
+        self._tell()
         self._next.set()
         self._next = asyncio.Event()
 

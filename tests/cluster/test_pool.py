@@ -26,9 +26,16 @@ NOW: Callable[[], float] = lambda: asyncio.get_running_loop().time()  # noqa: E7
 
 @asynccontextmanager
 async def pool_of(
-    world: FakeWorld, engines: int = 2, *, patience_s: float = 60.0, config: PoolConfig | None = None
+    world: FakeWorld,
+    engines: int = 2,
+    *,
+    places: int = 256,
+    patience_s: float = 60.0,
+    config: PoolConfig | None = None,
 ) -> AsyncIterator[EnginePool]:
-    pool = EnginePool(world.launch, config or PoolConfig(), AGENT, patience_s=patience_s, say=SAID.append)
+    pool = EnginePool(
+        world.launch, config or PoolConfig(), AGENT, places=places, patience_s=patience_s, say=SAID.append
+    )
     SAID.clear()
     for _ in range(engines):
         pool.add()
@@ -67,6 +74,67 @@ def test_each_episode_goes_to_the_engine_with_the_least_to_do() -> None:
             await asyncio.sleep(1.0)
             acknowledged = [one for engine in world.engines for one in engine.acknowledged]
             assert len(set(acknowledged)) == len(acknowledged) == 9
+
+    in_virtual_time(go())
+
+
+def test_what_is_beyond_the_places_of_the_first_engine_goes_to_those_that_come_up_later() -> None:
+    async def go() -> None:
+        world = FakeWorld(calls_of=lambda episode: 6, tools=FakeTools(seconds=20.0))
+        async with pool_of(world, 1, places=4) as pool:
+            playing = asyncio.gather(*(pool.play(order_of(number, group=number)) for number in range(12)))
+            pool.add()
+            await asyncio.sleep(0.1)
+            assert [len(engine.started) for engine in world.engines] == [4, 0]
+            await asyncio.sleep(5.1)
+            assert [len(engine.started) for engine in world.engines] == [4, 4]
+            assert [order.id.group for engine in world.engines for order in engine.started] == list(range(8))
+            await playing
+            assert {order.id.group for engine in world.engines for order in engine.started} == set(range(12))
+
+    in_virtual_time(go())
+
+
+def test_the_wait_for_a_place_costs_an_episode_none_of_its_time() -> None:
+    """A dozen episodes of some ten seconds each, one after another, each of which may take twenty."""
+
+    async def go() -> None:
+        world = FakeWorld(calls_of=lambda episode: 4, token_s=0.02, tools=FakeTools(seconds=4.0))
+        async with pool_of(world, 1, places=1) as pool:
+            began = NOW()
+            orders = [order_of(number, group=number, limit_s=20.0) for number in range(12)]
+            assert len(await asyncio.gather(*map(pool.play, orders))) == 12
+            assert NOW() - began > 60.0
+            assert {order.limit_s for order in world.engines[0].started} == {20.0}
+
+    in_virtual_time(go())
+
+
+def test_episodes_of_a_dead_engine_go_before_younger_ones_that_wait() -> None:
+    async def go() -> None:
+        world = FakeWorld(calls_of=lambda episode: 6, tools=FakeTools(seconds=20.0))
+        async with pool_of(world, 1, places=2) as pool:
+            playing = asyncio.gather(*(pool.play(order_of(number, group=number)) for number in range(5)))
+            await asyncio.sleep(1.0)
+            world.engines[0].die()
+            await asyncio.sleep(7.0)
+            assert [order.id.group for order in world.engines[1].started[:2]] == [0, 1]
+            await playing
+
+    in_virtual_time(go())
+
+
+def test_an_evaluation_neither_starves_nor_goes_before_the_training_that_was_there() -> None:
+    async def go() -> None:
+        world = FakeWorld(calls_of=lambda episode: 1)
+        async with pool_of(world, 1, places=1) as pool:
+            training = [asyncio.ensure_future(pool.play(order_of(number, group=number))) for number in range(3)]
+            await asyncio.sleep(0.1)
+            evaluation = asyncio.ensure_future(pool.evaluate(a_task(99), range(1), SamplingConfig()))
+            await asyncio.sleep(0.1)
+            training += [asyncio.ensure_future(pool.play(order_of(number, group=number))) for number in range(3, 6)]
+            await asyncio.gather(*training, evaluation)
+            assert [order.id.group for order in world.engines[0].started] == [0, 1, 2, -1, 3, 4, 5]
 
     in_virtual_time(go())
 

@@ -142,7 +142,7 @@ class Played:
 async def reinforce(run: RunDir, world: FakeWorld, *, kills: float = 0.0, dies_after: tuple[int, ...] = ()) -> Played:
     """kills: engines a second."""
     config = run.config.rl
-    pool = Remembering(world.launch, PoolConfig(deaths=1000), run.config.agent, patience_s=60.0)
+    pool = Remembering(world.launch, PoolConfig(deaths=1000), run.config.agent, places=256, patience_s=60.0)
     pool.played = {}
     for _ in range(2):
         pool.add()
