@@ -92,8 +92,13 @@ class Link:
         asked = asyncio.ensure_future(call)
         try:
             while not asked.done():
+                began = self.now()
                 await asyncio.wait({asked}, timeout=TICK_S)
-                self.become(self.health.tick(self.now()))
+                late = self.now() - began - TICK_S
+                if late > TICK_S:  # this process stood still, and could not hear what the engine had to say
+                    self.health = self.health.excused(late)
+                if not asked.done():
+                    self.become(self.health.tick(self.now()))
             return asked.result()
         finally:
             asked.cancel()

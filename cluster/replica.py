@@ -8,8 +8,11 @@ import asyncio
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from actors.messages import EventBatch
 from actors.rollout.engine import SyncReport
+from actors.weights.transport import Published, slowest_s
 from cluster.engine_actor import Engine, fault_of, why_of
 from cluster.flights import Flights
 from cluster.health import FINAL, Fault, Health, HealthConfig, State
@@ -28,6 +31,17 @@ class Live:
     version: int
     weights: tuple[Any, ...]
     """What engines take besides the version."""
+
+    @property
+    def nbytes(self) -> int:
+        """Of the weights, where they say it."""
+        match self.weights:
+            case (Published(manifest=manifest), *_):
+                return manifest.layout.nbytes
+            case (np.ndarray() as flat, *_):
+                return flat.nbytes
+            case _:
+                return 0
 
 
 class Replica:
@@ -134,7 +148,7 @@ class Replica:
 
     async def _load(self, live: Live) -> Fault | None:
         link, began = self.link, self.link.now()
-        link.become(link.health.sync_began(began))
+        link.become(link.health.sync_began(began, slowest_s(live.nbytes)))
         try:
             report = await link.engine.sync(live.version, *live.weights)
         except CALL_FAILED as error:

@@ -20,6 +20,7 @@ from actors.rollout.adapter import PolicyAdapter
 from actors.rollout.clocks import BusyReport
 from actors.rollout.config import EngineConfig
 from actors.rollout.runner import Entry, EpisodeRunner, Result
+from actors.weights.loader import answered
 from actors.weights.transport import Published
 from coa.agent.codec import Codec
 from coa.agent.episode import AgentConfig
@@ -157,10 +158,11 @@ class RolloutEngine:
 
     async def check(self, version: int, probes: Sequence[Probe], *, pause_s: float = 0.0) -> SyncReport:
         """Compares the version with the learner's (raises WrongVersion), and log-probs: how far they are apart is
-        reported, and an alarm above the tolerance; two ways to compute the same may differ by some."""
-        if (runs := await self.version()) != version:
+        reported, and an alarm above the tolerance; two ways to compute the same may differ by some. Raises EngineDied
+        where the core does not answer."""
+        if (runs := await answered(self.version())) != version:
             raise WrongVersion(f"engine runs version {runs}, not {version}")
-        differences = await asyncio.gather(*(self._probe(probe) for probe in probes))
+        differences = await answered(asyncio.gather(*(self._probe(probe) for probe in probes)))
         # NaN stays NaN here, and is no number below the tolerance.
         worst = float(np.max(differences, initial=0.0))
         alarm = not worst <= self._config.probe_tolerance

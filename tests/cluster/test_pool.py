@@ -19,7 +19,7 @@ from cluster.pool import EnginePool, pauses
 from coa.errors import EpisodeFailed, InfrastructureError, NoEngine, SyncError, WeightsGone
 from coa.types import Scored
 from tests.support.engines import AGENT, FakeEngine, FakeTools, FakeWorld, a_task, order_of
-from tests.support.virtual_time import in_virtual_time
+from tests.support.virtual_time import in_virtual_time, stand_still
 
 NOW: Callable[[], float] = lambda: asyncio.get_running_loop().time()  # noqa: E731
 
@@ -302,6 +302,69 @@ def test_one_that_stands_still_is_named_and_replaced_within_a_minute(
             assert tokens_of(await playing) == await undisturbed(orders)
             assert pool.moves == before
             assert world.engines[0].acknowledged == acknowledged
+
+    in_virtual_time(go())
+
+
+@pytest.mark.parametrize("busy", [False, True])
+def test_a_core_that_stops_while_it_loads_is_replaced_within_a_minute_and_others_go_on(busy: bool) -> None:
+    async def go() -> None:
+        world = FakeWorld(start_s=15.0, sync_s=4.0, tools=FakeTools(seconds=20.0))
+        async with pool_of(world) as pool:
+            playing = asyncio.gather(*(pool.play(order_of(n, group=n)) for n in range(20 * busy)))
+            await asyncio.sleep(2.0)
+            syncing = asyncio.ensure_future(pool.sync(1))
+            await asyncio.sleep(3.0)
+            world.engines[0].stop_core()
+            stopped = NOW()
+            assert [report.version for report in await syncing] == [1]
+            assert NOW() - stopped < 35.0, "weights are live on the other engine"
+            await asyncio.sleep(stopped + 60 - NOW())
+            assert pool.states == {0: State.HEALTHY, 1: State.HEALTHY}
+            assert SAID == [
+                "rollout engine 0 died: its core did not go on within 30 s of its pause for new weights",
+            ]
+            assert world.engines[2].loaded == [1]
+            await playing
+
+    in_virtual_time(go())
+
+
+def test_a_slow_load_of_large_weights_is_let_go_on() -> None:
+    """A minute for 20 GB, and half a minute more, at the lowest rate that there may be."""
+
+    async def go() -> None:
+        large = np.broadcast_to(np.zeros(1, np.uint8), 20 * 10**9)
+        world = FakeWorld(sync_s=60.0)
+        async with pool_of(world) as pool:
+            assert [report.version for report in await pool.sync(1, large)] == [1, 1]
+            world.sync_s = 71.0
+            assert await pool.sync(2, large) == []
+            assert {said.partition(": ")[2] for said in SAID} == {
+                "its core did not go on within 70 s of its pause for new weights"
+            }
+
+    in_virtual_time(go())
+
+
+@pytest.mark.parametrize("syncs", [False, True])
+def test_a_driver_that_stood_still_ends_no_engine_for_it(syncs: bool) -> None:
+    """It was stopped, or wrote to a slow disk: what the engines said meanwhile is there, and not read yet."""
+
+    async def go() -> None:
+        world = FakeWorld(tools=FakeTools(seconds=20.0))
+        async with pool_of(world) as pool:
+            playing = asyncio.gather(*(pool.play(order_of(n, group=n)) for n in range(8)))
+            await asyncio.sleep(2.3)
+            syncing = asyncio.ensure_future(pool.sync(1)) if syncs else None
+            await asyncio.sleep(0.3)
+            stand_still(45.0)
+            await asyncio.sleep(10.0)
+            assert pool.states == {0: State.HEALTHY, 1: State.HEALTHY}
+            if syncing is not None:
+                assert len(await syncing) == 2
+            await playing
+            assert (pool.restarts, SAID) == (0, [])
 
     in_virtual_time(go())
 

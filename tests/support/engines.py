@@ -288,6 +288,7 @@ class FakeEngine:
             await self._core.wait()  # the core has to say that it has paused
             self._sampling.clear()
             await asyncio.sleep(world.sync_s)
+            await self._core.wait()  # it may stop while it is paused, too
             if fault is not None:
                 raise fault
             self.version = version
