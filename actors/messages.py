@@ -17,7 +17,7 @@ from enum import StrEnum
 from actors.rollout.config import SamplingConfig
 from coa.agent.episode import AgentConfig
 from coa.agent.journal import Delta, Journal
-from coa.types import Task, Tokens
+from coa.types import Floats, Task, Tokens
 
 EVALUATION = -1
 """The group number of episodes that nothing is learnt from."""
@@ -131,9 +131,27 @@ class EventBatch:
     """Sampled so far, those of turns under way among them: what tells a busy engine from a stuck one."""
     generating: int
     """Requests for tokens under way: with none, no new token is no sign of trouble."""
-    running: int
-    """Episodes under way."""
     paused: bool = False
     """Whether vLLM has stopped sampling for new weights; False while it has only been asked to."""
     retried: int = 0
     """Calls of tools and graders that were tried again so far."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Probe:
+    """A sequence with the learner's log-probs of all its tokens but the first, to hold an engine's against."""
+
+    token_ids: Tokens
+    logprobs: Floats
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SyncReport:
+    """What an engine says of a sync that succeeded."""
+
+    version: int
+    logprob_diff: float
+    pause_s: float
+    """For how long no token was generated."""
+    alarm: bool = False
+    """Whether `logprob_diff` is above the tolerance."""

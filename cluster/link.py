@@ -1,7 +1,7 @@
 """The calls of one engine: what they raise goes to its health, and nobody waits for an engine that has ended."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from typing import Any, TypeVar
 
@@ -16,17 +16,6 @@ CALL_FAILED = (RayError, InfrastructureError)
 """What a call of an engine raises; a defect in it is a RayError too, and told by its cause."""
 TICK_S = 1.0
 """Between two looks at the clock, and between two tries of what could not be reached."""
-
-
-async def together(work: Iterable[Awaitable[T]]) -> list[T]:
-    """What all of them give; the first failure cancels the others, waits for their end, and is raised."""
-    tasks = [asyncio.ensure_future(one) for one in work]
-    try:
-        return await asyncio.gather(*tasks)
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 class Changes:
@@ -54,13 +43,19 @@ class Link:
         self.now = asyncio.get_running_loop().time
         self.over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """Done once the engine is DEAD or RETIRED; a defect that a call raised is its exception."""
-        self.served = False
-        """Whether it was ever well."""
+        self.served_since: float | None = None
+        """When it was well for the first time."""
         self._aside: set[asyncio.Task[None]] = set()
+
+    @property
+    def served(self) -> bool:
+        """Whether it was ever well."""
+        return self.served_since is not None
 
     def become(self, health: Health) -> None:
         self.health = health
-        self.served |= health.state is State.HEALTHY
+        if health.state is State.HEALTHY and self.served_since is None:
+            self.served_since = self.now()
         if health.state in FINAL and not self.over.done():
             self.over.set_result(None)
         self.changes.changed()
@@ -124,11 +119,16 @@ class Link:
             raise EngineDied(why_of(error)) from error
 
     def beside(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
-        """Runs `work` until it ends or the engine does."""
+        """Runs `work` until it ends or the engine does. What it raises else, its caller can't hear: it goes to the
+        engine's health, and a defect to whoever keeps the engine."""
 
         async def until_over() -> None:
-            with suppress(EngineDied):
+            try:
                 await work
+            except EngineDied:
+                pass
+            except Exception as error:
+                self.raised(error)
 
         task = asyncio.ensure_future(until_over())
         self._aside.add(task)
@@ -140,4 +140,5 @@ class Link:
         for task in self._aside:
             task.cancel()
         self.become(self.health.retired())
-        self.engine.kill()
+        with suppress(RayError):  # what can't be reached is not waited for either
+            self.engine.kill()

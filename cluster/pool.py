@@ -17,47 +17,30 @@ What happens to an engine never ends a run; where none can be started any more, 
 import asyncio
 import itertools
 import math
-import random
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from ray.exceptions import RayError, RayTaskError
-
-from actors.messages import EVALUATION, EpisodeId, EpisodeOrder
+from actors.messages import EVALUATION, EpisodeId, EpisodeOrder, SyncReport
 from actors.rollout.clocks import BusyReport
 from actors.rollout.config import SamplingConfig
-from actors.rollout.engine import SyncReport
 from actors.weights.on_disk import published_file
 from cluster.engine_actor import Launch
 from cluster.flights import Flight
 from cluster.health import PoolConfig, State
-from cluster.link import Changes, together
+from cluster.link import Changes
 from cluster.places import Queue, Rank, Ranks
 from cluster.replica import Live, Replica
-from cluster.slots import Slots
+from cluster.slots import FIRST_PAUSE_S, LONGEST_PAUSE_S, Slots
 from coa.agent.episode import AgentConfig
 from coa.agent.records import EpisodeRecord, record_of
-from coa.errors import EngineDied, InfrastructureError, ToolDown
-from coa.tools.base import ToolCall
+from coa.concurrency import doubling, together, within
+from coa.errors import EngineDied, InfrastructureError
 from coa.types import Floats, Scored, Task, Tokens
 
 T = TypeVar("T")
-FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 60.0
-"""Between attempts at what meets infrastructure failures."""
 SERIALS = itertools.count(1)
 """Of evaluations, each the only one of its number in this process."""
-
-
-async def call_executors(executors: Sequence[Any], calls: Sequence[ToolCall]) -> Sequence[str | InfrastructureError]:
-    """What one of the executors answers; a defect in a tool (an exception that is none of ours) is raised as it is."""
-    try:
-        return await random.choice(executors).call_many.remote(list(calls))
-    except RayTaskError:
-        raise
-    except RayError as error:
-        down = ToolDown(f"the tool executor is gone: {type(error).__name__}")
-        return [down] * len(calls)
 
 
 class EnginePool:
@@ -180,7 +163,7 @@ class EnginePool:
 
     async def _patiently(self, attempt: Callable[[], Awaitable[T]]) -> T:
         """Attempts again after infrastructure failures, unless there is no engine any more."""
-        for pause_s in pauses(self._patience_s):
+        for pause_s in within(self._patience_s, doubling(FIRST_PAUSE_S, LONGEST_PAUSE_S)):
             try:
                 return await attempt()
             except InfrastructureError:
@@ -226,17 +209,8 @@ class EnginePool:
         return self._slots.retried
 
     async def busy(self) -> list[BusyReport]:
-        """Of the engines that serve, each since its start."""
-        links = [replica.link for replica in self._slots.replicas().values() if replica.serving]
-        asked = (link.ask(lambda engine: engine.busy()) for link in links)
-        reports = await asyncio.gather(*asked, return_exceptions=True)
-        return [report for report in reports if isinstance(report, BusyReport)]
-
-
-def pauses(patience_s: float) -> Iterator[float]:
-    """Seconds, twice as many each time up to the longest, that come to `patience_s`: 0.5, 1, 2 and 0.3 for 3.8."""
-    pause_s = FIRST_PAUSE_S
-    while patience_s > 0:
-        yield min(pause_s, patience_s)
-        patience_s -= pause_s
-        pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+        """Of each slot, over all engines that were in it: of one that has ended, or does not answer, as far as it has
+        told."""
+        serving = [replica for replica in self._slots.replicas().values() if replica.serving]
+        await asyncio.gather(*(replica.report() for replica in serving))
+        return self._slots.busy()

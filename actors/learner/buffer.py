@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from actors.learner.step_report import StepReport
-from actors.rollout.engine import Probe
+from actors.messages import Probe
 from coa.learning.orders import Numbered, Order, OrderRow, Plan, Stop, orders_of
 from coa.types import Floats
 

@@ -18,7 +18,7 @@ from actors.learner.buffer import Finished, Scores, Started, Stepped
 from actors.learner.config import LearnerConfig, Objective
 from actors.learner.learner import Learner
 from actors.learner.policy import ModelConfig
-from actors.rollout.engine import Probe
+from actors.messages import Probe
 from actors.weights.transport import Published, WeightsConfig
 from coa.learning.orders import Checkpoint, Numbered, Order, Publish, Score, Stop, Train
 from coa.types import ENVIRONMENT, Sample, Tokens

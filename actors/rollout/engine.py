@@ -8,13 +8,12 @@ import asyncio
 import logging
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from uuid import uuid4
 
 import numpy as np
 
-from actors.messages import EpisodeId, EpisodeOrder, EventBatch
+from actors.messages import EpisodeId, EpisodeOrder, EventBatch, Probe, SyncReport
 from actors.outbox import Outbox
 from actors.rollout.adapter import PolicyAdapter
 from actors.rollout.clocks import BusyReport
@@ -33,24 +32,6 @@ from coa.types import Floats, Tokens
 logger = logging.getLogger(__name__)
 EVENTS_PACE_S = 0.02
 """Between two batches of events: short beside a turn, long beside the round trip of a poll."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Probe:
-    """A sequence with the learner's log-probs of all its tokens but the first, to hold an engine's against."""
-
-    token_ids: Tokens
-    logprobs: Floats
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SyncReport:
-    version: int
-    logprob_diff: float
-    pause_s: float
-    """For how long no token was generated."""
-    alarm: bool = False
-    """Whether `logprob_diff` is above the tolerance."""
 
 
 class RolloutEngine:
@@ -133,7 +114,6 @@ class RolloutEngine:
             events=tuple(entry.event for entry in entries),
             tokens=self.policy.tokens,
             generating=self.policy.generating,
-            running=self._runner.running,
             paused=self.policy.paused,
             retried=self._runner.retried,
         )

@@ -3,9 +3,11 @@
 import asyncio
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Protocol
 from zlib import crc32
 
+from coa.concurrency import doubling
 from coa.errors import InfrastructureError, ToolDown
 from coa.llm.batching import CallBatcher
 from coa.tools.base import ToolCall
@@ -32,8 +34,7 @@ class RetryConfig:
 
     def pauses(self) -> Iterator[float]:
         """Seconds after each attempt but the last."""
-        for attempt in range(self.attempts - 1):
-            yield self.pause_s * 2**attempt
+        return islice(doubling(self.pause_s), self.attempts - 1)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,13 +10,25 @@ from functools import partial
 
 import numpy as np
 import pytest
-from ray.exceptions import ActorDiedError, ActorUnavailableError, ObjectLostError, OutOfMemoryError, RayTaskError
+from ray.exceptions import (
+    ActorDiedError,
+    ActorUnavailableError,
+    GetTimeoutError,
+    NodeDiedError,
+    ObjectLostError,
+    ObjectStoreFullError,
+    OutOfDiskError,
+    OutOfMemoryError,
+    RaySystemError,
+    RayTaskError,
+)
 
 from actors.messages import EpisodeId
 from actors.rollout.config import SamplingConfig
-from cluster.health import FINAL, HealthConfig, PoolConfig, State
-from cluster.pool import EnginePool, pauses
-from coa.errors import EpisodeFailed, InfrastructureError, NoEngine, SyncError, WeightsGone
+from cluster.engine_actor import Engine, fault_of
+from cluster.health import FINAL, Fault, HealthConfig, PoolConfig, State
+from cluster.pool import EnginePool
+from coa.errors import EngineDied, EpisodeFailed, InfrastructureError, NoEngine, SyncError, WeightsGone
 from coa.types import Scored
 from tests.support.engines import AGENT, FakeEngine, FakeTools, FakeWorld, a_task, order_of
 from tests.support.virtual_time import in_virtual_time, stand_still
@@ -584,6 +596,114 @@ def test_a_drained_engine_ends_its_episodes_and_a_retired_one_hands_them_on() ->
     in_virtual_time(go())
 
 
+def test_an_engine_that_serves_and_dies_at_once_is_started_at_growing_intervals_and_given_up() -> None:
+    """After as many starts as engines may die under an episode, and one more: it was not the episode."""
+
+    async def go() -> None:
+        world = FakeWorld(start_s=1.0)
+        async with pool_of(world, 1, config=PoolConfig(deaths=5)) as pool:
+            began = NOW()
+            for _ in range(6):
+                await pool.ready()
+                world.alive[0].die()
+                await asyncio.sleep(0.1)
+            assert 15.5 + 5 < NOW() - began < 15.5 + 8
+            with pytest.raises(NoEngine, match="in 6 tries: ActorDiedError"):
+                await pool.play(order_of())
+            assert len(world.engines) == 6
+
+    in_virtual_time(go())
+
+
+def test_an_engine_that_has_done_something_is_replaced_at_once() -> None:
+    async def go() -> None:
+        world = FakeWorld(start_s=1.0)
+        async with pool_of(world, 1, config=PoolConfig(deaths=2, starts=2)) as pool:
+            for number in range(6):
+                await pool.play(order_of(number))
+                world.alive[0].die()
+                await asyncio.sleep(1.1)
+            assert (len(world.engines), pool.restarts, pool.states) == (7, 6, {0: State.HEALTHY})
+
+    in_virtual_time(go())
+
+
+def test_an_engine_that_the_cluster_does_not_launch_is_asked_for_again() -> None:
+    async def go() -> None:
+        world = FakeWorld()
+        async with pool_of(world, 1) as pool:
+            launch, failures = pool._slots._launch, iter([RaySystemError("the head is busy")] * 2)
+
+            async def failing(incarnation: str) -> Engine:
+                if (error := next(failures, None)) is not None:
+                    raise error
+                return await launch(incarnation)
+
+            pool._slots._launch = failing
+            world.engines[0].die()
+            await pool.play(order_of())
+            assert sum("did not start: RaySystemError" in said for said in SAID) == 2
+
+    in_virtual_time(go())
+
+
+def test_an_engine_that_can_not_be_ended_hands_its_episodes_on() -> None:
+    async def go() -> None:
+        world = FakeWorld()
+        async with pool_of(world, 1) as pool:
+            [engine] = world.engines
+            playing = asyncio.ensure_future(pool.play(order_of()))
+            await asyncio.sleep(1.0)
+
+            def kill() -> None:
+                engine.released = True
+                raise RaySystemError("the head is busy")
+
+            engine.kill = kill
+            engine.stop_actor()
+            await playing
+            assert len(world.engines) == 2
+
+    in_virtual_time(go())
+
+
+def test_a_defect_in_what_goes_on_beside_is_raised_too() -> None:
+    async def go() -> None:
+        world = FakeWorld()
+        async with pool_of(world, 1) as pool:
+
+            async def start(orders: Sequence) -> None:
+                raise TypeError("it can not be pickled")
+
+            world.engines[0].start = start
+            with pytest.raises(TypeError, match="pickled"):
+                await pool.play(order_of())
+
+    in_virtual_time(go())
+
+
+@pytest.mark.parametrize(
+    ("error", "fault"),
+    [
+        (OutOfDiskError("no space left"), Fault.GONE),
+        (ObjectStoreFullError("full"), Fault.GONE),
+        (GetTimeoutError("late"), Fault.GONE),
+        (RaySystemError("the head is busy"), Fault.GONE),
+        (NodeDiedError("node"), Fault.GONE),
+        (ActorUnavailableError("?", None), Fault.UNREACHABLE),
+        (ObjectLostError("x", None, ""), Fault.NO_WEIGHTS),
+        (RayTaskError("sync", "", EngineDied("its core gave no answer")), Fault.GONE),
+        (RayTaskError("sync", "", SyncError("another digest")), Fault.REFUSED),
+        (RayTaskError("events", "", TypeError("a defect")), None),
+        (TypeError("a defect"), None),
+    ],
+)
+def test_what_ray_raises_of_itself_is_the_engines_end_and_a_defect_in_it_is_none(
+    error: Exception, fault: Fault | None
+) -> None:
+    assert fault_of(error) is fault
+
+
 def test_a_defect_is_raised_to_whoever_plays() -> None:
     async def go() -> None:
         world = FakeWorld()
@@ -657,15 +777,24 @@ def test_log_probs_and_what_engines_are_busy_with_are_asked_of_those_that_serve(
             world.engines[0].die()
             logprobs = await pool.logprobs(np.arange(4, dtype=np.int32))
             assert logprobs.tolist() == [-0.5] * 3
-            assert len(await pool.busy()) == 1
+            assert [report.spans for report in await pool.busy()] == [(), ((0.0, 1.0),)]
 
     in_virtual_time(go())
 
 
-def test_pauses_grow_and_come_to_the_patience_that_there_is() -> None:
-    assert list(pauses(300.0)) == [0.5, 1, 2, 4, 8, 16, 32, 60, 60, 60, 56.5]
-    assert list(pauses(3.75)) == [0.5, 1, 2, 0.25]
-    assert list(pauses(0.0)) == []
+def test_what_an_engine_was_busy_with_outlives_it() -> None:
+    async def go() -> None:
+        world = FakeWorld()
+        async with pool_of(world) as pool:
+            await pool.sync(1)
+            await asyncio.sleep(1.0)
+            world.engines[0].die()
+            await asyncio.sleep(1.0)
+            assert [report.spans for report in await pool.busy()] == [((0.0, 1.0),)] * 2
+            await asyncio.sleep(20.0)
+            assert [report.spans for report in await pool.busy()] == [((0.0, 1.0),) * 2, ((0.0, 1.0),)]
+
+    in_virtual_time(go())
 
 
 # --- freshness --------------------------------------------------------------------------------------------------------

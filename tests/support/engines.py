@@ -25,10 +25,10 @@ from actors.messages import (
     Event,
     EventBatch,
     Failed,
+    SyncReport,
 )
 from actors.rollout.clocks import BusyReport
 from actors.rollout.config import SamplingConfig
-from actors.rollout.engine import SyncReport
 from coa.agent.episode import AgentConfig
 from coa.agent.journal import Delta, Observed, Said
 from coa.errors import ToolDown, WeightsGone
@@ -242,7 +242,6 @@ class FakeEngine:
                 events=tuple(self._events),
                 tokens=self._tokens,
                 generating=self._generating,
-                running=len(self._episodes),
                 paused=not self._sampling.is_set(),
                 retried=self.retried,
             )

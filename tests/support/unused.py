@@ -23,7 +23,6 @@ __call__
 structured_outputs
 
 # Called by vLLM, which finds the class by its entry point.
-HostWeightTransferEngine
 init_info_cls
 update_info_cls
 init_transfer_engine

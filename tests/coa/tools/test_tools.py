@@ -289,7 +289,7 @@ def test_a_profile_that_calls_what_is_no_tool_is_a_mistake(tmp_path: Path, monke
 
 def test_a_defect_in_a_tool_is_told_as_what_it_is_and_a_dead_executor_as_down(ray_session: None) -> None:
     ray: Any = import_module("ray")
-    pool = import_module("cluster.pool")
+    distill = import_module("jobs.stages.distill")
 
     class Broken(TitleLookup):
         def key(self, call: ToolCall) -> str:
@@ -297,9 +297,9 @@ def test_a_defect_in_a_tool_is_told_as_what_it_is_and_a_dead_executor_as_down(ra
 
     executor = ray.remote(ToolExecutor).options(num_cpus=0.1).remote(lambda: {"t": Broken({})})
     with pytest.raises(KeyError, match="arden"):
-        asyncio.run(pool.call_executors([executor], [ToolCall("t", "arden")]))
+        asyncio.run(distill.call_executors([executor], [ToolCall("t", "arden")]))
     ray.kill(executor)
-    [down] = asyncio.run(pool.call_executors([executor], [ToolCall("t", "arden")]))
+    [down] = asyncio.run(distill.call_executors([executor], [ToolCall("t", "arden")]))
     assert isinstance(down, ToolDown)
 
 
