@@ -19,7 +19,7 @@ from enum import StrEnum
 from actors.rollout.config import SamplingConfig
 from coa.agent.episode import AgentConfig
 from coa.agent.journal import Delta, Journal
-from coa.types import Task, Tokens
+from coa.types import Floats, Task, Tokens
 
 EVALUATION = -1
 """The group number of episodes that nothing is learnt from."""
@@ -138,3 +138,23 @@ class EventBatch:
     """Whether vLLM has stopped sampling for new weights; False while it has only been asked to."""
     retried: int = 0
     """Calls of tools and graders that were tried again so far."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Probe:
+    """A sequence with the learner's log-probs of all its tokens but the first, to hold an engine's against."""
+
+    token_ids: Tokens
+    logprobs: Floats
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SyncReport:
+    """What an engine says of a sync that succeeded."""
+
+    version: int
+    logprob_diff: float
+    pause_s: float
+    """For how long no token was generated."""
+    alarm: bool = False
+    """Whether `logprob_diff` is above the tolerance."""

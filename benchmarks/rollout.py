@@ -147,7 +147,7 @@ async def measure(folder: Path) -> dict[str, float]:
         reward=RewardConfig(),
         seed=0,
     )
-    pool = EnginePool(launch, PoolConfig(), AGENT, patience_s=60.0)
+    pool = EnginePool(launch, PoolConfig(), AGENT, places=2 * ENGINE.max_concurrent, patience_s=60.0)
     pool.add()
     figures: dict[str, float] = {}
     rounds = itertools.count()

@@ -5,18 +5,23 @@ autoscaler add a node. Ray never restarts the actor: the pool alone replaces eng
 """
 
 import asyncio
-import itertools
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Protocol
 
 import ray
-from ray.exceptions import ActorUnavailableError, ObjectLostError, OutOfMemoryError, RayActorError
+from ray.exceptions import (
+    ActorUnavailableError,
+    ObjectLostError,
+    OutOfMemoryError,
+    RayActorError,
+    RayError,
+    RayTaskError,
+)
 from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-from actors.messages import EpisodeId, EpisodeOrder, EventBatch
+from actors.messages import EpisodeId, EpisodeOrder, EventBatch, SyncReport
 from actors.rollout.clocks import BusyReport
-from actors.rollout.engine import SyncReport
 from actors.tools.remote import RemoteExecutor
 from cluster.health import Fault
 from cluster.resources import PlacementConfig
@@ -106,10 +111,9 @@ def launcher(
     """Launches actors of the class `engine`, with these arguments, an `incarnation` and `executors` to call."""
     bundle = {"CPU": placement.engine_cpus, "GPU": placement.engine_gpus}
     bundle = {name: amount for name, amount in bundle.items() if amount}
-    starts = itertools.count()
 
     async def launch(incarnation: str) -> Engine:
-        place = placement_group([bundle], name=f"{incarnation}-{next(starts)}")
+        place = placement_group([bundle], name=incarnation)
         try:
             while not await asyncio.to_thread(place.wait, LOOK_EVERY_S):
                 pass
@@ -156,6 +160,9 @@ def fault_of(error: BaseException) -> Fault | None:
             return Fault.GONE
         case _ if cause is not None and cause is not error:
             return fault_of(cause)
+        # Of a node, of the object store, of Ray itself: whatever is broken, the engine can't be reached as it should.
+        case RayError() if not isinstance(error, RayTaskError):
+            return Fault.GONE
         case _:
             return None
 

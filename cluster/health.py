@@ -5,8 +5,9 @@
                               └──── published ────┘  └── progress ────┘          RETIRED: nobody needs it any more
 
 An engine is quiet while its long poll is not answered, and while it samples no token though requests run: a stopped
-vLLM core leaves an actor that still answers, so an answer alone shows nothing. Everything here is pure; the clock, in
-seconds, is passed in.
+vLLM core leaves an actor that still answers, so an answer alone shows nothing. While its core is paused for new weights
+no token is expected, for as long as weights of that size may take. Everything here is pure; the clock, in seconds, is
+passed in.
 """
 
 from dataclasses import dataclass, field, replace
@@ -56,7 +57,10 @@ class HealthConfig:
     start_s: float = 900.0
     """Seconds for its process to come up, once it has a place."""
     sync_s: float = 300.0
-    """Seconds that one sync may take."""
+    """Seconds that one sync may take, beside three times what its weights need at the lowest rate: two ways to bring
+    them, and the load."""
+    pause_s: float = 30.0
+    """Seconds for which a core may be paused in a sync, beside what its weights need at the lowest rate."""
     syncs: int = 2
     """Syncs that may fail in a row before it is replaced."""
 
@@ -102,6 +106,12 @@ class Health:
     tokens: int = 0
     generating: int = 0
     syncing_since: float | None = None
+    loading_s: float = 0.0
+    """What the weights of the sync need at the lowest rate."""
+    paused: bool = False
+    """Whether its core said last that it was paused."""
+    paused_since: float | None = None
+    """When its core was first seen paused in this sync."""
     failed_syncs: int = 0
     limits: HealthConfig = field(default_factory=HealthConfig)
 
@@ -125,8 +135,11 @@ class Health:
         """Its long poll came back: tokens sampled so far, requests under way, and whether its core has stopped sampling
         for new weights. A sync alone is no excuse: it may wait for a core that stands still."""
         progress = paused or tokens > self.tokens or not self.generating
+        begins = paused and not self.paused and self.syncing_since is not None
         return self._with(
             now,
+            paused=paused,
+            paused_since=now if begins else self.paused_since if paused else None,
             answered_at=now,
             progressed_at=now if progress else self.progressed_at,
             tokens=tokens,
@@ -137,12 +150,13 @@ class Health:
         """There are newer weights."""
         return self if self.ended else replace(self, newest=number)
 
-    def sync_began(self, now: float) -> Self:
-        return self._with(now, syncing_since=now)
+    def sync_began(self, now: float, loading_s: float = 0.0) -> Self:
+        """`loading_s`: what weights of that size need at the lowest rate."""
+        return self._with(now, syncing_since=now, paused_since=None, loading_s=loading_s)
 
     def synced(self, now: float, number: int) -> Self:
         """It runs the weights of that number."""
-        return self._with(now, holds=number, syncing_since=None, failed_syncs=0, progressed_at=now)
+        return self._with(now, holds=number, syncing_since=None, paused_since=None, failed_syncs=0, progressed_at=now)
 
     # --- what goes wrong ------------------------------------------------------------------------------------------
 
@@ -160,7 +174,7 @@ class Health:
         """A sync that began has failed. Without whole weights one complete reload is tried."""
         if fault is Fault.GONE:
             return self._died(why)
-        after = self._with(now, syncing_since=None, progressed_at=now)
+        after = self._with(now, syncing_since=None, paused_since=None, progressed_at=now)
         if fault is Fault.NO_WEIGHTS or after.ended:
             return after
         whole = fault is Fault.REFUSED and self.holds is not None
@@ -176,6 +190,19 @@ class Health:
         """Looks at the clock."""
         return self._with(now)
 
+    def excused(self, seconds: float) -> Self:
+        """As if these seconds had not passed: whoever looks at the clock stood still, and could not hear of it."""
+        if self.ended:
+            return self
+        return replace(
+            self,
+            began=self.began + seconds,
+            answered_at=self.answered_at + seconds,
+            progressed_at=self.progressed_at + seconds,
+            syncing_since=None if self.syncing_since is None else self.syncing_since + seconds,
+            paused_since=None if self.paused_since is None else self.paused_since + seconds,
+        )
+
     def _with(self, now: float, **changes: object) -> Self:
         """The same engine after a change, seen at `now`. What has ended stays as it is."""
         if self.ended:
@@ -185,8 +212,11 @@ class Health:
         if not after.up:
             late = now - after.began >= limits.start_s
             return after._died(f"it did not come up within {limits.start_s:g} s") if late else after
-        if after.syncing_since is not None and now - after.syncing_since >= limits.sync_s:
-            return after._died(f"a sync took more than {limits.sync_s:g} s")
+        sync_s, pause_s = limits.sync_s + 3 * after.loading_s, limits.pause_s + after.loading_s
+        if after.syncing_since is not None and now - after.syncing_since >= sync_s:
+            return after._died(f"a sync took more than {sync_s:.0f} s")
+        if after.paused_since is not None and now - after.paused_since >= pause_s:
+            return after._died(f"its core did not go on within {pause_s:.0f} s of its pause for new weights")
         silent, stuck = now - after.answered_at, after._without_progress(now)
         if silent >= limits.dead_s:
             return after._died(f"its actor gave no answer for {silent:.0f} s")

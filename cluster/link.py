@@ -1,7 +1,7 @@
 """The calls of one engine: what they raise goes to its health, and nobody waits for an engine that has ended."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from typing import Any, TypeVar
 
@@ -18,24 +18,15 @@ TICK_S = 1.0
 """Between two looks at the clock, and between two tries of what could not be reached."""
 
 
-async def together(work: Iterable[Awaitable[T]]) -> list[T]:
-    """What all of them give; the first failure cancels the others, waits for their end, and is raised."""
-    tasks = [asyncio.ensure_future(one) for one in work]
-    try:
-        return await asyncio.gather(*tasks)
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-
-
 class Changes:
     """Lets many wait until something is so: `changed` makes them look again."""
 
-    def __init__(self) -> None:
-        self._next = asyncio.Event()
+    def __init__(self, tell: Callable[[], None] = lambda: None) -> None:
+        """tell: is called at every change, too."""
+        self._next, self._tell = asyncio.Event(), tell
 
     def changed(self) -> None:
+        self._tell()
         self._next.set()
         self._next = asyncio.Event()
 
@@ -52,13 +43,19 @@ class Link:
         self.now = asyncio.get_running_loop().time
         self.over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """Done once the engine is DEAD or RETIRED; a defect that a call raised is its exception."""
-        self.served = False
-        """Whether it was ever well."""
+        self.served_since: float | None = None
+        """When it was well for the first time."""
         self._aside: set[asyncio.Task[None]] = set()
+
+    @property
+    def served(self) -> bool:
+        """Whether it was ever well."""
+        return self.served_since is not None
 
     def become(self, health: Health) -> None:
         self.health = health
-        self.served |= health.state is State.HEALTHY
+        if health.state is State.HEALTHY and self.served_since is None:
+            self.served_since = self.now()
         if health.state in FINAL and not self.over.done():
             self.over.set_result(None)
         self.changes.changed()
@@ -90,8 +87,13 @@ class Link:
         asked = asyncio.ensure_future(call)
         try:
             while not asked.done():
+                began = self.now()
                 await asyncio.wait({asked}, timeout=TICK_S)
-                self.become(self.health.tick(self.now()))
+                late = self.now() - began - TICK_S
+                if late > TICK_S:  # this process stood still, and could not hear what the engine had to say
+                    self.health = self.health.excused(late)
+                if not asked.done():
+                    self.become(self.health.tick(self.now()))
             return asked.result()
         finally:
             asked.cancel()
@@ -117,11 +119,16 @@ class Link:
             raise EngineDied(why_of(error)) from error
 
     def beside(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
-        """Runs `work` until it ends or the engine does."""
+        """Runs `work` until it ends or the engine does. What it raises else, its caller can't hear: it goes to the
+        engine's health, and a defect to whoever keeps the engine."""
 
         async def until_over() -> None:
-            with suppress(EngineDied):
+            try:
                 await work
+            except EngineDied:
+                pass
+            except Exception as error:
+                self.raised(error)
 
         task = asyncio.ensure_future(until_over())
         self._aside.add(task)
@@ -133,4 +140,5 @@ class Link:
         for task in self._aside:
             task.cancel()
         self.become(self.health.retired())
-        self.engine.kill()
+        with suppress(RayError):  # what can't be reached is not waited for either
+            self.engine.kill()

@@ -1,59 +1,46 @@
 """The rollout engines of a run: episodes go to whichever is free, and move where an engine dies.
 
-    play(order) ──► the serving replica with the least to do ──► Scored
-                         │ dies: the episode goes on elsewhere, from its last finished turn
+    play(order) ──► waits for a place ──► the serving replica with the least to do ──► Scored
+                          ▲                     │
+                          └── dies: the episode goes on elsewhere, from its last finished turn
     sync(version, weights) ──► every replica loads them; those that join take the newest
 
 What happens to an engine never ends a run; where none can be started any more, whoever wants one meets NoEngine.
 
     health     what is wrong with an engine (pure)
     flights    the episodes on one engine
+    places     who is next to be given a place on an engine (pure)
     replica    one engine from start to end, on its `link`
     slots      starts engines, and replaces them
 """
 
 import asyncio
 import itertools
-import random
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+import math
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from ray.exceptions import RayError, RayTaskError
-
-from actors.messages import EVALUATION, EpisodeId, EpisodeOrder
+from actors.messages import EVALUATION, EpisodeId, EpisodeOrder, SyncReport
 from actors.rollout.clocks import BusyReport
 from actors.rollout.config import SamplingConfig
-from actors.rollout.engine import SyncReport
 from actors.weights.on_disk import published_file
 from cluster.engine_actor import Launch
 from cluster.flights import Flight
 from cluster.health import PoolConfig, State
-from cluster.link import Changes, together
+from cluster.link import Changes
+from cluster.places import Queue, Rank, Ranks
 from cluster.replica import Live, Replica
-from cluster.slots import Slots
+from cluster.slots import FIRST_PAUSE_S, LONGEST_PAUSE_S, Slots
 from coa.agent.episode import AgentConfig
 from coa.agent.records import EpisodeRecord, record_of
-from coa.errors import EngineDied, EpisodeFailed, EpisodeTimeout, InfrastructureError, ToolDown
-from coa.tools.base import ToolCall
+from coa.concurrency import doubling, together, within
+from coa.errors import EngineDied, EpisodeFailed, EpisodeTimeout, InfrastructureError
 from coa.types import Floats, Scored, Task, Tokens
 
 T = TypeVar("T")
-FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 60.0
-"""Between attempts at what meets infrastructure failures."""
 SERIALS = itertools.count(1)
 """Of evaluations, each the only one of its number in this process."""
-
-
-async def call_executors(executors: Sequence[Any], calls: Sequence[ToolCall]) -> Sequence[str | InfrastructureError]:
-    """What one of the executors answers; a defect in a tool (an exception that is none of ours) is raised as it is."""
-    try:
-        return await random.choice(executors).call_many.remote(list(calls))
-    except RayTaskError:
-        raise
-    except RayError as error:
-        down = ToolDown(f"the tool executor is gone: {type(error).__name__}")
-        return [down] * len(calls)
 
 
 class EnginePool:
@@ -65,12 +52,15 @@ class EnginePool:
         config: PoolConfig,
         agent: AgentConfig,
         *,
+        places: int,
         patience_s: float,
         say: Callable[[str], None] = lambda text: None,
     ) -> None:
-        """patience_s: of pauses, in all, before an evaluation gives up. say: is told of engines that end."""
+        """places: episodes on an engine at a time; those beyond it wait for the first place on any engine.
+        patience_s: of pauses, in all, before an evaluation gives up. say: is told of engines that end."""
         self._config, self._agent, self._patience_s = config, agent, patience_s
-        self._changes = Changes()
+        self._places, self._ranks, self._queue = places, Ranks(), Queue(self._place)
+        self._changes = Changes(self._queue.wake)
         self._slots = Slots(launch, config, self._changes, say)
         self._published = 0
         self.moves = 0
@@ -106,12 +96,12 @@ class EnginePool:
 
     async def play(self, order: EpisodeOrder) -> Scored:
         """Plays an episode, on one engine after another where they die under it; ends it when cancelled. Raises
-        EpisodeFailed where that fails for good, and NoEngine."""
-        return await self._fly(Flight(order))
+        EpisodeFailed where that fails for good, and NoEngine. The wait for a place costs it none of its time."""
+        return await self._fly(Flight(order), self._ranks.of(order.id.group))
 
-    async def _fly(self, flight: Flight) -> Scored:
+    async def _fly(self, flight: Flight, rank: Rank) -> Scored:
         while True:
-            replica = await self._serving()
+            replica = await self._queue.take(rank)
             try:
                 return await replica.flights.play(flight)
             except EngineDied as error:
@@ -138,13 +128,13 @@ class EnginePool:
                 agent=agent,
                 limit_s=agent.limits.max_seconds,
             )
-            flight = Flight(order)
-            return record_of(await self._patiently(lambda: self._fly(flight)))
+            flight, rank = Flight(order), self._ranks.of(EVALUATION)
+            return record_of(await self._patiently(lambda: self._fly(flight, rank)))
 
         return tuple(await together(one(sample) for sample in samples))
 
     async def logprobs(self, token_ids: Tokens) -> Floats:
-        """Log-probs of all tokens but the first; tried again like `evaluate`."""
+        """Log-probs of all tokens but the first; tried again like `evaluate`. They need no place."""
 
         async def attempt() -> Floats:
             replica = await self._serving()
@@ -154,16 +144,26 @@ class EnginePool:
 
     async def _serving(self) -> Replica:
         """The serving replica that has the least to do."""
-        slots = self._slots
-        await self._changes.wait_for(lambda: slots.broken or any(one.serving for one in slots.replicas().values()))
-        if slots.broken:
-            raise slots.broken
-        serving = (replica for replica in slots.replicas().values() if replica.serving)
-        return min(serving, key=lambda replica: replica.flights.load)
+        await self._changes.wait_for(self._least_busy)
+        replica = self._least_busy()
+        assert replica is not None
+        return replica
+
+    def _place(self) -> Replica | None:
+        """Where the next episode goes now."""
+        return self._least_busy(self._places)
+
+    def _least_busy(self, places: float = math.inf) -> Replica | None:
+        """The serving replica that has the least to do, of those with fewer episodes than `places`; raises NoEngine, or
+        the defect of one."""
+        if self._slots.broken:
+            raise self._slots.broken
+        serving = [one for one in self._slots.replicas().values() if one.serving and one.flights.load[0] < places]
+        return min(serving, key=lambda replica: replica.flights.load, default=None)
 
     async def _patiently(self, attempt: Callable[[], Awaitable[T]]) -> T:
-        """Attempts again after infrastructure failures, unless there is no engine or no time any more."""
-        for pause_s in pauses(self._patience_s):
+        """Attempts again after infrastructure failures, unless there is no engine or no time left."""
+        for pause_s in within(self._patience_s, doubling(FIRST_PAUSE_S, LONGEST_PAUSE_S)):
             try:
                 return await attempt()
             except InfrastructureError as error:
@@ -210,17 +210,8 @@ class EnginePool:
         return self._slots.retried
 
     async def busy(self) -> list[BusyReport]:
-        """Of the engines that serve, each since its start."""
-        links = [replica.link for replica in self._slots.replicas().values() if replica.serving]
-        asked = (link.ask(lambda engine: engine.busy()) for link in links)
-        reports = await asyncio.gather(*asked, return_exceptions=True)
-        return [report for report in reports if isinstance(report, BusyReport)]
-
-
-def pauses(patience_s: float) -> Iterator[float]:
-    """Seconds, twice as many each time up to the longest, that come to `patience_s`: 0.5, 1, 2 and 0.3 for 3.8."""
-    pause_s = FIRST_PAUSE_S
-    while patience_s > 0:
-        yield min(pause_s, patience_s)
-        patience_s -= pause_s
-        pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+        """Of each slot, over all engines that were in it: of one that has ended, or does not answer, as far as it has
+        told."""
+        serving = [replica for replica in self._slots.replicas().values() if replica.serving]
+        await asyncio.gather(*(replica.report() for replica in serving))
+        return self._slots.busy()

@@ -5,15 +5,20 @@ come up ──► poll: events ──► flights                     until its h
 """
 
 import asyncio
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from actors.messages import EventBatch
-from actors.rollout.engine import SyncReport
+import numpy as np
+
+from actors.messages import EventBatch, SyncReport
+from actors.rollout.clocks import BusyReport
+from actors.weights.transport import Published, slowest_s
 from cluster.engine_actor import Engine, fault_of, why_of
 from cluster.flights import Flights
 from cluster.health import FINAL, Fault, Health, HealthConfig, State
 from cluster.link import CALL_FAILED, TICK_S, Changes, Link
+from coa.errors import EngineDied
 
 POLL_S = 2.0
 """For so long an engine may keep a poll open without an event."""
@@ -28,6 +33,17 @@ class Live:
     version: int
     weights: tuple[Any, ...]
     """What engines take besides the version."""
+
+    @property
+    def nbytes(self) -> int:
+        """Of the weights, where they say it."""
+        match self.weights:
+            case (Published(manifest=manifest), *_):
+                return manifest.layout.nbytes
+            case (np.ndarray() as flat, *_):
+                return flat.nbytes
+            case _:
+                return 0
 
 
 class Replica:
@@ -46,6 +62,8 @@ class Replica:
         """The weights that it loaded last."""
         self.retried = 0
         """Calls of tools and graders that were tried again."""
+        self.busy = BusyReport(())
+        """When it was generating, as it said last."""
         self._live = live
 
     @property
@@ -62,12 +80,15 @@ class Replica:
         """Whether it was ended on purpose, and not by a failure: its episodes are not to be blamed."""
         return self.state is State.RETIRED or self.replaced
 
+    @property
+    def proved(self) -> bool:
+        """Whether it told of an episode, or was well for longer than it takes to find that one stands still."""
+        since, dead_s = self.link.served_since, self.link.health.limits.dead_s
+        return self.flights.heard > 0 or (since is not None and self.link.now() - since >= 2 * dead_s)
+
     def settled_at(self, number: int) -> bool:
         """Whether nothing is to be waited for: it has tried to load these weights, or has ended."""
         return self.settled >= number or self.state in FINAL
-
-    def retire(self) -> None:
-        self.link.become(self.link.health.retired())
 
     def publish(self, live: Live) -> None:
         """There are newer weights, which it loads next."""
@@ -86,8 +107,10 @@ class Replica:
         finally:
             for task in loops:
                 task.cancel()
-            self.link.close()
-            self.flights.close()
+            try:
+                self.link.close()
+            finally:
+                self.flights.close()
 
     async def _come_up_and_poll(self) -> None:
         link = self.link
@@ -141,7 +164,7 @@ class Replica:
 
     async def _load(self, live: Live) -> Fault | None:
         link, began = self.link, self.link.now()
-        link.become(link.health.sync_began(began))
+        link.become(link.health.sync_began(began, slowest_s(live.nbytes)))
         try:
             report = await link.engine.sync(live.version, *live.weights)
         except BaseException as error:
@@ -156,4 +179,10 @@ class Replica:
         self.flights.loading_s += report.pause_s
         self.synced = live.number, report
         link.become(link.health.synced(link.now(), live.number))
+        link.beside(self.report())
         return None
+
+    async def report(self) -> None:
+        """Asks it when it was generating, now and then: nobody can ask one that has ended."""
+        with suppress(EngineDied):
+            self.busy = await self.link.ask(lambda engine: engine.busy())

@@ -3,10 +3,12 @@
 import logging
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import psutil
 
 from coa.errors import ClusterDown
 from coa.extensions import VARIABLE
@@ -70,15 +72,25 @@ def start(**settings: Any) -> None:
     import ray
 
     for left in reversed(range(STARTS)):
+        before = _children()
         try:
             ray.init(**settings)
             return
-        except Exception as error:  # Ray has no type for it
-            if TIMED_OUT not in str(error):
+        except Exception as error:  # Ray raises just that: it has no type for it
+            if type(error) is not Exception or TIMED_OUT not in str(error):
                 raise
             ray.shutdown()
+            # Ray does not know yet of what it has started, and would leave it running until this process ends.
+            for process in _children() - before:
+                with suppress(psutil.NoSuchProcess):
+                    process.kill()
             if not left:
                 raise ClusterDown(f"Ray did not start in {STARTS} tries: {error}") from error
+
+
+def _children() -> set[psutil.Process]:
+    """Processes that this one has started, and theirs."""
+    return set(psutil.Process().children(recursive=True))
 
 
 def _worker_environment() -> dict[str, str]:

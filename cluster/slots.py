@@ -7,15 +7,32 @@ import asyncio
 import itertools
 import uuid
 from collections.abc import Callable
+from dataclasses import dataclass
 
-from cluster.engine_actor import Launch
+from ray.exceptions import RayError
+
+from actors.rollout.clocks import BusyReport
+from cluster.engine_actor import Launch, why_of
 from cluster.health import FINAL, PoolConfig
 from cluster.link import Changes
 from cluster.replica import Live, Replica
+from coa.concurrency import doubling
 from coa.errors import EngineDied, NoEngine
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 60.0
-"""Between two starts that failed."""
+"""Between two starts that failed, and between attempts at what meets infrastructure failures."""
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What became of one engine."""
+
+    why: str
+    """Why it ended."""
+    served: bool = False
+    """Whether it was ever well."""
+    proved: bool = False
+    """Whether it did something, or was well for long enough, so that its end says nothing of the next one."""
 
 
 class Slot:
@@ -27,6 +44,8 @@ class Slot:
         self.keeper: asyncio.Task[None] | None = None
         self.given_up = False
         """Whether as many starts failed in a row as may."""
+        self.spans: list[tuple[float, float]] = []
+        """In which its engines that have ended were generating."""
 
     @property
     def hopeless(self) -> bool:
@@ -58,6 +77,13 @@ class Slots:
     def retried(self) -> int:
         """Calls of tools and graders that engines tried again."""
         return self._retried + sum(replica.retried for replica in self.replicas().values())
+
+    def busy(self) -> list[BusyReport]:
+        """Of each slot, over all its engines, as far as they have told."""
+        return [
+            BusyReport((*slot.spans, *(slot.replica.busy.spans if slot.replica else ())))
+            for slot in self._slots.values()
+        ]
 
     def publish(self, live: Live) -> None:
         """Replicas load these weights, and so do those that come later."""
@@ -102,31 +128,37 @@ class Slots:
 
     async def _keep(self, slot: Slot) -> None:
         """One engine after another; raises NoEngine where no slot has hope left, and what is a defect."""
-        failures = 0
+        failures, pauses = 0, doubling(FIRST_PAUSE_S, LONGEST_PAUSE_S)
         while True:
-            why, served = await self._run(slot)
-            self._say(f"rollout engine {slot.number} {'died' if served else 'did not start'}: {why}")
-            self.restarts += served
-            failures = 0 if served else failures + 1
-            slot.given_up = failures >= self._config.starts
+            run = await self._run(slot)
+            self._say(f"rollout engine {slot.number} {'died' if run.served else 'did not start'}: {run.why}")
+            self.restarts += run.served
+            if run.proved:
+                failures, pauses, slot.given_up = 0, doubling(FIRST_PAUSE_S, LONGEST_PAUSE_S), False
+                continue
+            failures += 1
+            # An episode that ends every engine has failed for good by then.
+            most = max(self._config.starts, self._config.deaths + 1) if run.served else self._config.starts
+            slot.given_up = failures >= most
             if slot.given_up and all(other.hopeless for other in self._slots.values()):
-                raise NoEngine(f"no rollout engine could be started, in {failures} tries: {why}")
-            if failures:
-                await asyncio.sleep(min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2 ** min(failures - 1, 10)))
+                raise NoEngine(f"no rollout engine could be started, in {failures} tries: {run.why}")
+            await asyncio.sleep(next(pauses))
 
-    async def _run(self, slot: Slot) -> tuple[str, bool]:
-        """One engine from its place to its end: why it ended, and whether it had served."""
+    async def _run(self, slot: Slot) -> Run:
+        """One engine from its place to its end."""
         incarnation = f"{self._name}-{slot.number}-{next(self._starts)}"
         try:
             engine = await asyncio.wait_for(self._launch(incarnation), self._config.place_s)
         except TimeoutError:
-            return f"there was no place for it within {self._config.place_s:g} s", False
-        except EngineDied as error:
-            return str(error), False
+            return Run(f"there was no place for it within {self._config.place_s:g} s")
+        except (EngineDied, RayError) as error:
+            return Run(why_of(error))
         replica = slot.replica = Replica(engine, self._config.health, self._changes, self._live)
         try:
             await replica.live()
         finally:
             self._retried, replica.retried = self._retried + replica.retried, 0
+            slot.spans += replica.busy.spans
+            replica.busy = BusyReport(())
             self._changes.changed()
-        return replica.link.health.why, replica.link.served
+        return Run(replica.link.health.why, served=replica.link.served, proved=replica.proved)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from actors.learner.step_report import StepReport
-from actors.rollout.engine import Probe
+from actors.messages import Probe
 from coa.learning.orders import Numbered, OrderRow, Stop, Train, orders_of
 
 POLL_S = 20.0

@@ -18,7 +18,7 @@ import torch.distributed as dist
 from actors.learner.buffer import Finished, Started, Stepped
 from actors.learner.config import LearnerConfig, ModelConfig, Objective
 from actors.learner.learner import Learner
-from actors.rollout.engine import Probe
+from actors.messages import Probe
 from actors.weights.loader import own_node
 from actors.weights.ranks import Ranks, from_first
 from actors.weights.transport import Published, WeightsConfig

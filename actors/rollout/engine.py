@@ -8,18 +8,18 @@ import asyncio
 import logging
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from uuid import uuid4
 
 import numpy as np
 
-from actors.messages import EpisodeId, EpisodeOrder, EventBatch
+from actors.messages import EpisodeId, EpisodeOrder, EventBatch, Probe, SyncReport
 from actors.outbox import Outbox
 from actors.rollout.adapter import PolicyAdapter
 from actors.rollout.clocks import BusyReport
 from actors.rollout.config import EngineConfig
 from actors.rollout.runner import Entry, EpisodeRunner, Result
+from actors.weights.loader import answered
 from actors.weights.transport import Published
 from coa.agent.codec import Codec
 from coa.agent.episode import AgentConfig
@@ -32,24 +32,6 @@ from coa.types import Floats, Tokens
 logger = logging.getLogger(__name__)
 EVENTS_PACE_S = 0.02
 """Between two batches of events: short beside a turn, long beside the round trip of a poll."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Probe:
-    """A sequence with the learner's log-probs of all its tokens but the first, to compare an engine's with."""
-
-    token_ids: Tokens
-    logprobs: Floats
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SyncReport:
-    version: int
-    logprob_diff: float
-    pause_s: float
-    """Seconds in which no token was sampled."""
-    alarm: bool = False
-    """Whether `logprob_diff` is above the tolerance."""
 
 
 class RolloutEngine:
@@ -166,10 +148,10 @@ class RolloutEngine:
     async def check(self, version: int, probes: Sequence[Probe], *, pause_s: float = 0.0) -> SyncReport:
         """Compares the engine with the learner: its version, where a difference raises WrongVersion, and its log-probs,
         where the difference is reported, with an alarm above the tolerance. Log-probs may differ slightly, since engine
-        and learner compute them with different code."""
-        if (runs := await self.version()) != version:
+        and learner compute them with different code. Raises EngineDied if the core does not answer."""
+        if (runs := await answered(self.version())) != version:
             raise WrongVersion(f"engine runs version {runs}, not {version}")
-        differences = await asyncio.gather(*(self._probe(probe) for probe in probes))
+        differences = await answered(asyncio.gather(*(self._probe(probe) for probe in probes)))
         # NaN stays NaN here, and is no number below the tolerance.
         worst = float(np.max(differences, initial=0.0))
         alarm = not worst <= self._config.probe_tolerance

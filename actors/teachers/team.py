@@ -15,12 +15,14 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass, field
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
 from ray.exceptions import RayError, RayTaskError
 
 from actors.garbage import freeze_gc
+from coa.concurrency import doubling
 from coa.distill.grade import grade
 from coa.errors import DiskFull, InfrastructureError, RequestRefused, ToolDown, UserError
 from coa.llm.batching import CallBatcher
@@ -75,9 +77,7 @@ class TeachingConfig:
 
     def pauses(self) -> Iterator[float]:
         """Seconds to wait before each issue; 0 before the first."""
-        yield 0.0
-        for reissue in range(self.reissues):
-            yield self.reissue_after_s * 2**reissue
+        return chain((0.0,), islice(doubling(self.reissue_after_s), self.reissues))
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,16 +21,17 @@ class RemoteExecutor:
     async def start(
         self, caller: str, calls: Sequence[tuple[Hashable, ToolCall]], acknowledged: Sequence[Hashable]
     ) -> str:
-        return await _reached(self._handle.start.remote(caller, list(calls), list(acknowledged)))
+        return await reached(self._handle.start.remote(caller, list(calls), list(acknowledged)))
 
     async def replies(self, caller: str, incarnation: str, after: int) -> Replies:
-        return await _reached(self._handle.replies.remote(caller, incarnation, after))
+        return await reached(self._handle.replies.remote(caller, incarnation, after))
 
     async def cancel(self, caller: str, ids: Sequence[Hashable]) -> None:
-        await _reached(self._handle.cancel.remote(caller, list(ids)))
+        await reached(self._handle.cancel.remote(caller, list(ids)))
 
 
-async def _reached(answer: Awaitable[T]) -> T:
+async def reached(answer: Awaitable[T]) -> T:
+    """What an executor answers; raises ToolDown where it is gone."""
     try:
         return await answer
     except RayTaskError:

@@ -16,21 +16,25 @@ import logging
 import tempfile
 import time
 import uuid
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from actors.weights.on_disk import published_file
 from actors.weights.segment import SHARED_MEMORY
-from actors.weights.transport import Address, Published, ReceiveOrder
+from actors.weights.transport import Address, Published, ReceiveOrder, slowest_s
 from actors.weights.transports import find_receiver
 from coa import errors
-from coa.errors import IncompleteWeights, StaleWeights, SyncError, WeightsGone, WrongVersion
+from coa.errors import EngineDied, IncompleteWeights, StaleWeights, SyncError, WeightsGone, WrongVersion
 from coa.learning.weights import Weights, some
 
-RECEIVE_S, LOAD_S = 600.0, 600.0
-"""Longest time for the bytes to arrive and be checked, and for each step of vLLM's update."""
+T = TypeVar("T")
+ANSWER_S = 30.0
+"""Longest time for an answer of the engine's core that has nothing to load for it."""
+RECEIVE_S = 60.0
+"""Longest time for the bytes to arrive and be checked, beside what they need at the lowest rate."""
+ACKNOWLEDGE_S = 10.0
 _POLL_S = 0.005
 
 logger = logging.getLogger(__name__)
@@ -68,10 +72,13 @@ class WeightLoader:
         began = time.monotonic()
         async with self._paused():
             await self.update(taken)
-            await self._llm.update_weight_version(str(taken.manifest.version))
+            await answered(self._llm.update_weight_version(str(taken.manifest.version)))
         pause_s = time.monotonic() - began
         await self._call("coa_drop")
-        await find_receiver(taken.transport).acknowledge(taken, self._address)
+        # The weights are live, whatever becomes of this: what nobody acknowledges is kept for a while, and dropped.
+        with suppress(SyncError, TimeoutError):
+            async with asyncio.timeout(ACKNOWLEDGE_S):
+                await find_receiver(taken.transport).acknowledge(taken, self._address)
         return pause_s
 
     # --- before the pause ---------------------------------------------------------------------------------------------
@@ -93,10 +100,10 @@ class WeightLoader:
         prepared = await find_receiver(published.transport).prepare(published, self._address)
         order = ReceiveOrder(manifest=published.manifest, transport=published.transport, prepared=prepared)
         await self._call("coa_receive", order.pack())
-        began = time.monotonic()
+        began, limit_s = time.monotonic(), RECEIVE_S + slowest_s(published.manifest.layout.nbytes)
         while None in (states := await self._call("coa_received")):
-            if time.monotonic() - began > RECEIVE_S:
-                raise SyncError(f"version {published.manifest.version} has not arrived after {RECEIVE_S:g} s")
+            if time.monotonic() - began > limit_s:
+                raise SyncError(f"version {published.manifest.version} has not arrived after {limit_s:.0f} s")
             await asyncio.sleep(_POLL_S)
         for state in states:
             if state["failure"] is not None:
@@ -108,7 +115,8 @@ class WeightLoader:
     async def update(
         self, published: Published, *, perturbed: Sequence[str] = (), only: Sequence[str] | None = None
     ) -> dict[str, str]:
-        """Loads what was received, and checks that it is complete and with every worker; raises WeightsGone.
+        """Loads what was received, and checks that it is complete and with every worker; raises WeightsGone, and
+        EngineDied where the core does not answer.
 
         Returns the parameter of vLLM's model that each tensor went into. `perturbed`, `only`: as in `UpdateInfo`.
         """
@@ -118,13 +126,13 @@ class WeightLoader:
         self.syncs += 1
         info = {"sync": self.syncs, "perturbed": list(perturbed), "only": None if only is None else list(only)}
         try:
-            async with asyncio.timeout(3 * LOAD_S):
-                await self._llm.start_weight_update()
-                await self._llm.update_weights(WeightTransferUpdateRequest(update_info=info))
-                await self._llm.finish_weight_update()
-                reports = await self._call("coa_report")
+            # Without a limit here: whoever keeps the engine ends it where the pause takes too long.
+            await self._llm.start_weight_update()
+            await self._llm.update_weights(WeightTransferUpdateRequest(update_info=info))
+            await self._llm.finish_weight_update()
+            reports = await self._call("coa_report")
             return check_reports(published, self.syncs, reports, whole=only is None)
-        except (EngineDeadError, asyncio.CancelledError):
+        except (EngineDeadError, EngineDied, asyncio.CancelledError):
             raise
         except BaseException as error:  # what vLLM raises for a worker's failure has no type of its own
             raise WeightsGone(f"{type(error).__name__}: {error}") from error
@@ -132,15 +140,23 @@ class WeightLoader:
     @asynccontextmanager
     async def _paused(self) -> AsyncIterator[None]:
         """No request is worked on within; it stays so where that fails, since nobody knows then what is loaded."""
-        await self._llm.pause_generation(mode="keep", clear_cache=self._clear_cache)
+        await answered(self._llm.pause_generation(mode="keep", clear_cache=self._clear_cache))
         self._on_pause(True)
         yield
-        await self._llm.resume_generation()
+        await answered(self._llm.resume_generation())
         self._on_pause(False)
 
     async def _call(self, method: str, *args: Any) -> list[Any]:
-        """What each worker answers."""
-        return await asyncio.wait_for(self._llm.collective_rpc(method, args=args), LOAD_S)
+        """What each worker answers; raises EngineDied where one does not."""
+        return await answered(self._llm.collective_rpc(method, args=args))
+
+
+async def answered(call: Awaitable[T]) -> T:
+    """What the core answers; raises EngineDied where it stands still."""
+    try:
+        return await asyncio.wait_for(call, ANSWER_S)
+    except TimeoutError as error:
+        raise EngineDied(f"its core gave no answer for {ANSWER_S:g} s") from error
 
 
 def check_reports(

@@ -23,6 +23,14 @@ if TYPE_CHECKING:
     from actors.weights.ranks import Ranks
     from actors.weights.shelf import Shelf
 
+LOWEST_RATE = 0.5e9
+"""Bytes a second: weights that arrive or are loaded more slowly are given up."""
+
+
+def slowest_s(nbytes: int) -> float:
+    """Seconds that so many bytes of weights need at LOWEST_RATE."""
+    return nbytes / LOWEST_RATE
+
 
 @dataclass(frozen=True)
 class WeightsConfig:

@@ -48,7 +48,8 @@ def choose(
     picked = sorted(ready, key=lambda group: (ready[group], group))[:size]
     if len(picked) < size:
         return None
-    left = [started for group, started in ready.items() if group not in set(picked)] + list(running.values())
+    taken = set(picked)
+    left = [started for group, started in ready.items() if group not in taken] + list(running.values())
     for later in range(slack + 1):
         due = sum(started + slack <= version + later for started in left)
         if due > later * size:

@@ -4,9 +4,11 @@ import asyncio
 from collections.abc import AsyncIterator, Hashable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from itertools import islice
 from typing import Protocol
 from zlib import crc32
 
+from coa.concurrency import doubling
 from coa.errors import InfrastructureError, ToolDown
 from coa.llm.batching import CallBatcher
 from coa.tools.base import ToolCall
@@ -37,8 +39,7 @@ class RetryConfig:
 
     def pauses(self) -> Iterator[float]:
         """Seconds after each attempt but the last."""
-        for attempt in range(self.attempts - 1):
-            yield self.pause_s * 2**attempt
+        return islice(doubling(self.pause_s), self.attempts - 1)
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,6 +48,13 @@ class RunDir:
         write_atomically(self._result_path(stage), json.dumps(result, indent=1))
         return dict(result)
 
+    def count_start(self, stage: str) -> int:
+        """How often the stage's learners had begun before, in this process or another; counts this time."""
+        path = self.checkpoints / f"{stage}-starts.json"
+        before = json.loads(path.read_text()) if path.exists() else 0
+        write_atomically(path, json.dumps(before + 1))
+        return before
+
     def _result_path(self, stage: str) -> Path:
         return self.checkpoints / f"{stage}.json"
 

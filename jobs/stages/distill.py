@@ -9,6 +9,7 @@ its teachers find in their ledgers what unfinished runs had been told.
 
 import asyncio
 import functools
+import random
 from collections import Counter
 from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing
@@ -17,17 +18,19 @@ from pathlib import Path
 from typing import Any
 
 from actors.teachers.team import BudgetConfig, Outcome, Played
+from actors.tools.remote import reached
 from coa.distill.contamination import Contamination
 from coa.distill.drop_report import HEADER, rows, write_drops
 from coa.distill.filters import Filter
 from coa.distill.grade import grade
-from coa.errors import InfrastructureError
+from coa.errors import InfrastructureError, ToolDown
 from coa.grading.graders import in_place_of
 from coa.storage.chunks import chunks
 from coa.tasks.loading import load
 from coa.teams.run import Assignment, FailedRun
 from coa.teams.store import read_transcripts
 from coa.teams.transcript import Graded, Transcript
+from coa.tools.base import ToolCall
 from coa.tools.client import ToolClient
 from jobs.recipe.needs import models_asked
 from jobs.run.distill_store import DistillStore
@@ -185,8 +188,6 @@ async def existing_runs(
     run: RunDir, store: DistillStore, executors: Sequence[Any], judge: Judge
 ) -> AsyncGenerator[Played]:
     """Yields transcripts of other runs or systems; those without a grade are graded first."""
-    from cluster.pool import call_executors
-
     use_tool = ToolClient(functools.partial(call_executors, executors))
     grader = run.config.tasks.grader
 
@@ -203,6 +204,14 @@ async def existing_runs(
     transcripts = numbered(read_transcripts(Path(run.config.distill.transcripts)))
     for chunk in chunks(_not_in(store, transcripts), AT_ONCE):
         yield Played(outcomes=await judge(await asyncio.gather(*map(graded, chunk))), failures={})
+
+
+async def call_executors(executors: Sequence[Any], calls: Sequence[ToolCall]) -> Sequence[str | InfrastructureError]:
+    """What one of the executors answers; a defect in a tool (an exception that is none of ours) is raised as it is."""
+    try:
+        return await reached(random.choice(executors).call_many.remote(list(calls)))
+    except ToolDown as down:
+        return [down] * len(calls)
 
 
 def to_be_graded_by(grader: str | None, transcript: Transcript) -> Transcript:

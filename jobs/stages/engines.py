@@ -10,6 +10,9 @@ from cluster.engine_actor import launcher
 from cluster.pool import EnginePool
 from jobs.run.run_dir import RunDir
 
+PLACES = 2
+"""Episodes on an engine at a time, for each request in its batch: while some wait for a tool, others sample."""
+
 
 @asynccontextmanager
 async def engine_pool(run: RunDir, model: Path, executors: Sequence[Any]) -> AsyncIterator[EnginePool]:
@@ -25,7 +28,14 @@ async def engine_pool(run: RunDir, model: Path, executors: Sequence[Any]) -> Asy
         seed=config.seed,
         retry=config.executor.retry,
     )
-    pool = EnginePool(launch, config.pool, config.agent, patience_s=config.evaluation.patience_s, say=run.console.say)
+    pool = EnginePool(
+        launch,
+        config.pool,
+        config.agent,
+        places=PLACES * config.engine.max_concurrent,
+        patience_s=config.evaluation.patience_s,
+        say=run.console.say,
+    )
     for _ in range(config.placement.engines):
         pool.add()
     try:

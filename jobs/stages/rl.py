@@ -12,7 +12,7 @@ from coa.agent.profiles import profile as find_profile
 from coa.types import Tokens
 from jobs.run.run_dir import RunDir
 from jobs.stages.reinforcement.loop import Reinforcement
-from jobs.stages.rl_stats import STAGE
+from jobs.stages.reinforcement.rl_stats import STAGE
 from jobs.teachers.fallback import teacher_fallback
 from jobs.teachers.scoring import scoring
 

@@ -27,7 +27,7 @@ from coa.usage import Usage
 from jobs.recipe.needs import models_of_fallback
 from jobs.run.run_dir import RunDir
 from jobs.stages.distill import contamination_of
-from jobs.stages.rl_stats import STAGE
+from jobs.stages.reinforcement.rl_stats import STAGE
 from jobs.teachers.review import Review
 from jobs.teachers.teaching import FailedInARow, Teaching, drop_ledgers, language_models, teaching
 

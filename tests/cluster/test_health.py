@@ -1,6 +1,7 @@
 """An engine's health: a table of what may happen to it, and everything that may happen in any order."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 from hypothesis import settings
@@ -124,6 +125,57 @@ def test_a_sync_does_not_hide_a_core_that_stands_still() -> None:
         waiting = waiting.answered(now, tokens=2, generating=3)
         assert waiting.state is (State.SUSPECT if now >= 15 else State.STALE)
     assert waiting.tick(35.0).state is State.DEAD
+
+
+@pytest.mark.parametrize(("loading_s", "limit_s"), [(0.0, 30.0), (128.0, 158.0)])
+def test_a_pause_for_new_weights_may_take_as_long_as_weights_of_that_size_need(
+    loading_s: float, limit_s: float
+) -> None:
+    limits = replace(LIMITS, sync_s=500.0, pause_s=30.0)
+    began = replace(at_work(), limits=limits).published(2).sync_began(1.0, loading_s)
+    paused = began.answered(2.0, tokens=1, generating=3).answered(3.0, tokens=1, generating=3, paused=True)
+    for second in range(5, int(limit_s) + 3, 2):
+        paused = paused.answered(second, tokens=1, generating=0, paused=True)
+        assert paused.state is State.STALE
+    after = paused.answered(3.0 + limit_s, tokens=1, generating=0, paused=True)
+    assert (after.state, after.why) == (
+        State.DEAD,
+        f"its core did not go on within {limit_s:.0f} s of its pause for new weights",
+    )
+
+
+def test_the_wait_for_the_bytes_is_no_part_of_a_pause_nor_is_a_pause_without_a_sync() -> None:
+    """An engine that was left without whole weights stays paused while another reload is on its way to it."""
+    limits = replace(LIMITS, sync_s=500.0, pause_s=30.0)
+    left = (
+        replace(serving(), limits=limits)
+        .published(2)
+        .sync_began(1.0)
+        .answered(2.0, tokens=1, generating=0, paused=True)
+    )
+    left = left.sync_failed(3.0, Fault.HALFWAY, "").answered(4.0, tokens=1, generating=0, paused=True)
+    for second in range(5, 105, 5):
+        left = left.answered(second, tokens=1, generating=0, paused=True)
+    left = left.sync_began(100.0)
+    for second in range(105, 205, 5):
+        left = left.answered(second, tokens=1, generating=0, paused=True)
+    assert left.state is State.STALE
+
+
+def test_a_sync_has_the_time_that_its_weights_need() -> None:
+    slow = serving().published(2).sync_began(1.0, 10.0)
+    for second in range(5, 80, 5):
+        slow = slow.answered(second, tokens=1, generating=0)
+        assert slow.state is State.STALE
+    assert slow.tick(81.0).why == "a sync took more than 80 s"
+
+
+def test_time_that_nobody_could_look_counts_against_no_engine() -> None:
+    waiting = at_work().published(2).sync_began(1.0).answered(2.0, tokens=1, generating=3, paused=True)
+    assert waiting.tick(60.0).state is State.DEAD
+    assert waiting.excused(57.0).tick(60.0).state is State.STALE
+    assert waiting.excused(57.0).tick(90.0).state is State.DEAD
+    assert Health(began=0.0, limits=LIMITS).excused(50.0).tick(100.0).state is State.STARTING
 
 
 def test_a_dead_one_says_why() -> None:

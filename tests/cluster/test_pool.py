@@ -10,26 +10,45 @@ from functools import partial
 
 import numpy as np
 import pytest
-from ray.exceptions import ActorDiedError, ActorUnavailableError, ObjectLostError, OutOfMemoryError, RayTaskError
+from ray.exceptions import (
+    ActorDiedError,
+    ActorUnavailableError,
+    GetTimeoutError,
+    NodeDiedError,
+    ObjectLostError,
+    ObjectStoreFullError,
+    OutOfDiskError,
+    OutOfMemoryError,
+    RaySystemError,
+    RayTaskError,
+)
 
 from actors.messages import EVALUATION, EpisodeId
 from actors.rollout.config import SamplingConfig
+from cluster.engine_actor import Engine, fault_of
 from cluster.flights import Flight
-from cluster.health import FINAL, HealthConfig, PoolConfig, State
-from cluster.pool import EnginePool, pauses
-from coa.errors import EpisodeFailed, InfrastructureError, NoEngine, SyncError, WeightsGone
+from cluster.health import FINAL, Fault, HealthConfig, PoolConfig, State
+from cluster.pool import EnginePool
+from coa.errors import EngineDied, EpisodeFailed, InfrastructureError, NoEngine, SyncError, WeightsGone
 from coa.types import Scored
 from tests.support.engines import AGENT, FakeEngine, FakeTools, FakeWorld, a_task, order_of
-from tests.support.virtual_time import in_virtual_time
+from tests.support.virtual_time import in_virtual_time, stand_still
 
 NOW: Callable[[], float] = lambda: asyncio.get_running_loop().time()  # noqa: E731
 
 
 @asynccontextmanager
 async def pool_of(
-    world: FakeWorld, engines: int = 2, *, patience_s: float = 60.0, config: PoolConfig | None = None
+    world: FakeWorld,
+    engines: int = 2,
+    *,
+    places: int = 256,
+    patience_s: float = 60.0,
+    config: PoolConfig | None = None,
 ) -> AsyncIterator[EnginePool]:
-    pool = EnginePool(world.launch, config or PoolConfig(), AGENT, patience_s=patience_s, say=SAID.append)
+    pool = EnginePool(
+        world.launch, config or PoolConfig(), AGENT, places=places, patience_s=patience_s, say=SAID.append
+    )
     SAID.clear()
     for _ in range(engines):
         pool.add()
@@ -68,6 +87,67 @@ def test_each_episode_goes_to_the_engine_with_the_least_to_do() -> None:
             await asyncio.sleep(1.0)
             acknowledged = [one for engine in world.engines for one in engine.acknowledged]
             assert len(set(acknowledged)) == len(acknowledged) == 9
+
+    in_virtual_time(go())
+
+
+def test_what_is_beyond_the_places_of_the_first_engine_goes_to_those_that_come_up_later() -> None:
+    async def go() -> None:
+        world = FakeWorld(calls_of=lambda episode: 6, tools=FakeTools(seconds=20.0))
+        async with pool_of(world, 1, places=4) as pool:
+            playing = asyncio.gather(*(pool.play(order_of(number, group=number)) for number in range(12)))
+            pool.add()
+            await asyncio.sleep(0.1)
+            assert [len(engine.started) for engine in world.engines] == [4, 0]
+            await asyncio.sleep(5.1)
+            assert [len(engine.started) for engine in world.engines] == [4, 4]
+            assert [order.id.group for engine in world.engines for order in engine.started] == list(range(8))
+            await playing
+            assert {order.id.group for engine in world.engines for order in engine.started} == set(range(12))
+
+    in_virtual_time(go())
+
+
+def test_the_wait_for_a_place_costs_an_episode_none_of_its_time() -> None:
+    """A dozen episodes of some ten seconds each, one after another, each of which may take twenty."""
+
+    async def go() -> None:
+        world = FakeWorld(calls_of=lambda episode: 4, token_s=0.02, tools=FakeTools(seconds=4.0))
+        async with pool_of(world, 1, places=1) as pool:
+            began = NOW()
+            orders = [order_of(number, group=number, limit_s=20.0) for number in range(12)]
+            assert len(await asyncio.gather(*map(pool.play, orders))) == 12
+            assert NOW() - began > 60.0
+            assert {order.limit_s for order in world.engines[0].started} == {20.0}
+
+    in_virtual_time(go())
+
+
+def test_episodes_of_a_dead_engine_go_before_younger_ones_that_wait() -> None:
+    async def go() -> None:
+        world = FakeWorld(calls_of=lambda episode: 6, tools=FakeTools(seconds=20.0))
+        async with pool_of(world, 1, places=2) as pool:
+            playing = asyncio.gather(*(pool.play(order_of(number, group=number)) for number in range(5)))
+            await asyncio.sleep(1.0)
+            world.engines[0].die()
+            await asyncio.sleep(7.0)
+            assert [order.id.group for order in world.engines[1].started[:2]] == [0, 1]
+            await playing
+
+    in_virtual_time(go())
+
+
+def test_an_evaluation_neither_starves_nor_goes_before_the_training_that_was_there() -> None:
+    async def go() -> None:
+        world = FakeWorld(calls_of=lambda episode: 1)
+        async with pool_of(world, 1, places=1) as pool:
+            training = [asyncio.ensure_future(pool.play(order_of(number, group=number))) for number in range(3)]
+            await asyncio.sleep(0.1)
+            evaluation = asyncio.ensure_future(pool.evaluate(a_task(99), range(1), SamplingConfig()))
+            await asyncio.sleep(0.1)
+            training += [asyncio.ensure_future(pool.play(order_of(number, group=number))) for number in range(3, 6)]
+            await asyncio.gather(*training, evaluation)
+            assert [order.id.group for order in world.engines[0].started] == [0, 1, 2, -1, 3, 4, 5]
 
     in_virtual_time(go())
 
@@ -274,6 +354,69 @@ def test_one_that_stands_still_is_named_and_replaced_within_a_minute(
             assert tokens_of(await playing) == await undisturbed(orders)
             assert pool.moves == before
             assert world.engines[0].acknowledged == acknowledged
+
+    in_virtual_time(go())
+
+
+@pytest.mark.parametrize("busy", [False, True])
+def test_a_core_that_stops_while_it_loads_is_replaced_within_a_minute_and_others_go_on(busy: bool) -> None:
+    async def go() -> None:
+        world = FakeWorld(start_s=15.0, sync_s=4.0, tools=FakeTools(seconds=20.0))
+        async with pool_of(world) as pool:
+            playing = asyncio.gather(*(pool.play(order_of(n, group=n)) for n in range(20 * busy)))
+            await asyncio.sleep(2.0)
+            syncing = asyncio.ensure_future(pool.sync(1))
+            await asyncio.sleep(3.0)
+            world.engines[0].stop_core()
+            stopped = NOW()
+            assert [report.version for report in await syncing] == [1]
+            assert NOW() - stopped < 35.0, "weights are live on the other engine"
+            await asyncio.sleep(stopped + 60 - NOW())
+            assert pool.states == {0: State.HEALTHY, 1: State.HEALTHY}
+            assert SAID == [
+                "rollout engine 0 died: its core did not go on within 30 s of its pause for new weights",
+            ]
+            assert world.engines[2].loaded == [1]
+            await playing
+
+    in_virtual_time(go())
+
+
+def test_a_slow_load_of_large_weights_is_let_go_on() -> None:
+    """A minute for 20 GB, and half a minute more, at the lowest rate that there may be."""
+
+    async def go() -> None:
+        large = np.broadcast_to(np.zeros(1, np.uint8), 20 * 10**9)
+        world = FakeWorld(sync_s=60.0)
+        async with pool_of(world) as pool:
+            assert [report.version for report in await pool.sync(1, large)] == [1, 1]
+            world.sync_s = 71.0
+            assert await pool.sync(2, large) == []
+            assert {said.partition(": ")[2] for said in SAID} == {
+                "its core did not go on within 70 s of its pause for new weights"
+            }
+
+    in_virtual_time(go())
+
+
+@pytest.mark.parametrize("syncs", [False, True])
+def test_a_driver_that_stood_still_ends_no_engine_for_it(syncs: bool) -> None:
+    """It was stopped, or wrote to a slow disk: what the engines said meanwhile is there, and not read yet."""
+
+    async def go() -> None:
+        world = FakeWorld(tools=FakeTools(seconds=20.0))
+        async with pool_of(world) as pool:
+            playing = asyncio.gather(*(pool.play(order_of(n, group=n)) for n in range(8)))
+            await asyncio.sleep(2.3)
+            syncing = asyncio.ensure_future(pool.sync(1)) if syncs else None
+            await asyncio.sleep(0.3)
+            stand_still(45.0)
+            await asyncio.sleep(10.0)
+            assert pool.states == {0: State.HEALTHY, 1: State.HEALTHY}
+            if syncing is not None:
+                assert len(await syncing) == 2
+            await playing
+            assert (pool.restarts, SAID) == (0, [])
 
     in_virtual_time(go())
 
@@ -512,6 +655,114 @@ def test_an_engine_that_is_replaced_on_purpose_is_no_death_of_its_episodes() -> 
     in_virtual_time(go())
 
 
+def test_an_engine_that_serves_and_dies_at_once_is_started_at_growing_intervals_and_given_up() -> None:
+    """After as many starts as engines may die under an episode, and one more: it was not the episode."""
+
+    async def go() -> None:
+        world = FakeWorld(start_s=1.0)
+        async with pool_of(world, 1, config=PoolConfig(deaths=5)) as pool:
+            began = NOW()
+            for _ in range(6):
+                await pool.ready()
+                world.alive[0].die()
+                await asyncio.sleep(0.1)
+            assert 15.5 + 5 < NOW() - began < 15.5 + 8
+            with pytest.raises(NoEngine, match="in 6 tries: ActorDiedError"):
+                await pool.play(order_of())
+            assert len(world.engines) == 6
+
+    in_virtual_time(go())
+
+
+def test_an_engine_that_has_done_something_is_replaced_at_once() -> None:
+    async def go() -> None:
+        world = FakeWorld(start_s=1.0)
+        async with pool_of(world, 1, config=PoolConfig(deaths=2, starts=2)) as pool:
+            for number in range(6):
+                await pool.play(order_of(number))
+                world.alive[0].die()
+                await asyncio.sleep(1.1)
+            assert (len(world.engines), pool.restarts, pool.states) == (7, 6, {0: State.HEALTHY})
+
+    in_virtual_time(go())
+
+
+def test_an_engine_that_the_cluster_does_not_launch_is_asked_for_again() -> None:
+    async def go() -> None:
+        world = FakeWorld()
+        async with pool_of(world, 1) as pool:
+            launch, failures = pool._slots._launch, iter([RaySystemError("the head is busy")] * 2)
+
+            async def failing(incarnation: str) -> Engine:
+                if (error := next(failures, None)) is not None:
+                    raise error
+                return await launch(incarnation)
+
+            pool._slots._launch = failing
+            world.engines[0].die()
+            await pool.play(order_of())
+            assert sum("did not start: RaySystemError" in said for said in SAID) == 2
+
+    in_virtual_time(go())
+
+
+def test_an_engine_that_can_not_be_ended_hands_its_episodes_on() -> None:
+    async def go() -> None:
+        world = FakeWorld()
+        async with pool_of(world, 1) as pool:
+            [engine] = world.engines
+            playing = asyncio.ensure_future(pool.play(order_of()))
+            await asyncio.sleep(1.0)
+
+            def kill() -> None:
+                engine.released = True
+                raise RaySystemError("the head is busy")
+
+            engine.kill = kill
+            engine.stop_actor()
+            await playing
+            assert len(world.engines) == 2
+
+    in_virtual_time(go())
+
+
+def test_a_defect_in_what_goes_on_beside_is_raised_too() -> None:
+    async def go() -> None:
+        world = FakeWorld()
+        async with pool_of(world, 1) as pool:
+
+            async def start(orders: Sequence) -> None:
+                raise TypeError("it can not be pickled")
+
+            world.engines[0].start = start
+            with pytest.raises(TypeError, match="pickled"):
+                await pool.play(order_of())
+
+    in_virtual_time(go())
+
+
+@pytest.mark.parametrize(
+    ("error", "fault"),
+    [
+        (OutOfDiskError("no space left"), Fault.GONE),
+        (ObjectStoreFullError("full"), Fault.GONE),
+        (GetTimeoutError("late"), Fault.GONE),
+        (RaySystemError("the head is busy"), Fault.GONE),
+        (NodeDiedError("node"), Fault.GONE),
+        (ActorUnavailableError("?", None), Fault.UNREACHABLE),
+        (ObjectLostError("x", None, ""), Fault.NO_WEIGHTS),
+        (RayTaskError("sync", "", EngineDied("its core gave no answer")), Fault.GONE),
+        (RayTaskError("sync", "", SyncError("another digest")), Fault.REFUSED),
+        (RayTaskError("events", "", TypeError("a defect")), None),
+        (TypeError("a defect"), None),
+    ],
+)
+def test_what_ray_raises_of_itself_is_the_engines_end_and_a_defect_in_it_is_none(
+    error: Exception, fault: Fault | None
+) -> None:
+    assert fault_of(error) is fault
+
+
 def test_a_defect_is_raised_to_whoever_plays() -> None:
     async def go() -> None:
         world = FakeWorld()
@@ -610,15 +861,24 @@ def test_log_probs_and_what_engines_are_busy_with_are_asked_of_those_that_serve(
             world.engines[0].die()
             logprobs = await pool.logprobs(np.arange(4, dtype=np.int32))
             assert logprobs.tolist() == [-0.5] * 3
-            assert len(await pool.busy()) == 1
+            assert [report.spans for report in await pool.busy()] == [(), ((0.0, 1.0),)]
 
     in_virtual_time(go())
 
 
-def test_pauses_grow_and_come_to_the_patience_that_there_is() -> None:
-    assert list(pauses(300.0)) == [0.5, 1, 2, 4, 8, 16, 32, 60, 60, 60, 56.5]
-    assert list(pauses(3.75)) == [0.5, 1, 2, 0.25]
-    assert list(pauses(0.0)) == []
+def test_what_an_engine_was_busy_with_outlives_it() -> None:
+    async def go() -> None:
+        world = FakeWorld()
+        async with pool_of(world) as pool:
+            await pool.sync(1)
+            await asyncio.sleep(1.0)
+            world.engines[0].die()
+            await asyncio.sleep(1.0)
+            assert [report.spans for report in await pool.busy()] == [((0.0, 1.0),)] * 2
+            await asyncio.sleep(20.0)
+            assert [report.spans for report in await pool.busy()] == [((0.0, 1.0),) * 2, ((0.0, 1.0),)]
+
+    in_virtual_time(go())
 
 
 # --- freshness --------------------------------------------------------------------------------------------------------

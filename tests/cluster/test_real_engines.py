@@ -131,7 +131,7 @@ class Stage:
         async def watched(incarnation: str) -> Any:
             return Watched(await launch(incarnation), self.heard, self.started)
 
-        self.pool = EnginePool(watched, PoolConfig(), AGENT, patience_s=60.0, say=self.said.append)
+        self.pool = EnginePool(watched, PoolConfig(), AGENT, places=2 * AT_ONCE, patience_s=60.0, say=self.said.append)
         self.engines = engines
 
     async def __aenter__(self) -> "Stage":

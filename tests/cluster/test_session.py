@@ -1,21 +1,26 @@
 """How a job's Ray session starts."""
 
+import subprocess
+from signal import SIGKILL
+
 import pytest
 
 from cluster.session import STARTS, start
 from coa.errors import ClusterDown
 
+LATE = Exception("The current node timed out during startup. This could be")
+
 
 class SlowToStart:
     """In place of Ray: so many starts time out, or fail otherwise."""
 
-    def __init__(self, failures: int, error: str = "The current node timed out during startup. This could be") -> None:
+    def __init__(self, failures: int, error: Exception = LATE) -> None:
         self.failures, self.error, self.asked, self.shut_down = failures, error, [], 0
 
     def init(self, **settings: object) -> None:
         self.asked.append(settings)
         if len(self.asked) <= self.failures:
-            raise Exception(self.error)
+            raise self.error
 
     def shutdown(self) -> None:
         self.shut_down += 1
@@ -39,8 +44,27 @@ def test_one_that_never_comes_up_ends_in_a_typed_error(monkeypatch: pytest.Monke
         started(monkeypatch, SlowToStart(99))
 
 
-def test_what_else_fails_is_not_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    ray = SlowToStart(99, "no such address")
-    with pytest.raises(Exception, match="no such address"):
+@pytest.mark.parametrize("error", [Exception("no such address"), ValueError("it timed out during startup of x")])
+def test_what_else_fails_is_not_tried_again(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+    ray = SlowToStart(99, error)
+    with pytest.raises(type(error), match=str(error)):
         started(monkeypatch, ray)
     assert len(ray.asked) == 1
+
+
+def test_what_a_failed_start_has_left_running_is_ended_and_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Leaving(SlowToStart):
+        def init(self, **settings: object) -> None:
+            left.append(subprocess.Popen(["sleep", "60"]))
+            super().init(**settings)
+
+    left: list[subprocess.Popen[bytes]] = []
+    other = subprocess.Popen(["sleep", "60"])
+    try:
+        started(monkeypatch, Leaving(2))
+        assert [process.wait(10) for process in left[:2]] == [-SIGKILL] * 2
+        assert [process.poll() for process in (other, left[2])] == [None, None]
+    finally:
+        for process in (other, *left):
+            process.kill()
+            process.wait()

@@ -25,10 +25,10 @@ from actors.messages import (
     Event,
     EventBatch,
     Failed,
+    SyncReport,
 )
 from actors.rollout.clocks import BusyReport
 from actors.rollout.config import SamplingConfig
-from actors.rollout.engine import SyncReport
 from coa.agent.episode import AgentConfig
 from coa.agent.journal import Delta, Observed, Said
 from coa.errors import ToolDown, WeightsGone
@@ -287,6 +287,7 @@ class FakeEngine:
             await self._core.wait()  # the core has to say that it has paused
             self._sampling.clear()
             await asyncio.sleep(world.sync_s)
+            await self._core.wait()  # it may stop while it is paused, too
             if fault is not None:
                 raise fault
             self.version = version

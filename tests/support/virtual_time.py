@@ -26,6 +26,13 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         super()._run_once()  # pyright: ignore[reportAttributeAccessIssue]
 
 
+def stand_still(seconds: float) -> None:
+    """The process does nothing for so long."""
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, VirtualTimeLoop)
+    loop._virtual += seconds
+
+
 def in_virtual_time(work: Coroutine[Any, Any, T], limit_s: float = 3600.0) -> T:
     """What the coroutine gives; raises TimeoutError where that takes longer than `limit_s`, on its own clock."""
 

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from actors.messages import EpisodeId, EpisodeOrder
-from cluster.link import together
 from coa.agent.episode import AgentConfig
 from coa.agent.records import GroupRecord, record_of
+from coa.concurrency import together
 from coa.learning.algorithms.base import Algorithm
 from coa.learning.dealing import deal_updates
 from coa.learning.samples import to_samples

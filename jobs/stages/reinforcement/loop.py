@@ -26,9 +26,9 @@ from coa.learning.window import Ticket, Window
 from coa.types import Sample
 from jobs.run.console import Stage
 from jobs.run.run_dir import RunDir
-from jobs.stages.held_out import HeldOut
 from jobs.stages.reinforcement.groups import Group, play_group, shares
-from jobs.stages.rl_stats import NO_VARIANCE, STAGE, RlStats, shown
+from jobs.stages.reinforcement.held_out import HeldOut
+from jobs.stages.reinforcement.rl_stats import NO_VARIANCE, STAGE, RlStats, shown
 from jobs.teachers.fallback import TeacherFallback
 from jobs.teachers.scoring import TeacherScoring
 
@@ -36,6 +36,8 @@ FAILURES_S = 1800.0
 """Seconds for which groups may fail, without one that is finished, before the stage gives up."""
 LONGEST_PAUSE_S = 60.0
 """For which the slot of a group that failed stays empty, when many have failed one after the other."""
+GROUPS_A_START = 1_000_000
+"""Numbers of groups that a start of the learners has for itself."""
 
 
 class Reinforcement:
@@ -96,12 +98,12 @@ class Reinforcement:
         self.stats.syncs += await self._pool.sync(event.version, event.weights, event.probes)
         self._stage.phase("waiting for the first group")
         # Groups get new numbers, and with them new seeds: what was lost is not sampled again.
-        first = (1 + event.epoch) * 1_000_000 if event.epoch > 1 or event.version else 0
+        first = self._run.count_start(STAGE) * GROUPS_A_START
         self._window = Window(self._config.window, version=event.version, batches=self._config.steps, first_group=first)
         beside = self._learning.beside
         self._publishing = beside(self._publish(self._window))
-        self._loops = [beside(self._feed(self._window)), beside(self._pack(self._window, event.epoch))]
-        self._loops.append(self._publishing)
+        feeding, packing = beside(self._feed(self._window)), beside(self._pack(self._window, event.epoch))
+        self._loops = [feeding, packing, self._publishing]
         self._held_out.start(event.version)
         self.stats.begin()
 
@@ -227,7 +229,13 @@ class Reinforcement:
 
     async def result(self) -> dict[str, Any]:
         engines = [list(report.spans) for report in await self._pool.busy()]
-        found = {**self.stats.summary(engines), "steps": self._config.steps, "engine_restarts": self._pool.restarts}
+        found = {
+            **self.stats.summary(engines),
+            "steps": self._config.steps,
+            "engine_restarts": self._pool.restarts,
+            "episodes_moved": self._pool.moves,
+            "calls_retried": self._pool.retried,
+        }
         if self._fallback is None:
             return found
         self._fallback.write()

@@ -19,10 +19,11 @@ from actors.messages import (
     Event,
     EventBatch,
     EventLevel,
+    Probe,
     Streamed,
 )
 from actors.rollout.config import EngineConfig, SamplingConfig
-from actors.rollout.engine import Probe, RolloutEngine
+from actors.rollout.engine import RolloutEngine
 from coa.agent.episode import Grammar
 from coa.agent.journal import Journal
 from coa.errors import SyncError

@@ -294,18 +294,18 @@ def test_a_profile_that_calls_what_is_no_tool_is_a_mistake(tmp_path: Path, monke
 
 def test_a_tool_with_a_defect_and_a_dead_executor_are_down(ray_session: None) -> None:
     ray: Any = import_module("ray")
-    pool = import_module("cluster.pool")
+    distill = import_module("jobs.stages.distill")
 
     class Broken(TitleLookup):
         def key(self, call: ToolCall) -> str:
             return {}[call.argument]
 
     executor = ray.remote(ToolExecutor).options(num_cpus=0.1).remote(lambda: {"t": Broken({})})
-    [down] = asyncio.run(pool.call_executors([executor], [ToolCall("t", "arden")]))
+    [down] = asyncio.run(distill.call_executors([executor], [ToolCall("t", "arden")]))
     assert isinstance(down, ToolDown)
     assert str(down) == "t raised KeyError: 'arden'"
     ray.kill(executor)
-    [down] = asyncio.run(pool.call_executors([executor], [ToolCall("t", "arden")]))
+    [down] = asyncio.run(distill.call_executors([executor], [ToolCall("t", "arden")]))
     assert isinstance(down, ToolDown)
 
 

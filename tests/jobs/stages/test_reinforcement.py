@@ -138,12 +138,13 @@ class Played:
     book: Any
     orders: list[EpisodeOrder]
     learners: FakeLearners
+    result: dict[str, Any]
 
 
 async def reinforce(run: RunDir, world: FakeWorld, *, kills: float = 0.0, dies_after: tuple[int, ...] = ()) -> Played:
     """kills: engines a second."""
     config = run.config.rl
-    pool = Remembering(world.launch, PoolConfig(deaths=1000), run.config.agent, patience_s=60.0)
+    pool = Remembering(world.launch, PoolConfig(deaths=1000), run.config.agent, places=256, patience_s=60.0)
     pool.played = {}
     for _ in range(2):
         pool.add()
@@ -175,7 +176,7 @@ async def reinforce(run: RunDir, world: FakeWorld, *, kills: float = 0.0, dies_a
         for one in (working[1], learners.failure):
             if one.done():
                 one.result()
-        await loop.result()
+        result = await loop.result()
     finally:
         for one in (*working, *learners._beside):
             one.cancel()
@@ -194,7 +195,7 @@ async def reinforce(run: RunDir, world: FakeWorld, *, kills: float = 0.0, dies_a
         for both in zip(orders, tokens, strict=True)
     ]
     groups = [sorted({order.id.group for order in batch}) for batch in orders]
-    return Played(batches, groups, loop.stats, list(pool.played.values()), learners)
+    return Played(batches, groups, loop.stats, list(pool.played.values()), learners, result)
 
 
 def test_what_is_trained_is_the_same_whether_calls_fail_or_engines_die(tmp_path: Path) -> None:
@@ -210,6 +211,18 @@ def test_what_is_trained_is_the_same_whether_calls_fail_or_engines_die(tmp_path:
     killed = in_virtual_time(reinforce(make_run(tmp_path / "killed"), killed_world, kills=0.3))
     assert killed.batches == quiet.batches
     assert len(killed_world.engines) > 10
+    assert killed.result["calls_retried"] > 0
+    assert killed.result["episodes_moved"] > 0
+
+
+def test_no_group_has_the_number_of_one_of_an_earlier_start_of_the_driver(tmp_path: Path) -> None:
+    run = make_run(tmp_path, steps=1)
+    starts = [in_virtual_time(reinforce(run, FakeWorld())) for _ in range(3)]
+    numbers = [{order.id.group for order in played.orders} for played in starts]
+    assert min(numbers[0]) == 0
+    assert not numbers[0] & numbers[1]
+    assert not numbers[1] & numbers[2]
+    assert not numbers[0] & numbers[2]
 
 
 def test_what_fails_for_good_is_counted_by_length_and_calls_and_issued_again_later(tmp_path: Path) -> None:

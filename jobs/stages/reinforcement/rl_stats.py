@@ -135,7 +135,7 @@ class RlStats:
             "sync_pause_mean_s": sum(s.pause_s for s in self.syncs) / max(len(self.syncs), 1),
             "overlap": overlap(self._spans, generating) / learning if learning else 0.0,
             "busy": {
-                "engine": sum(overlap(spans, whole) for spans in engines) / (len(engines) * (ended - self._began)),
+                "engine": fmean([overlap(spans, whole) for spans in engines] or [0.0]) / (ended - self._began),
                 "learner": learning / (ended - self._began),
             },
             "staleness_max": self._oldest,

@@ -22,7 +22,7 @@ from coa.errors import InfrastructureError
 from coa.reporting.metrics import read_metrics
 from coa.types import ENVIRONMENT, Status, Task
 from jobs.run.run_dir import RunDir
-from jobs.stages.rl_stats import STAGE
+from jobs.stages.reinforcement.rl_stats import STAGE
 
 PLACES = 8
 """Tasks that are attempted at the same time."""

@@ -18,8 +18,8 @@ from jobs.cli import find_recipe
 from jobs.recipe.schema import Recipe
 from jobs.run.console import Console
 from jobs.run.run_dir import RunDir
-from jobs.stages.held_out import HeldOut, due, measure, sample
-from tests.jobs.stages.test_rl_stats import EPISODE
+from jobs.stages.reinforcement.held_out import HeldOut, due, measure, sample
+from tests.jobs.stages.reinforcement.test_rl_stats import EPISODE
 
 SIZE = 6
 

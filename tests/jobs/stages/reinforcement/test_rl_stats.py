@@ -9,8 +9,8 @@ from actors.weights.transport import Published
 from coa.agent.records import EpisodeRecord, GroupRecord
 from coa.learning.weights import Manifest, lay_out
 from coa.types import Status, Task
-from jobs.stages import rl_stats
-from jobs.stages.rl_stats import NO_VARIANCE, RlStats, lengths, played, shown
+from jobs.stages.reinforcement import rl_stats
+from jobs.stages.reinforcement.rl_stats import NO_VARIANCE, RlStats, lengths, played, shown
 
 EPISODE = EpisodeRecord(
     sample=0,
@@ -136,6 +136,14 @@ def test_a_record_names_the_weights_that_the_step_made() -> None:
     made = event(Report())
     made.weights = Published(manifest=manifest, transport="host", place=None)
     assert RlStats().record(made, [])["weights"] == manifest.fingerprint
+
+
+def test_a_stage_without_an_engine_at_its_end_has_a_summary(clock: Any) -> None:
+    stats = RlStats()
+    stats.begin()
+    clock.now += 10.0
+    assert stats.summary([])["busy"] == {"engine": 0.0, "learner": 0.0}
+    assert stats.summary([[(100.0, 105.0)], [(95.0, 110.0), (100.0, 101.0)]])["busy"]["engine"] == 0.75
 
 
 def test_quantiles_are_lengths_that_occurred() -> None:

@@ -1,0 +1,35 @@
+"""Small helpers around asyncio that several packages share."""
+
+import asyncio
+from collections.abc import Awaitable, Iterable, Iterator
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+async def together(work: Iterable[Awaitable[T]]) -> list[T]:
+    """What all of them give; the first failure cancels the others, waits for their end, and is raised."""
+    tasks = [asyncio.ensure_future(one) for one in work]
+    try:
+        return await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def doubling(first_s: float, longest_s: float = float("inf")) -> Iterator[float]:
+    """Pauses between tries, without end: each twice as long as the one before, up to the longest."""
+    pause_s = first_s
+    while True:
+        yield min(pause_s, longest_s)
+        pause_s = min(2 * pause_s, longest_s)
+
+
+def within(patience_s: float, pauses: Iterable[float]) -> Iterator[float]:
+    """The pauses that come to `patience_s` in all, the last of them cut: 0.5, 1, 2 and 0.3 for 3.8."""
+    for pause_s in pauses:
+        if patience_s <= 0:
+            return
+        yield min(pause_s, patience_s)
+        patience_s -= pause_s
