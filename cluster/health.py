@@ -156,7 +156,9 @@ class Health:
 
     def synced(self, now: float, number: int) -> Self:
         """It runs the weights of that number."""
-        return self._with(now, holds=number, syncing_since=None, paused_since=None, failed_syncs=0, progressed_at=now)
+        return self._with(
+            now, holds=number, syncing_since=None, paused=False, paused_since=None, failed_syncs=0, progressed_at=now
+        )
 
     # --- what goes wrong ------------------------------------------------------------------------------------------
 

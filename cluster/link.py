@@ -121,18 +121,16 @@ class Link:
     def beside(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
         """Runs `work` until it ends or the engine does. What it raises else, its caller can't hear: it goes to the
         engine's health, and a defect to whoever keeps the engine."""
+        task = asyncio.ensure_future(work)
+        self._aside.add(task)
 
-        async def until_over() -> None:
-            try:
-                await work
-            except EngineDied:
-                pass
-            except Exception as error:
+        def ended(task: "asyncio.Task[None]") -> None:
+            self._aside.discard(task)
+            error = None if task.cancelled() else task.exception()
+            if error is not None and not isinstance(error, EngineDied):
                 self.raised(error)
 
-        task = asyncio.ensure_future(until_over())
-        self._aside.add(task)
-        task.add_done_callback(self._aside.discard)
+        task.add_done_callback(ended)
         return task
 
     def close(self) -> None:

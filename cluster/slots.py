@@ -128,20 +128,21 @@ class Slots:
 
     async def _keep(self, slot: Slot) -> None:
         """One engine after another; raises NoEngine where no slot has hope left, and what is a defect."""
-        failures, pauses = 0, doubling(FIRST_PAUSE_S, LONGEST_PAUSE_S)
+        failed = brief = 0
+        pauses = doubling(FIRST_PAUSE_S, LONGEST_PAUSE_S)
         while True:
             run = await self._run(slot)
             self._say(f"rollout engine {slot.number} {'died' if run.served else 'did not start'}: {run.why}")
             self.restarts += run.served
             if run.proved:
-                failures, pauses, slot.given_up = 0, doubling(FIRST_PAUSE_S, LONGEST_PAUSE_S), False
+                failed, brief, slot.given_up = 0, 0, False
+                pauses = doubling(FIRST_PAUSE_S, LONGEST_PAUSE_S)
                 continue
-            failures += 1
-            # An episode that ends every engine has failed for good by then.
-            most = max(self._config.starts, self._config.deaths + 1) if run.served else self._config.starts
-            slot.given_up = failures >= most
+            failed, brief = (0, brief + 1) if run.served else (failed + 1, brief)
+            # With more than `deaths`, an episode that ends every engine has failed for good, and it was not that.
+            slot.given_up = failed >= self._config.starts or brief > self._config.deaths
             if slot.given_up and all(other.hopeless for other in self._slots.values()):
-                raise NoEngine(f"no rollout engine could be started, in {failures} tries: {run.why}")
+                raise NoEngine(f"no rollout engine could be started, in {max(failed, brief)} tries: {run.why}")
             await asyncio.sleep(next(pauses))
 
     async def _run(self, slot: Slot) -> Run:

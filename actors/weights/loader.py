@@ -100,9 +100,10 @@ class WeightLoader:
         prepared = await find_receiver(published.transport).prepare(published, self._address)
         order = ReceiveOrder(manifest=published.manifest, transport=published.transport, prepared=prepared)
         await self._call("coa_receive", order.pack())
-        began, limit_s = time.monotonic(), RECEIVE_S + slowest_s(published.manifest.layout.nbytes)
+        now = asyncio.get_running_loop().time
+        began, limit_s = now(), RECEIVE_S + slowest_s(published.manifest.layout.nbytes)
         while None in (states := await self._call("coa_received")):
-            if time.monotonic() - began > limit_s:
+            if now() - began > limit_s:
                 raise SyncError(f"version {published.manifest.version} has not arrived after {limit_s:.0f} s")
             await asyncio.sleep(_POLL_S)
         for state in states:

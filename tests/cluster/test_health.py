@@ -10,7 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from cluster.health import FINAL, Fault, Health, HealthConfig, State
 
-LIMITS = HealthConfig(suspect_s=10, dead_s=30, start_s=100, sync_s=50, syncs=2)
+LIMITS = HealthConfig(suspect_s=10, dead_s=30, start_s=100, sync_s=50, pause_s=50, syncs=2)
 
 
 def serving(now: float = 0.0) -> Health:
@@ -142,6 +142,17 @@ def test_a_pause_for_new_weights_may_take_as_long_as_weights_of_that_size_need(
         State.DEAD,
         f"its core did not go on within {limit_s:.0f} s of its pause for new weights",
     )
+
+
+def test_a_pause_right_after_another_one_has_a_limit_too() -> None:
+    limits = replace(LIMITS, sync_s=500.0, pause_s=30.0)
+    first = replace(at_work(), limits=limits).published(2).sync_began(1.0)
+    first = first.answered(2.0, tokens=1, generating=3, paused=True)
+    second = first.synced(3.0, 2).published(3).sync_began(3.0)
+    for now in range(4, 34, 2):
+        second = second.answered(now, tokens=1, generating=3, paused=True)
+        assert second.state is State.STALE
+    assert second.answered(34.0, tokens=1, generating=3, paused=True).state is State.DEAD
 
 
 def test_the_wait_for_the_bytes_is_no_part_of_a_pause_nor_is_a_pause_without_a_sync() -> None:
@@ -278,7 +289,7 @@ class AnyHistory(RuleBasedStateMachine):
     @invariant()
     def one_that_gives_signs_is_left_alone(self) -> None:
         gone = self.health.why == "x"
-        slow = self.health.why.startswith(("a sync took", "it did not come up"))
+        slow = self.health.why.startswith(("a sync took", "it did not come up", "its core did not go on"))
         if self.health.state is State.DEAD and not gone and not slow:
             quiet = self.now - self.last_sign
             assert quiet >= LIMITS.dead_s - LIMITS.suspect_s

@@ -74,6 +74,21 @@ def test_a_place_goes_to_the_first_in_the_queue_and_the_next_one_to_the_second()
     in_virtual_time(go())
 
 
+def test_nobody_who_comes_just_when_a_place_is_free_goes_before_who_waited() -> None:
+    async def go() -> None:
+        free = Free()
+        waiting = asyncio.ensure_future(free.ask(1))
+        await asyncio.sleep(1.0)
+        late = asyncio.ensure_future(free.ask(2))
+        free.free(1)
+        await asyncio.sleep(1.0)
+        assert free.served == [1]
+        late.cancel()
+        await waiting
+
+    in_virtual_time(go())
+
+
 def test_everybody_who_waits_meets_what_is_wrong() -> None:
     async def go() -> None:
         free = Free()
