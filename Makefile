@@ -7,7 +7,7 @@ demo: setup
 	.venv/bin/coa train --recipe tiny run_dir=$(run_dir)
 
 test: setup
-	.venv/bin/python -m pytest -m "not slow and not gpu"
+	.venv/bin/python -m pytest -n 2 --dist loadfile -m "not slow and not gpu"
 
 # All tests but those that need a GPU, with fifty times the fuzzing and a pretrained model.
 nightly: setup

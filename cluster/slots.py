@@ -162,4 +162,4 @@ class Slots:
             slot.spans += replica.busy.spans
             replica.busy = BusyReport(())
             self._changes.changed()
-        return Run(replica.link.health.why, served=replica.link.served, proved=replica.proved)
+        return Run(replica.link.health.why, served=replica.link.served, proved=replica.proved or replica.dismissed)

@@ -733,7 +733,7 @@ def test_a_defect_in_what_goes_on_beside_is_raised_too() -> None:
         world = FakeWorld()
         async with pool_of(world, 1) as pool:
 
-            async def start(orders: Sequence) -> None:
+            async def start(*_: object) -> None:
                 raise TypeError("it can not be pickled")
 
             world.engines[0].start = start
