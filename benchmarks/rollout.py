@@ -98,7 +98,7 @@ class Alone:
             outbox=self._outbox,
         )
         self._ended: dict[EpisodeId, asyncio.Future[None]] = {}
-        self._reading = asyncio.ensure_future(self._read())
+        self.reading = asyncio.ensure_future(self._read())
 
     async def play(self, order: EpisodeOrder) -> Scored:
         ended = self._ended[order.id] = asyncio.get_running_loop().create_future()
@@ -166,6 +166,7 @@ async def measure(folder: Path) -> dict[str, float]:
             figures |= {f"ratio_{at_once}": median(ratios[1:]), f"tokens_per_s_{at_once}": median(rates[1:])}
     finally:
         await pool.stop()
+        alone.reading.cancel()
         alone.policy.shutdown()
     return figures
 
