@@ -95,7 +95,7 @@ def remove_dropout(model: nn.Module) -> None:
     for module in modules:
         if isinstance(module, nn.Dropout):
             module.p = 0.0
-        if isinstance(getattr(module, "attention_dropout", None), float):
+        elif isinstance(getattr(module, "attention_dropout", None), float):
             module.attention_dropout = 0.0
 
 
