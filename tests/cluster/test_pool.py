@@ -23,7 +23,7 @@ from ray.exceptions import (
     RayTaskError,
 )
 
-from actors.messages import EVALUATION, EpisodeId
+from actors.messages import EVALUATION, EpisodeId, EpisodeOrder
 from actors.rollout.config import SamplingConfig
 from cluster.engine_actor import Engine, fault_of
 from cluster.flights import Flight
@@ -733,7 +733,7 @@ def test_a_defect_in_what_goes_on_beside_is_raised_too() -> None:
         world = FakeWorld()
         async with pool_of(world, 1) as pool:
 
-            async def start(*_: object) -> None:
+            async def start(orders: Sequence[EpisodeOrder], heard: int) -> None:
                 raise TypeError("it can not be pickled")
 
             world.engines[0].start = start

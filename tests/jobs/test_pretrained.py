@@ -71,7 +71,8 @@ def test_the_exported_model_opens_in_transformers(trained: tuple[Path, Watched])
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     run, _ = trained
-    model, loading = AutoModelForCausalLM.from_pretrained(run / "model", output_loading_info=True)
+    opened: Any = AutoModelForCausalLM.from_pretrained(run / "model", output_loading_info=True)
+    model, loading = opened
     assert not loading["missing_keys"]
     assert not loading["unexpected_keys"]
     tokenizer = AutoTokenizer.from_pretrained(run / "model")
