@@ -213,10 +213,10 @@ def test_what_teachers_add_to_reinforcement_is_told() -> None:
 def test_resources_in_words_and_numbers() -> None:
     resources = cells(section(recipe("web_32b"), "resources"))
     assert resources == {
-        "sft: 8 tool executors, 16 learner ranks": ("72", "16"),
+        "sft: 8 tool executors, 32 learner ranks": ("136", "32"),
         "rl: 4 rollout engines, 8 tool executors, 32 learner ranks": ("152", "64"),
     }
-    assert cells(section(recipe("web_32b"), "resources", "sft")) == {"sft: 16 learner ranks": ("64", "16")}
+    assert cells(section(recipe("web_32b"), "resources", "sft")) == {"sft: 32 learner ranks": ("128", "32")}
 
 
 SERVED = ("models.own.serve.model=Qwen/Qwen3-8B", "models.own.serve.gpus=2", "team.model=own")
