@@ -191,6 +191,7 @@ def test_kills_lose_no_finished_turn_and_complete_no_tool_call_twice(model: Path
             playing = [asyncio.ensure_future(play(number)) for number in range(AT_ONCE)]
             for kill in range(KILLS):
                 await asyncio.sleep(dice.uniform(1, 5))
+                await stage.pool.ready()
                 alive = [number for number, state in stage.pool.states.items() if state is State.HEALTHY]
                 number = dice.choice(alive)
                 os.kill(await (stage.core if kill % 2 else stage.pid)(number), signal.SIGKILL)
