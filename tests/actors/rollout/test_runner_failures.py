@@ -1,0 +1,112 @@
+"""Calls that fail under the episode runner, and what becomes of their episodes."""
+
+import asyncio
+import random
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from actors.messages import Ended, Failed
+from coa.errors import JudgeDown, ToolDown
+from coa.grading.rewards import RewardConfig
+from coa.tools.base import ToolCall
+from coa.tools.client import RetryConfig
+from coa.types import Scored
+from tests.support.executors import Answering
+from tests.support.policies import Runner, order
+from tests.support.runners import ANSWER, PLAN, SEARCHES, Saying, echo, journal_of, trajectory
+
+
+def failing(share: float, seed: int) -> tuple[Any, list[str]]:
+    rng, failed = random.Random(seed), []
+
+    async def answer(call: ToolCall) -> str | ToolDown:
+        if rng.random() < share:
+            failed.append(call.argument)
+            return ToolDown("a glitch")
+        return f"{call.argument}!"
+
+    return answer, failed
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_failing_calls_do_not_select_what_is_sampled(seed: int) -> None:
+    """1 % of calls fail, in episodes of 0 to 6 calls: the multiset of (task, sample, token ids) stays the same."""
+
+    async def multiset(answer: Any) -> tuple[Counter[Any], Counter[int], int]:
+        runner = Runner(Answering(answer))
+        orders = [order(i, sample) for i in range(60) for sample in range(8)]
+        ended = await runner.play(orders)
+        assert not [event for event in ended if not isinstance(event, Ended)]
+        made = {id: trajectory(result) for id, result in runner.runner.results.items()}
+        tokens = Counter((id.task, id.sample, tuple(one.token_ids.tolist())) for id, one in made.items())
+        return tokens, Counter(len(one.tool_calls) for one in made.values()), runner.runner.retried
+
+    whole, lengths, none = asyncio.run(multiset(echo))
+    answer, failed = failing(0.01, seed)
+    assert asyncio.run(multiset(answer))[0::2] == (whole, len(failed))
+    assert len(failed) > 5
+    assert none == 0
+    assert set(lengths) == set(range(7))
+
+
+def test_where_retries_end_the_episode_fails_and_says_how_far_it_had_come() -> None:
+    async def go() -> None:
+        async def down(call: ToolCall) -> ToolDown:
+            return ToolDown("gone")
+
+        runner = Runner(Answering(down), policy=Saying(*SEARCHES), retry=RetryConfig(attempts=3, pause_s=0))
+        [failed] = await runner.play([order()])
+        [said] = journal_of(runner, order().id)
+        tokens = len(said.token_ids)
+        assert failed == Failed(id=order().id, where="ToolDown", why="gone", tokens=tokens, tool_calls=1)
+        assert runner.runner.retried == 2
+        assert len(runner.policy.seeds) == 1, "no turn is sampled again"
+        assert runner.runner.results == {}
+        runner.runner.start([order()])
+        assert runner.running == 0, "an order that was sent before its sender knew of the failure"
+        runner.acknowledge()
+        runner.runner.start([order()])
+        assert runner.running == 1, "a failed episode may be started again"
+        await runner.runner.cancel([order().id])
+
+    asyncio.run(go())
+
+
+def test_pauses_between_attempts_double() -> None:
+    assert list(RetryConfig(attempts=4, pause_s=0.5).pauses()) == [0.5, 1.0, 2.0]
+    assert list(RetryConfig(attempts=1).pauses()) == []
+    with pytest.raises(ValueError, match=r"executor\.retry"):
+        RetryConfig(attempts=0)
+
+
+def test_a_judge_that_is_down_for_a_moment_is_asked_again() -> None:
+    async def go() -> None:
+        asked: list[str] = []
+
+        async def judge(call: ToolCall) -> str | ToolDown:
+            asked.append(call.tool)
+            return JudgeDown("mute") if len(asked) < 3 else '{"correct": true}'
+
+        runner = Runner(Answering(judge), policy=Saying((PLAN, ANSWER)), reward=RewardConfig(formula="judge"))
+        assert await runner.play([order()]) == [Ended(id=order().id)]
+        assert asked == ["judge"] * 3
+        scored = runner.runner.results[order().id]
+        assert isinstance(scored, Scored)
+        assert scored.reward == 1.0
+
+    asyncio.run(go())
+
+
+def test_a_defect_is_raised_to_whoever_reads_the_events() -> None:
+    async def go() -> None:
+        async def broken(call: ToolCall) -> str:
+            raise ZeroDivisionError
+
+        runner = Runner(Answering(broken), policy=Saying(*SEARCHES))
+        runner.runner.start([order()])
+        with pytest.raises(RuntimeError, match="wiki_search: ZeroDivisionError"):
+            await runner.until_ended(1)
+
+    asyncio.run(go())
