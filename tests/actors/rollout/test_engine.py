@@ -210,6 +210,12 @@ async def finish(bench: Bench, *orders: EpisodeOrder) -> tuple[Sequence[Event], 
     return bench.driver.events[before:], [scored.trajectory for scored in made]
 
 
+async def read_until(bench: Bench, end: int) -> None:
+    """Read the events up to ``end``, so that no later test reads them as its own."""
+    while len(bench.driver.events) < end:
+        await bench.driver.read()
+
+
 def journal_of(events: Sequence[Event]) -> Journal:
     return tuple(event.delta for event in events if isinstance(event, Advanced))
 
@@ -251,7 +257,7 @@ def test_progress_shows_while_a_turn_is_sampled_and_a_heartbeat_comes_without_ev
         await bench.engine.start(orders)
         while not (batches and batches[-1].events):
             batches.append(await bench.driver.read(wait_s=0.01))
-        await bench.engine.cancel([each.id for each in orders])
+        await read_until(bench, await bench.engine.cancel([each.id for each in orders]))
         return batches
 
     batches = bench.run(go())
@@ -271,8 +277,7 @@ def test_a_cancelled_episode_leaves_nothing_behind_in_vllm(bench: Bench) -> None
         ids = [each.id for each in orders]
         end = await bench.engine.cancel(ids)
         assert bench.engine.policy._llm.get_num_unfinished_requests() == 0 == bench.engine.policy.generating
-        while len(bench.driver.events) < end:
-            await bench.driver.read()
+        await read_until(bench, end)
         cancelled = [event.id for event in bench.driver.events[before:] if isinstance(event, Cancelled)]
         assert sorted(id.group for id in cancelled) == [id.group for id in ids]
         assert await bench.engine.cancel([*ids, order(999).id]) == end
