@@ -32,7 +32,7 @@ UNDER_WAY = 100_000
 
 
 class TeacherModel:
-    """A plain class that Ray is applied to at the edge (`jobs.stages.teaching`)."""
+    """A plain class that Ray is applied to at the edge (`jobs.teachers.teaching`)."""
 
     def __init__(self, config: EndpointConfig, ledger: Path) -> None:
         freeze_gc()

@@ -94,6 +94,15 @@ class TeamConfig:
         return self.model if model is None else model
 
 
+RULES_WITH = {
+    "thinker": {Rules.PLANNER},
+    "planning_interval": {Rules.PLANNER},
+    "debaters": {Rules.DEBATE},
+    "rounds": {Rules.DEBATE, Rules.REFINE},
+}
+"""The settings that not all rules read, and the rules that do."""
+
+
 def members(team: TeamConfig, profile: Profile) -> tuple[str, ...]:
     """The roles that may be asked in runs of a profile."""
     match team.rules:
@@ -112,7 +121,11 @@ def plays_free(team: TeamConfig) -> bool:
 
 
 def check_team(team: TeamConfig, models: Mapping[str, object], profiles: set[str]) -> None:
-    """Raises UserError for a team that names unknown models, tools or roles."""
+    """Raises UserError for a team that names unknown models, tools or roles, or sets what its rules do not read."""
+    standard = TeamConfig()
+    for name, rules in RULES_WITH.items():
+        if team.rules not in rules and getattr(team, name) != getattr(standard, name):
+            raise UserError(f"team.{name}: a {team.rules} team does not read it, team.rules={' or '.join(sorted(rules))} does")
     asked = {role for name in profiles for role in members(team, find_profile(name))}
     if idle := set(team.roles) - asked:
         raise UserError(f"team.roles.{min(idle)}: a {team.rules} team does not use this role for these profiles")

@@ -265,6 +265,8 @@ def test_a_model_may_be_asked_elsewhere_when_a_run_goes_on_but_no_other_one(
             ["team.roles.refiner.duty=Refine."],
             "team.roles.refiner: a planner team does not use this role for these profiles",
         ),
+        (["team.debaters=5"], "team.debaters: a planner team does not read it, team.rules=debate does"),
+        (["team.rules=debate", "team.thinker=true"], "team.thinker: a debate team does not read it, team.rules=planner does"),
         (["distill.transcripts=here"], "distill.transcripts: no transcripts at here"),
         (["sft.data=[tasks.jsonl]"], "sft.data is set, so there is nothing to distil"),
     ],

@@ -251,7 +251,7 @@ def test_what_fails_for_good_is_counted_by_length_and_calls_and_issued_again_lat
 
 def test_where_nothing_is_finished_any_more_the_stage_ends_with_the_reason(tmp_path: Path) -> None:
     world = FakeWorld(tools=FakeTools(down=lambda episode: True), calls_of=lambda episode: 1)
-    with pytest.raises(InfrastructureError, match="no group is finished any more: ToolDown: it is down"):
+    with pytest.raises(InfrastructureError, match="no group was finished for 30 minutes: ToolDown: it is down"):
         in_virtual_time(reinforce(make_run(tmp_path), world))
 
 
