@@ -14,7 +14,7 @@ from actors.learner.loop import LearnJob, learn
 from actors.weights.transport import WeightsConfig
 from cluster.resources import PlacementConfig
 from cluster.weights import RayShelf, close_directory, start_directory
-from coa.errors import UserError
+from coa.errors import OutOfMemory, UserError
 from coa.learning.orders import Train
 from coa.types import Tokens
 
@@ -155,8 +155,12 @@ class Learning:
         return await self._buffer.put.remote(train, epoch)
 
 
+NO_MEMORY = "running low on memory"
+"""What Ray says of processes that it has ended for that."""
+
+
 def raise_cause(error: BaseException | None) -> None:
-    """A person's mistake that a learner found is raised as that."""
+    """A person's mistake that a learner found is raised as that, and an end for want of memory in one line."""
     if error is None:
         raise RuntimeError("the learners ended before their last step")
     cause: BaseException | None = error
@@ -166,4 +170,7 @@ def raise_cause(error: BaseException | None) -> None:
             if isinstance(inner, UserError):
                 raise inner
         cause = cause.__cause__
+    if said := next((line for line in str(error).splitlines() if NO_MEMORY in line), None):
+        used = said.partition(" was ")[2] or said
+        raise OutOfMemory(f"Ray ended learners for want of memory: {used}; --dry-run shows what each part takes") from error
     raise error

@@ -106,5 +106,9 @@ class ClusterDown(InfrastructureError):
     """Ray could not be started."""
 
 
+class OutOfMemory(InfrastructureError):
+    """A machine ran out of memory, and Ray ended processes of ours on it."""
+
+
 class DiskFull(InfrastructureError):
     """A file that has to be kept can't be written, because the disk is full."""

@@ -12,6 +12,11 @@ from actors.rollout.config import EngineConfig
 from actors.weights.host import BACKEND, WORKER
 
 
+IN_CORE = "vllm.v1.executor.uniproc_executor.UniProcExecutor"
+"""The executor whose worker is in the core's process. A worker of its own starts in as many seconds again, and every
+step waits for its answer."""
+
+
 def environment(config: EngineConfig, *, cpu: bool) -> dict[str, str]:
     """Environment variables of vLLM's processes."""
     threads = 1 if config.threads is None and cpu else config.threads
@@ -19,7 +24,6 @@ def environment(config: EngineConfig, *, cpu: bool) -> dict[str, str]:
     if cpu:
         # Bound to cores, several engines and a learner would share the first ones.
         variables["VLLM_CPU_OMP_THREADS_BIND"] = "nobind"
-        variables["VLLM_CPU_KVCACHE_SPACE"] = str(max(1, round(config.kv_cache_gib)))
         if config.enforce_eager in (None, True):
             # Some samplers are compiled even so, at the first request, for seconds.
             variables["TORCHDYNAMO_DISABLE"] = "1"
@@ -38,6 +42,10 @@ def arguments(config: EngineConfig, *, cpu: bool, max_tokens: int) -> dict[str, 
         cautious = {"enforce_eager": True, "enable_chunked_prefill": False}
         chosen = cautious | {name: value for name, value in chosen.items() if value is not None}
         chosen["max_num_batched_tokens"] = max(8192, max_tokens)
+        chosen["kv_cache_memory_bytes"] = int(config.kv_cache_gib * 2**30)
+        if config.tensor_parallel == 1 and config.threads in (None, 1):
+            # Named as "uni", vLLM would put "mp" in its place on a CPU, for the sake of OpenMP's threads.
+            chosen["distributed_executor_backend"] = IN_CORE
     elif config.chunked_prefill is False:
         chosen["max_num_batched_tokens"] = max(8192, max_tokens)
     return {name: value for name, value in chosen.items() if value is not None}

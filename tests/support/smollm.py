@@ -6,6 +6,8 @@ The package holds 4-bit weights (GGUF). They are read into a plain Llama of tran
 from GGUF can't be saved.
 """
 
+import subprocess
+import sys
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -19,7 +21,14 @@ def gguf_file() -> Path | None:
 
 
 def make_smollm(folder: Path) -> Path:
-    """Writes the model and its tokenizer in the Hugging Face layout, float32."""
+    """Writes the model and its tokenizer in the Hugging Face layout, float32, from a process that is gone afterwards,
+    with its memory."""
+    root = Path(__file__).parents[2]
+    subprocess.run([sys.executable, "-m", "tests.support.smollm", str(folder)], check=True, cwd=root)
+    return folder
+
+
+def write_smollm(folder: Path) -> None:
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
@@ -32,4 +41,7 @@ def make_smollm(folder: Path) -> Path:
     model.load_state_dict(loaded.state_dict())
     model.save_pretrained(folder)
     AutoTokenizer.from_pretrained(**names).save_pretrained(folder)
-    return folder
+
+
+if __name__ == "__main__":
+    write_smollm(Path(sys.argv[1]))

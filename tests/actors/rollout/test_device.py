@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from actors.rollout.config import EngineConfig
-from actors.rollout.device import arguments, environment, message_ends
+from actors.rollout.device import IN_CORE, arguments, environment, message_ends
 
 
 def test_a_cpu_gets_what_it_needs() -> None:
@@ -14,14 +14,21 @@ def test_a_cpu_gets_what_it_needs() -> None:
         "enforce_eager": True,
         "enable_chunked_prefill": False,
         "max_num_batched_tokens": 8192,
+        "kv_cache_memory_bytes": 2**30,
+        "distributed_executor_backend": IN_CORE,
     }
+    assert arguments(EngineConfig(kv_cache_gib=0.4), cpu=True, max_tokens=300)["kv_cache_memory_bytes"] == 429_496_729
     assert arguments(EngineConfig(), cpu=True, max_tokens=10_000)["max_num_batched_tokens"] == 10_000
-    assert environment(EngineConfig(kv_cache_gib=2.0), cpu=True) == {
+    assert environment(EngineConfig(), cpu=True) == {
         "OMP_NUM_THREADS": "1",
         "VLLM_CPU_OMP_THREADS_BIND": "nobind",
-        "VLLM_CPU_KVCACHE_SPACE": "2",
         "TORCHDYNAMO_DISABLE": "1",
     }
+
+
+@pytest.mark.parametrize("config", [EngineConfig(threads=2), EngineConfig(tensor_parallel=2)])
+def test_a_worker_that_needs_its_own_threads_has_its_own_process(config: EngineConfig) -> None:
+    assert "distributed_executor_backend" not in arguments(config, cpu=True, max_tokens=300)
 
 
 def test_a_gpu_gets_vllms_own_defaults() -> None:
