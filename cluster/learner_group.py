@@ -172,5 +172,6 @@ def raise_cause(error: BaseException | None) -> None:
         cause = cause.__cause__
     if said := next((line for line in str(error).splitlines() if NO_MEMORY in line), None):
         used = said.partition(" was ")[2] or said
-        raise OutOfMemory(f"Ray ended learners for want of memory: {used}; --dry-run shows what each part takes") from error
+        hint = "--dry-run shows what each part takes"
+        raise OutOfMemory(f"Ray ended learners for want of memory: {used}; {hint}") from error
     raise error

@@ -125,7 +125,8 @@ def check_team(team: TeamConfig, models: Mapping[str, object], profiles: set[str
     standard = TeamConfig()
     for name, rules in RULES_WITH.items():
         if team.rules not in rules and getattr(team, name) != getattr(standard, name):
-            raise UserError(f"team.{name}: a {team.rules} team does not read it, team.rules={' or '.join(sorted(rules))} does")
+            others = " or ".join(sorted(rules))
+            raise UserError(f"team.{name}: a {team.rules} team does not read it, team.rules={others} does")
     asked = {role for name in profiles for role in members(team, find_profile(name))}
     if idle := set(team.roles) - asked:
         raise UserError(f"team.roles.{min(idle)}: a {team.rules} team does not use this role for these profiles")

@@ -157,7 +157,8 @@ class Reinforcement:
         self._failures += 1
         outage = self._failures > self._config.window.groups_per_batch
         if outage and now - self._failing_since > FAILURES_S:
-            raise InfrastructureError(f"no group was finished for {FAILURES_S / 60:.0f} minutes: {failure}") from failure
+            minutes = FAILURES_S / 60
+            raise InfrastructureError(f"no group was finished for {minutes:.0f} minutes: {failure}") from failure
         self.stats.fail(failure, again=self._issue.fail(index, counted=not outage))
         await asyncio.sleep(min(LONGEST_PAUSE_S, 0.05 * self._failures))
         window.fail(ticket.group)
