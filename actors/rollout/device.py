@@ -11,7 +11,6 @@ from typing import Any
 from actors.rollout.config import EngineConfig
 from actors.weights.host import BACKEND, WORKER
 
-
 IN_CORE = "vllm.v1.executor.uniproc_executor.UniProcExecutor"
 """The executor whose worker is in the core's process. A worker of its own starts in as many seconds again, and every
 step waits for its answer."""

@@ -266,7 +266,7 @@ def test_a_model_may_be_asked_elsewhere_when_a_run_goes_on_but_no_other_one(
             "team.roles.refiner: a planner team does not use this role for these profiles",
         ),
         (["team.debaters=5"], "team.debaters: a planner team does not read it, team.rules=debate does"),
-        (["team.rules=debate", "team.thinker=true"], "team.thinker: a debate team does not read it, team.rules=planner"),
+        (["team.rules=debate", "team.thinker=true"], "team.thinker: a debate team does not read it, team"),
         (["distill.transcripts=here"], "distill.transcripts: no transcripts at here"),
         (["sft.data=[tasks.jsonl]"], "sft.data is set, so there is nothing to distil"),
     ],
