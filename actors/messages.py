@@ -73,6 +73,8 @@ class EpisodeOrder:
     limit_s: float | None = None
     """Seconds that it may take in all, without pauses for weights and starts of engines. Over them it fails; an episode
     of group EVALUATION is cut off and graded instead, and its grading does not count."""
+    salt: str = ""
+    """Episodes share their KV cache with those of the same salt only."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,12 +17,25 @@ from pathlib import Path
 from typing import Any
 
 from coa.errors import UserError
-from jobs.commands import benchmarks, distill, evaluate, export, import_runs, record, rl, select, sft, train
+from jobs.commands import (
+    benchmarks,
+    distill,
+    evaluate,
+    export,
+    import_runs,
+    keys,
+    record,
+    rl,
+    select,
+    serve,
+    sft,
+    train,
+)
 from jobs.commands.command import Command, Job
 
 COMMANDS: dict[str, Command] = {
     module.COMMAND.name: module.COMMAND
-    for module in (train, distill, sft, rl, evaluate, select, export, record, import_runs, benchmarks)
+    for module in (train, distill, sft, rl, evaluate, select, serve, export, keys, record, import_runs, benchmarks)
 }
 RECIPES = Path(__file__).parent / "recipes"
 

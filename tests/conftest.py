@@ -2,8 +2,31 @@
 
 import os
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
+
+TAKE_THE_MACHINE = {
+    "tests/actors/rollout/test_engine.py",
+    "tests/actors/weights/test_loader.py",
+    "tests/jobs/stages/test_async_loop.py",
+    "tests/jobs/test_serve.py",
+    "tests/jobs/test_train.py",
+}
+"""Files that keep two cores busy. Two of them side by side take longer than one after the other."""
+
+
+def pytest_xdist_make_scheduler(config: Any, log: Any) -> Any:
+    """With `--dist loadfile`: a file is one worker's, and so are all files that take the machine."""
+    from xdist.scheduler import LoadFileScheduling
+
+    class Scheduling(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            file = super()._split_scope(nodeid)
+            return "files that take the machine" if file in TAKE_THE_MACHINE else file
+
+    return Scheduling(config, log) if config.getvalue("dist") == "loadfile" else None
+
 
 # What `coa` starts in tests leaves wandb alone, but where a test asks for it.
 os.environ["WANDB_MODE"] = "disabled"

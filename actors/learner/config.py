@@ -12,8 +12,9 @@ from coa.learning.losses import LossConfig
 from coa.learning.packing import PackingConfig
 from coa.learning.schedule import OptimizerConfig
 
-BUCKET_ELEMENTS = 250_000_000
-"""Of gradients that ranks reduce together: 1 GB of float32."""
+BUCKET_ELEMENTS = 50_000_000
+"""Of gradients that ranks reduce together: 200 MB of float32, enough for any network's full rate. ZeRO-3 holds two
+buckets, and gloo a third."""
 SUB_GROUP_ELEMENTS = 1_000_000_000
 """That the optimizer steps together in ZeRO-3."""
 LIVE_ELEMENTS = 1_000_000_000

@@ -66,6 +66,11 @@ class PolicyAdapter:
         processor.process_outputs = count
 
     @property
+    def llm(self) -> Any:
+        """vLLM's AsyncLLM, for handlers of its own server."""
+        return self._llm
+
+    @property
     def generating(self) -> int:
         """Requests under way."""
         return self._busy.under_way
@@ -95,14 +100,22 @@ class PolicyAdapter:
         self._llm.shutdown()
 
     async def generate(
-        self, ask: Ask, *, sampling: SamplingConfig, stops: Stops, seed: int, priority: int, hear: Hear | None = None
+        self,
+        ask: Ask,
+        *,
+        sampling: SamplingConfig,
+        stops: Stops,
+        seed: int,
+        priority: int,
+        hear: Hear | None = None,
+        salt: str = "",
     ) -> Said:
         """Generates the policy's turn. Requests of smaller priority are scheduled first. Cancelling this call ends the
-        request in vLLM."""
+        request in vLLM. Blocks of the KV cache are shared among requests of one salt only."""
         params = _params_of(ask, sampling, stops, seed, stream=hear is not None)
         name = str(next(self._requests))
-        # The salt keeps blocks computed under older weights out of this request.
-        request = {"prompt_token_ids": ask.prompt.tolist(), "cache_salt": str(self._weights.syncs)}
+        # The number keeps blocks computed under older weights out of this request.
+        request = {"prompt_token_ids": ask.prompt.tolist(), "cache_salt": f"{self._weights.syncs}{salt}"}
         token_ids: list[int] = []
         logprobs: list[float] = []
         output: Any = None

@@ -59,6 +59,7 @@ class Policy(Protocol):
         seed: int,
         priority: int,
         hear: Callable[[Tokens], None] | None,
+        salt: str,
     ) -> Said: ...
 
 
@@ -246,6 +247,7 @@ class EpisodeRunner:
             seed=derive(self._seed, id.task, id.group, id.sample, ask.turn),
             priority=run.priority,
             hear=hear if order.level is EventLevel.TOKENS else None,
+            salt=order.salt,
         )
 
     async def _call_of_grader(self, run: _Run, call: ToolCall) -> str:

@@ -6,12 +6,13 @@ spell a tag.
 """
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 from tokenizers import Tokenizer
+from tokenizers.decoders import DecodeStream
 
 from coa.agent.constraint import turn_grammar
 from coa.agent.grammar import OBSERVATION, TAGS, Chain, Profile, Span, escape, render
@@ -109,10 +110,24 @@ class Codec:
             ids.pop()
         return self.decode(ids)
 
+    def stream(self) -> Callable[[Sequence[int]], str]:
+        """A function that takes a turn's tokens piece by piece and returns the text that each adds, special tokens
+        included. A character comes with the last of its bytes."""
+        stream = DecodeStream(skip_special_tokens=False)
+
+        def add(token_ids: Sequence[int]) -> str:
+            return "".join(stream.step(self._tokenizer, token) or "" for token in token_ids)
+
+        return add
+
     def count(self, texts: Iterable[str]) -> int:
         """Number of tokens in plain texts, for cost accounting."""
         encodings = self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
         return sum(len(encoding) for encoding in encodings)
+
+    def added_tokens(self) -> list[tuple[str, int, bool]]:
+        """Text and id of each token that was added to the tokenizer's own, and whether it is special."""
+        return [(t.content, number, t.special) for number, t in self._tokenizer.get_added_tokens_decoder().items()]
 
     @property
     def vocabulary(self) -> int:

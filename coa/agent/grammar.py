@@ -133,6 +133,11 @@ def _patterns() -> _Patterns:
     return _patterns_of(tuple(_tags))
 
 
+def tag_pattern() -> re.Pattern[str]:
+    """Tags in form: group 1 is "/" for a closing one, group 2 the name."""
+    return _patterns().tag
+
+
 def escape(text: str) -> str:
     r"""Text in which nothing reads as a tag: `<answer>` becomes `<\answer>`, `<\answer>` becomes `<\\answer>`."""
     return _patterns().tag_like.sub(r"<\\\1\2", text)

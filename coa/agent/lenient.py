@@ -28,7 +28,7 @@ def read(text: str) -> Reading:
     parsed = parse(text)
     repairs: list[Repair] = []
     if parsed.fault:
-        loose = _loose(tuple(TAGS))
+        loose = lenient_tag_pattern()
         found = parse_with(loose, text)
         if found.fault:
             return Reading(parsed, ())
@@ -46,6 +46,11 @@ def read(text: str) -> Reading:
 def odd_fence(chain: Chain) -> bool:
     """Whether a program is in a code fence of another name than the prompt asks for, such as ```python."""
     return any(read_program(span.text).odd for span in chain if TAGS[span.tag].form is Form.PROGRAM)
+
+
+def lenient_tag_pattern() -> re.Pattern[str]:
+    """Tags with small errors of form: capitals, and blanks inside of the brackets."""
+    return _loose(tuple(TAGS))
 
 
 @cache

@@ -27,6 +27,7 @@ from coa.learning.schedule import steps_for
 from coa.learning.window import WindowConfig
 from coa.llm.client import EndpointConfig
 from coa.reporting.wandb_sink import WandbConfig
+from coa.serving.config import ServingConfig
 from coa.tasks.file_tasks import TasksConfig
 from coa.tasks.published.protocol import decoding_of
 from coa.tasks.selection import SelectionConfig
@@ -171,6 +172,7 @@ class EvaluationConfig:
 class Recipe:
     seed: int = 0
     run_dir: str = "runs/run"
+    serving: ServingConfig = field(default_factory=ServingConfig)
     session: SessionConfig = field(default_factory=SessionConfig)
     placement: PlacementConfig = field(default_factory=PlacementConfig)
     pool: PoolConfig = field(default_factory=PoolConfig)

@@ -110,13 +110,13 @@ def test_an_error_in_a_group_of_tasks_is_told_as_itself(
 
 def test_every_command_is_described_and_those_with_a_recipe_say_what_they_ask_for() -> None:
     assert list(cli.COMMANDS) == [
-        *("train", "distill", "sft", "rl", "evaluate", "select"),
-        *("export", "record", "import", "benchmarks"),
+        *("train", "distill", "sft", "rl", "evaluate", "select", "serve"),
+        *("export", "keys", "record", "import", "benchmarks"),
     ]
     jobs = {name: command for name, command in cli.COMMANDS.items() if isinstance(command, Job)}
-    assert list(jobs) == ["train", "distill", "sft", "rl", "evaluate", "select"]
+    assert list(jobs) == ["train", "distill", "sft", "rl", "evaluate", "select", "serve"]
     assert all(command.help for command in cli.COMMANDS.values())
-    assert [name for name, job in jobs.items() if job.of_model] == ["evaluate", "select"] == list(jobs)[4:]
+    assert [name for name, job in jobs.items() if job.of_model] == ["evaluate", "select", "serve"] == list(jobs)[4:]
     assert jobs["train"].stages == ("distill", "sft", "evaluation-sft", "rl", "evaluation-rl")
 
 

@@ -70,3 +70,11 @@ serialise
 
 # An episode on any policy, for tests and for users' scripts.
 run_episode
+
+# Routes, which FastAPI finds by their decorators, and what Ray Serve and MCP ask for by name.
+completions
+responses
+healthz
+readyz
+check_health
+__annotations__

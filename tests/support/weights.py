@@ -104,13 +104,12 @@ def start_llm(model: Path) -> Any:
     """A real vLLM engine on CPU, set up as far as weights need it."""
     import os
 
-    os.environ.update(
-        VLLM_CPU_KVCACHE_SPACE="1", VLLM_CPU_OMP_THREADS_BIND="nobind", OMP_NUM_THREADS="1", TORCHDYNAMO_DISABLE="1"
-    )
+    os.environ.update(VLLM_CPU_OMP_THREADS_BIND="nobind", OMP_NUM_THREADS="1", TORCHDYNAMO_DISABLE="1")
     from vllm import AsyncEngineArgs
     from vllm.config import WeightTransferConfig
     from vllm.v1.engine.async_llm import AsyncLLM
 
+    from actors.rollout.device import IN_CORE
     from actors.weights.host import BACKEND, WORKER
 
     return AsyncLLM.from_engine_args(
@@ -123,6 +122,8 @@ def start_llm(model: Path) -> Any:
             max_num_batched_tokens=1024,
             enforce_eager=True,
             disable_log_stats=True,
+            kv_cache_memory_bytes=2**28,
+            distributed_executor_backend=IN_CORE,
             weight_transfer_config=WeightTransferConfig(backend=BACKEND),
             worker_extension_cls=WORKER,
         )

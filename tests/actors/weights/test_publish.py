@@ -1,6 +1,9 @@
 """Publishing from ranks in plain processes: what they write together is the learner's model, and what it costs."""
 
 import json
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -34,63 +37,91 @@ from tests.support.tiny import random_sample
 from tests.support.weights import FolderShelf
 from safetensors.torch import save_file
 
-settings = json.loads((folder / "settings.json").read_text())
-lora = LoraConfig(rank=settings["lora"], targets=("q_proj", "up_proj"))
-config = LearnerConfig(zero_stage=settings["stage"], lora=lora, optimizer=OptimizerConfig(lr=1e-3), threads=1)
-learner = Learner(folder / "model", ModelConfig(dtype=settings["dtype"]), config, steps=2)
-rng = np.random.default_rng(rank)
-learner.step([random_sample(rng, 300) for _ in range(3)], 0)
-ranks = Ranks(settings["nodes"][rank])
-sender = find_sender("host")(ranks, FolderShelf(str(folder)))
-parts = learner.parts(settings["bucket"])
-published = sender.send(parts, 1, "1-0")
-state = {}
-for source in sources(learner.policy.model):
-    with deepspeed.zero.GatheredParameters(list(source.parameters), enabled=settings["stage"] == 3):
-        weight, *adapter = (p.detach().float() for p in source.parameters)
-        change = source.scale * (adapter[1] @ adapter[0]) if adapter else 0
-        state[source.name] = (weight + change).to(source.parameters[0].dtype).clone()
-if rank == 0:
-    save_file(state, folder / "expected.safetensors")
-    manifest = published.manifest
-    learner_digests = [d.hex() for d in manifest.digests]
-learner.save_model(folder / "saved")
-pathlib.Path(folder, f"{rank}.json").write_text(json.dumps(learner_digests if rank == 0 else None))
+for name, settings in json.loads((folder / "cases.json").read_text()).items():
+    here = folder / name
+    here.mkdir(exist_ok=True)
+    lora = LoraConfig(rank=settings["lora"], targets=("q_proj", "up_proj"))
+    config = LearnerConfig(zero_stage=settings["stage"], lora=lora, optimizer=OptimizerConfig(lr=1e-3), threads=1)
+    learner = Learner(folder / "model", ModelConfig(dtype=settings["dtype"]), config, steps=2)
+    rng = np.random.default_rng(rank)
+    learner.step([random_sample(rng, 300) for _ in range(3)], 0)
+    ranks = Ranks(settings["nodes"][rank])
+    sender = find_sender("host")(ranks, FolderShelf(str(here)))
+    parts = learner.parts(settings["bucket"])
+    published = sender.send(parts, 1, "1-0")
+    state = {}
+    for source in sources(learner.policy.model):
+        with deepspeed.zero.GatheredParameters(list(source.parameters), enabled=settings["stage"] == 3):
+            weight, *adapter = (p.detach().float() for p in source.parameters)
+            change = source.scale * (adapter[1] @ adapter[0]) if adapter else 0
+            state[source.name] = (weight + change).to(source.parameters[0].dtype).clone()
+    if rank == 0:
+        save_file(state, here / "expected.safetensors")
+        digests = [digest.hex() for digest in published.manifest.digests]
+        (here / "digests.json").write_text(json.dumps(digests))
+    learner.save_model(here / "saved")
+pathlib.Path(folder, f"{rank}.json").write_text("null")
 """
 
 ONE, TWO = ["a", "a"], ["a", "b"]
 
 
-@pytest.mark.parametrize(
-    ("stage", "lora", "dtype", "nodes", "bucket"),
-    [
-        pytest.param(1, 0, "float32", ONE, 10_000, id="stage 1"),
-        pytest.param(3, 0, "float32", TWO, 10_000, id="stage 3, a rank on another node"),
-        pytest.param(3, 4, "bfloat16", ONE, 1_000, id="stage 3, adapters"),
-        pytest.param(2, 4, "float32", TWO, 1 << 20, id="stage 2, adapters, two nodes", marks=pytest.mark.slow),
-        pytest.param(3, 4, "float32", TWO, 50_000, id="stage 3, adapters, two nodes", marks=pytest.mark.slow),
-        pytest.param(2, 0, "bfloat16", ONE, 1_001, id="stage 2", marks=pytest.mark.slow),
-    ],
-)
-def test_what_two_ranks_publish_is_their_model_tensor_by_tensor(
-    stage: int, lora: int, dtype: str, nodes: list[str], bucket: int, tmp_path: Path
-) -> None:
-    make_model(tmp_path / "model")
-    settings = {"stage": stage, "lora": lora, "dtype": dtype, "nodes": nodes, "bucket": bucket}
-    (tmp_path / "settings.json").write_text(json.dumps(settings))
-    digests, _ = run_ranks(PUBLISH, 2, tmp_path)
-    expected = load_file(tmp_path / "expected.safetensors")
-    published = load_file((tmp_path / "1-0.kept").read_text())
-    saved = load_file(tmp_path / "saved" / "model.safetensors")
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    stage: int
+    lora: int = 0
+    """Rank of adapters; 0 for none."""
+    dtype: str = "float32"
+    nodes: list[str]
+    """Of each rank."""
+    bucket: int
+
+
+FAST = {
+    "stage 1": Case(stage=1, nodes=ONE, bucket=10_000),
+    "stage 3, a rank on another node": Case(stage=3, nodes=TWO, bucket=10_000),
+    "stage 3, adapters": Case(stage=3, lora=4, dtype="bfloat16", nodes=ONE, bucket=1_000),
+}
+SLOW = {
+    "stage 2, adapters, two nodes": Case(stage=2, lora=4, nodes=TWO, bucket=1 << 20),
+    "stage 3, adapters, two nodes": Case(stage=3, lora=4, nodes=TWO, bucket=50_000),
+    "stage 2": Case(stage=2, dtype="bfloat16", nodes=ONE, bucket=1_001),
+}
+
+
+@pytest.fixture(scope="module")
+def publish(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """The folder of a case; all fast cases are played by one pair of processes, and all slow ones by another."""
+
+    @cache
+    def play(slow: bool) -> Path:
+        folder = tmp_path_factory.mktemp("publish")
+        make_model(folder / "model")
+        cases = SLOW if slow else FAST
+        (folder / "cases.json").write_text(json.dumps({name: asdict(case) for name, case in cases.items()}))
+        run_ranks(PUBLISH, 2, folder)
+        return folder
+
+    return lambda name: play(name in SLOW) / name
+
+
+@pytest.mark.parametrize("name", [*FAST, *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW)])
+def test_what_two_ranks_publish_is_their_model_tensor_by_tensor(publish: Callable[[str], Path], name: str) -> None:
+    folder, case = publish(name), {**FAST, **SLOW}[name]
+    expected = load_file(folder / "expected.safetensors")
+    published = load_file((folder / "1-0.kept").read_text())
+    saved = load_file(folder / "saved" / "model.safetensors")
     assert published.keys() == expected.keys() == saved.keys()
-    for name, tensor in expected.items():
-        if lora and ("q_proj" in name or "up_proj" in name):  # products of parts of a matrix round otherwise
-            torch.testing.assert_close(published[name], tensor, rtol=1e-6 if dtype == "float32" else 0.01, atol=1e-8)
+    for tensor_name, tensor in expected.items():
+        found = published[tensor_name]
+        if case.lora and ("q_proj" in tensor_name or "up_proj" in tensor_name):
+            # Products of parts of a matrix round otherwise.
+            torch.testing.assert_close(found, tensor, rtol=1e-6 if case.dtype == "float32" else 0.01, atol=1e-8)
         else:
-            assert torch.equal(published[name], tensor), name
-        assert torch.equal(saved[name].view(torch.uint8), published[name].view(torch.uint8)), name
-    layout, _ = read_layout(Path((tmp_path / "1-0.kept").read_text()), bucket)
-    assert len(digests) == layout.buckets
+            assert torch.equal(found, tensor), tensor_name
+        assert torch.equal(saved[tensor_name].view(torch.uint8), found.view(torch.uint8)), tensor_name
+    layout, _ = read_layout(Path((folder / "1-0.kept").read_text()), case.bucket)
+    assert len(json.loads((folder / "digests.json").read_text())) == layout.buckets
     assert "lm_head.weight" in layout.names
     assert "model.embed_tokens.weight" in layout.names
 

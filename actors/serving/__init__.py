@@ -1,0 +1,1 @@
+"""The server of an AFM: an agent, or the model alone, behind HTTP."""

@@ -1,0 +1,180 @@
+"""Plays episodes for clients, on the runner that training uses, and tells of them as they happen.
+
+play(request) ──► EpisodeRunner ──► outbox ──► one queue an episode ──► chain events of `coa.serving.events`
+"""
+
+import asyncio
+import itertools
+import secrets
+import time
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+
+from actors import messages
+from actors.messages import (
+    EVALUATION,
+    Advanced,
+    Cancelled,
+    Ended,
+    EpisodeId,
+    EpisodeOrder,
+    EventLevel,
+    Failed,
+    Streamed,
+)
+from actors.outbox import Outbox
+from actors.rollout.config import SamplingConfig
+from actors.rollout.runner import Entry, EpisodeRunner, Policy, Tools
+from coa.agent.codec import Codec
+from coa.agent.episode import Grammar
+from coa.agent.grammar import OBSERVATION, TAGS, parse, unescape
+from coa.agent.journal import Observed, Said
+from coa.agent.lenient import lenient_tag_pattern
+from coa.errors import EngineDied
+from coa.grading.rewards import RewardConfig
+from coa.serving.chain import ChainReader
+from coa.serving.events import Broke, Event, Finished, Returned, ServedUsage
+from coa.serving.requests import AgentRequest
+from coa.tools.client import RetryConfig
+from coa.types import Task, Tokens, Trajectory
+
+EVENTS_PACE_S = 0.02
+"""Between two batches of events: tokens that come closer together travel together."""
+
+
+class ServedAgent:
+    """Many episodes at once, of one process's policy."""
+
+    def __init__(self, policy: Policy, tools: Tools, *, codec: Codec, retry: RetryConfig) -> None:
+        self._codec = codec
+        self._outbox: Outbox[Entry] = Outbox(EVENTS_PACE_S)
+        # Nothing is graded, so the reward is never computed.
+        self._runner = EpisodeRunner(
+            policy, tools, codec=codec, reward=RewardConfig(), seed=0, retry=retry, outbox=self._outbox
+        )
+        self._queues: dict[EpisodeId, asyncio.Queue[messages.Event]] = {}
+        self._serials = itertools.count()
+        self._reading: asyncio.Task[None] | None = None
+
+    @property
+    def under_way(self) -> int:
+        """Episodes that are being played."""
+        return len(self._queues)
+
+    def check(self) -> None:
+        """Raises the defect after which no episode can be played any more."""
+        if self._reading is not None and self._reading.done():
+            self._reading.result()
+
+    async def play(self, request: AgentRequest, sample: int = 0, *, salt: str = "") -> AsyncGenerator[Event]:
+        """Yields what happens in one episode, its end last. Closing this generator ends the episode, with its request
+        at the engine and its tool call. `salt`: episodes of another one share no KV cache with it."""
+        if self._reading is None:
+            self._reading = asyncio.ensure_future(self._read())
+        order = self._order(request, sample, salt)
+        queue = self._queues[order.id] = asyncio.Queue()
+        self._runner.start([order])
+        try:
+            async with aclosing(
+                self._follow(order.id, queue, lenient=request.agent.grammar is Grammar.lenient)
+            ) as events:
+                async for event in events:
+                    yield event
+        finally:
+            del self._queues[order.id]
+            # The client may be gone, and this task cancelled; what it has begun is ended nevertheless.
+            await asyncio.shield(asyncio.ensure_future(self._runner.cancel([order.id])))
+
+    def _order(self, request: AgentRequest, sample: int, salt: str) -> EpisodeOrder:
+        """An episode whose draws depend on the request's seed alone; without one they are new each time."""
+        seed = secrets.token_hex(8) if request.seed is None else str(request.seed)
+        task = Task(id=seed, question=request.question, answers=(), profile=request.profile, family="served")
+        return EpisodeOrder(
+            id=EpisodeId(seed, EVALUATION, sample, serial=next(self._serials)),
+            task=task,
+            sampling=SamplingConfig(request.temperature, request.top_p),
+            agent=request.agent,
+            graded=False,
+            level=EventLevel.TOKENS,
+            limit_s=request.agent.limits.max_seconds,
+            salt=salt,
+        )
+
+    async def _read(self) -> None:
+        """Deals the runner's events to the queues of their episodes."""
+        heard = 0
+        while True:
+            first, entries = await self._outbox.next()
+            for entry in entries:
+                if queue := self._queues.get(entry.event.id):
+                    queue.put_nowait(entry.event)
+            heard = first + len(entries)
+            self._runner.acknowledge(self._outbox.acknowledge(heard))
+
+    async def _next(self, queue: asyncio.Queue[messages.Event]) -> messages.Event:
+        """The next event of an episode; raises the defect that ended the reading, if one did."""
+        assert self._reading is not None
+        get = asyncio.ensure_future(queue.get())
+        try:
+            await asyncio.wait({get, self._reading}, return_when=asyncio.FIRST_COMPLETED)
+            if get.done():
+                return get.result()
+        finally:
+            get.cancel()
+        self._reading.result()
+        raise EngineDied("the runner's events have ended")
+
+    def _reader(self, lenient: bool) -> ChainReader:
+        return ChainReader(self._codec.stream(), lenient_tag_pattern() if lenient else None)
+
+    async def _follow(
+        self, id: EpisodeId, queue: asyncio.Queue[messages.Event], *, lenient: bool
+    ) -> AsyncGenerator[Event]:
+        reader, tool, called = self._reader(lenient), "", 0.0
+        while True:
+            match await self._next(queue):
+                case Streamed(token_ids=token_ids):
+                    for mark in reader.feed(token_ids):
+                        yield mark
+                case Advanced(delta=Said()):
+                    for mark in reader.end():
+                        yield mark
+                    tool = reader.latest
+                    reader, called = self._reader(lenient), time.monotonic()
+                case Advanced(delta=Observed(token_ids=token_ids)):
+                    seconds = time.monotonic() - called
+                    yield Returned(tool=tool, text=self._observed(token_ids), seconds=seconds, tokens=len(token_ids))
+                case Ended():
+                    result = self._runner.results[id]
+                    assert isinstance(result, Trajectory)
+                    yield Finished(status=result.status, answer=result.answer, usage=usage_of(result, self._codec))
+                    return
+                case Failed(where=where, why=why):
+                    yield Broke(code=_CODES.get(where, "server_error"), message=why)
+                    return
+                case Cancelled():
+                    yield Broke(code="cancelled", message="the request was cancelled")
+                    return
+
+    def _observed(self, token_ids: Tokens) -> str:
+        """The text between an observation's tags, or what there was room for of it."""
+        text = self._codec.decode(token_ids)
+        [*spans] = parse(text).chain
+        return spans[0].text if spans else unescape(text.removeprefix(TAGS[OBSERVATION].open).removeprefix(" "))
+
+
+def usage_of(trajectory: Trajectory, codec: Codec) -> ServedUsage:
+    """The one stream that the episode is: each token is counted once, however many turns read it."""
+    sampled = int(trajectory.action_mask.sum())
+    answer = codec.count([trajectory.answer]) if trajectory.answer else 0
+    return ServedUsage(
+        input_tokens=len(trajectory.token_ids) - sampled,
+        output_tokens=sampled,
+        reasoning_tokens=max(0, sampled - answer),
+        tool_calls=len(trajectory.tool_calls),
+        turns=trajectory.turns,
+    )
+
+
+_CODES = {"ToolDown": "tool_unavailable", "EpisodeTimeout": "timeout"}
+"""What clients are told of a failure of the system, by its type."""

@@ -1,0 +1,196 @@
+"""The routes of the server: who asks, what for, and in which protocol the answer goes out."""
+
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from fastapi import Depends, FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
+from starlette.exceptions import HTTPException
+from starlette.middleware.trustedhost import TrustedHostMiddleware
+
+from actors.serving.gate import Caller
+from actors.serving.mcp import McpApp, key_of
+from actors.serving.server import Server
+from coa.serving.faults import ApiError, invalid_form
+from coa.serving.protocols.schemas import CreateChat, CreateCompletion, CreateMessage, CreateResponse
+
+Json = dict[str, Any]
+LOOPBACK = ("127.0.0.1", "::1", "localhost")
+COUNTED = ("prompt_tokens", "completion_tokens", "input_tokens", "output_tokens")
+WEB = Path(__file__).parent / "web"
+
+
+def make_app(server: Server, prepare: Callable[[], Awaitable[None]] | None = None, host: str = "127.0.0.1") -> FastAPI:
+    """The application of one replica. prepare: what is done before the first request. host: where it is served."""
+    mcp = McpApp(server, host)
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        if prepare is not None:
+            await prepare()
+        async with mcp.running():
+            yield
+
+    app = FastAPI(title="Chain-of-Agents", version="1", docs_url=None, redoc_url=None, lifespan=lifespan)
+    if host in LOOPBACK:
+        # A page of somebody else's, whose name suddenly means this machine, names another host.
+        app.add_middleware(TrustedHostMiddleware, allowed_hosts=list(LOOPBACK))
+    app.mount("/mcp", mcp.app)
+
+    asks = Depends(_caller_at(server))
+    for add in (_answers, _stored, _state):
+        add(app, server, asks)
+    # One by one, so that nothing else of the folder can be asked for.
+    for path, file, kind in (
+        ("/", "page.html", "text/html"),
+        ("/page.css", "page.css", "text/css"),
+        ("/page.js", "page.js", "text/javascript"),
+    ):
+        app.add_api_route(path, _page(WEB / file, kind), response_model=None, include_in_schema=False)
+    _errors(app)
+    return app
+
+
+def _caller_at(server: Server) -> Callable[[Request], Awaitable[Caller]]:
+    async def caller(request: Request) -> Caller:
+        return server.gate.admit(key_of(request.headers))
+
+    return caller
+
+
+def _answers(app: FastAPI, server: Server, asks: Any) -> None:
+    """What makes the model say something."""
+
+    @app.post("/v1/chat/completions", response_model=None)
+    async def chat(body: CreateChat, who: Caller = asks) -> Response:
+        if server.target(body.model).plain:
+            return _counted(await server.plain.chat(_sent(body), who.salt), server, who)
+        if body.stream:
+            return _stream(server.stream_chat(body, who))
+        return JSONResponse(await server.chat(body, who))
+
+    @app.post("/v1/completions", response_model=None)
+    async def completions(body: CreateCompletion, who: Caller = asks) -> Response:
+        if server.target(body.model).plain:
+            return _counted(await server.plain.complete(_sent(body), who.salt), server, who)
+        if body.stream:
+            return _stream(server.stream_complete(body, who))
+        return JSONResponse(await server.complete(body, who))
+
+    @app.post("/v1/messages", response_model=None)
+    async def messages(body: CreateMessage, who: Caller = asks) -> Response:
+        if server.target(body.model).plain:
+            return _counted(await server.plain.message(_sent(body), who.salt), server, who)
+        if body.stream:
+            return _stream(server.stream_message(body, who))
+        return JSONResponse(await server.message(body, who))
+
+    @app.post("/v1/responses", response_model=None)
+    async def responses(body: CreateResponse, who: Caller = asks) -> Response:
+        if body.stream:
+            return _stream(await server.stream_response(body, who))
+        return JSONResponse(await server.respond(body, who))
+
+
+def _stored(app: FastAPI, server: Server, asks: Any) -> None:
+    """Responses that were made before."""
+
+    @app.get("/v1/responses/{id}", response_model=None)
+    async def retrieve(id: str, who: Caller = asks) -> Response:
+        return JSONResponse(await server.stored(id, who))
+
+    @app.delete("/v1/responses/{id}", response_model=None)
+    async def delete(id: str, who: Caller = asks) -> Response:
+        return JSONResponse(await server.delete(id, who))
+
+
+def _state(app: FastAPI, server: Server, asks: Any) -> None:
+    """What there is, and how it is."""
+
+    @app.get("/v1/models", response_model=None)
+    async def models(who: Caller = asks) -> Response:
+        return JSONResponse(server.models())
+
+    @app.get("/v1/load", response_model=None)
+    async def load(who: Caller = asks) -> Response:
+        return JSONResponse({"episodes": server.agent.under_way})
+
+    @app.get("/healthz", response_model=None)
+    async def healthz() -> Response:
+        return PlainTextResponse("ok\n")
+
+    @app.get("/readyz", response_model=None)
+    async def readyz() -> Response:
+        return JSONResponse({"ready": True, "version": await server.version()})
+
+
+def _page(file: Path, kind: str) -> Callable[[], Awaitable[Response]]:
+    """A file that is read once. The page loads nothing from elsewhere, and nobody may frame it."""
+    content = file.read_bytes()
+    policy = "default-src 'self'; img-src data:; style-src 'self' 'unsafe-inline'; frame-ancestors 'none'"
+    headers = {"Content-Security-Policy": policy}
+
+    async def page() -> Response:
+        return Response(content, media_type=kind, headers=headers)
+
+    return page
+
+
+def _sent(body: Any) -> Json:
+    """What the client wrote, and nothing that it left out."""
+    return body.model_dump(exclude_unset=True)
+
+
+def _counted(answer: Json | AsyncIterator[str], server: Server, who: Caller) -> Response:
+    """The answer of the model alone, whole or as a stream, whose tokens count for the key: of a stream its events, of
+    which each has a token or more."""
+    if isinstance(answer, Mapping):
+        usage = answer.get("usage") or {}
+        server.gate.spend(who, sum(usage.get(name) or 0 for name in COUNTED))
+        return JSONResponse(answer)
+
+    async def counted() -> AsyncIterator[str]:
+        events = 0
+        try:
+            async for text in answer:
+                events += text.count("data: ")
+                yield text
+        finally:
+            server.gate.spend(who, events)
+
+    return StreamingResponse(counted(), media_type="text/event-stream")
+
+
+def _stream(events: AsyncGenerator[str]) -> Response:
+    return StreamingResponse(events, media_type="text/event-stream", headers={"Cache-Control": "no-cache"})
+
+
+def _errors(app: FastAPI) -> None:
+    def told(request: Request, error: ApiError) -> Response:
+        body = error.anthropic() if request.url.path.startswith("/v1/messages") else error.openai()
+        headers = {} if error.retry_after_s is None else {"Retry-After": str(max(1, round(error.retry_after_s)))}
+        return JSONResponse(body, error.status, headers)
+
+    async def api(request: Request, error: Exception) -> Response:
+        assert isinstance(error, ApiError)
+        return told(request, error)
+
+    async def form(request: Request, error: Exception) -> Response:
+        assert isinstance(error, RequestValidationError)
+        return told(request, invalid_form(error))
+
+    async def route(request: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)
+        return told(request, ApiError(error.status_code, "not_found", f"{request.url.path}: {error.detail}"))
+
+    async def defect(request: Request, error: Exception) -> Response:
+        """Its traceback goes to the log, and not to the client."""
+        return told(request, ApiError(500, "server_error", "the server failed at this request"))
+
+    app.add_exception_handler(ApiError, api)
+    app.add_exception_handler(RequestValidationError, form)
+    app.add_exception_handler(HTTPException, route)
+    app.add_exception_handler(Exception, defect)

@@ -1,0 +1,47 @@
+"""Who may ask a server, and how much."""
+
+import time
+from dataclasses import dataclass
+
+from coa.serving.faults import ApiError
+from coa.serving.keys import KeyFile
+from coa.serving.quotas import Quotas
+
+ANYBODY = "anybody"
+"""Who asks a server without keys."""
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    key: str
+    """Id of the key."""
+
+    @property
+    def salt(self) -> str:
+        """Keeps what one key's requests leave in the KV cache from those of others, whose time would tell of it."""
+        return f"-{self.key}"
+
+
+class Gate:
+    def __init__(self, keys: KeyFile | None) -> None:
+        """keys: None lets anybody ask."""
+        self._keys, self._quotas = keys, Quotas()
+
+    def admit(self, text: str) -> Caller:
+        """Raises ApiError for a key that is missing, wrong or revoked, and for one that has used its quota up."""
+        if self._keys is None:
+            return Caller(ANYBODY)
+        if not text:
+            raise ApiError(401, "missing_api_key", "no API key; send Authorization: Bearer KEY")
+        key = self._keys.find(text)
+        if key is None:
+            raise ApiError(401, "invalid_api_key", "no such API key")
+        wait = self._quotas.admit(key.id, key.quota, time.monotonic())
+        if wait:
+            message = f"the key's quota is used up for {wait:.0f} s"
+            raise ApiError(429, "rate_limit_exceeded", message, retry_after_s=wait)
+        return Caller(key.id)
+
+    def spend(self, caller: Caller, tokens: int) -> None:
+        """Counts the tokens of an episode that has ended."""
+        self._quotas.spend(caller.key, tokens, time.monotonic())

@@ -1,0 +1,102 @@
+"""The model alone, through vLLM's own handlers of OpenAI's and Anthropic's protocols, on the engine of the agent."""
+
+import json
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from coa.serving.escaping import Escaping
+from coa.serving.faults import ApiError, invalid_form
+
+Json = dict[str, Any]
+
+
+class PlainModel:
+    """Wraps vLLM's handlers: a request's JSON in, and JSON or a stream of server-sent events out."""
+
+    def __init__(self, state: Any, name: str, escaping: Escaping) -> None:
+        """state: that of vLLM's own server."""
+        self._state, self._name, self._escaping = state, name, escaping
+
+    @classmethod
+    async def of(cls, llm: Any, model_dir: str, name: str, escaping: Escaping, tool_parser: str) -> "PlainModel":
+        from starlette.datastructures import State
+        from vllm.entrypoints.launchers.api_server.app_state import init_app_state
+        from vllm.entrypoints.launchers.cli_args import make_arg_parser
+        from vllm.utils.argparse_utils import FlexibleArgumentParser
+
+        words = ["--model", model_dir, "--served-model-name", name, "--enable-auto-tool-choice"]
+        # Arguments of calls follow their schemas.
+        words += ["--tool-call-parser", tool_parser, "--tool-strict-level", "parameter"]
+        args: Any = make_arg_parser(FlexibleArgumentParser()).parse_args(words)
+        # The engine was started with a generation config of its own, which the handlers would read again for defaults.
+        llm.model_config.generation_config = "vllm"
+        state = State()
+        await init_app_state(llm, state, args, await llm.get_supported_tasks())
+        return cls(state, name, escaping)
+
+    async def chat(self, body: Json, salt: str) -> "Json | AsyncIterator[str]":
+        from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
+
+        request = self._request(ChatCompletionRequest, body, salt)
+        return await self._ask(self._state.openai_serving_chat.create_chat_completion, request)
+
+    async def stream_chat(self, body: Json, salt: str) -> AsyncIterator[str]:
+        answer = await self.chat({**body, "stream": True}, salt)
+        assert not isinstance(answer, dict)
+        return answer
+
+    async def complete(self, body: Json, salt: str) -> "Json | AsyncIterator[str]":
+        from vllm.entrypoints.openai.completion.protocol import CompletionRequest
+
+        request = self._request(CompletionRequest, body, salt)
+        return await self._ask(self._state.openai_serving_completion.create_completion, request)
+
+    async def message(self, body: Json, salt: str) -> "Json | AsyncIterator[str]":
+        from vllm.entrypoints.anthropic.protocol import AnthropicMessagesRequest
+
+        request = self._request(AnthropicMessagesRequest, body, salt)
+        return await self._ask(self._state.anthropic_serving_messages.create_messages, request)
+
+    def _request(self, kind: Any, body: Json, salt: str) -> Any:
+        """vLLM's request. Raises ApiError for one that is none."""
+        fields = {**self._escaping.request(body), "model": self._name}
+        if "cache_salt" in kind.model_fields:
+            fields["cache_salt"] = salt
+        with _told():
+            return kind(**fields)
+
+    async def _ask(self, handler: Any, request: Any) -> "Json | AsyncIterator[str]":
+        with _told():
+            answer = await handler(request, None)
+        if (error := getattr(answer, "error", None)) is not None:
+            raise ApiError(getattr(error, "code", None) or 400, "invalid_value", error.message)
+        return answer.model_dump(mode="json") if hasattr(answer, "model_dump") else answer
+
+
+@contextmanager
+def _told() -> Iterator[None]:
+    """What vLLM raises of a request, as the error that its own server would answer with."""
+    from jinja2 import TemplateError
+    from pydantic import ValidationError
+    from vllm.entrypoints.serve.exception_handling.error_response import create_error_response
+    from vllm.exceptions import VLLMError
+
+    # Beside its own types vLLM still raises these for a request that it can't meet, and maps them.
+    kinds = (VLLMError, ValueError, TypeError, OverflowError, NotImplementedError, TemplateError)
+    try:
+        yield
+    except ValidationError as error:
+        raise invalid_form(error) from error
+    except kinds as error:
+        found = create_error_response(error).error
+        code = "invalid_value" if found.code < 500 else "server_error"
+        raise ApiError(found.code, code, found.message, found.param) from error
+
+
+async def chunks_of(stream: AsyncIterator[str]) -> AsyncIterator[Json]:
+    """The data of server-sent events."""
+    async for text in stream:
+        for line in text.split("\n"):
+            if line.startswith("data: ") and line != "data: [DONE]":
+                yield json.loads(line.removeprefix("data: "))

@@ -1,0 +1,1 @@
+"""What a served agent says, in the protocols of its clients."""

@@ -1,0 +1,110 @@
+"""Reads a chain while it is being sampled: which tag is open, and its text as far as it is certain.
+
+tokens of a turn ──► ChainReader.feed ──► Opened(tag), Text(piece), Closed(tag), ...
+
+Text is held back only where it may turn out to be a tag or its escape, so a reader sees it at most a few characters
+late. However the tokens are cut into pieces, the texts of a tag add up to the same.
+"""
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from coa.agent.grammar import tag_pattern, unescape
+from coa.types import Tokens
+
+HELD = 48
+"""Characters after a "<" for which text is held back: no tag is longer, nor an escaped one in practice."""
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    tag: str
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """A piece of the open tag's text. Outside of tags only white space is in form, and is left out."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Closed:
+    tag: str
+    text: str
+    """All of the tag's text."""
+    tokens: int
+    """That the model sampled for it, its marks included."""
+
+
+Mark = Opened | Text | Closed
+
+
+class ChainReader:
+    """Reads the tokens of one turn. It never raises: text that is out of form is passed on as it is,
+    and the episode's status says what was wrong with it."""
+
+    def __init__(self, decode: Callable[[Sequence[int]], str], tag: re.Pattern[str] | None = None) -> None:
+        """decode: the text that further tokens add, special ones included (`Codec.stream`). tag: the pattern of tags,
+        as of `coa.agent.grammar.parse_with`; by default that of tags in form. The lenient one also takes what an
+        episode would repair, but also text in which a tag is only mentioned with a small error of form."""
+        self._decode, self._tag = decode, tag or tag_pattern()
+        self._rest = ""
+        """Decoded text that may still become a tag."""
+        self._tokens = 0
+        """Since the last tag was closed."""
+        self.latest = ""
+        """The tag that was closed last."""
+        self._open: str | None = None
+        self._text: list[str] = []
+        self._begun = False
+        """Whether the open tag's text has begun; the blank before it is not part of it."""
+
+    def feed(self, token_ids: Tokens | Sequence[int]) -> list[Mark]:
+        marks: list[Mark] = []
+        for token in token_ids:
+            self._tokens += 1
+            self._rest += self._decode([int(token)])
+            for mark in self._scan(whole=False):
+                if isinstance(mark, Text) and marks and isinstance(last := marks[-1], Text):
+                    marks[-1] = Text(last.text + mark.text)
+                else:
+                    marks.append(mark)
+        return marks
+
+    def end(self) -> list[Mark]:
+        """The turn is over: nothing is held back any more."""
+        return list(self._scan(whole=True))
+
+    def _scan(self, *, whole: bool) -> Iterator[Mark]:
+        while found := self._tag.search(self._rest):
+            before, self._rest = self._rest[: found.start()], self._rest[found.end() :]
+            yield from self._pass_on(before)
+            yield from self._meet(found[2].lower(), closing=bool(found[1]))
+        keep = 0 if whole else _held(self._rest)
+        text, self._rest = self._rest[: len(self._rest) - keep], self._rest[len(self._rest) - keep :]
+        yield from self._pass_on(text)
+
+    def _meet(self, tag: str, *, closing: bool) -> Iterator[Mark]:
+        if self._open is not None:
+            yield Closed(self._open, "".join(self._text), self._tokens)
+            self.latest, self._open, self._tokens = self._open, None, 0
+        if not closing:
+            self._open, self._text, self._begun = tag, [], False
+            yield Opened(tag)
+
+    def _pass_on(self, text: str) -> Iterator[Mark]:
+        if self._open is None or not text:
+            return
+        if not self._begun:
+            text, self._begun = text.removeprefix(" "), True
+        if text := unescape(text):
+            self._text.append(text)
+            yield Text(text)
+
+
+def _held(text: str) -> int:
+    """Characters at the end of a text that may be the beginning of a tag, or of an escaped one."""
+    at = text.rfind("<", max(0, len(text) - HELD))
+    return 0 if at < 0 or ">" in text[at:] else len(text) - at

@@ -1,0 +1,34 @@
+"""Settings of the server."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from coa.serving.store import StoreConfig
+
+
+@dataclass(frozen=True)
+class ServingConfig:
+    host: str = "127.0.0.1"
+    port: int = 8000
+    name: str = ""
+    """The model's name for clients; "" takes that of its folder."""
+    profile: str = ""
+    """Profile of the agent where a request names none; "" takes the first one that the model was trained on."""
+    keys: Path | None = None
+    """File of the API keys (`coa keys`); None lets anybody ask who reaches the port."""
+    min_replicas: int = 1
+    """0 starts an engine at the first request only."""
+    max_replicas: int = 1
+    target_requests: int = 32
+    """Requests under way at a replica above which another is started."""
+    max_requests: int = 256
+    """Requests under way at a replica, at most."""
+    max_queued: int = 512
+    """Requests that may wait for a replica; further ones are refused with 429."""
+    tool_parser: str = "hermes"
+    """How the model alone writes calls of a client's tools: a tool parser of vLLM."""
+    store: StoreConfig = field(default_factory=StoreConfig)
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.min_replicas <= self.max_replicas or self.max_replicas < 1:
+            raise ValueError(f"serving: {self.min_replicas} to {self.max_replicas} replicas")

@@ -1,0 +1,62 @@
+"""What a client is told when its request can't be met, in the words of the protocol that it speaks."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from coa.errors import UserError
+
+_TYPES = {
+    400: "invalid_request_error",
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    408: "timeout_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+}
+"""Anthropic's name of each kind of error."""
+
+
+@dataclass(eq=False)
+class ApiError(UserError):
+    """A request that is refused, or could not be finished."""
+
+    status: int
+    """Of HTTP."""
+    code: str
+    """A short name that programs can compare."""
+    message: str
+    param: str | None = None
+    """The field of the request that is at fault."""
+    retry_after_s: float | None = None
+
+    def __str__(self) -> str:
+        return self.message
+
+    def openai(self) -> dict[str, Any]:
+        kind = _TYPES.get(self.status, "server_error")
+        return {"error": {"message": self.message, "type": kind, "param": self.param, "code": self.code}}
+
+    def anthropic(self) -> dict[str, Any]:
+        return {"type": "error", "error": {"type": _TYPES.get(self.status, "api_error"), "message": self.message}}
+
+
+def invalid_form(error: Any) -> ApiError:
+    """Of pydantic's ValidationError, the first thing that is wrong."""
+    first = error.errors()[0]
+    where = ".".join(str(part) for part in first["loc"] if part != "body")
+    return ApiError(400, "invalid_value", f"{where}: {first['msg']}" if where else first["msg"], where or None)
+
+
+def invalid(message: str, param: str | None = None, code: str = "invalid_value") -> ApiError:
+    return ApiError(400, code, message, param)
+
+
+def fault_of(code: str, message: str) -> ApiError:
+    """Of a part of the system that failed."""
+    return ApiError(503 if code == "tool_unavailable" else 500, code, message)
+
+
+def no_response(id: str, param: str | None = None) -> ApiError:
+    return ApiError(404, "response_not_found", f"no response {id!r}", param)

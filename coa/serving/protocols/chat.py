@@ -1,0 +1,132 @@
+"""Writes an episode in the protocols of OpenAI's chat completions and completions: the answer in `content`, the chain
+before it in `reasoning`, and the tools that the server ran in neither's own fields, since there are none."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from coa.agent.grammar import ANSWER
+from coa.serving.chain import Closed, Opened, Text
+from coa.serving.events import Broke, Event, Finished, Returned, ServedUsage, total
+from coa.types import Status
+
+Json = dict[str, Any]
+
+FINISH = {
+    Status.ANSWERED: "stop",
+    Status.TRUNCATED: "length",
+    Status.OUT_OF_TURNS: "length",
+    Status.MALFORMED: "stop",
+}
+
+
+@dataclass(slots=True)
+class ChatWriter:
+    """Turns the events of one episode into chunks of chat completions, and keeps the message."""
+
+    head: Mapping[str, Any]
+    """`id`, `created` and `model` of every chunk."""
+    content: list[str] = field(default_factory=list)
+    reasoning: list[str] = field(default_factory=list)
+    end: Finished | Broke | None = None
+    _tag: str | None = None
+
+    def begin(self) -> list[Json]:
+        return [self._chunk({"role": "assistant", "content": ""})]
+
+    def take(self, event: Event) -> list[Json]:
+        match event:
+            case Opened(tag):
+                self._tag = tag
+                return [] if tag == ANSWER else self._reason(f"<{tag}> ")
+            case Text(text) if self._tag == ANSWER:
+                self.content.append(text)
+                return [self._chunk({"content": text})]
+            case Text(text):
+                return self._reason(text)
+            case Closed(tag):
+                self._tag = None
+                return [] if tag == ANSWER else self._reason(f"</{tag}>\n")
+            case Returned():
+                return self._reason(f"<observation> {event.text}</observation>\n")
+            case Finished():
+                self.end = event
+                return [self._chunk({}, FINISH[event.status])]
+            case Broke():
+                self.end = event
+                return []
+
+    def _reason(self, text: str) -> list[Json]:
+        self.reasoning.append(text)
+        return [self._chunk({"reasoning": text})]
+
+    def _chunk(self, delta: Json, finish: str | None = None) -> Json:
+        choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish}
+        return {**self.head, "object": "chat.completion.chunk", "choices": [choice]}
+
+    def usage_chunk(self) -> Json:
+        """The last chunk where `stream_options.include_usage` asks for it."""
+        assert isinstance(self.end, Finished)
+        return {**self.head, "object": "chat.completion.chunk", "choices": [], "usage": usage_of(self.end.usage)}
+
+
+def chat_completion(head: Mapping[str, Any], writers: list[ChatWriter]) -> Json:
+    """The whole answer; a choice of each writer, all of which have finished."""
+    choices = [
+        {
+            "index": index,
+            "message": {
+                "role": "assistant",
+                "content": "".join(writer.content),
+                "reasoning": "".join(writer.reasoning) or None,
+                "refusal": None,
+            },
+            "logprobs": None,
+            "finish_reason": FINISH[_finished(writer).status],
+        }
+        for index, writer in enumerate(writers)
+    ]
+    usage = total(_finished(writer).usage for writer in writers)
+    return {**head, "object": "chat.completion", "choices": choices, "usage": usage_of(usage)}
+
+
+def completion(head: Mapping[str, Any], writers: list[ChatWriter]) -> Json:
+    """The answer to a request of the older protocol, which knows text only."""
+    choices = [
+        {
+            "index": index,
+            "text": "".join(writer.content),
+            "logprobs": None,
+            "finish_reason": FINISH[_finished(writer).status],
+        }
+        for index, writer in enumerate(writers)
+    ]
+    usage = total(_finished(writer).usage for writer in writers)
+    return {**head, "object": "text_completion", "choices": choices, "usage": usage_of(usage)}
+
+
+def as_text(chunk: Json) -> Json | None:
+    """The chunk of a completion that says the same as one of chat; None where that has nothing to say."""
+    choices = [
+        {"index": one["index"], "text": one["delta"].get("content") or "", "logprobs": None}
+        | {"finish_reason": one["finish_reason"]}
+        for one in chunk["choices"]
+    ]
+    if any(one["text"] or one["finish_reason"] for one in choices) or not choices:
+        return {**chunk, "object": "text_completion", "choices": choices}
+    return None
+
+
+def usage_of(usage: ServedUsage) -> Json:
+    return {
+        "prompt_tokens": usage.input_tokens,
+        "completion_tokens": usage.output_tokens,
+        "total_tokens": usage.input_tokens + usage.output_tokens,
+        "prompt_tokens_details": {"cached_tokens": usage.cached_tokens},
+        "completion_tokens_details": {"reasoning_tokens": usage.reasoning_tokens},
+    }
+
+
+def _finished(writer: ChatWriter) -> Finished:
+    assert isinstance(writer.end, Finished)
+    return writer.end

@@ -1,0 +1,131 @@
+"""A response as it grows: its fields, its items, and the numbered events that tell a client of each change."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from coa.serving.events import ServedUsage
+
+Json = dict[str, Any]
+
+
+class Resource:
+    """The response of one request. At most one of its items is open."""
+
+    def __init__(self, fields: Mapping[str, Any], new_id: Callable[[str], str]) -> None:
+        """fields: those that the request decides. new_id: a name that begins with a prefix."""
+        self.response: Json = {
+            **fields,
+            "object": "response",
+            "status": "in_progress",
+            "completed_at": None,
+            "incomplete_details": None,
+            "error": None,
+            "output": [],
+            "usage": None,
+        }
+        self._new_id = new_id
+        self._number = 0
+
+    @property
+    def answer(self) -> str:
+        """The text of the last message, empty where there is none."""
+        messages = [item for item in self.response["output"] if item["type"] == "message"]
+        return messages[-1]["content"][0]["text"] if messages and messages[-1]["content"] else ""
+
+    def conversation(self) -> list[Json]:
+        """What it adds to a conversation: its messages, and the calls of the client's tools."""
+        said: list[Json] = []
+        for item in self.response["output"]:
+            if item["type"] == "function_call":
+                call = {"name": item["name"], "arguments": item["arguments"]}
+                calls = [{"id": item["call_id"], "type": "function", "function": call}]
+                said.append({"role": "assistant", "content": None, "tool_calls": calls})
+            elif item["type"] == "message":
+                text = item["content"][0]["text"] if item["content"] else ""
+                said.append({"role": "assistant", "content": text})
+        return said or [{"role": "assistant", "content": ""}]
+
+    def begin(self) -> list[Json]:
+        return [self._event(f"response.{state}", response=self._shown()) for state in ("created", "in_progress")]
+
+    # --- the item that is open ------------------------------------------------------------------------------------
+
+    @property
+    def item(self) -> Json:
+        return self.response["output"][-1]
+
+    def add(self, kind: str, prefix: str, fields: Json) -> Json:
+        """Opens an item."""
+        self.response["output"].append({"type": kind, "id": self._new_id(prefix), **fields})
+        return self._event("response.output_item.added", output_index=self._index, item=dict(self.item))
+
+    def of_item(self, kind: str, **fields: Any) -> Json:
+        """An event about the open item."""
+        return self._event(kind, item_id=self.item["id"], output_index=self._index, **fields)
+
+    def of_part(self, kind: str, **fields: Any) -> Json:
+        """An event about the open item's only part."""
+        return self.of_item(kind, content_index=0, **fields)
+
+    def done(self) -> Json:
+        return self._event("response.output_item.done", output_index=self._index, item=dict(self.item))
+
+    # --- a message, which agent and model have in common ----------------------------------------------------------
+
+    def add_message(self) -> list[Json]:
+        fields = {"status": "in_progress", "role": "assistant", "content": []}
+        added = self.add("message", "msg", fields)
+        return [added, self.of_part("response.content_part.added", part=output_text(""))]
+
+    def text(self, delta: str) -> Json:
+        return self.of_part("response.output_text.delta", delta=delta, logprobs=[])
+
+    def close_message(self, text: str, status: str) -> list[Json]:
+        part = output_text(text)
+        self.item.update(status=status, content=[part])
+        return [
+            self.of_part("response.output_text.done", text=text, logprobs=[]),
+            self.of_part("response.content_part.done", part=part),
+            self.done(),
+        ]
+
+    # --- the end --------------------------------------------------------------------------------------------------
+
+    def complete(self, usage: ServedUsage, now: int) -> Json:
+        self.response |= {"status": "completed", "completed_at": now, "usage": usage_of(usage)}
+        return self._event("response.completed", response=self._shown())
+
+    def leave_incomplete(self, usage: ServedUsage, reason: str) -> Json:
+        self.response |= {"status": "incomplete", "incomplete_details": {"reason": reason}, "usage": usage_of(usage)}
+        return self._event("response.incomplete", response=self._shown())
+
+    def fail(self, code: str, message: str) -> Json:
+        self.response |= {"status": "failed", "error": {"code": code, "message": message}}
+        return self._event("response.failed", response=self._shown())
+
+    @property
+    def _index(self) -> int:
+        return len(self.response["output"]) - 1
+
+    def _event(self, kind: str, **fields: Any) -> Json:
+        event = {"type": kind, "sequence_number": self._number, **fields}
+        self._number += 1
+        return event
+
+    def _shown(self) -> Json:
+        """As it stands: fields of items are replaced, never changed in place."""
+        return {**self.response, "output": [dict(item) for item in self.response["output"]]}
+
+
+def output_text(text: str) -> Json:
+    return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
+
+
+def usage_of(usage: ServedUsage) -> Json:
+    return {
+        "input_tokens": usage.input_tokens,
+        "output_tokens": usage.output_tokens,
+        "total_tokens": usage.input_tokens + usage.output_tokens,
+        "input_tokens_details": {"cached_tokens": usage.cached_tokens},
+        "output_tokens_details": {"reasoning_tokens": usage.reasoning_tokens},
+    }

@@ -1,0 +1,189 @@
+"""Writes an episode in the Responses API (Open Responses 2.4, and OpenAI's item types for tools that the server runs).
+
+think ──► reasoning          answer ──► message          plan, reflection, ... ──► coa:plan, coa:reflection, ...
+web_search, crawl_page ──► web_search_call    wiki_search ──► file_search_call    code ──► code_interpreter_call
+a tool of somebody else ──► coa:NAME
+
+Every item carries what was asked and what came back, so that a client that does not stream sees all the same; and in
+fields of ours, `coa:tokens`, `coa:seconds` and `coa:observed_tokens`, what it took.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from coa.agent.grammar import ANSWER, TAGS, THINK, Kind
+from coa.serving.chain import Closed, Opened, Text
+from coa.serving.events import Broke, Event, Finished, Returned
+from coa.serving.protocols.resource import Json, Resource
+from coa.tools.code import read_program
+from coa.types import Status
+
+INCOMPLETE = {Status.TRUNCATED: "max_output_tokens", Status.OUT_OF_TURNS: "max_turns"}
+"""Why a response is incomplete, by how its episode ended."""
+
+
+class ResponseWriter:
+    """Turns the events of one episode into streaming events of its resource."""
+
+    def __init__(self, resource: Resource) -> None:
+        self._resource = resource
+        self._tag: str | None = None
+        """Of the item that is open, or whose tool is running."""
+        self._text: list[str] = []
+
+    def take(self, event: Event, now: int) -> list[Json]:
+        """now: seconds since 1970, for the time of completion."""
+        match event:
+            case Opened(tag):
+                return [*self._leave(), *self._open(tag)]
+            case Text(text):
+                return self._add(text)
+            case Closed():
+                return self._close(event)
+            case Returned():
+                return self._returned(event)
+            case Finished(status=Status.ANSWERED):
+                return [*self._leave(), self._resource.complete(event.usage, now)]
+            case Finished(status=Status.MALFORMED):
+                message = "the model wrote a turn that is not in form"
+                return [*self._leave(), self._resource.fail("malformed_output", message)]
+            case Finished():
+                return [*self._leave(), self._resource.leave_incomplete(event.usage, INCOMPLETE[event.status])]
+            case Broke(code=code, message=message):
+                return [*self._leave(), self._resource.fail(code, message)]
+
+    def _open(self, tag: str) -> list[Json]:
+        self._tag, self._text = tag, []
+        if tag == ANSWER:
+            return self._resource.add_message()
+        kind, prefix = _item_type(tag)
+        empty = _EMPTY.get(kind, _empty_tool if _is_tool(tag) else _empty_role)
+        added = self._resource.add(kind, prefix, empty())
+        return [added, *([self._resource.of_item(f"response.{kind}.in_progress")] if kind in _PROGRESS else [])]
+
+    def _add(self, text: str) -> list[Json]:
+        if self._tag is None:
+            return []
+        self._text.append(text)
+        match self._resource.item["type"]:
+            case "message":
+                return [self._resource.text(text)]
+            case "reasoning":
+                return [self._resource.of_part("response.reasoning.delta", delta=text)]
+            case "code_interpreter_call":
+                return [self._resource.of_item("response.code_interpreter_call_code.delta", delta=text)]
+            case _ if _is_tool(self._tag):
+                return []
+            case _:
+                return [self._resource.of_part("coa:text.delta", delta=text)]
+
+    def _close(self, closed: Closed) -> list[Json]:
+        if self._tag != closed.tag:
+            return []
+        self._resource.item["coa:tokens"] = closed.tokens
+        if _is_tool(closed.tag):
+            return self._call(closed.text)
+        self._tag = None
+        return self._end(closed.text, "completed")
+
+    def _call(self, text: str) -> list[Json]:
+        """The tool is asked; its item stays open until it returns."""
+        assert self._tag is not None
+        item, kind = self._resource.item, self._resource.item["type"]
+        item.update(_called(kind, self._tag, text))
+        code = kind == "code_interpreter_call"
+        done = [self._resource.of_item("response.code_interpreter_call_code.done", code=item["code"])] if code else []
+        return [*done, *([self._resource.of_item(f"response.{kind}.{_PROGRESS[kind]}")] if kind in _PROGRESS else [])]
+
+    def _returned(self, returned: Returned) -> list[Json]:
+        if self._tag is None:
+            return []
+        self._tag, kind = None, self._resource.item["type"]
+        spent = {"coa:seconds": round(returned.seconds, 3), "coa:observed_tokens": returned.tokens}
+        self._resource.item.update(_answered(kind, returned.text), **spent, status="completed")
+        completed = [self._resource.of_item(f"response.{kind}.completed")] if kind in _PROGRESS else []
+        return [*completed, self._resource.done()]
+
+    def _leave(self) -> list[Json]:
+        """Ends an item that the model, or its tool, did not."""
+        if self._tag is None:
+            return []
+        tag, text, self._tag = self._tag, "".join(self._text), None
+        if _is_tool(tag):
+            self._resource.item.update(_called(self._resource.item["type"], tag, text), status="incomplete")
+            return [self._resource.done()]
+        return self._end(text, "incomplete")
+
+    def _end(self, text: str, status: str) -> list[Json]:
+        item = self._resource.item
+        match item["type"]:
+            case "message":
+                return self._resource.close_message(text, status)
+            case "reasoning":
+                item["content"] = [{"type": "reasoning_text", "text": text}]
+                return [self._resource.of_part("response.reasoning.done", text=text), self._resource.done()]
+            case _:
+                item.update(status=status, content=[{"type": "text", "text": text}])
+                return [self._resource.of_part("coa:text.done", text=text), self._resource.done()]
+
+
+_TOOL_TYPES = {
+    "web_search": ("web_search_call", "ws"),
+    "crawl_page": ("web_search_call", "ws"),
+    "wiki_search": ("file_search_call", "fs"),
+    "code": ("code_interpreter_call", "ci"),
+}
+_PROGRESS = {"web_search_call": "searching", "file_search_call": "searching", "code_interpreter_call": "interpreting"}
+"""What the events of a running tool are called."""
+_EMPTY: dict[str, Callable[[], Json]] = {
+    "reasoning": lambda: {"summary": [], "content": []},
+    "web_search_call": lambda: {"status": "in_progress", "action": {"type": "search", "query": ""}},
+    "file_search_call": lambda: {"status": "in_progress", "queries": [], "results": None},
+    "code_interpreter_call": lambda: {"status": "in_progress", "code": "", "container_id": "", "outputs": None},
+}
+
+
+def _empty_role() -> Json:
+    return {"status": "in_progress", "content": []}
+
+
+def _empty_tool() -> Json:
+    return {"status": "in_progress", "input": "", "output": None}
+
+
+def _is_tool(tag: str) -> bool:
+    return TAGS[tag].kind is Kind.TOOL
+
+
+def _item_type(tag: str) -> tuple[str, str]:
+    """The type of a tag's item, and what its id begins with."""
+    return ("reasoning", "rs") if tag == THINK else _TOOL_TYPES.get(tag, (f"coa:{tag}", "coa"))
+
+
+def _called(kind: str, tag: str, text: str) -> Json:
+    """What a tool was asked, in its item's own fields."""
+    asked = text.strip()
+    match kind:
+        case "web_search_call" if tag == "crawl_page":
+            return {"action": {"type": "open_page", "url": asked}}
+        case "web_search_call":
+            return {"action": {"type": "search", "query": asked, "queries": [asked], "sources": []}}
+        case "file_search_call":
+            return {"queries": [asked]}
+        case "code_interpreter_call":
+            return {"code": read_program(text).source}
+        case _:
+            return {"input": asked}
+
+
+def _answered(kind: str, text: str) -> dict[str, Any]:
+    """What a tool said, in its item's own fields. OpenAI's web search has none for text, so it has one of ours."""
+    match kind:
+        case "web_search_call":
+            return {"coa:output": text}
+        case "file_search_call":
+            return {"results": [{"file_id": "", "filename": "", "score": 0.0, "text": text, "attributes": {}}]}
+        case "code_interpreter_call":
+            return {"outputs": [{"type": "logs", "logs": text}]}
+        case _:
+            return {"output": text}

@@ -1,0 +1,113 @@
+"""The requests of each protocol, as far as the agent reads them. The model alone is asked through vLLM's own handlers,
+which read the rest."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+Temperature = Annotated[float, Field(ge=0, le=2)]
+TopP = Annotated[float, Field(gt=0, le=1)]
+Count = Annotated[int, Field(ge=1)]
+Seed = Annotated[int, Field(ge=0, lt=2**63)]
+MAX_CHOICES = 64
+
+
+class _Request(BaseModel):
+    model_config = ConfigDict(extra="allow")
+
+
+class Part(_Request):
+    """A piece of a message's content."""
+
+    type: str
+    text: str | None = None
+
+
+class Message(_Request):
+    role: Literal["system", "developer", "user", "assistant", "tool"]
+    content: str | list[Part] | None = None
+
+
+class AgentOptions(BaseModel):
+    """What this server adds to each protocol, in the field `coa`; how an episode runs on the server."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    max_turns: Count | None = None
+    max_seconds: Annotated[float, Field(gt=0)] | None = None
+    max_tool_calls: Annotated[int, Field(ge=0)] | None = None
+    samples: Annotated[int, Field(ge=1, le=MAX_CHOICES)] = 1
+    """Episodes of which one answer is selected; their tokens are all in the usage."""
+    select: Literal["majority", "double_check"] = "majority"
+
+
+class StreamOptions(_Request):
+    include_usage: bool = False
+
+
+class CreateChat(_Request):
+    """POST /v1/chat/completions"""
+
+    model: str
+    messages: Annotated[list[Message], Field(min_length=1)]
+    stream: bool | None = False
+    stream_options: StreamOptions | None = None
+    temperature: Temperature | None = None
+    top_p: TopP | None = None
+    seed: Seed | None = None
+    n: Annotated[int, Field(ge=1, le=MAX_CHOICES)] | None = 1
+    max_tokens: Count | None = None
+    max_completion_tokens: Count | None = None
+    coa: AgentOptions = AgentOptions()
+
+
+class CreateCompletion(_Request):
+    """POST /v1/completions"""
+
+    model: str
+    prompt: str | list[str] | list[int] | list[list[int]]
+    stream: bool | None = False
+    temperature: Temperature | None = None
+    top_p: TopP | None = None
+    seed: Seed | None = None
+    n: Annotated[int, Field(ge=1, le=MAX_CHOICES)] | None = 1
+    max_tokens: Count | None = None
+    coa: AgentOptions = AgentOptions()
+
+
+class ResponseItem(_Request):
+    """An item of a response's input; `type` may be left out for messages."""
+
+    type: str = "message"
+
+
+class CreateResponse(_Request):
+    """POST /v1/responses"""
+
+    model: str
+    input: str | list[ResponseItem]
+    instructions: str | None = None
+    previous_response_id: str | None = None
+    stream: bool | None = False
+    store: bool | None = True
+    temperature: Temperature | None = None
+    top_p: TopP | None = None
+    max_output_tokens: Count | None = None
+    max_tool_calls: Annotated[int, Field(ge=0)] | None = None
+    metadata: dict[str, Any] | None = None
+    text: dict[str, Any] | None = None
+    tools: list[dict[str, Any]] | None = None
+    coa: AgentOptions = AgentOptions()
+
+
+class CreateMessage(_Request):
+    """POST /v1/messages"""
+
+    model: str
+    messages: Annotated[list[Message], Field(min_length=1)]
+    max_tokens: Count
+    system: str | list[Part] | None = None
+    stream: bool | None = False
+    temperature: Temperature | None = None
+    top_p: TopP | None = None
+    coa: AgentOptions = AgentOptions()

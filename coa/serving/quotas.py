@@ -1,0 +1,73 @@
+"""Rate limits of keys: pure, with the time as an argument."""
+
+from dataclasses import dataclass, replace
+
+MINUTE_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Quota:
+    """What a key may use; None is no limit."""
+
+    requests_per_minute: float | None = None
+    tokens_per_minute: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Bucket:
+    """A bucket that is filled at a constant rate, up to what one minute brings (a token bucket).
+
+    Taking may leave it below zero, since the tokens of an answer are known only after it: the next request waits for
+    that to be made up.
+    """
+
+    per_minute: float
+    level: float
+    at: float
+    """When it had this level."""
+
+    @classmethod
+    def full(cls, per_minute: float, now: float) -> "Bucket":
+        return cls(per_minute, per_minute, now)
+
+    def filled(self, now: float) -> "Bucket":
+        gained = self.per_minute * max(0.0, now - self.at) / MINUTE_S
+        return replace(self, level=min(self.per_minute, self.level + gained), at=max(now, self.at))
+
+    def wait_s(self, now: float, amount: float) -> float:
+        """Seconds until it holds `amount`, or all that it ever holds."""
+        missing = min(amount, self.per_minute) - self.filled(now).level
+        return max(0.0, missing * MINUTE_S / self.per_minute)
+
+    def take(self, now: float, amount: float) -> "Bucket":
+        filled = self.filled(now)
+        return replace(filled, level=filled.level - amount)
+
+
+class Quotas:
+    """The buckets of all keys."""
+
+    def __init__(self) -> None:
+        self._buckets: dict[tuple[str, str], Bucket] = {}
+
+    def admit(self, key: str, quota: Quota, now: float) -> float:
+        """Counts a request and returns 0, or returns the seconds after which the key may try again."""
+        requests = self._bucket(key, "requests", quota.requests_per_minute, now)
+        tokens = self._bucket(key, "tokens", quota.tokens_per_minute, now)
+        wait = max(requests.wait_s(now, 1.0) if requests else 0.0, tokens.wait_s(now, 1.0) if tokens else 0.0)
+        if not wait and requests:
+            self._buckets[key, "requests"] = requests.take(now, 1.0)
+        return wait
+
+    def spend(self, key: str, tokens: int, now: float) -> None:
+        """Counts the tokens of a request that has ended."""
+        if bucket := self._buckets.get((key, "tokens")):
+            self._buckets[key, "tokens"] = bucket.take(now, tokens)
+
+    def _bucket(self, key: str, what: str, per_minute: float | None, now: float) -> Bucket | None:
+        if per_minute is None:
+            return None
+        bucket = self._buckets.get((key, what))
+        if bucket is None or bucket.per_minute != per_minute:
+            bucket = self._buckets[key, what] = Bucket.full(per_minute, now)
+        return bucket

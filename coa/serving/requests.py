@@ -1,0 +1,261 @@
+"""What a request asks of the agent, whichever protocol it came in."""
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from pydantic import ValidationError
+
+from coa.agent.episode import AgentConfig, Limits
+from coa.agent.profiles import PROFILES
+from coa.serving.faults import ApiError, invalid, invalid_form
+from coa.serving.protocols.schemas import (
+    AgentOptions,
+    CreateChat,
+    CreateCompletion,
+    CreateMessage,
+    CreateResponse,
+    Message,
+    Part,
+)
+
+PLAIN = "plain"
+"""`MODEL:plain` is the model alone; `MODEL:PROFILE` an agent of another profile."""
+TEXT_PARTS = {"text", "input_text", "output_text"}
+OF_THE_CHAIN = re.compile(r"(redacted_)?thinking|reasoning|server_tool_use|\w+_tool_result")
+"""Parts of a message in which the agent's chain comes back from a client."""
+OF_CLIENTS = ("tools", "functions", "response_format", "logprobs", "top_logprobs", "logit_bias")
+"""Fields that only the model alone can heed: the agent has its own tools and its own form."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentRequest:
+    """Episodes to play for a client, and the answers that it wants of them."""
+
+    question: str
+    profile: str
+    temperature: float
+    top_p: float
+    seed: int | None
+    choices: int
+    """Answers that are returned."""
+    samples: int
+    """Episodes for each of them."""
+    select: str
+    agent: AgentConfig
+    """With the request's own limits, where they are lower than the server's."""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What a model's name stands for."""
+
+    model: str
+    plain: bool
+    profile: str
+
+
+def target_of(name: str, served: str, profile: str) -> Target:
+    """`served` is the model's own name, `profile` that of `served` alone. Raises ApiError for names of nothing."""
+    base, _, variant = name.partition(":")
+    if base == served and not variant:
+        return Target(name, False, profile)
+    if base == served and (variant == PLAIN or variant in PROFILES):
+        return Target(name, variant == PLAIN, profile if variant == PLAIN else variant)
+    raise ApiError(
+        404, "model_not_found", f"no model {name!r}; this server has {served!r} and {served + ':plain'!r}", "model"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Defaults:
+    """What holds where a request says nothing."""
+
+    agent: AgentConfig
+    temperature: float = 0.0
+    top_p: float = 1.0
+
+
+def of_chat(body: CreateChat, profile: str, defaults: Defaults) -> AgentRequest:
+    _refuse_fields_of_the_model(body.model_extra)
+    return _request(
+        question_of(_read(body.messages)),
+        body,
+        profile,
+        defaults,
+        seed=body.seed,
+        choices=body.n or 1,
+        max_tokens=body.max_completion_tokens or body.max_tokens,
+    )
+
+
+def of_completion(body: CreateCompletion, profile: str, defaults: Defaults) -> AgentRequest:
+    _refuse_fields_of_the_model(body.model_extra)
+    if not isinstance(body.prompt, str):
+        raise invalid("the agent takes one prompt, as text", "prompt")
+    return _request(
+        body.prompt, body, profile, defaults, seed=body.seed, choices=body.n or 1, max_tokens=body.max_tokens
+    )
+
+
+def of_message(body: CreateMessage, profile: str, defaults: Defaults) -> AgentRequest:
+    _refuse_fields_of_the_model(body.model_extra)
+    system = [("system", _text(body.system, "system"))] if body.system else []
+    return _request(question_of([*system, *_read(body.messages)]), body, profile, defaults, max_tokens=body.max_tokens)
+
+
+def of_response(body: CreateResponse, before: Sequence[Message], profile: str, defaults: Defaults) -> AgentRequest:
+    """before: the conversation of `previous_response_id`."""
+    _refuse_fields_of_the_model({**(body.model_extra or {}), "tools": body.tools})
+    instructions = [("system", body.instructions)] if body.instructions else []
+    said = [*before, *messages_of(body)]
+    options = (
+        body.coa if body.max_tool_calls is None else body.coa.model_copy(update={"max_tool_calls": body.max_tool_calls})
+    )
+    return _request(
+        question_of([*instructions, *_read(said)]),
+        body.model_copy(update={"coa": options}),
+        profile,
+        defaults,
+        max_tokens=body.max_output_tokens,
+    )
+
+
+def messages_of(body: CreateResponse) -> list[Message]:
+    """The input's messages; the items of tools in a conversation that is sent back are left out."""
+    if isinstance(body.input, str):
+        return [Message(role="user", content=body.input)]
+    items = [item for item in body.input if item.type == "message"]
+    return read_messages(item.model_dump() for item in items)
+
+
+def read_messages(rows: Iterable[Any]) -> list[Message]:
+    """Raises ApiError for what is no message."""
+    try:
+        return [Message.model_validate(row) for row in rows]
+    except ValidationError as error:
+        raise invalid_form(error) from error
+
+
+def question_of(said: Sequence[tuple[str, str]]) -> str:
+    """One question for the agent, which knows no conversation: the last message, after the instructions and what was
+    said before. Raises ApiError where the last message is not the user's."""
+    instructions = [text for role, text in said if role in ("system", "developer")]
+    turns = [(role, text) for role, text in said if role not in ("system", "developer")]
+    if not turns or turns[-1][0] != "user":
+        raise invalid("the last message has to be the user's", "messages")
+    *before, (_, question) = turns
+    if not question.strip():
+        raise invalid("the last message is empty", "messages")
+    history = [f"{'User' if role == 'user' else 'Assistant'}: {text}" for role, text in before]
+    return "\n\n".join(
+        [*instructions, *(["The conversation so far:", *history, "The question:"] if before else []), question]
+    )
+
+
+def _read(messages: Iterable[Message]) -> list[tuple[str, str]]:
+    return [(message.role, _text(message.content, "messages", own=message.role == "assistant")) for message in messages]
+
+
+def _text(content: str | list[Part] | None, param: str, *, own: bool = False) -> str:
+    """own: whether the agent said it; the chain that led to an answer is left out of a conversation."""
+    match content:
+        case None:
+            return ""
+        case str():
+            return content
+        case parts:
+            if own:
+                parts = [part for part in parts if not OF_THE_CHAIN.fullmatch(part.type)]
+            if odd := next((part.type for part in parts if part.type not in TEXT_PARTS), None):
+                raise invalid(f"the model reads text only, not {odd!r}", param, "unsupported_content")
+            return "\n".join(part.text or "" for part in parts)
+
+
+def _refuse_fields_of_the_model(extra: dict[str, Any] | None) -> None:
+    for name in OF_CLIENTS:
+        if extra and extra.get(name):
+            raise invalid(
+                f"{name}: the agent has its own tools and form; the model alone, MODEL:{PLAIN}, heeds it", name
+            )
+
+
+def _request(
+    question: str,
+    body: CreateChat | CreateCompletion | CreateMessage | CreateResponse,
+    profile: str,
+    defaults: Defaults,
+    *,
+    seed: int | None = None,
+    choices: int = 1,
+    max_tokens: int | None = None,
+) -> AgentRequest:
+    options = body.coa
+    if (body.stream and choices * options.samples > 1) or choices * options.samples > 64:
+        raise invalid("a stream has one choice, and a request at most 64 episodes", "n")
+    # Several greedy episodes would all be the same.
+    usual = defaults.temperature if choices * options.samples == 1 else 1.0
+    temperature = usual if body.temperature is None else body.temperature
+    return AgentRequest(
+        question=question,
+        profile=profile,
+        temperature=temperature,
+        top_p=defaults.top_p if body.top_p is None else body.top_p,
+        seed=seed,
+        choices=choices,
+        samples=options.samples,
+        select=options.select,
+        agent=replace(defaults.agent, limits=lowered(defaults.agent.limits, options, max_tokens)),
+    )
+
+
+def lowered(limits: Limits, options: AgentOptions, max_tokens: int | None) -> Limits:
+    """The server's limits, or the request's own where they are lower. Of `max_tool_calls` calls each takes a turn, and
+    the answer one more."""
+    turns = [
+        limits.max_turns,
+        options.max_turns,
+        None if options.max_tool_calls is None else options.max_tool_calls + 1,
+    ]
+    return replace(
+        limits,
+        max_turns=min(each for each in turns if each is not None),
+        max_turn_tokens=min(limits.max_turn_tokens, max_tokens or limits.max_turn_tokens),
+        # Else it would follow from the turn's, and cut every tag short.
+        max_tag_tokens=limits.tag_tokens,
+        max_seconds=min(limits.max_seconds, options.max_seconds or limits.max_seconds),
+    )
+
+
+def fields_of(body: CreateResponse, defaults: Defaults, id: str, now: int, *, plain: bool = False) -> dict[str, Any]:
+    """The fields of a response's resource that the request decides."""
+    # The model alone samples by vLLM's defaults.
+    temperature = 1.0 if plain else defaults.temperature
+    extra, bare = body.model_extra or {}, {"description": None, "parameters": None, "strict": None}
+    return {
+        "id": id,
+        "created_at": now,
+        "model": body.model,
+        "previous_response_id": body.previous_response_id,
+        "instructions": body.instructions,
+        "tools": [{**bare, **tool} for tool in body.tools or ()],
+        "tool_choice": extra.get("tool_choice") or "auto",
+        "truncation": "disabled",
+        "parallel_tool_calls": False,
+        "text": body.text or {"format": {"type": "text"}},
+        "top_p": defaults.top_p if body.top_p is None else body.top_p,
+        "presence_penalty": 0.0,
+        "frequency_penalty": 0.0,
+        "top_logprobs": 0,
+        "temperature": temperature if body.temperature is None else body.temperature,
+        "reasoning": None,
+        "max_output_tokens": body.max_output_tokens,
+        "max_tool_calls": body.max_tool_calls,
+        "store": body.store is not False,
+        "background": False,
+        "service_tier": "default",
+        "metadata": body.metadata or {},
+        "safety_identifier": None,
+        "prompt_cache_key": None,
+    }

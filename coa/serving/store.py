@@ -1,0 +1,57 @@
+"""Finished responses that a client may ask for again: bounded by number and by bytes, the oldest go first."""
+
+import json
+from collections import OrderedDict
+from dataclasses import dataclass
+from typing import Any
+
+Json = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class StoreConfig:
+    """0 entries switch the store off."""
+
+    entries: int = 10_000
+    gib: float = 0.25
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    response: Json
+    conversation: tuple[Json, ...]
+    """The input messages that led to it, those of the responses before it included."""
+
+
+class ResponseStore:
+    """Responses by their owner and id: what one key has stored does not exist for another."""
+
+    def __init__(self, config: StoreConfig) -> None:
+        self._entries, self._bytes = config.entries, int(config.gib * 2**30)
+        self._kept: OrderedDict[tuple[str, str], tuple[bytes, bytes]] = OrderedDict()
+        self._used = 0
+
+    def put(self, owner: str, stored: Stored) -> None:
+        """One that is larger than the whole store is not kept."""
+        texts = json.dumps(stored.response).encode(), json.dumps(stored.conversation).encode()
+        id = stored.response["id"]
+        self.delete(owner, id)
+        self._kept[owner, id] = texts
+        self._used += _size(texts)
+        while self._kept and (len(self._kept) > self._entries or self._used > self._bytes):
+            _, oldest = self._kept.popitem(last=False)
+            self._used -= _size(oldest)
+
+    def get(self, owner: str, id: str) -> Stored | None:
+        texts = self._kept.get((owner, id))
+        return Stored(json.loads(texts[0]), tuple(json.loads(texts[1]))) if texts else None
+
+    def delete(self, owner: str, id: str) -> bool:
+        """Returns whether there was one."""
+        texts = self._kept.pop((owner, id), None)
+        self._used -= _size(texts) if texts else 0
+        return texts is not None
+
+
+def _size(texts: tuple[bytes, bytes]) -> int:
+    return sum(map(len, texts))

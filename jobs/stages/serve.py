@@ -1,0 +1,76 @@
+"""Serves a model until somebody ends it."""
+
+import asyncio
+import errno
+import socket
+from dataclasses import replace
+from pathlib import Path
+
+from cluster.serving import APPLICATION, application
+from coa.agent.profiles import profile as find_profile
+from coa.agent.profiles.multi import MULTI
+from coa.errors import UserError
+from coa.serving.config import ServingConfig
+from jobs.run.run_dir import RunDir
+from jobs.stages.services import tool_executors
+
+MODEL = "model"
+"""What every run calls the folder of its model: such a model is named after its run."""
+
+
+def check_serving(settings: ServingConfig) -> None:
+    """Raises UserError for what would only be found once an engine has started."""
+    if settings.profile:
+        find_profile(settings.profile)
+    if settings.keys and not settings.keys.is_file():
+        raise UserError(f"serving.keys: no file {settings.keys}; coa keys --file {settings.keys} add NAME makes it")
+    with socket.socket() as found:
+        found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            found.bind((settings.host, settings.port))
+        except OSError as error:
+            why = "is taken" if error.errno == errno.EADDRINUSE else f"can't be served at ({error.strerror})"
+            raise UserError(f"port {settings.port} of {settings.host} {why}") from error
+
+
+async def serve_model(run: RunDir, model: Path) -> None:
+    """Starts the server, says where it is, and waits."""
+    from ray import serve
+
+    config = run.config
+    settings = named(config.serving, model, run.world.profiles())
+    async with tool_executors(run) as executors:
+        app = application(
+            str(model.absolute()),
+            config=settings,
+            engine=config.engine,
+            agent=config.agent,
+            placement=config.placement,
+            executors=executors,
+            retry=config.executor.retry,
+        )
+        url = f"http://{settings.host}:{settings.port}"
+        try:
+            with run.console.waiting("serve", f"starting {max(1, settings.min_replicas)} with {model.name}"):
+                await asyncio.to_thread(_start, app, settings.host, settings.port)
+            run.console.say(f"{settings.name} is served at {url} (ctrl-c ends it)")
+            await asyncio.Event().wait()
+        finally:
+            await asyncio.to_thread(serve.shutdown)
+
+
+def named(settings: ServingConfig, model: Path, profiles: set[str]) -> ServingConfig:
+    """With the names that the settings leave open. profiles: those of the tasks that the model was trained on; of
+    several, an agent takes the one with every tool."""
+    [only] = profiles if len(profiles) == 1 else {MULTI.name}
+    folder = model.resolve()
+    name = folder.parent.name if folder.name == MODEL else folder.name
+    keys = settings.keys.absolute() if settings.keys else None  # replicas have a working directory of their own
+    return replace(settings, name=settings.name or name, profile=settings.profile or only, keys=keys)
+
+
+def _start(app: object, host: str, port: int) -> None:
+    from ray import serve
+
+    serve.start(proxy_location="HeadOnly", http_options={"host": host, "port": port})
+    serve.run(app, name=APPLICATION, route_prefix="/")  # pyright: ignore[reportArgumentType]

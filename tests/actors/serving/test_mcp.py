@@ -1,0 +1,46 @@
+"""The agent as a tool, asked by the official client over Streamable HTTP."""
+
+import asyncio
+from pathlib import Path
+from typing import Any, cast
+
+import httpx
+import pytest
+
+from actors.serving.app import make_app
+from coa.serving.keys import KeyFile
+from coa.serving.quotas import Quota
+from tests.actors.serving.test_server import TURNS
+from tests.support.agent_server import make_server
+from tests.support.runners import Saying
+
+
+async def call(app: Any, headers: dict[str, str]) -> Any:
+    from mcp import ClientSession
+    from mcp.client.streamable_http import streamable_http_client
+
+    async with app.router.lifespan_context(app):
+        transport = httpx.ASGITransport(app=app)
+        async with (
+            httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1:8000", headers=headers) as client,
+            streamable_http_client("http://127.0.0.1:8000/mcp/", http_client=cast("Any", client)) as (read, write, *_),
+            ClientSession(read, write) as session,
+        ):
+            await session.initialize()
+            [tool] = (await session.list_tools()).tools
+            assert tool.name == "ask"
+            return await session.call_tool("ask", {"question": "Who is the mayor of Arden ?"})
+
+
+def test_an_mcp_client_gets_the_agents_answer() -> None:
+    found = asyncio.run(call(make_app(make_server(Saying(*TURNS))), {}))
+    assert found.content[0].text == "Berg"
+
+
+@pytest.mark.parametrize("right", [True, False])
+def test_an_mcp_client_needs_a_key_where_there_are_keys(tmp_path: Path, right: bool) -> None:
+    key = KeyFile(tmp_path / "keys.jsonl").add("me", Quota(), 1)
+    app = make_app(make_server(Saying(*TURNS), keys=tmp_path / "keys.jsonl"))
+    found = asyncio.run(call(app, {"authorization": f"Bearer {key if right else 'coa-1-2'}"}))
+    assert found.is_error is not right
+    assert found.content[0].text == ("Berg" if right else "Error executing tool ask: no such API key")

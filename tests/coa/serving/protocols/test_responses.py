@@ -1,0 +1,216 @@
+"""The Responses API as it is written: held against the published schema, and whole however its stream is cut."""
+
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from openresponses_types import types as schema
+from pydantic import BaseModel
+
+from coa.agent.grammar import ANSWER, OBSERVATION, TAGS, Kind
+from coa.serving.chain import Closed, Opened, Text
+from coa.serving.events import Broke, Event, Finished, Returned, ServedUsage
+from coa.serving.faults import ApiError
+from coa.serving.protocols.plain_responses import PlainWriter, chat_of
+from coa.serving.protocols.resource import Json, Resource
+from coa.serving.protocols.responses import ResponseWriter
+from coa.serving.protocols.schemas import CreateResponse
+from coa.serving.requests import Defaults, fields_of
+from coa.types import Status
+from tests.support.policies import AGENT
+
+OF_TYPE: dict[str, type[BaseModel]] = {
+    model.model_fields["type"].annotation: model  # type: ignore[misc]
+    for model in vars(schema).values()
+    if isinstance(model, type) and issubclass(model, BaseModel) and model.__name__.endswith("StreamingEvent")
+}
+EVENTS = {next(iter(kind)).value: model for kind, model in OF_TYPE.items()}  # type: ignore[call-overload]
+"""The schema of each event, by its type."""
+
+
+def resource(**said: Any) -> Resource:
+    numbers = itertools.count()
+    body = CreateResponse.model_validate({"model": "afm", "input": "Who ?", **said})
+    return Resource(fields_of(body, Defaults(AGENT), "resp_1", 7), lambda prefix: f"{prefix}_{next(numbers)}")
+
+
+def standard(event: Json) -> bool:
+    """Whether the event, and the items that it shows, are of the standard alone, without OpenAI's tools and ours."""
+    shown = [event.get("item"), *event.get("response", {}).get("output", ())]
+    known = {"message", "function_call", "reasoning"}
+    return event["type"] in EVENTS and all(item["type"] in known for item in shown if item)
+
+
+def check(events: Sequence[Json]) -> None:
+    """Each event by its schema, where it has one; each item is added, told of and done in turn; the numbers have no
+    gap."""
+    assert [event["sequence_number"] for event in events] == list(range(len(events)))
+    opened: str | None = None
+    for event in events:
+        if standard(event):
+            EVENTS[event["type"]].model_validate(event)
+        match event["type"]:
+            case "response.output_item.added":
+                assert opened is None
+                opened = event["item"]["id"]
+            case "response.output_item.done":
+                assert event["item"]["id"] == opened
+                opened = None
+            case _ if "item_id" in event:
+                assert event["item_id"] == opened
+    assert opened is None
+    last = events[-1]["response"]
+    done = [event["item"] for event in events if event["type"] == "response.output_item.done"]
+    assert last["output"] == done
+    if all(standard({"type": "response.completed", "item": item}) for item in done):
+        schema.ResponseResource.model_validate(last)
+
+
+SPOKEN = [name for name in TAGS if name != OBSERVATION]
+TEXTS = st.lists(st.text(max_size=5), max_size=3)
+STEPS = st.lists(st.tuples(st.sampled_from(SPOKEN), TEXTS, st.booleans()), max_size=5)
+ENDS: st.SearchStrategy[Event] = st.sampled_from(
+    [
+        *(Finished(status=status, answer="", usage=ServedUsage(input_tokens=3, output_tokens=4)) for status in Status),
+        Broke(code="server_error", message="gone"),
+    ]
+)
+
+
+@given(STEPS, ENDS)
+def test_every_course_of_an_episode_is_told_in_order_and_as_the_schema_has_it(
+    steps: list[tuple[str, list[str], bool]], end: Event
+) -> None:
+    made = resource()
+    writer, events = ResponseWriter(made), made.begin()
+    for tag, texts, whole in steps:
+        course: list[Event] = [Opened(tag), *map(Text, texts)]
+        if whole:
+            course.append(Closed(tag, "".join(texts), 5))
+            if TAGS[tag].kind is Kind.TOOL:
+                course.append(Returned(tool=tag, text="found", seconds=0.1, tokens=2))
+        events += [told for event in course for told in writer.take(event, 9)]
+    events += writer.take(end, 9)
+    check(events)
+    assert len(made.response["output"]) == len(steps)
+
+
+def test_the_status_says_how_an_episode_ended() -> None:
+    found = {}
+    for status in Status:
+        made = resource()
+        ResponseWriter(made).take(Finished(status=status, answer="", usage=ServedUsage()), 9)
+        found[status.value] = made.response["status"], (made.response["incomplete_details"] or {}).get("reason")
+    assert found == {
+        "answered": ("completed", None),
+        "malformed": ("failed", None),
+        "truncated": ("incomplete", "max_output_tokens"),
+        "out_of_turns": ("incomplete", "max_turns"),
+    }
+
+
+def chunk(finish: str | None = None, **delta: Any) -> Json:
+    return {"choices": [{"index": 0, "delta": delta, "finish_reason": finish}]}
+
+
+USED = {"choices": [], "usage": {"prompt_tokens": 5, "completion_tokens": 6, "total_tokens": 11}}
+
+
+def test_text_of_the_model_alone_is_one_message() -> None:
+    made = resource()
+    writer, events = PlainWriter(made), made.begin()
+    for one in (chunk(role="assistant", content=""), chunk(content="It "), chunk(content="is."), chunk("stop"), USED):
+        events += writer.take(one)
+    events += writer.end(9)
+    check(events)
+    assert made.answer == "It is."
+    assert made.response["usage"]["total_tokens"] == 11
+
+
+def test_calls_of_a_clients_tools_are_items_with_their_arguments() -> None:
+    tool = {"type": "function", "name": "get_weather", "parameters": {"type": "object"}}
+    made = resource(tools=[tool])
+    writer, events = PlainWriter(made), made.begin()
+
+    def call(index: int, arguments: str, **first: Any) -> Json:
+        name = {"name": first.pop("name")} if first else {}
+        return chunk(tool_calls=[{"index": index, **first, "function": {**name, "arguments": arguments}}])
+
+    said = (
+        call(0, "", id="call_1", name="get_weather"),
+        call(0, '{"location"'),
+        call(0, ': "Oslo"}'),
+        call(1, "{}", id="call_2", name="get_weather"),
+        chunk("tool_calls"),
+        USED,
+    )
+    for one in said:
+        events += writer.take(one)
+    events += writer.end(9)
+    check(events)
+    calls = [(item["name"], item["call_id"], item["arguments"]) for item in made.response["output"]]
+    assert calls == [("get_weather", "call_1", '{"location": "Oslo"}'), ("get_weather", "call_2", "{}")]
+    kinds = [event["type"] for event in events]
+    assert "response.function_call_arguments.delta" in kinds
+    assert "response.function_call_arguments.done" in kinds
+
+
+def test_what_was_cut_off_is_incomplete() -> None:
+    made = resource()
+    writer, events = PlainWriter(made), made.begin()
+    for one in (chunk(content="It "), chunk("length"), USED):
+        events += writer.take(one)
+    events += writer.end(9)
+    check(events)
+    assert made.response["incomplete_details"] == {"reason": "max_output_tokens"}
+    assert made.response["output"][0]["status"] == "incomplete"
+
+
+def test_a_request_for_the_model_alone_is_one_of_chat() -> None:
+    body = CreateResponse.model_validate(
+        {
+            "model": "afm:plain",
+            "instructions": "Be short.",
+            "input": [
+                {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "Weather ?"}]},
+                {"type": "function_call", "call_id": "c", "name": "get_weather", "arguments": "{}"},
+                {"type": "function_call_output", "call_id": "c", "output": "rain"},
+            ],
+            "tools": [{"type": "function", "name": "get_weather", "parameters": {}, "strict": None}],
+            "tool_choice": {"type": "function", "name": "get_weather"},
+            "text": {"format": {"type": "json_schema", "name": "w", "schema": {"type": "object"}}},
+            "max_output_tokens": 7,
+        }
+    )
+    chat = chat_of(body, [{"role": "user", "content": "Hi"}])
+    assert [message["role"] for message in chat["messages"]] == ["system", "user", "user", "assistant", "tool"]
+    assert chat["messages"][2]["content"] == [{"type": "text", "text": "Weather ?"}]
+    assert chat["messages"][3]["tool_calls"][0]["function"] == {"name": "get_weather", "arguments": "{}"}
+    assert chat["tools"] == [{"type": "function", "function": {"name": "get_weather", "parameters": {}}}]
+    assert chat["tool_choice"] == {"type": "function", "function": {"name": "get_weather"}}
+    assert chat["response_format"]["json_schema"] == {"name": "w", "schema": {"type": "object"}}
+    assert chat["max_completion_tokens"] == 7
+
+
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        ({"input": [{"type": "item_reference", "id": "x"}]}, "input items of type 'item_reference'"),
+        ({"input": [{"role": "user", "content": [{"type": "input_file"}]}]}, "the model reads text only"),
+        ({"input": "x", "tools": [{"type": "web_search"}]}, "tools of type 'web_search' are the agent's"),
+    ],
+)
+def test_what_chat_does_not_know_is_refused(said: Json, told: str) -> None:
+    with pytest.raises(ApiError, match=told):
+        chat_of(CreateResponse.model_validate({"model": "afm:plain", **said}), ())
+
+
+def test_the_answer_is_the_last_message() -> None:
+    made = resource()
+    writer = ResponseWriter(made)
+    for event in (Opened(ANSWER), Text("Be"), Text("rg"), Closed(ANSWER, "Berg", 3)):
+        writer.take(event, 9)
+    assert made.answer == "Berg"

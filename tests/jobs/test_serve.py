@@ -1,0 +1,259 @@
+"""`coa serve` from the command line: real engine, real HTTP, the clients that people use."""
+
+import asyncio
+import json
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, cast
+
+import httpx
+import pytest
+
+from coa.agent.episode import AgentConfig, Grammar, Limits
+from jobs.run.agent_file import write_agent
+from tests.project.test_docs import ROOT, blocks
+from tests.support.tiny import make_model
+
+READY_S = 120
+AGENT = AgentConfig(
+    instructed=False,
+    grammar=Grammar.enforce,
+    limits=Limits(max_turns=3, max_turn_tokens=96, max_observation_tokens=32, max_tokens=448, max_tag_tokens=8),
+)
+"""An untrained model answers, since the grammar leaves it nothing else."""
+ASKED = [{"role": "user", "content": "How many cups remain ?"}]
+
+
+def free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return found.getsockname()[1]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = make_model(tmp_path_factory.mktemp("serve") / "demo" / "model")
+    write_agent(folder, AGENT)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def url(model: Path) -> Iterator[str]:
+    """The address of a server that runs for all tests of this file."""
+    port, out = free_port(), model.parent / "out"
+    words = ["serve", "--model", str(model), "--out", str(out), f"serving.port={port}", "serving.profile=code"]
+    settings = ["engine.kv_cache_gib=0.25", "placement.engine_cpus=0.5", "placement.tool_cpus=0.25"]
+    with (model.parent / "log").open("w") as log:
+        server = subprocess.Popen([sys.executable, "-m", "jobs.cli", *words, *settings], stdout=log, stderr=log)
+        address = f"http://127.0.0.1:{port}"
+        try:
+            wait_until_ready(server, address, model.parent / "log")
+            yield address
+        finally:
+            server.send_signal(signal.SIGINT)
+            assert server.wait(60) == 130
+
+
+def wait_until_ready(server: "subprocess.Popen[bytes]", address: str, log: Path) -> None:
+    deadline = time.monotonic() + READY_S
+    while time.monotonic() < deadline:
+        assert server.poll() is None, log.read_text()
+        try:
+            if httpx.get(f"{address}/readyz").status_code == 200:
+                return
+        except httpx.TransportError:
+            pass
+        time.sleep(0.2)
+    raise AssertionError(log.read_text())
+
+
+def test_what_the_readme_prints_runs_as_it_is(url: str) -> None:
+    readme = ROOT / "README.md"
+    [curl] = blocks(readme, "bash")
+    clients = [block for block in blocks(readme, "python") if "base_url" in block]
+    assert len(clients) == 2
+    for command in (["bash", "-c", at(url, curl)], *([sys.executable, "-c", at(url, client)] for client in clients)):
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=100)
+        assert done.returncode == 0, done.stderr
+        assert "error" not in done.stdout
+        assert done.stdout.strip()
+
+
+def at(url: str, text: str) -> str:
+    """A snippet whose server is this one."""
+    assert "http://127.0.0.1:8000" in text
+    return text.replace("http://127.0.0.1:8000", url)
+
+
+def test_openais_client_chats_with_the_agent_and_with_the_model_alone(url: str) -> None:
+    from openai import OpenAI
+
+    client = OpenAI(base_url=f"{url}/v1", api_key="none")
+    whole: Any = client.chat.completions.create(model="demo", messages=ASKED, seed=3)  # type: ignore[arg-type]
+    assert whole.choices[0].finish_reason in ("stop", "length")
+    stream: Any = client.chat.completions.create(model="demo", messages=ASKED, seed=3, stream=True)  # type: ignore[call-overload]
+    chunks = [chunk.choices[0].delta for chunk in stream]
+    assert "".join(delta.content or "" for delta in chunks) == whole.choices[0].message.content
+    assert "".join(getattr(delta, "reasoning", "") or "" for delta in chunks) == whole.choices[0].message.reasoning
+    plain: Any = client.chat.completions.create(model="demo:plain", messages=ASKED, max_tokens=5, logprobs=True)  # type: ignore[arg-type]
+    assert plain.usage.completion_tokens == 5
+    assert len(plain.choices[0].logprobs.content) == 5
+
+
+def test_openais_client_reads_the_responses_of_both(url: str) -> None:
+    from openai import OpenAI
+
+    client = OpenAI(base_url=f"{url}/v1", api_key="none")
+    whole = client.responses.create(model="demo", input="How many cups remain ?")
+    assert client.responses.retrieve(whole.id).output_text == whole.output_text
+    kinds = [event.type for event in client.responses.create(model="demo", input="How many ?", stream=True)]
+    assert kinds[:2] == ["response.created", "response.in_progress"]
+    assert kinds[-1] in ("response.completed", "response.incomplete")
+    plain = client.responses.create(model="demo:plain", input="How many ?", max_output_tokens=5)
+    assert plain.usage is not None
+    assert plain.usage.output_tokens == 5
+    assert plain.status == "incomplete"
+
+
+def test_anthropics_client_gets_messages_of_both(url: str) -> None:
+    from anthropic import Anthropic
+
+    client = Anthropic(base_url=url, api_key="none")
+    agent: Any = client.messages.create(model="demo", max_tokens=96, messages=ASKED)  # type: ignore[arg-type]
+    tools = {"server_tool_use", "code_execution_tool_result"}
+    assert {block.type for block in agent.content} <= {"thinking", "text", *tools}
+    plain: Any = client.messages.create(model="demo:plain", max_tokens=5, messages=ASKED)  # type: ignore[arg-type]
+    assert plain.usage.output_tokens == 5
+
+
+def test_the_model_alone_says_what_transformers_generates(url: str, model: Path) -> None:
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    tokenizer, policy = AutoTokenizer.from_pretrained(model), cast("Any", AutoModelForCausalLM).from_pretrained(model)
+    for words in ("A shop gets 12 boxes", "How many cups remain ?", "sells 14"):
+        body = {"model": "demo:plain", "messages": [{"role": "user", "content": words}], "temperature": 0}
+        answer = httpx.post(f"{url}/v1/chat/completions", json=body | {"max_tokens": 12, "ignore_eos": True}).json()
+        prompt: Any = tokenizer.apply_chat_template(
+            [{"role": "user", "content": words}], add_generation_prompt=True, return_tensors="pt", return_dict=True
+        )
+        with torch.no_grad():
+            ids = policy.generate(**prompt, max_new_tokens=12, do_sample=False, eos_token_id=None)
+        expected = tokenizer.decode(ids[0, prompt["input_ids"].shape[1] :], skip_special_tokens=True)
+        assert answer["choices"][0]["message"]["content"] == expected
+
+
+def test_arguments_of_a_clients_tool_are_as_its_schema_has_them(url: str) -> None:
+    schema = {"type": "object", "properties": {"unit": {"enum": ["C", "F"]}}, "required": ["unit"]}
+    tool = {"type": "function", "name": "get_weather", "parameters": schema | {"additionalProperties": False}}
+    body = {"model": "demo:plain", "input": "Weather ?", "tools": [tool], "max_output_tokens": 60}
+    choice = {"type": "function", "name": "get_weather"}
+    answer = httpx.post(f"{url}/v1/responses", json=body | {"tool_choice": choice}, timeout=60).json()
+    [call] = [item for item in answer["output"] if item["type"] == "function_call"]
+    assert call["name"] == "get_weather"
+    assert json.loads(call["arguments"])["unit"] in ("C", "F")
+
+
+def test_a_mistake_in_a_request_for_the_model_alone_is_told(url: str) -> None:
+    for body, told in (
+        ({"messages": ASKED, "max_tokens": 10**9}, "max_tokens"),
+        ({"messages": [{"role": "user", "content": "cups " * 5000}]}, "maximum context length"),
+        ({"messages": ASKED, "temperature": -1}, "temperature"),
+    ):
+        answer = httpx.post(f"{url}/v1/chat/completions", json={"model": "demo:plain", **body})
+        assert answer.status_code == 400, answer.text
+        assert told in answer.json()["error"]["message"]
+
+
+def test_64_seeded_requests_at_once_are_all_answered_and_alike(url: str) -> None:
+    async def go() -> set[str]:
+        async with httpx.AsyncClient(base_url=url, timeout=120) as client:
+            body = {"model": "demo", "messages": ASKED, "seed": 5, "temperature": 1.0}
+            answers = await asyncio.gather(*(client.post("/v1/chat/completions", json=body) for _ in range(64)))
+        assert {answer.status_code for answer in answers} == {200}
+        return {json.dumps(answer.json()["choices"][0]["message"]) for answer in answers}
+
+    assert len(asyncio.run(go())) == 1
+
+
+def test_a_client_that_leaves_ends_its_episode(url: str) -> None:
+    async def go() -> None:
+        async with httpx.AsyncClient(base_url=url, timeout=120) as client:
+            body = {"model": "demo", "messages": ASKED, "stream": True, "temperature": 1.0}
+
+            async def leave() -> None:
+                async with client.stream("POST", "/v1/chat/completions", json=body) as answer:
+                    async for _ in answer.aiter_lines():
+                        return
+
+            await asyncio.gather(*(leave() for _ in range(16)))
+            began = time.monotonic()
+            while (await client.get("/v1/load")).json()["episodes"]:
+                assert time.monotonic() - began < 5
+                await asyncio.sleep(0.02)
+
+    asyncio.run(go())
+
+
+def test_port_that_is_taken_is_a_mistake(url: str, model: Path) -> None:
+    port = url.rpartition(":")[2]
+    words = ["serve", "--model", str(model), "--out", str(model.parent / "second"), f"serving.port={port}"]
+    done = subprocess.run([sys.executable, "-m", "jobs.cli", *words], capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stderr.splitlines()[-1] == f"coa: port {port} of 127.0.0.1 is taken"
+
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+
+
+@pytest.fixture
+def page(url: str) -> Iterator[Any]:
+    """The page in a real browser; a request to anywhere else fails the test."""
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        page = browser.new_page(viewport={"width": 400, "height": 800}, color_scheme="dark")
+        asked, faults = [], []
+        page.on("request", lambda request: asked.append(request.url))
+        page.on("pageerror", lambda error: faults.append(str(error)))
+        page.goto(url)
+        page.wait_for_selector("#model option", state="attached")
+        yield page
+        browser.close()
+    assert faults == []
+    assert all(address.startswith((url, "data:")) for address in asked)
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine")
+def test_the_page_shows_the_chain_of_an_answer_and_is_used_from_the_keyboard(page: Any) -> None:
+    page.keyboard.type("How many cups remain ?")
+    page.keyboard.press("Enter")
+    page.wait_for_selector(".foot .used", timeout=60_000)
+    assert page.text_content(".question") == "How many cups remain ?"
+    roles = [step.get_attribute("data-role") for step in page.query_selector_all(".step")]
+    assert roles
+    assert "tokens" in page.text_content(".step .cost")
+    assert page.evaluate("document.activeElement.id") == "question"
+    assert page.evaluate("document.documentElement.scrollWidth") <= 400, "nothing is wider than a phone"
+    page.click(".again")
+    page.locator(".foot").nth(1).wait_for(timeout=60_000)
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine")
+def test_an_answer_is_stopped_with_escape(page: Any) -> None:
+    page.fill("#temperature", "1")
+    page.route("**/v1/responses", lambda route: time.sleep(0.5) or route.continue_())
+    page.fill("#question", "How many cups remain ?")
+    page.press("#question", "Enter")
+    page.wait_for_selector("#stop", state="visible")
+    page.keyboard.press("Escape")
+    page.wait_for_selector(".fault")
+    assert page.text_content(".fault") == "stopped"
+    page.wait_for_selector("#send", state="visible")
