@@ -20,7 +20,7 @@ from jobs.run.agent_file import write_agent
 from tests.project.test_docs import ROOT, blocks
 from tests.support.tiny import make_model
 
-READY_S = 120
+READY_S = 300
 AGENT = AgentConfig(
     instructed=False,
     grammar=Grammar.enforce,
