@@ -30,7 +30,7 @@ def run_watched(command: Sequence[str], *, output: Path, limit_s: float) -> Watc
         parent = psutil.Process(process.pid)
         try:
             while process.poll() is None and time.monotonic() - began < limit_s:
-                alive = [parent, *parent.children(recursive=True)]
+                alive = [one for one in (parent, *parent.children(recursive=True)) if not _is_a_copy(one)]
                 found = {one.pid: peak for one in alive if (peak := _peak(one)) is not None}
                 names |= {one.pid: name for one in alive if (name := _name(one)) is not None}
                 peaks |= found
@@ -43,6 +43,15 @@ def run_watched(command: Sequence[str], *, output: Path, limit_s: float) -> Watc
     for pid, peak in sorted(peaks.items(), key=lambda one: -one[1]):
         by_name.setdefault(names.get(pid, "?"), []).append(round(peak, 2))
     return Watched(process.returncode, time.monotonic() - began, by_name, together)
+
+
+def _is_a_copy(process: psutil.Process) -> bool:
+    """Whether it was forked and has not begun its own program yet: its memory is its parent's."""
+    try:
+        parent = process.parent()
+        return parent is not None and process.cmdline() == parent.cmdline()
+    except psutil.Error:
+        return True
 
 
 def _kill(processes: Sequence[psutil.Process]) -> None:
