@@ -149,17 +149,6 @@ def test_the_model_alone_says_what_transformers_generates(url: str, model: Path)
         assert answer["choices"][0]["message"]["content"] == expected
 
 
-def test_arguments_of_a_clients_tool_are_as_its_schema_has_them(url: str) -> None:
-    schema = {"type": "object", "properties": {"unit": {"enum": ["C", "F"]}}, "required": ["unit"]}
-    tool = {"type": "function", "name": "get_weather", "parameters": schema | {"additionalProperties": False}}
-    body = {"model": "demo:plain", "input": "Weather ?", "tools": [tool], "max_output_tokens": 60}
-    choice = {"type": "function", "name": "get_weather"}
-    answer = httpx.post(f"{url}/v1/responses", json=body | {"tool_choice": choice}, timeout=60).json()
-    [call] = [item for item in answer["output"] if item["type"] == "function_call"]
-    assert call["name"] == "get_weather"
-    assert json.loads(call["arguments"])["unit"] in ("C", "F")
-
-
 def test_a_mistake_in_a_request_for_the_model_alone_is_told(url: str) -> None:
     for body, told in (
         ({"messages": ASKED, "max_tokens": 10**9}, "max_tokens"),
