@@ -61,6 +61,12 @@ def test_no_more_is_taken_in_any_time_than_a_minutes_amount_and_what_that_time_b
         assert taken <= 6 + 6 * now / 60 + 1e-6
 
 
+def test_what_was_not_used_does_not_add_up_beyond_a_minutes_amount() -> None:
+    quotas, quota = Quotas(), Quota(requests_per_minute=2)
+    assert quotas.admit("a", quota, 0.0) == 0
+    assert [quotas.admit("a", quota, 3600.0) for _ in range(3)] == [0.0, 0.0, 30.0]
+
+
 def test_after_the_time_that_it_names_a_key_may_ask_again() -> None:
     quotas, quota = Quotas(), Quota(requests_per_minute=2, tokens_per_minute=100)
     assert [quotas.admit("a", quota, 0.0) for _ in range(2)] == [0.0, 0.0]
