@@ -17,7 +17,7 @@ import torch.distributed as dist
 from actors.learner.config import LearnerConfig, ModelConfig, Objective
 from actors.learner.lora import add_adapters, sources
 from actors.learner.policy import Outputs, PackedPolicy, TrainedPolicy, load_model, to_tensors
-from actors.learner.scoring import Passes, ScoredBatch, filler, load_reference
+from actors.learner.scoring import Passes, ScoredBatch, Unadapted, filler, load_reference
 from actors.learner.step_report import StepReport, Sums
 from actors.learner.zero import deepspeed_config, gather, join_process_group, sharded_loading
 from actors.weights.parts import ModelParts
@@ -78,8 +78,10 @@ class Learner:
         self.engine: Any
         self.engine, _, _, _ = deepspeed.initialize(model=self.policy, optimizer=self._optimizer, config=settings)
         self.device: torch.device = self.engine.device
-        reference = None
-        if needs.reference:
+        reference: Any = None
+        if needs.reference and config.lora.rank:
+            reference = Unadapted(self.engine)
+        elif needs.reference:
             reference = load_reference(
                 model_dir, model, settings, self.device, temperature=temperature, logits_bytes=config.logits_bytes
             )

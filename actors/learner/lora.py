@@ -8,6 +8,7 @@ Nobody but the learner knows: what is published and saved is merged, full weight
 """
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,6 +38,21 @@ def add_adapters(model: nn.Module, config: LoraConfig) -> None:
     for name, module in model.named_modules():
         if len(getattr(module, "lora_embedding_A", ())):
             raise UserError(f"learner.lora.targets: {name.rpartition('.')[2]} are embeddings, and not a linear layer")
+
+
+@contextmanager
+def without_adapters(model: nn.Module) -> Iterator[None]:
+    """Within, the model is the frozen one that training began with. Its modules run in the same order as ever, which
+    ZeRO-3 counts on."""
+    layers: list[Any] = [module for module in model.modules() if hasattr(module, "lora_A")]
+    scales = [layer.scaling[_ADAPTER] for layer in layers]
+    for layer in layers:
+        layer.scaling[_ADAPTER] = 0.0
+    try:
+        yield
+    finally:
+        for layer, scale in zip(layers, scales, strict=True):
+            layer.scaling[_ADAPTER] = scale
 
 
 @dataclass(frozen=True, slots=True)

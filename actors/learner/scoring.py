@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from actors.learner.config import ModelConfig
+from actors.learner.lora import without_adapters
 from actors.learner.policy import Outputs, TrainedPolicy, load_model, to_tensors
 from actors.learner.zero import sharded_loading
 from coa.learning.algorithms.base import Needs, TokenTargets
@@ -36,7 +37,7 @@ class Passes:
     """The passes of one rank; every method is a collective."""
 
     def __init__(self, engine: Any, reference: Any, needs: Needs, device: torch.device) -> None:
-        """`reference`: a `TrainedPolicy`, or DeepSpeed's engine around one; None where none is needed."""
+        """`reference`: called as the engine is; None where none is needed."""
         self._engine, self._reference, self._needs, self._device = engine, reference, needs, device
 
     def score(self, batches: Sequence[MicroBatch], *, most: int, proximal: bool) -> list[ScoredBatch]:
@@ -85,6 +86,17 @@ def targets_of(
         reference_logprobs=reference_logprobs,
         old_values=old_values,
     )
+
+
+class Unadapted:
+    """The model that adapters were added to, as the reference: its weights are there already."""
+
+    def __init__(self, engine: Any) -> None:
+        self._engine = engine
+
+    def __call__(self, **inputs: Any) -> Outputs:
+        with without_adapters(self._engine.module):
+            return self._engine(**inputs)
 
 
 def load_reference(

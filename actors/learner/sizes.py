@@ -11,7 +11,7 @@ N parameters of w bytes (2 in bfloat16, 4 in float32), T of them trained, P = T 
     step         device  4 P, at most 4 sub_group_size   single_grad_partition: gradients as the optimizer takes them
     buckets      device  4 B; stage 3: 8 B; and gloo 12  ipg_buckets, reduce_scatter; B = min(T, reduce_bucket_size)
     gathered     device  stage 3: w min(N, live)         stage3_max_live_parameters, stage3_max_reuse_distance
-    reference    device  as weights                      where the algorithm needs it
+    reference    device  as weights                      where the algorithm needs it; with adapters: 0
     activations  device  `activation_bytes`              what layers keep for the way back
     logits       device  `logits_bytes`                  of a chunk: logits, probabilities, gradients
     publishing   host    2 buckets                       `actors.weights.parts`; the file itself is in shared memory
@@ -167,7 +167,7 @@ def rank_memory(
         "gradients": 4 * (trained if stage == 1 else share),
         "buckets": 4 * bucket * (1 if stage < 3 else 2 if gpu else 3),
         "gathered": width * min(n, LIVE_ELEMENTS) if stage == 3 else 0,
-        "reference": weights if needs.reference else 0,
+        "reference": weights if needs.reference and not config.lora.rank else 0,
         "activations": activation_bytes(built, config, dtype),
         "logits": logits_bytes(built, config, dtype),
     }

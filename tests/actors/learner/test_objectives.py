@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from actors.learner.config import LearnerConfig, ModelConfig, Objective
+from actors.learner.config import LearnerConfig, LoraConfig, ModelConfig, Objective
 from actors.learner.learner import Learner
 from actors.learner.policy import load_model
 from coa.learning.algorithms import DEFAULT, make
@@ -22,6 +22,7 @@ from tests.support.ranks import save
 from tests.support.tiny import make_model, random_sample
 
 CONFIG = LearnerConfig(optimizer=OptimizerConfig(lr=1e-3), packing=PackingConfig(row_tokens=96, rows=2), threads=1)
+LORA = LoraConfig(rank=4, alpha=8.0, targets=("q_proj", "up_proj"))
 
 
 @pytest.fixture(scope="module")
@@ -155,9 +156,10 @@ def test_a_value_head_learns_the_reward_and_is_kept_and_not_published(
     )
 
 
-def test_the_reference_stays_where_the_stage_began(model: Path, one_rank: None) -> None:
+@pytest.mark.parametrize("config", [CONFIG, replace(CONFIG, lora=LORA)], ids=["a model", "below adapters"])
+def test_the_reference_stays_where_the_stage_began(model: Path, config: LearnerConfig, one_rank: None) -> None:
     samples = sampled_at(model, 1.0)
-    learner = learner_of(model, settings={"kl_weight": 0.1})
+    learner = learner_of(model, config, settings={"kl_weight": 0.1})
     reports = [learner.step(samples, version).algorithm["kl_reference"] for version in range(3)]
     assert reports[0] == pytest.approx(0, abs=1e-9)
     assert reports[0] < reports[1] < reports[2]

@@ -319,5 +319,6 @@ def test_memory_of_the_published_32b() -> None:
     assert with_reference.on_device - found.on_device == 2 * n // 16
     adapters = LearnerConfig(zero_stage=2, lora=LoraConfig(rank=8, targets=("q_proj",)))
     assert trained_parameters(built, adapters) == 64 * 8 * (5120 + 5120)
+    assert rank_memory(built, adapters, "bfloat16", needs=Needs(reference=True)).device["reference"] == 0
     assert engine_bytes(built, "bfloat16", 8) == n // 4
     assert shared_memory_bytes(built, "bfloat16") == 3 * 2 * n
