@@ -18,6 +18,7 @@ import asyncio
 import itertools
 import math
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -39,6 +40,8 @@ from coa.errors import EngineDied, EpisodeFailed, EpisodeTimeout, Infrastructure
 from coa.types import Floats, Scored, Task, Tokens
 
 T = TypeVar("T")
+OTHERS_S = 30.0
+"""Engines that start together come up seconds apart; one whose node has yet to come takes minutes."""
 SERIALS = itertools.count(1)
 """Of evaluations, each the only one of its number in this process."""
 
@@ -73,8 +76,12 @@ class EnginePool:
         return self._slots.add()
 
     async def ready(self) -> "EnginePool":
-        """The pool, once an engine serves; raises NoEngine."""
+        """The pool, once an engine serves, and for those that are still coming up `OTHERS_S` more at most: what is
+        asked at once is dealt to all of them. Raises NoEngine."""
         await self._serving()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(OTHERS_S):
+                await self._changes.wait_for(lambda: not self._slots.coming)
         return self
 
     async def drain(self, number: int) -> None:

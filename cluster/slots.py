@@ -13,7 +13,7 @@ from ray.exceptions import RayError
 
 from actors.rollout.clocks import BusyReport
 from cluster.engine_actor import Launch, why_of
-from cluster.health import FINAL, PoolConfig
+from cluster.health import FINAL, PoolConfig, State
 from cluster.link import Changes
 from cluster.replica import Live, Replica
 from coa.concurrency import doubling
@@ -48,6 +48,11 @@ class Slot:
         """In which its engines that have ended were generating."""
 
     @property
+    def coming(self) -> bool:
+        """Whether its engine waits for its first place, or comes up."""
+        return self.replica is None or self.replica.state is State.STARTING
+
+    @property
     def hopeless(self) -> bool:
         replica = self.replica
         well = replica is not None and replica.link.served and replica.state not in FINAL
@@ -72,6 +77,11 @@ class Slots:
     def replicas(self) -> dict[int, Replica]:
         """By their slots."""
         return {slot.number: slot.replica for slot in self._slots.values() if slot.replica is not None}
+
+    @property
+    def coming(self) -> bool:
+        """Whether there may soon be one more."""
+        return any(slot.coming for slot in self._slots.values())
 
     @property
     def retried(self) -> int:

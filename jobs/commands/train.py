@@ -19,10 +19,14 @@ def check(config: Recipe) -> None:
 
 
 def run(config: Recipe, console: Console) -> None:
+    from jobs.run.run_dir import RunDir
     from jobs.run.session import in_session
-    from jobs.stages.train import train
+    from jobs.stages.train import conclude, is_finished, train
 
-    in_session(config, console, train, demands=demands(config).values())
+    finished = RunDir(config, console)
+    if is_finished(finished):
+        return conclude(finished)
+    return in_session(config, console, train, demands=demands(config).values())
 
 
 def demands(config: Recipe) -> Demands:

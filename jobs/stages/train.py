@@ -42,25 +42,35 @@ async def train(run: RunDir) -> None:
     if caution := caution_of_counts(run.config):
         run.console.say(caution)
     began = time.time()
-    results: dict[str, Any] = {}
     async with AsyncExitStack() as stack:
         executors = await stack.enter_async_context(tool_executors(run))
-        results["distill"] = NOTHING_DISTILLED
         if not run.config.sft.data:
-            results["distill"] = await distill(run, executors)
-            require_most(run, results["distill"])
-        results["sft"] = await sft(run)
+            require_most(run, await distill(run, executors))
+        await sft(run)
         if run.result("evaluation-rl") is None:
             pool = await stack.enter_async_context(engine_pool(run, run.sft_model, executors))
-            results["evaluation-sft"] = await evaluate_stage(run, pool, "sft", run.sft_model)
-            results["rl"] = await rl(run, pool, executors)
-            results["evaluation-rl"] = await evaluate_stage(run, pool, "rl", run.model)
-        results["team"] = await team_cost(run, executors)
-        results["tools"] = run.result("tools") or run.finish("tools", await tool_counts(executors))
-    for name in ("rl", "evaluation-sft", "evaluation-rl"):
-        results.setdefault(name, run.result(name))
-    seconds = run.result("seconds") or run.finish("seconds", {"total": round(time.time() - began, 1)})
-    report = make_report(run, results, seconds["total"])
+            await evaluate_stage(run, pool, "sft", run.sft_model)
+            await rl(run, pool, executors)
+            await evaluate_stage(run, pool, "rl", run.model)
+        await team_cost(run, executors)
+        if run.result("tools") is None:
+            run.finish("tools", await tool_counts(executors))
+    if run.result("seconds") is None:
+        run.finish("seconds", {"total": round(time.time() - began, 1)})
+    conclude(run)
+
+
+def is_finished(run: RunDir) -> bool:
+    """Whether `train` would have nothing left to do but to tell what came out."""
+    return run.result("seconds") is not None and not run.config.distill.retry_failed
+
+
+def conclude(run: RunDir) -> None:
+    """Writes the report and the model card of a run whose stages are finished, and shows what came out."""
+    names = ("sft", "rl", "evaluation-sft", "evaluation-rl", "team-cost", "tools", "seconds")
+    results: dict[str, Any] = {name: run.result(name) for name in names}
+    results["distill"] = run.result("distill") or NOTHING_DISTILLED
+    report = make_report(run, results)
     metrics = read_metrics(run.folder / "metrics.jsonl")
     write_report(run.folder, report, metrics, examples(run), title=f"Chain-of-Agents: {run.folder.name}")
     write_model_card(run, report)
@@ -86,9 +96,9 @@ def write_model_card(run: RunDir, report: dict[str, Any]) -> None:
     write_atomically(run.model / "README.md", card)
 
 
-def make_report(run: RunDir, results: dict[str, Any], seconds: float) -> dict[str, Any]:
+def make_report(run: RunDir, results: dict[str, Any]) -> dict[str, Any]:
     """`report.json`: its keys are a contract (docs/run_directory.md)."""
-    team, afm = results["team"]["families"], results["evaluation-rl"]["cost"]
+    team, afm = results["team-cost"]["families"], results["evaluation-rl"]["cost"]
     stages = {
         "distill": results["distill"],
         **{name: {key: results[name][key] for key in ("steps", "seconds", "samples")} for name in ("sft", "rl")},
@@ -105,7 +115,7 @@ def make_report(run: RunDir, results: dict[str, Any], seconds: float) -> dict[st
         "cost": {
             "counted": (
                 "tokens of every call of an agent or of the model: what was sent, again each "
-                f"time it was sent, plus what came back; {results['team']['counted']}; "
+                f"time it was sent, plus what came back; {results['team-cost']['counted']}; "
                 f"{decoding(run.config.evaluation).samples} sampled attempts of the model; the policy's tokenizer"
             ),
             "multi_agent": team.get("all", no_cost()),
@@ -123,7 +133,7 @@ def make_report(run: RunDir, results: dict[str, Any], seconds: float) -> dict[st
         },
         "rl": {key: value for key, value in results["rl"].items() if key not in ("steps", "seconds", "samples")},
         "tools": results["tools"],
-        "seconds": {"total": seconds},
+        "seconds": results["seconds"],
     }
 
 

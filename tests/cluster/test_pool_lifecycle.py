@@ -18,6 +18,7 @@ from ray.exceptions import (
 from actors.messages import EpisodeOrder
 from cluster.engine_actor import Engine, fault_of
 from cluster.health import Fault, PoolConfig, State
+from cluster.pool import OTHERS_S
 from coa.errors import EngineDied, NoEngine, SyncError
 from tests.support.engines import FakeTools, FakeWorld, order_of
 from tests.support.pools import NOW, SAID, pool_of
@@ -57,6 +58,24 @@ def test_one_without_a_place_holds_nobody_up_who_has_another() -> None:
             world.place_s = 0.0
             await asyncio.sleep(100.0)
             assert pool.states == {0: State.HEALTHY, 1: State.HEALTHY}
+
+    in_virtual_time(go())
+
+
+@pytest.mark.parametrize(("later_s", "waited_s"), [(20.0, 20.0), (500.0, OTHERS_S)])
+def test_what_is_asked_first_is_dealt_to_engines_that_come_up_together(later_s: float, waited_s: float) -> None:
+    async def go() -> None:
+        world = FakeWorld(start_s=1.0)
+        async with pool_of(world, 1) as pool:
+            world.start_s = later_s
+            pool.add()
+            began = NOW()
+            await pool.ready()
+            assert NOW() - began == pytest.approx(waited_s, abs=1.0)
+            playing = [asyncio.ensure_future(pool.play(order_of(number))) for number in range(4)]
+            await asyncio.sleep(0.1)
+            assert [len(engine.started) for engine in world.engines] == ([2, 2] if later_s == waited_s else [4, 0])
+            await asyncio.gather(*playing)
 
     in_virtual_time(go())
 

@@ -36,7 +36,7 @@ from jobs.teachers.fallback import FIRST_ATTEMPT, TeacherFallback
 from tests.support.ranks import weights_of
 from tests.support.tiny import AGENT, make_model
 
-STEPS = 6
+STEPS = 4
 GROUPS = 4
 EXECUTORS: list[Any] = []
 
