@@ -51,7 +51,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     command = coa("train", "--recipe", "tiny", f"run_dir={folder / 'run'}", f"tasks.path={tasks}", *SETTINGS)
     first = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     metrics = folder / "run" / "metrics.jsonl"
-    deadline = time.monotonic() + 180
+    deadline = time.monotonic() + 400
     while max(steps_of(metrics, "sft"), default=0) < 12:
         assert first.poll() is None, first.communicate()[1]
         assert time.monotonic() < deadline
@@ -59,7 +59,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     first.send_signal(signal.SIGINT)
     _, told = first.communicate(timeout=60)
     interrupted = time.time()
-    second = subprocess.run(command, capture_output=True, text=True, check=False, timeout=400)
+    second = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600)
     return {
         "folder": folder / "run",
         "first": (first.returncode, told),

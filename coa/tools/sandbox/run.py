@@ -40,11 +40,22 @@ class Ended:
     stderr: str
 
 
+class Readable(Protocol):
+    """One end of a pipe."""
+
+    async def read(self, n: int, /) -> bytes:
+        """At most so many bytes, as soon as there are some; b"" at the end."""
+        ...
+
+
 class Running(Protocol):
     """A program that was started, in whatever way."""
 
-    stdout: asyncio.StreamReader
-    stderr: asyncio.StreamReader
+    @property
+    def stdout(self) -> Readable: ...
+
+    @property
+    def stderr(self) -> Readable: ...
 
     async def wait(self) -> int | None:
         """The program's exit status; None if the sandbox around it ended instead."""
@@ -108,7 +119,7 @@ def last_line(text: str) -> str:
     return lines[-1].strip() if lines else ""
 
 
-async def _drain(stream: asyncio.StreamReader, output: Capped) -> None:
+async def _drain(stream: Readable, output: Capped) -> None:
     while data := await stream.read(1 << 16):
         output.add(data)
 

@@ -6,7 +6,7 @@ import socket
 import subprocess
 import weakref
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from io import FileIO
 from typing import Self
 
@@ -22,10 +22,42 @@ HANDED_OVER = 8
 """Requests that may wait in the zygote's socket, whose room for bytes and descriptors is limited."""
 
 
+class Pipe:
+    """The reading end of a pipe. Close it as a context manager, within the event loop that reads it.
+
+    No transport of the event loop: uvloop's doesn't close where a pipe ends but when it is collected, by whichever
+    thread, and then closes a descriptor twice, which may be another's by then.
+    """
+
+    def __init__(self, end: FileIO) -> None:
+        os.set_blocking(end.fileno(), False)
+        self._end = end
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        asyncio.get_running_loop().remove_reader(self._end.fileno())
+        self._end.close()
+
+    async def read(self, n: int, /) -> bytes:
+        """At most so many bytes, as soon as there are some; b"" at the end. For one reader at a time."""
+        while (data := self._end.read(n)) is None:
+            await self._readable()
+        return data
+
+    async def _readable(self) -> None:
+        loop, end = asyncio.get_running_loop(), self._end.fileno()
+        readable = asyncio.Event()
+        loop.add_reader(end, readable.set)
+        await readable.wait()
+        loop.remove_reader(end)
+
+
 class Fork:
     """A program in a fork of the zygote; zygote.py describes the protocol of the lifeline."""
 
-    def __init__(self, stdout: asyncio.StreamReader, stderr: asyncio.StreamReader, lifeline: socket.socket) -> None:
+    def __init__(self, stdout: Pipe, stderr: Pipe, lifeline: socket.socket) -> None:
         self.stdout, self.stderr = stdout, stderr
         self._lifeline = lifeline
         self._confined = False
@@ -78,11 +110,13 @@ class Zygote:
         """Starts a program; raises ToolDown, and ends the zygote, if that does not answer."""
         lifeline, its_end = socket.socketpair()
         lifeline.setblocking(False)
-        with lifeline:
+        with ExitStack() as ours:
+            ours.enter_context(lifeline)
             async with self._permits:
                 with its_end, memory_file("program", program) as source, memory_file("stdin", stdin) as input:
-                    stdout, stderr = self._ask(limits, source, input, its_end.fileno())
-                fork = Fork(await _reader(stdout), await _reader(stderr), lifeline)
+                    ends = self._ask(limits, source, input, its_end.fileno())
+                stdout, stderr = (ours.enter_context(Pipe(end)) for end in ends)
+                fork = Fork(stdout, stderr, lifeline)
                 try:
                     async with asyncio.timeout(START_S):
                         await fork.confined()
@@ -122,13 +156,6 @@ def _spawn() -> tuple[subprocess.Popen[bytes], socket.socket]:
 def _pipe() -> tuple[FileIO, FileIO]:
     reader, writer = os.pipe()
     return FileIO(reader, "rb"), FileIO(writer, "wb")
-
-
-async def _reader(pipe: FileIO) -> asyncio.StreamReader:
-    """A reader of the pipe, which closes once there is nothing more to read."""
-    reader = asyncio.StreamReader()
-    await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), pipe)
-    return reader
 
 
 async def _heard(end: socket.socket) -> bytes:

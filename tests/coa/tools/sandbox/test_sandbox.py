@@ -1,6 +1,7 @@
 """What a sandbox does, warm and cold alike; what it withstands is in test_sandbox_attacks.py."""
 
 import asyncio
+import gc
 import logging
 import os
 import resource
@@ -9,12 +10,13 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import uvloop
 from omegaconf import OmegaConf
 
 from coa.config import load
@@ -44,6 +46,33 @@ def both() -> Iterator[tuple[Box, Box]]:
 
 def test_what_a_program_prints_comes_back(either: Box) -> None:
     assert either.output("print(3 * 4 - 5)\nprint('é')") == "7\né"
+
+
+@pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
+def test_a_program_leaves_no_descriptor_open(new_loop: Callable[[], asyncio.AbstractEventLoop]) -> None:
+    """Nor one that the garbage collector is to close: by then its number may be another's. uvloop is what actors of
+    Ray run on."""
+
+    async def go() -> None:
+        sandbox = Sandbox(WARM)
+        await sandbox.run("print(1)")
+        gc.collect()
+        before = len(os.listdir("/proc/self/fd"))
+        for pause_s in (0.0, 0.001, 0.005, 0.02, 5.0):
+            tasks = [asyncio.ensure_future(sandbox.run("print(1)")) for _ in range(4)]
+            await asyncio.wait(tasks, timeout=pause_s)
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks)
+        assert len(os.listdir("/proc/self/fd")) == before
+        await sandbox.close()
+
+    gc.disable()
+    try:
+        with asyncio.Runner(loop_factory=new_loop) as runner:
+            runner.run(go())
+    finally:
+        gc.enable()
 
 
 def test_a_program_that_prints_nothing_says_so(either: Box) -> None:
