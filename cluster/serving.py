@@ -5,6 +5,7 @@ from typing import Any
 
 from actors.rollout.config import EngineConfig
 from actors.serving.replica import Replica
+from actors.serving.shared import start_shared
 from actors.tools.remote import RemoteExecutor
 from cluster.resources import PlacementConfig
 from coa.agent.episode import AgentConfig
@@ -54,4 +55,5 @@ def application(
         agent=agent,
         executors=[RemoteExecutor(executor) for executor in executors],
         retry=retry,
+        shared=start_shared(config.store) if config.max_replicas > 1 else None,
     )

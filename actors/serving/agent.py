@@ -26,17 +26,18 @@ from actors.outbox import Outbox
 from actors.rollout.config import SamplingConfig
 from actors.rollout.runner import Entry, EpisodeRunner, Policy, Tools
 from coa.agent.codec import Codec
-from coa.agent.episode import Grammar
+from coa.agent.episode import AgentConfig, Grammar, Limits
 from coa.agent.grammar import OBSERVATION, TAGS, parse, unescape
 from coa.agent.journal import Observed, Said
 from coa.agent.lenient import lenient_tag_pattern
+from coa.agent.profiles import profile as find_profile
 from coa.errors import EngineDied
 from coa.grading.rewards import RewardConfig
 from coa.serving.chain import ChainReader
 from coa.serving.events import Broke, Event, Finished, Returned, ServedUsage
 from coa.serving.requests import AgentRequest
 from coa.tools.client import RetryConfig
-from coa.types import Task, Tokens, Trajectory
+from coa.types import Status, Task, Tokens, Trajectory
 
 EVENTS_PACE_S = 0.02
 """Between two batches of events: tokens that come closer together travel together."""
@@ -66,6 +67,11 @@ class ServedAgent:
         if self._reading is not None and self._reading.done():
             self._reading.result()
 
+    def prompt_tokens(self, request: AgentRequest) -> int:
+        """Of what an episode begins with."""
+        profile, instructed = find_profile(request.profile), request.agent.instructed
+        return len(self._codec.prompt(profile, request.question, instructed=instructed))
+
     async def play(self, request: AgentRequest, sample: int = 0, *, salt: str = "") -> AsyncGenerator[Event]:
         """Yields what happens in one episode, its end last. Closing this generator ends the episode, with its request
         at the engine and its tool call. `salt`: episodes of another one share no KV cache with it."""
@@ -75,9 +81,7 @@ class ServedAgent:
         queue = self._queues[order.id] = asyncio.Queue()
         self._runner.start([order])
         try:
-            async with aclosing(
-                self._follow(order.id, queue, lenient=request.agent.grammar is Grammar.lenient)
-            ) as events:
+            async with aclosing(self._follow(order.id, queue, request.agent)) as events:
                 async for event in events:
                     yield event
         finally:
@@ -128,15 +132,19 @@ class ServedAgent:
         return ChainReader(self._codec.stream(), lenient_tag_pattern() if lenient else None)
 
     async def _follow(
-        self, id: EpisodeId, queue: asyncio.Queue[messages.Event], *, lenient: bool
+        self, id: EpisodeId, queue: asyncio.Queue[messages.Event], agent: AgentConfig
     ) -> AsyncGenerator[Event]:
+        lenient = agent.grammar is Grammar.lenient
         reader, tool, called = self._reader(lenient), "", 0.0
+        heard, cut = 0, False  # tokens of the turn under way, and whether a turn ran out of them
         while True:
             match await self._next(queue):
                 case Streamed(token_ids=token_ids):
+                    heard += len(token_ids)
                     for mark in reader.feed(token_ids):
                         yield mark
-                case Advanced(delta=Said()):
+                case Advanced(delta=Said(ended=ended)):
+                    heard, cut = 0, not ended
                     for mark in reader.end():
                         yield mark
                     tool = reader.latest
@@ -147,7 +155,9 @@ class ServedAgent:
                 case Ended():
                     result = self._runner.results[id]
                     assert isinstance(result, Trajectory)
-                    yield Finished(status=result.status, answer=result.answer, usage=usage_of(result, self._codec))
+                    limit = limit_of(result, agent.limits, cut=cut)
+                    usage = usage_of(result, self._codec, unfinished=heard if limit == "max_seconds" else 0)
+                    yield Finished(status=result.status, answer=result.answer, usage=usage, limit=limit)
                     return
                 case Failed(where=where, why=why):
                     yield Broke(code=_CODES.get(where, "server_error"), message=why)
@@ -163,12 +173,24 @@ class ServedAgent:
         return spans[0].text if spans else unescape(text.removeprefix(TAGS[OBSERVATION].open).removeprefix(" "))
 
 
-def usage_of(trajectory: Trajectory, codec: Codec) -> ServedUsage:
-    """The one stream that the episode is: each token is counted once, however many turns read it."""
-    sampled = int(trajectory.action_mask.sum())
+def limit_of(trajectory: Trajectory, limits: Limits, *, cut: bool) -> str:
+    """The limit that ended an episode (`Finished.limit`). cut: whether its last turn ran out of tokens."""
+    match trajectory.status:
+        case Status.OUT_OF_TURNS:
+            return "max_turns" if trajectory.turns >= limits.max_turns else "max_tool_calls"
+        case Status.TRUNCATED:
+            return "max_output_tokens" if cut or len(trajectory.token_ids) >= limits.max_tokens else "max_seconds"
+        case _:
+            return ""
+
+
+def usage_of(trajectory: Trajectory, codec: Codec, *, unfinished: int = 0) -> ServedUsage:
+    """The one stream that the episode is: each token is counted once, however many turns read it. unfinished: tokens of
+    a turn that the trajectory does not have, since the time was up."""
+    sampled = int(trajectory.action_mask.sum()) + unfinished
     answer = codec.count([trajectory.answer]) if trajectory.answer else 0
     return ServedUsage(
-        input_tokens=len(trajectory.token_ids) - sampled,
+        input_tokens=len(trajectory.token_ids) + unfinished - sampled,
         output_tokens=sampled,
         reasoning_tokens=max(0, sampled - answer),
         tool_calls=len(trajectory.tool_calls),
@@ -176,5 +198,5 @@ def usage_of(trajectory: Trajectory, codec: Codec) -> ServedUsage:
     )
 
 
-_CODES = {"ToolDown": "tool_unavailable", "EpisodeTimeout": "timeout"}
+_CODES = {"ToolDown": "tool_unavailable"}
 """What clients are told of a failure of the system, by its type."""

@@ -11,8 +11,12 @@ from fastapi.responses import JSONResponse, PlainTextResponse, Response, Streami
 from starlette.exceptions import HTTPException
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 
+from actors.serving.body import BodyLimit
+from actors.serving.chat_api import ChatApi
 from actors.serving.gate import Caller
 from actors.serving.mcp import McpApp, key_of
+from actors.serving.messages_api import MessagesApi
+from actors.serving.responses_api import ResponsesApi
 from actors.serving.server import Server
 from coa.serving.faults import ApiError, invalid_form
 from coa.serving.protocols.schemas import CreateChat, CreateCompletion, CreateMessage, CreateResponse
@@ -20,6 +24,7 @@ from coa.serving.protocols.schemas import CreateChat, CreateCompletion, CreateMe
 Json = dict[str, Any]
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 COUNTED = ("prompt_tokens", "completion_tokens", "input_tokens", "output_tokens")
+HTTP_CODES = {404: "not_found", 405: "method_not_allowed", 413: "request_too_large"}
 WEB = Path(__file__).parent / "web"
 
 
@@ -38,10 +43,11 @@ def make_app(server: Server, prepare: Callable[[], Awaitable[None]] | None = Non
     if host in LOOPBACK:
         # A page of somebody else's, whose name suddenly means this machine, names another host.
         app.add_middleware(TrustedHostMiddleware, allowed_hosts=list(LOOPBACK))
+    app.add_middleware(BodyLimit, limit=int(server.config.max_request_mib * 2**20))
     app.mount("/mcp", mcp.app)
 
     asks = Depends(_caller_at(server))
-    for add in (_answers, _stored, _state):
+    for add in (_answers, _responses, _state):
         add(app, server, asks)
     # One by one, so that nothing else of the folder can be asked for.
     for path, file, kind in (
@@ -56,55 +62,61 @@ def make_app(server: Server, prepare: Callable[[], Awaitable[None]] | None = Non
 
 def _caller_at(server: Server) -> Callable[[Request], Awaitable[Caller]]:
     async def caller(request: Request) -> Caller:
-        return server.gate.admit(key_of(request.headers))
+        return await server.gate.admit(key_of(request.headers))
 
     return caller
 
 
 def _answers(app: FastAPI, server: Server, asks: Any) -> None:
     """What makes the model say something."""
+    chat_api, messages_api = ChatApi(server), MessagesApi(server)
 
     @app.post("/v1/chat/completions", response_model=None)
     async def chat(body: CreateChat, who: Caller = asks) -> Response:
         if server.target(body.model).plain:
             return _counted(await server.plain.chat(_sent(body), who.salt), server, who)
         if body.stream:
-            return _stream(server.stream_chat(body, who))
-        return JSONResponse(await server.chat(body, who))
+            return _stream(chat_api.stream_chat(body, who))
+        return JSONResponse(await chat_api.chat(body, who))
 
     @app.post("/v1/completions", response_model=None)
     async def completions(body: CreateCompletion, who: Caller = asks) -> Response:
         if server.target(body.model).plain:
             return _counted(await server.plain.complete(_sent(body), who.salt), server, who)
         if body.stream:
-            return _stream(server.stream_complete(body, who))
-        return JSONResponse(await server.complete(body, who))
+            return _stream(chat_api.stream_complete(body, who))
+        return JSONResponse(await chat_api.complete(body, who))
 
     @app.post("/v1/messages", response_model=None)
     async def messages(body: CreateMessage, who: Caller = asks) -> Response:
         if server.target(body.model).plain:
             return _counted(await server.plain.message(_sent(body), who.salt), server, who)
         if body.stream:
-            return _stream(server.stream_message(body, who))
-        return JSONResponse(await server.message(body, who))
+            return _stream(messages_api.stream(body, who))
+        return JSONResponse(await messages_api.create(body, who))
+
+
+def _responses(app: FastAPI, server: Server, asks: Any) -> None:
+    """Responses, and those that were made before."""
+    api = ResponsesApi(server)
 
     @app.post("/v1/responses", response_model=None)
     async def responses(body: CreateResponse, who: Caller = asks) -> Response:
         if body.stream:
-            return _stream(await server.stream_response(body, who))
-        return JSONResponse(await server.respond(body, who))
-
-
-def _stored(app: FastAPI, server: Server, asks: Any) -> None:
-    """Responses that were made before."""
+            return _stream(await api.stream(body, who))
+        return JSONResponse(await api.create(body, who))
 
     @app.get("/v1/responses/{id}", response_model=None)
-    async def retrieve(id: str, who: Caller = asks) -> Response:
-        return JSONResponse(await server.stored(id, who))
+    async def retrieve(id: str, stream: bool = False, who: Caller = asks) -> Response:
+        return JSONResponse(await api.stored(id, who, stream=stream))
+
+    @app.post("/v1/responses/{id}/cancel", response_model=None)
+    async def cancel(id: str, who: Caller = asks) -> Response:
+        return JSONResponse(await api.cancel(id, who))
 
     @app.delete("/v1/responses/{id}", response_model=None)
     async def delete(id: str, who: Caller = asks) -> Response:
-        return JSONResponse(await server.delete(id, who))
+        return JSONResponse(await api.delete(id, who))
 
 
 def _state(app: FastAPI, server: Server, asks: Any) -> None:
@@ -184,7 +196,8 @@ def _errors(app: FastAPI) -> None:
 
     async def route(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
-        return told(request, ApiError(error.status_code, "not_found", f"{request.url.path}: {error.detail}"))
+        code = HTTP_CODES.get(error.status_code, "invalid_value")
+        return told(request, ApiError(error.status_code, code, f"{request.url.path}: {error.detail}"))
 
     async def defect(request: Request, error: Exception) -> Response:
         """Its traceback goes to the log, and not to the client."""

@@ -1,11 +1,12 @@
 """Who may ask a server, and how much."""
 
-import time
+import asyncio
 from dataclasses import dataclass
 
+from actors.serving.shared import AnyShared
 from coa.serving.faults import ApiError
 from coa.serving.keys import KeyFile
-from coa.serving.quotas import Quotas
+from coa.serving.quotas import Quota
 
 ANYBODY = "anybody"
 """Who asks a server without keys."""
@@ -15,6 +16,8 @@ ANYBODY = "anybody"
 class Caller:
     key: str
     """Id of the key."""
+    metered: bool = False
+    """Whether the key has a quota."""
 
     @property
     def salt(self) -> str:
@@ -23,11 +26,12 @@ class Caller:
 
 
 class Gate:
-    def __init__(self, keys: KeyFile | None) -> None:
+    def __init__(self, keys: KeyFile | None, shared: AnyShared) -> None:
         """keys: None lets anybody ask."""
-        self._keys, self._quotas = keys, Quotas()
+        self._keys, self._shared = keys, shared
+        self._spending: set[asyncio.Future[None]] = set()
 
-    def admit(self, text: str) -> Caller:
+    async def admit(self, text: str) -> Caller:
         """Raises ApiError for a key that is missing, wrong or revoked, and for one that has used its quota up."""
         if self._keys is None:
             return Caller(ANYBODY)
@@ -36,12 +40,15 @@ class Gate:
         key = self._keys.find(text)
         if key is None:
             raise ApiError(401, "invalid_api_key", "no such API key")
-        wait = self._quotas.admit(key.id, key.quota, time.monotonic())
-        if wait:
+        metered = key.quota != Quota()
+        if metered and (wait := await self._shared.admit(key.id, key.quota)):
             message = f"the key's quota is used up for {wait:.0f} s"
             raise ApiError(429, "rate_limit_exceeded", message, retry_after_s=wait)
-        return Caller(key.id)
+        return Caller(key.id, metered)
 
     def spend(self, caller: Caller, tokens: int) -> None:
-        """Counts the tokens of an episode that has ended."""
-        self._quotas.spend(caller.key, tokens, time.monotonic())
+        """Counts the tokens of an episode that has ended; does not wait, since whoever asked may be gone."""
+        if caller.metered and tokens:
+            spending = asyncio.ensure_future(self._shared.spend(caller.key, tokens))
+            self._spending.add(spending)
+            spending.add_done_callback(self._spending.discard)

@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
+from actors.serving.chat_api import ChatApi
 from actors.serving.server import Server
 from coa.errors import UserError
 from coa.serving.protocols.schemas import CreateChat
@@ -23,11 +24,11 @@ class McpApp:
         async def ask(question: str, ctx: Context) -> str:
             """Ask an agent that searches, computes and checks before it answers."""
             try:
-                who = server.gate.admit(key_of(ctx.headers or {}))
+                who = await server.gate.admit(key_of(ctx.headers or {}))
                 body = CreateChat.model_validate(
                     {"model": server.name, "messages": [{"role": "user", "content": question}]}
                 )
-                found = await server.chat(body, who)
+                found = await ChatApi(server).chat(body, who)
             except UserError as error:
                 raise ToolError(str(error)) from error
             return found["choices"][0]["message"]["content"]

@@ -1,8 +1,8 @@
 """The model alone, through vLLM's own handlers of OpenAI's and Anthropic's protocols, on the engine of the agent."""
 
 import json
-from collections.abc import AsyncIterator, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from contextlib import aclosing, contextmanager
 from typing import Any
 
 from coa.serving.escaping import Escaping
@@ -41,9 +41,10 @@ class PlainModel:
         request = self._request(ChatCompletionRequest, body, salt)
         return await self._ask(self._state.openai_serving_chat.create_chat_completion, request)
 
-    async def stream_chat(self, body: Json, salt: str) -> AsyncIterator[str]:
+    async def stream_chat(self, body: Json, salt: str) -> AsyncGenerator[str]:
+        """Closing it ends the request at the engine."""
         answer = await self.chat({**body, "stream": True}, salt)
-        assert not isinstance(answer, dict)
+        assert isinstance(answer, AsyncGenerator)
         return answer
 
     async def complete(self, body: Json, salt: str) -> "Json | AsyncIterator[str]":
@@ -94,9 +95,10 @@ def _told() -> Iterator[None]:
         raise ApiError(found.code, code, found.message, found.param) from error
 
 
-async def chunks_of(stream: AsyncIterator[str]) -> AsyncIterator[Json]:
-    """The data of server-sent events."""
-    async for text in stream:
-        for line in text.split("\n"):
-            if line.startswith("data: ") and line != "data: [DONE]":
-                yield json.loads(line.removeprefix("data: "))
+async def chunks_of(stream: AsyncGenerator[str]) -> AsyncGenerator[Json]:
+    """The data of server-sent events. Closing it closes the stream."""
+    async with aclosing(stream):
+        async for text in stream:
+            for line in text.split("\n"):
+                if line.startswith("data: ") and line != "data: [DONE]":
+                    yield json.loads(line.removeprefix("data: "))

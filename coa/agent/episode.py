@@ -34,6 +34,8 @@ class Limits:
     max_tag_tokens: int | None = None
     """Tokens of the text of one tag where the grammar is enforced; each tag's own limit holds as well. None stands for
     an eighth of a turn, at most 2048, so that a policy which never ends a tag by itself still gets through a turn."""
+    max_tool_calls: int | None = None
+    """A call beyond them is not made: an enforced grammar has the turn answer instead, else it is OUT_OF_TURNS."""
     max_seconds: float = 3600.0
     """Without pauses for weights and starts of engines. In training, an episode that takes longer fails and is no data.
     In an evaluation it is cut off there and counts as truncated."""
@@ -180,7 +182,7 @@ class Episode:
             constraint = self._codec.constraint(
                 self._profile,
                 self._profile.state(self._chain),
-                last=self.turns == limits.max_turns - 1,
+                last=self.turns == limits.max_turns - 1 or self._out_of_calls(),
                 max_tag_tokens=limits.tag_tokens,
             )
         return Ask(
@@ -195,14 +197,13 @@ class Episode:
         text = self._codec.decode_turn(said.token_ids)
         reading = read(text)
         if not said.ended or not well_formed_turn(reading.parsed, self._profile):
-            self._status = Status.MALFORMED if said.ended else Status.TRUNCATED
-            self._unparsed = text
+            self._status, self._unparsed = Status.MALFORMED if said.ended else Status.TRUNCATED, text
             return None
         self._repairs.extend(reading.repairs)
         self._chain.extend(reading.parsed.chain)
         last = self._chain[-1]
-        if last.tag == ANSWER:
-            self._status = Status.ANSWERED
+        if last.tag == ANSWER or self._out_of_calls():
+            self._status = Status.ANSWERED if last.tag == ANSWER else Status.OUT_OF_TURNS
             return None
         self._tools.append(last.tag)
         self._pending = ToolCall(last.tag, last.text.strip(), goal_of(self._chain), self._layout)
@@ -242,6 +243,10 @@ class Episode:
         """The number of tokens that the next turn may have."""
         limits = self._agent.limits
         return min(limits.max_turn_tokens, limits.max_tokens - self.length)
+
+    def _out_of_calls(self) -> bool:
+        most = self._agent.limits.max_tool_calls
+        return most is not None and len(self._tools) >= most
 
     def _out_of_budget(self) -> Status | None:
         if self.turns >= self._agent.limits.max_turns:

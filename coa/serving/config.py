@@ -25,6 +25,10 @@ class ServingConfig:
     """Requests under way at a replica, at most."""
     max_queued: int = 512
     """Requests that may wait for a replica; further ones are refused with 429."""
+    max_background: int = 256
+    """Responses in the background under way at a replica; further ones are refused with 429."""
+    max_request_mib: float = 16.0
+    """Of a request's body; larger ones are refused with 413."""
     tool_parser: str = "hermes"
     """How the model alone writes calls of a client's tools: a tool parser of vLLM."""
     store: StoreConfig = field(default_factory=StoreConfig)

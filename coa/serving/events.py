@@ -52,6 +52,9 @@ class Finished:
     answer: str
     """Empty where there is none."""
     usage: ServedUsage
+    limit: str = ""
+    """The limit that ended it, as requests and answers call it: `max_output_tokens`, `max_turns`, `max_tool_calls` or
+    `max_seconds`. Empty where none did."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,7 +23,7 @@ from coa.serving.protocols.schemas import (
 PLAIN = "plain"
 """`MODEL:plain` is the model alone; `MODEL:PROFILE` an agent of another profile."""
 TEXT_PARTS = {"text", "input_text", "output_text"}
-OF_THE_CHAIN = re.compile(r"(redacted_)?thinking|reasoning|server_tool_use|\w+_tool_result")
+OF_THE_CHAIN = re.compile(r"(redacted_)?thinking|reasoning|(server|mcp)_tool_use|\w+_tool_result")
 """Parts of a message in which the agent's chain comes back from a client."""
 OF_CLIENTS = ("tools", "functions", "response_format", "logprobs", "top_logprobs", "logit_bias")
 """Fields that only the model alone can heed: the agent has its own tools and its own form."""
@@ -211,16 +211,12 @@ def _request(
 
 
 def lowered(limits: Limits, options: AgentOptions, max_tokens: int | None) -> Limits:
-    """The server's limits, or the request's own where they are lower. Of `max_tool_calls` calls each takes a turn, and
-    the answer one more."""
-    turns = [
-        limits.max_turns,
-        options.max_turns,
-        None if options.max_tool_calls is None else options.max_tool_calls + 1,
-    ]
+    """The server's limits, or the request's own where they are lower."""
+    calls = [each for each in (limits.max_tool_calls, options.max_tool_calls) if each is not None]
     return replace(
         limits,
-        max_turns=min(each for each in turns if each is not None),
+        max_turns=min(limits.max_turns, options.max_turns or limits.max_turns),
+        max_tool_calls=min(calls) if calls else None,
         max_turn_tokens=min(limits.max_turn_tokens, max_tokens or limits.max_turn_tokens),
         # Else it would follow from the turn's, and cut every tag short.
         max_tag_tokens=limits.tag_tokens,
@@ -228,8 +224,10 @@ def lowered(limits: Limits, options: AgentOptions, max_tokens: int | None) -> Li
     )
 
 
-def fields_of(body: CreateResponse, defaults: Defaults, id: str, now: int, *, plain: bool = False) -> dict[str, Any]:
-    """The fields of a response's resource that the request decides."""
+def fields_of(
+    body: CreateResponse, defaults: Defaults, id: str, now: int, *, plain: bool = False, stores: bool = True
+) -> dict[str, Any]:
+    """The fields of a response's resource that the request decides. stores: whether the server keeps any."""
     # The model alone samples by vLLM's defaults.
     temperature = 1.0 if plain else defaults.temperature
     extra, bare = body.model_extra or {}, {"description": None, "parameters": None, "strict": None}
@@ -252,8 +250,8 @@ def fields_of(body: CreateResponse, defaults: Defaults, id: str, now: int, *, pl
         "reasoning": None,
         "max_output_tokens": body.max_output_tokens,
         "max_tool_calls": body.max_tool_calls,
-        "store": body.store is not False,
-        "background": False,
+        "store": stores and body.store is not False,
+        "background": bool(body.background),
         "service_tier": "default",
         "metadata": body.metadata or {},
         "safety_identifier": None,

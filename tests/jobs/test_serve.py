@@ -9,14 +9,18 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, cast
 
 import httpx
+import psutil
 import pytest
+from openresponses_types.types import ResponseResource
 
 from coa.agent.episode import AgentConfig, Grammar, Limits
 from jobs.run.agent_file import write_agent
+from tests.actors.serving.test_open_responses import CASES, IMAGE
 from tests.project.test_docs import ROOT, blocks
 from tests.support.tiny import make_model
 
@@ -46,15 +50,23 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def url(model: Path) -> Iterator[str]:
     """The address of a server that runs for all tests of this file."""
-    port, out = free_port(), model.parent / "out"
-    words = ["serve", "--model", str(model), "--out", str(out), f"serving.port={port}", "serving.profile=code"]
-    settings = ["engine.kv_cache_gib=0.25", "placement.engine_cpus=0.5", "placement.tool_cpus=0.25"]
-    with (model.parent / "log").open("w") as log:
+    with serving(model, "out") as (address, _):
+        yield address
+
+
+@contextmanager
+def serving(model: Path, out: str) -> Iterator[tuple[str, int]]:
+    """The address of a server, and the id of its process."""
+    port = free_port()
+    words = ["serve", "--model", str(model), "--out", str(model.parent / out), f"serving.port={port}"]
+    settings = ["serving.profile=code", "engine.kv_cache_gib=0.25"]
+    settings += ["placement.engine_cpus=0.5", "placement.tool_cpus=0.25"]
+    with (model.parent / f"{out}.log").open("w") as log:
         server = subprocess.Popen([sys.executable, "-m", "jobs.cli", *words, *settings], stdout=log, stderr=log)
         address = f"http://127.0.0.1:{port}"
         try:
-            wait_until_ready(server, address, model.parent / "log")
-            yield address
+            wait_until_ready(server, address, model.parent / f"{out}.log")
+            yield address, server.pid
         finally:
             server.send_signal(signal.SIGINT)
             assert server.wait(60) == 130
@@ -188,6 +200,65 @@ def test_a_client_that_leaves_ends_its_episode(url: str) -> None:
                 await asyncio.sleep(0.02)
 
     asyncio.run(go())
+
+
+def test_an_image_is_refused_by_vllms_own_handler(url: str) -> None:
+    for case in (CASES["basic text"][0], IMAGE):
+        body = {"model": "demo:plain", **case, "max_output_tokens": 4}
+        answer = httpx.post(f"{url}/v1/responses", json=body, timeout=60)
+        if case is IMAGE:
+            assert answer.status_code == 400, answer.text
+            assert answer.json()["error"]["type"] == "invalid_request_error"
+        else:
+            assert ResponseResource.model_validate(answer.json()).model == "demo:plain"
+
+
+def test_a_response_in_the_background_is_cancelled_and_leaves_nothing(url: str) -> None:
+    with httpx.Client(base_url=url, timeout=60) as client:
+        for model in ("demo", "demo:plain"):
+            body = {"model": model, "input": "How many cups remain ?", "background": True, "temperature": 1.0}
+            begun = client.post("/v1/responses", json=body).json()
+            assert begun["status"] == "queued"
+            cancelled = client.post(f"/v1/responses/{begun['id']}/cancel").json()
+            assert cancelled["status"] in ("cancelled", "completed", "incomplete")
+            assert client.get(f"/v1/responses/{begun['id']}").json() == cancelled
+        deadline = time.monotonic() + 10
+        while client.get("/v1/load").json()["episodes"]:
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+
+
+def test_idle_connections_hold_up_nobody(url: str) -> None:
+    port = int(url.rpartition(":")[2])
+    idle = [socket.create_connection(("127.0.0.1", port)) for _ in range(1000)]
+    try:
+        body = {"model": "demo:plain", "messages": ASKED, "max_tokens": 2}
+        assert httpx.post(f"{url}/v1/chat/completions", json=body, timeout=60).status_code == 200
+    finally:
+        for client in idle:
+            client.close()
+
+
+@pytest.mark.slow
+def test_a_replica_that_is_killed_in_mid_stream_is_replaced(model: Path) -> None:
+    with serving(model, "killed") as (address, pid):
+        body = {"model": "demo:plain", "messages": ASKED, "stream": True, "max_tokens": 300, "ignore_eos": True}
+        heard: list[str] = []
+        with httpx.stream("POST", f"{address}/v1/chat/completions", json=body, timeout=60) as answer:
+            lines = answer.iter_lines()
+            heard.append(next(lines))
+            [replica] = [
+                one for one in psutil.Process(pid).children(recursive=True) if "ServeReplica" in "".join(one.cmdline())
+            ]
+            replica.kill()
+            with suppress(httpx.TransportError):
+                heard += lines
+        assert "data: [DONE]" not in heard
+        deadline = time.monotonic() + READY_S
+        small = {"model": "demo:plain", "messages": ASKED, "max_tokens": 2}
+        while httpx.post(f"{address}/v1/chat/completions", json=small, timeout=READY_S).status_code != 200:
+            assert time.monotonic() < deadline
+            time.sleep(0.5)
 
 
 def test_port_that_is_taken_is_a_mistake(url: str, model: Path) -> None:

@@ -12,10 +12,14 @@ from actors.serving.agent import ServedAgent
 from actors.serving.app import make_app
 from actors.serving.gate import Gate
 from actors.serving.server import Server
+from actors.serving.shared import AnyShared
+from coa.agent.episode import AgentConfig
 from coa.errors import ToolDown
+from coa.serving.config import ServingConfig
 from coa.serving.keys import KeyFile
 from coa.serving.requests import Defaults
-from coa.serving.store import ResponseStore, StoreConfig
+from coa.serving.shared import Shared
+from coa.serving.store import StoreConfig
 from coa.tools.base import ToolCall
 from coa.tools.client import ToolCaller
 from tests.support.executors import Answering
@@ -30,6 +34,9 @@ def make_server(
     *,
     keys: Path | None = None,
     store: StoreConfig | None = None,
+    shared: AnyShared | None = None,
+    agent_config: AgentConfig = AGENT,
+    **settings: Any,
 ) -> Server:
     agent = ServedAgent(
         policy or Saying(*SEARCHES), ToolCaller([Answering(answer)], "server"), codec=tag_codec(), retry=AT_ONCE
@@ -38,13 +45,14 @@ def make_server(
     async def version() -> int:
         return 3
 
+    config = ServingConfig(name="afm", profile="mhqa", store=store or StoreConfig(), **settings)
+    shared = shared or Shared(config.store)
     return Server(
         agent,
-        name="afm",
-        profile="mhqa",
-        defaults=Defaults(AGENT),
-        gate=Gate(KeyFile(keys) if keys else None),
-        store=ResponseStore(store or StoreConfig()),
+        defaults=Defaults(agent_config),
+        gate=Gate(KeyFile(keys) if keys else None, shared),
+        shared=shared,
+        config=config,
         version=version,
     )
 

@@ -117,6 +117,8 @@ async function ask(question) {
         temperature: Number($("temperature").value) }) });
     if (!answer.ok) {
       if (answer.status === 401) $("key-label").hidden = false;
+      // The conversation is kept for a while only; the next question begins a new one.
+      if (answer.status === 404) previous = null;
       turn.end(null, (await answer.json()).error.message);
     } else for await (const event of events(answer)) turn.take(event);
   } catch (error) {

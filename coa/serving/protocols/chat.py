@@ -12,6 +12,8 @@ from coa.types import Status
 
 Json = dict[str, Any]
 
+LIMIT = "coa:limit"
+"""The field of a choice that says which limit has ended it: `length` is the protocol's only word for any of them."""
 FINISH = {
     Status.ANSWERED: "stop",
     Status.TRUNCATED: "length",
@@ -51,7 +53,7 @@ class ChatWriter:
                 return self._reason(f"<observation> {event.text}</observation>\n")
             case Finished():
                 self.end = event
-                return [self._chunk({}, FINISH[event.status])]
+                return [self._chunk({}, FINISH[event.status], event.limit)]
             case Broke():
                 self.end = event
                 return []
@@ -60,8 +62,8 @@ class ChatWriter:
         self.reasoning.append(text)
         return [self._chunk({"reasoning": text})]
 
-    def _chunk(self, delta: Json, finish: str | None = None) -> Json:
-        choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish}
+    def _chunk(self, delta: Json, finish: str | None = None, limit: str = "") -> Json:
+        choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish, **_told(limit)}
         return {**self.head, "object": "chat.completion.chunk", "choices": [choice]}
 
     def usage_chunk(self) -> Json:
@@ -83,6 +85,7 @@ def chat_completion(head: Mapping[str, Any], writers: list[ChatWriter]) -> Json:
             },
             "logprobs": None,
             "finish_reason": FINISH[_finished(writer).status],
+            **_told(_finished(writer).limit),
         }
         for index, writer in enumerate(writers)
     ]
@@ -98,6 +101,7 @@ def completion(head: Mapping[str, Any], writers: list[ChatWriter]) -> Json:
             "text": "".join(writer.content),
             "logprobs": None,
             "finish_reason": FINISH[_finished(writer).status],
+            **_told(_finished(writer).limit),
         }
         for index, writer in enumerate(writers)
     ]
@@ -109,7 +113,7 @@ def as_text(chunk: Json) -> Json | None:
     """The chunk of a completion that says the same as one of chat; None where that has nothing to say."""
     choices = [
         {"index": one["index"], "text": one["delta"].get("content") or "", "logprobs": None}
-        | {"finish_reason": one["finish_reason"]}
+        | {name: value for name, value in one.items() if name in ("finish_reason", LIMIT)}
         for one in chunk["choices"]
     ]
     if any(one["text"] or one["finish_reason"] for one in choices) or not choices:
@@ -125,6 +129,10 @@ def usage_of(usage: ServedUsage) -> Json:
         "prompt_tokens_details": {"cached_tokens": usage.cached_tokens},
         "completion_tokens_details": {"reasoning_tokens": usage.reasoning_tokens},
     }
+
+
+def _told(limit: str) -> Json:
+    return {LIMIT: limit} if limit else {}
 
 
 def _finished(writer: ChatWriter) -> Finished:

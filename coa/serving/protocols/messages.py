@@ -2,6 +2,7 @@
 
 think, plan, ... ──► thinking        answer ──► text
 a tool ──► server_tool_use, and its result right after it: web_search_tool_result, code_execution_tool_result, ...
+a tool of somebody else ──► mcp_tool_use and mcp_tool_result, the only types for tools of any name
 """
 
 from collections.abc import Callable, Mapping
@@ -16,6 +17,7 @@ from coa.types import Status
 
 Json = dict[str, Any]
 
+CALLS = ("server_tool_use", "mcp_tool_use")
 STOP = {
     Status.ANSWERED: "end_turn",
     Status.TRUNCATED: "max_tokens",
@@ -38,7 +40,7 @@ class MessageWriter:
     """Whether the last block may still grow."""
 
     def begin(self) -> list[Json]:
-        return [{"type": "message_start", "message": self._shown([], None, usage_of(ServedUsage()))}]
+        return [{"type": "message_start", "message": self._shown([], None, self._usage(ServedUsage()))}]
 
     def take(self, event: Event) -> list[Json]:
         match event:
@@ -59,9 +61,10 @@ class MessageWriter:
                 return self._result(event)
             case Finished():
                 self.end = event
-                delta = {"stop_reason": STOP[event.status], "stop_sequence": None}
-                ended = {"type": "message_delta", "delta": delta, "usage": usage_of(event.usage)}
-                return [*self._stop(), ended, {"type": "message_stop"}]
+                closed = [*self._stop(), *self._without_result(event.limit)]
+                delta = {"stop_reason": STOP[event.status], "stop_sequence": None, **_told(event.limit)}
+                ended = {"type": "message_delta", "delta": delta, "usage": self._usage(event.usage)}
+                return [*closed, ended, {"type": "message_stop"}]
             case Broke(message=message):
                 self.end = event
                 return [{"type": "error", "error": {"type": "api_error", "message": message}}]
@@ -69,7 +72,8 @@ class MessageWriter:
     def whole(self) -> Json:
         """The message of an episode that has finished."""
         assert isinstance(self.end, Finished)
-        return self._shown(self.blocks, STOP[self.end.status], usage_of(self.end.usage))
+        shown = self._shown(self.blocks, STOP[self.end.status], self._usage(self.end.usage))
+        return {**shown, **_told(self.end.limit)}
 
     def _shown(self, blocks: list[Json], stop: str | None, usage: Json) -> Json:
         return {
@@ -99,26 +103,43 @@ class MessageWriter:
         return [{"type": "content_block_stop", "index": len(self.blocks) - 1}]
 
     def _call(self, tag: str, text: str) -> list[Json]:
-        name, asked = _called(tag, text)
-        start = self._start({"type": "server_tool_use", "id": self.new_id("srvtoolu"), "name": name, "input": asked})
+        start = self._start({"id": self.new_id("srvtoolu"), **_call_block(tag, text)})
         return [start, *self._stop()]
 
     def _result(self, returned: Returned) -> list[Json]:
-        if not self.blocks or self.blocks[-1]["type"] != "server_tool_use":
+        if self._called is None:
             return []
-        called = self.blocks[-1]
-        result = _result(called["name"], returned.text)
-        return [self._start({**result, "tool_use_id": called["id"]}), *self._stop()]
+        return [self._start(_result_block(self._called, returned.text)), *self._stop()]
+
+    def _without_result(self, limit: str) -> list[Json]:
+        """The result of a call that the end of the episode left without one: every use of a tool has one."""
+        if self._called is None:
+            return []
+        return [self._start(_no_result_block(self._called, limit)), *self._stop()]
+
+    @property
+    def _called(self) -> Json | None:
+        """The use of a tool that the last block is."""
+        return self.blocks[-1] if self.blocks and self.blocks[-1]["type"] in CALLS else None
+
+    def _usage(self, usage: ServedUsage) -> Json:
+        names = [block["name"] for block in self.blocks if block["type"] == "server_tool_use"]
+        return {
+            "input_tokens": usage.input_tokens,
+            "output_tokens": usage.output_tokens,
+            "cache_creation_input_tokens": 0,
+            "cache_read_input_tokens": usage.cached_tokens,
+            "server_tool_use": {
+                "web_search_requests": names.count("web_search"),
+                "web_fetch_requests": names.count("web_fetch"),
+                "tool_calls": usage.tool_calls,
+            },
+        }
 
 
-def usage_of(usage: ServedUsage) -> Json:
-    return {
-        "input_tokens": usage.input_tokens,
-        "output_tokens": usage.output_tokens,
-        "cache_creation_input_tokens": 0,
-        "cache_read_input_tokens": usage.cached_tokens,
-        "server_tool_use": {"web_search_requests": 0, "tool_calls": usage.tool_calls},
-    }
+def _told(limit: str) -> Json:
+    """Which limit has ended the episode: `max_tokens` is the protocol's only word for any of them."""
+    return {"coa:limit": limit} if limit else {}
 
 
 def _is_tool(tag: str) -> bool:
@@ -131,30 +152,46 @@ def _block(tag: str) -> Json:
     return {"type": "thinking", "thinking": f"[{tag}] " if tag != "think" else "", "signature": ""}
 
 
-def _called(tag: str, text: str) -> tuple[str, Json]:
-    """The name and the input of the tool that a tag calls."""
+def _call_block(tag: str, text: str) -> Json:
+    """The use of the tool that a tag calls, as the tool of Anthropic's that does the same."""
     asked = text.strip()
     match tag:
         case "web_search":
-            return tag, {"query": asked}
+            return {"type": "server_tool_use", "name": "web_search", "input": {"query": asked}}
+        case "wiki_search":
+            return {"type": "server_tool_use", "name": "web_search", "input": {"query": asked}, "coa:tool": tag}
         case "crawl_page":
-            return "web_fetch", {"url": asked}
+            return {"type": "server_tool_use", "name": "web_fetch", "input": {"url": asked}}
         case "code":
-            return "code_execution", {"code": read_program(text).source}
+            return {"type": "server_tool_use", "name": "code_execution", "input": {"code": read_program(text).source}}
         case _:
-            return tag, {"query": asked}
+            return {"type": "mcp_tool_use", "name": tag, "server_name": "coa", "input": {"input": asked}}
 
 
-def _result(name: str, text: str) -> Json:
-    match name:
+def _result_block(call: Json, text: str) -> Json:
+    """What a tool said. Anthropic's search has pages and no text, so this is one page with a field of ours."""
+    match call["name"]:
+        case "web_search" if call["type"] == "server_tool_use":
+            page = {"url": "", "title": call["input"]["query"], "encrypted_content": "", "page_age": None}
+            content: Any = [{"type": "web_search_result", **page, "coa:text": text}]
+        case "web_fetch":
+            source = {"type": "text", "media_type": "text/plain", "data": text}
+            document = {"type": "document", "source": source, "title": None, "citations": None}
+            url = call["input"]["url"]
+            content = {"type": "web_fetch_result", "url": url, "content": document, "retrieved_at": None}
         case "code_execution":
-            content = {
-                "type": "code_execution_result",
-                "stdout": text,
-                "stderr": "",
-                "return_code": 0,
-                "content": [],
-            }
-            return {"type": "code_execution_tool_result", "content": content}
+            printed = {"stdout": text, "stderr": "", "return_code": 0, "content": []}
+            content = {"type": "code_execution_result", **printed}
         case _:
-            return {"type": f"{name}_tool_result", "content": [{"type": "text", "text": text}]}
+            content = [{"type": "text", "text": text, "citations": None}]
+            return {"type": "mcp_tool_result", "tool_use_id": call["id"], "is_error": False, "content": content}
+    return {"type": f"{call['name']}_tool_result", "tool_use_id": call["id"], "content": content}
+
+
+def _no_result_block(call: Json, limit: str) -> Json:
+    """A call that was not made, or did not return in time. limit: that ended the episode."""
+    if call["type"] == "mcp_tool_use":
+        return {"type": "mcp_tool_result", "tool_use_id": call["id"], "is_error": True, "content": []}
+    beyond = limit in ("max_tool_calls", "max_turns") and call["name"] != "code_execution"
+    kind, code = f"{call['name']}_tool_result", "max_uses_exceeded" if beyond else "unavailable"
+    return {"type": kind, "tool_use_id": call["id"], "content": {"type": f"{kind}_error", "error_code": code}}

@@ -113,6 +113,12 @@ class PlainWriter:
         self._text: list[str] = []
         self._finish = "stop"
         self._usage = ServedUsage()
+        self._chunks = 0
+
+    @property
+    def tokens(self) -> int:
+        """That were read and sampled; before the end, one for each chunk."""
+        return self._usage.input_tokens + self._usage.output_tokens or self._chunks
 
     def take(self, chunk: Json) -> list[Json]:
         """Raises ApiError for a chunk that says that vLLM has failed."""
@@ -122,6 +128,7 @@ class PlainWriter:
             self._usage = ServedUsage(
                 input_tokens=usage["prompt_tokens"], output_tokens=usage.get("completion_tokens") or 0
             )
+        self._chunks += 1
         events: list[Json] = []
         for choice in chunk.get("choices") or ():
             delta = choice["delta"]
@@ -153,12 +160,7 @@ class PlainWriter:
                 opened.append(self._resource.add("reasoning", "rs", {"summary": [], "content": []}))
             self._open, self._text = name, []
         self._text.append(text)
-        said = (
-            self._resource.text(text)
-            if name == "content"
-            else self._resource.of_part("response.reasoning.delta", delta=text)
-        )
-        return [*opened, said]
+        return [*opened, self._resource.text(text) if name == "content" else self._resource.reason(text)]
 
     def _call(self, call: Json) -> list[Json]:
         function, opened = call.get("function") or {}, []
@@ -181,8 +183,7 @@ class PlainWriter:
             case "content":
                 return self._resource.close_message(text, status)
             case "reasoning":
-                item["content"] = [{"type": "reasoning_text", "text": text}]
-                return [self._resource.of_part("response.reasoning.done", text=text), self._resource.done()]
+                return self._resource.close_reasoning(text)
             case _:
                 item.update(status=status, arguments=text)
                 done = self._resource.of_item("response.function_call_arguments.done", arguments=text)

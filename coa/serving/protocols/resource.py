@@ -6,17 +6,21 @@ from typing import Any
 from coa.serving.events import ServedUsage
 
 Json = dict[str, Any]
+RUNNING = ("queued", "in_progress")
+"""States of a response that has not ended."""
 
 
 class Resource:
     """The response of one request. At most one of its items is open."""
 
-    def __init__(self, fields: Mapping[str, Any], new_id: Callable[[str], str]) -> None:
-        """fields: those that the request decides. new_id: a name that begins with a prefix."""
+    def __init__(self, fields: Mapping[str, Any], new_id: Callable[[str], str], reasoning: str = "reasoning") -> None:
+        """fields: those that the request decides. new_id: a name that begins with a prefix. reasoning: what events of
+        reasoning are called (`AgentOptions.reasoning_events`)."""
+        self._reasoning = reasoning
         self.response: Json = {
             **fields,
             "object": "response",
-            "status": "in_progress",
+            "status": "queued" if fields.get("background") else "in_progress",
             "completed_at": None,
             "incomplete_details": None,
             "error": None,
@@ -45,8 +49,13 @@ class Resource:
                 said.append({"role": "assistant", "content": text})
         return said or [{"role": "assistant", "content": ""}]
 
+    @property
+    def ended(self) -> bool:
+        return self.response["status"] not in RUNNING
+
     def begin(self) -> list[Json]:
-        return [self._event(f"response.{state}", response=self._shown()) for state in ("created", "in_progress")]
+        self.response["status"] = "in_progress"
+        return [self._event(f"response.{state}", response=self.shown()) for state in ("created", "in_progress")]
 
     # --- the item that is open ------------------------------------------------------------------------------------
 
@@ -89,19 +98,26 @@ class Resource:
             self.done(),
         ]
 
+    def reason(self, delta: str) -> Json:
+        return self.of_part(f"response.{self._reasoning}.delta", delta=delta)
+
+    def close_reasoning(self, text: str) -> list[Json]:
+        self.item["content"] = [{"type": "reasoning_text", "text": text}]
+        return [self.of_part(f"response.{self._reasoning}.done", text=text), self.done()]
+
     # --- the end --------------------------------------------------------------------------------------------------
 
     def complete(self, usage: ServedUsage, now: int) -> Json:
         self.response |= {"status": "completed", "completed_at": now, "usage": usage_of(usage)}
-        return self._event("response.completed", response=self._shown())
+        return self._event("response.completed", response=self.shown())
 
     def leave_incomplete(self, usage: ServedUsage, reason: str) -> Json:
         self.response |= {"status": "incomplete", "incomplete_details": {"reason": reason}, "usage": usage_of(usage)}
-        return self._event("response.incomplete", response=self._shown())
+        return self._event("response.incomplete", response=self.shown())
 
     def fail(self, code: str, message: str) -> Json:
         self.response |= {"status": "failed", "error": {"code": code, "message": message}}
-        return self._event("response.failed", response=self._shown())
+        return self._event("response.failed", response=self.shown())
 
     @property
     def _index(self) -> int:
@@ -112,7 +128,7 @@ class Resource:
         self._number += 1
         return event
 
-    def _shown(self) -> Json:
+    def shown(self) -> Json:
         """As it stands: fields of items are replaced, never changed in place."""
         return {**self.response, "output": [dict(item) for item in self.response["output"]]}
 

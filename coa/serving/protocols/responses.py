@@ -18,9 +18,6 @@ from coa.serving.protocols.resource import Json, Resource
 from coa.tools.code import read_program
 from coa.types import Status
 
-INCOMPLETE = {Status.TRUNCATED: "max_output_tokens", Status.OUT_OF_TURNS: "max_turns"}
-"""Why a response is incomplete, by how its episode ended."""
-
 
 class ResponseWriter:
     """Turns the events of one episode into streaming events of its resource."""
@@ -48,7 +45,7 @@ class ResponseWriter:
                 message = "the model wrote a turn that is not in form"
                 return [*self._leave(), self._resource.fail("malformed_output", message)]
             case Finished():
-                return [*self._leave(), self._resource.leave_incomplete(event.usage, INCOMPLETE[event.status])]
+                return [*self._leave(), self._resource.leave_incomplete(event.usage, event.limit)]
             case Broke(code=code, message=message):
                 return [*self._leave(), self._resource.fail(code, message)]
 
@@ -69,7 +66,7 @@ class ResponseWriter:
             case "message":
                 return [self._resource.text(text)]
             case "reasoning":
-                return [self._resource.of_part("response.reasoning.delta", delta=text)]
+                return [self._resource.reason(text)]
             case "code_interpreter_call":
                 return [self._resource.of_item("response.code_interpreter_call_code.delta", delta=text)]
             case _ if _is_tool(self._tag):
@@ -120,8 +117,7 @@ class ResponseWriter:
             case "message":
                 return self._resource.close_message(text, status)
             case "reasoning":
-                item["content"] = [{"type": "reasoning_text", "text": text}]
-                return [self._resource.of_part("response.reasoning.done", text=text), self._resource.done()]
+                return self._resource.close_reasoning(text)
             case _:
                 item.update(status=status, content=[{"type": "text", "text": text}])
                 return [self._resource.of_part("coa:text.done", text=text), self._resource.done()]

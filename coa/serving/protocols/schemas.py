@@ -39,6 +39,9 @@ class AgentOptions(BaseModel):
     samples: Annotated[int, Field(ge=1, le=MAX_CHOICES)] = 1
     """Episodes of which one answer is selected; their tokens are all in the usage."""
     select: Literal["majority", "double_check"] = "majority"
+    reasoning_events: Literal["reasoning", "reasoning_text"] = "reasoning"
+    """What events of reasoning are called in a stream of responses: `response.reasoning.delta`, as Open Responses has
+    it, or `response.reasoning_text.delta`, as OpenAI's client knows it."""
 
 
 class StreamOptions(_Request):
@@ -67,6 +70,7 @@ class CreateCompletion(_Request):
     model: str
     prompt: str | list[str] | list[int] | list[list[int]]
     stream: bool | None = False
+    stream_options: StreamOptions | None = None
     temperature: Temperature | None = None
     top_p: TopP | None = None
     seed: Seed | None = None
@@ -90,6 +94,7 @@ class CreateResponse(_Request):
     previous_response_id: str | None = None
     stream: bool | None = False
     store: bool | None = True
+    background: bool | None = False
     temperature: Temperature | None = None
     top_p: TopP | None = None
     max_output_tokens: Count | None = None

@@ -1,5 +1,7 @@
 """The server's protocols, on a scripted policy and real everything else but the network."""
 
+from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ from coa.serving.store import StoreConfig
 from coa.tools.base import ToolCall
 from tests.support.agent_server import Asking, make_server
 from tests.support.fakes import tag_codec
+from tests.support.policies import AGENT
 from tests.support.runners import Saying
 
 MESSAGES = [{"role": "user", "content": "Who is the mayor of Arden ?"}]
@@ -73,11 +76,13 @@ def test_a_completion_is_the_answers_text(asking: Asking) -> None:
 def test_messages_have_a_block_for_each_tag_and_the_tools_result_right_after_its_use(asking: Asking) -> None:
     found = asking.post("/v1/messages", {"model": "afm", "messages": MESSAGES, "max_tokens": 100}).json()
     kinds = [block["type"] for block in found["content"]]
-    assert kinds == ["thinking", "thinking", "server_tool_use", "wiki_search_tool_result", "text"]
+    assert kinds == ["thinking", "thinking", "server_tool_use", "web_search_tool_result", "text"]
     _, _, use, result, text = found["content"]
     assert use["id"].startswith("srvtoolu_")
     assert result["tool_use_id"] == use["id"]
-    assert result["content"] == [{"type": "text", "text": "Arden!"}]
+    assert (use["name"], use["coa:tool"], use["input"]) == ("web_search", "wiki_search", {"query": "Arden"})
+    assert [(page["title"], page["coa:text"]) for page in result["content"]] == [("Arden", "Arden!")]
+    assert found["usage"]["server_tool_use"]["web_search_requests"] == 1
     assert text["text"] == "Berg"
     assert found["stop_reason"] == "end_turn"
 
@@ -271,3 +276,40 @@ def test_the_page_is_there_and_may_load_nothing_from_elsewhere(asking: Asking) -
         assert "default-src 'self'" in answer.headers["content-security-policy"]
         assert "http://" not in answer.text.replace("http://www.w3.org", "")
         assert "https://" not in answer.text
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/chat/completions", SAID),
+        ("/v1/messages", {**SAID, "max_tokens": 9}),
+        ("/v1/responses", {"model": "afm", "input": "Who ?"}),
+        ("/v1/completions", {"model": "afm", "prompt": "Who ?"}),
+    ],
+)
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_question_that_leaves_no_room_is_refused(path: str, body: dict[str, Any], stream: bool) -> None:
+    limits = replace(AGENT.limits, max_tokens=50)
+    asking = Asking(make_server(Saying(*TURNS), agent_config=replace(AGENT, limits=limits)))
+    for words in (60, 10_000):
+        text = "Arden " * words
+        long = (
+            {"messages": [{"role": "user", "content": text}]} if "messages" in body else {"input": text, "prompt": text}
+        )
+        answer = asking.post(path, {**body, **{key: long[key] for key in long if key in body}, "stream": stream})
+        assert answer.status_code == 400
+        assert "at most 50 tokens" in answer.json()["error"]["message"]
+
+
+@pytest.mark.parametrize("told", [True, False])
+def test_a_huge_request_is_refused_before_it_is_read(told: bool) -> None:
+    asking = Asking(make_server(max_request_mib=0.001))
+    content = b'{"model": "' + b"x" * 2000 + b'"}'
+
+    async def pieces() -> AsyncIterator[bytes]:
+        for start in range(0, len(content), 100):
+            yield content[start : start + 100]
+
+    answer = asking.request("POST", "/v1/responses", content=content if told else pieces(), headers=JSON)
+    assert (answer.status_code, answer.json()["error"]["code"]) == (413, "request_too_large")
+    assert asking.request("POST", "/v1/messages", content=b"{}", headers=JSON).status_code == 400

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coa.agent.codec import Codec
-from coa.agent.episode import AgentConfig, Limits, run_episode, well_formed_turn
+from coa.agent.episode import AgentConfig, Episode, Grammar, Limits, run_episode, well_formed_turn
 from coa.agent.grammar import OBSERVATION, Chain, Profile, Span, parse, render
 from coa.agent.profiles import PROFILES, profile
 from coa.errors import ToolDown
@@ -23,6 +23,7 @@ from tests.support.fakes import (
     answered_chains,
     plain_texts,
     profiles,
+    said_of,
     spans_of,
     tag_codec,
     task,
@@ -199,6 +200,27 @@ def test_an_episode_without_an_answer_ends_after_its_last_turn_and_its_tools_rep
     assert (made.status, made.turns, made.answer) == (Status.OUT_OF_TURNS, 2, "")
     assert made.tool_calls == ("wiki_search", "wiki_search")
     assert made.text == render((PLAN, SEARCH, SEEN, SEARCH, SEEN))
+
+
+@pytest.mark.parametrize("most", [0, 1])
+def test_a_call_beyond_the_limit_of_calls_is_not_made(most: int) -> None:
+    tools = ScriptedTools(*["Arden"] * most)
+    turns = [(PLAN, SEARCH), (SEARCH,), (ANSWER,)]
+    made = play(tag_codec(), turns, tools, limits=replace(ROOMY, max_tool_calls=most))
+    assert (made.status, made.turns, made.answer) == (Status.OUT_OF_TURNS, most + 1, "")
+    assert made.tool_calls == ("wiki_search",) * most
+
+
+def test_an_enforced_turn_without_a_call_left_has_to_answer() -> None:
+    codec, constraints = tag_codec(), []
+    said = said_of(spans_of(codec, (PLAN, SEARCH)), version=0, logprob=-1.0, max_tokens=100)
+    for limits in (replace(ROOMY, max_tool_calls=1), replace(ROOMY, max_turns=2), ROOMY):
+        agent = AgentConfig(instructed=False, grammar=Grammar.enforce, limits=limits)
+        episode = Episode(task(), 0, codec=codec, agent=agent)
+        episode.hear(said)
+        episode.observe("Arden")
+        constraints.append(episode.ask().constraint)
+    assert constraints[0] == constraints[1] != constraints[2]
 
 
 @pytest.mark.parametrize("codec", CODECS.values(), ids=list(CODECS))

@@ -74,7 +74,10 @@ TEXTS = st.lists(st.text(max_size=5), max_size=3)
 STEPS = st.lists(st.tuples(st.sampled_from(SPOKEN), TEXTS, st.booleans()), max_size=5)
 ENDS: st.SearchStrategy[Event] = st.sampled_from(
     [
-        *(Finished(status=status, answer="", usage=ServedUsage(input_tokens=3, output_tokens=4)) for status in Status),
+        *(
+            Finished(status=status, answer="", usage=ServedUsage(input_tokens=3, output_tokens=4), limit="max_turns")
+            for status in Status
+        ),
         Broke(code="server_error", message="gone"),
     ]
 )
@@ -102,13 +105,14 @@ def test_the_status_says_how_an_episode_ended() -> None:
     found = {}
     for status in Status:
         made = resource()
-        ResponseWriter(made).take(Finished(status=status, answer="", usage=ServedUsage()), 9)
+        limit = "max_seconds" if status in (Status.TRUNCATED, Status.OUT_OF_TURNS) else ""
+        ResponseWriter(made).take(Finished(status=status, answer="", usage=ServedUsage(), limit=limit), 9)
         found[status.value] = made.response["status"], (made.response["incomplete_details"] or {}).get("reason")
     assert found == {
         "answered": ("completed", None),
         "malformed": ("failed", None),
-        "truncated": ("incomplete", "max_output_tokens"),
-        "out_of_turns": ("incomplete", "max_turns"),
+        "truncated": ("incomplete", "max_seconds"),
+        "out_of_turns": ("incomplete", "max_seconds"),
     }
 
 

@@ -1,0 +1,34 @@
+"""Refuses bodies of requests that are too large, before they are read."""
+
+from typing import Any
+
+from starlette.exceptions import HTTPException
+
+
+class BodyLimit:
+    """ASGI middleware. A body whose length is not said is counted as it comes."""
+
+    def __init__(self, app: Any, limit: int) -> None:
+        """limit: bytes."""
+        self._app, self._limit = app, limit
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] != "http":
+            return await self._app(scope, receive, send)
+        said = dict(scope["headers"]).get(b"content-length", b"")
+        heard = int(said) if said.isdigit() else 0
+
+        async def counted() -> Any:
+            nonlocal heard
+            message = await receive()
+            self._check(heard)
+            if not said:
+                heard += len(message.get("body", b""))
+                self._check(heard)
+            return message
+
+        return await self._app(scope, counted, send)
+
+    def _check(self, heard: int) -> None:
+        if heard > self._limit:
+            raise HTTPException(413, f"a request has at most {self._limit} bytes")

@@ -1,0 +1,220 @@
+"""The Responses API, of the agent and of the model alone.
+
+A response in the background is made by a task of the replica that was asked for it. What it has said so far, and that
+it is to be cancelled, goes by way of what all replicas share (`coa.serving.shared`).
+"""
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from dataclasses import dataclass
+
+from actors.serving.gate import Caller
+from actors.serving.plain import chunks_of
+from actors.serving.server import Server, new_id
+from actors.serving.sse import DONE, Json, named
+from coa.serving.faults import ApiError, invalid, no_response
+from coa.serving.protocols.plain_responses import PlainWriter, chat_of, said
+from coa.serving.protocols.resource import RUNNING, Resource
+from coa.serving.protocols.responses import ResponseWriter
+from coa.serving.protocols.schemas import CreateResponse
+from coa.serving.requests import AgentRequest, fields_of, messages_of, of_response, read_messages
+from coa.serving.store import Stored
+
+RETRY_S = 1.0
+"""Between two tries to reach what the replicas share."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """A response that is to be made."""
+
+    how: AgentRequest | AsyncGenerator[str]
+    """An episode, or a stream of chat completions from the model alone."""
+    resource: Resource
+    said: tuple[Json, ...]
+    """The messages that led to it."""
+
+    def stored(self) -> Stored:
+        """As it stands."""
+        said = (*self.said, *self.resource.conversation()) if self.resource.ended else self.said
+        return Stored(self.resource.shown(), said)
+
+
+class ResponsesApi:
+    def __init__(self, server: Server) -> None:
+        self._server, self._shared = server, server.shared
+        self._replica = new_id("replica")
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        """Of responses in the background, by their ids."""
+        self._beginning = 0
+        """Responses in the background that have no task yet."""
+        self._watching: asyncio.Task[None] | None = None
+
+    async def create(self, body: CreateResponse, who: Caller) -> Json:
+        if body.background:
+            return await self._begin(body, who)
+        asked = await self._asked(body, who)
+        async with aclosing(self._response(asked, who)) as steps:
+            async for _ in steps:
+                pass
+        return asked.resource.response
+
+    async def stream(self, body: CreateResponse, who: Caller) -> AsyncGenerator[str]:
+        """Raises what is wrong with the request before the stream begins."""
+        if body.background:
+            raise invalid("a response in the background has no stream; ask for it with GET", "stream")
+        return self._events(await self._asked(body, who), who)
+
+    async def _events(self, asked: _Asked, who: Caller) -> AsyncGenerator[str]:
+        async with aclosing(self._response(asked, who)) as steps:
+            async for events in steps:
+                for event in events:
+                    yield named(event)
+        yield DONE
+
+    async def _asked(self, body: CreateResponse, who: Caller) -> _Asked:
+        server = self._server
+        before, target = await self._before(body, who), server.target(body.model)
+        fields = fields_of(
+            body,
+            server.defaults,
+            new_id("resp"),
+            int(time.time()),
+            plain=target.plain,
+            stores=server.config.store.entries > 0,
+        )
+        resource = Resource(fields, new_id, body.coa.reasoning_events)
+        if not target.plain:
+            spoken = [message.model_dump() for message in messages_of(body)]
+            request = server.fitting(of_response(body, read_messages(before), target.profile, server.defaults))
+            return _Asked(request, resource, (*before, *spoken))
+        stream = await server.plain.stream_chat(chat_of(body, before), who.salt)
+        return _Asked(stream, resource, (*before, *said(body)))
+
+    async def _before(self, body: CreateResponse, who: Caller) -> tuple[Json, ...]:
+        """The conversation that the request goes on from."""
+        id = body.previous_response_id
+        if id is None:
+            return ()
+        stored = await self._shared.get(who.key, id)
+        if stored is None:
+            raise no_response(id, "previous_response_id")
+        if stored.response["status"] in RUNNING:
+            raise invalid(f"response {id!r} has not ended", "previous_response_id")
+        return stored.conversation
+
+    # --- as it is made --------------------------------------------------------------------------------------------
+
+    async def _response(self, asked: _Asked, who: Caller) -> AsyncGenerator[list[Json]]:
+        """The events of each step. Whoever hears of its end finds it in the store."""
+        resource = asked.resource
+        if not resource.response["background"]:
+            yield resource.begin()
+        match asked.how:
+            case AgentRequest() as request:
+                making = self._episode(request, resource, who)
+            case stream:
+                making = self._plain(stream, resource, who)
+        async with aclosing(making) as steps:
+            async for events in steps:
+                if resource.ended and resource.response["background"]:
+                    await self._shared.finish(who.key, asked.stored())
+                elif resource.ended and resource.response["store"]:
+                    await self._shared.put(who.key, asked.stored())
+                yield events
+
+    async def _episode(self, request: AgentRequest, resource: Resource, who: Caller) -> AsyncGenerator[list[Json]]:
+        writer = ResponseWriter(resource)
+        async with aclosing(self._server.play(request, who)) as events:
+            async for event in events:
+                yield writer.take(event, int(time.time()))
+
+    async def _plain(self, stream: AsyncGenerator[str], resource: Resource, who: Caller) -> AsyncGenerator[list[Json]]:
+        writer = PlainWriter(resource)
+        try:
+            async with aclosing(chunks_of(stream)) as chunks:
+                async for chunk in chunks:
+                    yield writer.take(chunk)
+            yield writer.end(int(time.time()))
+        except ApiError as error:
+            yield writer.fail(error.code, error.message)
+        finally:
+            self._server.gate.spend(who, writer.tokens)
+
+    # --- in the background ----------------------------------------------------------------------------------------
+
+    async def _begin(self, body: CreateResponse, who: Caller) -> Json:
+        config = self._server.config
+        if body.store is False or not config.store.entries:
+            raise invalid("a response in the background has to be stored, and this one is not", "background")
+        if len(self._tasks) + self._beginning >= config.max_background:
+            raise ApiError(429, "too_many_responses", "too many responses in the background", retry_after_s=RETRY_S)
+        self._beginning += 1
+        try:
+            asked = await self._asked(body, who)
+            begun = asked.stored()
+            await self._shared.begin(who.key, begun, self._replica)
+            id = begun.response["id"]
+            self._tasks[id] = asyncio.ensure_future(self._make(asked, who))
+            self._tasks[id].add_done_callback(lambda _: self._tasks.pop(id))
+        finally:
+            self._beginning -= 1
+        if self._watching is None or self._watching.done():
+            self._watching = asyncio.ensure_future(self._watch())
+        return begun.response
+
+    async def _make(self, asked: _Asked, who: Caller) -> None:
+        """Makes a response that nobody waits for, and tells of each step but single words."""
+        resource = asked.resource
+        try:
+            async with aclosing(self._response(asked, who)) as steps:
+                async for events in steps:
+                    begins = resource.response["status"] == "queued"
+                    if begins:
+                        resource.begin()
+                    if begins or not all(event["type"].endswith(".delta") for event in events):
+                        await self._shared.update(who.key, resource.shown())
+        finally:
+            if not resource.ended:
+                # A defect, which the log has; of one that was cancelled this changes nothing any more.
+                resource.fail("server_error", "the server failed at this request")
+                await self._shared.finish(who.key, asked.stored())
+
+    async def _watch(self) -> None:
+        """Ends what is cancelled, while there is anything to cancel."""
+        while self._tasks:
+            try:
+                cancelled = await self._shared.cancellations(self._replica)
+            except ApiError:
+                await asyncio.sleep(RETRY_S)
+                continue
+            for id in cancelled:
+                if task := self._tasks.get(id):
+                    task.cancel()
+
+    # --- made before ----------------------------------------------------------------------------------------------
+
+    async def stored(self, id: str, who: Caller, *, stream: bool = False) -> Json:
+        if stream:
+            raise invalid("a response that was made before has no stream", "stream")
+        stored = await self._shared.get(who.key, id)
+        if stored is None:
+            raise no_response(id)
+        return stored.response
+
+    async def cancel(self, id: str, who: Caller) -> Json:
+        """One that has ended stays as it is."""
+        if not (await self.stored(id, who))["background"]:
+            raise invalid("only a response in the background can be cancelled")
+        cancelled = await self._shared.cancel(who.key, id)
+        if cancelled is None:
+            raise no_response(id)
+        return cancelled
+
+    async def delete(self, id: str, who: Caller) -> Json:
+        """One that is being made is cancelled."""
+        if not await self._shared.delete(who.key, id):
+            raise no_response(id)
+        return {"id": id, "object": "response", "deleted": True}

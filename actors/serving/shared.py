@@ -1,0 +1,72 @@
+"""What several replicas share, as an actor: `coa.serving.shared.Shared` over its handle."""
+
+from collections.abc import Awaitable
+from typing import Any, TypeVar
+
+from coa.serving.faults import ApiError
+from coa.serving.quotas import Quota
+from coa.serving.shared import Json, Shared
+from coa.serving.store import StoreConfig, Stored
+
+T = TypeVar("T")
+
+
+class RemoteShared:
+    """Each method does what that of `Shared` does, and raises ApiError (503) while the actor is away."""
+
+    def __init__(self, handle: Any) -> None:
+        self._handle = handle
+
+    async def admit(self, key: str, quota: Quota) -> float:
+        return await _reached(self._handle.admit.remote(key, quota))
+
+    async def spend(self, key: str, tokens: int) -> None:
+        await _reached(self._handle.spend.remote(key, tokens))
+
+    async def put(self, owner: str, stored: Stored) -> None:
+        await _reached(self._handle.put.remote(owner, stored))
+
+    async def get(self, owner: str, id: str) -> Stored | None:
+        return await _reached(self._handle.get.remote(owner, id))
+
+    async def delete(self, owner: str, id: str) -> bool:
+        return await _reached(self._handle.delete.remote(owner, id))
+
+    async def begin(self, owner: str, stored: Stored, replica: str) -> None:
+        await _reached(self._handle.begin.remote(owner, stored, replica))
+
+    async def update(self, owner: str, response: Json) -> None:
+        await _reached(self._handle.update.remote(owner, response))
+
+    async def finish(self, owner: str, stored: Stored) -> None:
+        await _reached(self._handle.finish.remote(owner, stored))
+
+    async def cancel(self, owner: str, id: str) -> Json | None:
+        return await _reached(self._handle.cancel.remote(owner, id))
+
+    async def cancellations(self, replica: str) -> list[str]:
+        return await _reached(self._handle.cancellations.remote(replica))
+
+
+AnyShared = Shared | RemoteShared
+
+
+def start_shared(store: StoreConfig) -> RemoteShared:
+    """Starts the actor. It lives as long as the process that starts it; started again after a crash, it is empty."""
+    import ray
+
+    # Replicas get its handle, and not a name, by which the servers of one cluster would meet.
+    options: dict[str, Any] = {"num_cpus": 0, "max_restarts": -1, "max_concurrency": 1000}
+    actor: Any = ray.remote(Shared).options(**options)
+    return RemoteShared(actor.remote(store))
+
+
+async def _reached(answer: Awaitable[T]) -> T:
+    from ray.exceptions import RayError, RayTaskError
+
+    try:
+        return await answer
+    except RayTaskError:
+        raise
+    except RayError as error:
+        raise ApiError(503, "overloaded", "what the replicas share is away; try again", retry_after_s=1.0) from error

@@ -1,0 +1,138 @@
+"""What the replicas of a server share: responses, those that are being made included, and what each key has used.
+
+replica ── begin, update, finish ──► Shared ◄── get, cancel, delete ── any replica
+replica ◄── cancellations: one long poll per replica ─── Shared
+
+A plain class. One replica has one of its own; several share an actor of it (`actors.serving.shared`). The long poll is
+also how a replica is known to live: a response whose replica has not asked for `LOST_S` is told as failed.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from coa.serving.quotas import Quota, Quotas
+from coa.serving.store import ResponseStore, StoreConfig, Stored
+
+Json = dict[str, Any]
+POLL_S = 5.0
+"""A poll is answered after so long, also where nothing was cancelled."""
+LOST_S = 30.0
+
+
+@dataclass(slots=True)
+class _Replica:
+    heard: float
+    """When it asked last."""
+    cancelled: list[str] = field(default_factory=list)
+    """Ids of responses that it is to end."""
+    wake: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+class Shared:
+    def __init__(self, store: StoreConfig, clock: Callable[[], float] = time.monotonic) -> None:
+        self._store, self._quotas, self._clock = ResponseStore(store), Quotas(), clock
+        self._running: dict[tuple[str, str], tuple[Stored, str]] = {}
+        """Responses in the background, by owner and id, each with its replica, which bounds how many it has."""
+        self._replicas: dict[str, _Replica] = {}
+
+    # --- quotas ---------------------------------------------------------------------------------------------------
+
+    async def admit(self, key: str, quota: Quota) -> float:
+        """Counts a request and returns 0, or returns the seconds after which the key may try again."""
+        return self._quotas.admit(key, quota, self._clock())
+
+    async def spend(self, key: str, tokens: int) -> None:
+        """Counts the tokens of a request that has ended."""
+        self._quotas.spend(key, tokens, self._clock())
+
+    # --- responses that have ended --------------------------------------------------------------------------------
+
+    async def put(self, owner: str, stored: Stored) -> None:
+        self._store.put(owner, stored)
+
+    async def get(self, owner: str, id: str) -> Stored | None:
+        """One that is being made as it was told of last."""
+        self._give_up_lost()
+        running = self._running.get((owner, id))
+        return running[0] if running else self._store.get(owner, id)
+
+    async def delete(self, owner: str, id: str) -> bool:
+        """Returns whether there was one; one that is being made is cancelled."""
+        await self.cancel(owner, id)
+        return self._store.delete(owner, id)
+
+    # --- responses that are being made ----------------------------------------------------------------------------
+
+    async def begin(self, owner: str, stored: Stored, replica: str) -> None:
+        self._of(replica)
+        self._running[owner, stored.response["id"]] = stored, replica
+
+    async def update(self, owner: str, response: Json) -> None:
+        """How far it is. Told of one that was cancelled, nothing happens."""
+        if running := self._running.get((owner, response["id"])):
+            stored, replica = running
+            self._running[owner, response["id"]] = replace(stored, response=response), replica
+
+    async def finish(self, owner: str, stored: Stored) -> None:
+        """It has ended. One that was cancelled before stays cancelled."""
+        if (owner, stored.response["id"]) in self._running:
+            self._end(owner, stored)
+
+    async def cancel(self, owner: str, id: str) -> Json | None:
+        """The response as it ends with this; one that had ended before as it is. None where there is none."""
+        self._give_up_lost()
+        if running := self._running.get((owner, id)):
+            stored, replica = running
+            cancelled = _broken_off(stored, status="cancelled")
+            self._end(owner, cancelled)
+            self._replicas[replica].cancelled.append(id)
+            self._replicas[replica].wake.set()
+            return cancelled.response
+        stored = self._store.get(owner, id)
+        return stored.response if stored else None
+
+    async def cancellations(self, replica: str, wait_s: float = POLL_S) -> list[str]:
+        """Ids of the replica's responses that were cancelled since it asked last; waits for the first one, or
+        `wait_s` seconds."""
+        state = self._of(replica)
+        if not state.cancelled:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(state.wake.wait(), wait_s)
+        state.wake.clear()
+        ids, state.cancelled = state.cancelled, []
+        return ids
+
+    def _of(self, replica: str) -> _Replica:
+        self._give_up_lost()
+        state = self._replicas.setdefault(replica, _Replica(0.0))
+        state.heard = self._clock()
+        return state
+
+    def _give_up_lost(self) -> None:
+        """Ends the responses of replicas that are gone."""
+        lost = {name for name, one in self._replicas.items() if self._clock() - one.heard > LOST_S}
+        if not lost:
+            return
+        error = {"code": "server_error", "message": "the replica that made this response is gone"}
+        for (owner, _), (stored, replica) in list(self._running.items()):
+            if replica in lost:
+                self._end(owner, _broken_off(stored, status="failed", error=error))
+        for name in lost:
+            del self._replicas[name]
+
+    def _end(self, owner: str, stored: Stored) -> None:
+        del self._running[owner, stored.response["id"]]
+        self._store.put(owner, stored)
+
+
+def _broken_off(stored: Stored, **ended: Any) -> Stored:
+    """A response that goes no further, its open item included."""
+    items = [
+        {**item, "status": "incomplete"} if item.get("status") == "in_progress" else item
+        for item in stored.response["output"]
+    ]
+    return replace(stored, response={**stored.response, "output": items, **ended})

@@ -1,0 +1,76 @@
+"""Two replicas that share an actor: one answers for what the other makes."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import ray
+
+from actors.serving.app import make_app
+from actors.serving.shared import RemoteShared, start_shared
+from coa.errors import ToolDown
+from coa.serving.faults import ApiError
+from coa.serving.keys import KeyFile
+from coa.serving.quotas import Quota
+from coa.serving.store import StoreConfig
+from coa.tools.base import ToolCall
+from tests.support.agent_server import make_server
+from tests.support.runners import SEARCHES, Saying
+
+
+@pytest.mark.usefixtures("ray_session")
+def test_replicas_share_responses_cancellations_and_quotas(tmp_path: Path) -> None:
+    key = KeyFile(tmp_path / "keys.jsonl").add("me", Quota(requests_per_minute=9), 1)
+
+    async def go() -> None:
+        called, waiting = asyncio.Event(), 0
+
+        async def hangs(call: ToolCall) -> str | ToolDown:
+            nonlocal waiting
+            waiting += 1
+            called.set()
+            try:
+                await asyncio.Event().wait()
+            finally:
+                waiting -= 1
+            raise AssertionError
+
+        shared = start_shared(StoreConfig())
+        policy: Any = Saying(*SEARCHES)
+        servers = [make_server(policy, hangs, shared=shared, keys=tmp_path / "keys.jsonl") for _ in range(2)]
+        one, two = (
+            httpx.AsyncClient(
+                transport=httpx.ASGITransport(app=make_app(server)),
+                base_url="http://127.0.0.1:8000",
+                headers={"authorization": f"Bearer {key}"},
+            )
+            for server in servers
+        )
+        begun = (await one.post("/v1/responses", json={"model": "afm", "input": "Who ?", "background": True})).json()
+        await called.wait()
+        assert (await two.get(f"/v1/responses/{begun['id']}")).json()["status"] in ("queued", "in_progress")
+        cancelled = (await two.post(f"/v1/responses/{begun['id']}/cancel")).json()
+        assert cancelled["status"] == "cancelled"
+        assert (await one.get(f"/v1/responses/{begun['id']}")).json() == cancelled
+        async with asyncio.timeout(10):
+            while waiting or servers[0].agent.under_way:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+        codes = [(await client.get("/v1/models")).status_code for client in (one, two) * 6]
+        assert 429 in codes, "each alone has answered eight, but nine a minute are of both together"
+
+    asyncio.run(go())
+
+
+@pytest.mark.usefixtures("ray_session")
+def test_an_actor_that_is_away_is_told_so() -> None:
+    async def go() -> None:
+        shared = start_shared(StoreConfig())
+        await shared.get("me", "r1")
+        ray.kill(shared._handle)
+        with pytest.raises(ApiError, match="try again") as raised:
+            await RemoteShared(shared._handle).get("me", "r1")
+        assert raised.value.status == 503
+
+    asyncio.run(go())
