@@ -19,7 +19,7 @@ class McpApp:
         from mcp.server.mcpserver import Context, MCPServer
         from mcp.server.mcpserver.exceptions import ToolError
 
-        self._mcp: Any = MCPServer("chain-of-agents")
+        self.mcp: Any = MCPServer("chain-of-agents")
 
         async def ask(question: str, ctx: Context) -> str:
             """Ask an agent that searches, computes and checks before it answers."""
@@ -35,15 +35,15 @@ class McpApp:
 
         # Its annotations have to be values where the library looks at them.
         ask.__annotations__ = {"question": str, "ctx": Context, "return": str}
-        self._mcp.tool(name="ask", title=server.name)(ask)
-        self.app: Any = self._mcp.streamable_http_app(
+        self.mcp.tool(name="ask", title=server.name)(ask)
+        self.app: Any = self.mcp.streamable_http_app(
             streamable_http_path="/", stateless_http=True, json_response=True, host=host
         )
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         """Answers within."""
-        async with self._mcp.session_manager.run():
+        async with self.mcp.session_manager.run():
             yield
 
 

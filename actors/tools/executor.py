@@ -102,6 +102,15 @@ class Closable(Protocol):
 
 
 @runtime_checkable
+class Checked(Protocol):
+    """A tool that finds out, by asking others, whether it can work as configured."""
+
+    def check(self) -> Awaitable[None]:
+        """Raises UserError."""
+        ...
+
+
+@runtime_checkable
 class Counting(Protocol):
     def counts(self) -> Mapping[str, int]: ...
 
@@ -138,8 +147,14 @@ class ToolExecutor:
         self._seconds = dict.fromkeys(self._tools, 0.0)
         self._known = KnownCalls(self._answer, self._config.kept_results)
 
-    def mistake(self) -> str:
+    async def mistake(self) -> str:
         """The mistake in the configuration because of which there are no tools; empty if there is none."""
+        try:
+            for tool in self._tools.values():
+                if isinstance(tool, Checked):
+                    await tool.check()
+        except UserError as error:
+            self._mistake = str(error)
         return self._mistake
 
     async def call_many(self, calls: Sequence[ToolCall]) -> list[str | ToolDown]:

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
+from coa.agent.grammar import TAGS, Kind
 from coa.errors import UserError
 from coa.grading.judge import JUDGE, Judge, JudgeConfig
 from coa.grading.programs import RUN_TEST, ProgramsConfig, RunTest
@@ -12,6 +13,8 @@ from coa.http.keys import read_key
 from coa.registry import Registry
 from coa.tools.base import Tool
 from coa.tools.code import CodeTool
+from coa.tools.mcp.config import McpConfig, check_mcp
+from coa.tools.mcp.tool import mcp_tools
 from coa.tools.sandbox.sandbox import Sandbox, SandboxConfig
 from coa.tools.search.wiki import TitleLookup, WikiConfig, wiki_search
 from coa.tools.web.crawl import CrawlConfig, CrawlPage
@@ -39,6 +42,13 @@ class ToolsConfig:
     wiki: WikiConfig = field(default_factory=WikiConfig)
     programs: ProgramsConfig = field(default_factory=ProgramsConfig)
     judge: JudgeConfig = field(default_factory=JudgeConfig)
+    mcp: dict[str, McpConfig] = field(default_factory=dict)
+    """MCP servers, by names of your own. Their tools answer tags in place of the tools that are otherwise there."""
+
+    @property
+    def mapped(self) -> set[str]:
+        """The tags that tools of MCP servers answer."""
+        return {tag for server in self.mcp.values() for tag in server.tags}
 
 
 def standard_tools(
@@ -58,7 +68,12 @@ def standard_tools(
         tools["web_search"] = WebSearch(config.search, config.http, search_url)
     if site is not None or config.crawl.leads_somewhere:
         tools["crawl_page"] = CrawlPage(config.crawl, config.http, site)
-    return tools | {name: make() for name, make in REGISTERED.items()}
+    tools |= {name: make() for name, make in REGISTERED.items() if name not in config.mapped}
+    return tools | mcp_tools(config.mcp)
+
+
+def _known(config: ToolsConfig) -> tuple[str, ...]:
+    return tuple(dict.fromkeys((*TOOLS, *REGISTERED, *sorted(config.mapped))))
 
 
 def needs_site(config: ToolsConfig) -> bool:
@@ -68,8 +83,8 @@ def needs_site(config: ToolsConfig) -> bool:
 
 def searches_left_open(config: ToolsConfig) -> tuple[str, ...]:
     """Names of the search tools that the configuration leaves unset; they fall back to the pages of the world."""
-    wiki = () if config.wiki.configured else ("wiki_search",)
-    return wiki if config.search.url is not None else (*wiki, "web_search")
+    open_ = {"wiki_search": not config.wiki.configured, "web_search": config.search.url is None}
+    return tuple(name for name, is_so in open_.items() if is_so and name not in config.mapped)
 
 
 def check_tools(config: ToolsConfig, *, crawl_s: float, named: Collection[str] = ()) -> None:
@@ -78,9 +93,11 @@ def check_tools(config: ToolsConfig, *, crawl_s: float, named: Collection[str] =
     crawl_s: the executor's limit for a call of crawl_page; over it a slow page would look like a fault of ours.
     named: the tools that the executor has limits for.
     """
+    check_mcp(config.mcp, {tag.name for tag in TAGS.values() if tag.kind is Kind.TOOL})
+    known = _known(config)
     for name in named:
-        if name not in (*TOOLS, *REGISTERED):
-            raise UserError(f"executor limits {name}, which is no tool; tools are {', '.join((*TOOLS, *REGISTERED))}")
+        if name not in known:
+            raise UserError(f"executor limits {name}, which is no tool; tools are {', '.join(known)}")
     services = {
         "search.url": config.search.url,
         "crawl.site": config.crawl.site,
@@ -114,12 +131,12 @@ def check_called(tools: Iterable[str], config: ToolsConfig, *, articles: bool, s
 
     articles, site: whether the world has them for searches that the configuration leaves open.
     """
-    called = set(tools)
+    called, known = set(tools), _known(config)
     for name in sorted(called):
-        if name not in (*TOOLS, *REGISTERED):
+        if name not in known:
             raise UserError(
-                f"a profile calls {name}, which is no tool; tools are {', '.join((*TOOLS, *REGISTERED))}, and an "
-                "extension registers others (coa.grading.toolset.register)"
+                f"a profile calls {name}, which is no tool; tools are {', '.join(known)}, an extension registers "
+                f"others (coa.grading.toolset.register), and tools.mcp.SERVER.tags.{name} names one of an MCP server"
             )
     nowhere = {
         "wiki_search": ("wiki.corpus or tools.wiki.retriever", not (config.wiki.configured or articles)),
@@ -127,7 +144,7 @@ def check_called(tools: Iterable[str], config: ToolsConfig, *, articles: bool, s
         "crawl_page": ("crawl.open_web=true", not (config.crawl.leads_somewhere or site)),
     }
     for name, (keys, is_so) in nowhere.items():
-        if is_so and name in called:
+        if is_so and name in called - config.mapped:
             raise UserError(
                 f"a profile calls {name}, which is not configured: set tools.{keys}, or a tasks.world that has pages"
             )

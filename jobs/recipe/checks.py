@@ -82,7 +82,7 @@ def check_services(config: Recipe, graders: set[str], profiles: Iterable[str]) -
     check_tools(config.tools, crawl_s=config.executor.limit_s("crawl_page"), named=config.executor.named)
     check_graders(graders, config.tools, config.executor.limit_s)
     tools = check_lookups(config, world_of(config), profiles)
-    if "code" in tools or TESTS in graders:
+    if "code" in tools - config.tools.mapped or TESTS in graders:
         require_bubblewrap(config.tools.sandbox)
 
 

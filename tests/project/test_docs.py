@@ -106,11 +106,17 @@ from coa.agent.profiles import profile
 from coa.grading.rewards import RewardConfig
 from coa.tasks.loading import load
 from coa.tools.base import ToolCall
-from coa.grading.toolset import ToolsConfig, standard_tools
+from coa.config import load as load_recipe
+from coa.grading.toolset import ToolsConfig, check_called, standard_tools
 from coa.types import Task
+from jobs.recipe.schema import Recipe
 
 assert profile("gazetteer").stops == ("</lookup>", "</answer>")
 assert escape("<lookup>") == "<\\\\lookup>"
+traveller = profile("traveller")
+assert traveller.transitions["forecast"] == ("wiki_search", "plan", "reflection", "answer", "forecast")
+assert traveller.stops == ("</wiki_search>", "</forecast>", "</answer>")
+check_called({"forecast"}, load_recipe(Recipe, None, ["tools.mcp.w.tags.forecast.tool=x"]).tools, articles=0, site=0)
 
 async def main():
     executor = ToolExecutor(lambda: standard_tools(ToolsConfig()))
@@ -123,13 +129,11 @@ async def main():
 
 asyncio.run(main())
 print(RewardConfig(formula="grade * form - 0.02 * calls").formula)
-from coa.config import load as load_recipe
 from coa.tasks.worlds import find_world
 from coa.teams.play import play, start
 from coa.teams.run import Assignment
 from coa.teams.teams import TeamConfig
 from coa.teams.transcript import Prompt
-from jobs.recipe.schema import Recipe
 from jobs.recipe.worlds import world_of
 
 async def play_sum():

@@ -1,6 +1,8 @@
 """Agent profiles: one file each, found by name."""
 
-from coa.agent.grammar import Profile, declare
+from dataclasses import replace
+
+from coa.agent.grammar import OBSERVATION, TAGS, Profile, Tag, declare
 from coa.agent.profiles.code import CODE
 from coa.agent.profiles.direct import DIRECT
 from coa.agent.profiles.math import MATH
@@ -18,6 +20,27 @@ def register(profile: Profile) -> None:
     PROFILES.register(profile.name, profile)
     for tag in profile.tags:
         declare(tag)
+
+
+def with_tools(profile: Profile, name: str, *tools: Tag, guidance: str = "") -> Profile:
+    """A profile with further tools, under another name. They may be called wherever one of its own tools may be, and
+    what may follow one of those may follow them. guidance: rules beside its own.
+
+    Raises ValueError for a profile that calls no tool.
+    """
+    known, new = {tag.name for tag in profile.tools}, tuple(tag.name for tag in tools)
+    if not known:
+        raise ValueError(f"the profile {profile.name} calls no tool: its table has no place for one")
+    after = tuple(dict.fromkeys(tag for tool in profile.tools for tag in profile.transitions[tool.name]))
+    table = {**profile.transitions, **dict.fromkeys(new, after)}
+    at = profile.tags.index(TAGS[OBSERVATION])
+    return replace(
+        profile,
+        name=name,
+        tags=(*profile.tags[:at], *tools, *profile.tags[at:]),
+        transitions={state: (*tags, *new) if known & {*tags} else tags for state, tags in table.items()},
+        guidance=f"{profile.guidance} {guidance}".strip(),
+    )
 
 
 def profile(name: str) -> Profile:

@@ -197,10 +197,10 @@ def test_tools_that_cannot_be_made_are_a_mistake_and_never_an_observation() -> N
 
     async def go() -> None:
         executor = ToolExecutor(make_tools)
-        assert executor.mistake() == "corpus x: no such file"
+        assert await executor.mistake() == "corpus x: no such file"
         [answer] = await executor.call_many([call("a")])
         assert isinstance(answer, ToolDown)
-        assert ToolExecutor(lambda: {}).mistake() == ""
+        assert await ToolExecutor(lambda: {}).mistake() == ""
 
     asyncio.run(go())
 

@@ -17,12 +17,13 @@ from coa.agent.grammar import (
     Kind,
     Parsed,
     Span,
+    Tag,
     escape,
     parse,
     render,
     unescape,
 )
-from coa.agent.profiles import PROFILES, profile
+from coa.agent.profiles import PROFILES, profile, with_tools
 from coa.errors import UserError
 from tests.support.fakes import chains, profiles, texts
 
@@ -208,3 +209,20 @@ def test_each_tags_kind_is_its_part_in_an_episode() -> None:
 def test_an_unknown_profile_names_the_known_ones() -> None:
     with pytest.raises(UserError, match="unknown profile 'qa': known are code, math, mhqa, web, multi"):
         profile("qa")
+
+
+def test_a_further_tool_is_called_where_the_profile_calls_one_already() -> None:
+    forecast = Tag("forecast", Kind.TOOL, "ask for the weather")
+    made = with_tools(profile("code"), "outdoors", forecast, guidance="Mind the rain.")
+    assert made.transitions == {
+        START: ("plan",),
+        "plan": ("code", "answer", "forecast"),
+        "code": ("reflection",),
+        "reflection": ("code", "answer", "forecast"),
+        "forecast": ("reflection",),
+    }
+    names = [tag.name for tag in made.tags]
+    assert names == ["think", "plan", "code", "forecast", "observation", "reflection", "answer"]
+    assert made.guidance.endswith(" in a ```py fence. Mind the rain.")
+    with pytest.raises(ValueError, match="the profile direct calls no tool"):
+        with_tools(profile("direct"), "x", forecast)

@@ -28,6 +28,7 @@ from coa.tools.search.wiki import TitleLookup
 from coa.tools.web.crawl import CrawlConfig
 from coa.tools.web.search import QUERY_CHARS, SearchConfig, WebSearch, clean_query, read_hits
 from coa.tools.web.server import PagesOfCorpus, main, make_app, read_query
+from tests.support.mcp_server import Served
 from tests.support.registries import lend
 from tests.support.servers import serving
 
@@ -375,3 +376,10 @@ def test_executors_of_a_run_use_what_the_recipe_names_else_its_world(ray_session
     assert found[2] == "refused: http://127.0.0.1/ is not on the public internet"
     with pytest.raises(UserError, match=f"^corpus {tmp_path / 'gone.jsonl'}: "):
         answers(f"tools.wiki.corpus={tmp_path / 'gone.jsonl'}")
+
+    served = Served()
+    of_mcp = [f"tools.mcp.weather.url={served.url}", "tools.mcp.weather.tags.wiki_search.tool=get_forecast"]
+    assert answers(*of_mcp)[0] == "owner of Vexon Labs: rain for 1 days"
+    with pytest.raises(UserError, match=r"^tools\.mcp\.weather\.tags\.wiki_search: .* has no tool gone; it has get_"):
+        answers(*of_mcp, "tools.mcp.weather.tags.wiki_search.tool=gone")
+    served.stop()
