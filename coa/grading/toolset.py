@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 from coa.agent.grammar import TAGS, Kind
 from coa.errors import UserError
+from coa.grading.chooser import CHOOSER, Chooser
 from coa.grading.judge import JUDGE, Judge, JudgeConfig
 from coa.grading.programs import RUN_TEST, ProgramsConfig, RunTest
 from coa.http.addresses import is_web_address, shown
@@ -20,7 +21,7 @@ from coa.tools.search.wiki import TitleLookup, WikiConfig, wiki_search
 from coa.tools.web.crawl import CrawlConfig, CrawlPage
 from coa.tools.web.search import SearchConfig, WebSearch
 
-TOOLS = ("code", "wiki_search", "web_search", "crawl_page", RUN_TEST, JUDGE)
+TOOLS = ("code", "wiki_search", "web_search", "crawl_page", RUN_TEST, JUDGE, CHOOSER)
 """The names of all tools, those that no policy calls included."""
 REGISTERED: Registry[Callable[[], Tool]] = Registry("tool")
 """Tools of extensions (`coa.extensions`), made where an executor lives."""
@@ -60,6 +61,7 @@ def standard_tools(
     tools: dict[str, Tool] = {"code": CodeTool(sandbox), RUN_TEST: RunTest(sandbox, config.programs)}
     if config.judge.url is not None:
         tools[JUDGE] = Judge(config.judge, config.http)
+        tools[CHOOSER] = Chooser(config.judge, config.http)
     if config.wiki.configured:
         tools["wiki_search"] = wiki_search(config.wiki, config.http)
     elif articles is not None:

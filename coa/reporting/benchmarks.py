@@ -76,15 +76,19 @@ def _of_several(
     benchmark: Benchmark, tasks: Sequence[Task], episodes: Episodes, correct: Sequence[Sequence[int]], samples: int
 ) -> dict[str, Any]:
     """pass@k for powers of two and for all; the vote, where answers are short enough to be the same."""
-    ks = sorted({2**power for power in range(1, samples.bit_length()) if 2**power <= samples} | {samples})
-    several: dict[str, Any] = {"pass_at_k": {str(k): pass_at_k(correct, k) for k in ks}}
+    several: dict[str, Any] = {"pass_at_k": {str(k): pass_at_k(correct, k) for k in ks_of(samples)}}
     if benchmark.grader != TESTS:
-        votes = [[_vote(episode.answer, task.grader) for episode in episodes[task.id]] for task in tasks]
+        votes = [[vote_of(episode.answer, task.grader) for episode in episodes[task.id]] for task in tasks]
         several["majority_at_k"] = majority_at_k(votes, correct)
     return several
 
 
-def _vote(answer: str, grader: str) -> str:
+def ks_of(samples: int) -> list[int]:
+    """Powers of two from 2 on, and the number of samples itself: the k of pass@k."""
+    return sorted({2**power for power in range(1, samples.bit_length()) if 2**power <= samples} | {samples})
+
+
+def vote_of(answer: str, grader: str) -> str:
     """The form in which answers have to be the same to be one vote; what mathematics is worth is not asked here."""
     if grader != MATHS or not comparable(answer):
         return normalise(answer)

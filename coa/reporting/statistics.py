@@ -1,10 +1,11 @@
 """Statistics of an evaluation: pass rates and costs, with confidence intervals."""
 
-from collections import Counter
 from collections.abc import Sequence
 from math import comb, sqrt
 from statistics import fmean, variance
 from typing import TypedDict
+
+from coa.agent.best_of import Candidate, majority
 
 Z95 = 1.959964
 """Standard deviations on each side of a 95 % interval."""
@@ -66,7 +67,7 @@ def majority_at_k(votes: Sequence[Sequence[str]], correct: Sequence[Sequence[int
     `votes[i]` holds each sample's answer to task i in a normal form; "" is no answer, and is not voted for.
     """
     elected = [
-        float(right[given.index(Counter(filter(None, given)).most_common(1)[0][0])]) if any(given) else 0.0
+        float(right[majority([Candidate(vote) for vote in given])]) if any(given) else 0.0
         for given, right in zip(votes, correct, strict=True)
     ]
     return _over_tasks(elected, draws=len(elected))

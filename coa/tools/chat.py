@@ -55,6 +55,11 @@ class Chat:
 
     async def ask(self, messages: Sequence[Message], **options: Any) -> str:
         """The reply's text, "" for one without; raises ToolDown if the endpoint does not answer."""
+        text, _ = await self.ask_counted(messages, **options)
+        return text
+
+    async def ask_counted(self, messages: Sequence[Message], **options: Any) -> tuple[str, int]:
+        """The same, with the tokens that were sent and received."""
         try:
             completion = await self._endpoint.complete(messages, seed=None, **options)
         except EndpointDown as error:
@@ -62,7 +67,7 @@ class Chat:
         except (UserError, ContextTooLong) as error:
             raise self._down(str(error)) from error
         self.http.counts[self._tokens] += completion.usage.tokens
-        return completion.text.strip()
+        return completion.text.strip(), completion.usage.tokens
 
     async def close(self) -> None:
         await self._endpoint.close()

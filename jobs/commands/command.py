@@ -83,9 +83,13 @@ The model's own agent.json and world.json say how it is asked: a recipe's sectio
 here is."""
 
 
-def model_arguments(parser: ArgumentParser, out: str) -> None:
-    """The arguments of a job with a model; out: the default folder of the results."""
+def model_arguments(parser: ArgumentParser, out: str, *, own_tasks: bool = False) -> None:
+    """The arguments of a job with a model; out: the default folder of the results; own_tasks: whether held-out tasks of
+    the model's world are taken if none are named."""
     parser.add_argument("--model", type=Path, required=True, help="model directory, Hugging Face layout")
-    parser.add_argument("--tasks", required=True, help="a file, a benchmark's name, or NAME=PATH; see below")
+    otherwise = "; without it, held-out tasks of the model's world" if own_tasks else ""
+    parser.add_argument(
+        "--tasks", required=not own_tasks, help=f"a file, a benchmark's name, or NAME=PATH; see below{otherwise}"
+    )
     parser.add_argument("--rows", type=positive, help="only the first N tasks")
     parser.add_argument("--out", type=Path, default=Path(out), help="where the results go")

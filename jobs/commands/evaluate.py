@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from jobs.commands.command import TASKS_HELP, Job, model_arguments
+from jobs.commands.command import TASKS_HELP, Job, model_arguments, positive
 
 if TYPE_CHECKING:
     from jobs.commands.command import Demands
@@ -17,19 +17,35 @@ if TYPE_CHECKING:
 
 
 def arguments(parser: ArgumentParser) -> None:
-    model_arguments(parser, "runs/evaluate")
+    model_arguments(parser, "runs/evaluate", own_tasks=True)
+    parser.add_argument(
+        "--best-of",
+        type=positive,
+        metavar="N",
+        help="attempt each task N times, and compare pass@1, each way to choose one of the N, and pass@N; "
+        "a language model chooses, too, if tools.judge is set",
+    )
 
 
 def check(
-    config: Recipe, *, model: Path, tasks: str, rows: int | None, out: Path, overrides: Sequence[str] = ()
+    config: Recipe,
+    *,
+    model: Path,
+    tasks: str | None,
+    rows: int | None,
+    out: Path,
+    best_of: int | None,
+    overrides: Sequence[str] = (),
 ) -> None:
-    from coa.tasks.loading import load
     from jobs.recipe.checks import check_attempts
-    from jobs.run.agent_file import as_trained
+    from jobs.stages.evaluate import asked_of
+    from jobs.stages.scaling import check_best_of
 
-    as_asked = as_trained(config, model, out, overrides)
-    loaded = load(tasks, profile=config.tasks.profile, grader=config.tasks.grader, rows=rows)
-    check_attempts(model, loaded, as_asked)
+    config = settings_of(config, model, out, best_of, overrides)
+    asked = asked_of(config, tasks, rows, best_of=best_of is not None)
+    if asked.best_of:
+        check_best_of(asked.tasks, config)
+    check_attempts(model, asked.tasks, config)
 
 
 def run(
@@ -37,24 +53,36 @@ def run(
     console: Console,
     *,
     model: Path,
-    tasks: str,
+    tasks: str | None,
     rows: int | None,
     out: Path,
+    best_of: int | None,
     overrides: Sequence[str] = (),
 ) -> None:
-    from coa.tasks.loading import load
-    from jobs.run.agent_file import as_trained, caution_about_agent
+    from jobs.run.agent_file import caution_about_agent
     from jobs.run.session import in_session
-    from jobs.stages.evaluate import evaluate_model
+    from jobs.stages.evaluate import asked_of, evaluate_model
 
-    loaded = load(tasks, profile=config.tasks.profile, grader=config.tasks.grader, rows=rows)
+    settings = settings_of(config, model, out, best_of, overrides)
+    asked = asked_of(settings, tasks, rows, best_of=best_of is not None)
 
     async def body(run: RunDir) -> None:
         if caution := caution_about_agent(config, model, overrides):
             console.say(caution)
-        await evaluate_model(run, model, tasks, loaded, first_rows=rows is not None and len(loaded) == rows)
+        await evaluate_model(run, model, asked)
 
-    in_session(as_trained(config, model, out, overrides), console, body, demands=demands(config).values())
+    in_session(settings, console, body, demands=demands(config).values())
+
+
+def settings_of(config: Recipe, model: Path, out: Path, best_of: int | None, overrides: Sequence[str]) -> Recipe:
+    """The settings of the model's training; --best-of is the number of samples."""
+    from dataclasses import replace
+
+    from jobs.run.agent_file import as_trained
+
+    config = as_trained(config, model, out, overrides)
+    samples = config.evaluation.samples if best_of is None else best_of
+    return replace(config, evaluation=replace(config.evaluation, samples=samples))
 
 
 def demands(config: Recipe) -> Demands:

@@ -2,43 +2,81 @@
 
 `coa evaluate --model DIR --tasks aime24` measures any model on a published benchmark or a user's file; `coa train`
 measures its own stages on held-out tasks. The denominator is the number of tasks: what is cut off, malformed or too
-long counts as wrong. A tool or a judge that is down for longer
-than `evaluation.patience_s` ends the evaluation.
+long counts as wrong. A tool or a judge that is down for longer than `evaluation.patience_s` ends the evaluation.
 """
 
 import functools
 import json
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from coa.agent.codec import Codec
 from coa.agent.episode import AgentConfig, Grammar
 from coa.agent.records import EpisodeRecord
+from coa.errors import UserError
 from coa.reporting.benchmarks import results
 from coa.reporting.benchmarks import show as show_decoding
 from coa.reporting.readable import DASH
 from coa.reporting.statistics import Cost, cost_per_success
 from coa.storage.files import write_atomically
+from coa.tasks.loading import load
 from coa.tasks.published.benchmark import Decoding
 from coa.types import Task
+from jobs.recipe.schema import Recipe
+from jobs.recipe.worlds import world_of
 from jobs.run.console import Console
 from jobs.run.journal import Journal, evaluation_of
 from jobs.run.run_dir import RunDir
 from jobs.stages.attempts import attempt_all, both, by_protocol, decoding, measure, write_evaluation
 from jobs.stages.engines import engine_pool
+from jobs.stages.scaling import compare_ways, show_ways
 from jobs.stages.services import made_up, tool_counts, tool_executors
 
 MANY_MALFORMED = 0.5
 """Above this share of malformed episodes, the user is told which setting helps."""
 
 
-async def evaluate_model(run: RunDir, model: Path, spec: str, tasks: Sequence[Task], *, first_rows: bool) -> None:
-    """Attempts the tasks that `spec` asked for, writes the results to the run's folder, and shows them.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """The tasks of an evaluation, and what is measured on them."""
 
-    first_rows: whether they are the first that were asked for, and there may be more.
+    spec: str
+    """How they are named to the user."""
+    tasks: tuple[Task, ...]
+    first_rows: bool
+    """Whether they are the first that were asked for, and there may be more."""
+    of_world: bool
+    """Whether they are tasks of the world that the tools' pages belong to."""
+    best_of: bool
+    """Whether the ways to choose one of several attempts are compared, too."""
+
+
+def asked_of(config: Recipe, spec: str | None, rows: int | None, *, best_of: bool) -> Asked:
+    """The tasks that a user named; without a name, held-out tasks of the model's world.
+
+    Raises UserError where there are none.
     """
-    config, console = run.config, run.console
+    world = world_of(config)
+    if spec is not None:
+        tasks = load(spec, profile=config.tasks.profile, grader=config.tasks.grader, rows=rows)
+    elif world.mistake():
+        raise UserError("--tasks is needed: the model was trained in no world that has tasks of its own (world.json)")
+    else:
+        tasks = world.evaluation_tasks(config.evaluation.tasks, seed=config.evaluation.seed)[:rows]
+    return Asked(
+        spec=spec or f"held-out tasks of the world {world.name}",
+        tasks=tuple(tasks),
+        first_rows=rows is not None and len(tasks) == rows,
+        of_world=spec is None,
+        best_of=best_of,
+    )
+
+
+async def evaluate_model(run: RunDir, model: Path, asked: Asked) -> None:
+    """Attempts the tasks, writes the results to the run's folder, and shows them."""
+    config, console, tasks = run.config, run.console, asked.tasks
     plan = {task.id: by_protocol(config.evaluation, task) for task in tasks}
     count = sum(map(len, plan.values()))
     with Journal(run.folder / "attempts.jsonl", evaluation_of(model, tasks, plan, config)) as journal:
@@ -47,28 +85,32 @@ async def evaluate_model(run: RunDir, model: Path, spec: str, tasks: Sequence[Ta
         if before := len(journal.greedy) + len(journal.sampled):
             console.say(f"{before} of {count} attempts are there already, in {run.folder}")
         async with (
-            tool_executors(run, {task.profile for task in tasks}) as executors,
+            tool_executors(run, None if asked.of_world else {task.profile for task in tasks}) as executors,
             engine_pool(run, model.resolve(), executors) as pool,
         ):
             with console.stage("evaluate", count) as stage:
                 greedy, sampled = await attempt_all(pool, tasks, plan, stage, journal)
+            ways = await compare_ways(config, executors, tasks, greedy, sampled) if asked.best_of else None
             tools = await tool_counts(executors)
         found = {
-            "tasks": spec,
+            "tasks": asked.spec,
             "model": str(model),
             "benchmarks": results(
                 tasks,
                 greedy | sampled,
                 functools.partial(decoding, config.evaluation),
-                first_rows=first_rows,
+                first_rows=asked.first_rows,
                 made_up=made_up(config.tools, run.world),
             ),
             **measure(tasks, greedy, sampled, run.world),
+            **({} if ways is None else {"test_time": ways}),
             "tools": tools,
         }
         write_evaluation(run.folder / "episodes.parquet", tasks, greedy, sampled)
         write_atomically(run.folder / "evaluation.json", json.dumps(found, indent=2))
-    show_results(console, f"{model} on {spec}", found)
+    show_results(console, f"{model} on {asked.spec}", found)
+    if ways is not None:
+        show_ways(console, f"one of {config.evaluation.samples} attempts, and its price", ways)
     console.say(f"form errors {found['format_errors']:.1%}; details in {run.folder}")
     if advice := advice_on_form(found["format_errors"], tasks, config.agent):
         console.say(advice)

@@ -54,9 +54,12 @@ def test_evaluate_gets_its_arguments(job: SimpleNamespace) -> None:
         "tasks": "t.jsonl",
         "rows": 3,
         "out": Path("o"),
+        "best_of": None,
         "overrides": ("steps=2",),
     }
     assert Path("o/logs/driver.log").exists()
+    assert cli.main(["evaluate", "--model", "m", "--best-of", "3"]) == 0
+    assert (job.arguments["tasks"], job.arguments["best_of"]) == (None, 3)
 
 
 @pytest.mark.parametrize("overrides", [["stepz=1"], ["steps=x"], ["steps"]])

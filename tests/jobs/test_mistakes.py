@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ from jobs.recipe.schema import Recipe
 ROW = {"question": "What is 2 + 3 ?", "answer": "5"}
 
 
-def tasks_file(folder: Path, *rows: dict[str, str]) -> Path:
+def tasks_file(folder: Path, *rows: Mapping[str, object]) -> Path:
     path = folder / "tasks.jsonl"
     path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
     return path
@@ -132,6 +133,26 @@ def test_tasks_of_the_web_want_a_judge_or_another_grader(here: Path, capfd: pyte
 def test_decoding_that_cannot_be(here: Path, capfd: pytest.CaptureFixture[str], setting: str) -> None:
     told = evaluate(capfd, here, "--tasks", str(tasks_file(here, ROW)), f"evaluation.{setting}")
     assert told.startswith(f"evaluation.{setting}: samples ")
+
+
+def test_nothing_to_choose_from(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    tasks = str(tasks_file(here, ROW))
+    assert evaluate(capfd, here, "--tasks", tasks, "--best-of", "1").startswith("--best-of 1: there is nothing to ")
+    told = "tasks is decoded greedily, and all of its attempts are the same: set evaluation.temperature"
+    assert evaluate(capfd, here, "--tasks", tasks, "--best-of", "3", "evaluation.temperature=0") == told
+    nq = tasks_file(here, {"question": "Who ?", "golden_answers": ["x"]})
+    assert evaluate(capfd, here, "--tasks", f"nq={nq}", "--best-of", "3").startswith("nq is decoded greedily")
+
+
+def test_a_judge_that_the_executor_would_stop(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    judge = ("tools.judge.url=http://127.0.0.1:1/v1", "tools.judge.model=m", "executor.call_s_of.chooser=5")
+    told = evaluate(capfd, here, "--tasks", str(tasks_file(here, ROW)), "--best-of", "3", *judge)
+    assert told.endswith("the executor stops it after 5 s: set executor.call_s_of.chooser")
+
+
+def test_a_model_without_a_world_and_no_tasks(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    told = evaluate(capfd, here)
+    assert told == "--tasks is needed: the model was trained in no world that has tasks of its own (world.json)"
 
 
 def test_a_row_without_an_answer_names_file_and_line(here: Path, capfd: pytest.CaptureFixture[str]) -> None:

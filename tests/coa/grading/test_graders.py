@@ -7,12 +7,12 @@ import pytest
 from coa.agent.profiles import PROFILES
 from coa.errors import ToolDown, UserError
 from coa.grading.graders import GRADERS, check_graders, grader_of, in_place_of
-from coa.grading.hidden import ask
 from coa.grading.judge import JudgeConfig
 from coa.grading.match import exact_match, token_f1
 from coa.grading.normalise import normalise
 from coa.grading.toolset import ToolsConfig, standard_tools
 from coa.tools.base import ToolCall
+from coa.tools.hidden import ask
 from coa.types import Task
 
 

@@ -38,6 +38,7 @@ from jobs.stages.attempts import attempt_all, both, by_protocol, decoding, measu
 from jobs.stages.evaluate import advice_on_form, evaluate_stage
 from jobs.stages.services import caution_about
 from jobs.stages.train import caution_of_counts
+from tests.support.endpoints import EndpointProcess
 from tests.support.fakes import played
 from tests.support.tiny import make_model
 
@@ -360,3 +361,36 @@ def test_a_model_is_measured_on_a_benchmark_by_the_command(tmp_path: Path) -> No
     assert found["benchmarks"]["aime24"]["n"] == found["pass_at_1"]["n"] == 3
     assert sum(found["statuses"].values()) == 6
     assert len(pq.read_table(tmp_path / "out" / "episodes.parquet")) == 6
+
+
+def chooses_the_second(messages: Sequence[Any], seed: int | None) -> str:
+    """What the judge's model says in a process of its own."""
+    return '{"rationale": "r", "choice": 2}'
+
+
+@pytest.mark.slow
+def test_ways_to_choose_among_attempts_are_compared_by_the_command(tmp_path: Path) -> None:
+    model = make_model(tmp_path / "model", max_positions=256)
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text("".join(f'{{"question": "{n} boxes ?", "answer": "cups"}}\n' for n in range(12)))
+    words = ["evaluate", f"--model={model}", f"--tasks={rows}", "--best-of=3", f"--out={tmp_path / 'out'}"]
+    limits = ["agent.instructed=false", "agent.limits.max_turn_tokens=16", "agent.limits.max_tokens=128"]
+    form = ["agent.grammar=enforce", "agent.limits.max_tag_tokens=4", "tasks.profile=direct", "tasks.grader=exact"]
+    form.append("tools.judge.model=m")
+    with EndpointProcess("--reply", f"{__name__}:chooses_the_second") as judge:
+        done = subprocess.run(
+            [sys.executable, "-m", "jobs.cli", *words, *limits, *form, f"tools.judge.url={judge.url}"],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=240,
+        )
+    assert done.returncode == 0, done.stderr
+    assert max(map(len, done.stdout.splitlines())) <= 80
+    found = json.loads((tmp_path / "out" / "evaluation.json").read_text())
+    names = ["greedy", "pass@1", "best of 3 majority", "best of 3 judge", "pass@2", "pass@3"]
+    assert [way["name"] for way in found["test_time"]["all"]] == names
+    judged = found["test_time"]["all"][3]
+    assert judged["rate"]["n"] == 12
+    assert judged["selector_tokens_per_task"] > 0, "its answers are noise, and differ"
+    assert found["tools"]["chooser"]["calls"] <= 12

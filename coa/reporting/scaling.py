@@ -1,0 +1,142 @@
+"""Test-time scaling: what several attempts at a task are worth, and what they cost in tokens.
+
+    greedy              one attempt at temperature 0
+    pass@1              one sampled attempt
+    best of 3 majority  the attempt that a selector takes of 3, without knowing which is right
+    pass@3              whether any of 3 is right: what a selector could reach that never errs
+
+The table of arXiv 2508.13167, section 5.3, has pass@1, best-of-3 and pass@3.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from statistics import fmean
+from typing import TypedDict
+
+from coa.agent.best_of import DOUBLE_CHECK, MAJORITY, SELECTORS, Candidate, Choice
+from coa.agent.lenient import read
+from coa.agent.records import EpisodeRecord
+from coa.grading.graders import TESTS
+from coa.reporting.benchmarks import Episodes, ks_of, vote_of
+from coa.reporting.readable import number
+from coa.reporting.statistics import Estimate, mean_at_k, paired_difference, pass_at_k
+from coa.tasks.published.table import of_family
+from coa.teams.router import score_of
+from coa.types import Task
+
+JUDGE = "judge"
+"""Name of the selector that asks a language model."""
+EVERYTHING = "all"
+
+
+class Way(TypedDict):
+    """A way to answer, over some tasks."""
+
+    name: str
+    rate: Estimate
+    """Share of tasks that are answered right."""
+    gain: Estimate | None
+    """Over pass@1 on the same tasks; None for one task."""
+    tokens_per_task: float
+    """Of all attempts, each turn with the context that it was sent, and of the model that selects."""
+    sampled_tokens_per_task: float
+    """Of these, what the policy wrote."""
+    selector_tokens_per_task: float
+    """Of these, what the selector's model read and wrote."""
+    tokens_per_success: float | None
+    """None if no task is answered right."""
+
+
+def candidate(task: Task, episode: EpisodeRecord) -> Candidate:
+    """An attempt as selectors see it."""
+    checks = [span.text for span in read(episode.text).parsed.chain if span.tag == DOUBLE_CHECK]
+    return Candidate(vote_of(episode.answer, task.grader), score_of(checks[-1]) if checks else None)
+
+
+def scaling(
+    tasks: Sequence[Task], greedy: Episodes, sampled: Episodes, judged: Mapping[str, Choice] | None = None
+) -> dict[str, list[Way]]:
+    """The ways to answer, of all tasks, then of each benchmark and of each family of no benchmark if there are several.
+
+    Every task has the same number of sampled attempts, at least 2. judged: by task id, what a language model chose;
+    None if there is none.
+    """
+    parts: dict[str, list[Task]] = defaultdict(list)
+    for task in tasks:
+        benchmark = of_family(task.family)
+        parts[benchmark.name if benchmark else task.family].append(task)
+    several = parts if len(parts) > 1 else {}
+    return {name: list(_ways(some, greedy, sampled, judged)) for name, some in ((EVERYTHING, tasks), *several.items())}
+
+
+def _ways(
+    tasks: Sequence[Task], greedy: Episodes, sampled: Episodes, judged: Mapping[str, Choice] | None
+) -> Iterator[Way]:
+    attempts = [sampled[task.id] for task in tasks]
+    k = len(attempts[0])
+    right = [[int(episode.correct) for episode in some] for some in attempts]
+    once = [fmean(some) for some in right]
+
+    def way(name: str, rate: Estimate, rates: Sequence[float], tokens: float, written: float, choosing: float) -> Way:
+        total = tokens + choosing
+        return Way(
+            name=name,
+            rate=rate,
+            gain=paired_difference(rates, once) if len(tasks) > 1 else None,
+            tokens_per_task=total,
+            sampled_tokens_per_task=written,
+            selector_tokens_per_task=choosing,
+            tokens_per_success=total / rate["mean"] if rate["mean"] else None,
+        )
+
+    def of_any(k: int) -> list[float]:
+        return [pass_at_k([some], k)["mean"] for some in right]
+
+    if all(task.id in greedy for task in tasks):
+        ones = [greedy[task.id] for task in tasks]
+        sure = [[int(episode.correct) for episode in some] for some in ones]
+        yield way("greedy", mean_at_k(sure), [fmean(some) for some in sure], *_spent(ones), 0.0)
+    tokens, written = _spent(attempts)
+    yield way("pass@1", mean_at_k(right), once, tokens, written, 0.0)
+    for name, choices in _choices(tasks, attempts, judged):
+        chosen = [[some[choice.index]] for some, choice in zip(right, choices, strict=True)]
+        choosing = fmean(choice.tokens for choice in choices)
+        rates = [float(one) for [one] in chosen]
+        yield way(f"best of {k} {name}", mean_at_k(chosen), rates, k * tokens, k * written, choosing)
+    for j in ks_of(k):
+        yield way(f"pass@{j}", pass_at_k(right, j), of_any(j), j * tokens, j * written, 0.0)
+
+
+def _spent(attempts: Sequence[Sequence[EpisodeRecord]]) -> tuple[float, float]:
+    """Tokens that were sent and that were written, of one attempt at a task, on average."""
+    return (
+        fmean(fmean(episode.tokens_sent for episode in some) for some in attempts),
+        fmean(fmean(episode.policy_tokens for episode in some) for some in attempts),
+    )
+
+
+def _choices(
+    tasks: Sequence[Task], attempts: Sequence[Sequence[EpisodeRecord]], judged: Mapping[str, Choice] | None
+) -> Iterator[tuple[str, list[Choice]]]:
+    """What each selector takes. Programs are never the same text, so no majority is taken of them; and nobody selects
+    by checks where the policy makes none."""
+    candidates = [[candidate(task, episode) for episode in some] for task, some in zip(tasks, attempts, strict=True)]
+    use = {
+        MAJORITY: all(task.grader != TESTS for task in tasks),
+        DOUBLE_CHECK: any(one.score is not None for some in candidates for one in some),
+    }
+    for name in filter(use.__getitem__, use):
+        yield name, [Choice(SELECTORS[name](some)) for some in candidates]
+    if judged is not None:
+        yield JUDGE, [judged[task.id] for task in tasks]
+
+
+def rows(found: Mapping[str, Sequence[Way]]) -> Iterator[list[str]]:
+    """Rows of a table of 80 columns: name, rate with its interval, tokens per task, tokens per success."""
+    for part, ways in found.items():
+        if len(found) > 1:
+            yield [f"{part}, {ways[0]['rate']['n']} tasks", "", "", ""]
+        for one in ways:
+            low, high = one["rate"]["ci95"]
+            rate = f"{one['rate']['mean']:.3f}  [{low:.3f}, {high:.3f}]"
+            yield [f"  {one['name']}", rate, number(round(one["tokens_per_task"])), number(one["tokens_per_success"])]

@@ -1,0 +1,75 @@
+"""Test-time scaling of an evaluation: a language model chooses among the attempts where a judge is set up, and
+`coa.reporting.scaling` compares all ways to answer."""
+
+import asyncio
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+from actors.tools.remote import RemoteExecutor
+from coa.agent.best_of import Choice
+from coa.errors import ToolDown, UserError
+from coa.grading.chooser import CHOOSER, choose
+from coa.grading.judge import check_judge
+from coa.reporting.scaling import candidate, rows, scaling
+from coa.tools.base import ToolCall
+from coa.tools.client import ToolCaller
+from coa.types import Task
+from jobs.recipe.schema import Recipe
+from jobs.run.console import Console
+from jobs.run.journal import Episodes
+from jobs.stages.attempts import by_protocol
+
+
+def check_best_of(tasks: Sequence[Task], config: Recipe) -> None:
+    """Raises UserError if the tasks are not sampled several times, or if the judge would be stopped too early."""
+    if config.evaluation.samples == 1:
+        raise UserError("--best-of 1: there is nothing to choose from; at least 2 attempts are compared")
+    for task in tasks:
+        if by_protocol(config.evaluation, task)[-1].samples == 1:
+            raise UserError(
+                f"{task.family} is decoded greedily, and all of its attempts are the same: set evaluation.temperature"
+            )
+    if config.tools.judge.url is not None:
+        check_judge(config.tools.judge, config.executor.limit_s(CHOOSER), CHOOSER)
+
+
+async def compare_ways(
+    config: Recipe, executors: Sequence[Any], tasks: Sequence[Task], greedy: Episodes, sampled: Episodes
+) -> dict[str, Any]:
+    """The ways to answer, as plain JSON; raises ToolDown if the judge is down beyond the executor's retries."""
+    judged = None
+    if config.tools.judge.url is not None:
+        judged = await choose_each(config, executors, tasks, sampled)
+    return dict(scaling(tasks, greedy, sampled, judged))
+
+
+async def choose_each(
+    config: Recipe, executors: Sequence[Any], tasks: Sequence[Task], sampled: Episodes
+) -> dict[str, Choice]:
+    """The attempt that the judge's model chooses, by task id; raises ToolDown."""
+    caller = ToolCaller(list(map(RemoteExecutor, executors)), "evaluation")
+
+    async def call(id: str, asked: ToolCall) -> str:
+        for pause_s in config.executor.retry.pauses():
+            try:
+                return await caller.call(id, asked)
+            except ToolDown:
+                await asyncio.sleep(pause_s)
+        return await caller.call(id, asked)
+
+    async def one(task: Task) -> Choice:
+        attempts = sampled[task.id]
+        candidates = [candidate(task, episode) for episode in attempts]
+        texts = [episode.text for episode in attempts]
+        choice = await choose(task.question, candidates, texts, partial(call, task.id))
+        caller.acknowledge([task.id])
+        return choice
+
+    async with asyncio.TaskGroup() as group:
+        choices = {task.id: group.create_task(one(task)) for task in tasks}
+    return {id: choice.result() for id, choice in choices.items()}
+
+
+def show_ways(console: Console, title: str, found: dict[str, Any]) -> None:
+    console.table(title, ["", "rate, 95 % interval", "tokens a task", "a success"], list(rows(found)))
