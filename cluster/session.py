@@ -38,6 +38,8 @@ def session(config: SessionConfig) -> Iterator[None]:
         os.environ.setdefault("RAY_AUTH_MODE", "disabled")
     # Else a learner's report waits up to two seconds for the controller's next look.
     os.environ.setdefault("RAY_TRAIN_HEALTH_CHECK_INTERVAL_S", "0.2")
+    # Within its own 5 s, a proxy of Serve does not come up on a busy machine, and the server with it.
+    os.environ.setdefault("RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S", "60")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     os.environ.setdefault("RAY_DEDUP_LOGS", "0")
     import ray

@@ -36,10 +36,19 @@ class PolicyAdapter:
     Where vLLM's core process has died, this process exits too, so that the pool replaces the engine's actor.
     """
 
-    def __init__(self, model_dir: str, config: EngineConfig, *, max_tokens: int, tag_tokens: frozenset[int]) -> None:
-        """`max_tokens`: the largest length of an episode. `tag_tokens`: ids of the tokens that are tags."""
+    def __init__(
+        self,
+        model_dir: str,
+        config: EngineConfig,
+        *,
+        max_tokens: int,
+        tag_tokens: frozenset[int],
+        measured: bool = False,
+    ) -> None:
+        """`max_tokens`: the largest length of an episode. `tag_tokens`: ids of the tokens that are tags. `measured`:
+        whether vLLM counts what it does in Prometheus' registry of this process."""
         self._config = config
-        self._llm: Any = start_llm(model_dir, config, max_tokens=max_tokens, tag_tokens=tag_tokens)
+        self._llm: Any = start_llm(model_dir, config, max_tokens=max_tokens, tag_tokens=tag_tokens, measured=measured)
         self._requests = itertools.count()
         self._model_dir = Path(model_dir)
         self._weights = WeightLoader(
@@ -74,6 +83,11 @@ class PolicyAdapter:
     def generating(self) -> int:
         """Requests under way."""
         return self._busy.under_way
+
+    @property
+    def requests(self) -> int:
+        """Requests at vLLM, those of its own server's handlers among them."""
+        return self._llm.output_processor.get_num_unfinished_requests()
 
     @property
     def paused(self) -> bool:

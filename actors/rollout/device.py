@@ -58,10 +58,13 @@ def message_ends(model: Path, tag_tokens: frozenset[int]) -> list[int]:
     return [one for one in ([ids] if isinstance(ids, int) else ids or []) if one not in tag_tokens]
 
 
-def start_llm(model_dir: str, config: EngineConfig, *, max_tokens: int, tag_tokens: frozenset[int]) -> Any:
+def start_llm(
+    model_dir: str, config: EngineConfig, *, max_tokens: int, tag_tokens: frozenset[int], measured: bool = False
+) -> Any:
     """AsyncLLM, set up so that a request's tokens don't depend on the requests beside it.
 
-    `max_tokens`: the largest length of an episode. `tag_tokens`: ids of the tokens that are tags.
+    `max_tokens`: the largest length of an episode. `tag_tokens`: ids of the tokens that are tags. `measured`: whether
+    vLLM's own metrics are taken at each step, for Prometheus.
     """
     cpu = _on_cpu()
     _set(environment(config, cpu=cpu))
@@ -86,7 +89,7 @@ def start_llm(model_dir: str, config: EngineConfig, *, max_tokens: int, tag_toke
             logprobs_mode="processed_logprobs",
             weight_transfer_config=WeightTransferConfig(backend=BACKEND),
             worker_extension_cls=WORKER,
-            disable_log_stats=True,
+            disable_log_stats=not measured,
             **arguments(config, cpu=cpu, max_tokens=max_tokens),
         )
         return AsyncLLM.from_engine_args(given)

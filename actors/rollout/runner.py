@@ -8,6 +8,7 @@ a scripted policy.
 """
 
 import asyncio
+import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
@@ -40,6 +41,9 @@ from coa.tools.base import ToolCall
 from coa.tools.client import RetryConfig
 from coa.types import Scored, Tokens, Trajectory
 
+logger = logging.getLogger(__name__)
+DEFECT = "Defect"
+"""Where an episode failed that met a defect of this system, rather than a failure of a part of it."""
 Result = Scored | Trajectory
 """A trajectory where no grade was wanted."""
 
@@ -107,7 +111,11 @@ class EpisodeRunner:
         seed: int,
         retry: RetryConfig,
         outbox: Outbox[Entry],
+        isolate: bool = False,
     ) -> None:
+        """`isolate`: a defect fails the episode that meets it, and no other; else it is raised to whoever reads the
+        outbox."""
+        self._isolate = isolate
         self._policy, self._tools, self._codec = policy, tools, codec
         self._reward, self._seed, self._retry, self._outbox = reward, seed, retry, outbox
         self._tasks: dict[EpisodeId, asyncio.Task[Result]] = {}
@@ -176,21 +184,19 @@ class EpisodeRunner:
                 self.results[id] = task.result()
                 self._outbox.put(Entry(Ended(id=id), tuple(run.grading)))
             case InfrastructureError() as error:
-                self._ended_unheard.add(id)
-                # What graders were told stays with the executors: the episode may be graded again.
-                self._outbox.put(
-                    Entry(
-                        Failed(
-                            id=id,
-                            where=type(error).__name__,
-                            why=str(error),
-                            tokens=length_of(run.episode.journal),
-                            tool_calls=run.episode.tool_calls,
-                        )
-                    )
-                )
+                self._fail(run, type(error).__name__, str(error))
+            case defect if self._isolate:
+                logger.error("an episode met a defect", exc_info=defect)
+                self._fail(run, DEFECT, "the server failed at this episode")
             case defect:
                 self._outbox.fail(defect)
+
+    def _fail(self, run: _Run, where: str, why: str) -> None:
+        """What graders were told stays with the executors: the episode may be graded again."""
+        id, episode = run.order.id, run.episode
+        self._ended_unheard.add(id)
+        tokens = length_of(episode.journal)
+        self._outbox.put(Entry(Failed(id=id, where=where, why=why, tokens=tokens, tool_calls=episode.tool_calls)))
 
     async def _play(self, run: _Run) -> Result:
         order, limits = run.order, self._policy.limits

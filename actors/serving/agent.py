@@ -25,13 +25,14 @@ from actors.messages import (
 from actors.outbox import Outbox
 from actors.rollout.config import SamplingConfig
 from actors.rollout.runner import Entry, EpisodeRunner, Policy, Tools
+from actors.serving.metrics import FirstToken, ServingMetrics
 from coa.agent.codec import Codec
 from coa.agent.episode import AgentConfig, Grammar, Limits
 from coa.agent.grammar import OBSERVATION, TAGS, parse, unescape
 from coa.agent.journal import Observed, Said
 from coa.agent.lenient import lenient_tag_pattern
 from coa.agent.profiles import profile as find_profile
-from coa.errors import EngineDied
+from coa.errors import EngineDied, ToolDown
 from coa.grading.rewards import RewardConfig
 from coa.serving.chain import ChainReader
 from coa.serving.events import Broke, Event, Finished, Returned, ServedUsage
@@ -46,12 +47,16 @@ EVENTS_PACE_S = 0.02
 class ServedAgent:
     """Many episodes at once, of one process's policy."""
 
-    def __init__(self, policy: Policy, tools: Tools, *, codec: Codec, retry: RetryConfig) -> None:
+    def __init__(
+        self, policy: Policy, tools: Tools, *, codec: Codec, retry: RetryConfig, metrics: ServingMetrics | None = None
+    ) -> None:
         self._codec = codec
+        self.metrics = metrics or ServingMetrics()
+        self.metrics.episodes.set_function(lambda: self.under_way)
         self._outbox: Outbox[Entry] = Outbox(EVENTS_PACE_S)
         # Nothing is graded, so the reward is never computed.
         self._runner = EpisodeRunner(
-            policy, tools, codec=codec, reward=RewardConfig(), seed=0, retry=retry, outbox=self._outbox
+            policy, tools, codec=codec, reward=RewardConfig(), seed=0, retry=retry, outbox=self._outbox, isolate=True
         )
         self._queues: dict[EpisodeId, asyncio.Queue[messages.Event]] = {}
         self._serials = itertools.count()
@@ -136,10 +141,13 @@ class ServedAgent:
     ) -> AsyncGenerator[Event]:
         lenient = agent.grammar is Grammar.lenient
         reader, tool, called = self._reader(lenient), "", 0.0
+        metrics, first = self.metrics, FirstToken(self.metrics)
         heard, cut = 0, False  # tokens of the turn under way, and whether a turn ran out of them
         while True:
             match await self._next(queue):
                 case Streamed(token_ids=token_ids):
+                    first.came()
+                    metrics.policy_tokens.inc(len(token_ids))
                     heard += len(token_ids)
                     for mark in reader.feed(token_ids):
                         yield mark
@@ -151,15 +159,20 @@ class ServedAgent:
                     reader, called = self._reader(lenient), time.monotonic()
                 case Advanced(delta=Observed(token_ids=token_ids)):
                     seconds = time.monotonic() - called
+                    metrics.tool_calls.labels(tool).inc()
                     yield Returned(tool=tool, text=self._observed(token_ids), seconds=seconds, tokens=len(token_ids))
                 case Ended():
                     result = self._runner.results[id]
                     assert isinstance(result, Trajectory)
                     limit = limit_of(result, agent.limits, cut=cut)
                     usage = usage_of(result, self._codec, unfinished=heard if limit == "max_seconds" else 0)
+                    metrics.ended.labels(result.status.name).inc()
+                    metrics.input_tokens.inc(usage.input_tokens)
                     yield Finished(status=result.status, answer=result.answer, usage=usage, limit=limit)
                     return
                 case Failed(where=where, why=why):
+                    metrics.ended.labels(where).inc()
+                    metrics.tool_failures.inc(where == ToolDown.__name__)
                     yield Broke(code=_CODES.get(where, "server_error"), message=why)
                     return
                 case Cancelled():
@@ -198,5 +211,5 @@ def usage_of(trajectory: Trajectory, codec: Codec, *, unfinished: int = 0) -> Se
     )
 
 
-_CODES = {"ToolDown": "tool_unavailable"}
+_CODES = {ToolDown.__name__: "tool_unavailable"}
 """What clients are told of a failure of the system, by its type."""

@@ -8,6 +8,7 @@ from typing import Any
 from fastapi import Depends, FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
+from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.exceptions import HTTPException
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 
@@ -16,6 +17,7 @@ from actors.serving.chat_api import ChatApi
 from actors.serving.gate import Caller
 from actors.serving.mcp import McpApp, key_of
 from actors.serving.messages_api import MessagesApi
+from actors.serving.metrics import CountedRequests
 from actors.serving.responses_api import ResponsesApi
 from actors.serving.server import Server
 from coa.serving.faults import ApiError, invalid_form
@@ -44,6 +46,7 @@ def make_app(server: Server, prepare: Callable[[], Awaitable[None]] | None = Non
         # A page of somebody else's, whose name suddenly means this machine, names another host.
         app.add_middleware(TrustedHostMiddleware, allowed_hosts=list(LOOPBACK))
     app.add_middleware(BodyLimit, limit=int(server.config.max_request_mib * 2**20))
+    app.add_middleware(CountedRequests, metrics=server.agent.metrics)
     app.mount("/mcp", mcp.app)
 
     asks = Depends(_caller_at(server))
@@ -129,6 +132,11 @@ def _state(app: FastAPI, server: Server, asks: Any) -> None:
     @app.get("/v1/load", response_model=None)
     async def load(who: Caller = asks) -> Response:
         return JSONResponse({"episodes": server.agent.under_way})
+
+    @app.get("/metrics", response_model=None)
+    async def metrics() -> Response:
+        server.agent.metrics.version.set(await server.version())
+        return Response(server.agent.metrics.text(), media_type=CONTENT_TYPE_LATEST)
 
     @app.get("/healthz", response_model=None)
     async def healthz() -> Response:

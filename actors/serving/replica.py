@@ -1,30 +1,37 @@
 """A replica of the server: the process that holds an engine and answers HTTP. Ray Serve starts and ends them."""
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 from actors.rollout.adapter import PolicyAdapter
-from actors.rollout.config import EngineConfig
+from actors.rollout.config import EngineConfig, KvOnUpdate
 from actors.serving.agent import ServedAgent
 from actors.serving.app import make_app
+from actors.serving.follower import Follower
 from actors.serving.gate import Gate
+from actors.serving.metrics import ServingMetrics, kv_use
 from actors.serving.plain import PlainModel
 from actors.serving.server import Server
-from actors.serving.shared import AnyShared
+from actors.serving.shared import AnyShared, RemoteShared
 from coa.agent.codec import Codec
 from coa.agent.episode import AgentConfig
 from coa.serving.config import ServingConfig
 from coa.serving.escaping import Escaping, marks_of
+from coa.serving.following import newest
 from coa.serving.keys import KeyFile
 from coa.serving.requests import PLAIN, Defaults
+from coa.serving.scaling import KV_USE, RUNNING
 from coa.serving.shared import Shared
 from coa.tools.client import Executor, RetryConfig, ToolCaller
 
 
 class Replica:
-    """A plain class; `cluster.serving` makes a deployment of it."""
+    """A plain class; `cluster.serving.deployment` makes a deployment of it."""
 
     def __init__(
         self,
@@ -33,24 +40,33 @@ class Replica:
         config: ServingConfig,
         engine: EngineConfig,
         agent: AgentConfig,
-        executors: Sequence[Executor],
+        executors: Callable[[], Sequence[Executor]],
         retry: RetryConfig,
-        shared: AnyShared | None = None,
+        shared: Any = None,
     ) -> None:
-        """executors: all of them, in the same order for all replicas. shared: None where this is the only replica."""
+        """executors: gives those that this replica calls; called once. shared: handle of the deployment of what the
+        replicas share; None where this is the only one."""
         self._model_dir, self._config = model_dir, config
+        # What vLLM's own handlers ask has one cache for all versions, so it must not outlive an update.
+        engine = replace(engine, kv_on_update=KvOnUpdate.recompute)
         codec = Codec.load(Path(model_dir))
         self._escaping = Escaping(marks_of(codec.added_tokens()))
         self._policy = PolicyAdapter(
-            model_dir, engine, max_tokens=agent.limits.max_tokens, tag_tokens=codec.tag_tokens()
+            model_dir, engine, max_tokens=agent.limits.max_tokens, tag_tokens=codec.tag_tokens(), measured=True
         )
-        shared = shared or Shared(config.store)
-        tools = ToolCaller(executors, uuid4().hex)
+        name = uuid4().hex
+        tools = ToolCaller(executors(), name)
+        common: AnyShared = Shared(config.store) if shared is None else RemoteShared(shared)
+        self._following: asyncio.Task[None] | None = None
+        self._follower = None
+        if config.follow is not None:
+            look = partial(newest, config.follow)
+            self._follower = Follower(look, self._policy.load, every_s=config.follow_every_s)
         self._server = Server(
-            ServedAgent(self._policy, tools, codec=codec, retry=retry),
+            ServedAgent(self._policy, tools, codec=codec, retry=retry, metrics=ServingMetrics(name[:8])),
             defaults=Defaults(agent),
-            gate=Gate(KeyFile(config.keys) if config.keys else None, shared),
-            shared=shared,
+            gate=Gate(KeyFile(config.keys) if config.keys else None, common),
+            shared=common,
             config=config,
             version=self._policy.version,
         )
@@ -61,6 +77,9 @@ class Replica:
 
     async def _prepare(self) -> None:
         await self._policy.name_version(0)
+        if self._follower is not None:
+            await self._follower.catch_up()
+            self._following = asyncio.ensure_future(self._follower.run())
         self._server.plain = await PlainModel.of(
             self._policy.llm,
             self._model_dir,
@@ -69,7 +88,20 @@ class Replica:
             self._config.tool_parser,
         )
 
+    async def version(self) -> int:
+        """Of the weights."""
+        return await self._policy.version()
+
+    def record_autoscaling_stats(self) -> dict[str, float]:
+        """What `cluster.serving.scaling` decides by; Ray Serve asks for it under this name, every few seconds."""
+        requests = self._policy.requests
+        alone = max(0, requests - self._policy.generating)
+        # vLLM says how much of the cache is used at its steps, of which there are none without a request.
+        return {RUNNING: self._server.agent.under_way + alone, KV_USE: kv_use() if requests else 0.0}
+
     async def check_health(self) -> None:
         """Ray Serve replaces the replica where this raises, or does not come back."""
         self._server.agent.check()
+        if self._following is not None and self._following.done():
+            self._following.result()
         await self._policy.version()

@@ -1,4 +1,4 @@
-"""What several replicas share, as an actor: `coa.serving.shared.Shared` over its handle."""
+"""What several replicas share, in a process of its own: `coa.serving.shared.Shared` over its handle."""
 
 from collections.abc import Awaitable
 from typing import Any, TypeVar
@@ -6,15 +6,16 @@ from typing import Any, TypeVar
 from coa.serving.faults import ApiError
 from coa.serving.quotas import Quota
 from coa.serving.shared import Json, Shared
-from coa.serving.store import StoreConfig, Stored
+from coa.serving.store import Stored
 
 T = TypeVar("T")
 
 
 class RemoteShared:
-    """Each method does what that of `Shared` does, and raises ApiError (503) while the actor is away."""
+    """Each method does what that of `Shared` does, and raises ApiError (503) while it is away."""
 
     def __init__(self, handle: Any) -> None:
+        """handle: of an actor, or of a deployment of Ray Serve."""
         self._handle = handle
 
     async def admit(self, key: str, quota: Quota) -> float:
@@ -51,22 +52,13 @@ class RemoteShared:
 AnyShared = Shared | RemoteShared
 
 
-def start_shared(store: StoreConfig) -> RemoteShared:
-    """Starts the actor. It lives as long as the process that starts it; started again after a crash, it is empty."""
-    import ray
-
-    # Replicas get its handle, and not a name, by which the servers of one cluster would meet.
-    options: dict[str, Any] = {"num_cpus": 0, "max_restarts": -1, "max_concurrency": 1000}
-    actor: Any = ray.remote(Shared).options(**options)
-    return RemoteShared(actor.remote(store))
-
-
 async def _reached(answer: Awaitable[T]) -> T:
     from ray.exceptions import RayError, RayTaskError
+    from ray.serve.exceptions import RayServeException
 
     try:
         return await answer
     except RayTaskError:
         raise
-    except RayError as error:
+    except (RayError, RayServeException) as error:
         raise ApiError(503, "overloaded", "what the replicas share is away; try again", retry_after_s=1.0) from error

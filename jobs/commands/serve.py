@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 from argparse import ArgumentParser
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,26 +19,58 @@ if TYPE_CHECKING:
 
 
 def arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("--model", type=Path, required=True, help="model directory, Hugging Face layout")
+    which = parser.add_mutually_exclusive_group(required=True)
+    which.add_argument("--model", type=Path, help="model directory, Hugging Face layout")
+    which.add_argument("--follow", type=Path, metavar="RUN", help="folder of a run, whose new weights are taken over")
     parser.add_argument("--out", type=Path, default=Path("runs/serve"), help="where logs go")
 
 
-def check(config: Recipe, *, model: Path, out: Path, overrides: Sequence[str] = ()) -> None:
-    from jobs.run.agent_file import as_trained
+def check(config: Recipe, *, model: Path | None, follow: Path | None, out: Path, overrides: Sequence[str] = ()) -> None:
     from jobs.stages.serve import check_serving
 
-    check_serving(as_trained(config, model, out, overrides).serving)
+    found, _ = _served(config, model, follow, out, overrides)
+    check_serving(found.serving)
 
 
-def run(config: Recipe, console: Console, *, model: Path, out: Path, overrides: Sequence[str] = ()) -> None:
-    from jobs.run.agent_file import as_trained
+def run(
+    config: Recipe,
+    console: Console,
+    *,
+    model: Path | None,
+    follow: Path | None,
+    out: Path,
+    overrides: Sequence[str] = (),
+) -> None:
     from jobs.run.session import in_session
     from jobs.stages.serve import serve_model
 
-    async def body(run: RunDir) -> None:
-        await serve_model(run, model)
+    found, folder = _served(config, model, follow, out, overrides)
 
-    in_session(as_trained(config, model, out, overrides), console, body, demands=demands(config).values())
+    async def body(run: RunDir) -> None:
+        await serve_model(run, folder)
+
+    try:
+        in_session(found, console, body, demands=demands(config).values())
+    finally:
+        # Else Python looks through all that was imported once more when it ends, for a second or two.
+        gc.freeze()
+
+
+def _served(
+    config: Recipe, model: Path | None, follow: Path | None, out: Path, overrides: Sequence[str]
+) -> tuple[Recipe, Path]:
+    """The settings of the server, and the folder that it starts with."""
+    from coa.serving.following import start_of
+    from jobs.run.agent_file import as_trained
+
+    if model is not None:
+        return as_trained(config, model, out, overrides), model
+    assert follow is not None
+    folder = start_of(follow)
+    found = as_trained(config, folder, out, overrides)
+    named = found.serving.name or follow.resolve().name
+    serving = replace(found.serving, follow=follow.absolute(), name=named)
+    return replace(found, serving=serving), folder
 
 
 def demands(config: Recipe) -> Demands:

@@ -6,7 +6,8 @@ import socket
 from dataclasses import replace
 from pathlib import Path
 
-from cluster.serving import APPLICATION, application
+from cluster.serving.deployment import application
+from cluster.serving.deployment import run as start
 from coa.agent.profiles import profile as find_profile
 from coa.agent.profiles.multi import MULTI
 from coa.errors import UserError
@@ -18,12 +19,17 @@ MODEL = "model"
 """What every run calls the folder of its model: such a model is named after its run."""
 
 
-def check_serving(settings: ServingConfig) -> None:
+def check_settings(settings: ServingConfig) -> None:
     """Raises UserError for what would only be found once an engine has started."""
     if settings.profile:
         find_profile(settings.profile)
     if settings.keys and not settings.keys.is_file():
         raise UserError(f"serving.keys: no file {settings.keys}; coa keys --file {settings.keys} add NAME makes it")
+
+
+def check_serving(settings: ServingConfig) -> None:
+    """As `check_settings`, and for a port that is taken."""
+    check_settings(settings)
     with socket.socket() as found:
         found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -46,13 +52,13 @@ async def serve_model(run: RunDir, model: Path) -> None:
             engine=config.engine,
             agent=config.agent,
             placement=config.placement,
-            executors=executors,
+            executors=lambda: executors,
             retry=config.executor.retry,
         )
         url = f"http://{settings.host}:{settings.port}"
         try:
-            with run.console.waiting("serve", f"starting {max(1, settings.min_replicas)} with {model.name}"):
-                await asyncio.to_thread(_start, app, settings.host, settings.port)
+            with run.console.waiting("serve", f"starting {settings.min_replicas} with {model.name}"):
+                await asyncio.to_thread(start, app, host=settings.host, port=settings.port)
             run.console.say(f"{settings.name} is served at {url} (ctrl-c ends it)")
             await asyncio.Event().wait()
         finally:
@@ -66,11 +72,5 @@ def named(settings: ServingConfig, model: Path, profiles: set[str]) -> ServingCo
     folder = model.resolve()
     name = folder.parent.name if folder.name == MODEL else folder.name
     keys = settings.keys.absolute() if settings.keys else None  # replicas have a working directory of their own
-    return replace(settings, name=settings.name or name, profile=settings.profile or only, keys=keys)
-
-
-def _start(app: object, host: str, port: int) -> None:
-    from ray import serve
-
-    serve.start(proxy_location="HeadOnly", http_options={"host": host, "port": port})
-    serve.run(app, name=APPLICATION, route_prefix="/")  # pyright: ignore[reportArgumentType]
+    follow = settings.follow.absolute() if settings.follow else None
+    return replace(settings, name=settings.name or name, profile=settings.profile or only, keys=keys, follow=follow)

@@ -17,6 +17,7 @@ from coa.errors import UserError
 from coa.grading.toolset import ToolsConfig, check_tools, needs_site, searches_left_open, standard_tools
 from coa.tasks.worlds import World, caution_of_foreign_tasks
 from coa.tools.base import Tool
+from jobs.recipe.schema import Recipe
 from jobs.run.run_dir import RunDir
 
 COUNTED = ("calls", "hits", "disk_hits", "joined", "failures", "timeouts", "defects", "retries", "seconds")
@@ -54,6 +55,36 @@ def made_up(config: ToolsConfig, world: World) -> set[str]:
     return {name for name in searches_left_open(config) if there[name]}
 
 
+def start_executors(config: Recipe, world: World) -> list[Any]:
+    """Handles of executors that end with the process that calls this, and the world's web site with them. It waits for
+    them; raises UserError for tools that cannot be made as configured."""
+    check_tools(config.tools, crawl_s=config.executor.limit_s("crawl_page"), named=config.executor.named)
+    address: Any = None
+    if needs_site(config.tools) and (web := world.site) is not None:
+        site: Any = ray.remote(Site).options(num_cpus=0).remote(web.pages, web.hits)
+        _SITES.append(site)
+        address = ray.get(site.start.remote())
+    executors = _executors(config, world, address)
+    for mistake in ray.get([executor.mistake.remote() for executor in executors]):
+        if mistake:
+            raise UserError(mistake)
+    return executors
+
+
+_SITES: list[Any] = []
+"""Handles of this process's sites: an actor ends when nobody holds its handle."""
+
+
+def _executors(config: Recipe, world: World, address: str | None) -> list[Any]:
+    make: Any = ray.remote(ToolExecutor).options(
+        num_cpus=config.placement.tool_cpus, max_concurrency=10_000, max_restarts=-1, max_task_retries=3
+    )
+    return [
+        make.remote(functools.partial(make_tools, config.tools, world, address), config.executor)
+        for _ in range(config.placement.tool_executors)
+    ]
+
+
 @asynccontextmanager
 async def tool_executors(run: RunDir, profiles: Iterable[str] | None = None) -> AsyncIterator[list[Any]]:
     """Handles of the executors. The world's web site is served meanwhile, if a tool uses it.
@@ -73,13 +104,7 @@ async def tool_executors(run: RunDir, profiles: Iterable[str] | None = None) -> 
             site: Any = ray.remote(Site).options(num_cpus=0).remote(web.pages, web.hits)
             started.append(site)
             address = await site.start.remote()
-        make: Any = ray.remote(ToolExecutor).options(
-            num_cpus=config.placement.tool_cpus, max_concurrency=10_000, max_restarts=-1, max_task_retries=3
-        )
-        executors = [
-            make.remote(functools.partial(make_tools, config.tools, run.world, address), config.executor)
-            for _ in range(config.placement.tool_executors)
-        ]
+        executors = _executors(config, run.world, address)
         started += executors
         for executor in executors:
             if mistake := await executor.mistake.remote():

@@ -22,6 +22,7 @@ from coa.agent.episode import AgentConfig, Grammar, Limits
 from jobs.run.agent_file import write_agent
 from tests.actors.serving.test_open_responses import CASES, IMAGE
 from tests.project.test_docs import ROOT, blocks
+from tests.support.ports import free_port
 from tests.support.tiny import make_model
 
 READY_S = 300
@@ -32,12 +33,6 @@ AGENT = AgentConfig(
 )
 """An untrained model answers, since the grammar leaves it nothing else."""
 ASKED = [{"role": "user", "content": "How many cups remain ?"}]
-
-
-def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return found.getsockname()[1]
 
 
 @pytest.fixture(scope="module")
@@ -144,21 +139,30 @@ def test_anthropics_client_gets_messages_of_both(url: str) -> None:
     assert plain.usage.output_tokens == 5
 
 
-def test_the_model_alone_says_what_transformers_generates(url: str, model: Path) -> None:
+def greedy(model: Path, words: str, tokens: int) -> str:
+    """What transformers generates."""
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     tokenizer, policy = AutoTokenizer.from_pretrained(model), cast("Any", AutoModelForCausalLM).from_pretrained(model)
+    prompt: Any = tokenizer.apply_chat_template(
+        [{"role": "user", "content": words}], add_generation_prompt=True, return_tensors="pt", return_dict=True
+    )
+    with torch.no_grad():
+        ids = policy.generate(**prompt, max_new_tokens=tokens, do_sample=False, eos_token_id=None)
+    return tokenizer.decode(ids[0, prompt["input_ids"].shape[1] :], skip_special_tokens=True)
+
+
+def greedily(name: str, words: str, tokens: int) -> dict[str, Any]:
+    """The request for the same."""
+    asked = [{"role": "user", "content": words}]
+    return {"model": f"{name}:plain", "messages": asked, "temperature": 0, "max_tokens": tokens, "ignore_eos": True}
+
+
+def test_the_model_alone_says_what_transformers_generates(url: str, model: Path) -> None:
     for words in ("A shop gets 12 boxes", "How many cups remain ?", "sells 14"):
-        body = {"model": "demo:plain", "messages": [{"role": "user", "content": words}], "temperature": 0}
-        answer = httpx.post(f"{url}/v1/chat/completions", json=body | {"max_tokens": 12, "ignore_eos": True}).json()
-        prompt: Any = tokenizer.apply_chat_template(
-            [{"role": "user", "content": words}], add_generation_prompt=True, return_tensors="pt", return_dict=True
-        )
-        with torch.no_grad():
-            ids = policy.generate(**prompt, max_new_tokens=12, do_sample=False, eos_token_id=None)
-        expected = tokenizer.decode(ids[0, prompt["input_ids"].shape[1] :], skip_special_tokens=True)
-        assert answer["choices"][0]["message"]["content"] == expected
+        answer = httpx.post(f"{url}/v1/chat/completions", json=greedily("demo", words, 12)).json()
+        assert answer["choices"][0]["message"]["content"] == greedy(model, words, 12)
 
 
 def test_a_mistake_in_a_request_for_the_model_alone_is_told(url: str) -> None:

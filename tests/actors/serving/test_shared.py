@@ -9,15 +9,21 @@ import pytest
 import ray
 
 from actors.serving.app import make_app
-from actors.serving.shared import RemoteShared, start_shared
+from actors.serving.shared import RemoteShared
 from coa.errors import ToolDown
 from coa.serving.faults import ApiError
 from coa.serving.keys import KeyFile
 from coa.serving.quotas import Quota
+from coa.serving.shared import Shared
 from coa.serving.store import StoreConfig
 from coa.tools.base import ToolCall
 from tests.support.agent_server import make_server
 from tests.support.runners import SEARCHES, Saying
+
+
+def start_shared(store: StoreConfig) -> RemoteShared:
+    actor: Any = ray.remote(Shared)
+    return RemoteShared(actor.options(num_cpus=0, max_concurrency=1000).remote(store))
 
 
 @pytest.mark.usefixtures("ray_session")

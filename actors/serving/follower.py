@@ -1,0 +1,79 @@
+"""Brings the weights of a run under way into a replica, one version after the other, while it serves.
+
+look ── newest whole version ── read ── load: digests, pause, update, completeness, resume ── served
+  ^                                                                                          |
+  +------------------------------------ every few seconds <----------------------------------+
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from actors.weights.on_disk import published_file
+from actors.weights.transport import Published
+from coa.errors import SyncError, WeightsGone
+from coa.learning.weights import Weights, serialise
+from coa.serving.following import Made
+
+logger = logging.getLogger(__name__)
+POLICY = "model."
+"""What a learner's checkpoint has before the names of the policy's tensors; a head for values has another prefix."""
+
+Load = Callable[[int, Published | Weights], Awaitable[float]]
+
+
+class Follower:
+    """For one replica. What can't be read or loaded is left out with a warning, until there is something newer; the
+    replica goes on with the weights that it has. WeightsGone, after which it has none, is raised."""
+
+    def __init__(
+        self, look: Callable[[], Made | None], load: Load, *, every_s: float, read: "Read | None" = None
+    ) -> None:
+        """look: finds the newest weights. load: as the method of `actors.rollout.adapter.PolicyAdapter`."""
+        self._look, self._load, self._every_s, self._read = look, load, every_s, read or read_weights
+        self._seen: Made | None = None
+
+    async def run(self) -> None:
+        """Follows until it is cancelled."""
+        while True:
+            await asyncio.sleep(self._every_s)
+            await self.catch_up()
+
+    async def catch_up(self) -> bool:
+        """Takes over the newest weights; returns whether there were new ones."""
+        made = await asyncio.to_thread(self._look)
+        if made is None or made == self._seen:
+            return False
+        self._seen = made
+        try:
+            weights = await asyncio.to_thread(self._read, made)
+            pause_s = await self._load(made.version, weights)
+        except WeightsGone:
+            raise
+        except (SyncError, OSError) as error:  # a run removes checkpoints that are no longer the newest
+            logger.warning("version %d of %s is left out: %s", made.version, made.path, error)
+            return False
+        logger.info("version %d is served, after a pause of %.2f s", made.version, pause_s)
+        return True
+
+
+Read = Callable[[Made], Published | Weights]
+
+
+def read_weights(made: Made) -> Published | Weights:
+    """Reads a version, for its digests; raises SyncError or OSError."""
+    return published_file(made.version, made.path) if made.finished else serialise(policy_of(made.path))
+
+
+def policy_of(path: Path) -> Mapping[str, Any]:
+    """The policy's tensors in a learner's checkpoint, by their Hugging Face names; raises SyncError where they are not
+    all there: with ZeRO-3 they are sharded, and with adapters the frozen ones are left out."""
+    import torch
+
+    states = torch.load(path, map_location="cpu", weights_only=False, mmap=True)
+    if states.get("frozen_param_shapes") or any(not tensor.numel() for tensor in states["module"].values()):
+        raise SyncError("its weights are sharded or adapters: only a finished model of such a run can be followed")
+    names = states["module"].items()
+    return {name.removeprefix(POLICY): tensor for name, tensor in names if name.startswith(POLICY)}

@@ -1,0 +1,109 @@
+"""What the server counts, as Prometheus reads it: its own counters, and with them those of vLLM in this process."""
+
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.registry import Collector
+
+PROTOCOLS = {
+    "/v1/chat/completions": "chat",
+    "/v1/completions": "completions",
+    "/v1/messages": "messages",
+    "/v1/responses": "responses",
+    "/mcp": "mcp",
+}
+"""By path; what else is asked for is not counted."""
+LEFT = "499"
+"""Status of a request whose client left before there was an answer: nginx's number for it."""
+SECONDS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120)
+KV_USE = "vllm:kv_cache_usage_perc"
+"""vLLM's gauge of the share of the KV cache that requests under way hold; from 0 to 1, whatever its name says."""
+
+
+class ServingMetrics:
+    """The counters of one replica. Where a run's metrics have a word for what is counted, it is the same one."""
+
+    def __init__(self, replica: str = "") -> None:
+        """replica: a label of everything, since a request for the metrics reaches one replica of several."""
+        self._replica, self._own = replica, CollectorRegistry()
+        own: Any = {"registry": self._own}
+        self.requests = Counter("coa_requests", "HTTP requests that were answered", ("protocol", "status"), **own)
+        self.episodes = Gauge("coa_episodes", "episodes under way", **own)
+        self.ended = Counter("coa_episodes_ended", "episodes that have ended, by how", ("status",), **own)
+        self.policy_tokens = Counter("coa_policy_tokens", "tokens that the policy sampled in episodes", **own)
+        self.input_tokens = Counter("coa_input_tokens", "tokens of prompts and observations of ended episodes", **own)
+        self.tool_calls = Counter("coa_tool_calls", "calls that tools answered", ("tool",), **own)
+        self.tool_failures = Counter("coa_tool_failures", "calls that failed to the last try", **own)
+        self.first_token = Histogram(
+            "coa_first_token_seconds", "from an episode's start to its first token", buckets=SECONDS, **own
+        )
+        self.version = Gauge("coa_weight_version", "version of the weights that are served", **own)
+
+    def text(self) -> bytes:
+        """In Prometheus' text format."""
+        together = CollectorRegistry()
+        together.register(_Labelled((self._own, REGISTRY), self._replica))
+        return generate_latest(together)
+
+
+class _Labelled(Collector):
+    """What several registries hold, with the replica's label."""
+
+    def __init__(self, registries: tuple[CollectorRegistry, ...], replica: str) -> None:
+        self._registries, self._label = registries, {"replica": replica} if replica else {}
+
+    def collect(self) -> Iterator[Any]:
+        for registry in self._registries:
+            for family in registry.collect():
+                family.samples = [one._replace(labels={**one.labels, **self._label}) for one in family.samples]
+                yield family
+
+    def describe(self) -> Iterator[Any]:
+        """Nothing: names are not compared with those of other collectors, of which there are none."""
+        return iter(())
+
+
+def kv_use() -> float:
+    """The share of its KV cache that the engine of this process uses; 0 where it does not say."""
+    found = (one.value for family in REGISTRY.collect() if family.name == KV_USE for one in family.samples)
+    return max(found, default=0.0)
+
+
+class FirstToken:
+    """Measures once."""
+
+    def __init__(self, metrics: ServingMetrics, clock: Callable[[], float] = time.monotonic) -> None:
+        self._metrics, self._clock = metrics, clock
+        self._began: float | None = clock()
+
+    def came(self) -> None:
+        if self._began is not None:
+            self._metrics.first_token.observe(self._clock() - self._began)
+            self._began = None
+
+
+class CountedRequests:
+    """ASGI middleware that counts requests by protocol and status."""
+
+    def __init__(self, app: Any, metrics: ServingMetrics) -> None:
+        self._app, self._metrics = app, metrics
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        protocol = PROTOCOLS.get(scope.get("path", "").rstrip("/")) if scope["type"] == "http" else None
+        if protocol is None:
+            await self._app(scope, receive, send)
+            return
+        status = LEFT
+
+        async def sending(message: Any) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = str(message["status"])
+            await send(message)
+
+        try:
+            await self._app(scope, receive, sending)
+        finally:
+            self._metrics.requests.labels(protocol, status).inc()

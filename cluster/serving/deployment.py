@@ -1,0 +1,114 @@
+"""The server on Ray Serve: a deployment of replicas, each with an engine of its own, and its scaling."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from functools import partial
+from typing import Any
+
+from actors.rollout.config import EngineConfig
+from actors.serving.replica import Replica
+from actors.tools.remote import RemoteExecutor
+from cluster.resources import PlacementConfig
+from cluster.serving.readiness import Probe
+from cluster.serving.scaling import ScalingPolicy
+from coa.agent.episode import AgentConfig
+from coa.serving.config import ServingConfig
+from coa.serving.shared import Shared
+from coa.tools.client import RetryConfig
+
+APPLICATION, DEPLOYMENT, SHARED = "coa", "afm", "shared"
+PROBE, PROBE_ROUTE = "coa-readyz", "/readyz"
+DRAIN_S = 60.0
+"""Longest time that requests under way have when a replica ends."""
+DRAINED_EVERY_S = 0.2
+"""How often a replica that ends looks whether they are done; without any, it ends after so long."""
+
+
+def probe() -> Any:
+    """The application at PROBE_ROUTE."""
+    from ray import serve
+
+    deployment = serve.deployment(name="probe", num_replicas=1, ray_actor_options={"num_cpus": 0})
+    return deployment(Probe).bind(APPLICATION, DEPLOYMENT)
+
+
+def run(app: Any, *, host: str, port: int) -> None:
+    """Starts Serve with both applications; returns once the server has its replicas. Until then, /readyz says no."""
+    from ray import serve
+
+    # Where Serve runs already, its own options stay.
+    serve.start(proxy_location="HeadOnly", http_options={"host": host, "port": port})
+    serve.run_many(
+        [
+            serve.RunTarget(probe(), name=PROBE, route_prefix=PROBE_ROUTE),
+            serve.RunTarget(app, name=APPLICATION, route_prefix="/"),
+        ]
+    )
+
+
+def deployment(replica: type, config: ServingConfig, placement: PlacementConfig) -> Any:
+    """A class as a deployment that scales."""
+    from ray import serve
+    from ray.serve.config import AutoscalingConfig, AutoscalingPolicy, BackpressureConfig
+
+    scaling = config.scaling
+    return serve.deployment(
+        name=DEPLOYMENT,
+        max_ongoing_requests=config.max_requests,
+        max_queued_requests=config.max_queued,
+        backpressure_config=BackpressureConfig(status_code=429, retry_after_s=1),
+        ray_actor_options={
+            "num_cpus": placement.engine_cpus,
+            "num_gpus": placement.engine_gpus,
+        },
+        autoscaling_config=AutoscalingConfig(
+            min_replicas=config.min_replicas,
+            max_replicas=config.max_replicas,
+            target_ongoing_requests=scaling.target_requests,
+            upscale_delay_s=scaling.up_after_s,
+            downscale_delay_s=scaling.down_after_s,
+            downscale_to_zero_delay_s=scaling.zero_after_s,
+            look_back_period_s=scaling.look_back_s,
+            policy=AutoscalingPolicy(policy_function=ScalingPolicy, policy_kwargs=asdict(scaling)),
+        ),
+        health_check_period_s=5.0,
+        health_check_timeout_s=30.0,
+        graceful_shutdown_timeout_s=DRAIN_S,
+        graceful_shutdown_wait_loop_s=DRAINED_EVERY_S,
+    )(replica)
+
+
+def shared(config: ServingConfig) -> Any:
+    """What replicas share, as a deployment: it lives as long as the server, whoever built that."""
+    from ray import serve
+
+    options: dict[str, Any] = {"num_replicas": 1, "max_ongoing_requests": 1000, "ray_actor_options": {"num_cpus": 0}}
+    return serve.deployment(name=SHARED, **options)(Shared).bind(config.store)
+
+
+def application(
+    model_dir: str,
+    *,
+    config: ServingConfig,
+    engine: EngineConfig,
+    agent: AgentConfig,
+    placement: PlacementConfig,
+    executors: Callable[[], Sequence[Any]],
+    retry: RetryConfig,
+) -> Any:
+    """The application to run. executors: handles of tool executors, asked for in each replica."""
+    from ray import serve
+
+    return deployment(serve.ingress()(Replica), config, placement).bind(
+        model_dir,
+        config=config,
+        engine=engine,
+        agent=agent,
+        executors=partial(_remote, executors),
+        retry=retry,
+        shared=shared(config) if config.max_replicas > 1 else None,
+    )
+
+
+def _remote(handles: Callable[[], Sequence[Any]]) -> Sequence[RemoteExecutor]:
+    return [RemoteExecutor(handle) for handle in handles()]

@@ -1,0 +1,27 @@
+"""The policy by which Ray Serve adds replicas and takes them away: `coa.serving.scaling`, asked by its controller."""
+
+from typing import Any
+
+from coa.serving.scaling import KV_USE, RUNNING, ReplicaLoad, ScalingConfig, wanted
+
+
+class ScalingPolicy:
+    """Ray Serve makes one for a deployment, and applies the delays of its configuration to what it says."""
+
+    def __init__(self, **config: Any) -> None:
+        """config: the fields of a ScalingConfig."""
+        self._config = ScalingConfig(**config)
+
+    def __call__(self, context: Any) -> tuple[int, dict[str, Any]]:
+        """context: Ray's AutoscalingContext. Returns the number of replicas, and nothing to be remembered."""
+        told = context.aggregated_metrics or {}
+        running, kv_use = told.get(RUNNING, {}), told.get(KV_USE, {})
+        found = wanted(
+            [ReplicaLoad(running[one], kv_use.get(one, 0.0)) for one in running],
+            queued=context.total_queued_requests or 0.0,
+            now=context.target_num_replicas,
+            config=self._config,
+            least=context.capacity_adjusted_min_replicas,
+            most=context.capacity_adjusted_max_replicas,
+        )
+        return found, {}

@@ -1,0 +1,66 @@
+"""What a run under way has made that is newer than what is served. Reads files of the run directory, and nothing else.
+
+checkpoints/sft-model/     version 0 of reinforcement
+checkpoints/rl/            the learners' checkpoints; Ray's list says which one is whole, and of which version
+checkpoints/rl.json        reinforcement has ended:
+model/                     its last version
+"""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from coa.errors import UserError
+
+STAGE = "rl"
+LIST = "checkpoint_manager_snapshot.json"
+"""Ray Train's list of checkpoints, which it replaces as a whole once one is complete."""
+STATES = Path("state", "mp_rank_00_model_states.pt")
+"""The weights in a checkpoint of DeepSpeed, where they are not sharded."""
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """Weights that a run has made."""
+
+    version: int
+    path: Path
+    """A model's folder, or a file of a learner's checkpoint (STATES)."""
+    identity: str
+    """Tells it from other weights of the same version, as a run makes them that went back to a checkpoint."""
+
+    @property
+    def finished(self) -> bool:
+        return self.path.is_dir()
+
+
+def start_of(run: Path) -> Path:
+    """The folder of the model that a server starts with which follows a run; raises UserError where there is none."""
+    for folder in (run / "checkpoints" / "sft-model", run / "model"):
+        if (folder / "config.json").is_file():
+            return folder
+    raise UserError(f"{run}: no run with a model to serve yet (no checkpoints/sft-model, no model)")
+
+
+def newest(run: Path) -> Made | None:
+    """The newest whole version; None while reinforcement has made none."""
+    return _finished(run) or _checkpoint(run)
+
+
+def _finished(run: Path) -> Made | None:
+    try:
+        result = json.loads((run / "checkpoints" / f"{STAGE}.json").read_text())
+        file = (run / "model" / "model.safetensors").stat()
+        return Made(int(result["steps"]), run / "model", f"model {file.st_mtime_ns}")
+    except (OSError, ValueError, KeyError):
+        return None
+
+
+def _checkpoint(run: Path) -> Made | None:
+    try:
+        last = json.loads((run / "checkpoints" / STAGE / LIST).read_text())["latest_checkpoint_result"]
+        folder = run / "checkpoints" / STAGE / last["checkpoint_dir_name"]
+        version = int(last["metrics"]["version"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return Made(version, folder / STATES, folder.name) if (folder / STATES).is_file() else None

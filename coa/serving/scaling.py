@@ -1,0 +1,67 @@
+"""How many replicas a load needs. Pure: the numbers come from `cluster.serving`, which has them from Ray Serve.
+
+A replica is busy to the share of its target that it has of requests, or of its KV cache, whichever is more. As many are
+wanted as bring all of them to their targets. Between adding and taking away lies a band in which nothing changes, so
+that a load at the edge of one more replica does not add and remove it again and again:
+
+    need        0.0 ... 1.0 ... 2.0 ... 3.0       replicas that would be exactly at their target
+    of 2 now    |-- fewer --|-- 2 --|-- more --|  fewer only where the rest would be below `slack` of its target
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+RUNNING, KV_USE = "running", "kv_use"
+"""The names under which a replica says what a ReplicaLoad holds."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaLoad:
+    """What a replica says of itself."""
+
+    running: float
+    """Episodes and other requests under way."""
+    kv_use: float
+    """The share of its KV cache that they hold, 0 to 1."""
+
+
+@dataclass(frozen=True)
+class ScalingConfig:
+    target_requests: int = 32
+    """Requests under way, on average over the replicas, above which another is started."""
+    target_kv_use: float = 0.8
+    """The same of the share of the KV cache that requests hold."""
+    slack: float = 0.7
+    """One goes where the others would be below this share of their targets."""
+    up_after_s: float = 10.0
+    """For how long more are wanted before they are started."""
+    down_after_s: float = 120.0
+    """For how long fewer are wanted before one goes."""
+    zero_after_s: float = 600.0
+    """For how long there is no request before the last one goes, where serving.min_replicas=0."""
+    look_back_s: float = 20.0
+    """Loads are averages over so many seconds."""
+
+    def __post_init__(self) -> None:
+        if self.target_requests < 1 or not 0 < self.target_kv_use <= 1 or not 0 < self.slack < 1:
+            raise ValueError("serving.scaling: target_requests is at least 1, target_kv_use and slack are shares")
+
+
+def wanted(
+    loads: Sequence[ReplicaLoad], *, queued: float, now: int, config: ScalingConfig, least: int, most: int
+) -> int:
+    """The number of replicas for a load. queued: requests that wait for a replica. now: replicas that are there or on
+    their way; a replica that has not said anything is as busy as nothing."""
+    need = needed(loads, queued, config)
+    found = math.ceil(need) if need > now else min(now, math.ceil(need / config.slack))
+    if need > 0:
+        found = max(found, 1)
+    return min(max(found, least), most)
+
+
+def needed(loads: Sequence[ReplicaLoad], queued: float, config: ScalingConfig) -> float:
+    """How many replicas would be exactly at their target."""
+    by_requests = (sum(load.running for load in loads) + queued) / config.target_requests
+    by_kv_use = sum(load.kv_use for load in loads) / config.target_kv_use
+    return max(by_requests, by_kv_use)

@@ -1,0 +1,67 @@
+"""The server for `serve run`, `serve deploy` and KubeRay's RayService: applications by import path.
+
+    serve run jobs.serving:app model=runs/demo/model
+
+`coa serve` starts the same application, with tool executors that replicas share; here each replica has its own, since
+whoever builds the application may be gone before it runs.
+"""
+
+import functools
+import shlex
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict
+
+
+class Arguments(BaseModel):
+    """The `args` of the application in a configuration of Ray Serve."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    model: str
+    """Model directory, as every node sees it."""
+    recipe: str | None = None
+    """Name of a recipe, or a YAML file."""
+    overrides: list[str] | str = []
+    """Settings as `coa serve` takes them, key=value; as text, with blanks between them."""
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        return tuple(shlex.split(self.overrides) if isinstance(self.overrides, str) else self.overrides)
+
+
+def app(arguments: Arguments) -> Any:
+    """The server itself, at `/`. Raises UserError for a mistake in the arguments. Host, port, and how many requests
+    may wait in the proxy are those of Ray Serve's own configuration."""
+    from cluster.serving.deployment import application
+    from coa.config import load
+    from jobs.cli import find_recipe
+    from jobs.recipe.schema import Recipe
+    from jobs.recipe.worlds import world_of
+    from jobs.run.agent_file import as_trained
+    from jobs.stages.serve import check_settings, named
+    from jobs.stages.services import start_executors
+
+    model = Path(arguments.model).absolute()
+    recipe = find_recipe(arguments.recipe) if arguments.recipe else None
+    config = as_trained(load(Recipe, recipe, arguments.words), model, Path("."), arguments.words)
+    check_settings(config.serving)
+    world = world_of(config)
+    return application(
+        str(model),
+        config=named(config.serving, model, world.profiles()),
+        engine=config.engine,
+        agent=config.agent,
+        placement=config.placement,
+        executors=functools.partial(start_executors, config, world),
+        retry=config.executor.retry,
+    )
+
+
+def ready(arguments: Mapping[str, Any]) -> Any:
+    """The application that answers `/readyz` while no replica is up, at that route. It takes no arguments."""
+    from cluster.serving.deployment import probe
+
+    return probe()

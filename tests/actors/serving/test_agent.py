@@ -1,0 +1,67 @@
+"""Episodes that are played for clients, on a scripted policy."""
+
+import asyncio
+from typing import Any
+
+from actors.serving.agent import ServedAgent
+from coa.agent.episode import Ask
+from coa.agent.journal import Said
+from coa.serving.events import Broke, Event, Finished
+from coa.serving.requests import AgentRequest
+from coa.tools.client import ToolCaller
+from tests.support.agent_server import Asking, make_server
+from tests.support.executors import Answering
+from tests.support.fakes import tag_codec
+from tests.support.policies import AGENT, AT_ONCE
+from tests.support.runners import SEARCHES, Saying, echo
+
+
+class FailingOnce(Saying):
+    """A policy with a defect, which its first turn meets."""
+
+    async def generate(self, ask: Ask, **how: Any) -> Said:
+        if not self.seeds:
+            self.seeds.append(0)
+            raise KeyError("a bug")
+        return await super().generate(ask, **how)
+
+
+def request_of(question: str) -> AgentRequest:
+    return AgentRequest(
+        question=question,
+        profile="mhqa",
+        temperature=0.0,
+        top_p=1.0,
+        seed=None,
+        choices=1,
+        samples=1,
+        select="majority",
+        agent=AGENT,
+    )
+
+
+async def course(agent: ServedAgent, question: str) -> list[Event]:
+    return [event async for event in agent.play(request_of(question))]
+
+
+def test_a_defect_fails_the_episode_that_meets_it_and_no_other() -> None:
+    async def go() -> None:
+        agent = ServedAgent(
+            FailingOnce(*SEARCHES), ToolCaller([Answering(echo)], "server"), codec=tag_codec(), retry=AT_ONCE
+        )
+        broken, whole = await asyncio.gather(course(agent, "first ?"), course(agent, "second ?"))
+        assert broken == [Broke(code="server_error", message="the server failed at this episode")]
+        assert isinstance(whole[-1], Finished)
+        agent.check()
+        assert isinstance((await course(agent, "third ?"))[-1], Finished)
+
+    asyncio.run(go())
+
+
+def test_a_client_is_not_told_what_the_defect_was() -> None:
+    asking = Asking(make_server(FailingOnce(*SEARCHES)))
+    body = {"model": "afm", "messages": [{"role": "user", "content": "Who ?"}]}
+    answer = asking.post("/v1/chat/completions", body)
+    assert (answer.status_code, answer.json()["error"]["code"]) == (500, "server_error")
+    assert "bug" not in answer.text
+    assert asking.post("/v1/chat/completions", body).status_code == 200

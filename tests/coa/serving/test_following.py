@@ -1,0 +1,62 @@
+"""What a run under way has made, from the files that it leaves."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from coa.errors import UserError
+from coa.serving.following import LIST, STATES, Made, newest, start_of
+
+
+def checkpoint(run: Path, name: str, version: int) -> Path:
+    """A whole checkpoint, which the run's list says is the newest."""
+    folder = run / "checkpoints" / "rl"
+    states = folder / name / STATES
+    states.parent.mkdir(parents=True)
+    states.write_bytes(b"")
+    last = {"checkpoint_dir_name": name, "metrics": {"version": version}}
+    (folder / LIST).write_text(json.dumps({"latest_checkpoint_result": last}))
+    return states
+
+
+def test_the_newest_is_what_the_list_of_checkpoints_says(tmp_path: Path) -> None:
+    assert newest(tmp_path) is None
+    first = checkpoint(tmp_path, "checkpoint_a", 10)
+    assert newest(tmp_path) == Made(10, first, "checkpoint_a")
+    second = checkpoint(tmp_path, "checkpoint_b", 20)
+    assert newest(tmp_path) == Made(20, second, "checkpoint_b")
+
+
+def test_a_version_that_was_made_again_is_another_one(tmp_path: Path) -> None:
+    checkpoint(tmp_path, "checkpoint_a", 10)
+    before = newest(tmp_path)
+    checkpoint(tmp_path, "checkpoint_b", 10)
+    assert newest(tmp_path) != before
+
+
+def test_a_checkpoint_without_whole_weights_is_none(tmp_path: Path) -> None:
+    checkpoint(tmp_path, "checkpoint_a", 10).unlink()
+    assert newest(tmp_path) is None
+    (tmp_path / "checkpoints" / "rl" / LIST).write_text('{"latest_checkpoint_result": null}')
+    assert newest(tmp_path) is None
+
+
+def test_the_finished_model_is_the_last_version(tmp_path: Path) -> None:
+    checkpoint(tmp_path, "checkpoint_a", 30)
+    (tmp_path / "checkpoints" / "rl.json").write_text('{"steps": 36}')
+    assert newest(tmp_path) == Made(30, tmp_path / "checkpoints" / "rl" / "checkpoint_a" / STATES, "checkpoint_a")
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "model.safetensors").write_bytes(b"")
+    made = newest(tmp_path)
+    assert made is not None
+    assert (made.version, made.path, made.finished) == (36, tmp_path / "model", True)
+
+
+def test_a_server_starts_with_the_model_before_the_first_version(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="no run with a model to serve yet"):
+        start_of(tmp_path)
+    for folder in (tmp_path / "model", tmp_path / "checkpoints" / "sft-model"):
+        folder.mkdir(parents=True)
+        (folder / "config.json").write_text("{}")
+        assert start_of(tmp_path) == folder
