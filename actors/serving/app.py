@@ -12,13 +12,13 @@ from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.exceptions import HTTPException
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 
+from actors.serving.api.chat import ChatApi
+from actors.serving.api.messages import MessagesApi
+from actors.serving.api.responses import ResponsesApi
 from actors.serving.body import BodyLimit
-from actors.serving.chat_api import ChatApi
 from actors.serving.gate import Caller
 from actors.serving.mcp import McpApp, key_of
-from actors.serving.messages_api import MessagesApi
 from actors.serving.metrics import CountedRequests
-from actors.serving.responses_api import ResponsesApi
 from actors.serving.server import Server
 from coa.serving.faults import ApiError, invalid_form
 from coa.serving.protocols.schemas import CreateChat, CreateCompletion, CreateMessage, CreateResponse

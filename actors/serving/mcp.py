@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-from actors.serving.chat_api import ChatApi
+from actors.serving.api.chat import ChatApi
 from actors.serving.server import Server
 from coa.errors import UserError
 from coa.serving.protocols.schemas import CreateChat

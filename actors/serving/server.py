@@ -6,10 +6,10 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 
 from actors.serving.agent import ServedAgent
+from actors.serving.api.sse import Json
 from actors.serving.gate import Caller, Gate
 from actors.serving.plain import PlainModel
 from actors.serving.shared import AnyShared
-from actors.serving.sse import Json
 from coa.agent.profiles import PROFILES
 from coa.concurrency import together
 from coa.serving.chain import Closed

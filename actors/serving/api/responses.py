@@ -10,10 +10,10 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import dataclass
 
+from actors.serving.api.sse import DONE, Json, named
 from actors.serving.gate import Caller
 from actors.serving.plain import chunks_of
 from actors.serving.server import Server, new_id
-from actors.serving.sse import DONE, Json, named
 from coa.serving.faults import ApiError, invalid, no_response
 from coa.serving.protocols.plain_responses import PlainWriter, chat_of, said
 from coa.serving.protocols.resource import RUNNING, Resource

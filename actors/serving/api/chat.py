@@ -4,9 +4,9 @@ import time
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
+from actors.serving.api.sse import DONE, Json, data
 from actors.serving.gate import Caller
 from actors.serving.server import Server, new_id
-from actors.serving.sse import DONE, Json, data
 from coa.concurrency import together
 from coa.serving.events import Broke
 from coa.serving.faults import fault_of

@@ -3,9 +3,9 @@
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
+from actors.serving.api.sse import Json, named
 from actors.serving.gate import Caller
 from actors.serving.server import Server, new_id
-from actors.serving.sse import Json, named
 from coa.serving.events import Broke
 from coa.serving.faults import fault_of
 from coa.serving.protocols.messages import MessageWriter

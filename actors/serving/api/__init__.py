@@ -1,0 +1,1 @@
+"""What each protocol asks of the server."""
