@@ -252,7 +252,7 @@ def test_a_replica_that_is_killed_in_mid_stream_is_replaced(model: Path) -> None
             lines = answer.iter_lines()
             heard.append(next(lines))
             [replica] = [
-                one for one in psutil.Process(pid).children(recursive=True) if "ServeReplica" in "".join(one.cmdline())
+                one for one in psutil.Process(pid).children(recursive=True) if "ServeReplica:coa:" in "".join(one.cmdline())
             ]
             replica.kill()
             with suppress(httpx.TransportError):
