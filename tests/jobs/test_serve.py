@@ -251,9 +251,8 @@ def test_a_replica_that_is_killed_in_mid_stream_is_replaced(model: Path) -> None
         with httpx.stream("POST", f"{address}/v1/chat/completions", json=body, timeout=60) as answer:
             lines = answer.iter_lines()
             heard.append(next(lines))
-            [replica] = [
-                one for one in psutil.Process(pid).children(recursive=True) if "ServeReplica:coa:" in "".join(one.cmdline())
-            ]
+            started = psutil.Process(pid).children(recursive=True)
+            [replica] = [one for one in started if "ServeReplica:coa:" in "".join(one.cmdline())]
             replica.kill()
             with suppress(httpx.TransportError):
                 heard += lines

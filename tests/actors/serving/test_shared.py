@@ -23,6 +23,8 @@ from tests.support.runners import SEARCHES, Saying
 
 
 def start_shared(store: StoreConfig) -> RemoteShared:
+    import ray
+
     actor: Any = ray.remote(Shared)
     return RemoteShared(actor.options(num_cpus=0, max_concurrency=1000).remote(store))
 
