@@ -51,7 +51,8 @@ def test_the_policy_reads_what_replicas_say_and_what_waits() -> None:
     busy: dict[str, dict[str, float]] = {RUNNING: {"a": 4, "b": 3}, KV_USE: {"a": 0.1, "b": 0.1}}
     assert policy(context(target=2, **busy)) == (2, {})
     assert policy(context(target=2, queued=3, **busy)) == (3, {})
-    assert policy(context(target=3, **{RUNNING: {"a": 1}, KV_USE: {"a": 0.8}})) == (2, {})
+    crowded: dict[str, dict[str, float]] = {RUNNING: {"a": 1}, KV_USE: {"a": 0.8}}
+    assert policy(context(target=3, **crowded)) == (2, {})
     assert policy(context(target=2)) == (1, {})
 
 
