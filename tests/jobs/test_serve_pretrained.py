@@ -84,7 +84,8 @@ def generate(model: Path) -> Callable[[str, bool], tuple[list[int], str]]:
         with torch.no_grad():
             ids = policy.generate(**asked, max_new_tokens=TOKENS, do_sample=False)
         added = ids[0, asked["input_ids"].shape[1] :]
-        return added.tolist(), tokenizer.decode(added, skip_special_tokens=True)
+        text = tokenizer.decode(added, skip_special_tokens=True)
+        return added.tolist(), text.rstrip("\ufffd")  # a character of which there is only a part is not said
 
     return generated
 

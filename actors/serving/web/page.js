@@ -73,6 +73,7 @@ class Turn {
   finish(item, index) {
     const step = this.steps.get(index);
     if (item.type === "message") { step.text.textContent = item.content[0]?.text ?? ""; return; }
+    if (item.action?.url) step.step.querySelector(".name span").textContent = "read page";
     step.text.textContent = isTool(item) ? asked(item) ?? "" : item.content[0]?.text ?? "";
     const seconds = ((performance.now() - step.began) / 1000).toFixed(1);
     step.cost.textContent = `${item["coa:tokens"] ?? 0} tokens, ${seconds} s`;
