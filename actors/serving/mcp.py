@@ -1,5 +1,6 @@
 """The agent as a tool of other agents: an MCP server over Streamable HTTP, at /mcp of the server."""
 
+import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -19,6 +20,9 @@ class McpApp:
         from mcp.server.mcpserver import Context, MCPServer
         from mcp.server.mcpserver.exceptions import ToolError
 
+        # Where nobody has set up logging, the library has every traceback of the process painted, at half a second each:
+        # clients that leave at once would hold up all others.
+        logging.basicConfig()
         self.mcp: Any = MCPServer("chain-of-agents")
 
         async def ask(question: str, ctx: Context) -> str:

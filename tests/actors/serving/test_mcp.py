@@ -1,6 +1,7 @@
 """The agent as a tool, asked by the official client over Streamable HTTP."""
 
 import asyncio
+import logging
 from pathlib import Path
 from typing import Any, cast
 
@@ -30,6 +31,12 @@ async def call(app: Any, headers: dict[str, str]) -> Any:
             [tool] = (await session.list_tools()).tools
             assert tool.name == "ask"
             return await session.call_tool("ask", {"question": "Who is the mayor of Arden ?"})
+
+
+def test_errors_are_logged_as_plain_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logging.root, "handlers", [])
+    make_app(make_server(Saying()))
+    assert [type(handler) for handler in logging.root.handlers] == [logging.StreamHandler]
 
 
 def test_an_mcp_client_gets_the_agents_answer() -> None:
