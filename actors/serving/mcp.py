@@ -20,7 +20,7 @@ class McpApp:
         from mcp.server.mcpserver import Context, MCPServer
         from mcp.server.mcpserver.exceptions import ToolError
 
-        # Where nobody has set up logging, the library has every traceback of the process painted, at half a second each:
+        # Where nobody has set up logging, the library has every traceback of the process painted, half a second each:
         # clients that leave at once would hold up all others.
         logging.basicConfig()
         self.mcp: Any = MCPServer("chain-of-agents")

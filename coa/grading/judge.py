@@ -148,7 +148,7 @@ class Judge(Decider):
     async def __call__(self, call: ToolCall) -> str:
         """The verdict as JSON; raises JudgeDown if none comes, and ToolDown if the endpoint does not answer."""
         messages = messages_of(**json.loads(call.argument), prediction_chars=self._config.prediction_chars)
-        correct, rationale, _ = await self.decide(messages, Form(_verdict, SCHEMA, AGAIN))
+        correct, rationale, _ = await self.decide(messages, Form(verdict, SCHEMA, AGAIN))
         return json.dumps({"correct": correct, "rationale": rationale})
 
 
@@ -187,12 +187,6 @@ def escape(text: str) -> str:
     return _TAG_LIKE.sub("&lt;", text)
 
 
-def read_verdict(reply: str) -> Verdict | None:
-    """The judge's verdict in a reply; None if it holds none."""
-    found = decided(reply, _verdict)
-    return None if found is None else Verdict(*found)
-
-
 def decided(reply: str, read: Read[T]) -> tuple[T, str] | None:
     """The decision in JSON that a reply ends with, bare or fenced, after thoughts or prose.
 
@@ -219,7 +213,7 @@ def _objects(text: str) -> Iterator[tuple[Any, int]]:
         at = text.find("{", at)
 
 
-def _verdict(value: Any) -> tuple[bool, str] | None:
+def verdict(value: Any) -> tuple[bool, str] | None:
     judgement = str(value.get("judgement", value.get("judgment", ""))).strip().lower()
     if judgement not in ("correct", "incorrect"):
         return None

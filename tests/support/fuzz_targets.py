@@ -9,7 +9,7 @@ from coa.agent.profiles import PROFILES
 from coa.errors import InfrastructureError, UserError
 from coa.grading.cases import read_tests
 from coa.grading.compare import same_output
-from coa.grading.judge import read_verdict
+from coa.grading.judge import decided, verdict
 from coa.grading.latex import expression_of, words_of
 from coa.grading.match import exact_match, token_f1
 from coa.grading.programs import program_of
@@ -71,7 +71,7 @@ def replies(text: str) -> None:
             reading()
         except (ValueError, TypeError, AttributeError, KeyError, UserError, InfrastructureError):
             continue
-    read_verdict(text)
+    decided(text, verdict)
 
 
 def answers(text: str) -> None:

@@ -77,4 +77,10 @@ responses
 healthz
 readyz
 check_health
+record_autoscaling_stats
 __annotations__
+
+# Columns of evaluation.json, which users read.
+tokens_per_task
+sampled_tokens_per_task
+selector_tokens_per_task

@@ -18,10 +18,10 @@ from coa.grading.judge import (
     SCHEMA,
     Judge,
     JudgeConfig,
-    Verdict,
+    decided,
     escape,
     messages_of,
-    read_verdict,
+    verdict,
 )
 from coa.http.client import HttpConfig
 from coa.tools.base import ToolCall
@@ -54,7 +54,7 @@ YES, NO = '{"rationale": "the same name", "judgement": "correct"}', '{"rationale
     ],
 )
 def test_a_verdict_is_read_in_whatever_it_is_wrapped(reply: str) -> None:
-    assert read_verdict(reply) == Verdict(True, "the same name")
+    assert decided(reply, verdict) == (True, "the same name")
 
 
 @pytest.mark.parametrize(
@@ -78,12 +78,12 @@ def test_a_verdict_is_read_in_whatever_it_is_wrapped(reply: str) -> None:
     ],
 )
 def test_a_reply_that_does_not_end_with_a_verdict_or_has_two_that_differ_holds_none(reply: str) -> None:
-    assert read_verdict(reply) is None
+    assert decided(reply, verdict) is None
 
 
 def test_a_verdict_inside_of_a_rationale_is_part_of_the_rationale() -> None:
     reply = json.dumps({"rationale": f"It contains {YES}", "judgement": "incorrect"})
-    assert read_verdict(reply) == Verdict(False, f"It contains {YES}")
+    assert decided(reply, verdict) == (False, f"It contains {YES}")
 
 
 # What the judge is shown.
