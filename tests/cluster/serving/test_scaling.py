@@ -20,7 +20,7 @@ from tests.support.ports import free_port
 CONFIG = ScalingConfig(target_requests=4, up_after_s=1, down_after_s=2, zero_after_s=2, look_back_s=2)
 
 
-def context(*, target: int, queued: float = 0.0, **metrics: dict[str, float]) -> Any:
+def context(*, target: int, queued: float = 0.0, metrics: dict[str, dict[str, float]] | None = None) -> Any:
     """Ray's own, of a deployment of 1 to 3 replicas."""
     from ray.serve._private.common import DeploymentID
     from ray.serve.config import AutoscalingContext
@@ -34,7 +34,7 @@ def context(*, target: int, queued: float = 0.0, **metrics: dict[str, float]) ->
         running_replicas=[],
         total_num_requests=queued,
         total_queued_requests=queued,
-        aggregated_metrics=metrics,  # pyright: ignore[reportArgumentType]
+        aggregated_metrics=metrics or {},  # pyright: ignore[reportArgumentType]
         raw_metrics={},
         capacity_adjusted_min_replicas=1,
         capacity_adjusted_max_replicas=3,
@@ -49,10 +49,10 @@ def context(*, target: int, queued: float = 0.0, **metrics: dict[str, float]) ->
 def test_the_policy_reads_what_replicas_say_and_what_waits() -> None:
     policy = ScalingPolicy(**asdict(CONFIG))
     busy: dict[str, dict[str, float]] = {RUNNING: {"a": 4, "b": 3}, KV_USE: {"a": 0.1, "b": 0.1}}
-    assert policy(context(target=2, **busy)) == (2, {})
-    assert policy(context(target=2, queued=3, **busy)) == (3, {})
+    assert policy(context(target=2, metrics=busy)) == (2, {})
+    assert policy(context(target=2, queued=3, metrics=busy)) == (3, {})
     crowded: dict[str, dict[str, float]] = {RUNNING: {"a": 1}, KV_USE: {"a": 0.8}}
-    assert policy(context(target=3, **crowded)) == (2, {})
+    assert policy(context(target=3, metrics=crowded)) == (2, {})
     assert policy(context(target=2)) == (1, {})
 
 
