@@ -4,7 +4,6 @@ It is told neither the accepted answers nor how many attempts gave each: only th
 was come by. The prompt is ours, since that of arXiv 2508.13167 is not published.
 """
 
-import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -14,7 +13,7 @@ from coa.grading.judge import Decider, Form, Json, JudgeConfig, escape
 from coa.http.client import HttpConfig
 from coa.tools.base import ToolCall, UseTool
 from coa.tools.chat import Message
-from coa.tools.hidden import ask, canonical
+from coa.tools.hidden import ask
 
 CHOOSER = "chooser"
 """Name of the tool."""
@@ -37,11 +36,7 @@ class Chooser(Decider):
     """The tool: {"question": .., "attempts": [..]} gives {"choice": index, "rationale": .., "tokens": ..}."""
 
     def __init__(self, config: JudgeConfig, http: HttpConfig) -> None:
-        super().__init__(config, http)
-        self.fingerprint = f"{config} {hashlib.sha256(INSTRUCTIONS.encode()).hexdigest()}"
-
-    def key(self, call: ToolCall) -> str:
-        return canonical(json.loads(call.argument))
+        super().__init__(config, http, INSTRUCTIONS)
 
     async def __call__(self, call: ToolCall) -> str:
         """The choice as JSON; raises JudgeDown if none comes, and ToolDown if the endpoint does not answer."""

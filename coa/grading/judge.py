@@ -107,9 +107,14 @@ class Form(Generic[T]):
 class Decider:
     """The judge's model, asked again as long as its replies hold no decision."""
 
-    def __init__(self, config: JudgeConfig, http: HttpConfig) -> None:
+    def __init__(self, config: JudgeConfig, http: HttpConfig, instructions: str) -> None:
+        """instructions: with them changes what may be taken from a cache."""
         self._chat = Chat(config, http, "judge tokens", JudgeDown, shows=200)
         self._config = config
+        self.fingerprint = f"{config} {hashlib.sha256(instructions.encode()).hexdigest()}"
+
+    def key(self, call: ToolCall) -> str:
+        return canonical(json.loads(call.argument))
 
     async def decide(self, messages: Sequence[Message], form: Form[T]) -> tuple[T, str, int]:
         """The decision, its rationale, and the tokens of all requests; raises JudgeDown if there is no decision, and
@@ -139,11 +144,7 @@ class Judge(Decider):
     """The tool: {"question": .., "accepted": [..], "prediction": ..} gives {"correct": .., "rationale": ..}."""
 
     def __init__(self, config: JudgeConfig, http: HttpConfig) -> None:
-        super().__init__(config, http)
-        self.fingerprint = f"{config} {hashlib.sha256(INSTRUCTIONS.encode()).hexdigest()}"
-
-    def key(self, call: ToolCall) -> str:
-        return canonical(json.loads(call.argument))
+        super().__init__(config, http, INSTRUCTIONS)
 
     async def __call__(self, call: ToolCall) -> str:
         """The verdict as JSON; raises JudgeDown if none comes, and ToolDown if the endpoint does not answer."""
