@@ -12,13 +12,8 @@ from coa.learning.losses import LossConfig
 from coa.learning.packing import PackingConfig
 from coa.learning.schedule import OptimizerConfig
 
-BUCKET_ELEMENTS = 50_000_000
-"""Of gradients that ranks reduce together: 200 MB of float32, enough for any network's full rate. ZeRO-3 holds two
-buckets, and gloo a third."""
 SUB_GROUP_ELEMENTS = 1_000_000_000
 """That the optimizer steps together in ZeRO-3."""
-LIVE_ELEMENTS = 1_000_000_000
-"""Of parameters that ZeRO-3 keeps gathered, those that are used again soon among them."""
 LOGITS_BYTES = 1 << 29
 """Of a chunk's float32 logits. Where all of them are fewer, they are computed once and kept."""
 
@@ -75,6 +70,11 @@ class LearnerConfig:
     """Keeps the optimizer's state in the host's memory, and steps there."""
     offload_parameters: bool = False
     """Keeps parameters in the host's memory until a layer needs them; stage 3 only."""
+    reduce_bucket_size: int = 50_000_000
+    """Elements of gradients that ranks reduce together: 200 MB of float32, enough for any network's full rate. ZeRO-3
+    holds two buckets, and gloo a third."""
+    max_live_parameters: int = 1_000_000_000
+    """Most parameters that ZeRO-3 keeps gathered, those that are used again soon among them."""
     gradient_checkpointing: bool = False
     """Keeps of each layer its input alone, and computes the rest again on the way back."""
     lora: LoraConfig = field(default_factory=LoraConfig)

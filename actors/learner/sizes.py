@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from actors.learner.config import BUCKET_ELEMENTS, LIVE_ELEMENTS, SUB_GROUP_ELEMENTS, LearnerConfig, ModelConfig
+from actors.learner.config import SUB_GROUP_ELEMENTS, LearnerConfig, ModelConfig
 from coa.errors import UserError
 from coa.learning.algorithms.base import Needs
 
@@ -156,7 +156,7 @@ def rank_memory(
     head = built.hidden + 1 if needs.values else 0
     trained = trained_parameters(built, config) + head
     n = built.parameters + head + (trained if config.lora.rank else 0)
-    share, bucket = trained // ranks, min(trained, BUCKET_ELEMENTS)
+    share, bucket = trained // ranks, min(trained, config.reduce_bucket_size)
     weights = width * n // (ranks if stage == 3 else 1)
     optimizer = {
         "masters": 0 if stage == 3 and width == 4 else 4 * share,
@@ -166,7 +166,7 @@ def rank_memory(
     device = {
         "gradients": 4 * (trained if stage == 1 else share),
         "buckets": 4 * bucket * (1 if stage < 3 else 2 if gpu else 3),
-        "gathered": width * min(n, LIVE_ELEMENTS) if stage == 3 else 0,
+        "gathered": width * min(n, config.max_live_parameters) if stage == 3 else 0,
         "reference": weights if needs.reference and not config.lora.rank else 0,
         "activations": activation_bytes(built, config, dtype),
         "logits": logits_bytes(built, config, dtype),

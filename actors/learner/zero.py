@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 import torch.distributed as dist
 
-from actors.learner.config import BUCKET_ELEMENTS, LIVE_ELEMENTS, SUB_GROUP_ELEMENTS, LearnerConfig
+from actors.learner.config import SUB_GROUP_ELEMENTS, LearnerConfig
 from coa.errors import UserError
 
 T = TypeVar("T")
@@ -26,10 +26,10 @@ def deepspeed_config(config: LearnerConfig, dtype: str) -> dict[str, Any]:
     zero: dict[str, Any] = {
         "stage": config.zero_stage,
         "overlap_comm": False,
-        "reduce_bucket_size": BUCKET_ELEMENTS,
+        "reduce_bucket_size": config.reduce_bucket_size,
         "sub_group_size": SUB_GROUP_ELEMENTS,
-        "stage3_max_live_parameters": LIVE_ELEMENTS,
-        "stage3_max_reuse_distance": LIVE_ELEMENTS,
+        "stage3_max_live_parameters": config.max_live_parameters,
+        "stage3_max_reuse_distance": config.max_live_parameters,
     }
     if config.offload_optimizer:
         zero["offload_optimizer"] = {"device": "cpu"}
