@@ -245,7 +245,7 @@ def test_a_team_that_is_not_known_is_told_as_such() -> None:
     "settings", [(), SERVED, (*SERVED, "rl.teacher_fallback.attempts=1", "rl.on_policy.teacher=a/b")]
 )
 def test_a_plan_asks_for_what_the_run_asks_for(
-    job: str, settings: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+    job: str, settings: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     asked: list[list[Demand]] = []
 
@@ -253,7 +253,7 @@ def test_a_plan_asks_for_what_the_run_asks_for(
         asked.extend(demands)
 
     monkeypatch.setattr("jobs.run.session.in_session", session)
-    config = recipe("tiny", *settings)
+    config = recipe("tiny", f"run_dir={tmp_path / 'run'}", *settings)
     job_of(job).run(config, Console(io.StringIO(), io.StringIO()))
     sums = [tuple(sum(d.resources.get(name, 0) for d in demands) for name in ("CPU", "GPU")) for demands in asked]
     rows = section(config, "resources", job).rows
