@@ -16,14 +16,13 @@ from coa.reporting.metrics import read_metrics
 from tests.project.test_docs import ROOT, blocks
 
 BENCHMARKS = Path(os.environ.get("COA_BENCHMARKS", Path(__file__).parents[3] / "shared" / "benchmarks"))
-SFT_STEPS, RL_STEPS = 40, 3
+RUNS, SFT_STEPS, RL_STEPS = 120, 24, 3
 SETTINGS = (
-    "distill.runs=200",
-    "teaching.wave=100",
+    f"distill.runs={RUNS}",
+    "teaching.wave=60",
     f"sft.steps={SFT_STEPS}",
     "sft.checkpoint_every=10",
     "sft.batch=8",
-    "sft.learner.ranks=1",
     f"rl.steps={RL_STEPS}",
     "rl.group=2",
     "rl.window.groups_per_batch=4",
@@ -83,8 +82,8 @@ def test_the_report_keeps_its_contract(run: dict[str, Any]) -> None:
     report = json.loads((run["folder"] / "report.json").read_text())
     assert report["tools"]["code"]["calls"] > 0
     assert report["tools"]["code"]["failures"] == 0
-    assert report["stages"]["distill"]["transcripts"] == 200
-    assert report["stages"]["distill"]["kept"] + sum(report["stages"]["distill"]["dropped"].values()) == 200
+    assert report["stages"]["distill"]["transcripts"] == RUNS
+    assert report["stages"]["distill"]["kept"] + sum(report["stages"]["distill"]["dropped"].values()) == RUNS
     assert report["stages"]["sft"]["steps"] == SFT_STEPS
     assert report["stages"]["rl"]["steps"] == RL_STEPS
     assert report["rl"]["staleness_max"] <= 2

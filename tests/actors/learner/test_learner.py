@@ -279,16 +279,13 @@ def test_splitting_a_batch_into_updates_keeps_the_proximal_policy(model: Path, o
     assert learner.step([random_sample(rng, 300) for _ in range(8)], 0).clip_fraction > 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "settings",
     [
         pytest.param({}, id="stage 1"),
-        pytest.param({"zero_stage": 2}, id="stage 2", marks=pytest.mark.slow),
-        pytest.param(
-            {"zero_stage": 3, "gradient_checkpointing": True, "lora": LORA},
-            id="stage 3, adapters",
-            marks=pytest.mark.slow,
-        ),
+        pytest.param({"zero_stage": 2}, id="stage 2"),
+        pytest.param({"zero_stage": 3, "gradient_checkpointing": True, "lora": LORA}, id="stage 3, adapters"),
     ],
 )
 def test_two_ranks_learn_what_one_does(

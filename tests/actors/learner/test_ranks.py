@@ -149,9 +149,7 @@ KL = Objective(settings={"kl_weight": 0.5}, temperature=0.7)
 SMALL: dict[str, tuple[dict[str, Any], Objective]] = {
     "stage 1": ({"zero_stage": 1}, Objective()),
     "stage 2, 4 updates": ({"zero_stage": 2, "updates_per_batch": 4}, Objective()),
-    "stage 3": ({"zero_stage": 3}, Objective()),
     "stage 3, adapters, checkpointing, 4 updates": ({"zero_stage": 3, **ALL}, Objective()),
-    "stage 3, adapters on the output": ({"zero_stage": 3, **BIG}, Objective()),
     "stage 3, values": ({"zero_stage": 3, "updates_per_batch": 4}, PPO),
     "stage 3, reference, temperature": ({"zero_stage": 3, "updates_per_batch": 4}, KL),
 }

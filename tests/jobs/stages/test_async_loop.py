@@ -36,7 +36,7 @@ from jobs.teachers.fallback import FIRST_ATTEMPT, TeacherFallback
 from tests.support.ranks import weights_of
 from tests.support.tiny import AGENT, make_model
 
-STEPS = 4
+STEPS = 3
 GROUPS = 4
 EXECUTORS: list[Any] = []
 
@@ -151,6 +151,7 @@ def test_without_staleness_the_loop_is_the_synchronous_one(
     assert result["staleness_max"] == 0
 
 
+@pytest.mark.slow
 def test_with_staleness_the_bound_holds_and_work_overlaps(
     stage: EnginePool, loop: asyncio.AbstractEventLoop, tmp_path: Path
 ) -> None:
@@ -238,9 +239,7 @@ def test_teachers_score_what_is_said_and_show_what_fails_altogether(
     rows = ({"question": f"What is {a} * 3 - 4 ?", "answer": str(a * 3 - 4), "profile": "code"} for a in range(9, 19))
     tasks.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
     teacher = make_model(tmp_path / "teacher", seed=1, hidden_size=96)
-    steps = 3
     settings = (
-        f"rl.steps={steps}",
         f"tasks.path={tasks}",
         "rl.teacher_fallback.attempts=2",
         "rl.teacher_fallback.share=2",
@@ -248,6 +247,9 @@ def test_teachers_score_what_is_said_and_show_what_fails_altogether(
     run = make_run(tmp_path / "run", *settings, f"rl.on_policy.teacher={teacher}", max_staleness=1)
     result = loop.run_until_complete(rl(run, AfterTheTeam(stage), EXECUTORS))
     assert result["dropped"] == {}, "a group of equal rewards says something too"
+    assert result["staleness_max"] == 1, "work overlaps"
+    assert result["logprob_max_diff"] < 1e-4
+    assert (run.model / "model.safetensors").exists()
     records, told = read_metrics(run.folder / "metrics.jsonl"), result["teacher_fallback"]
     assert all(record["reverse_kl"] > 0 for record in records if record["groups"])
     imitated = [record["imitated"] for record in records]
