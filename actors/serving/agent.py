@@ -58,7 +58,8 @@ class ServedAgent:
         self._runner = EpisodeRunner(
             policy, tools, codec=codec, reward=RewardConfig(), seed=0, retry=retry, outbox=self._outbox, isolate=True
         )
-        self._queues: dict[EpisodeId, asyncio.Queue[messages.Event]] = {}
+        self._queues: dict[EpisodeId, asyncio.Queue[messages.Event | None]] = {}
+        """Of each episode; None where no event comes any more."""
         self._serials = itertools.count()
         self._reading: asyncio.Task[None] | None = None
 
@@ -82,6 +83,8 @@ class ServedAgent:
         at the engine and its tool call. `salt`: episodes of another one share no KV cache with it."""
         if self._reading is None:
             self._reading = asyncio.ensure_future(self._read())
+            self._reading.add_done_callback(self._stop)
+        self.check()
         order = self._order(request, sample, salt)
         queue = self._queues[order.id] = asyncio.Queue()
         self._runner.start([order])
@@ -120,24 +123,23 @@ class ServedAgent:
             heard = first + len(entries)
             self._runner.acknowledge(self._outbox.acknowledge(heard))
 
-    async def _next(self, queue: asyncio.Queue[messages.Event]) -> messages.Event:
+    def _stop(self, reading: "asyncio.Task[None]") -> None:
+        """Wakes whoever waits for events: there will be none."""
+        for queue in self._queues.values():
+            queue.put_nowait(None)
+
+    async def _next(self, queue: asyncio.Queue[messages.Event | None]) -> messages.Event:
         """The next event of an episode; raises the defect that ended the reading, if one did."""
-        assert self._reading is not None
-        get = asyncio.ensure_future(queue.get())
-        try:
-            await asyncio.wait({get, self._reading}, return_when=asyncio.FIRST_COMPLETED)
-            if get.done():
-                return get.result()
-        finally:
-            get.cancel()
-        self._reading.result()
+        if (event := await queue.get()) is not None:
+            return event
+        self.check()
         raise EngineDied("the runner's events have ended")
 
     def _reader(self, lenient: bool) -> ChainReader:
         return ChainReader(self._codec.stream(), lenient_tag_pattern() if lenient else None)
 
     async def _follow(
-        self, id: EpisodeId, queue: asyncio.Queue[messages.Event], agent: AgentConfig
+        self, id: EpisodeId, queue: asyncio.Queue[messages.Event | None], agent: AgentConfig
     ) -> AsyncGenerator[Event]:
         lenient = agent.grammar is Grammar.lenient
         reader, tool, called = self._reader(lenient), "", 0.0

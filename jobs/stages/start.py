@@ -2,11 +2,14 @@
 
 import shutil
 from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
+from multiprocessing import get_context
 from pathlib import Path
 
 from omegaconf import OmegaConf
 
+from actors.learner.config import ModelConfig
 from coa.agent.codec import Codec
 from coa.distill import contamination
 from coa.distill.dataset.card import data_card
@@ -81,17 +84,27 @@ def prepare_start(run: RunDir) -> None:
     """The policy before its first step: a pretrained model's folder, or a new model with a tokenizer of its own."""
     if (run.start_model / "config.json").exists():
         return
-    from actors.learner.policy import load_model, new_model
-    from coa.agent.tokenizer import load_tokenizer
-
     config, tokenizer = run.config.model, prepare_tokenizer(run)
     with replacing_folder(run.start_model) as part:
         if config.path is not None:
-            # Nothing is computed here, where there may be no GPU: what is saved says nothing of the attention's kernel.
-            load_model(config.path, replace(config, attention="sdpa")).save_pretrained(part)
+            # In a process of its own: a large model's memory is not the driver's for the rest of the run.
+            with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as child:
+                child.submit(copy_pretrained, config, part).result()
         else:
+            from actors.learner.policy import new_model
+            from coa.agent.tokenizer import load_tokenizer
+
             new_model(config, load_tokenizer(tokenizer), seed=run.config.seed).save_pretrained(part)
         copy_tokenizer(tokenizer, part)
+
+
+def copy_pretrained(config: ModelConfig, folder: Path) -> None:
+    """Writes a pretrained model as it is trained: in the recipe's type, its output layer untied. Raises UserError."""
+    from actors.learner.policy import load_model
+
+    assert config.path is not None
+    # Nothing is computed here, where there may be no GPU: what is saved says nothing of the attention's kernel.
+    load_model(config.path, replace(config, attention="sdpa")).save_pretrained(folder)
 
 
 def finish_model(run: RunDir, model: Path) -> None:
