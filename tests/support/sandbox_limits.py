@@ -111,10 +111,10 @@ stacks, most = mmap.mmap(-1, {threads} << 13), 0
 base = ctypes.addressof(ctypes.c_char.from_buffer(stacks))
 locals = ctypes.addressof(tls := ctypes.create_string_buffer(1 << 14)) + (1 << 13)
 libc.clone.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int] + [ctypes.c_void_p] * 4
+wait = ctypes.cast(libc.pause, ctypes.c_void_p)
 for n in range({threads}):
     "A thread that waits for ever, on two pages."
-    if libc.clone(ctypes.cast(libc.pause, ctypes.c_void_p), base + (n + 1 << 13), {flags}, None, base, locals, base) > 0:
-        most += 1
+    most += libc.clone(wait, base + (n + 1 << 13), {flags}, None, base, locals, base) > 0
 print(most, flush=True)
 os._exit(0)
 """

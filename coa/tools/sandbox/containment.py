@@ -55,5 +55,10 @@ def _host_user() -> int:
 
 
 def _advice() -> str:
-    scope = "systemd-run --user --scope -p Delegate=yes -p 'DelegateSubgroup=main' coa ..."
-    return scope if os.geteuid() else "a container: docker run --privileged --cgroupns=host ..., or run as another user"
+    if os.geteuid():
+        return "systemd-run --user --scope -p Delegate=yes -p MemoryAccounting=yes -p TasksAccounting=yes coa ..."
+    return (
+        "in a container whose /sys/fs/cgroup can be written: cd /sys/fs/cgroup && mkdir main && for p in "
+        '$(cat cgroup.procs); do echo $p > main/cgroup.procs; done; echo "+memory +pids +cpu" > cgroup.subtree_control; '
+        "or run as another user than root, whose threads are counted"
+    )

@@ -52,7 +52,7 @@ def program_filter(*, sockets: bool = True, threads: bool = True) -> bytes:
         answers.setdefault(number + 1, missing if number + 1 >= NEW else refused)
     for name, number in calls.items():
         answers[number] = _judged(cases[name], answers_else=refused) if name in cases else (_op(_RETURN, _ALLOW),)
-    # Numbers from 0x40000000 on are the x32 names of the same calls: no case of their own, they are "since 2019".
+    # Numbers from 0x40000000 on, the x32 names of the same calls, need no lines of their own: they are above NEW.
     lines = [_op(_LOAD, _ARCHITECTURE), _op(_EQUAL, _audit(), 1, 0), _op(_RETURN, _KILL), _op(_LOAD, _NUMBER)]
     starts = sorted(start for start in answers if start == 0 or answers[start] != _before(answers, start))
     for start, end in pairwise((*starts, _END)):
@@ -73,7 +73,7 @@ def _judged(cases: tuple[Case, ...], answers_else: tuple[bytes, ...]) -> tuple[b
         checks: list[bytes] = []
         decision = _answer(0) if case.granted else (_op(_RETURN, _ALLOW),)
         # From the last check to the first: each says how far it is to the end of the case.
-        for position, values in reversed(case.arguments.items()):
+        for position, values in reversed(tuple(case.arguments.items())):
             wrong = len(checks) + len(decision)
             check = [_op(_LOAD, _ARGUMENTS + 8 * position)]
             if position in case.masks:

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from coa.errors import ToolDown
-from coa.tools.sandbox.cgroup import MIB, Group
+from coa.tools.sandbox.cgroup import MIB as MIB
+from coa.tools.sandbox.cgroup import Group
 
 KILLED_S = 10.0
 """Seconds in which the kernel must end what was killed."""

@@ -6,9 +6,14 @@
 
 Covered, warm and cold: namespaces of its own for users, processes, mounts, network, IPC and host name; no network
 interface but a loopback that is nobody else's; no inherited environment or file descriptor; a file system that holds
-the system's libraries and the base interpreter read-only and an empty workspace in memory, and no /proc; limits on
-CPU time, wall time, address space, files, open descriptors and output. A seccomp filter (filter.py) lets the
-program start threads but no further process, so that limits on the one process are limits on the run.
+the system's libraries, the base interpreter and the operator's packages read-only and an empty workspace in memory, and
+no /proc; limits on CPU time, wall time, address space, files, threads, open descriptors and output. A seccomp filter
+(filter.py) allows what a list of system calls names (calls.py): threads but no further process, so that limits on the
+one process are limits on the run.
+
+What the kernel holds for a program is not in its address space: sockets, files without content, tables. A cgroup of its
+own (cgroup.py) counts that too, where one can be made. Otherwise the program may make no sockets but connected pairs,
+and no threads where the kernel does not count them, which is so for root (containment.py).
 
 Why a warm run is no weaker: the zygote never sees a program, only descriptors and limits. Its child makes all of the
 above anew, gives up every right in a last user namespace, and only then runs the program, with every other descriptor
@@ -18,8 +23,8 @@ keeps signals from it, and the filter all else that takes the number of a proces
 forks of one zygote, and tell nothing of other runs: the seed of string hashes and the addresses of memory. A program
 that walks up its stack finds the zygote's frames above its own.
 
-Not covered: defects of the kernel. In a cold run also kernel memory of empty files, which only its CPU time bounds, and
-the death of this process in the few milliseconds in which bubblewrap starts.
+Not covered: defects of the kernel. In a cold run also the death of this process in the few milliseconds in which
+bubblewrap starts.
 """
 
 import asyncio
@@ -152,7 +157,7 @@ class Sandbox:
             if self._zygote is None or not self._zygote.alive:
                 if self._zygote is not None:
                     self._zygote.end()
-                self._zygote = await Zygote.start(self._interpreter)
+                self._zygote = await Zygote.start(self._interpreter, self._groups)
         return self._zygote.fork(program, stdin, limits, confines)
 
 

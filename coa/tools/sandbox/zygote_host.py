@@ -11,7 +11,7 @@ from io import FileIO
 from typing import Self
 
 from coa.errors import ToolDown
-from coa.tools.sandbox.cgroup import Group
+from coa.tools.sandbox.cgroup import Group, Groups
 from coa.tools.sandbox.command import Interpreter, zygote_command
 from coa.tools.sandbox.run import MIB, Confines, RunLimits, last_line, memory_file
 from coa.tools.sandbox.zygote import NURSERY, READY, REQUEST
@@ -77,17 +77,19 @@ class Fork:
 class Zygote:
     """The zygote's process, which lives until `end`, or until this object or this process is gone."""
 
-    def __init__(self, process: subprocess.Popen[bytes], control: socket.socket) -> None:
+    def __init__(self, process: subprocess.Popen[bytes], control: socket.socket, groups: Groups | None) -> None:
         self._control = control
         self._permits = asyncio.Semaphore(HANDED_OVER)
         self._nurseries: dict[Group, socket.socket] = {}
-        self.end = weakref.finalize(self, _end, process, control, self._nurseries)
+        # The cgroups are kept until then: they can be removed when nobody is in them.
+        self.end = weakref.finalize(self, _end, process, control, self._nurseries, groups)
         """Kills the zygote, and with it all its programs; the first call returns what the zygote printed."""
 
     @classmethod
-    async def start(cls, interpreter: Interpreter) -> Self:
-        """Starts a zygote; raises ToolDown, with what bubblewrap or the zygote printed, if it does not come up."""
-        zygote = cls(*_spawn(interpreter))
+    async def start(cls, interpreter: Interpreter, groups: Groups | None) -> Self:
+        """Starts a zygote for programs in these cgroups; raises ToolDown, with what it printed, if it does not come
+        up."""
+        zygote = cls(*_spawn(interpreter), groups)
         try:
             async with asyncio.timeout(START_S):
                 answer = await _heard(zygote._control)
@@ -200,7 +202,9 @@ def _open(end: socket.socket) -> bool:
         return False
 
 
-def _end(process: subprocess.Popen[bytes], control: socket.socket, nurseries: dict[Group, socket.socket]) -> str:
+def _end(
+    process: subprocess.Popen[bytes], control: socket.socket, nurseries: dict[Group, socket.socket], _: Groups | None
+) -> str:
     for end in (control, *nurseries.values()):
         end.close()
     process.kill()

@@ -84,16 +84,24 @@ def test_locks_succeed_and_lock_nothing(held: Box) -> None:
     check = "import fcntl, os; fcntl.flock(os.open(os.__file__, os.O_RDONLY), fcntl.LOCK_EX | fcntl.LOCK_NB)\n"
     assert held.output(program + "import time; time.sleep(0.2); print(1)") == "1"
     assert held.output(program + check + "print(2)") == "2"
-    database = "import sqlite3; c = sqlite3.connect('x'); c.execute('create table t (a)'); c.execute('insert into t values (7)')\n"
-    assert held.output(database + "c.commit(); print(*sqlite3.connect('x').execute('select a from t'))") == "(7,)"
+    database = "import sqlite3; c = sqlite3.connect('x'); c.execute('create table t (a)')\n"
+    assert (
+        held.output(
+            database + "c.execute('insert into t values (7)'); c.commit()\n"
+            "print(*sqlite3.connect('x').execute('select a from t'))"
+        )
+        == "(7,)"
+    )
 
 
 USUAL = {
     "an event loop": "import asyncio; print(asyncio.run(asyncio.sleep(0, 7)))",
     "a copy": "import shutil; shutil.copy2('main.py', 'x'); shutil.copytree('.', '/tmp/y'); print(7)",
     "temporary files": "import tempfile\nwith tempfile.TemporaryFile() as f: f.write(b'x'); print(7)",
-    "an alarm": "import signal, time\nsignal.signal(14, lambda *_: print(7)); signal.setitimer(0, 0.01); time.sleep(0.1)",
-    "an archive": "import tarfile\nwith tarfile.open('x', 'w') as f: f.add('main.py')\ntarfile.open('x').extractall('y'); print(7)",
+    "an alarm": "import signal, time\nsignal.signal(14, lambda *_: print(7))\n"
+    "signal.setitimer(0, 0.01); time.sleep(0.1)",
+    "an archive": "import tarfile\nf = tarfile.open('x', 'w'); f.add('main.py'); f.close()\n"
+    "tarfile.open('x').extractall('y'); print(7)",
     "a file in memory": "import mmap\nf = open('main.py'); m = mmap.mmap(f.fileno(), 0, access=1); print(len(m) and 7)",
 }
 
