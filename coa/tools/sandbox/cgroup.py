@@ -116,7 +116,7 @@ class Group:
         self._folders = {controller: folder / name for controller, folder in place.folders.items()}
         self.staying = 0
         """Processes that wait in it for the next program."""
-        self._memory = 0
+        self._memory = self._kills = 0
         self._lock = -1
         try:
             for folder in dict.fromkeys(self._folders.values()):
@@ -163,10 +163,11 @@ class Group:
         """Whether what ran here is gone."""
         return int((self._folders["pids"] / "pids.current").read_bytes()) <= self.staying
 
-    def kills(self) -> int:
-        """How many processes were killed here because memory had run out."""
+    def killed(self) -> bool:
+        """Whether a process was killed here because memory had run out, since the last time that this was asked."""
         text = (self._folders["memory"] / ("memory.oom_control" if self._v1 else "memory.events")).read_text()
-        return next((int(line.split()[1]) for line in text.splitlines() if line.startswith("oom_kill ")), 0)
+        before, self._kills = self._kills, int(text.rpartition("oom_kill ")[2].split()[0])
+        return self._kills > before
 
     def remove(self) -> None:
         """Removes it once its processes are gone; otherwise a later sandbox does."""

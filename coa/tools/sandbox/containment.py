@@ -58,7 +58,8 @@ def _advice() -> str:
     if os.geteuid():
         return "systemd-run --user --scope -p Delegate=yes -p MemoryAccounting=yes -p TasksAccounting=yes coa ..."
     return (
-        "in a container whose /sys/fs/cgroup can be written: cd /sys/fs/cgroup && mkdir main && for p in "
-        '$(cat cgroup.procs); do echo $p > main/cgroup.procs; done; echo "+memory +pids +cpu" > cgroup.subtree_control; '
+        "in a container whose /sys/fs/cgroup can be written: cd /sys/fs/cgroup && mkdir main && "
+        "for p in $(cat cgroup.procs); do echo $p > main/cgroup.procs; done; "
+        'echo "+memory +pids +cpu" > cgroup.subtree_control; '
         "or run as another user than root, whose threads are counted"
     )

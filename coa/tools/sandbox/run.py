@@ -12,6 +12,7 @@ from coa.errors import ToolDown
 from coa.tools.sandbox.cgroup import MIB as MIB
 from coa.tools.sandbox.cgroup import Group
 
+KILLED = 128 + signal.SIGKILL
 KILLED_S = 10.0
 """Seconds in which the kernel must end what was killed."""
 
@@ -106,7 +107,6 @@ class Capped:
 async def watch(running: Running, limits: RunLimits, group: Group | None = None) -> Ended:
     """Reads until the program ends or its time is over; raises ToolDown if the sandbox ended without it, unless it ran
     out of memory in its cgroup."""
-    kills = group.kills() if group is not None else 0
     stdout, stderr = Capped(limits.output_bytes), Capped(limits.output_bytes)
     end = asyncio.ensure_future(running.wait())
     tasks = [
@@ -124,8 +124,10 @@ async def watch(running: Running, limits: RunLimits, group: Group | None = None)
         for task in (await asyncio.wait(tasks, timeout=KILLED_S))[1]:
             task.cancel()
     status = end.result() if in_time else None
-    if in_time and status is None and group is not None and group.kills() > kills:
-        status = 128 + signal.SIGKILL  # the kernel took a process of ours with the program
+    # The kernel may take a process of ours with the program, or instead of it.
+    out_of_memory = status in (None, KILLED) and group is not None and group.killed()
+    if in_time and status is None and out_of_memory:
+        status = KILLED
     if in_time and status is None:
         raise ToolDown(f"the sandbox did not work: {last_line(stderr.text())}")
     return Ended(status, stdout.text(), stderr.text())

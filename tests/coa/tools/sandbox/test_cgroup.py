@@ -85,12 +85,14 @@ def test_the_limits_are_written(version: int, tmp_path: Path, monkeypatch: pytes
     [folder] = tmp_path.iterdir()
     written = {name: (folder / name).read_text() for name in FILES[version]}
     (folder / "pids.current").write_text("1\n")
-    (folder / ("memory.events" if version == 2 else "memory.oom_control")).write_text("low 0\noom_kill 3\n")
+    (folder / ("memory.events" if version == 2 else "memory.oom_control")).write_text(
+        "low 0\noom_kill 3\noom_group_kill 0\n"
+    )
     memory, sockets = str(116 << 20), str(16 << 20)
     expected = {1: (memory, "0", sockets, "10", "100000", "150000"), 2: (memory, "0", "10", "150000 100000")}
     assert written == dict(zip(FILES[version], expected[version], strict=True))
     assert group.entrances == (str(folder / "cgroup.procs"),)
-    assert (group.quiet, group.kills()) == (False, 3)
+    assert (group.quiet, group.killed(), group.killed()) == (False, True, False)
     group.staying = 1
     assert group.quiet
     group.remove()
