@@ -66,17 +66,21 @@ def some():
 VMSPLICE = """
 kept = []
 def some():
-    "Fills a pipe with pages, which stay when their mapping goes."
+    "Fills a pipe with bits of huge pages, which stay as a whole when their mapping goes."
     kept.append(os.pipe())
-    pages = mmap.mmap(-1, 16 << 12)
-    pages[:] = bytes(16 << 12)
-    address = ctypes.addressof(view := ctypes.c_char.from_buffer(pages))
-    vector = struct.pack("QQ", address, 16 << 12)
-    moved = call(278, kept[-1][1], vector, 1, 0)
+    huge = 2 << 20
+    pages = mmap.mmap(-1, 17 * huge)
+    pages.madvise(14)
+    first = -ctypes.addressof(view := ctypes.c_char.from_buffer(pages)) % huge
+    vectors = b""
+    for n in range(16):
+        pages[first + n * huge] = 1
+        vectors += struct.pack("QQ", ctypes.addressof(view) + first + n * huge, 1)
+    moved = call(278, kept[-1][1], vectors, 16, 0)
     del view
     pages.close()
     if isinstance(moved, str): raise OSError(moved, moved)
-    return moved
+    return moved * huge
 """
 
 EXTENDED_ATTRIBUTES = """
