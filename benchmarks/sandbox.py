@@ -23,8 +23,8 @@ ROUNDS, CONCURRENT, BATCH, BATCHES = 100, 16, 160, 8
 TARGETS = {
     "cold_latency_ratio": "<= 2.2",
     "cold_throughput_ratio": ">= 0.45",
-    "warm_latency_ratio": "<= 1.2",
-    "warm_throughput_ratio": ">= 0.8",
+    "warm_latency_ratio": "<= 0.8",
+    "warm_throughput_ratio": ">= 1.3",
 }
 Side = Callable[[], Awaitable[None]]
 

@@ -88,11 +88,11 @@ SIGNALS = {
         "import resource as r; r.prlimit(1, r.RLIMIT_CPU, (0, 0))", "PermissionError.*"
     ),
     "a slow first process": Attack(
-        "import os\nos.sched_setscheduler(1, os.SCHED_IDLE, os.sched_param(0)); os.setpriority(0, 1, 19)\n"
-        "while True: pass",
+        "import os\nos.setpriority(0, 1, 19)\nwhile True: pass",
         OUT_OF_TIME,
         SHORT,
     ),
+    "an idle first process": Attack("import os; os.sched_setscheduler(1, os.SCHED_IDLE, os.sched_param(0))", REFUSED),
     "real-time priority": Attack(
         "import os; os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(50))", "PermissionError.*"
     ),

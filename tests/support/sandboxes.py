@@ -43,7 +43,8 @@ def box(config: SandboxConfig) -> Iterator[Box]:
 
 
 def sandboxed(ancestor: int | None = None) -> dict[int, str]:
-    """The processes of sandboxes that this process (or `ancestor`) has started, those inside included."""
+    """The processes of sandboxes that this process (or `ancestor`) has started, those inside included; without the
+    nurseries, which stay for later programs."""
     parents, names = {}, {}
     for entry in Path("/proc").glob("[0-9]*/stat"):
         try:
@@ -58,7 +59,7 @@ def sandboxed(ancestor: int | None = None) -> dict[int, str]:
     }
     while more := {n: names[n] for n in parents if parents[n] in found and n not in found}:
         found |= more
-    return found
+    return {n: name for n, name in found.items() if name != "nursery"}
 
 
 def commands_with(mark: bytes) -> list[int]:

@@ -3,64 +3,127 @@
 import os
 import shutil
 import sys
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from coa.errors import ToolDown
-from coa.tools.sandbox.run import MIB, RunLimits
-from coa.tools.sandbox.zygote import DESCRIPTORS
+from coa.errors import ToolDown, UserError
+from coa.tools.sandbox.run import MIB, Confines, RunLimits
+from coa.tools.sandbox.zygote import BYTES_PER_FILE, DESCRIPTORS, SIGNALS
 
 INSTALL = "install bubblewrap and util-linux (Debian, Ubuntu: apt-get install bubblewrap util-linux)"
 FLAGS = ("-I", "-S", "-E", "-B", "-X", "utf8")
+PACKAGES = "/packages"
+"""Where a program sees the virtual environment of its packages."""
 ZYGOTE = Path(__file__).with_name("zygote.py")
+_JOIN = 'until [ "$1" = -- ]; do echo 0 > "$1"; shift; done; shift; exec "$@"'
+"""Moves itself to the cgroup whose entrances are its first arguments."""
+_WORKSPACE = 'mount -t tmpfs -o "$1" tmpfs /sys && shift && exec "$@"'
+"""Mounts a workspace that may hold so many files, which is no option of bubblewrap's, where nobody looks for it."""
 
 
-def cold_command(limits: RunLimits, *, source: int, notes: int, seccomp: int) -> tuple[str, ...]:
-    """The command for one program. source, notes, seccomp: numbers of open file descriptors."""
-    return (
-        *_limited(limits),
-        *_bubblewrap(),
-        *("--cap-drop", "ALL", "--json-status-fd", str(notes), "--seccomp", str(seccomp)),
-        *("--size", str(limits.files_mib * MIB), "--tmpfs", "/tmp"),
-        *("--perms", "0644", "--file", str(source), "/tmp/main.py"),
-        *("--remount-ro", "/", base_python(), *FLAGS, "/tmp/main.py"),
+@dataclass(frozen=True, slots=True)
+class Interpreter:
+    """The interpreter of programs, and what of the host's files it needs."""
+
+    command: tuple[str, ...]
+    """Inside the sandbox."""
+    bare: tuple[str, ...]
+    """Outside of it."""
+    binds: tuple[str, ...]
+    """Options of bubblewrap."""
+    environment: tuple[str, ...] = ()
+    """Options of bubblewrap."""
+
+
+def interpreter_of(packages: str | None = None) -> Interpreter:
+    """The base interpreter, or that of a virtual environment whose packages programs may import.
+
+    Raises UserError for a folder that is none.
+    """
+    if packages is None:
+        python = Path(base_python())
+        return Interpreter((str(python), *FLAGS), (str(python), *FLAGS), _base_binds(python))
+    link = Path(packages, "bin", "python")
+    python, folder = link.resolve(), Path(packages).resolve()
+    if not (folder / "pyvenv.cfg").is_file() or not python.is_file() or python.is_relative_to(folder):
+        make = f"{base_python()} -m venv {packages}"
+        raise UserError(f"tools.sandbox.packages={packages} is no virtual environment; make one with: {make}")
+    flags = tuple(flag for flag in FLAGS if flag != "-S")
+    return Interpreter(
+        command=(f"{PACKAGES}/bin/python", *flags),
+        bare=(str(link), *flags),
+        binds=(*_base_binds(python), "--ro-bind", str(folder), PACKAGES),
+        # A library's threads for each core of a large machine would take the address space before the program does.
+        environment=("--setenv", "OMP_NUM_THREADS", "1", "--setenv", "OPENBLAS_NUM_THREADS", "1"),
     )
 
 
-def zygote_command(control: int) -> tuple[str, ...]:
+def cold_command(
+    interpreter: Interpreter, limits: RunLimits, confines: Confines, *, source: int, notes: int, seccomp: int
+) -> tuple[str, ...]:
+    """The command for one program. source, notes, seccomp: numbers of open file descriptors."""
+    files = limits.files_mib * MIB
+    if confines.group is not None:
+        around = ("/bin/sh", "-c", _JOIN, "sh", *confines.group.entrances, "--")
+        workspace = ("--size", str(files), "--tmpfs", "/tmp")
+    else:
+        options = f"size={files},nr_inodes={files // BYTES_PER_FILE},mode=755"
+        around = (_find("unshare"), "--user", "--map-root-user", "--mount", "/bin/sh", "-c", _WORKSPACE, "sh", options)
+        workspace = ("--bind", "/sys", "/tmp")
+    prlimit = _find("prlimit")
+    return (
+        *around,
+        *_bubblewrap(interpreter),
+        *("--cap-drop", "ALL", "--json-status-fd", str(notes), "--seccomp", str(seccomp)),
+        *workspace,
+        *("--perms", "0644", "--file", str(source), "/tmp/main.py"),
+        # Inside, where nobody else's processes count.
+        *("--ro-bind", prlimit, prlimit, "--remount-ro", "/"),
+        *(prlimit, f"--nproc={confines.processes}", f"--sigpending={SIGNALS}", *_limits(limits), "--"),
+        *(*interpreter.command, "/tmp/main.py"),
+    )
+
+
+def zygote_command(interpreter: Interpreter, control: int) -> tuple[str, ...]:
     """The command for the zygote, which may make namespaces, mounts and a network interface inside its own namespaces.
 
     control: number of the descriptor of its socket.
     """
     return (
-        *_bubblewrap(),
+        *_bubblewrap(interpreter),
         *("--as-pid-1", "--cap-drop", "ALL", "--cap-add", "CAP_SYS_ADMIN", "--cap-add", "CAP_NET_ADMIN"),
         *("--ro-bind", str(ZYGOTE), "/tmp/zygote.py"),
-        *("--remount-ro", "/", base_python(), *FLAGS, "/tmp/zygote.py", str(control)),
+        *("--remount-ro", "/", *interpreter.command, "/tmp/zygote.py", str(control)),
     )
 
 
-def bare_command(limits: RunLimits, path: str) -> tuple[str, ...]:
+def bare_command(interpreter: Interpreter, limits: RunLimits, path: str) -> tuple[str, ...]:
     """The command for one program without a sandbox, with limits alone."""
-    return (*_limited(limits), base_python(), *FLAGS, path)
+    return (_find("prlimit"), *_limits(limits), "--", *interpreter.bare, path)
 
 
-def _limited(limits: RunLimits) -> tuple[str, ...]:
+def _limits(limits: RunLimits) -> tuple[str, ...]:
+    """Options of prlimit."""
     return (
-        *(_find("prlimit"), f"--cpu={limits.cpu_s}:{limits.cpu_s + 1}", "--core=0"),
-        *(f"--as={limits.memory_mib * MIB}", f"--fsize={limits.files_mib * MIB}", f"--nofile={DESCRIPTORS}", "--"),
+        *(f"--cpu={limits.cpu_s}:{limits.cpu_s + 1}", "--core=0"),
+        *(f"--as={limits.memory_mib * MIB}", f"--fsize={limits.files_mib * MIB}", f"--nofile={DESCRIPTORS}"),
     )
 
 
-def _bubblewrap() -> tuple[str, ...]:
-    """Bubblewrap with all namespaces new and a read-only file system."""
-    python = Path(base_python())
+def _base_binds(python: Path) -> tuple[str, ...]:
     library = str(python.parent.parent / "lib")
+    return ("--ro-bind", str(python), str(python), "--ro-bind", library, library)
+
+
+def _bubblewrap(interpreter: Interpreter) -> tuple[str, ...]:
+    """Bubblewrap with all namespaces new and a read-only file system."""
     return (
         *(_find("bwrap"), "--unshare-all", "--die-with-parent", "--new-session"),
         *("--uid", "65534", "--gid", "65534", "--clearenv", "--setenv", "HOME", "/tmp"),
+        *interpreter.environment,
         *_system_binds(),
-        *("--ro-bind", str(python), str(python), "--ro-bind", library, library),
+        *interpreter.binds,
         # A device is written in spite of a read-only mount, but its mode is safe.
         *("--dev-bind", "/dev/null", "/dev/null", "--remount-ro", "/dev/null", "--dir", "/tmp", "--chdir", "/tmp"),
     )

@@ -1,107 +1,97 @@
-"""The seccomp filter (classic BPF) of a sandboxed program: which system calls it may make.
+"""The seccomp filter (classic BPF) of a sandboxed program, made from the table of what is allowed (calls.py).
 
-The program may start threads but no processes, so that limits on the one process are limits on the run. Refused are
-also calls that reach other processes, make or enter namespaces, hold memory that no limit of a process counts, or open
-large parts of the kernel that a small program has no use for. Namespaces and permissions do the rest.
+What is not allowed fails with EPERM, so that a program is told why. Calls since 2019 fail with ENOSYS instead: whoever
+makes them has a way for kernels that lack them.
 """
 
 import os
 import struct
+from collections.abc import Mapping
 from functools import cache
+from itertools import pairwise
 
 from coa.errors import ToolDown
+from coa.tools.sandbox.calls import CASES, NUMBERS, UNCOUNTED, UNTHREADED, Case
 
-# Per machine: audit architecture, the numbers of clone and of prlimit64, and those of fork and vfork.
-_ARCHITECTURES = {"x86_64": (0xC000003E, 56, 302, (57, 58)), "aarch64": (0xC00000B7, 220, 261, ())}
+# Per machine: audit architecture, and the column of its numbers.
+_ARCHITECTURES = {"x86_64": (0xC000003E, 0), "aarch64": (0xC00000B7, 1)}
+NEW = 424
+"""The first number of the calls since 2019, which are the same on all machines. clone3 is one: it keeps its flags in
+memory, where a filter cannot look, and the C library falls back on clone."""
+_END = 1 << 32
 
-_REFUSED = {  # name: numbers on x86_64 and aarch64
-    # Other processes: their memory, descriptors and state.
-    "ptrace": (101, 117),
-    "process_vm_readv": (310, 270),
-    "process_vm_writev": (311, 271),
-    "kcmp": (312, 272),
-    "pidfd_open": (434, 434),
-    "pidfd_getfd": (438, 438),
-    "process_madvise": (440, 440),
-    "move_pages": (279, 239),
-    "migrate_pages": (256, 238),
-    # Namespaces and mounts.
-    "unshare": (272, 97),
-    "setns": (308, 268),
-    "chroot": (161, 51),
-    "pivot_root": (155, 41),
-    "mount": (165, 40),
-    "umount2": (166, 39),
-    "open_tree": (428, 428),
-    "move_mount": (429, 429),
-    "fsopen": (430, 430),
-    "fsconfig": (431, 431),
-    "fsmount": (432, 432),
-    "fspick": (433, 433),
-    "mount_setattr": (442, 442),
-    # Memory that stays when it is not mapped.
-    "memfd_create": (319, 279),
-    "memfd_secret": (447, 447),
-    "shmget": (29, 194),
-    "semget": (64, 190),
-    "msgget": (68, 186),
-    "mq_open": (240, 180),
-    "add_key": (248, 217),
-    "request_key": (249, 218),
-    "keyctl": (250, 219),
-    # Large parts of the kernel.
-    "bpf": (321, 280),
-    "perf_event_open": (298, 241),
-    "userfaultfd": (323, 282),
-    "io_uring_setup": (425, 425),
-    "io_uring_enter": (426, 426),
-    "io_uring_register": (427, 427),
-    "fanotify_init": (300, 262),
-    "name_to_handle_at": (303, 264),
-    "open_by_handle_at": (304, 265),
-    "kexec_load": (246, 104),
-    "kexec_file_load": (320, 294),
-    "init_module": (175, 105),
-    "finit_module": (313, 273),
-}
-
-_CLONE3 = 435
-_CLONE_THREAD = 0x10000
 _EPERM, _ENOSYS = 1, 38
-_LOAD, _EQUAL, _AT_LEAST, _ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
-_ALLOW, _KILL, _REFUSE = 0x7FFF0000, 0x80000000, 0x00050000
+_LOAD, _EQUAL, _AT_LEAST, _AND, _RETURN = 0x20, 0x15, 0x35, 0x54, 0x06
+_ALLOW, _KILL, _ANSWER = 0x7FFF0000, 0x80000000, 0x00050000
 # Offsets into struct seccomp_data.
-_NUMBER, _ARCHITECTURE, _ARGUMENT = 0, 4, 16
+_NUMBER, _ARCHITECTURE, _ARGUMENTS = 0, 4, 16
 
 
-def refused_calls() -> dict[str, int]:
-    """Names and numbers, on this machine, of the calls that are refused whatever their arguments; without forks."""
-    column = tuple(_ARCHITECTURES).index(os.uname().machine)
-    return {name: numbers[column] for name, numbers in _REFUSED.items()}
-
-
-@cache
-def one_process_filter() -> bytes:
-    """The filter for `bwrap --seccomp` and for prctl(PR_SET_SECCOMP): an array of struct sock_filter, 8 bytes each."""
+def allowed_calls() -> dict[str, int]:
+    """Names and numbers, on this machine, of the calls that are allowed, some with certain arguments alone."""
     machine = os.uname().machine
     if machine not in _ARCHITECTURES:
         raise ToolDown(f"there is no sandbox for machines of type {machine}")
-    audit, clone, prlimit, forks = _ARCHITECTURES[machine]
-    refused = (*forks, *refused_calls().values())
+    column = 1 + _ARCHITECTURES[machine][1]
+    rows = [row.split() for group in NUMBERS.values() for row in group.split(",")]
+    return {row[0]: int(row[column]) for row in rows if row[column] != "-"}
 
-    # Numbers from 0x40000000 on are the x32 names of the same calls.
-    lines = [_op(_LOAD, _ARCHITECTURE), _op(_EQUAL, audit, 1, 0), _op(_RETURN, _KILL), _op(_LOAD, _NUMBER)]
-    lines += [_op(_AT_LEAST, 0x40000000, 0, 1), _op(_RETURN, _REFUSE | _ENOSYS)]
-    # clone3 keeps its flags in memory, where a filter cannot look; "no such call" makes the C library use clone.
-    lines += [_op(_EQUAL, _CLONE3, 0, 1), _op(_RETURN, _REFUSE | _ENOSYS)]
-    for number in refused:
-        lines += [_op(_EQUAL, number, 0, 1), _op(_RETURN, _REFUSE | _EPERM)]
-    # The limits of the program itself (process 0) may be asked for and lowered; those of others not.
-    lines += [_op(_EQUAL, prlimit, 0, 4), _op(_LOAD, _ARGUMENT), _op(_EQUAL, 0, 1, 0)]
-    lines += [_op(_RETURN, _REFUSE | _EPERM), _op(_RETURN, _ALLOW)]
-    lines += [_op(_EQUAL, clone, 1, 0), _op(_RETURN, _ALLOW)]
-    lines += [_op(_LOAD, _ARGUMENT), _op(_ANY_BIT, _CLONE_THREAD, 1, 0), _op(_RETURN, _REFUSE | _EPERM)]
-    return b"".join((*lines, _op(_RETURN, _ALLOW)))
+
+@cache
+def program_filter(*, sockets: bool = True, threads: bool = True) -> bytes:
+    """The filter for `bwrap --seccomp` and for prctl(PR_SET_SECCOMP): an array of struct sock_filter, 8 bytes each.
+
+    sockets: whether the program may make sockets other than connected pairs, threads: whether it may start threads.
+    """
+    calls = allowed_calls()
+    cases = {**CASES, **({} if sockets else UNCOUNTED), **({} if threads else UNTHREADED)}
+    # By number: from each on, up to the next, what follows is the answer.
+    refused, missing = _answer(_EPERM), _answer(_ENOSYS)
+    answers: dict[int, tuple[bytes, ...]] = {0: refused, NEW: missing}
+    for number in calls.values():
+        answers.setdefault(number + 1, missing if number + 1 >= NEW else refused)
+    for name, number in calls.items():
+        answers[number] = _judged(cases[name], answers_else=refused) if name in cases else (_op(_RETURN, _ALLOW),)
+    # Numbers from 0x40000000 on, the x32 names of the same calls, need no lines of their own: they are above NEW.
+    lines = [_op(_LOAD, _ARCHITECTURE), _op(_EQUAL, _audit(), 1, 0), _op(_RETURN, _KILL), _op(_LOAD, _NUMBER)]
+    starts = sorted(start for start in answers if start == 0 or answers[start] != _before(answers, start))
+    for start, end in pairwise((*starts, _END)):
+        if end != _END:
+            lines.append(_op(_AT_LEAST, end, len(answers[start]), 0))
+        lines += answers[start]
+    return b"".join(lines)
+
+
+def _before(answers: Mapping[int, tuple[bytes, ...]], start: int) -> tuple[bytes, ...]:
+    return answers[max(other for other in answers if other < start)]
+
+
+def _judged(cases: tuple[Case, ...], answers_else: tuple[bytes, ...]) -> tuple[bytes, ...]:
+    """The first case whose arguments are all as it says decides."""
+    lines: list[bytes] = []
+    for case in cases:
+        checks: list[bytes] = []
+        decision = _answer(0) if case.granted else (_op(_RETURN, _ALLOW),)
+        # From the last check to the first: each says how far it is to the end of the case.
+        for position, values in reversed(tuple(case.arguments.items())):
+            wrong = len(checks) + len(decision)
+            check = [_op(_LOAD, _ARGUMENTS + 8 * position)]
+            if position in case.masks:
+                check.append(_op(_AND, case.masks[position]))
+            for left, value in reversed(tuple(enumerate(reversed(values)))):
+                check.append(_op(_EQUAL, value, left, 0 if left else wrong))
+            checks = check + checks
+        lines += (*checks, *decision)
+    return (*lines, *answers_else)
+
+
+def _answer(error: int) -> tuple[bytes, ...]:
+    """The call is not made; it returns this error, or 0."""
+    return (_op(_RETURN, _ANSWER | error),)
+
+
+def _audit() -> int:
+    return _ARCHITECTURES[os.uname().machine][0]
 
 
 def _op(code: int, value: int, if_true: int = 0, if_false: int = 0) -> bytes:

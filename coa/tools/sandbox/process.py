@@ -10,9 +10,8 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from coa.tools.sandbox.command import bare_command, cold_command
-from coa.tools.sandbox.filter import one_process_filter
-from coa.tools.sandbox.run import RunLimits, memory_file
+from coa.tools.sandbox.command import Interpreter, bare_command, cold_command
+from coa.tools.sandbox.run import Confines, RunLimits, memory_file
 
 
 class Child:
@@ -53,26 +52,28 @@ def _read(notes: int) -> dict[str, int]:
 
 
 @asynccontextmanager
-async def cold(program: bytes, stdin: bytes, limits: RunLimits) -> AsyncIterator[Child]:
+async def cold(
+    program: bytes, stdin: bytes, limits: RunLimits, confines: Confines, interpreter: Interpreter
+) -> AsyncIterator[Child]:
     """Starts the program in a bubblewrap of its own."""
     with (
         memory_file("program", program) as source,
         memory_file("stdin", stdin) as input,
         memory_file("notes") as notes,
-        memory_file("filter", one_process_filter()) as seccomp,
+        memory_file("filter", confines.filter) as seccomp,
     ):
-        command = cold_command(limits, source=source, notes=notes, seccomp=seccomp)
+        command = cold_command(interpreter, limits, confines, source=source, notes=notes, seccomp=seccomp)
         yield await _spawn(command, input, {}, notes=notes, pass_fds=(source, notes, seccomp))
 
 
 @asynccontextmanager
-async def unconfined(program: bytes, stdin: bytes, limits: RunLimits) -> AsyncIterator[Child]:
+async def unconfined(program: bytes, stdin: bytes, limits: RunLimits, interpreter: Interpreter) -> AsyncIterator[Child]:
     """Starts the program without a sandbox, in a folder of its own that is removed afterwards. It does not get the
     environment variables of this process; everything else is open to it."""
     with TemporaryDirectory(prefix="program-") as folder, memory_file("stdin", stdin) as input:
         path = Path(folder, "main.py")
         path.write_bytes(program)
-        yield await _spawn(bare_command(limits, str(path)), input, {"HOME": folder}, folder)
+        yield await _spawn(bare_command(interpreter, limits, str(path)), input, {"HOME": folder}, folder)
 
 
 async def _spawn(

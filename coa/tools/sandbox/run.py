@@ -2,14 +2,17 @@
 
 import asyncio
 import os
+import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol
 
 from coa.errors import ToolDown
+from coa.tools.sandbox.cgroup import MIB as MIB
+from coa.tools.sandbox.cgroup import Group
 
-MIB = 1 << 20
+KILLED = 128 + signal.SIGKILL
 KILLED_S = 10.0
 """Seconds in which the kernel must end what was killed."""
 
@@ -28,6 +31,18 @@ class RunLimits:
     """All files of the workspace together; they live in memory."""
     output_bytes: int = 4096
     """Bytes that are kept of the output, half of them from its head and half from its tail."""
+
+
+@dataclass(frozen=True, slots=True)
+class Confines:
+    """What holds a program beside its own limits."""
+
+    filter: bytes
+    """Of system calls."""
+    processes: int
+    """Processes and threads of its user, in its own namespace; not counted for root."""
+    group: Group | None
+    """Its cgroup."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,8 +104,9 @@ class Capped:
         return bytes(self._head + gap + self._tail).decode(errors="replace")
 
 
-async def watch(running: Running, limits: RunLimits) -> Ended:
-    """Reads until the program ends or its time is over; raises ToolDown if the sandbox ended without it."""
+async def watch(running: Running, limits: RunLimits, group: Group | None = None) -> Ended:
+    """Reads until the program ends or its time is over; raises ToolDown if the sandbox ended without it, unless it ran
+    out of memory in its cgroup."""
     stdout, stderr = Capped(limits.output_bytes), Capped(limits.output_bytes)
     end = asyncio.ensure_future(running.wait())
     tasks = [
@@ -108,6 +124,10 @@ async def watch(running: Running, limits: RunLimits) -> Ended:
         for task in (await asyncio.wait(tasks, timeout=KILLED_S))[1]:
             task.cancel()
     status = end.result() if in_time else None
+    # The kernel may take a process of ours with the program, or instead of it.
+    out_of_memory = status in (None, KILLED) and group is not None and group.killed()
+    if in_time and status is None and out_of_memory:
+        status = KILLED
     if in_time and status is None:
         raise ToolDown(f"the sandbox did not work: {last_line(stderr.text())}")
     return Ended(status, stdout.text(), stderr.text())

@@ -6,9 +6,14 @@
 
 Covered, warm and cold: namespaces of its own for users, processes, mounts, network, IPC and host name; no network
 interface but a loopback that is nobody else's; no inherited environment or file descriptor; a file system that holds
-the system's libraries and the base interpreter read-only and an empty workspace in memory, and no /proc; limits on
-CPU time, wall time, address space, files, open descriptors and output. A seccomp filter (filter.py) lets the
-program start threads but no further process, so that limits on the one process are limits on the run.
+the system's libraries, the base interpreter and the operator's packages read-only and an empty workspace in memory, and
+no /proc; limits on CPU time, wall time, address space, files, threads, open descriptors and output. A seccomp filter
+(filter.py) allows what a list of system calls names (calls.py): threads but no further process, so that limits on the
+one process are limits on the run.
+
+What the kernel holds for a program is not in its address space: sockets, files without content, tables. A cgroup of its
+own (cgroup.py) counts that too, where one can be made. Otherwise the program may make no sockets but connected pairs,
+and no threads where the kernel does not count them, which is so for root (containment.py).
 
 Why a warm run is no weaker: the zygote never sees a program, only descriptors and limits. Its child makes all of the
 above anew, gives up every right in a last user namespace, and only then runs the program, with every other descriptor
@@ -18,22 +23,26 @@ keeps signals from it, and the filter all else that takes the number of a proces
 forks of one zygote, and tell nothing of other runs: the seed of string hashes and the addresses of memory. A program
 that walks up its stack finds the zygote's frames above its own.
 
-Not covered: defects of the kernel. In a cold run also kernel memory of empty files, which only its CPU time bounds, and
-the death of this process in the few milliseconds in which bubblewrap starts.
+Not covered: defects of the kernel. In a cold run also the death of this process in the few milliseconds in which
+bubblewrap starts.
 """
 
 import asyncio
 import logging
 import signal
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, ExitStack
 from dataclasses import dataclass
 from enum import Enum
 
 from coa.errors import ToolDown, UserError
 from coa.tools.base import PLAIN
 from coa.tools.layouts import LAYOUTS, Output
+from coa.tools.sandbox.cgroup import MIB, Group, Groups
+from coa.tools.sandbox.command import interpreter_of
+from coa.tools.sandbox.containment import place_of_cgroups, threads_counted
+from coa.tools.sandbox.filter import program_filter
 from coa.tools.sandbox.process import cold, unconfined
-from coa.tools.sandbox.run import Ended, RunLimits, Running, last_line, watch
+from coa.tools.sandbox.run import Confines, Ended, RunLimits, Running, last_line, watch
 from coa.tools.sandbox.zygote_host import Zygote
 
 SOURCE_BYTES = 1 << 20
@@ -57,6 +66,14 @@ class SandboxConfig(RunLimits):
     kind: Kind = Kind.bubblewrap
     warm: bool = True
     """Fork each program from an interpreter that is running already, instead of starting one."""
+    packages: str | None = None
+    """A virtual environment whose packages programs may import; without one, the standard library alone."""
+    threads: int = 64
+    """Threads of a program at once."""
+    cores: float = 1.0
+    """Processor cores that a program may use at once, where it has a cgroup."""
+    cgroup: bool = True
+    """Hold each program in a cgroup of its own where one can be made."""
 
 
 def outcome(ended: Ended, limits: RunLimits) -> Output:
@@ -82,6 +99,8 @@ class Sandbox:
 
     def __init__(self, config: SandboxConfig) -> None:
         self._config = config
+        self._interpreter = interpreter_of(config.packages)
+        self._groups: Groups | None = None
         self._zygote: Zygote | None = None
         self._starting = asyncio.Lock()
 
@@ -97,27 +116,49 @@ class Sandbox:
         if len(source) > SOURCE_BYTES:
             return Ended(1, "", f"the program is longer than {SOURCE_BYTES} bytes")
         try:
-            async with await self._start(source, stdin.encode(errors="surrogatepass"), limits) as running:
-                return await watch(running, limits)
+            with ExitStack() as held:
+                confines = self._confine(limits, held)
+                given = source, stdin.encode(errors="surrogatepass"), limits
+                async with await self._start(*given, confines) as running:
+                    return await watch(running, limits, confines.group)
         except OSError as error:  # no descriptors, processes or memory left, for us
             raise ToolDown(f"no sandbox: {error}") from error
 
     async def close(self) -> None:
-        """Ends the zygote and what runs in it; a later run starts another."""
+        """Ends the zygote and what runs in it, and removes its cgroups; a later run starts another."""
         if self._zygote is not None:
             self._zygote.end()
+        if self._groups is not None:
+            self._groups.close()
+            self._groups = None
 
-    async def _start(self, program: bytes, stdin: bytes, limits: RunLimits) -> AbstractAsyncContextManager[Running]:
+    def _confine(self, limits: RunLimits, held: ExitStack) -> Confines:
+        """What holds a program, with a cgroup until `held` is closed."""
+        config = self._config
+        place = place_of_cgroups() if config.cgroup and config.kind is Kind.bubblewrap else None
+        group: Group | None = None
+        if place is not None:
+            if self._groups is None:
+                self._groups = Groups(place, threads=config.threads, cores=config.cores)
+            group = held.enter_context(self._groups.borrowed((limits.memory_mib + limits.files_mib) * MIB))
+        counted = group is not None
+        filter = program_filter(sockets=counted, threads=counted or threads_counted())
+        return Confines(filter, config.threads + 1, group)
+
+    async def _start(
+        self, program: bytes, stdin: bytes, limits: RunLimits, confines: Confines
+    ) -> AbstractAsyncContextManager[Running]:
         if self._config.kind is Kind.none:
             _log.warning("a program runs without a sandbox: tools.sandbox.kind is none")
-            return unconfined(program, stdin, limits)
+            return unconfined(program, stdin, limits, self._interpreter)
         if not self._config.warm:
-            return cold(program, stdin, limits)
+            return cold(program, stdin, limits, confines, self._interpreter)
         async with self._starting:
             if self._zygote is None or not self._zygote.alive:
-                await self.close()
-                self._zygote = await Zygote.start()
-        return self._zygote.fork(program, stdin, limits)
+                if self._zygote is not None:
+                    self._zygote.end()
+                self._zygote = await Zygote.start(self._interpreter, self._groups)
+        return self._zygote.fork(program, stdin, limits, confines)
 
 
 def require_bubblewrap(config: SandboxConfig | None = None) -> None:

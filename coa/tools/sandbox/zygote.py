@@ -1,13 +1,15 @@
 """The zygote: a running interpreter that waits inside bubblewrap and forks for each program.
 
     bubblewrap
-      └─ zygote          process 1 of its namespace; the only one that hears from outside
+      └─ zygote          process 1 of its namespace
+           ├─ nursery    for each cgroup: a zygote that was moved there, so that its forks need not be
            └─ init       for each call: process 1 of new namespaces of processes, mounts, network, IPC, host name, users
                 └─ program
 
 This is a script without imports of the project, which is not visible inside. Its argument is the number of a socket. A
-message on it asks for a fork; it holds the limits and a seccomp filter, and with it come five descriptors: the
-program's source, its standard input, output and error, and a lifeline. On the lifeline, init's caller reads READY once
+message NURSERY on it asks for a nursery; with it come a socket like this one and the entrances of a cgroup. Any other
+message asks for a fork; it holds the limits and a seccomp filter, and with it come five descriptors: the program's
+source, its standard input, output and error, and a lifeline. On the lifeline, init's caller reads READY once
 the program is confined, then, once it has ended, its exit status in one byte (128 + n for death by signal n). When the
 caller's end closes, init ends, and with it the kernel kills all that is left in the namespace. What fails before READY
 is said on the standard error.
@@ -34,11 +36,17 @@ import select
 import struct
 
 READY = b"+"
-REQUEST = struct.Struct("=QQQ")
-"""CPU time in seconds, address space and files in bytes; the filter follows."""
+REQUEST = struct.Struct("=QQQQ")
+"""CPU time in seconds, address space and files in bytes, processes with all their threads; the filter follows."""
+NURSERY = b"nursery"
+LONGEST = 1 << 14
+"""Bytes of a message."""
+MOST_DESCRIPTORS = 8
 MAIN = "/tmp/main.py"
 DESCRIPTORS = 256
 """Open files of a program: what pipes and sockets hold is not in its address space."""
+SIGNALS = 64
+"""Signals that wait for a program; the user has a number of them, which all runs share."""
 BYTES_PER_FILE = 4096
 """A workspace of n bytes may hold n / BYTES_PER_FILE files: an empty one takes memory too."""
 
@@ -46,7 +54,7 @@ NEW_USER, NEW_PROCESSES = 0x10000000, 0x20000000
 NEW_MOUNTS, NEW_NETWORK, NEW_IPC, NEW_HOST_NAME = 0x00020000, 0x40000000, 0x08000000, 0x04000000
 NO_SETUID_NO_DEVICES = 0x2 | 0x4
 SET_INTERFACE_FLAGS, INTERFACE_UP = 0x8914, 0x1
-SET_SECCOMP, FILTER = 22, 2
+SET_SECCOMP, FILTER, SET_NAME = 22, 2, 15
 CAPABILITIES_VERSION_3 = 0x20080522
 
 libc = ctypes.CDLL(None, use_errno=True)
@@ -58,44 +66,56 @@ def check(result: int) -> None:
 
 
 def serve(control: socket.socket) -> bool:
-    """Forks for each request. Returns False in the zygote, once the socket is closed, and True in a program's
-    process."""
+    """Forks for each request. Returns False in the zygote and its nurseries, once the socket is closed, and True in a
+    program's process."""
     ourselves = os.pidfd_open(os.getpid())
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel clears away what has ended
-    gc.collect()
-    gc.freeze()  # a collection in a fork would touch, and so copy, all that there is
     control.send(READY)
     while True:
-        request, ancillary, _, _ = control.recvmsg(4096, socket.CMSG_SPACE(5 * 4))
+        request, ancillary, _, _ = control.recvmsg(LONGEST, socket.CMSG_SPACE(MOST_DESCRIPTORS * 4))
         if not request:
             return False
-        descriptors = struct.unpack("=5i", ancillary[0][2])
+        descriptors = [number for (number,) in struct.iter_unpack("=i", ancillary[0][2])]
         try:
-            child = fork(ourselves)
+            child = fork(ourselves, apart=request != NURSERY)
         except OSError as error:  # no room for one more process or namespace; there may be soon
             child = -1
-            os.write(descriptors[3], f"{error}\n".encode())
+            if request != NURSERY:
+                os.write(descriptors[3], f"{error}\n".encode())
         if child == 0:
             control.close()
+            os.close(ourselves)
+            if request == NURSERY:
+                return serve(moved(*descriptors))
             start(request, *descriptors)
             return True
         for descriptor in descriptors:
             os.close(descriptor)
 
 
-def fork(ourselves: int) -> int:
-    """Forks a child that is process 1 of a new namespace, which can be made only from the zygote's own: it goes back
-    there first."""
+def fork(ourselves: int, *, apart: bool) -> int:
+    """Forks a child, `apart`: one that is process 1 of a new namespace, which can be made only from the zygote's own:
+    it goes back there first."""
     check(libc.setns(ourselves, NEW_PROCESSES))
-    check(libc.unshare(NEW_PROCESSES))
+    if apart:
+        check(libc.unshare(NEW_PROCESSES))
     return os.fork()
+
+
+def moved(control: int, *entrances: int) -> socket.socket:
+    """Moves this process to where the entrances lead."""
+    check(libc.prctl(SET_NAME, b"nursery"))
+    for entrance in entrances:
+        os.write(entrance, b"0")
+        os.close(entrance)
+    return socket.socket(fileno=control)
 
 
 def start(request: bytes, source: int, stdin: int, stdout: int, stderr: int, lifeline: int) -> None:
     """Makes the call's namespaces and workspace, gives up all rights, and forks: returns in the program's process."""
     os.dup2(stderr, 2)
+    check(libc.prctl(SET_NAME, b"program"))
     os.setsid()  # else the program could signal the zygote's process group
-    cpu_s, memory, files = REQUEST.unpack_from(request)
+    cpu_s, memory, files, processes = REQUEST.unpack_from(request)
     check(libc.unshare(NEW_MOUNTS | NEW_NETWORK | NEW_IPC | NEW_HOST_NAME))
     raise_loopback()
     options = f"size={files},nr_inodes={files // BYTES_PER_FILE},mode=755"
@@ -114,7 +134,7 @@ def start(request: bytes, source: int, stdin: int, stdout: int, stderr: int, lif
     for target, descriptor in enumerate((stdin, stdout, stderr, lifeline)):
         os.dup2(descriptor, target)
     os.closerange(4, resource.getrlimit(resource.RLIMIT_NOFILE)[0])
-    confine(cpu_s, memory, files, request[REQUEST.size :])
+    confine(cpu_s, memory, files, processes, request[REQUEST.size :])
     os.write(3, READY)
     os.close(3)
 
@@ -136,9 +156,11 @@ def watch(program: int, lifeline: int) -> None:
     os._exit(0)
 
 
-def confine(cpu_s: int, memory: int, files: int, filter: bytes) -> None:
+def confine(cpu_s: int, memory: int, files: int, processes: int, filter: bytes) -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     resource.setrlimit(resource.RLIMIT_NOFILE, (DESCRIPTORS, DESCRIPTORS))
+    resource.setrlimit(resource.RLIMIT_NPROC, (processes, processes))
+    resource.setrlimit(resource.RLIMIT_SIGPENDING, (SIGNALS, SIGNALS))
     resource.setrlimit(resource.RLIMIT_FSIZE, (files, files))
     resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
     resource.setrlimit(resource.RLIMIT_CPU, (cpu_s, cpu_s + 1))
@@ -164,8 +186,12 @@ def run_main() -> int:
     return run_file(fopen(MAIN.encode(), b"rb"), MAIN.encode(), 1, None)
 
 
-if __name__ == "__main__" and serve(socket.socket(fileno=int(sys.argv[1]))):
-    forget()
-    if run_main() != 0:
-        sys.excepthook = lambda *_: None  # it has been shown
-        raise RuntimeError
+if __name__ == "__main__":
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel clears away what has ended
+    gc.collect()
+    gc.freeze()  # a collection in a fork would touch, and so copy, all that there is
+    if serve(socket.socket(fileno=int(sys.argv[1]))):
+        forget()
+        if run_main() != 0:
+            sys.excepthook = lambda *_: None  # it has been shown
+            raise RuntimeError

@@ -11,10 +11,10 @@ from io import FileIO
 from typing import Self
 
 from coa.errors import ToolDown
-from coa.tools.sandbox.command import zygote_command
-from coa.tools.sandbox.filter import one_process_filter
-from coa.tools.sandbox.run import MIB, RunLimits, last_line, memory_file
-from coa.tools.sandbox.zygote import READY, REQUEST
+from coa.tools.sandbox.cgroup import Group, Groups
+from coa.tools.sandbox.command import Interpreter, zygote_command
+from coa.tools.sandbox.run import MIB, Confines, RunLimits, last_line, memory_file
+from coa.tools.sandbox.zygote import NURSERY, READY, REQUEST
 
 START_S = 30.0
 """Seconds for a start, which takes milliseconds on an idle machine."""
@@ -77,16 +77,19 @@ class Fork:
 class Zygote:
     """The zygote's process, which lives until `end`, or until this object or this process is gone."""
 
-    def __init__(self, process: subprocess.Popen[bytes], control: socket.socket) -> None:
+    def __init__(self, process: subprocess.Popen[bytes], control: socket.socket, groups: Groups | None) -> None:
         self._control = control
         self._permits = asyncio.Semaphore(HANDED_OVER)
-        self.end = weakref.finalize(self, _end, process, control)
+        self._nurseries: dict[Group, socket.socket] = {}
+        # The cgroups are kept until then: they can be removed when nobody is in them.
+        self.end = weakref.finalize(self, _end, process, control, self._nurseries, groups)
         """Kills the zygote, and with it all its programs; the first call returns what the zygote printed."""
 
     @classmethod
-    async def start(cls) -> Self:
-        """Starts a zygote; raises ToolDown, with what bubblewrap or the zygote printed, if it does not come up."""
-        zygote = cls(*_spawn())
+    async def start(cls, interpreter: Interpreter, groups: Groups | None) -> Self:
+        """Starts a zygote for programs in these cgroups; raises ToolDown, with what it printed, if it does not come
+        up."""
+        zygote = cls(*_spawn(interpreter), groups)
         try:
             async with asyncio.timeout(START_S):
                 answer = await _heard(zygote._control)
@@ -98,23 +101,19 @@ class Zygote:
 
     @property
     def alive(self) -> bool:
-        try:
-            return self._control.recv(1, socket.MSG_PEEK) != b""
-        except BlockingIOError:
-            return True
-        except OSError:  # closed by `end`
-            return False
+        return _open(self._control)
 
     @asynccontextmanager
-    async def fork(self, program: bytes, stdin: bytes, limits: RunLimits) -> AsyncIterator[Fork]:
+    async def fork(self, program: bytes, stdin: bytes, limits: RunLimits, confines: Confines) -> AsyncIterator[Fork]:
         """Starts a program; raises ToolDown, and ends the zygote, if that does not answer."""
         lifeline, its_end = socket.socketpair()
         lifeline.setblocking(False)
         with ExitStack() as ours:
             ours.enter_context(lifeline)
             async with self._permits:
+                control = self._control if confines.group is None else await self._nursery(confines.group)
                 with its_end, memory_file("program", program) as source, memory_file("stdin", stdin) as input:
-                    ends = self._ask(limits, source, input, its_end.fileno())
+                    ends = _ask(control, limits, confines, (source, input), its_end.fileno())
                 stdout, stderr = (ours.enter_context(Pipe(end)) for end in ends)
                 fork = Fork(stdout, stderr, lifeline)
                 try:
@@ -125,24 +124,51 @@ class Zygote:
                     raise ToolDown(f"the sandbox does not answer within {START_S:g} s") from error
             yield fork
 
-    def _ask(self, limits: RunLimits, source: int, stdin: int, lifeline: int) -> tuple[FileIO, FileIO]:
-        """Sends a request for a fork. Returns the pipes of its standard output and error."""
-        request = REQUEST.pack(limits.cpu_s, limits.memory_mib * MIB, limits.files_mib * MIB)
-        (stdout, its_stdout), (stderr, its_stderr) = _pipe(), _pipe()
-        with its_stdout, its_stderr:
-            descriptors = [source, stdin, its_stdout.fileno(), its_stderr.fileno(), lifeline]
-            socket.send_fds(self._control, [request, one_process_filter()], descriptors)
-        return stdout, stderr
+    async def _nursery(self, group: Group) -> socket.socket:
+        """The socket of the nursery in a cgroup, which is started if there is none."""
+        ours = self._nurseries.get(group)
+        if ours is not None and _open(ours):
+            return ours
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        ours.setblocking(False)
+        self._nurseries[group] = ours
+        with ExitStack() as theirs_too:
+            theirs_too.enter_context(theirs)
+            entrances = [theirs_too.enter_context(FileIO(path, "r+")).fileno() for path in group.entrances]
+            socket.send_fds(self._control, [NURSERY], [theirs.fileno(), *entrances])
+        try:
+            async with asyncio.timeout(START_S):
+                answer = await _heard(ours)
+        except TimeoutError as error:
+            self.end()
+            raise ToolDown(f"the sandbox does not answer within {START_S:g} s") from error
+        if answer != READY:
+            raise ToolDown("a process of the sandbox could not be moved to its cgroup")
+        group.staying = 1
+        return ours
 
 
-def _spawn() -> tuple[subprocess.Popen[bytes], socket.socket]:
+def _ask(
+    control: socket.socket, limits: RunLimits, confines: Confines, given: tuple[int, int], lifeline: int
+) -> tuple[FileIO, FileIO]:
+    """Sends a request for a fork, which is given its source and input. Returns the pipes of its output and errors."""
+    sizes = limits.memory_mib * MIB, limits.files_mib * MIB
+    request = REQUEST.pack(limits.cpu_s, *sizes, confines.processes)
+    (stdout, its_stdout), (stderr, its_stderr) = _pipe(), _pipe()
+    with its_stdout, its_stderr:
+        descriptors = [*given, its_stdout.fileno(), its_stderr.fileno(), lifeline]
+        socket.send_fds(control, [request, confines.filter], descriptors)
+    return stdout, stderr
+
+
+def _spawn(interpreter: Interpreter) -> tuple[subprocess.Popen[bytes], socket.socket]:
     """Starts bubblewrap with the zygote inside. Returns the process and this end of the zygote's socket."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     ours.setblocking(False)
     # Files of the kinds that a program gets: the interpreter looks at them only when it starts.
     with theirs, memory_file("stdin") as stdin:
         process = subprocess.Popen(
-            zygote_command(theirs.fileno()),
+            zygote_command(interpreter, theirs.fileno()),
             stdin=stdin,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -166,8 +192,21 @@ async def _heard(end: socket.socket) -> bytes:
         return b""
 
 
-def _end(process: subprocess.Popen[bytes], control: socket.socket) -> str:
-    control.close()
+def _open(end: socket.socket) -> bool:
+    """Whether the process at the other end lives."""
+    try:
+        return end.recv(1, socket.MSG_PEEK) != b""
+    except BlockingIOError:
+        return True
+    except OSError:  # closed by `end`
+        return False
+
+
+def _end(
+    process: subprocess.Popen[bytes], control: socket.socket, nurseries: dict[Group, socket.socket], _: Groups | None
+) -> str:
+    for end in (control, *nurseries.values()):
+        end.close()
     process.kill()
     process.wait()
     assert process.stdout is not None

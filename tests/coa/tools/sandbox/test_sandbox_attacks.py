@@ -12,11 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from coa.tools.sandbox.filter import refused_calls
+from coa.tools.sandbox.filter import NEW, allowed_calls
 from tests.support.sandbox_attacks import ALL, TRY
 from tests.support.sandboxes import QUICK, Box, box, sandboxed, soon
 
 pytestmark = pytest.mark.skipif(shutil.which("bwrap") is None, reason="needs bubblewrap")
+PROBES = {335, 336} if platform.machine() == "x86_64" else set()
+"""Of the kernel's probes: no filter is asked, and a program that makes one dies of SIGILL."""
 PATHS = {"cold": replace(QUICK, warm=False), "warm": QUICK}
 
 
@@ -60,15 +62,15 @@ def test_empty_files_have_a_limit(warm: Box) -> None:
     assert warm.output(program) == "1022"  # of 4 MiB / 4096 places, main.py and the workspace itself take two
 
 
-def test_calls_of_no_use_to_a_program_are_refused(either: Box) -> None:
+def test_every_call_that_is_not_allowed_is_refused(either: Box) -> None:
     program = f"""
 import ctypes
 call = ctypes.CDLL(None, use_errno=True).syscall
-def refused(number): return call(number, 0, 0, 0, 0, 0, 0) == -1 and ctypes.get_errno() == 1
-print([name for name, number in {refused_calls()}.items() if not refused(number)])
-print(call(435, 0, 0), ctypes.get_errno(), call(0x40000000 + 57), ctypes.get_errno())
+def error(number): return call(number, 0, 0, 0, 0, 0, 0) == -1 and ctypes.get_errno()
+numbers = set(range(1000)) - {set(allowed_calls().values()) | PROBES}
+print([n for n in numbers if error(n) != (1 if n < {NEW} else 38)], error(1 << 20), error(0x40000000 + 57))
 """
-    assert either.output(program) == "[]\n-1 38 -1 38"
+    assert either.output(program) == "[] 38 38"
 
 
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="machine code")
@@ -172,7 +174,7 @@ attempt(call, "unshare", 0x20000000)
 attempt(call, "mount", b"x", b"/tmp", b"tmpfs", 0, 0)
 attempt(call, "umount2", b"/tmp", 2)
 attempt(zygote["raise_loopback"])
-attempt(zygote["fork"], 3)
+attempt(lambda: zygote["fork"](3, apart=True))
 """
     )
     assert set(warm.output(program).splitlines()) == {"Operation not permitted"}
@@ -193,7 +195,8 @@ def test_the_zygote_and_its_owner_do_not_grow() -> None:
         warm.loop.run(many(15))
         assert resident(zygote) - size < 512 * 1024
         assert descriptors(zygote) == files
-        assert descriptors(os.getpid()) == ours
+        # A cgroup whose last program is not yet gone is not used again: there may be some more.
+        assert descriptors(os.getpid()) - ours < 60
 
 
 def resident(process: int) -> int:

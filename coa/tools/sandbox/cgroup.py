@@ -1,0 +1,247 @@
+"""Cgroups of sandboxed programs: what a program and all that the kernel holds for it may take together.
+
+    /sys/fs/cgroup/memory/<ours>/coa-sandbox-17-0    v1: a folder in the tree of each controller
+    /sys/fs/cgroup/<ours>/coa-sandbox-17-0           v2: one folder
+
+Beneath the cgroup of this process, or beside it, where that may be written (as root, or delegated). One is made when it
+is needed and used again for later runs, since moving a process into another costs milliseconds.
+"""
+
+import fcntl
+import itertools
+import os
+import time
+import weakref
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+MIB = 1 << 20
+PREFIX = "coa-sandbox-"
+NEEDED = ("memory", "pids")
+CONTROLLERS = (*NEEDED, "cpu")
+KERNEL_MIB = 16
+"""What a run may take beside its program's memory and files: tables, stacks of threads, the waiting interpreter."""
+SOCKETS_MIB = 16
+"""What sockets of the internet may hold, where that is counted apart (v1)."""
+OURS = 2
+"""Processes of ours beside the program in its cgroup: the waiting interpreter, and the first of its namespace."""
+GONE_S = 1.0
+"""Seconds for the kernel to clear away the dead before a cgroup is left to the next sandbox to remove."""
+
+_numbers = itertools.count()
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where cgroups may be made."""
+
+    version: int
+    folders: Mapping[str, Path]
+    """By controller."""
+
+
+def places(own: str, mounts: str) -> list[Place]:
+    """Where this process could make cgroups if it were allowed to, the best first.
+
+    own: the text of /proc/self/cgroup, mounts: that of /proc/self/mountinfo.
+    """
+    ours: dict[str, str] = {}
+    for line in own.splitlines():
+        _, controllers, path = line.split(":", 2)
+        ours |= dict.fromkeys(controllers.split(","), path)
+    v1: dict[str, Path] = {}
+    v2: list[Path] = []
+    for line in mounts.splitlines():
+        fields = line.split()
+        kind, options = fields[fields.index("-") + 1], fields[-1].split(",")
+        if kind == "cgroup2" and "" in ours:
+            v2.append(_inside(fields[4], fields[3], ours[""]))
+        elif kind == "cgroup":
+            v1 |= {
+                name: _inside(fields[4], fields[3], ours[name])
+                for name in CONTROLLERS
+                if name in options and name in ours
+            }
+    found = [Place(1, v1)] if v1.keys() >= set(NEEDED) else []
+    return found + [Place(2, dict.fromkeys(CONTROLLERS, path)) for own in v2 for path in (own, own.parent)]
+
+
+def _inside(mount: str, root: str, path: str) -> Path:
+    """The folder of a cgroup: a mount shows the tree from its root on."""
+    if path == root or path.startswith(root.rstrip("/") + "/"):
+        path = path[len(root.rstrip("/")) :]
+    return Path(mount) / path.lstrip("/")
+
+
+def find() -> Place | str:
+    """Where cgroups can be made, tried by making one; otherwise why they cannot."""
+    try:
+        found = places(Path("/proc/self/cgroup").read_text(), Path("/proc/self/mountinfo").read_text())
+    except OSError as error:
+        return str(error)
+    why = "the controllers memory and pids are not mounted"
+    for place in found:
+        folder = place.folders["memory"]
+        if place.version == 2:
+            enabled = _enabled(folder)
+            if not enabled.issuperset(NEEDED):
+                why = f"{folder}/cgroup.subtree_control does not name memory and pids"
+                continue
+            place = Place(2, {name: folder for name in CONTROLLERS if name in enabled})
+        try:
+            Group(place, threads=1, cores=1.0).remove()
+        except OSError as error:
+            why = str(error)
+        else:
+            return place
+    return why
+
+
+def _enabled(folder: Path) -> set[str]:
+    try:
+        return set((folder / "cgroup.subtree_control").read_text().split())
+    except OSError:
+        return set()
+
+
+class Group:
+    """A cgroup for one program at a time."""
+
+    def __init__(self, place: Place, *, threads: int, cores: float) -> None:
+        """Makes it. threads: of the program, cores: that it may use at once. Raises OSError."""
+        name = f"{PREFIX}{os.getpid()}-{next(_numbers)}"
+        self._v1 = place.version == 1
+        self._folders = {controller: folder / name for controller, folder in place.folders.items()}
+        self.staying = 0
+        """Processes that wait in it for the next program."""
+        self._memory = self._kills = 0
+        self._lock = -1
+        try:
+            for folder in dict.fromkeys(self._folders.values()):
+                folder.mkdir()
+            # Whoever finds the lock free may remove the folders: their owner was killed.
+            self._lock = os.open(self._folders["memory"], os.O_RDONLY)
+            fcntl.flock(self._lock, fcntl.LOCK_EX)
+            self._limit_once(threads, cores)
+        except OSError:
+            self.remove()
+            raise
+
+    def _limit_once(self, threads: int, cores: float) -> None:
+        self._write("pids", "pids.max", str(threads + OURS))
+        period_us = 100_000
+        quota_us = int(cores * period_us)
+        if self._v1:
+            self._write("memory", "memory.swappiness", "0")
+            self._write("memory", "memory.kmem.tcp.limit_in_bytes", str(SOCKETS_MIB * MIB))
+            if "cpu" in self._folders:
+                self._write("cpu", "cpu.cfs_period_us", str(period_us))
+                self._write("cpu", "cpu.cfs_quota_us", str(quota_us))
+            return
+        with suppress(FileNotFoundError):  # a kernel without swap
+            self._write("memory", "memory.swap.max", "0")
+        if "cpu" in self._folders:
+            self._write("cpu", "cpu.max", f"{quota_us} {period_us}")
+
+    def limit(self, program: int) -> None:
+        """Sets the bytes that a program and its files may take together."""
+        if program != self._memory:
+            self._write(
+                "memory", "memory.limit_in_bytes" if self._v1 else "memory.max", str(program + KERNEL_MIB * MIB)
+            )
+            self._memory = program
+
+    @property
+    def entrances(self) -> tuple[str, ...]:
+        """The files to which a process writes 0 to be moved here."""
+        return tuple(str(folder / "cgroup.procs") for folder in dict.fromkeys(self._folders.values()))
+
+    @property
+    def quiet(self) -> bool:
+        """Whether what ran here is gone."""
+        return int((self._folders["pids"] / "pids.current").read_bytes()) <= self.staying
+
+    def killed(self) -> bool:
+        """Whether a process was killed here because memory had run out, since the last time that this was asked."""
+        text = (self._folders["memory"] / ("memory.oom_control" if self._v1 else "memory.events")).read_text()
+        before, self._kills = self._kills, int(text.rpartition("oom_kill ")[2].split()[0])
+        return self._kills > before
+
+    def remove(self) -> None:
+        """Removes it once its processes are gone; otherwise a later sandbox does."""
+        end = time.monotonic() + GONE_S
+        while not _removed(self._folders.values()) and time.monotonic() < end:
+            time.sleep(0.005)
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
+
+    def _write(self, controller: str, name: str, value: str) -> None:
+        # No O_TRUNC: there is nothing to cut, and the kernel may refuse it.
+        descriptor = os.open(self._folders[controller] / name, os.O_WRONLY)
+        try:
+            os.write(descriptor, value.encode())
+        finally:
+            os.close(descriptor)
+
+
+class Groups:
+    """The cgroups of one sandbox. They are removed when it is closed or gone."""
+
+    def __init__(self, place: Place, *, threads: int, cores: float) -> None:
+        self._make = lambda: Group(place, threads=threads, cores=cores)
+        self._idle: list[Group] = []
+        self._all: list[Group] = []
+        self._place = place
+        self._swept = False
+        self.close = weakref.finalize(self, _remove_all, self._all)
+
+    @contextmanager
+    def borrowed(self, program: int) -> Iterator[Group]:
+        """A cgroup that nobody else has, with a limit of so many bytes. Raises OSError."""
+        group = next((group for group in reversed(self._idle) if group.quiet), None)
+        if group is None:
+            if not self._swept:
+                sweep(self._place)
+                self._swept = True
+            group = self._make()
+            self._all.append(group)
+        else:
+            self._idle.remove(group)
+        group.limit(program)
+        try:
+            yield group
+        finally:
+            self._idle.append(group)
+
+
+def _remove_all(groups: list[Group]) -> None:
+    while groups:
+        groups.pop().remove()
+
+
+def sweep(place: Place) -> None:
+    """Removes cgroups of sandboxes whose owner was killed."""
+    for folder in place.folders["memory"].glob(f"{PREFIX}*"):
+        with suppress(OSError):
+            lock = os.open(folder, os.O_RDONLY)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                _removed([parent / folder.name for parent in place.folders.values()])
+            finally:
+                os.close(lock)
+
+
+def _removed(folders: Iterable[Path]) -> bool:
+    """Removes the folders that are empty; whether none is left."""
+    left = False
+    for folder in dict.fromkeys(folders):
+        try:
+            folder.rmdir()
+        except FileNotFoundError:
+            pass
+        except OSError:
+            left = True
+    return not left
