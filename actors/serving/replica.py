@@ -21,7 +21,7 @@ from actors.serving.shared import AnyShared, RemoteShared
 from coa.agent.codec import Codec
 from coa.agent.episode import AgentConfig
 from coa.serving.config import ServingConfig
-from coa.serving.escaping import Escaping, marks_of
+from coa.serving.escaping import Escaping
 from coa.serving.following import newest
 from coa.serving.keys import KeyFile
 from coa.serving.requests import PLAIN, Defaults
@@ -50,7 +50,7 @@ class Replica:
         # What vLLM's own handlers ask has one cache for all versions, so it must not outlive an update.
         engine = replace(engine, kv_on_update=KvOnUpdate.recompute)
         codec = Codec.load(Path(model_dir))
-        self._escaping = Escaping(marks_of(codec.added_tokens()))
+        self._escaping = Escaping(codec.untrusted)
         self._policy = PolicyAdapter(
             model_dir, engine, max_tokens=agent.limits.max_tokens, tag_tokens=codec.tag_tokens(), measured=True
         )

@@ -1,8 +1,7 @@
 """Encodes text as tokens and decodes it, and keeps tags apart from text.
 
-The tokens of a tag come only from this module or from the policy. Untrusted text (a question, an observation) is
-escaped, and encoded with the tokenizer's special tokens switched off, so that it can neither contain a tag's token nor
-spell a tag.
+The tokens of a tag come only from this module or from the policy. Untrusted text (a question, an observation) can
+neither contain a tag's token nor spell a tag (`coa.agent.untrusted`).
 """
 
 import json
@@ -15,7 +14,8 @@ from tokenizers import Tokenizer
 from tokenizers.decoders import DecodeStream
 
 from coa.agent.constraint import turn_grammar
-from coa.agent.grammar import OBSERVATION, TAGS, Chain, Profile, Span, escape, render
+from coa.agent.grammar import OBSERVATION, TAGS, Chain, Profile, Span, render
+from coa.agent.untrusted import Untrusted
 from coa.errors import UserError
 from coa.types import ENVIRONMENT, Mask, Status, Task, Tokens, Trajectory
 
@@ -34,14 +34,15 @@ class Stops:
 class Codec:
     """Encodes prompts, spans and chains with one tokenizer.
 
-    `opening` and `closing` are the chat template's text before and after the user's message; `closing` includes the
-    beginning of the assistant's message.
+    The tokenizer is the codec's own from then on. `opening` and `closing` are the chat template's text before and after
+    the user's message; `closing` includes the beginning of the assistant's message.
     """
 
     def __init__(self, tokenizer: Tokenizer, *, opening: str, closing: str) -> None:
         self._tokenizer = tokenizer
         self._constraints: dict[tuple[str, str, bool, int], str] = {}
         added = tokenizer.get_added_tokens_decoder().items()
+        self.untrusted = Untrusted(tokenizer)
         specials = {token.content: number for number, token in added if token.special}
         self._specials = tuple(specials)
         marks = {mark for tag in TAGS.values() for mark in (tag.open, tag.close)}
@@ -66,7 +67,18 @@ class Codec:
             [{"role": "user", "content": _QUESTION_MARK}], tokenize=False, add_generation_prompt=True
         )
         opening, closing = str(text).split(_QUESTION_MARK)
-        return cls(tokenizer.backend_tokenizer, opening=opening, closing=closing)
+        codec = cls(tokenizer.backend_tokenizer, opening=opening, closing=closing)
+        if objection := codec._objection():
+            raise UserError(f"{model}: {objection}")
+        return codec
+
+    def _objection(self) -> str:
+        """Why the policy can't be told by tags what is whose; "" where it can."""
+        for tag in TAGS.values():
+            for mark, ids in ((tag.open, self._open[tag.name]), (tag.close, self._close[tag.name])):
+                if (written := self.decode(ids)).strip() != mark:
+                    return f"its tokenizer writes the tag {mark} as {written!r}"
+        return self.untrusted.objection()
 
     def _raw(self, text: str) -> list[int]:
         return self._tokenizer.encode(text, add_special_tokens=False).ids
@@ -80,9 +92,8 @@ class Codec:
         return ids
 
     def text(self, text: str) -> list[int]:
-        """Tokens of untrusted text, which is escaped first."""
-        # JSON from the web may hold half a surrogate pair, which no tokenizer takes.
-        return self._raw(escape(text.encode(errors="replace").decode()))
+        """Tokens of untrusted text."""
+        return self.untrusted.ids(text)
 
     def prompt(self, profile: Profile, question: str, *, instructed: bool) -> Tokens:
         preface = self._ours(profile.preface()) if instructed else []
@@ -124,10 +135,6 @@ class Codec:
         """Number of tokens in plain texts, for cost accounting."""
         encodings = self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
         return sum(len(encoding) for encoding in encodings)
-
-    def added_tokens(self) -> list[tuple[str, int, bool]]:
-        """Text and id of each token that was added to the tokenizer's own, and whether it is special."""
-        return [(t.content, number, t.special) for number, t in self._tokenizer.get_added_tokens_decoder().items()]
 
     @property
     def vocabulary(self) -> int:

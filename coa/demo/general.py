@@ -11,7 +11,7 @@ from coa.agent.grammar import OBSERVATION, Chain, Profile, Span, render
 from coa.teams.roles import DONE
 
 UNKNOWN = "unknown"
-_EXPRESSION = re.compile(r"[\d(+\-][\d\s.+\-*/%()]*[\d)]")
+_EXPRESSION = re.compile(r"[\d(+\-][\d\s.+\-*/%()]*")
 _SIGNS = str.maketrans({"\u00d7": "*", "\u00f7": "/", "\u2212": "-", "^": "**"})
 """Multiplication, division and minus as they are typeset, and powers."""
 _OPERATOR = re.compile(r"[\d)]\s*[+\-*/%]")
@@ -21,9 +21,14 @@ _EMPTY = re.compile(r"^(no result|404|no output)\b|^\s*$")
 def find_expression(question: str) -> str | None:
     """The longest arithmetic expression of a question, as Python: "What is 3 * 4 - 5 ?" gives "3 * 4 - 5"."""
     plain = re.sub(r"(?<=\d),(?=\d{3}\b)", "", question).translate(_SIGNS)
-    found = (match[0].strip() for match in _EXPRESSION.finditer(plain))
+    found = (_to_its_end(match[0]) for match in _EXPRESSION.finditer(plain))
     valid = [text for text in found if _OPERATOR.search(text) and _is_expression(text)]
     return max(valid, key=len, default=None)
+
+
+def _to_its_end(text: str) -> str:
+    """The text up to its last digit or closing parenthesis."""
+    return text[: max((n for n, one in enumerate(text, start=1) if one.isdecimal() or one == ")"), default=0)]
 
 
 def general_reply(role: str, profile: Profile, question: str, chain: Chain) -> str:

@@ -15,7 +15,7 @@ Ask = Callable[[Sequence[Message]], Awaitable[str]]
 def messages_of(instructions: str, parts: Mapping[str, str]) -> list[Message]:
     """A system message, and a user message with each part in its tag. In texts that could close their tag or open
     another, `&lt;` stands for `<`."""
-    tag_like = re.compile(rf"<(?=\s*/?\s*(?:{'|'.join(map(re.escape, parts))})\b)", re.IGNORECASE)
+    tag_like = re.compile(rf"<(?=\s*+(?:/\s*)?(?:{'|'.join(map(re.escape, parts))})\b)", re.IGNORECASE)
     shown = (f"<{tag}>\n{tag_like.sub('&lt;', text)}\n</{tag}>" for tag, text in parts.items())
     return [{"role": "system", "content": instructions}, {"role": "user", "content": "\n\n".join(shown)}]
 

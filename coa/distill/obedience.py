@@ -102,7 +102,7 @@ def shown_to_judge(transcript: Transcript, config: ObedienceConfig) -> list[Mess
     return messages_of(INSTRUCTIONS, parts)
 
 
-_FENCED = re.compile(r"```(?:json)?\s*(.*?)\s*```", re.DOTALL)
+_FENCED = re.compile(r"```(?:json)?(.*)```", re.DOTALL)
 
 
 def read_objection(reply: str) -> str | None:
@@ -111,7 +111,7 @@ def read_objection(reply: str) -> str | None:
     text = without_thoughts(reply)
     fenced = _FENCED.fullmatch(text)
     try:
-        fields: Any = json.loads(fenced[1] if fenced else text)
+        fields: Any = json.loads(fenced[1].strip() if fenced else text)
     except (ValueError, RecursionError):
         return None
     if not isinstance(fields, dict):

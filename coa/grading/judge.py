@@ -180,7 +180,7 @@ def messages_of(question: str, accepted: Sequence[str], prediction: str, *, pred
     return [{"role": "system", "content": INSTRUCTIONS}, {"role": "user", "content": content}]
 
 
-_TAG_LIKE = re.compile(r"<(?=\s*/?\s*(?:question|accepted|prediction|attempt)\b)", re.IGNORECASE)
+_TAG_LIKE = re.compile(r"<(?=\s*+(?:/\s*)?(?:question|accepted|prediction|attempt)\b)", re.IGNORECASE)
 
 
 def escape(text: str) -> str:

@@ -14,8 +14,8 @@ _BOX = re.compile(r"\\(?:boxed|fbox)\s*\{")
 _DELIMITER = re.compile(r"(?<!\\)(?:\$+|\\[()\[\]])")
 _COMMAND = re.compile(r"\\[A-Za-z]+")
 _TEXT = re.compile(r"\\(?:text|textbf|textit|textrm|mathrm|mathbf|mbox|operatorname)\s*\{([^{}]*)\}")
-_PROSE = re.compile(r"[A-Za-z]{2,}\s+[A-Za-z]{2,}")
-_LEAD = re.compile(r".*(?:\b(?:is|are)\b|:)", re.DOTALL)
+_PROSE = re.compile(r"[A-Za-z]{2}\s+[A-Za-z]{2}")
+_LEAD = re.compile(r"\A.*(?:\b(?:is|are)\b|:)", re.DOTALL)
 _WORDS = re.compile(r"\(?[A-Za-z]+(?:(?:[ ']+|(?<=[A-Za-z]{2})-(?=[A-Za-z]{2}))[A-Za-z]+)*\)?")
 
 _SYMBOLS = {

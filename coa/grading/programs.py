@@ -84,7 +84,7 @@ async def grade_programs(answer: str, task: Task, use_tool: UseTool) -> float:
     return float(bool(program.strip()) and (await try_out(program, tests, use_tool)).passed)
 
 
-_FENCED = re.compile(r"```[ \t]*(?:py|python3?)?[ \t]*\r?\n(.*?)(?:```|\Z)", re.DOTALL | re.IGNORECASE)
+_FENCED = re.compile(r"```[ \t]*+(?:(?:py|python3?)[ \t]*+)?\r?\n(.*?)(?:```|\Z)", re.DOTALL | re.IGNORECASE)
 
 
 def program_of(answer: str) -> str:

@@ -2,10 +2,10 @@
 else's, or end a tool's result."""
 
 import json
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from coa.agent.grammar import escape
+from coa.agent.untrusted import Untrusted
 from coa.serving.faults import invalid
 
 Json = dict[str, Any]
@@ -19,23 +19,17 @@ FORMS = ("role", "type")
 
 
 class Escaping:
-    """`marks`: the texts of tokens that only the template may write, with their ids."""
+    """`untrusted`: of the model's tokenizer, whose marks only the template may write."""
 
-    def __init__(self, marks: Mapping[str, int]) -> None:
-        self._marks = sorted(marks, key=len, reverse=True)
-        self._ids = frozenset(marks.values())
+    def __init__(self, untrusted: Untrusted) -> None:
+        self.text = untrusted.escaped
+        self._ids = frozenset(untrusted.marks.values())
 
     def request(self, body: Json) -> Json:
         """The request without them. Raises ApiError for a prompt of token ids that has one."""
         kept = {name: value for name, value in body.items() if name not in DROPPED}
         self._refuse_ids(kept.get("prompt"))
         return {name: self._each(value) if name in SHOWN else value for name, value in kept.items()}
-
-    def text(self, text: str) -> str:
-        for mark in self._marks:
-            if mark in text:
-                text = text.replace(mark, f"{mark[0]}\\{mark[1:]}")
-        return escape(text)
 
     def _each(self, value: Any, key: str = "") -> Any:
         match value:
@@ -66,9 +60,3 @@ class Escaping:
         for ids in lists:
             if isinstance(ids, list) and self._ids.intersection(one for one in ids if isinstance(one, int)):
                 raise invalid("the prompt has a special token, which only a chat template may write", "prompt")
-
-
-def marks_of(added: Collection[tuple[str, int, bool]]) -> dict[str, int]:
-    """Of a tokenizer's added tokens (text, id, whether it is special): all special ones, and others that look like
-    marks, such as Qwen's `<tool_call>`."""
-    return {text: id for text, id, special in added if special or (text.startswith("<") and text.endswith(">"))}

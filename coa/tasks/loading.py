@@ -32,7 +32,7 @@ from coa.tasks.published.table import find, named
 from coa.types import Task
 
 _NAMED_PATH = re.compile(r"(?P<name>[\w-]+)=(?P<path>.+)", re.DOTALL)
-_BAKED_IN = re.compile(r"\A(?P<instructions>.*?<answer>.*?)\s(?:Task|Question):\s*(?P<question>.*)\Z", re.DOTALL)
+_BAKED_IN = re.compile(r"\A(?P<instructions>(?>.*?<answer>).*?)\s(?:Task|Question):\s*(?P<question>.*)\Z", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from coa.tools.layouts import LAYOUTS, Output
 from coa.tools.sandbox.sandbox import Sandbox
 
 _FENCED = re.compile(
-    r"```[ \t]*(?P<name>py|python3?)?[ \t]*\n(?P<source>.*?)"
+    r"```[ \t]*+(?:(?P<name>py|python3?)[ \t]*)?\n(?P<source>.*?)"
     r"(?:```(?:\s*```[ \t]*(?P<input>sh|bash)[ \t]*\n(?P<stdin>.*?)(?:```)?)?)?",
     re.DOTALL | re.IGNORECASE,
 )

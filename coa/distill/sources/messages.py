@@ -10,14 +10,16 @@ from coa.distill.sources.foreign import Answer, Call, Piece, Reason, Refused, Re
 
 _THINKING = re.compile(r"\s*<think(?:ing)?>(?P<thought>.*?)</think(?:ing)?>(?P<rest>.*)", re.DOTALL | re.IGNORECASE)
 _PROGRAM = re.compile(
-    r"(?:\A|\n)[ \t]*(?:Code:[ \t]*\n)?\s*(?:<code>|```(?:py(?:thon)?)?[ \t]*\n)(?P<program>.*?)(?:</code>|```|\Z)",
+    # It begins at the first of several blank lines, from which the search goes on but once.
+    r"(?:\A|(?<!\s)[^\S\n]*\n)\s*+(?:Code:[ \t]*\n\s*+)?"
+    r"(?:<code>|```(?:py(?:thon)?)?[ \t]*\n)(?P<program>.*?)(?:</code>|```|\Z)",
     re.DOTALL,
 )
 MARKS = re.compile(r"<end_(?:plan|code|action)>")
 """Marks at which smolagents' prompts have a model stop."""
 _THOUGHT = re.compile(r"\A\s*Thoughts?:\s*")
 _FINAL = re.compile(
-    r"(?:\A|\n)[*_#> \t]*final answer[*_]*[ \t]*:[*_]*(?P<answer>(?:(?!\n[*_#> \t]*final answer).)*)\Z",
+    r"(?:\A|\n)[*_#> \t]*final answer[*_]*[ \t]*:[*_]*+(?P<answer>(?:(?!\n[*_#> \t]*final answer).)*)\Z",
     re.DOTALL | re.IGNORECASE,
 )
 _NAMED = re.compile(

@@ -9,7 +9,7 @@ from coa.distill.sources.foreign import Reason, Refused
 from coa.distill.sources.messages import text_of, unwrapped
 from coa.distill.sources.programs import shown_by
 
-_OBSERVATION = re.compile(r"\s*(?:Call id: \S+\s*)?(?:Observation:|Error:)\s*")
+_OBSERVATION = re.compile(r"\A\s*(?:Call id: \S+\s*)?(?:Observation:|Error:)\s*")
 """What some frameworks write before a tool's result that they send as a user's message."""
 
 

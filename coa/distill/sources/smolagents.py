@@ -33,7 +33,7 @@ AGENT = "agent"
 OUT_OF_STEPS, NOT_READ, NOT_MADE = "AgentMaxStepsError", "AgentParsingError", "AgentGenerationError"
 
 _CALLING = re.compile(r"\n?(?:Calling tools:|Action:)\s*[\[{].*", re.DOTALL)
-_PLAN = re.compile(r"Here are the facts I know and [^\n]*:\n```\n(?P<plan>.*)\n```\s*\Z", re.DOTALL)
+_PLAN = re.compile(r"\A(?>.*?Here are the facts I know and [^\n]{0,200}:\n```\n)(?P<plan>.*)\n```\s*\Z", re.DOTALL)
 
 
 def read_smolagents(path: Path, table: ToolTable) -> Iterator[ForeignRun | Refusal]:

@@ -5,7 +5,7 @@ import re
 from coa.grading.latex import last_box
 from coa.tasks.published.item import BadRow, Item, Row, answers, called, text
 
-_WHOLE = re.compile(r"(-?\d+)\.0+")
+_WHOLE = re.compile(r"(?<!\d)(-?\d++)\.0+")
 
 
 def problem(row: Row) -> Item:

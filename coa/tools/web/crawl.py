@@ -32,7 +32,7 @@ from coa.tools.web.summary import PROMPT, Summariser, SummaryConfig, relevant
 PAGE_FAULTS = frozenset({400, 404, 410, 422, 451})
 """Statuses by which a reader says that the page is at fault; all others mean the reader itself: key, credit, load."""
 GONE = frozenset({404, 410})
-_MARKDOWN_LINK = re.compile(r"\[[^\[\]]*\]\(\s*<?((?:[^()<>\s]|\([^()<>\s]*\))*)>?(?:\s+\"[^\"]*\")?\s*\)")
+_MARKDOWN_LINK = re.compile(r"\[[^\[\]]*\]\(\s*+<?((?:[^()<>\s]|\([^()<>\s]*\))*+)>?(?:\s+\"[^\"]*\")?\s*\)")
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,7 @@ START_S = 60.0
 MEMORY_BYTES = 2 << 30
 """Address space of a child."""
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]+")
-_META_CHARSET = re.compile(rb"<meta[^>]{1,200}charset\s*=\s*[\"']?\s*([A-Za-z0-9_:.-]{1,40})", re.IGNORECASE)
+_META_CHARSET = re.compile(rb"<meta[^<>]{1,200}charset\s*=\s*(?:[\"']\s*)?([A-Za-z0-9_:.-]{1,40})", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)

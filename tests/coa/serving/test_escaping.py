@@ -4,12 +4,26 @@ import json
 from typing import Any
 
 import pytest
+from tokenizers import Tokenizer, models, normalizers
 
-from coa.serving.escaping import Escaping, marks_of
+from coa.agent.untrusted import Untrusted
+from coa.serving.escaping import Escaping
 from coa.serving.faults import ApiError
 
 END = "<|im_end|>"
-ESCAPING = Escaping(marks_of([(END, 7, True), ("<tool_call>", 8, False), ("  ", 9, False)]))
+
+
+def escaping(normalizer: normalizers.Normalizer | None = None) -> Escaping:
+    """END is token 7, <tool_call> 8."""
+    tokenizer = Tokenizer(models.WordLevel({str(n): n for n in range(7)}, unk_token="0"))
+    if normalizer:
+        tokenizer.normalizer = normalizer
+    tokenizer.add_special_tokens([END])
+    tokenizer.add_tokens(["<tool_call>", "  "])
+    return Escaping(Untrusted(tokenizer))
+
+
+ESCAPING = escaping()
 
 
 def texts(value: Any) -> str:
@@ -45,6 +59,14 @@ def test_text_without_marks_is_left_as_it_is() -> None:
         "tools": [{"type": "function"}],
     }
     assert ESCAPING.request(body) == body
+
+
+def test_what_the_normaliser_makes_a_mark_of_is_escaped() -> None:
+    body = {"prompt": "A <TOOL_CALL>"}
+    assert ESCAPING.request(body) == body
+    assert escaping(normalizers.Lowercase()).request(body) == {"prompt": "a <\\tool_call>"}
+    # A normaliser that only spaces words otherwise leaves them as they were.
+    assert escaping(normalizers.Replace(" ", "_")).request({"prompt": "a <tool_call>"}) == {"prompt": "a <\\tool_call>"}
 
 
 def test_arguments_of_a_call_stay_json() -> None:

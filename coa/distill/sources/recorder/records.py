@@ -7,19 +7,17 @@ DIR/SESSION.jsonl   {"session": "run-1", "task": "t7", "began": 1765000000.1, "s
 
 import json
 from collections.abc import Collection, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from coa.distill.sources.recorder.hiding import hidden
 from coa.storage.jsonl import append_text
 
 MAX_NAME_BYTES = 200
 """Bytes of the longest file name; file systems allow 255."""
-SHORTEST_KEY = 8
-"""Characters of the shortest key that is hidden; a shorter one (`EMPTY`, `x`) is no key and may be a word of the
-text."""
-HIDDEN = "***"
+TOO_DEEP = "its messages or its reply are nested too deep to be kept"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,13 +57,16 @@ def file_name(session: str) -> str:
 
 
 def append(folder: Path, record: Record, keys: Collection[str]) -> None:
-    """Adds one line to the session's file. `keys` are hidden wherever they occur.
+    """Adds one line to the session's file. `keys` are hidden in all texts. A call that is nested deeper than JSON is
+    written is kept without its messages, tools and reply, as a failure.
 
     Raises DiskFull if there is no room for it. What that, or a kill, leaves of a line stays as a line of its own, so
     that who reads the session knows that a call is missing.
     """
-    line = json.dumps(asdict(record), ensure_ascii=True)
-    for key in keys:
-        if len(key) >= SHORTEST_KEY:
-            line = line.replace(json.dumps(key)[1:-1], HIDDEN)
+    values = {field.name: getattr(record, field.name) for field in fields(record)}
+    try:
+        line = json.dumps(hidden(values, keys))
+    except RecursionError:
+        rest = {"messages": None, "tools": None, "reply": None, "usage": None, "failure": record.failure or TOO_DEEP}
+        line = json.dumps(hidden(values | rest, keys))
     append_text(folder / file_name(record.session), line, keep_torn=True)

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import aiohttp
 from aiohttp import web
@@ -26,10 +27,12 @@ from multidict import CIMultiDict
 from yarl import URL
 
 from coa.distill.sources.recorder.call import BROKEN, GONE, SILENT, UNREACHABLE, Call
+from coa.distill.sources.recorder.hiding import keys_of
 from coa.distill.sources.recorder.records import append
 from coa.errors import DiskFull, UserError
 from coa.http.addresses import is_web_address, shown
 from coa.http.keys import bearer
+from coa.http.text import quoted
 
 SESSION, TASK = "X-Session-Id", "X-Task-Id"
 RECORDED = "chat/completions"
@@ -41,8 +44,6 @@ NOT_PASSED_ON = frozenset(
     )
 )
 """Headers of one connection, and of the recorder."""
-KEYS = ("Authorization", "Api-Key", "X-Api-Key")
-"""Headers that hold keys."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,9 +97,7 @@ class Recorder:
         return app
 
     async def _handle(self, request: web.Request) -> web.StreamResponse:
-        rest = request.match_info["rest"]
-        if ".." in rest.split("/"):
-            raise web.HTTPNotFound
+        rest = _path(request.match_info["rest"])
         body = await request.read()
         call: Call | None = None
         if request.method == "POST" and rest == RECORDED:
@@ -149,7 +148,7 @@ class Recorder:
         return response
 
     def _session_of(self, request: web.Request) -> str:
-        return request.match_info.get("session") or request.headers.get(SESSION) or self.session
+        return request.match_info.get("session") or quoted(request.headers.get(SESSION, "")) or self.session
 
     def _headers(self, request: web.Request) -> Mapping[str, str]:
         headers = _passed_on(request.headers)
@@ -160,9 +159,9 @@ class Recorder:
     def _keep(self, request: web.Request, call: Call) -> None:
         """Records the call, unless that was done."""
         if (record := call.record()) is not None:
-            sent = [request.headers.get(name, "") for name in KEYS] + list(self._key.values())
+            sent = keys_of(request.headers, request.query)
             try:
-                append(self.config.folder, record, {value.removeprefix("Bearer ").strip() for value in sent})
+                append(self.config.folder, record, sent | keys_of(self._key, {}))
             except DiskFull as full:
                 if not self._reported_full:
                     self._say(f"{full}: calls are passed on, and not recorded until there is some")
@@ -207,8 +206,19 @@ def _passed_on(headers: Mapping[str, str]) -> CIMultiDict[str]:
     return CIMultiDict((name, value) for name, value in headers.items() if name.lower() not in NOT_PASSED_ON)
 
 
+def _path(rest: str) -> str:
+    """A path as the model endpoint will understand it, so that no other spelling of a recorded one gets by: `./a//%62`
+    is `a/b`. Raises HTTPNotFound for one that leads upwards."""
+    while (plain := unquote(rest)) != rest:
+        rest = plain
+    parts = [part for part in rest.split("/") if part not in ("", ".")]
+    if ".." in parts:
+        raise web.HTTPNotFound
+    return "/".join(parts)
+
+
 def _task_of(request: web.Request) -> str:
-    return request.match_info.get("task") or request.headers.get(TASK) or ""
+    return request.match_info.get("task") or quoted(request.headers.get(TASK, ""))
 
 
 def _refusal(status: int, message: str) -> web.Response:

@@ -47,7 +47,7 @@ class Assembly:
     def __init__(self) -> None:
         self.faulty = False
         """Whether something came that is no part of a chat completion, such as an error in mid-stream."""
-        self._rest = b""
+        self._rest: list[bytes] = []
         self._ended = False
         self._texts: dict[str, list[str]] = {}
         self._calls: dict[int, dict[str, Any]] = {}
@@ -55,9 +55,11 @@ class Assembly:
         self._finish, self._usage, self._model = "", None, ""
 
     def feed(self, data: bytes) -> None:
-        *lines, self._rest = (self._rest + data).split(b"\n")
-        for line in lines:
-            self._line(line.strip())
+        first, *rest = data.split(b"\n")
+        self._rest.append(first)
+        for line in rest:
+            self._line(b"".join(self._rest).strip())
+            self._rest = [line]
 
     @property
     def whole(self) -> bool:
@@ -108,7 +110,9 @@ class Assembly:
         """Adds a piece of a tool call. Servers that do not number calls begin a new one with each new id."""
         last = max(self._calls, default=-1)
         index = piece.get("index")
-        if index is None:
+        if isinstance(index, str) and index.isdecimal():
+            index = int(index)
+        if not isinstance(index, int):
             starts = last < 0 or (piece.get("id") and piece["id"] != self._calls[last]["id"])
             index = last + 1 if starts else last
         call = self._calls.setdefault(index, {"id": "", "name": "", "arguments": []})

@@ -1,0 +1,119 @@
+"""Encodes text that nobody vouches for, with any tokenizer: none of its tokens is a mark's, and it spells no tag.
+
+<answer>      a tag: escaped
+<tool_call>   a mark, which is an added token: encoded as plain characters
+<ANSWER>      a look-alike, of which a normaliser (lower case, NFKC, no accents) makes a tag: normalised, then escaped
+<s>           a mark that is also a piece of the tokenizer's own model: escaped
+"""
+
+from collections.abc import Iterator
+from itertools import islice
+from typing import Any
+
+from tokenizers import AddedToken, Tokenizer, decoders
+
+from coa.agent.grammar import TAGS, escape, tag_pattern
+
+_SPACE = "\u2581"
+"""What stands for a space in SentencePiece's vocabularies."""
+_NOBODYS = "\U0010fffd"
+"""A character that no vocabulary has."""
+_WIDE = {number: number + 0xFEE0 for number in range(0x21, 0x7F)}
+"""From ASCII to the wide characters that NFKC makes ASCII of."""
+
+
+class Untrusted:
+    """Encodes with a tokenizer, which belongs to it from then on: its marks become special tokens, and special tokens
+    are found in no text, unless its owner switches `encode_special_tokens` off."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        added = tokenizer.get_added_tokens_decoder()
+        blanks = f" \t\r\n{_SPACE}"
+        self.marks = {token.content: number for number, token in added.items() if token.content.strip(blanks)}
+        """The added tokens that only a template, or the tags of a chain, may use: all but runs of blanks."""
+        tokenizer.add_special_tokens([_special(token) for token in added.values() if token.content in self.marks])
+        tokenizer.encode_special_tokens = True
+        self._tokenizer = tokenizer
+        self._longest_first = sorted(self.marks, key=len, reverse=True)
+        # A decoder of bytes gives back what was normalised, so that nothing has to be decoded.
+        self._by_bytes = isinstance(tokenizer.decoder, decoders.ByteLevel)
+        # What a model gives for an unknown character is no mark.
+        self._ids = frozenset(self.marks.values()) - frozenset(self._raw(_NOBODYS))
+
+    def ids(self, text: str) -> list[int]:
+        """The tokens of a text."""
+        # JSON from the web may hold half a surrogate pair, which no tokenizer takes.
+        text = text.encode(errors="replace").decode()
+        safe = escape(text)
+        ids = self._raw(safe)
+        if self._is_plain(safe, ids):
+            return ids
+        safe = self.escaped(text)
+        ids = self._raw(safe)
+        return ids if self._is_plain(safe, ids) else self._raw(self._beheaded(safe))
+
+    def escaped(self, text: str) -> str:
+        r"""Text in which nothing is a tag or a mark, before it is normalised and after: `<s>` becomes `<\s>`, and so
+        does `<S>` where the normaliser makes it lower case."""
+        safe = self._escaped(text)
+        shown = self._normalise(safe)
+        found = tag_pattern().search(shown) or any(mark in shown for mark in self._longest_first)
+        return self._escaped(shown) if found else safe
+
+    def objection(self) -> str:
+        """Why text can't be kept apart from marks and tags with this tokenizer; "" where it can."""
+        for text in self._probes():
+            ids = self.ids(text)
+            if not self._ids.isdisjoint(ids) or tag_pattern().search(self._decoded(ids)):
+                return f"its tokenizer makes a mark or a tag of {text!r}, whatever is escaped"
+        return ""
+
+    def _probes(self) -> Iterator[str]:
+        for tag in TAGS.values():
+            for text in (tag.open, tag.close):
+                yield from (text, text.upper(), text.translate(_WIDE), f"< {text[1:-1]} >")
+        for text in islice(self.marks, 100):  # some vocabularies have thousands, all of a kind
+            yield from (text, text.translate(_WIDE))
+
+    def _raw(self, text: str) -> list[int]:
+        return self._tokenizer.encode(text, add_special_tokens=False).ids
+
+    def _decoded(self, ids: list[int]) -> str:
+        return self._tokenizer.decode(ids, skip_special_tokens=False)
+
+    def _is_plain(self, text: str, ids: list[int]) -> bool:
+        if not self._ids.isdisjoint(ids):
+            return False
+        if not self._by_bytes:
+            return tag_pattern().search(self._decoded(ids)) is None
+        return tag_pattern().search(self._normalise(text)) is None
+
+    def _normalise(self, text: str) -> str:
+        normalizer = self._tokenizer.normalizer
+        return text if normalizer is None else normalizer.normalize_str(text)
+
+    def _escaped(self, text: str) -> str:
+        for mark in self._longest_first:
+            if mark in text:
+                text = text.replace(mark, f"{mark[0]}\\{mark[1:]}")
+        return escape(text)
+
+    def _beheaded(self, text: str) -> str:
+        """Text without the characters with which marks and tags begin."""
+        heads = {"<", *(mark[0] for mark in self.marks)}
+        return "".join(one for one in self._normalise(text) if one not in heads)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._tokenizer.encode_special_tokens = True  # which is not part of a pickled tokenizer
+
+
+def _special(token: AddedToken) -> AddedToken:
+    return AddedToken(
+        token.content,
+        special=True,
+        normalized=token.normalized,
+        lstrip=token.lstrip,
+        rstrip=token.rstrip,
+        single_word=token.single_word,
+    )

@@ -1,0 +1,79 @@
+"""No regular expression of the product takes more than linear time, whatever text it meets."""
+
+import ast
+import re
+
+import pytest
+
+from coa.agent.grammar import TAGS
+from tests.support.patterns import ROOT, Found, first_slow, patterns_of
+
+PACKAGES = ("coa", "actors", "cluster", "jobs")
+_NAMES = {"any_name": "|".join(TAGS), "names": tuple(TAGS), "stops": "|".join(TAGS), "tool": "web_search"}
+MADE_OF = {
+    "coa/agent/grammar.py": _NAMES,
+    "coa/agent/lenient.py": _NAMES | {"gap": "[ \t]{0,4}"},
+    "coa/demo/questions.py": {"template": "Who is {} of {} ?", "groups": (r"(\d+)", r"(\w+ \w+)")},
+    "coa/distill/ask.py": {"parts": ("instructions", "question", "run")},
+    "coa/distill/sources/programs.py": {"names": "final_answer|answer"},
+    "coa/distill/sources/released.py": _NAMES,
+    "coa/distill/sources/released_layout.py": _NAMES | {"tag": "think"},
+    "coa/tasks/loading.py": _NAMES,
+    "coa/teams/reply.py": _NAMES,
+}
+"""Values of the local names in patterns that functions make."""
+TRUSTED = {
+    r"coa/reporting/plots.py: <metadata>.*?</metadata>\s*": "meets the SVG that matplotlib drew for us",
+    'coa/reporting/plots.py: <svg [^>]*viewBox="([^"]+)"[^>]*>': "meets the SVG that matplotlib drew for us",
+    "coa/tools/search/dense.py: _FAISS_SOURCE": "meets the first line of an error that faiss made",
+}
+"""Patterns that may take quadratic time, since nobody who might want that writes the text they meet."""
+BAD = {
+    r"\[[^\[\]]*\]\(\s*<?([^()<>\s]*)>?\s*\)": "finditer",
+    r"```[ \t]*(?P<name>py)?[ \t]*\n(.*?)(?:```)?": "fullmatch",
+    r"(?s)```(?:json)?\s*(.*?)\s*```": "fullmatch",
+    r"(?s).*(?:\b(?:is|are)\b|:)": "sub",
+    r"(?s)Final answer:[*_]*(?P<answer>(?:(?!\nFinal).)*)\Z": "search",
+    r"(?s)Here are [^\n]*:\n": "search",
+    r"\s+$": "search",
+    r"(?:ab|a|b)*;": "fullmatch",
+    r"a.*b.*c": "match",
+}
+FINE = {r"\s+\Z": "match", r"a++b": "search", r"<[^<>]*>": "sub", r"\w+": "findall", r"\d{1,9}x": "search"}
+
+
+@pytest.fixture(scope="module")
+def found() -> list[Found]:
+    return patterns_of(PACKAGES, MADE_OF)
+
+
+def test_no_pattern_takes_more_than_linear_time(found: list[Found]) -> None:
+    assert [str(slow) for one in found if one.where not in TRUSTED and (slow := first_slow(one))] == []
+
+
+def test_what_is_trusted_is_there_and_would_be_slow(found: list[Found]) -> None:
+    patterns = {one.where: one for one in found}
+    assert all(first_slow(patterns[where]) for where in TRUSTED)
+
+
+@pytest.mark.parametrize(("pattern", "method"), BAD.items())
+def test_a_slow_pattern_is_found(pattern: str, method: str) -> None:
+    assert first_slow(Found("here", re.compile(pattern), frozenset({method})))
+
+
+def test_a_linear_pattern_is_not_called_slow() -> None:
+    fine = (Found("here", re.compile(pattern), frozenset({method})) for pattern, method in FINE.items())
+    assert [first_slow(one) for one in fine] == [None] * len(FINE)
+
+
+def test_there_is_one_way_to_a_pattern() -> None:
+    """Patterns are found by `re.NAME(`."""
+    others = []
+    for path in (path for package in PACKAGES for path in (ROOT / package).rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            match node:
+                case (
+                    ast.ImportFrom(module="re" | "regex") | ast.alias(name="regex") | ast.alias(name="re", asname=str())
+                ):
+                    others.append(path.name)
+    assert others == []
