@@ -54,7 +54,8 @@ def session(config: SessionConfig) -> Iterator[None]:
         }
     )
     start(
-        address=address,
+        # Ray itself would rather join a cluster that somebody else has started on this machine.
+        address=address or "local",
         namespace="coa",
         log_to_driver=False,
         logging_level=logging.ERROR,

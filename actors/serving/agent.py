@@ -35,7 +35,7 @@ from coa.agent.profiles import profile as find_profile
 from coa.errors import EngineDied, ToolDown
 from coa.grading.rewards import RewardConfig
 from coa.serving.chain import ChainReader
-from coa.serving.events import Broke, Event, Finished, Returned, ServedUsage
+from coa.serving.events import TOOL_DOWN, Broke, Event, Finished, Returned, ServedUsage
 from coa.serving.requests import AgentRequest
 from coa.tools.client import RetryConfig
 from coa.types import Status, Task, Tokens, Trajectory
@@ -170,7 +170,13 @@ class ServedAgent:
                     usage = usage_of(result, self._codec, unfinished=heard if limit == "max_seconds" else 0)
                     metrics.ended.labels(result.status.name).inc()
                     metrics.input_tokens.inc(usage.input_tokens)
-                    yield Finished(status=result.status, answer=result.answer, usage=usage, limit=limit)
+                    yield Finished(
+                        status=result.status,
+                        answer=result.answer,
+                        usage=usage,
+                        limit=limit,
+                        versions=_sampled_by(result),
+                    )
                     return
                 case Failed(where=where, why=why):
                     metrics.ended.labels(where).inc()
@@ -199,6 +205,11 @@ def limit_of(trajectory: Trajectory, limits: Limits, *, cut: bool) -> str:
             return ""
 
 
+def _sampled_by(trajectory: Trajectory) -> tuple[int, ...]:
+    """The versions of the weights."""
+    return tuple(sorted({int(version) for version in trajectory.versions[trajectory.action_mask.astype(bool)]}))
+
+
 def usage_of(trajectory: Trajectory, codec: Codec, *, unfinished: int = 0) -> ServedUsage:
     """The one stream that the episode is: each token is counted once, however many turns read it. unfinished: tokens of
     a turn that the trajectory does not have, since the time was up."""
@@ -213,5 +224,5 @@ def usage_of(trajectory: Trajectory, codec: Codec, *, unfinished: int = 0) -> Se
     )
 
 
-_CODES = {ToolDown.__name__: "tool_unavailable"}
+_CODES = {ToolDown.__name__: TOOL_DOWN}
 """What clients are told of a failure of the system, by its type."""

@@ -35,6 +35,11 @@ class PlainModel:
         await init_app_state(llm, state, args, await llm.get_supported_tasks())
         return cls(state, name, escaping)
 
+    def name_weights(self, fingerprint: str) -> None:
+        """What answers from now on say in `system_fingerprint`."""
+        for handler in (self._state.openai_serving_chat, self._state.openai_serving_completion):
+            handler.system_fingerprint = fingerprint
+
     async def chat(self, body: Json, salt: str) -> "Json | AsyncIterator[str]":
         from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
 

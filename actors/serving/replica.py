@@ -18,8 +18,11 @@ from actors.serving.metrics import ServingMetrics, kv_use
 from actors.serving.plain import PlainModel
 from actors.serving.server import Server
 from actors.serving.shared import AnyShared, RemoteShared
+from actors.tools.remote import RemoteExecutor
+from actors.weights.transport import Published
 from coa.agent.codec import Codec
 from coa.agent.episode import AgentConfig
+from coa.learning.weights import Weights
 from coa.serving.config import ServingConfig
 from coa.serving.escaping import Escaping
 from coa.serving.following import newest
@@ -27,7 +30,7 @@ from coa.serving.keys import KeyFile
 from coa.serving.requests import PLAIN, Defaults
 from coa.serving.scaling import KV_USE, RUNNING
 from coa.serving.shared import Shared
-from coa.tools.client import Executor, RetryConfig, ToolCaller
+from coa.tools.client import RetryConfig, ToolCaller
 
 
 class Replica:
@@ -40,7 +43,7 @@ class Replica:
         config: ServingConfig,
         engine: EngineConfig,
         agent: AgentConfig,
-        executors: Callable[[], Sequence[Executor]],
+        executors: Callable[[], Sequence[RemoteExecutor]],
         retry: RetryConfig,
         shared: Any = None,
     ) -> None:
@@ -55,13 +58,14 @@ class Replica:
             model_dir, engine, max_tokens=agent.limits.max_tokens, tag_tokens=codec.tag_tokens(), measured=True
         )
         name = uuid4().hex
-        tools = ToolCaller(executors(), name)
+        self._executors = executors()
+        tools = ToolCaller(self._executors, name)
         common: AnyShared = Shared(config.store) if shared is None else RemoteShared(shared)
         self._following: asyncio.Task[None] | None = None
         self._follower = None
         if config.follow is not None:
             look = partial(newest, config.follow)
-            self._follower = Follower(look, self._policy.load, every_s=config.follow_every_s)
+            self._follower = Follower(look, self._load, every_s=config.follow_every_s)
         self._server = Server(
             ServedAgent(self._policy, tools, codec=codec, retry=retry, metrics=ServingMetrics(name[:8])),
             defaults=Defaults(agent),
@@ -76,6 +80,7 @@ class Replica:
         return make_app(self._server, self._prepare, self._config.host)
 
     async def _prepare(self) -> None:
+        self._server.mcp = await self._executors[0].mcp()
         await self._policy.name_version(0)
         if self._follower is not None:
             await self._follower.catch_up()
@@ -87,6 +92,11 @@ class Replica:
             self._escaping,
             self._config.tool_parser,
         )
+
+    async def _load(self, version: int, weights: Published | Weights) -> float:
+        pause_s = await self._policy.load(version, weights)
+        self._server.weights = version
+        return pause_s
 
     async def version(self) -> int:
         """Of the weights."""

@@ -2,7 +2,7 @@
 
 import secrets
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import aclosing
 
 from actors.serving.agent import ServedAgent
@@ -14,10 +14,11 @@ from coa.agent.profiles import PROFILES
 from coa.concurrency import together
 from coa.serving.chain import Closed
 from coa.serving.config import ServingConfig
-from coa.serving.events import Event, Finished, Returned
+from coa.serving.events import Event, Finished, Returned, fingerprint
 from coa.serving.faults import ApiError
 from coa.serving.requests import PLAIN, AgentRequest, Defaults, Target, target_of
 from coa.serving.selection import selected
+from coa.tools.mcp.binding import McpBinding
 
 MAX_CHARS = 64
 """Of a token, in any text that is worth counting."""
@@ -42,8 +43,11 @@ class Server:
     ) -> None:
         self.agent, self.name, self.profile, self.config = agent, config.name, config.profile, config
         self._plain: PlainModel | None = None
+        self.mcp: Mapping[str, McpBinding] = {}
+        """The tools of MCP servers, by the tags that they answer; told before the first request."""
         self.defaults, self.gate, self.shared = defaults, gate, shared
         self.version = version
+        self._weights = 0
         self._began = int(time.time())
 
     @property
@@ -55,13 +59,26 @@ class Server:
     @plain.setter
     def plain(self, plain: PlainModel) -> None:
         self._plain = plain
+        plain.name_weights(fingerprint((self._weights,)))
+
+    @property
+    def weights(self) -> int:
+        """The version of the weights, as the engine was told last."""
+        return self._weights
+
+    @weights.setter
+    def weights(self, version: int) -> None:
+        self._weights = version
+        if self._plain is not None:
+            self._plain.name_weights(fingerprint((version,)))
 
     def target(self, model: str) -> Target:
         return target_of(model, self.name, self.profile)
 
     def models(self) -> Json:
         names = [self.name, *(f"{self.name}:{profile}" for profile in PROFILES), f"{self.name}:{PLAIN}"]
-        data = [{"id": name, "object": "model", "created": self._began, "owned_by": "coa"} for name in names]
+        each = {"object": "model", "created": self._began, "owned_by": "coa", "coa:version": self._weights}
+        data = [{"id": name, **each} for name in names]
         return {"object": "list", "data": data}
 
     def fitting(self, request: AgentRequest) -> AgentRequest:

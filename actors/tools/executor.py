@@ -20,6 +20,8 @@ from coa.http.text import well_formed
 from coa.tools.base import Fleeting, Tool, ToolCall
 from coa.tools.cache import DiskCache, Found, Memo
 from coa.tools.client import Replies, RetryConfig
+from coa.tools.mcp.binding import McpBinding
+from coa.tools.mcp.tool import McpTool
 
 logger = logging.getLogger(__name__)
 
@@ -176,6 +178,10 @@ class ToolExecutor:
     async def refuse(self, callers: Sequence[str]) -> None:
         """These callers were replaced: every call that they make from now on fails."""
         self._known.refuse(callers)
+
+    async def mcp(self) -> dict[str, McpBinding]:
+        """What answers the tags that tools of MCP servers answer."""
+        return {name: await tool.binding() for name, tool in self._tools.items() if isinstance(tool, McpTool)}
 
     def stats(self) -> dict[str, ToolStats]:
         return {name: self._stats(name) for name in self._tools}

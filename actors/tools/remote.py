@@ -8,6 +8,7 @@ from ray.exceptions import RayError, RayTaskError
 from coa.errors import ToolDown
 from coa.tools.base import ToolCall
 from coa.tools.client import Replies
+from coa.tools.mcp.binding import McpBinding
 
 T = TypeVar("T")
 
@@ -28,6 +29,10 @@ class RemoteExecutor:
 
     async def cancel(self, caller: str, ids: Sequence[Hashable]) -> None:
         await reached(self._handle.cancel.remote(caller, list(ids)))
+
+    async def mcp(self) -> dict[str, McpBinding]:
+        """As the method of `actors.tools.executor.ToolExecutor`; raises ToolDown."""
+        return await reached(self._handle.mcp.remote())
 
 
 async def reached(answer: Awaitable[T]) -> T:

@@ -9,6 +9,9 @@ from dataclasses import dataclass, fields
 from coa.serving.chain import Closed, Opened, Text
 from coa.types import Status
 
+TOOL_DOWN = "tool_unavailable"
+"""Code of an episode whose tool could not work."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServedUsage:
@@ -33,6 +36,11 @@ def total(parts: Iterable[ServedUsage]) -> ServedUsage:
     return ServedUsage(**{name: sum(getattr(part, name) for part in parts) for name in names})
 
 
+def fingerprint(versions: Iterable[int]) -> str:
+    """Names the weights, where a protocol has a field for it: `weights-5`, or `weights-5-6` where both have sampled."""
+    return "-".join(("weights", *map(str, versions)))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Returned:
     """A tool answered the call of the tag that was closed last."""
@@ -55,6 +63,8 @@ class Finished:
     limit: str = ""
     """The limit that ended it, as requests and answers call it: `max_output_tokens`, `max_turns`, `max_tool_calls` or
     `max_seconds`. Empty where none did."""
+    versions: tuple[int, ...] = ()
+    """Of the weights that sampled it, in order; several where new ones were taken over meanwhile."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

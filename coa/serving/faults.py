@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from coa.errors import UserError
+from coa.serving.events import TOOL_DOWN
 
 _TYPES = {
     400: "invalid_request_error",
@@ -55,7 +56,7 @@ def invalid(message: str, param: str | None = None, code: str = "invalid_value")
 
 def fault_of(code: str, message: str) -> ApiError:
     """Of a part of the system that failed."""
-    return ApiError(503 if code == "tool_unavailable" else 500, code, message)
+    return ApiError(503 if code == TOOL_DOWN else 500, code, message)
 
 
 def no_response(id: str, param: str | None = None) -> ApiError:

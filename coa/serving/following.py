@@ -7,9 +7,12 @@ model/                     its last version
 """
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+from coa.config import read
 from coa.errors import UserError
 
 STAGE = "rl"
@@ -40,6 +43,22 @@ def start_of(run: Path) -> Path:
         if (folder / "config.json").is_file():
             return folder
     raise UserError(f"{run}: no run with a model to serve yet (no checkpoints/sft-model, no model)")
+
+
+def caution_of(run: Path) -> str:
+    """The line for a run none of whose checkpoints has its weights whole, so that only its end is followed; else empty.
+    Raises UserError for a config.yaml that can't be read."""
+    found: Any = read(path) if (path := run / "config.yaml").is_file() else {}
+    for name in (STAGE, "learner"):
+        found = found.get(name) if isinstance(found, Mapping) else None
+    learner = found or {}
+    if learner.get("zero_stage") == 3:
+        why = "rl.learner.zero_stage=3 shards the weights in its checkpoints"
+    elif (learner.get("lora") or {}).get("rank"):
+        why = "rl.learner.lora.rank leaves only adapters in its checkpoints"
+    else:
+        return ""
+    return f"{run} is followed to its finished model only: {why}"
 
 
 def newest(run: Path) -> Made | None:

@@ -14,10 +14,12 @@ Course = Sequence[Event]
 
 
 def selected(courses: Sequence[Course], how: str) -> Course:
-    """The chosen episode, with the usage of all. how: a key of SELECTORS."""
+    """The chosen episode, with the usage, and the versions of the weights, of all. how: a key of SELECTORS."""
     *before, end = courses[SELECTORS[how](list(map(candidate, courses)))]
     assert isinstance(end, Finished)
-    return [*before, replace(end, usage=total(_end(course).usage for course in courses))]
+    ends = [_end(course) for course in courses]
+    versions = sorted({version for one in ends for version in one.versions})
+    return [*before, replace(end, usage=total(one.usage for one in ends), versions=tuple(versions))]
 
 
 def candidate(course: Course) -> Candidate:

@@ -41,10 +41,13 @@ def run(
     out: Path,
     overrides: Sequence[str] = (),
 ) -> None:
+    from coa.serving.following import caution_of
     from jobs.run.session import in_session
     from jobs.stages.serve import serve_model
 
     found, folder = _served(config, model, follow, out, overrides)
+    if follow is not None and (caution := caution_of(follow)):
+        console.say(caution)
 
     async def body(run: RunDir) -> None:
         await serve_model(run, folder)

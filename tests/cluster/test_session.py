@@ -5,7 +5,7 @@ from signal import SIGKILL
 
 import pytest
 
-from cluster.session import STARTS, start
+from cluster.session import STARTS, SessionConfig, session, start
 from coa.errors import ClusterDown
 
 LATE = Exception("The current node timed out during startup. This could be")
@@ -37,6 +37,18 @@ def test_a_cluster_that_did_not_come_up_in_time_is_started_again(monkeypatch: py
     ray = started(monkeypatch, SlowToStart(STARTS - 1))
     assert ray.asked == [{"num_cpus": 2}] * STARTS
     assert ray.shut_down == STARTS - 1
+
+
+@pytest.mark.parametrize(("address", "asked"), [("", "local"), ("10.0.0.1:6379", "10.0.0.1:6379")])
+def test_a_cluster_of_ones_own_is_started_whatever_runs_on_the_machine(
+    monkeypatch: pytest.MonkeyPatch, address: str, asked: str
+) -> None:
+    ray = SlowToStart(0)
+    monkeypatch.setattr("ray.init", ray.init)
+    monkeypatch.setattr("ray.shutdown", ray.shutdown)
+    monkeypatch.setenv("RAY_ADDRESS", address)
+    with session(SessionConfig()):
+        assert ray.asked[0]["address"] == asked
 
 
 def test_one_that_never_comes_up_ends_in_a_typed_error(monkeypatch: pytest.MonkeyPatch) -> None:

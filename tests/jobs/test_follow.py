@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -84,7 +85,16 @@ def test_requests_go_on_while_a_version_is_taken_over(url: str, run: Path, tmp_p
                     body = {"model": "demo", "messages": ASKED, "temperature": 1.0}
                     statuses.append((await client.post("/v1/chat/completions", json=body)).status_code)
 
+            async def told() -> tuple[Any, ...]:
+                """The version, in each place that has it."""
+                models = (await client.get("/v1/models")).json()["data"]
+                alone = await client.post("/v1/chat/completions", json=greedily("demo", QUESTION, 2))
+                agent = await client.post("/v1/responses", json={"model": "demo", "input": QUESTION})
+                fingerprint = alone.json()["system_fingerprint"]
+                return {one["coa:version"] for one in models}, fingerprint, agent.json()["coa:versions"]
+
             assert await answer(client) == before
+            assert await told() == ({0}, "weights-0", [0])
             asking = [asyncio.ensure_future(ask()) for _ in range(4)]
             await asyncio.to_thread(make_checkpoint, run, 5, second)
             deadline = time.monotonic() + 60
@@ -92,6 +102,7 @@ def test_requests_go_on_while_a_version_is_taken_over(url: str, run: Path, tmp_p
                 assert time.monotonic() < deadline
                 await asyncio.sleep(0.1)
             assert await answer(client) == after
+            assert await told() == ({5}, "weights-5", [5])
             ended.set()
             await asyncio.gather(*asking)
             metrics = (await client.get("/metrics")).text

@@ -2,13 +2,13 @@
 
 import asyncio
 import json
-import shutil
+import os
 import signal
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, cast
@@ -22,6 +22,7 @@ from coa.agent.episode import AgentConfig, Grammar, Limits
 from jobs.run.agent_file import write_agent
 from tests.actors.serving.test_open_responses import CASES, IMAGE
 from tests.project.test_docs import ROOT, blocks
+from tests.support.browser import CHROMIUM, browsing
 from tests.support.ports import free_port
 from tests.support.tiny import make_model
 
@@ -50,14 +51,15 @@ def url(model: Path) -> Iterator[str]:
 
 
 @contextmanager
-def serving(model: Path, out: str) -> Iterator[tuple[str, int]]:
-    """The address of a server, and the id of its process."""
+def serving(model: Path, out: str, *more: str, env: Mapping[str, str] | None = None) -> Iterator[tuple[str, int]]:
+    """The address of a server, and the id of its process. more: further settings. env: further variables."""
     port = free_port()
     words = ["serve", "--model", str(model), "--out", str(model.parent / out), f"serving.port={port}"]
     settings = ["serving.profile=code", "engine.kv_cache_gib=0.25"]
     settings += ["placement.engine_cpus=0.5", "placement.tool_cpus=0.25"]
     with (model.parent / f"{out}.log").open("w") as log:
-        server = subprocess.Popen([sys.executable, "-m", "jobs.cli", *words, *settings], stdout=log, stderr=log)
+        command = [sys.executable, "-m", "jobs.cli", *words, *settings, *more]
+        server = subprocess.Popen(command, stdout=log, stderr=log, env={**os.environ, **(env or {})})
         address = f"http://127.0.0.1:{port}"
         try:
             wait_until_ready(server, address, model.parent / f"{out}.log")
@@ -272,26 +274,10 @@ def test_port_that_is_taken_is_a_mistake(url: str, model: Path) -> None:
     assert done.stderr.splitlines()[-1] == f"coa: port {port} of 127.0.0.1 is taken"
 
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-
-
 @pytest.fixture
 def page(url: str) -> Iterator[Any]:
-    """The page in a real browser; a request to anywhere else fails the test."""
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        page = browser.new_page(viewport={"width": 400, "height": 800}, color_scheme="dark")
-        asked, faults = [], []
-        page.on("request", lambda request: asked.append(request.url))
-        page.on("pageerror", lambda error: faults.append(str(error)))
-        page.goto(url)
-        page.wait_for_selector("#model option", state="attached")
+    with browsing(url) as page:
         yield page
-        browser.close()
-    assert faults == []
-    assert all(address.startswith((url, "data:")) for address in asked)
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine")

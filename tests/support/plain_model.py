@@ -15,6 +15,10 @@ class ScriptedPlain:
 
     def __init__(self) -> None:
         self.asked: list[Json] = []
+        self.weights: list[str] = []
+
+    def name_weights(self, fingerprint: str) -> None:
+        self.weights.append(fingerprint)
 
     async def stream_chat(self, body: Json, salt: str) -> AsyncGenerator[str]:
         self.asked.append(body)

@@ -20,8 +20,9 @@ on_step_begin
 on_step_end
 __call__
 
-# Read by vLLM from a request's parameters.
+# Read by vLLM from a request's parameters, and from the handler of its protocol.
 structured_outputs
+system_fingerprint
 
 # Called by vLLM, which finds the class by its entry point.
 init_info_cls

@@ -18,7 +18,7 @@ class MessagesApi:
         self._server = server
 
     async def create(self, body: CreateMessage, who: Caller) -> Json:
-        request, writer = self._request(body), _writer(body.model)
+        request, writer = self._request(body), self._writer(body.model)
         async with aclosing(self._server.play(request, who)) as events:
             async for event in events:
                 if isinstance(event, Broke):
@@ -35,7 +35,7 @@ class MessagesApi:
         return server.fitting(of_message(body, server.target(body.model).profile, server.defaults))
 
     async def _events(self, model: str, request: AgentRequest, who: Caller) -> AsyncGenerator[str]:
-        writer = _writer(model)
+        writer = self._writer(model)
         for event in writer.begin():
             yield named(event)
         async with aclosing(self._server.play(request, who)) as events:
@@ -43,6 +43,5 @@ class MessagesApi:
                 for sent in writer.take(event):
                     yield named(sent)
 
-
-def _writer(model: str) -> MessageWriter:
-    return MessageWriter({"id": new_id("msg"), "model": model, "role": "assistant"}, new_id)
+    def _writer(self, model: str) -> MessageWriter:
+        return MessageWriter({"id": new_id("msg"), "model": model, "role": "assistant"}, new_id, self._server.mcp)

@@ -126,7 +126,7 @@ class ResponsesApi:
                 yield events
 
     async def _episode(self, request: AgentRequest, resource: Resource, who: Caller) -> AsyncGenerator[list[Json]]:
-        writer = ResponseWriter(resource)
+        writer = ResponseWriter(resource, self._server.mcp)
         async with aclosing(self._server.play(request, who)) as events:
             async for event in events:
                 yield writer.take(event, int(time.time()))
@@ -137,7 +137,7 @@ class ResponsesApi:
             async with aclosing(chunks_of(stream)) as chunks:
                 async for chunk in chunks:
                     yield writer.take(chunk)
-            yield writer.end(int(time.time()))
+            yield writer.end(int(time.time()), self._server.weights)
         except ApiError as error:
             yield writer.fail(error.code, error.message)
         finally:

@@ -3,7 +3,7 @@
 const $ = (id) => document.getElementById(id);
 const COLORS = { think: "#6b7280", plan: "#2563c9", reflection: "#8a5cc2", suggested_answer: "#b26a00", double_check: "#a63d75",
   tool: "#157a3d" };
-const TOOLS = { web_search_call: "search", file_search_call: "look up", code_interpreter_call: "code" };
+const TOOLS = { web_search_call: "search", file_search_call: "look up", code_interpreter_call: "code", mcp_call: "tool" };
 let previous = null, running = null;
 
 const element = (tag, className, text) => {
@@ -40,7 +40,7 @@ async function* events(answer) {
 }
 
 // What a step was asked, and what came back, in the fields of its item's own type.
-const asked = (item) => item.action?.url ?? item.action?.query ?? item.queries?.join("\n") ?? item.code ?? item.input;
+const asked = (item) => item.action?.url ?? item.action?.query ?? item.queries?.join("\n") ?? item.code ?? item.arguments ?? item.input;
 const came = (item) => item["coa:output"] ?? item.results?.map((found) => found.text).join("\n")
   ?? item.outputs?.map((one) => one.logs).join("\n") ?? item.output;
 const roleOf = (item) => item.type === "reasoning" ? "think" : item.type.replace(/^coa:/, "");
@@ -64,7 +64,7 @@ class Turn {
     const role = roleOf(item), step = element("div", "step"), name = element("div", "name"), cost = element("span", "cost");
     step.style.setProperty("--role", COLORS[role] ?? COLORS.tool);
     step.dataset.role = role;
-    name.append(element("span", "", TOOLS[item.type] ?? role.replaceAll("_", " ")), cost);
+    name.append(element("span", "", item.name ?? TOOLS[item.type] ?? role.replaceAll("_", " ")), cost);
     const text = element("pre");
     step.append(name, text);
     this.box.append(step);
@@ -95,17 +95,24 @@ class Turn {
     }
     scroll();
   }
+  note(text) { this.box.append(element("div", "note", text)); }
   end(response, fault) {
     const foot = element("div", "foot"), again = element("button", "again", "Try again");
     again.type = "button";
     again.addEventListener("click", () => ask(this.question));
     const used = response?.usage, seconds = ((performance.now() - this.began) / 1000).toFixed(1);
+    const weights = response?.["coa:versions"]?.length ? `, weights ${response["coa:versions"].join(" and ")}` : "";
     if (fault) foot.append(element("span", "fault", fault));
-    foot.append(element("span", "used", used ? `${used.output_tokens} tokens sampled, ${used.input_tokens} read, ${seconds} s` : `${seconds} s`), again);
+    foot.append(element("span", "used", used ? `${used.output_tokens} tokens sampled, ${used.input_tokens} read, ${seconds} s${weights}` : `${seconds} s`), again);
     this.box.append(foot);
     scroll();
   }
 }
+
+// A conversation goes on from its last response, which the server keeps for a while only.
+const post = (question) => fetch("v1/responses", { method: "POST", headers: headers(), signal: running.signal,
+  body: JSON.stringify({ model: $("model").value, input: question, stream: true, previous_response_id: previous,
+    temperature: Number($("temperature").value) }) });
 
 async function ask(question) {
   if (running) return;
@@ -113,14 +120,16 @@ async function ask(question) {
   running = new AbortController();
   $("send").hidden = true; $("stop").hidden = false;
   try {
-    const answer = await fetch("v1/responses", { method: "POST", headers: headers(), signal: running.signal,
-      body: JSON.stringify({ model: $("model").value, input: question, stream: true, previous_response_id: previous,
-        temperature: Number($("temperature").value) }) });
-    if (!answer.ok) {
+    let answer = await post(question), error = answer.ok ? null : (await answer.json()).error;
+    if (error?.code === "response_not_found") {
+      previous = null;
+      turn.note("The server no longer has this conversation: a new one begins here.");
+      answer = await post(question);
+      error = answer.ok ? null : (await answer.json()).error;
+    }
+    if (error) {
       if (answer.status === 401) $("key-label").hidden = false;
-      // The conversation is kept for a while only; the next question begins a new one.
-      if (answer.status === 404) previous = null;
-      turn.end(null, (await answer.json()).error.message);
+      turn.end(null, error.message);
     } else for await (const event of events(answer)) turn.take(event);
   } catch (error) {
     turn.end(null, error.name === "AbortError" ? "stopped" : `the connection was lost (${error.message})`);

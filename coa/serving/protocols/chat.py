@@ -1,13 +1,13 @@
 """Writes an episode in the protocols of OpenAI's chat completions and completions: the answer in `content`, the chain
 before it in `reasoning`, and the tools that the server ran in neither's own fields, since there are none."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from coa.agent.grammar import ANSWER
 from coa.serving.chain import Closed, Opened, Text
-from coa.serving.events import Broke, Event, Finished, Returned, ServedUsage, total
+from coa.serving.events import Broke, Event, Finished, Returned, ServedUsage, fingerprint, total
 from coa.types import Status
 
 Json = dict[str, Any]
@@ -53,7 +53,7 @@ class ChatWriter:
                 return self._reason(f"<observation> {event.text}</observation>\n")
             case Finished():
                 self.end = event
-                return [self._chunk({}, FINISH[event.status], event.limit)]
+                return [{**self._chunk({}, FINISH[event.status], event.limit), **_weights([self])}]
             case Broke():
                 self.end = event
                 return []
@@ -69,7 +69,8 @@ class ChatWriter:
     def usage_chunk(self) -> Json:
         """The last chunk where `stream_options.include_usage` asks for it."""
         assert isinstance(self.end, Finished)
-        return {**self.head, "object": "chat.completion.chunk", "choices": [], "usage": usage_of(self.end.usage)}
+        told = {**_weights([self]), "choices": [], "usage": usage_of(self.end.usage)}
+        return {**self.head, "object": "chat.completion.chunk", **told}
 
 
 def chat_completion(head: Mapping[str, Any], writers: list[ChatWriter]) -> Json:
@@ -90,7 +91,7 @@ def chat_completion(head: Mapping[str, Any], writers: list[ChatWriter]) -> Json:
         for index, writer in enumerate(writers)
     ]
     usage = total(_finished(writer).usage for writer in writers)
-    return {**head, "object": "chat.completion", "choices": choices, "usage": usage_of(usage)}
+    return {**head, **_weights(writers), "object": "chat.completion", "choices": choices, "usage": usage_of(usage)}
 
 
 def completion(head: Mapping[str, Any], writers: list[ChatWriter]) -> Json:
@@ -106,7 +107,7 @@ def completion(head: Mapping[str, Any], writers: list[ChatWriter]) -> Json:
         for index, writer in enumerate(writers)
     ]
     usage = total(_finished(writer).usage for writer in writers)
-    return {**head, "object": "text_completion", "choices": choices, "usage": usage_of(usage)}
+    return {**head, **_weights(writers), "object": "text_completion", "choices": choices, "usage": usage_of(usage)}
 
 
 def as_text(chunk: Json) -> Json | None:
@@ -129,6 +130,12 @@ def usage_of(usage: ServedUsage) -> Json:
         "prompt_tokens_details": {"cached_tokens": usage.cached_tokens},
         "completion_tokens_details": {"reasoning_tokens": usage.reasoning_tokens},
     }
+
+
+def _weights(writers: Iterable[ChatWriter]) -> Json:
+    """The protocol's field for what has answered; of a stream the last chunks have it."""
+    versions = {version for writer in writers for version in _finished(writer).versions}
+    return {"system_fingerprint": fingerprint(sorted(versions))}
 
 
 def _told(limit: str) -> Json:

@@ -2,7 +2,7 @@
 
 think, plan, ... ──► thinking        answer ──► text
 a tool ──► server_tool_use, and its result right after it: web_search_tool_result, code_execution_tool_result, ...
-a tool of somebody else ──► mcp_tool_use and mcp_tool_result, the only types for tools of any name
+a tool of an MCP server, or of an extension ──► mcp_tool_use and mcp_tool_result, the only types for tools of any name
 """
 
 from collections.abc import Callable, Mapping
@@ -13,6 +13,7 @@ from coa.agent.grammar import ANSWER, TAGS, Kind
 from coa.serving.chain import Closed, Opened, Text
 from coa.serving.events import Broke, Event, Finished, Returned, ServedUsage
 from coa.tools.code import read_program
+from coa.tools.mcp.binding import McpBinding
 from coa.types import Status
 
 Json = dict[str, Any]
@@ -33,6 +34,8 @@ class MessageWriter:
     message: Mapping[str, Any]
     """`id`, `model` and `role`."""
     new_id: Callable[[str], str]
+    mcp: Mapping[str, McpBinding] = field(default_factory=dict)
+    """The tools of MCP servers, by the tags that they answer."""
     blocks: list[Json] = field(default_factory=list)
     end: Finished | Broke | None = None
     _tag: str | None = None
@@ -62,7 +65,7 @@ class MessageWriter:
             case Finished():
                 self.end = event
                 closed = [*self._stop(), *self._without_result(event.limit)]
-                delta = {"stop_reason": STOP[event.status], "stop_sequence": None, **_told(event.limit)}
+                delta = {"stop_reason": STOP[event.status], "stop_sequence": None, **_told(event)}
                 ended = {"type": "message_delta", "delta": delta, "usage": self._usage(event.usage)}
                 return [*closed, ended, {"type": "message_stop"}]
             case Broke(message=message):
@@ -73,7 +76,7 @@ class MessageWriter:
         """The message of an episode that has finished."""
         assert isinstance(self.end, Finished)
         shown = self._shown(self.blocks, STOP[self.end.status], self._usage(self.end.usage))
-        return {**shown, **_told(self.end.limit)}
+        return {**shown, **_told(self.end)}
 
     def _shown(self, blocks: list[Json], stop: str | None, usage: Json) -> Json:
         return {
@@ -103,7 +106,9 @@ class MessageWriter:
         return [{"type": "content_block_stop", "index": len(self.blocks) - 1}]
 
     def _call(self, tag: str, text: str) -> list[Json]:
-        start = self._start({"id": self.new_id("srvtoolu"), **_call_block(tag, text)})
+        bound = self.mcp.get(tag)
+        block = _call_block(tag, text) if bound is None else _mcp_block(bound, text.strip())
+        start = self._start({"id": self.new_id("srvtoolu"), **block})
         return [start, *self._stop()]
 
     def _result(self, returned: Returned) -> list[Json]:
@@ -137,9 +142,10 @@ class MessageWriter:
         }
 
 
-def _told(limit: str) -> Json:
-    """Which limit has ended the episode: `max_tokens` is the protocol's only word for any of them."""
-    return {"coa:limit": limit} if limit else {}
+def _told(end: Finished) -> Json:
+    """Which limit has ended the episode, since `max_tokens` is the protocol's only word for any of them; and the
+    versions of the weights, for which it has none."""
+    return {"coa:versions": list(end.versions), **({"coa:limit": end.limit} if end.limit else {})}
 
 
 def _is_tool(tag: str) -> bool:
@@ -168,23 +174,30 @@ def _call_block(tag: str, text: str) -> Json:
             return {"type": "mcp_tool_use", "name": tag, "server_name": "coa", "input": {"input": asked}}
 
 
+def _mcp_block(bound: McpBinding, text: str) -> Json:
+    """The input of a call is an object, so text that stands for no arguments is in one."""
+    asked = bound.told(text)
+    given = asked if isinstance(asked, dict) else {"input": asked}
+    return {"type": "mcp_tool_use", "name": bound.tool, "server_name": bound.server, "input": given}
+
+
 def _result_block(call: Json, text: str) -> Json:
     """What a tool said. Anthropic's search has pages and no text, so this is one page with a field of ours."""
+    if call["type"] == "mcp_tool_use":
+        content: Any = [{"type": "text", "text": text, "citations": None}]
+        return {"type": "mcp_tool_result", "tool_use_id": call["id"], "is_error": False, "content": content}
     match call["name"]:
-        case "web_search" if call["type"] == "server_tool_use":
+        case "web_search":
             page = {"url": "", "title": call["input"]["query"], "encrypted_content": "", "page_age": None}
-            content: Any = [{"type": "web_search_result", **page, "coa:text": text}]
+            content = [{"type": "web_search_result", **page, "coa:text": text}]
         case "web_fetch":
             source = {"type": "text", "media_type": "text/plain", "data": text}
             document = {"type": "document", "source": source, "title": None, "citations": None}
             url = call["input"]["url"]
             content = {"type": "web_fetch_result", "url": url, "content": document, "retrieved_at": None}
-        case "code_execution":
+        case _:
             printed = {"stdout": text, "stderr": "", "return_code": 0, "content": []}
             content = {"type": "code_execution_result", **printed}
-        case _:
-            content = [{"type": "text", "text": text, "citations": None}]
-            return {"type": "mcp_tool_result", "tool_use_id": call["id"], "is_error": False, "content": content}
     return {"type": f"{call['name']}_tool_result", "tool_use_id": call["id"], "content": content}
 
 

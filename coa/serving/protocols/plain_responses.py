@@ -140,7 +140,9 @@ class PlainWriter:
             self._finish = choice.get("finish_reason") or self._finish
         return events
 
-    def end(self, now: int) -> list[Json]:
+    def end(self, now: int, version: int) -> list[Json]:
+        """version: of the weights."""
+        self._resource.sampled_by((version,))
         status = "incomplete" if self._finish == "length" else "completed"
         closed = self._close(status)
         if self._finish == "length":

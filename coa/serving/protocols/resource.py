@@ -1,6 +1,6 @@
 """A response as it grows: its fields, its items, and the numbered events that tell a client of each change."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from coa.serving.events import ServedUsage
@@ -26,6 +26,7 @@ class Resource:
             "error": None,
             "output": [],
             "usage": None,
+            "coa:versions": [],
         }
         self._new_id = new_id
         self._number = 0
@@ -104,6 +105,10 @@ class Resource:
     def close_reasoning(self, text: str) -> list[Json]:
         self.item["content"] = [{"type": "reasoning_text", "text": text}]
         return [self.of_part(f"response.{self._reasoning}.done", text=text), self.done()]
+
+    def sampled_by(self, versions: Iterable[int]) -> None:
+        """Of the weights."""
+        self.response["coa:versions"] = list(versions)
 
     # --- the end --------------------------------------------------------------------------------------------------
 

@@ -2,28 +2,32 @@
 
 think ──► reasoning          answer ──► message          plan, reflection, ... ──► coa:plan, coa:reflection, ...
 web_search, crawl_page ──► web_search_call    wiki_search ──► file_search_call    code ──► code_interpreter_call
-a tool of somebody else ──► coa:NAME
+a tool of an MCP server, whatever its tag ──► mcp_call          a tool of an extension ──► coa:NAME
 
 Every item carries what was asked and what came back, so that a client that does not stream sees all the same; and in
 fields of ours, `coa:tokens`, `coa:seconds` and `coa:observed_tokens`, what it took.
 """
 
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 from coa.agent.grammar import ANSWER, TAGS, THINK, Kind
 from coa.serving.chain import Closed, Opened, Text
-from coa.serving.events import Broke, Event, Finished, Returned
+from coa.serving.events import TOOL_DOWN, Broke, Event, Finished, Returned
 from coa.serving.protocols.resource import Json, Resource
 from coa.tools.code import read_program
+from coa.tools.mcp.binding import McpBinding
 from coa.types import Status
 
 
 class ResponseWriter:
     """Turns the events of one episode into streaming events of its resource."""
 
-    def __init__(self, resource: Resource) -> None:
-        self._resource = resource
+    def __init__(self, resource: Resource, mcp: Mapping[str, McpBinding] = MappingProxyType({})) -> None:
+        """mcp: the tools of MCP servers, by the tags that they answer."""
+        self._resource, self._mcp = resource, mcp
         self._tag: str | None = None
         """Of the item that is open, or whose tool is running."""
         self._text: list[str] = []
@@ -39,23 +43,36 @@ class ResponseWriter:
                 return self._close(event)
             case Returned():
                 return self._returned(event)
-            case Finished(status=Status.ANSWERED):
-                return [*self._leave(), self._resource.complete(event.usage, now)]
-            case Finished(status=Status.MALFORMED):
-                message = "the model wrote a turn that is not in form"
-                return [*self._leave(), self._resource.fail("malformed_output", message)]
             case Finished():
-                return [*self._leave(), self._resource.leave_incomplete(event.usage, event.limit)]
+                return [*self._leave(), self._finish(event, now)]
             case Broke(code=code, message=message):
-                return [*self._leave(), self._resource.fail(code, message)]
+                left = self._fail_call(message) if code == TOOL_DOWN and self._on("mcp_call") else self._leave()
+                return [*left, self._resource.fail(code, message)]
+
+    def _finish(self, end: Finished, now: int) -> Json:
+        self._resource.sampled_by(end.versions)
+        match end.status:
+            case Status.ANSWERED:
+                return self._resource.complete(end.usage, now)
+            case Status.MALFORMED:
+                return self._resource.fail("malformed_output", "the model wrote a turn that is not in form")
+            case _:
+                return self._resource.leave_incomplete(end.usage, end.limit)
+
+    def _on(self, kind: str) -> bool:
+        """Whether the open item is of that type."""
+        return self._tag is not None and self._resource.item["type"] == kind
 
     def _open(self, tag: str) -> list[Json]:
         self._tag, self._text = tag, []
         if tag == ANSWER:
             return self._resource.add_message()
-        kind, prefix = _item_type(tag)
-        empty = _EMPTY.get(kind, _empty_tool if _is_tool(tag) else _empty_role)
-        added = self._resource.add(kind, prefix, empty())
+        if binding := self._mcp.get(tag):
+            kind, prefix, empty = "mcp_call", "mcp", _empty_mcp(binding)
+        else:
+            kind, prefix = _item_type(tag)
+            empty = _EMPTY.get(kind, _empty_tool if _is_tool(tag) else _empty_role)()
+        added = self._resource.add(kind, prefix, empty)
         return [added, *([self._resource.of_item(f"response.{kind}.in_progress")] if kind in _PROGRESS else [])]
 
     def _add(self, text: str) -> list[Json]:
@@ -87,10 +104,31 @@ class ResponseWriter:
         """The tool is asked; its item stays open until it returns."""
         assert self._tag is not None
         item, kind = self._resource.item, self._resource.item["type"]
-        item.update(_called(kind, self._tag, text))
-        code = kind == "code_interpreter_call"
-        done = [self._resource.of_item("response.code_interpreter_call_code.done", code=item["code"])] if code else []
-        return [*done, *([self._resource.of_item(f"response.{kind}.{_PROGRESS[kind]}")] if kind in _PROGRESS else [])]
+        item.update(self._called(self._tag, text))
+        of_item, running = self._resource.of_item, _PROGRESS.get(kind)
+        done: list[Json] = []
+        if kind == "code_interpreter_call":
+            done = [of_item("response.code_interpreter_call_code.done", code=item["code"])]
+        elif kind == "mcp_call":
+            arguments = item["arguments"]
+            done = [
+                of_item("response.mcp_call_arguments.delta", delta=arguments),
+                of_item("response.mcp_call_arguments.done", arguments=arguments),
+            ]
+        return [*done, *([of_item(f"response.{kind}.{running}")] if running else [])]
+
+    def _called(self, tag: str, text: str) -> Json:
+        """What a tool was asked, in its item's own fields."""
+        if binding := self._mcp.get(tag):
+            return {"arguments": json.dumps(binding.told(text.strip()), ensure_ascii=False)}
+        return _called(self._resource.item["type"], tag, text)
+
+    def _fail_call(self, message: str) -> list[Json]:
+        """The server of the tool that is asked could not be reached, or failed."""
+        self._tag = None
+        error = {"type": "mcp_tool_execution_error", "content": [{"type": "text", "text": message}]}
+        self._resource.item.update(status="failed", error=error)
+        return [self._resource.of_item("response.mcp_call.failed"), self._resource.done()]
 
     def _returned(self, returned: Returned) -> list[Json]:
         if self._tag is None:
@@ -107,7 +145,7 @@ class ResponseWriter:
             return []
         tag, text, self._tag = self._tag, "".join(self._text), None
         if _is_tool(tag):
-            self._resource.item.update(_called(self._resource.item["type"], tag, text), status="incomplete")
+            self._resource.item.update(self._called(tag, text), status="incomplete")
             return [self._resource.done()]
         return self._end(text, "incomplete")
 
@@ -129,8 +167,13 @@ _TOOL_TYPES = {
     "wiki_search": ("file_search_call", "fs"),
     "code": ("code_interpreter_call", "ci"),
 }
-_PROGRESS = {"web_search_call": "searching", "file_search_call": "searching", "code_interpreter_call": "interpreting"}
-"""What the events of a running tool are called."""
+_PROGRESS = {
+    "web_search_call": "searching",
+    "file_search_call": "searching",
+    "code_interpreter_call": "interpreting",
+    "mcp_call": "",
+}
+"""What the event of a running tool is called, if there is one; all of these have `in_progress` and `completed`, too."""
 _EMPTY: dict[str, Callable[[], Json]] = {
     "reasoning": lambda: {"summary": [], "content": []},
     "web_search_call": lambda: {"status": "in_progress", "action": {"type": "search", "query": ""}},
@@ -145,6 +188,11 @@ def _empty_role() -> Json:
 
 def _empty_tool() -> Json:
     return {"status": "in_progress", "input": "", "output": None}
+
+
+def _empty_mcp(binding: McpBinding) -> Json:
+    name = {"server_label": binding.server, "name": binding.tool, "approval_request_id": None}
+    return {"status": "in_progress", **name, "arguments": "", "output": None, "error": None}
 
 
 def _is_tool(tag: str) -> bool:

@@ -15,6 +15,7 @@ from coa.serving.store import StoreConfig
 from coa.tools.base import ToolCall
 from tests.support.agent_server import Asking, make_server
 from tests.support.fakes import tag_codec
+from tests.support.plain_model import ScriptedPlain
 from tests.support.policies import AGENT
 from tests.support.runners import Saying
 
@@ -54,6 +55,33 @@ def test_a_stream_of_chat_adds_up_to_the_whole(asking: Asking) -> None:
     assert chunks[-1]["choices"][0]["finish_reason"] == "stop"
     assert usage["usage"] == whole["usage"]
     assert done == "[DONE]"
+
+
+def test_the_version_of_the_weights_is_told(asking: Asking) -> None:
+    server = make_server(Saying(*TURNS))
+    server.plain = plain = ScriptedPlain()  # type: ignore[assignment]
+    asking = Asking(server)
+
+    def versions() -> set[int]:
+        return {model["coa:version"] for model in asking.request("GET", "/v1/models").json()["data"]}
+
+    assert versions() == {0}
+    server.weights = 5
+    assert versions() == {5}
+    assert plain.weights == ["weights-0", "weights-5"]
+    alone = asking.post("/v1/responses", {"model": "afm:plain", "input": "Who ?"}).json()
+    assert alone["coa:versions"] == [5]
+    # The scripted policy samples its tokens with version 0, whatever the server is told.
+    said = {"model": "afm", "messages": MESSAGES}
+    assert asking.post("/v1/chat/completions", said).json()["system_fingerprint"] == "weights-0"
+    text = asking.post("/v1/completions", {"model": "afm", "prompt": "Who ?"})
+    assert text.json()["system_fingerprint"] == "weights-0"
+    assert asking.post("/v1/messages", {**said, "max_tokens": 99}).json()["coa:versions"] == [0]
+    sampled = asking.post("/v1/responses", {"model": "afm", "input": "Who ?", "coa": {"samples": 2}}).json()
+    assert sampled["coa:versions"] == [0]
+    *chunks, usage, _ = asking.events("/v1/chat/completions", {**said, "stream_options": {"include_usage": True}})
+    assert usage["system_fingerprint"] == chunks[-1]["system_fingerprint"] == "weights-0"
+    assert "system_fingerprint" not in chunks[0], "who has sampled it is known at the end"
 
 
 def test_several_choices_are_several_episodes(asking: Asking) -> None:

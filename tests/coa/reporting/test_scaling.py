@@ -67,6 +67,7 @@ def test_each_way_to_answer_has_its_rate_and_its_price() -> None:
     assert ways["pass@1"]["rate"] == mean_at_k(RIGHT)
     assert ways["pass@2"]["rate"] == pass_at_k(RIGHT, 2)
     assert ways["best of 3 majority"]["rate"] == mean_at_k([[1], [0], [1]])
+    assert ways["greedy"]["gain"] == paired_difference([1, 0, 0], [2 / 3, 1 / 3, 1 / 3])
     assert ways["best of 3 majority"]["gain"] == paired_difference([1, 0, 1], [2 / 3, 1 / 3, 1 / 3])
 
 

@@ -5,8 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from coa.config import dump, load
 from coa.errors import UserError
-from coa.serving.following import LIST, STATES, Made, newest, start_of
+from coa.serving.following import LIST, STATES, Made, caution_of, newest, start_of
+from jobs.recipe.schema import Recipe
 
 
 def checkpoint(run: Path, name: str, version: int) -> Path:
@@ -51,6 +53,26 @@ def test_the_finished_model_is_the_last_version(tmp_path: Path) -> None:
     made = newest(tmp_path)
     assert made is not None
     assert (made.version, made.path, made.finished) == (36, tmp_path / "model", True)
+
+
+@pytest.mark.parametrize(
+    ("setting", "told"),
+    [
+        ("rl.learner.zero_stage=2", ""),
+        (
+            "rl.learner.zero_stage=3",
+            "RUN is followed to its finished model only: rl.learner.zero_stage=3 shards the weights",
+        ),
+        (
+            "rl.learner.lora.rank=8",
+            "RUN is followed to its finished model only: rl.learner.lora.rank leaves only adapters",
+        ),
+    ],
+)
+def test_a_run_whose_checkpoints_are_not_followed_is_told(tmp_path: Path, setting: str, told: str) -> None:
+    assert caution_of(tmp_path) == "", "of a run without settings nothing is known"
+    (tmp_path / "config.yaml").write_text(dump(load(Recipe, None, [setting])))
+    assert caution_of(tmp_path) == (f"{told} in its checkpoints".replace("RUN", str(tmp_path)) if told else "")
 
 
 def test_a_server_starts_with_the_model_before_the_first_version(tmp_path: Path) -> None:

@@ -6,20 +6,23 @@ from typing import Any
 import pytest
 from anthropic import types
 from anthropic._models import construct_type
-from anthropic.types.beta import BetaMessage
+from anthropic.types.beta import BetaMCPToolResultBlock, BetaMCPToolUseBlock, BetaMessage
 
 from coa.agent.grammar import TAGS
 from coa.serving.chain import Closed, Opened
 from coa.serving.events import Finished, Returned, ServedUsage
 from coa.serving.protocols import messages
 from coa.serving.protocols.messages import MessageWriter
+from coa.tools.mcp.binding import McpBinding
+from coa.tools.mcp.config import McpTagConfig
 from coa.types import Status
 
 
-def written(tag: str, text: str, said: str | None, **end: Any) -> dict[str, Any]:
+def written(tag: str, text: str, said: str | None, mcp: McpBinding | None = None, **end: Any) -> dict[str, Any]:
     """The message of an episode that calls one tool, which says `said`, or nothing."""
     numbers = itertools.count()
-    writer = MessageWriter({"id": "msg_1", "model": "afm", "role": "assistant"}, lambda name: f"{name}_{next(numbers)}")
+    head = {"id": "msg_1", "model": "afm", "role": "assistant"}
+    writer = MessageWriter(head, lambda name: f"{name}_{next(numbers)}", {tag: mcp} if mcp else {})
     writer.take(Opened(tag))
     writer.take(Closed(tag, text, 5))
     if said is not None:
@@ -75,6 +78,22 @@ def test_a_call_that_is_not_made_has_an_error_as_its_result(tag: str, limit: str
     error: Any = result
     assert error.tool_use_id == use.id
     assert error.content.error_code == ("unavailable" if tag == "code" else code)
+
+
+@pytest.mark.parametrize(("argument", "given"), [("city", {"city": "Oslo"}), ("", {"input": "Oslo"})])
+def test_a_tool_of_an_mcp_server_is_told_with_its_own_name_and_arguments(argument: str, given: dict[str, str]) -> None:
+    called_as_one_of_anthropics = McpBinding("weather", "web_fetch", McpTagConfig(argument=argument))
+    for said in ("rain", None):
+        message = BetaMessage.model_validate(written("wiki_search", "Oslo", said, called_as_one_of_anthropics))
+        use, result = message.content
+        assert isinstance(use, BetaMCPToolUseBlock)
+        assert isinstance(result, BetaMCPToolResultBlock)
+        assert (use.server_name, use.name, use.input) == ("weather", "web_fetch", given)
+        assert (result.tool_use_id, result.is_error) == (use.id, said is None)
+
+
+def test_a_message_names_the_versions_of_the_weights() -> None:
+    assert written("code", "1", "1", versions=(4, 6))["coa:versions"] == [4, 6]
 
 
 def test_a_tool_of_an_extension_is_one_of_mcp(monkeypatch: pytest.MonkeyPatch) -> None:

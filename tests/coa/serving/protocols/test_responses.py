@@ -1,24 +1,29 @@
 """The Responses API as it is written: held against the published schema, and whole however its stream is cut."""
 
 import itertools
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from openai.types import responses as openai
+from openai.types.responses.response_item import McpCall
 from openresponses_types import types as schema
 from pydantic import BaseModel
 
 from coa.agent.grammar import ANSWER, OBSERVATION, TAGS, Kind
 from coa.serving.chain import Closed, Opened, Text
-from coa.serving.events import Broke, Event, Finished, Returned, ServedUsage
+from coa.serving.events import TOOL_DOWN, Broke, Event, Finished, Returned, ServedUsage
 from coa.serving.faults import ApiError
 from coa.serving.protocols.plain_responses import PlainWriter, chat_of
 from coa.serving.protocols.resource import Json, Resource
 from coa.serving.protocols.responses import ResponseWriter
 from coa.serving.protocols.schemas import CreateResponse
 from coa.serving.requests import Defaults, fields_of
+from coa.tools.mcp.binding import McpBinding
+from coa.tools.mcp.config import McpTagConfig
 from coa.types import Status
 from tests.support.policies import AGENT
 
@@ -29,6 +34,17 @@ OF_TYPE: dict[str, type[BaseModel]] = {
 }
 EVENTS = {next(iter(kind)).value: model for kind, model in OF_TYPE.items()}  # type: ignore[call-overload]
 """The schema of each event, by its type."""
+MCP_EVENTS: dict[str, type[BaseModel]] = {
+    "response.mcp_call.in_progress": openai.ResponseMcpCallInProgressEvent,
+    "response.mcp_call_arguments.delta": openai.ResponseMcpCallArgumentsDeltaEvent,
+    "response.mcp_call_arguments.done": openai.ResponseMcpCallArgumentsDoneEvent,
+    "response.mcp_call.completed": openai.ResponseMcpCallCompletedEvent,
+    "response.mcp_call.failed": openai.ResponseMcpCallFailedEvent,
+}
+"""The same of OpenAI's events of tools of MCP servers, which the standard lacks."""
+FORECAST = McpBinding("weather", "get_forecast", McpTagConfig(argument="city", arguments={"days": 3}))
+ADD = McpBinding("sums", "add", McpTagConfig(), {"properties": {"a": {}, "b": {}}, "required": ["a", "b"]})
+MCP = {"wiki_search": FORECAST, "code": ADD}
 
 
 def resource(**said: Any) -> Resource:
@@ -52,6 +68,10 @@ def check(events: Sequence[Json]) -> None:
     for event in events:
         if standard(event):
             EVENTS[event["type"]].model_validate(event)
+        if event["type"] in MCP_EVENTS:
+            MCP_EVENTS[event["type"]].model_validate(event)
+        if event.get("item", {}).get("type") == "mcp_call":
+            McpCall.model_validate(event["item"])
         match event["type"]:
             case "response.output_item.added":
                 assert opened is None
@@ -79,16 +99,17 @@ ENDS: st.SearchStrategy[Event] = st.sampled_from(
             for status in Status
         ),
         Broke(code="server_error", message="gone"),
+        Broke(code=TOOL_DOWN, message="gone"),
     ]
 )
 
 
-@given(STEPS, ENDS)
+@given(STEPS, ENDS, st.sampled_from([MCP, {}]))
 def test_every_course_of_an_episode_is_told_in_order_and_as_the_schema_has_it(
-    steps: list[tuple[str, list[str], bool]], end: Event
+    steps: list[tuple[str, list[str], bool]], end: Event, mcp: Mapping[str, McpBinding]
 ) -> None:
     made = resource()
-    writer, events = ResponseWriter(made), made.begin()
+    writer, events = ResponseWriter(made, mcp), made.begin()
     for tag, texts, whole in steps:
         course: list[Event] = [Opened(tag), *map(Text, texts)]
         if whole:
@@ -99,6 +120,71 @@ def test_every_course_of_an_episode_is_told_in_order_and_as_the_schema_has_it(
     events += writer.take(end, 9)
     check(events)
     assert len(made.response["output"]) == len(steps)
+
+
+def called(tag: str, text: str, *then: Event) -> tuple[Json, list[Json]]:
+    """The item of a tool of an MCP server, and the events."""
+    made = resource()
+    writer, events = ResponseWriter(made, MCP), made.begin()
+    for event in (Opened(tag), Text(text), Closed(tag, text, 5), *then):
+        events += writer.take(event, 9)
+    check(events)
+    [item] = made.response["output"]
+    return item, events
+
+
+ENDED = Finished(status=Status.TRUNCATED, answer="", usage=ServedUsage(), limit="max_seconds", versions=(4, 6))
+
+
+def test_a_call_of_a_tool_of_an_mcp_server_is_openais_item_for_it() -> None:
+    item, events = called(
+        "wiki_search", "Lisbon", Returned(tool="wiki_search", text="rain", seconds=0.5, tokens=2), ENDED
+    )
+    arguments = '{"city": "Lisbon", "days": 3}'
+    of_ours = {"coa:tokens": 5, "coa:seconds": 0.5, "coa:observed_tokens": 2}
+    assert item == {
+        "type": "mcp_call",
+        "id": item["id"],
+        "server_label": "weather",
+        "name": "get_forecast",
+        "approval_request_id": None,
+        "arguments": arguments,
+        "output": "rain",
+        "error": None,
+        "status": "completed",
+        **of_ours,
+    }
+    told = [event for event in events if event["type"].startswith("response.mcp_call")]
+    assert [event["type"].removeprefix("response.mcp_call") for event in told] == [
+        ".in_progress",
+        "_arguments.delta",
+        "_arguments.done",
+        ".completed",
+    ]
+    assert told[1]["delta"] == told[2]["arguments"] == arguments
+
+
+def test_a_server_that_is_away_fails_the_call_and_the_response() -> None:
+    item, events = called("wiki_search", "Lisbon", Broke(code=TOOL_DOWN, message="nobody answers"))
+    error = {"type": "mcp_tool_execution_error", "content": [{"type": "text", "text": "nobody answers"}]}
+    assert (item["status"], item["error"], item["output"]) == ("failed", error, None)
+    assert [event["type"] for event in events[-3:]] == [
+        "response.mcp_call.failed",
+        "response.output_item.done",
+        "response.failed",
+    ]
+
+
+@pytest.mark.parametrize(("text", "arguments"), [('{"a": 1, "b": 2}', {"a": 1, "b": 2}), ("1 + 2", "1 + 2")])
+def test_text_that_stands_for_no_arguments_is_told_as_it_is(text: str, arguments: Any) -> None:
+    item, _ = called("code", text, ENDED)
+    assert (json.loads(item["arguments"]), item["status"]) == (arguments, "incomplete")
+
+
+def test_a_response_names_the_versions_of_the_weights_that_sampled_it() -> None:
+    _, events = called("code", "1", ENDED)
+    assert events[0]["response"]["coa:versions"] == []
+    assert events[-1]["response"]["coa:versions"] == [4, 6]
 
 
 def test_the_status_says_how_an_episode_ended() -> None:
@@ -128,7 +214,7 @@ def test_text_of_the_model_alone_is_one_message() -> None:
     writer, events = PlainWriter(made), made.begin()
     for one in (chunk(role="assistant", content=""), chunk(content="It "), chunk(content="is."), chunk("stop"), USED):
         events += writer.take(one)
-    events += writer.end(9)
+    events += writer.end(9, 4)
     check(events)
     assert made.answer == "It is."
     assert made.response["usage"]["total_tokens"] == 11
@@ -153,7 +239,7 @@ def test_calls_of_a_clients_tools_are_items_with_their_arguments() -> None:
     )
     for one in said:
         events += writer.take(one)
-    events += writer.end(9)
+    events += writer.end(9, 4)
     check(events)
     calls = [(item["name"], item["call_id"], item["arguments"]) for item in made.response["output"]]
     assert calls == [("get_weather", "call_1", '{"location": "Oslo"}'), ("get_weather", "call_2", "{}")]
@@ -167,7 +253,7 @@ def test_what_was_cut_off_is_incomplete() -> None:
     writer, events = PlainWriter(made), made.begin()
     for one in (chunk(content="It "), chunk("length"), USED):
         events += writer.take(one)
-    events += writer.end(9)
+    events += writer.end(9, 4)
     check(events)
     assert made.response["incomplete_details"] == {"reason": "max_output_tokens"}
     assert made.response["output"][0]["status"] == "incomplete"

@@ -12,6 +12,7 @@ from coa.config import load
 from coa.errors import ToolDown, UserError
 from coa.grading.toolset import ToolsConfig, check_called, check_tools, searches_left_open, standard_tools
 from coa.tools.base import ToolCall
+from coa.tools.mcp.binding import McpBinding
 from coa.tools.mcp.config import McpConfig, McpTagConfig
 from coa.tools.mcp.connection import Connection, text_of
 from jobs.recipe.schema import Recipe
@@ -106,6 +107,19 @@ def test_fixed_arguments_win_over_those_of_a_call(served: Served) -> None:
 def test_the_only_argument_that_is_left_gets_the_text_as_the_value_that_it_wants(served: Served) -> None:
     tags = {"code": McpTagConfig(tool="add", arguments={"b": 40})}
     assert asked(with_server(served.url, tags=tags), ToolCall("code", "2")) == ["42"]
+
+
+def test_an_executor_says_what_answers_a_tag_also_where_the_server_has_gone(served: Served) -> None:
+    tags = {"wiki_search": McpTagConfig(tool="get_forecast"), "code": McpTagConfig(tool="add")}
+
+    async def bindings(executor: ToolExecutor) -> list[McpBinding]:
+        before = (await executor.mcp())["wiki_search"]
+        served.stop()
+        return [before, (await executor.mcp())["wiki_search"]]
+
+    before, after = within(with_server(served.url, tags=tags), bindings)
+    assert (before.server, before.tool, before.arguments("Lisbon")) == ("weather", "get_forecast", {"city": "Lisbon"})
+    assert after == before
 
 
 def test_calls_run_each_time_unless_they_are_said_to_be_cached(served: Served) -> None:
