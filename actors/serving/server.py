@@ -59,9 +59,13 @@ class Server:
     def target(self, model: str) -> Target:
         return target_of(model, self.name, self.profile)
 
+    @property
+    def names(self) -> list[str]:
+        """What a request may name as its model."""
+        return [self.name, *(f"{self.name}:{profile}" for profile in PROFILES), f"{self.name}:{PLAIN}"]
+
     def models(self) -> Json:
-        names = [self.name, *(f"{self.name}:{profile}" for profile in PROFILES), f"{self.name}:{PLAIN}"]
-        data = [{"id": name, "object": "model", "created": self._began, "owned_by": "coa"} for name in names]
+        data = [{"id": name, "object": "model", "created": self._began, "owned_by": "coa"} for name in self.names]
         return {"object": "list", "data": data}
 
     def fitting(self, request: AgentRequest) -> AgentRequest:
