@@ -41,6 +41,7 @@ class Server:
         version: Callable[[], Awaitable[int]],
     ) -> None:
         self.agent, self.name, self.profile, self.config = agent, config.name, config.profile, config
+        self.profiles = config.profiles or tuple(PROFILES)
         self._plain: PlainModel | None = None
         self.defaults, self.gate, self.shared = defaults, gate, shared
         self.version = version
@@ -57,12 +58,12 @@ class Server:
         self._plain = plain
 
     def target(self, model: str) -> Target:
-        return target_of(model, self.name, self.profile)
+        return target_of(model, self.name, self.profile, self.profiles)
 
     @property
     def names(self) -> list[str]:
         """What a request may name as its model."""
-        return [self.name, *(f"{self.name}:{profile}" for profile in PROFILES), f"{self.name}:{PLAIN}"]
+        return [self.name, *(f"{self.name}:{profile}" for profile in self.profiles), f"{self.name}:{PLAIN}"]
 
     def models(self) -> Json:
         data = [{"id": name, "object": "model", "created": self._began, "owned_by": "coa"} for name in self.names]

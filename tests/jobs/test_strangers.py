@@ -104,7 +104,7 @@ CHECKS = ("not_a_server_error", "status_code_conformance", "content_type_conform
 @needs_schemathesis
 def test_no_request_that_schemathesis_makes_up_fails_or_hangs(url: str, here: Path, record_property: Any) -> None:
     assert SCHEMATHESIS is not None
-    words = ["--phases", "coverage,fuzzing", "--checks", ",".join(CHECKS), "--continue-on-failure", "--workers", "4"]
+    words = ["--phases", "coverage,fuzzing", "--checks", ",".join(CHECKS), "--continue-on-failure"]
     words += ["--seed", "0", "--generation-database", "none", "--max-examples", "200", "--request-timeout", "60"]
     words += ["--report-json-path", "found.json", "--no-color"]
     (here / "hooks.py").write_text(HOOKS)
