@@ -51,7 +51,7 @@ def app(arguments: Arguments) -> Any:
     world = world_of(config)
     return application(
         str(model),
-        config=named(config.serving, model, world.profiles()),
+        config=named(config, model, world),
         engine=config.engine,
         agent=config.agent,
         placement=config.placement,

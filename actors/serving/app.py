@@ -19,6 +19,7 @@ from actors.serving.body import BodyLimit
 from actors.serving.gate import Caller
 from actors.serving.mcp import McpApp, key_of
 from actors.serving.metrics import CountedRequests
+from actors.serving.openapi import STREAMS, AnthropicError, OpenaiError, describe, told_as
 from actors.serving.server import Server
 from coa.serving.faults import ApiError, invalid_form
 from coa.serving.protocols.schemas import CreateChat, CreateCompletion, CreateMessage, CreateResponse
@@ -41,7 +42,14 @@ def make_app(server: Server, prepare: Callable[[], Awaitable[None]] | None = Non
         async with mcp.running():
             yield
 
-    app = FastAPI(title="Chain-of-Agents", version="1", docs_url=None, redoc_url=None, lifespan=lifespan)
+    app = FastAPI(
+        title="Chain-of-Agents",
+        version="1",
+        docs_url=None,
+        redoc_url=None,
+        lifespan=lifespan,
+        responses={"default": told_as(OpenaiError)},
+    )
     if host in LOOPBACK:
         # A page of somebody else's, whose name suddenly means this machine, names another host.
         app.add_middleware(TrustedHostMiddleware, allowed_hosts=list(LOOPBACK))
@@ -60,6 +68,7 @@ def make_app(server: Server, prepare: Callable[[], Awaitable[None]] | None = Non
     ):
         app.add_api_route(path, _page(WEB / file, kind), response_model=None, include_in_schema=False)
     _errors(app)
+    describe(app, server.names)
     return app
 
 
@@ -74,7 +83,7 @@ def _answers(app: FastAPI, server: Server, asks: Any) -> None:
     """What makes the model say something."""
     chat_api, messages_api = ChatApi(server), MessagesApi(server)
 
-    @app.post("/v1/chat/completions", response_model=None)
+    @app.post("/v1/chat/completions", response_model=None, responses=STREAMS)
     async def chat(body: CreateChat, who: Caller = asks) -> Response:
         if server.target(body.model).plain:
             return _counted(await server.plain.chat(_sent(body), who.salt), server, who)
@@ -82,7 +91,7 @@ def _answers(app: FastAPI, server: Server, asks: Any) -> None:
             return _stream(chat_api.stream_chat(body, who))
         return JSONResponse(await chat_api.chat(body, who))
 
-    @app.post("/v1/completions", response_model=None)
+    @app.post("/v1/completions", response_model=None, responses=STREAMS)
     async def completions(body: CreateCompletion, who: Caller = asks) -> Response:
         if server.target(body.model).plain:
             return _counted(await server.plain.complete(_sent(body), who.salt), server, who)
@@ -90,7 +99,7 @@ def _answers(app: FastAPI, server: Server, asks: Any) -> None:
             return _stream(chat_api.stream_complete(body, who))
         return JSONResponse(await chat_api.complete(body, who))
 
-    @app.post("/v1/messages", response_model=None)
+    @app.post("/v1/messages", response_model=None, responses={**STREAMS, "default": told_as(AnthropicError)})
     async def messages(body: CreateMessage, who: Caller = asks) -> Response:
         if server.target(body.model).plain:
             return _counted(await server.plain.message(_sent(body), who.salt), server, who)
@@ -103,7 +112,7 @@ def _responses(app: FastAPI, server: Server, asks: Any) -> None:
     """Responses, and those that were made before."""
     api = ResponsesApi(server)
 
-    @app.post("/v1/responses", response_model=None)
+    @app.post("/v1/responses", response_model=None, responses=STREAMS)
     async def responses(body: CreateResponse, who: Caller = asks) -> Response:
         if body.stream:
             return _stream(await api.stream(body, who))
@@ -133,12 +142,12 @@ def _state(app: FastAPI, server: Server, asks: Any) -> None:
     async def load(who: Caller = asks) -> Response:
         return JSONResponse({"episodes": server.agent.under_way})
 
-    @app.get("/metrics", response_model=None)
+    @app.get("/metrics", response_class=PlainTextResponse)
     async def metrics() -> Response:
         server.agent.metrics.version.set(await server.version())
         return Response(server.agent.metrics.text(), media_type=CONTENT_TYPE_LATEST)
 
-    @app.get("/healthz", response_model=None)
+    @app.get("/healthz", response_class=PlainTextResponse)
     async def healthz() -> Response:
         return PlainTextResponse("ok\n")
 

@@ -1,11 +1,13 @@
 """What the server counts, as Prometheus reads it: its own counters, and with them those of vLLM in this process."""
 
+import asyncio
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
 from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.registry import Collector
+from starlette.requests import ClientDisconnect
 
 PROTOCOLS = {
     "/v1/chat/completions": "chat",
@@ -17,6 +19,7 @@ PROTOCOLS = {
 """By path; what else is asked for is not counted."""
 LEFT = "499"
 """Status of a request whose client left before there was an answer: nginx's number for it."""
+DEFECT = "500"
 SECONDS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120)
 KV_USE = "vllm:kv_cache_usage_perc"
 """vLLM's gauge of the share of the KV cache that requests under way hold; from 0 to 1, whatever its name says."""
@@ -105,5 +108,11 @@ class CountedRequests:
 
         try:
             await self._app(scope, receive, sending)
+        except (asyncio.CancelledError, ClientDisconnect):
+            raise
+        except BaseException:
+            # A defect, which is answered outside of this.
+            status = DEFECT if status == LEFT else status
+            raise
         finally:
             self._metrics.requests.labels(protocol, status).inc()

@@ -42,6 +42,7 @@ class Server:
         version: Callable[[], Awaitable[int]],
     ) -> None:
         self.agent, self.name, self.profile, self.config = agent, config.name, config.profile, config
+        self.profiles = config.profiles or tuple(PROFILES)
         self._plain: PlainModel | None = None
         self.mcp: Mapping[str, McpBinding] = {}
         """The tools of MCP servers, by the tags that they answer; told before the first request."""
@@ -73,12 +74,16 @@ class Server:
             self._plain.name_weights(fingerprint((version,)))
 
     def target(self, model: str) -> Target:
-        return target_of(model, self.name, self.profile)
+        return target_of(model, self.name, self.profile, self.profiles)
+
+    @property
+    def names(self) -> list[str]:
+        """What a request may name as its model."""
+        return [self.name, *(f"{self.name}:{profile}" for profile in self.profiles), f"{self.name}:{PLAIN}"]
 
     def models(self) -> Json:
-        names = [self.name, *(f"{self.name}:{profile}" for profile in PROFILES), f"{self.name}:{PLAIN}"]
         each = {"object": "model", "created": self._began, "owned_by": "coa", "coa:version": self._weights}
-        data = [{"id": name, **each} for name in names]
+        data = [{"id": name, **each} for name in self.names]
         return {"object": "list", "data": data}
 
     def fitting(self, request: AgentRequest) -> AgentRequest:

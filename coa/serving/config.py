@@ -15,6 +15,8 @@ class ServingConfig:
     """The model's name for clients; "" takes that of its folder."""
     profile: str = ""
     """Profile of the agent where a request names none; "" takes the first one that the model was trained on."""
+    profiles: tuple[str, ...] = ()
+    """Profiles that a request may name; () takes those whose tools are set up."""
     keys: Path | None = None
     """File of the API keys (`coa keys`); None lets anybody ask who reaches the port."""
     min_replicas: int = 1

@@ -1,14 +1,13 @@
 """What a request asks of the agent, whichever protocol it came in."""
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from pydantic import ValidationError
 
 from coa.agent.episode import AgentConfig, Limits
-from coa.agent.profiles import PROFILES
 from coa.serving.faults import ApiError, invalid, invalid_form
 from coa.serving.protocols.schemas import (
     AgentOptions,
@@ -56,12 +55,13 @@ class Target:
     profile: str
 
 
-def target_of(name: str, served: str, profile: str) -> Target:
-    """`served` is the model's own name, `profile` that of `served` alone. Raises ApiError for names of nothing."""
+def target_of(name: str, served: str, profile: str, profiles: Collection[str]) -> Target:
+    """`served` is the model's own name, `profile` that of `served` alone, `profiles` are those that may be named.
+    Raises ApiError for names of nothing."""
     base, _, variant = name.partition(":")
     if base == served and not variant:
         return Target(name, False, profile)
-    if base == served and (variant == PLAIN or variant in PROFILES):
+    if base == served and (variant == PLAIN or variant in profiles):
         return Target(name, variant == PLAIN, profile if variant == PLAIN else variant)
     raise ApiError(
         404, "model_not_found", f"no model {name!r}; this server has {served!r} and {served + ':plain'!r}", "model"

@@ -8,10 +8,14 @@ from pathlib import Path
 
 from cluster.serving.deployment import application
 from cluster.serving.deployment import run as start
+from coa.agent.profiles import PROFILES
 from coa.agent.profiles import profile as find_profile
 from coa.agent.profiles.multi import MULTI
 from coa.errors import UserError
 from coa.serving.config import ServingConfig
+from coa.tasks.worlds import World
+from jobs.recipe.checks import check_lookups
+from jobs.recipe.schema import Recipe
 from jobs.run.run_dir import RunDir
 from jobs.stages.services import tool_executors
 
@@ -21,8 +25,9 @@ MODEL = "model"
 
 def check_settings(settings: ServingConfig) -> None:
     """Raises UserError for what would only be found once an engine has started."""
-    if settings.profile:
-        find_profile(settings.profile)
+    for name in (settings.profile, *settings.profiles):
+        if name:
+            find_profile(name)
     if settings.keys and not settings.keys.is_file():
         raise UserError(f"serving.keys: no file {settings.keys}; coa keys --file {settings.keys} add NAME makes it")
 
@@ -44,7 +49,7 @@ async def serve_model(run: RunDir, model: Path) -> None:
     from ray import serve
 
     config = run.config
-    settings = named(config.serving, model, run.world.profiles())
+    settings = named(config, model, run.world)
     async with tool_executors(run) as executors:
         app = application(
             str(model.absolute()),
@@ -65,12 +70,26 @@ async def serve_model(run: RunDir, model: Path) -> None:
             await asyncio.to_thread(serve.shutdown)
 
 
-def named(settings: ServingConfig, model: Path, profiles: set[str]) -> ServingConfig:
-    """With the names that the settings leave open. profiles: those of the tasks that the model was trained on; of
-    several, an agent takes the one with every tool."""
-    [only] = profiles if len(profiles) == 1 else {MULTI.name}
+def named(config: Recipe, model: Path, world: World) -> ServingConfig:
+    """The server's settings, with the names that they leave open. world: that of the tasks that the model was trained
+    on; of several profiles, an agent takes the one with every tool."""
+    settings, trained = config.serving, world.profiles()
+    [only] = trained if len(trained) == 1 else {MULTI.name}
+    profile = settings.profile or only
+    profiles = settings.profiles or tuple(
+        name for name in PROFILES if name == profile or _has_tools(config, world, name)
+    )
     folder = model.resolve()
     name = folder.parent.name if folder.name == MODEL else folder.name
     keys = settings.keys.absolute() if settings.keys else None  # replicas have a working directory of their own
     follow = settings.follow.absolute() if settings.follow else None
-    return replace(settings, name=settings.name or name, profile=settings.profile or only, keys=keys, follow=follow)
+    names = {"name": settings.name or name, "profile": profile, "profiles": profiles}
+    return replace(settings, **names, keys=keys, follow=follow)
+
+
+def _has_tools(config: Recipe, world: World, profile: str) -> bool:
+    try:
+        check_lookups(config, world, (profile,))
+    except UserError:
+        return False
+    return True

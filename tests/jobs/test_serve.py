@@ -8,7 +8,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, cast
@@ -33,6 +33,7 @@ AGENT = AgentConfig(
     limits=Limits(max_turns=3, max_turn_tokens=96, max_observation_tokens=32, max_tokens=448, max_tag_tokens=8),
 )
 """An untrained model answers, since the grammar leaves it nothing else."""
+SMALL = ("serving.profile=code", "engine.kv_cache_gib=0.25", "placement.engine_cpus=0.5", "placement.tool_cpus=0.25")
 ASKED = [{"role": "user", "content": "How many cups remain ?"}]
 
 
@@ -51,12 +52,12 @@ def url(model: Path) -> Iterator[str]:
 
 
 @contextmanager
-def serving(model: Path, out: str, *more: str, env: Mapping[str, str] | None = None) -> Iterator[tuple[str, int]]:
+def serving(
+    model: Path, out: str, *more: str, settings: Sequence[str] = SMALL, env: Mapping[str, str] | None = None
+) -> Iterator[tuple[str, int]]:
     """The address of a server, and the id of its process. more: further settings. env: further variables."""
     port = free_port()
     words = ["serve", "--model", str(model), "--out", str(model.parent / out), f"serving.port={port}"]
-    settings = ["serving.profile=code", "engine.kv_cache_gib=0.25"]
-    settings += ["placement.engine_cpus=0.5", "placement.tool_cpus=0.25"]
     with (model.parent / f"{out}.log").open("w") as log:
         command = [sys.executable, "-m", "jobs.cli", *words, *settings, *more]
         server = subprocess.Popen(command, stdout=log, stderr=log, env={**os.environ, **(env or {})})

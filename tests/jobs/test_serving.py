@@ -18,6 +18,7 @@ import pytest
 import yaml
 from ray import cloudpickle
 
+from coa.agent.profiles import PROFILES
 from coa.errors import UserError
 from jobs import serving
 from jobs.run.agent_file import write_agent
@@ -52,11 +53,30 @@ def test_the_builder_makes_the_server_of_typed_arguments(model: Path) -> None:
     assert pickle.loads(sent).keys() == named.keys(), "it goes to other processes"
 
 
+@pytest.mark.parametrize(
+    ("words", "offered"),
+    [
+        ("serving.profile=code", {"code", "math", "direct"}),
+        ("serving.profile=web", {"code", "math", "direct", "web"}),
+        ("tools.search.url=http://127.0.0.1:1 tools.crawl.open_web=true", {"code", "math", "direct", "web", "multi"}),
+        ("serving.profiles=[web,code]", {"code", "web"}),
+        ("tasks.world=tiny", {*PROFILES}),
+    ],
+)
+def test_profiles_are_offered_whose_tools_there_are_and_the_one_that_is_served(
+    model: Path, words: str, offered: set[str]
+) -> None:
+    _, _, named = bound(serving.app(serving.Arguments(model=str(model), overrides=words)))
+    assert {*named["config"].profiles} == offered
+
+
 def test_arguments_that_are_wrong_are_told(model: Path, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="no model there"):
         serving.app(serving.Arguments(model=str(tmp_path)))
     with pytest.raises(UserError, match="max_replica"):
         serving.app(serving.Arguments(model=str(model), overrides=["serving.max_replica=3"]))
+    with pytest.raises(UserError, match="nobody"):
+        serving.app(serving.Arguments(model=str(model), overrides=["serving.profiles=[web,nobody]"]))
     with pytest.raises(ValueError, match="modle"):
         serving.Arguments(model=str(model), modle="x")  # pyright: ignore[reportCallIssue]
 

@@ -10,6 +10,8 @@ TopP = Annotated[float, Field(gt=0, le=1)]
 Count = Annotated[int, Field(ge=1)]
 Seed = Annotated[int, Field(ge=0, lt=2**63)]
 MAX_CHOICES = 64
+QUESTION = "Who is the current owner of Vexon Labs ?"
+"""An example in what /openapi.json says."""
 
 
 class _Request(BaseModel):
@@ -48,11 +50,14 @@ class StreamOptions(_Request):
     include_usage: bool = False
 
 
+Messages = Annotated[list[Message], Field(min_length=1, examples=[[{"role": "user", "content": QUESTION}]])]
+
+
 class CreateChat(_Request):
     """POST /v1/chat/completions"""
 
     model: str
-    messages: Annotated[list[Message], Field(min_length=1)]
+    messages: Messages
     stream: bool | None = False
     stream_options: StreamOptions | None = None
     temperature: Temperature | None = None
@@ -68,7 +73,7 @@ class CreateCompletion(_Request):
     """POST /v1/completions"""
 
     model: str
-    prompt: str | list[str] | list[int] | list[list[int]]
+    prompt: Annotated[str | list[str] | list[int] | list[list[int]], Field(examples=[QUESTION])]
     stream: bool | None = False
     stream_options: StreamOptions | None = None
     temperature: Temperature | None = None
@@ -89,7 +94,7 @@ class CreateResponse(_Request):
     """POST /v1/responses"""
 
     model: str
-    input: str | list[ResponseItem]
+    input: Annotated[str | list[ResponseItem], Field(examples=[QUESTION])]
     instructions: str | None = None
     previous_response_id: str | None = None
     stream: bool | None = False
@@ -109,7 +114,7 @@ class CreateMessage(_Request):
     """POST /v1/messages"""
 
     model: str
-    messages: Annotated[list[Message], Field(min_length=1)]
+    messages: Messages
     max_tokens: Count
     system: str | list[Part] | None = None
     stream: bool | None = False

@@ -47,6 +47,14 @@ def test_requests_episodes_tokens_and_tool_calls_are_counted() -> None:
     assert found["coa_episodes", ()] == 0
 
 
+def test_a_defect_counts_as_one_and_not_as_a_client_that_left() -> None:
+    server = make_server()
+    server.target = lambda model: 1 / 0  # type: ignore[method-assign,assignment,return-value]
+    asking = Asking(server)
+    assert asking.post("/v1/chat/completions", {"model": "afm", "messages": MESSAGES}).status_code == 500
+    assert metrics_of(asking)["coa_requests_total", (("protocol", "chat"), ("status", "500"))] == 1
+
+
 def test_a_call_that_failed_to_the_last_try_is_counted_once() -> None:
     async def down(call: ToolCall) -> ToolDown:
         return ToolDown("the index is gone")

@@ -264,6 +264,15 @@ def test_models_are_the_agent_its_profiles_and_the_model_alone(asking: Asking) -
     assert {"afm:plain", "afm:web", "afm:code"} <= set(names)
 
 
+def test_a_profile_that_is_not_offered_is_no_model() -> None:
+    asking = Asking(make_server(Saying(*TURNS), profiles=("mhqa", "code")))
+    names = [model["id"] for model in asking.request("GET", "/v1/models").json()["data"]]
+    assert names == ["afm", "afm:mhqa", "afm:code", "afm:plain"]
+    answer = asking.post("/v1/chat/completions", {**SAID, "model": "afm:web"})
+    assert (answer.status_code, answer.json()["error"]["code"]) == (404, "model_not_found")
+    assert asking.post("/v1/chat/completions", {**SAID, "model": "afm:mhqa"}).status_code == 200
+
+
 def test_it_says_that_it_is_ready_and_which_weights_it_has(asking: Asking) -> None:
     assert asking.request("GET", "/readyz").json() == {"ready": True, "version": 3}
     assert asking.request("GET", "/openapi.json").json()["info"]["title"] == "Chain-of-Agents"
