@@ -79,7 +79,9 @@ def table(console: Console, title: str, rows: Mapping[int, Counter[str]], reason
         name = "not played" if key < 0 else label.format(key)
         amounts = [row[reason] for reason in reasons]
         cells.append([name, row.total(), row["trained"], *amounts, open_in(row), f"{lost:.1%}"])
-    console.table(title, ["", "issued", "trained", *reasons, "open", "lost"], cells)
+    console.table(
+        title, ["", "issued", "trained", *(reason.replace("_", " ") for reason in reasons), "open", "lost"], cells
+    )
 
 
 def reasons_of(row: Counter[str]) -> list[str]:
