@@ -39,16 +39,20 @@ class Learning:
         publish: bool,
         probe: tuple[Tokens, ...] = (),
         probe_tokens: int = 0,
+        probe_temperature: float = 1.0,
         checkpoint_every: int,
         output: Path,
         weights: WeightsConfig | None = None,
+        checkpoint: Path | None = None,
+        last: int | None = None,
     ) -> None:
-        """weights: how they are published, where `publish` says that they are."""
+        """weights: how they are published, where `publish` says that they are. checkpoint: one of another job, to begin
+        at. last: the version at which to end, before `steps`, which the schedule of learning rates follows."""
         self._name, self._checkpoints, self._placement = name, checkpoints, placement
         self.ranks = learner.ranks
         buffer: Any = ray.remote(TrajectoryBuffer)
         self._buffer: Any = buffer.options(num_cpus=0, max_concurrency=1000).remote(
-            ranks=learner.ranks, steps=steps, publish=publish, checkpoint_every=checkpoint_every
+            ranks=learner.ranks, steps=last or steps, publish=publish, checkpoint_every=checkpoint_every
         )
         self._directory: Any = start_directory() if publish else None
         self._job = LearnJob(
@@ -63,6 +67,8 @@ class Learning:
             weights=weights or WeightsConfig(),
             probe=probe,
             probe_tokens=probe_tokens,
+            probe_temperature=probe_temperature,
+            checkpoint=checkpoint,
             output=str(output),
         )
         self._ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()

@@ -112,3 +112,7 @@ class OutOfMemory(InfrastructureError):
 
 class DiskFull(InfrastructureError):
     """A file that has to be kept can't be written, because the disk is full."""
+
+
+class DamagedFile(InfrastructureError):
+    """A file that a run has recorded is missing, or not what was written."""

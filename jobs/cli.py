@@ -2,6 +2,7 @@
 
     coa train|distill|sft|rl --recipe NAME [key=value ...]     jobs of a run directory
     coa evaluate|select --model DIR --tasks WHAT ...           jobs with a model
+    coa ledger|replay RUN ...                                  checks of a run's reinforcement
     coa export|record|import|benchmarks ...                    tools, without a recipe
 
 Exit status: 0 done, 1 a defect or a failure of the system, 2 a user's mistake, 130 interrupted.
@@ -32,10 +33,14 @@ from jobs.commands import (
     train,
 )
 from jobs.commands.command import Command, Job
+from jobs.commands.runs import ledger, replay
 
 COMMANDS: dict[str, Command] = {
     module.COMMAND.name: module.COMMAND
-    for module in (train, distill, sft, rl, evaluate, select, serve, export, keys, record, import_runs, benchmarks)
+    for module in (
+        *(train, distill, sft, rl, evaluate, select, serve),
+        *(ledger, replay, export, keys, record, import_runs, benchmarks),
+    )
 }
 RECIPES = Path(__file__).parent / "recipes"
 
@@ -47,8 +52,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         if isinstance(command, Job):
             return _run(command, options)
-        command.run(**options)
-        return 0
+        return int(command.run(**options) or 0)
     except UserError as error:
         # One that was raised in a Ray actor arrives wrapped, and its text with a traceback.
         print(f"coa: {getattr(error, 'cause', error)}", file=sys.stderr)

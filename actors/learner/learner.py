@@ -151,11 +151,11 @@ class Learner:
         sums.add(batch, outputs, proximal, loss, totals)
         sums.measure(losses)
 
-    def logprobs(self, samples: Sequence[Sample]) -> list[Floats]:
-        """For each sample, float32 log-probs of its trained tokens, in order; of the model itself, at temperature 1."""
+    def logprobs(self, samples: Sequence[Sample], *, temperature: float = 1.0) -> list[Floats]:
+        """For each sample, float32 log-probs of its trained tokens, in order; at temperature 1, of the model itself."""
         with torch.no_grad():
             batches = [to_tensors(micro_batch([[sample]]), self.device) for sample in samples]
-            return [self.engine(**batch, temperature=1.0).logprobs.cpu().numpy() for batch in batches]
+            return [self.engine(**batch, temperature=temperature).logprobs.cpu().numpy() for batch in batches]
 
     def parts(self, bucket_bytes: int = 64 * 2**20) -> ModelParts:
         """This rank's part of all weights by their Hugging Face names, adapters merged."""

@@ -52,6 +52,10 @@ class LearnJob:
     published."""
     probe_tokens: int
     """Of samples that are probed besides, the beginning, at most so long."""
+    probe_temperature: float = 1.0
+    """Of the log-probs of probes; engines are asked at 1."""
+    checkpoint: Path | None = None
+    """A checkpoint to begin at, where the job has none of its own."""
     output: str
     """Folder of the final model."""
 
@@ -69,7 +73,7 @@ class Rank:
 
         self._job, self._rank = job, dist.get_rank()
         self._learner = Learner(Path(job.model_dir), job.model, job.learner, steps=job.steps, objective=job.objective)
-        self._version, self._cursor = restore(self._learner)
+        self._version, self._cursor = restore(self._learner, job.checkpoint)
         self._writer = Writer()
         self._epoch = 0
         self._number = 0
@@ -187,7 +191,8 @@ class Rank:
         if not self._job.publish:
             return None, ()
         sequences = probed(self._job, self._fresh)
-        logprobs = self._learner.logprobs([all_trained(token_ids) for token_ids in sequences])
+        samples = [all_trained(token_ids) for token_ids in sequences]
+        logprobs = self._learner.logprobs(samples, temperature=self._job.probe_temperature)
         published = self._sender.send(self._parts, self._version, f"{self._version}-{self._epoch}-{self._number}")
         if published is None:
             return None, ()
@@ -214,11 +219,13 @@ def all_trained(token_ids: Tokens) -> Sample:
     )
 
 
-def restore(learner: Learner) -> tuple[int, Any]:
-    """(version, cursor) of the last checkpoint, (0, 0) without one."""
+def restore(learner: Learner, other: Path | None = None) -> tuple[int, Any]:
+    """(version, cursor) of the job's last checkpoint, or of the `other` one; (0, 0) without any."""
     import ray.train
 
     found = ray.train.get_checkpoint()
+    if found is None and other is not None:
+        found = ray.train.Checkpoint.from_directory(other)
     if found is None:
         return 0, 0
     with found.as_directory() as folder:

@@ -29,8 +29,9 @@ class Command:
 
     name: str
     help: str
-    run: Callable[..., object]
-    """Called as run(**arguments); for a job, as run(config, console, **arguments)."""
+    run: Callable[..., int | None]
+    """Called as run(**arguments), and returns the exit status, or None for 0; a job's as run(config, console,
+    **arguments), without any."""
     arguments: Callable[[ArgumentParser], None] = no_arguments
     """Adds the command's own arguments to its parser."""
     epilog: str = ""

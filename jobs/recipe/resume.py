@@ -28,6 +28,7 @@ FREE_TO_CHANGE = (
     "tools.judge.schema",
     "selection.",
     "rl.evaluate_",
+    "rl.keep_batches",
     "wandb.",
 )
 """Keys that may differ when a run is resumed: they set resources, amounts, retries and logging, and do not change what

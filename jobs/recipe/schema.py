@@ -120,6 +120,8 @@ class RlConfig:
     weights: WeightsConfig = field(default_factory=WeightsConfig)
     """How new weights get to the engines."""
     checkpoint_every: int = 10
+    keep_batches: bool = True
+    """Whether each batch is recorded, beside training, so that `coa replay` can train it again."""
     evaluate_every: int = 0
     """Versions between two evaluations on held-out tasks beside the loop, the first of them before the first step; 0
     has none."""

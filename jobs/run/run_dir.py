@@ -26,6 +26,7 @@ class RunDir:
         self.trajectories = self.folder / "trajectories"
         self.teachers = self.folder / "teachers"
         self.data = self.folder / "data"
+        self.batches = self.folder / "batches"
         self.checkpoints = self.folder / "checkpoints"
         self.tokenizer = self.checkpoints / "tokenizer"
         self.start_model = self.checkpoints / "start"

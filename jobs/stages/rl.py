@@ -62,6 +62,7 @@ async def rl(run: RunDir, pool: Any, executors: Sequence[Any]) -> dict[str, Any]
                         await loop.caught_up()
             result = await loop.result()
             loop.close()
+    loop.ledger.finish(config.steps)
     finish_model(run, run.model)
     await pool.load(config.steps, run.model)
     return run.finish(STAGE, result)

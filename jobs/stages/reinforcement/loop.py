@@ -7,9 +7,11 @@
 
 feed     waits for room in the window; admits a group and starts its roll
 roll     plays the group's episodes; a group that says nothing is dropped, a failed one's task is issued again later
-pack     waits for a batch that keeps every deadline; deals it to the learners
+pack     waits for a batch that keeps every deadline; records it, and deals it to the learners
          (teachers may weigh its samples, or add some to imitate: `jobs.teachers.fallback`)
 publish  waits for new weights; brings the engines to the newest, and moves the window
+
+Whatever happens to a group is a line of the ledger (`coa.learning.accounts`) as it happens.
 """
 
 import asyncio
@@ -20,6 +22,7 @@ import ray
 
 from coa.agent.records import GroupRecord
 from coa.errors import EpisodeFailed, InfrastructureError
+from coa.learning.batches import BatchStore
 from coa.learning.issue import Issue
 from coa.learning.orders import Train
 from coa.learning.window import Ticket, Window
@@ -28,6 +31,7 @@ from jobs.run.console import Stage
 from jobs.run.run_dir import RunDir
 from jobs.stages.reinforcement.groups import Group, play_group, shares
 from jobs.stages.reinforcement.held_out import HeldOut
+from jobs.stages.reinforcement.ledger import AttemptLedger
 from jobs.stages.reinforcement.rl_stats import NO_VARIANCE, STAGE, RlStats, shown
 from jobs.teachers.fallback import TeacherFallback
 from jobs.teachers.scoring import TeacherScoring
@@ -74,6 +78,8 @@ class Reinforcement:
         self._metrics: Any = None
         self._held_out = HeldOut(run, pool, learning.beside, lambda step, row: self._metrics.write(STAGE, step, **row))
         self.stats = RlStats()
+        self.ledger = AttemptLedger(run.folder)
+        self._batches = BatchStore(run.batches)
 
     # --- what the learners tell -----------------------------------------------------------------------------------
 
@@ -98,8 +104,10 @@ class Reinforcement:
         self.stats.syncs += await self._pool.sync(event.version, event.weights, event.probes)
         self._stage.phase("waiting for the first group")
         # Groups get new numbers, and with them new seeds: what was lost is not sampled again.
-        first = self._run.count_start(STAGE) * GROUPS_A_START
+        begun = self._run.count_start(STAGE)
+        first = begun * GROUPS_A_START
         self._window = Window(self._config.window, version=event.version, batches=self._config.steps, first_group=first)
+        self.ledger.start(begun, event.version, event.cursor)
         beside = self._learning.beside
         self._publishing = beside(self._publish(self._window))
         feeding, packing = beside(self._feed(self._window)), beside(self._pack(self._window, event.epoch))
@@ -131,7 +139,9 @@ class Reinforcement:
             async with self._changed:
                 await self._changed.wait_for(lambda: window.room() > 0)
             while window.room() > 0:
-                roll = self._learning.beside(self._roll(window, window.admit(), self._issue.take()))
+                ticket, index = window.admit(), self._issue.take()
+                self.ledger.issue(ticket, index)
+                roll = self._learning.beside(self._roll(window, ticket, index))
                 self._rolls.add(roll)
                 roll.add_done_callback(self._rolls.discard)
 
@@ -159,7 +169,9 @@ class Reinforcement:
         if outage and now - self._failing_since > FAILURES_S:
             minutes = FAILURES_S / 60
             raise InfrastructureError(f"no group was finished for {minutes:.0f} minutes: {failure}") from failure
-        self.stats.fail(failure, again=self._issue.fail(index, counted=not outage))
+        again = self._issue.fail(index, counted=not outage)
+        self.ledger.fail(ticket, failure, again=again)
+        self.stats.fail(failure, again=again)
         await asyncio.sleep(min(LONGEST_PAUSE_S, 0.05 * self._failures))
         window.fail(ticket.group)
 
@@ -175,8 +187,10 @@ class Reinforcement:
                 self.stats.divergences.append(divergence)
             self._ready[group.number] = group.index, samples
             window.finish(group.number)
+            self.ledger.play(record)
         else:
             self._issue.done(group.index)
+            self.ledger.drop(record, NO_VARIANCE)
             self.stats.dropped[NO_VARIANCE] += 1
             self.stats.refills += window.drop(group.number)
         self.stats.played.append(record)
@@ -200,8 +214,12 @@ class Reinforcement:
             if self._fallback is not None:
                 samples.extend(self._fallback.take(version))
             updates = self._config.learner.updates_per_batch
-            dealt = tuple((self._put(share),) for share in shares(samples, self._learning.ranks, updates))
-            order = Train(version=version, shares=dealt, cursor=self._issue.cursor())
+            dealt = shares(samples, self._learning.ranks, updates)
+            references = tuple((self._put(share),) for share in dealt)
+            order = Train(version=version, shares=references, cursor=self._issue.cursor())
+            self.ledger.lease(version, groups)
+            if self._config.keep_batches:
+                await asyncio.to_thread(self._batches.write, version + 1, dealt)
             if not await self._learning.put(order, epoch):
                 return
 

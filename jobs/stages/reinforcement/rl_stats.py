@@ -12,6 +12,7 @@ import numpy as np
 from actors.weights.transport import Published
 from coa.agent.records import EpisodeRecord, GroupRecord
 from coa.errors import EpisodeFailed
+from coa.learning.accounts import length_bucket
 from coa.reporting.spans import Times, overlap, total
 from coa.types import Status
 
@@ -141,12 +142,6 @@ class RlStats:
             "staleness_max": self._oldest,
             "staleness_mean": sum(mean * n for mean, n in self._staleness) / max(tokens, 1),
         }
-
-
-def length_bucket(tokens: int) -> int:
-    """Rounds a token count up to a power of two. Failures are counted by length because losing long episodes would bias
-    training towards short ones."""
-    return 1 << max(tokens - 1, 0).bit_length()
 
 
 def drop(reason: str) -> str:

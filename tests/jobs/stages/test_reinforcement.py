@@ -5,7 +5,7 @@ import io
 import json
 import random
 from collections import Counter, deque
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -18,8 +18,11 @@ from cluster.health import PoolConfig
 from cluster.pool import EnginePool
 from coa.config import load
 from coa.errors import InfrastructureError
+from coa.learning.accounts import OPEN, ROLLED_BACK, TRAINED, Accounts, fold
+from coa.learning.batches import BatchStore
 from coa.learning.orders import Train
 from coa.learning.window import WindowConfig
+from coa.storage.jsonl import read_lines
 from coa.types import Scored
 from jobs.cli import find_recipe
 from jobs.recipe.schema import Recipe
@@ -34,7 +37,7 @@ GROUPS = 4
 
 
 def make_run(folder: Path, *overrides: str, max_staleness: int = 0, steps: int = 6) -> RunDir:
-    settings = [f"run_dir={folder}", f"rl.steps={steps}", "rl.group=3", *overrides]
+    settings = [f"run_dir={folder}", f"rl.steps={steps}", "rl.group=3", "rl.keep_batches=false", *overrides]
     config = load(Recipe, find_recipe("tiny"), settings)
     window = WindowConfig(max_staleness=max_staleness, groups_per_batch=GROUPS, max_refills=100)
     run = RunDir(
@@ -68,10 +71,14 @@ class FakeLearners:
     """By the version it was trained at; what a restart takes back is not in it."""
     events: "asyncio.Queue[Any]" = field(default_factory=asyncio.Queue)
     epoch: int = 0
+    saved: tuple[int, Any] = (0, 0)
+    """Version and cursor of the last checkpoint."""
     _plans: dict[int, Train] = field(default_factory=dict)
     _asked: int = -1
     _changed: asyncio.Condition = field(default_factory=asyncio.Condition)
     _beside: set["asyncio.Task[None]"] = field(default_factory=set)
+    handed_out: Callable[[Train], None] = lambda plan: None
+    """Sees each batch as it comes."""
     failure: "asyncio.Future[None]" = field(default_factory=lambda: asyncio.get_running_loop().create_future())
 
     def beside(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
@@ -87,6 +94,7 @@ class FakeLearners:
         return task
 
     async def put(self, plan: Train, epoch: int) -> bool:
+        self.handed_out(plan)
         async with self._changed:
             await self._changed.wait_for(lambda: epoch != self.epoch or plan.version <= self._asked + 1)
             if epoch != self.epoch:
@@ -96,7 +104,7 @@ class FakeLearners:
             return True
 
     async def learn(self) -> None:
-        version, cursor = 0, 0
+        version, cursor = self.saved
         while True:
             async with self._changed:
                 self.epoch, self._asked = self.epoch + 1, version - 1
@@ -104,7 +112,7 @@ class FakeLearners:
                 self._changed.notify_all()
             self.trained = {old: plan for old, plan in self.trained.items() if old < version}
             await self.events.put(Started(version=version, cursor=cursor, weights=None, probes=(), epoch=self.epoch))
-            saved = version, cursor
+            self.saved = saved = version, cursor
             while version < self.steps:
                 async with self._changed:
                     self._asked = version
@@ -120,7 +128,7 @@ class FakeLearners:
                 await self.events.put(event)
                 if version % self.checkpoint_every == 0:
                     # What JSON makes of it, as in a checkpoint.
-                    saved = version, json.loads(json.dumps(plan.cursor))
+                    self.saved = saved = version, json.loads(json.dumps(plan.cursor))
                 if self.dies_after and version >= self.dies_after[0]:
                     self.dies_after.popleft()
                     await asyncio.sleep(1.0)
@@ -128,6 +136,10 @@ class FakeLearners:
             else:
                 return await self.events.put(Finished(version=version))
             version, cursor = saved
+
+
+def accounts_of(run: RunDir) -> Accounts:
+    return fold(read_lines(run.folder / "ledger.jsonl"))
 
 
 @dataclass
@@ -141,14 +153,24 @@ class Played:
     result: dict[str, Any]
 
 
-async def reinforce(run: RunDir, world: FakeWorld, *, kills: float = 0.0, dies_after: tuple[int, ...] = ()) -> Played:
-    """kills: engines a second."""
+async def reinforce(
+    run: RunDir,
+    world: FakeWorld,
+    *,
+    kills: float = 0.0,
+    dies_after: tuple[int, ...] = (),
+    saved: tuple[int, Any] = (0, 0),
+    handed_out: Callable[[Train], None] = lambda plan: None,
+) -> Played:
+    """kills: engines a second. saved: the checkpoint of a driver before this one."""
     config = run.config.rl
     pool = Remembering(world.launch, PoolConfig(deaths=1000), run.config.agent, places=256, patience_s=60.0)
     pool.played = {}
     for _ in range(2):
         pool.add()
-    learners = FakeLearners(config.steps, config.checkpoint_every, deque(dies_after))
+    learners = FakeLearners(
+        config.steps, config.checkpoint_every, deque(dies_after), saved=saved, handed_out=handed_out
+    )
     loop = Reinforcement(run, pool, learners, Stage("rl", None), put=lambda share: share)
 
     async def kill() -> None:
@@ -177,6 +199,7 @@ async def reinforce(run: RunDir, world: FakeWorld, *, kills: float = 0.0, dies_a
             if one.done():
                 one.result()
         result = await loop.result()
+        loop.ledger.finish(config.steps)
     finally:
         for one in (*working, *learners._beside):
             one.cancel()
@@ -247,6 +270,16 @@ def test_what_fails_for_good_is_counted_by_length_and_calls_and_issued_again_lat
     assert book.given_up == 1
     assert [len(batch) for batch in played.batches] == [3 * GROUPS] * 6
     assert set(tasks.values()) == {3}
+    accounts = accounts_of(run)
+    assert accounts.faults == []
+    [row] = accounts.balance().values()
+    assert row == {
+        TRAINED: 6 * GROUPS,
+        "ToolDown": book.dropped["ToolDown"],
+        "no_variance": book.dropped["no variance"],
+    }
+    failed = accounts.balance(lambda attempt: attempt.calls if attempt.state == "ToolDown" else None)
+    assert failed[1] == {"ToolDown": book.dropped["ToolDown"]}
 
 
 def test_where_nothing_is_finished_any_more_the_stage_ends_with_the_reason(tmp_path: Path) -> None:
@@ -291,6 +324,50 @@ def test_a_restart_skips_no_task_and_trains_none_twice(
     ]
     assert min(ages) >= 0
     assert max(ages) <= max_staleness
+    accounts = accounts_of(run)
+    assert accounts.faults == []
+    assert (accounts.starts, accounts.finished) == (len(dies_after) + 1, True)
+    [row] = accounts.balance().values()
+    assert row.keys() == {TRAINED, ROLLED_BACK, "no_variance"}
+    assert row[TRAINED] == 6 * GROUPS
+    last = {attempt.task for attempt in accounts.attempts.values() if accounts.state(attempt) == TRAINED}
+    assert {run.training_task("rl", index).id for index in last} == trained.keys()
+
+
+def test_a_driver_that_is_started_again_keeps_the_accounts(tmp_path: Path) -> None:
+    """The first one dies between two checkpoints, in the middle of a line."""
+    run = make_run(tmp_path, max_staleness=1)
+    first = in_virtual_time(reinforce(run, FakeWorld()))
+    ledger = run.folder / "ledger.jsonl"
+    written = ledger.read_text()
+    ledger.write_text(written[: written.index('{"what": "lease", "version": 4') + 20])
+    cut = accounts_of(run)
+    [row] = cut.balance().values()
+    assert row["leased"] == 4 * GROUPS
+    assert set(row) & set(OPEN) == {"leased", "waiting"}
+    second = in_virtual_time(reinforce(run, FakeWorld(), saved=(2, first.learners.trained[1].cursor)))
+    assert sorted(second.learners.trained) == [2, 3, 4, 5]
+    accounts = accounts_of(run)
+    assert accounts.faults == []
+    assert accounts.finished
+    [row] = accounts.balance().values()
+    assert row[TRAINED] == 6 * GROUPS
+    assert row[ROLLED_BACK] >= 2 * GROUPS
+    assert not set(row) & set(OPEN)
+
+
+def test_a_batch_is_in_the_ledger_and_recorded_before_it_is_handed_out(tmp_path: Path) -> None:
+    run = make_run(tmp_path, "rl.keep_batches=true", steps=2)
+    store, seen = BatchStore(run.batches), list[Any]()
+
+    def look(plan: Train) -> None:
+        leases = [line["version"] for line in read_lines(run.folder / "ledger.jsonl") if line["what"] == "lease"]
+        tokens = [[sample.token_ids.tolist() for sample in share] for share in store.read(plan.version + 1)]
+        given = [[sample.token_ids.tolist() for sample in share] for [share] in plan.shares]
+        seen.append((plan.version, leases, tokens == given))
+
+    in_virtual_time(reinforce(run, FakeWorld(), handed_out=look))
+    assert seen == [(0, [0], True), (1, [0, 1], True)]
 
 
 def test_groups_are_dealt_to_all_ranks_one_object_each(tmp_path: Path) -> None:

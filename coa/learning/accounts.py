@@ -1,0 +1,238 @@
+"""The accounts of reinforcement: every attempt at a task that was issued, and what became of it.
+
+    issue ──► playing ──play──► waiting ──lease──► leased to a batch ──(a checkpoint behind it)──► trained
+                 └─────drop: a reason, and whether the task is issued again
+
+An attempt is a group: a task of the stream, played under a ticket. The lines of a ledger are folded in their order; a
+`start` says from which checkpoint the learners went on, which acknowledges the batches before it, and undoes whatever
+came after: those attempts are dropped as `rolled_back`, and their tasks are issued again.
+
+    {"what": "start", "start": 0, "version": 0, "cursor": [0]}
+    {"what": "issue", "group": 0, "task": 0, "version": 0}
+    {"what": "play", "group": 0, "tokens": 83, "calls": 2}          its longest episode, and its most tool calls
+    {"what": "lease", "version": 0, "groups": [0]}                   on disk before the batch is handed out
+    {"what": "finish", "version": 1}
+
+What does not fit together is a fault; accounts without any balance. Pure.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+Line = Mapping[str, Any]
+
+PLAYING, WAITING, LEASED, TRAINED = "playing", "waiting", "leased", "trained"
+OPEN = (PLAYING, WAITING, LEASED)
+"""What an attempt is before it has come to its end; leased: in a batch that no known checkpoint holds yet."""
+ROLLED_BACK = "rolled_back"
+
+
+@dataclass(slots=True)
+class Attempt:
+    task: int
+    """Index in the stage's stream."""
+    group: int
+    version: int
+    """Of its ticket."""
+    start: int
+    """Of the learners, under which it was issued."""
+    state: str = PLAYING
+    """PLAYING, WAITING, LEASED, or the reason for which it was dropped."""
+    batch: int | None = None
+    """Version of the batch that it is leased to."""
+    tokens: int | None = None
+    """Of its longest episode, prompt included; of one that failed, what its journal had. None: not known."""
+    calls: int | None = None
+    """Tool calls, likewise."""
+    settled: int | None = None
+    """Number of the line that was the end of its task: leased, or dropped for good."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """Where the stream of tasks stood when a batch was formed, which is where a checkpoint behind it goes on."""
+
+    line: int
+    cursor: tuple[int, ...]
+    """As `coa.learning.issue.Cursor`."""
+
+
+@dataclass
+class Accounts:
+    """Folds lines; each method with a line's name takes one of that kind."""
+
+    attempts: dict[int, Attempt] = field(default_factory=dict)
+    """By group number, in the order of issue."""
+    faults: list[str] = field(default_factory=list)
+    """Where the lines contradict one another."""
+    starts: int = 0
+    acknowledged: int = 0
+    """Batches below it are in a checkpoint that is known to be kept."""
+    finished: bool = False
+    _line: int = 0
+    _start: int = 0
+    _next: int = 0
+    """The next new task."""
+    _open: set[int] = field(default_factory=set)
+    """Tasks that were issued and are not settled."""
+    _under_way: dict[int, int] = field(default_factory=dict)
+    """The group of each of them that is being played, or waits for its batch."""
+    _version: int = 0
+    """Of the next batch."""
+    _marks: dict[int, Mark] = field(default_factory=dict)
+    """By the version that the batch made; of the first start, by its version."""
+
+    def add(self, line: Line) -> None:
+        """Raises KeyError or TypeError for what is no line of a ledger."""
+        self._line += 1
+        taken: dict[str, Callable[[Line], None]] = {
+            "start": self._begin,
+            "issue": self._issue,
+            "play": self._play,
+            "drop": self._drop,
+            "lease": self._lease,
+            "finish": self._finish,
+        }
+        taken[line["what"]](line)
+
+    def state(self, attempt: Attempt) -> str:
+        """One of OPEN, TRAINED, or why it was dropped."""
+        if attempt.batch is not None and attempt.state == LEASED and attempt.batch < self.acknowledged:
+            return TRAINED
+        return attempt.state
+
+    def cursor(self) -> list[int]:
+        """As the stage's `Issue` has it."""
+        return [self._next, *sorted(self._open)]
+
+    # --- lines --------------------------------------------------------------------------------------------------------
+
+    def _begin(self, line: Line) -> None:
+        version, cursor = line["version"], tuple(normal(line["cursor"]))
+        if not self.starts:
+            self._marks[version] = Mark(self._line, cursor)
+        mark = self._marks.get(version)
+        if mark is None:
+            self._fault(f"start {line['start']} is at version {version}, which no batch made")
+            mark = Mark(self._line, cursor)
+        elif mark.cursor != cursor:
+            self._fault(f"start {line['start']} at version {version} goes on from another place: {gap(mark, cursor)}")
+        self._roll_back(mark.line)
+        self._marks = {made: old for made, old in self._marks.items() if made <= version}
+        self._marks[version] = mark
+        self.starts, self._start = self.starts + 1, line["start"]
+        self.acknowledged = self._version = version
+        self._next, *flying = cursor
+        self._open, self._under_way, self.finished = set(flying), {}, False
+
+    def _roll_back(self, since: int) -> None:
+        """What was not settled at line `since` is undone. A failure after which the task was to be issued again anyway
+        stays what it is."""
+        for attempt in self.attempts.values():
+            unfinished = attempt.state in (PLAYING, WAITING)
+            if unfinished or (attempt.settled is not None and attempt.settled > since):
+                attempt.state, attempt.settled, attempt.batch = ROLLED_BACK, None, None
+
+    def _issue(self, line: Line) -> None:
+        group, task = line["group"], line["task"]
+        if group in self.attempts:
+            return self._fault(f"group {group} is issued a second time, with task {task}")
+        if task > self._next:
+            self._fault(f"tasks {self._next} to {task - 1} are skipped: group {group} has task {task}")
+        elif task in self._under_way:
+            self._fault(f"task {task} is played twice at a time, as groups {self._under_way[task]} and {group}")
+        elif task < self._next and task not in self._open:
+            self._fault(f"task {task} is issued again, as group {group}, though it is finished")
+        self._next = max(self._next, task + 1)
+        self._open.add(task)
+        self._under_way[task] = group
+        self.attempts[group] = Attempt(task, group, line["version"], self._start)
+
+    def _play(self, line: Line) -> None:
+        if attempt := self._found(line["group"], PLAYING):
+            attempt.state, attempt.tokens, attempt.calls = WAITING, line["tokens"], line["calls"]
+
+    def _drop(self, line: Line) -> None:
+        """A group that failed, or that was played and says nothing."""
+        if attempt := self._found(line["group"], PLAYING):
+            attempt.state, attempt.tokens, attempt.calls = line["reason"], line["tokens"], line["calls"]
+            self._under_way.pop(attempt.task, None)
+            if not line["again"]:
+                self._settle(attempt)
+
+    def _lease(self, line: Line) -> None:
+        version = line["version"]
+        if version != self._version:
+            self._fault(f"a batch of version {version} is handed out where {self._version} is next")
+        for group in line["groups"]:
+            if attempt := self._found(group, WAITING):
+                attempt.state, attempt.batch = LEASED, version
+                self._under_way.pop(attempt.task, None)
+                self._settle(attempt)
+        self._version = version + 1
+        self._marks[version + 1] = Mark(self._line, tuple(self.cursor()))
+
+    def _finish(self, line: Line) -> None:
+        if line["version"] != self._version:
+            self._fault(f"the stage is finished at version {line['version']}, and batches end at {self._version}")
+        self.acknowledged, self.finished = line["version"], True
+        for attempt in self.attempts.values():
+            if self.state(attempt) in OPEN:
+                self._fault(f"group {attempt.group}, task {attempt.task}, is left over: {attempt.state}")
+
+    # --- what they come to --------------------------------------------------------------------------------------------
+
+    def _found(self, group: int, state: str) -> Attempt | None:
+        attempt = self.attempts.get(group)
+        if attempt is None:
+            self._fault(f"group {group} was never issued")
+        elif attempt.state != state:
+            self._fault(f"group {group}, task {attempt.task}, is {attempt.state}, not {state}")
+            return None
+        return attempt
+
+    def _settle(self, attempt: Attempt) -> None:
+        attempt.settled = self._line
+        self._open.discard(attempt.task)
+
+    def _fault(self, text: str) -> None:
+        self.faults.append(f"line {self._line}: {text}")
+
+    def balance(self, key: "Callable[[Attempt], Any]" = lambda attempt: None) -> dict[Any, Counter[str]]:
+        """Attempts by `key`, and by what became of each: one of OPEN, TRAINED, or why it was dropped. The sum of a row
+        is what was issued."""
+        rows: dict[Any, Counter[str]] = {}
+        for attempt in self.attempts.values():
+            rows.setdefault(key(attempt), Counter())[self.state(attempt)] += 1
+        return rows
+
+
+def fold(lines: Iterable[Line]) -> Accounts:
+    accounts = Accounts()
+    for line in lines:
+        accounts.add(line)
+    return accounts
+
+
+def normal(cursor: int | Sequence[int]) -> Sequence[int]:
+    """A cursor as a checkpoint has it; a number alone is the next task, with none in flight."""
+    return [cursor] if isinstance(cursor, int) else cursor
+
+
+def gap(mark: Mark, cursor: Sequence[int]) -> str:
+    """How a checkpoint's cursor differs from that of the accounts."""
+    (ours, *flying), (theirs, *issued_again) = mark.cursor, cursor
+    skipped = sorted((set(flying) | set(range(ours, theirs))) - set(issued_again))
+    doubled = sorted((set(issued_again) | set(range(theirs, ours))) - set(flying))
+    named = (
+        f"{how} {', '.join(map(str, tasks[:5]))}" for how, tasks in (("skips", skipped), ("doubles", doubled)) if tasks
+    )
+    return "; ".join(named) or f"{list(cursor)} for {list(mark.cursor)}"
+
+
+def length_bucket(tokens: int) -> int:
+    """Rounds a token count up to a power of two. What is lost is counted by length, because losing long episodes would
+    bias training towards short ones."""
+    return 1 << max(tokens - 1, 0).bit_length()

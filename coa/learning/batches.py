@@ -1,0 +1,102 @@
+"""The recorded batches of a run: what each rank was given to train in a step, for `coa replay`.
+
+    batches/rl-00012.parquet    of step 12: a row a sample, with its rank and its arrays
+    batches/digests.jsonl       {"step": 12, "digest": "9f2c..."}, of the whole file; the last line of a step holds
+
+A step that is done again, after the learners went back to a checkpoint, takes the place of the first one.
+"""
+
+import re
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from coa.errors import DamagedFile
+from coa.learning.weights import digest
+from coa.storage.files import replacing
+from coa.storage.jsonl import append_line, read_lines
+from coa.types import Sample
+
+DealtSamples = Sequence[Sequence[Sample]]
+"""For each rank, its samples."""
+ARRAYS = ("token_ids", "loss_mask", "imitate", "reinforce", "rollout_logprobs", "versions")
+RANKS = b"ranks"
+"""Key of the file's metadata: a rank may have no samples."""
+
+
+class BatchStore:
+    """In a folder of its own; one process writes. Digests find damage, not an attacker."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._writing = threading.Lock()
+        """A step that a restart has cut off is written before the one that takes its place."""
+
+    def write(self, step: int, shares: DealtSamples) -> None:
+        """Returns once the file is on the disk. Raises DiskFull if there is no room."""
+        with self._writing:
+            path = self.path(step)
+            with replacing(path) as part:
+                pq.write_table(to_table(shares), part, compression="zstd")
+                found = digest(part.read_bytes()).hex()
+            append_line(self._folder / "digests.jsonl", {"step": step, "digest": found})
+
+    def read(self, step: int) -> list[list[Sample]]:
+        """Raises DamagedFile if the file is missing, or not byte for byte what was written."""
+        path = self.path(step)
+        if not path.exists():
+            raise DamagedFile(f"{path} is missing")
+        data = path.read_bytes()
+        found, recorded = digest(data).hex(), self._digests().get(step)
+        if found != recorded:
+            raise DamagedFile(f"{path} was changed since it was recorded: its digest is {found}, not {recorded}")
+        return from_table(pq.read_table(pa.BufferReader(data)))
+
+    def steps(self) -> list[int]:
+        """Those that are recorded, rising."""
+        found = (re.fullmatch(r"rl-(\d+)\.parquet", path.name) for path in self._folder.glob("rl-*.parquet"))
+        return sorted(int(match[1]) for match in found if match)
+
+    def path(self, step: int) -> Path:
+        return self._folder / f"rl-{step:05}.parquet"
+
+    def _digests(self) -> dict[int, str]:
+        return {line["step"]: line["digest"] for line in read_lines(self._folder / "digests.jsonl")}
+
+
+def to_table(shares: DealtSamples) -> pa.Table:
+    samples = [sample for share in shares for sample in share]
+    offsets = pa.array(np.cumsum([0, *map(len, samples)]), pa.int32())
+    columns: dict[str, pa.Array] = {
+        "rank": pa.array([rank for rank, share in enumerate(shares) for _ in share], pa.int32()),
+        "group": pa.array([sample.group for sample in samples], pa.int64()),
+    }
+    for name in ARRAYS:
+        arrays = [getattr(sample, name) for sample in samples]
+        flat = np.concatenate(arrays) if arrays else np.zeros(0, np.int32)
+        columns[name] = pa.ListArray.from_arrays(offsets, pa.array(flat))
+    return pa.table(columns).replace_schema_metadata({RANKS: str(len(shares))})
+
+
+def from_table(table: pa.Table) -> list[list[Sample]]:
+    """The inverse of `to_table`, bit for bit."""
+    shares: list[list[Sample]] = [[] for _ in range(int((table.schema.metadata or {})[RANKS]))]
+    table = table.combine_chunks()
+    arrays = {name: split(table[name]) for name in ARRAYS}
+    ranks, groups = table["rank"].to_pylist(), table["group"].to_pylist()
+    for row, (rank, group) in enumerate(zip(ranks, groups, strict=True)):
+        shares[rank].append(Sample(group=group, **{name: parts[row] for name, parts in arrays.items()}))
+    return shares
+
+
+def split(column: pa.ChunkedArray) -> list[np.ndarray]:
+    """The rows of a column of lists, as arrays."""
+    if not column.num_chunks:
+        return []
+    lists = column.chunk(0)
+    flat = lists.values.to_numpy(zero_copy_only=False)
+    return np.split(flat, lists.offsets.to_numpy()[1:-1]) if len(lists) else []

@@ -1,0 +1,1 @@
+"""Commands that check what a run has recorded."""

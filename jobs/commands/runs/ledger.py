@@ -1,0 +1,101 @@
+"""`coa ledger`: what became of every attempt at a task in a run's reinforcement, and whether the accounts balance."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from jobs.commands.command import Command
+
+if TYPE_CHECKING:
+    from coa.learning.accounts import Accounts
+    from jobs.run.console import Console
+
+FAULTS_SHOWN = 20
+
+
+def arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("run_dir", type=Path, metavar="RUN", help="run directory")
+
+
+def run(run_dir: Path) -> int:
+    """1 where the accounts don't balance, with what is wrong; raises UserError for a run without a ledger."""
+    import sys
+
+    from coa.errors import UserError
+    from coa.learning.accounts import fold
+    from coa.storage.jsonl import read_lines
+    from jobs.run.console import Console
+    from jobs.stages.reinforcement.ledger import FILE
+
+    path = run_dir / FILE
+    if not path.exists():
+        raise UserError(f"{path}: no such file: `coa rl` writes it")
+    try:
+        accounts = fold(read_lines(path))
+    except (KeyError, TypeError) as error:
+        raise UserError(f"{path}: not a ledger: {error!r}") from error
+    console = Console(sys.stdout, sys.stderr)
+    show(accounts, console)
+    for fault in accounts.faults[:FAULTS_SHOWN]:
+        console.say(f"{path}, {fault}")
+    if accounts.faults:
+        console.say(f"it does not balance: {len(accounts.faults)} faults")
+    return bool(accounts.faults)
+
+
+def show(accounts: Accounts, console: Console) -> None:
+    from coa.learning.accounts import length_bucket
+
+    [total] = accounts.balance().values() or [Counter()]
+    reasons = reasons_of(total)
+    dropped = "".join(f", {reason} {total[reason]}" for reason in reasons).removeprefix(", ")
+    count = sum(total[reason] for reason in reasons)
+    console.say(
+        f"issued {total.total()} = trained {total['trained']} + dropped {count}{f' ({dropped})' if dropped else ''}"
+        f" + open {open_in(total)}"
+    )
+    upto = f"batches of versions below {accounts.acknowledged} are in a kept checkpoint"
+    console.say(f"{accounts.starts} starts; {upto}; {'finished' if accounts.finished else 'not finished'}")
+    following, *flying = accounts.cursor()
+    console.say(f"tasks {following}, of which {len(flying)} under way or to be issued again")
+    by_length = accounts.balance(lambda one: None if one.tokens is None else length_bucket(one.tokens))
+    by_calls = accounts.balance(lambda one: one.calls)
+    lengths = {(-1 if key is None else key): row for key, row in by_length.items()}
+    calls = {(-1 if key is None else key): row for key, row in by_calls.items()}
+    table(console, "by the tokens of the longest episode", lengths, reasons, "up to {}")
+    table(console, "by the tool calls of the episode with most", calls, reasons, "{}")
+
+
+def table(console: Console, title: str, rows: Mapping[int, Counter[str]], reasons: list[str], label: str) -> None:
+    """A row for each key, rising; -1 is what was not played to an end. `lost`: the share that failures and rollbacks
+    took, which should not depend on the key."""
+    cells: list[list[Any]] = []
+    for key, row in sorted(rows.items()):
+        lost = sum(row[reason] for reason in reasons if reason != "no_variance") / row.total()
+        name = "not played" if key < 0 else label.format(key)
+        amounts = [row[reason] for reason in reasons]
+        cells.append([name, row.total(), row["trained"], *amounts, open_in(row), f"{lost:.1%}"])
+    console.table(
+        title, ["", "issued", "trained", *(reason.replace("_", " ") for reason in reasons), "open", "lost"], cells
+    )
+
+
+def reasons_of(row: Counter[str]) -> list[str]:
+    from coa.learning.accounts import OPEN, TRAINED
+
+    return [name for name, _ in row.most_common() if name not in (*OPEN, TRAINED)]
+
+
+def open_in(row: Counter[str]) -> int:
+    from coa.learning.accounts import OPEN
+
+    return sum(row[state] for state in OPEN)
+
+
+COMMAND = Command(
+    name="ledger", help="what became of every attempt at a task, and whether it balances", run=run, arguments=arguments
+)

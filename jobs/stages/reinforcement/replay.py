@@ -1,0 +1,209 @@
+"""A run's learner stage again: from its start model or a kept checkpoint, over the recorded batches, bit for bit.
+
+    batches/ (digests) ──► the same number of ranks ──► losses, weights ──► compared with metrics.jsonl, step by step
+                                       └── log-probs of some trajectories, under the version that sampled each token
+
+What a restart of the run's learners undid is in neither file, so this follows the history that holds.
+"""
+
+import json
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from coa.config import load
+from coa.errors import InfrastructureError, UserError
+from coa.learning.batches import BatchStore
+from coa.learning.orders import Train
+from coa.reporting.metrics import Record, read_metrics
+from coa.types import Sample
+from jobs.recipe.schema import Recipe
+from jobs.run.run_dir import RunDir
+from jobs.stages.reinforcement.rl_stats import STAGE, learnt
+
+TRAJECTORIES = 12
+"""Whose log-probs are computed again, spread evenly over the steps."""
+SHOWN = ("samples", "tokens", "loss", "grad_norm", "weights")
+
+
+class Different(InfrastructureError):
+    """A step does not give what it gave in the run."""
+
+
+def recipe_of(folder: Path) -> Recipe:
+    """The recipe of a run, wherever its folder is now. Raises UserError for what is none."""
+    path = folder / "config.yaml"
+    if not path.exists():
+        raise UserError(f"{folder} is no run directory: it has no config.yaml")
+    return replace(load(Recipe, path), run_dir=str(folder))
+
+
+@dataclass(frozen=True)
+class Plan:
+    store: BatchStore
+    records: Mapping[int, Record]
+    """Of the run's steps, by step."""
+    start: int
+    """The version that it begins at."""
+    checkpoint: Path | None
+    """None at version 0, which is the fine-tuned model."""
+    last: int
+    trajectories: list[Sample] = field(default_factory=list)
+
+    def check(self) -> None:
+        """Reads all batches, and chooses the trajectories. Raises DamagedFile for the first one that was changed."""
+        chosen = {int(step) for step in np.linspace(self.start + 1, self.last, TRAJECTORIES)}
+        for step in range(self.start + 1, self.last + 1):
+            share = max(self.store.read(step), key=len)
+            sampled = [sample for sample in share if (sample.loss_mask & (sample.versions >= 0)).any()]
+            if step in chosen and sampled:
+                self.trajectories.append(sampled[step % len(sampled)])
+
+
+def plan_replay(run: RunDir, first: int | None, last: int | None) -> Plan:
+    """Raises UserError where the steps are not recorded."""
+    store = BatchStore(run.batches)
+    rows = read_metrics(run.folder / "metrics.jsonl")
+    records = {row["step"]: row for row in rows if row["stage"] == STAGE and "loss" in row}
+    recorded = records.keys() & set(store.steps())
+    if not recorded:
+        raise UserError(f"{run.folder}: no batches are recorded there: rl.keep_batches does that")
+    begin, end = first or min(recorded), last or max(recorded)
+    if begin > end:
+        raise UserError(f"--steps {begin}:{end}: the first is behind the last")
+    kept = {0: None, **kept_checkpoints(run.checkpoints / STAGE)}
+    start = max(version for version in kept if version < begin)
+    if missing := [step for step in range(start + 1, end + 1) if step not in recorded]:
+        raise UserError(
+            f"{run.folder}: step {missing[0]} is not recorded, and a replay of {begin}:{end} begins at version {start}"
+        )
+    return Plan(store, records, start, kept[start], end)
+
+
+def kept_checkpoints(folder: Path) -> dict[int, Path]:
+    """Those that Ray Train has kept, by version."""
+    snapshot = folder / "checkpoint_manager_snapshot.json"
+    if not snapshot.exists():
+        return {}
+    kept = json.loads(snapshot.read_text())["checkpoint_results"]
+    paths = {one["metrics"]["version"]: folder / one["checkpoint_dir_name"] for one in kept}
+    return {version: path for version, path in paths.items() if path.exists()}
+
+
+def differences(record: Record, values: Mapping[str, Any]) -> list[str]:
+    """What of a step's values is not bit for bit what the run recorded, loss and weights first."""
+    names = sorted(values.keys() & record.keys(), key=lambda name: (name not in SHOWN, name))
+    return [f"{name} is {values[name]}, not {record[name]}" for name in names if not same(values[name], record[name])]
+
+
+def same(one: Any, other: Any) -> bool:
+    return one == other or (one != one and other != other)  # NaN is itself here
+
+
+@dataclass
+class Gaps:
+    """How far log-probs that are computed again are from those at sampling."""
+
+    trajectories: Sequence[Sample]
+    largest: float = 0.0
+    tokens: int = 0
+    versions: set[int] = field(default_factory=set)
+
+    def take(self, version: int, logprobs: Sequence[np.ndarray]) -> None:
+        """`logprobs`: of each trajectory, for all tokens but the first, under `version`."""
+        for sample, found in zip(self.trajectories, logprobs, strict=True):
+            theirs = (sample.versions == version) & sample.loss_mask
+            gaps = np.abs(found - sample.rollout_logprobs[1:])[theirs[1:]]
+            if len(gaps):
+                self.largest = float(np.max([self.largest, gaps.max()]))
+                self.tokens += len(gaps)
+                self.versions.add(version)
+
+
+async def replay(run: RunDir, plan: Plan) -> None:
+    """Shows a row a step. Raises Different at the first one that gives another result."""
+    from actors.learner.buffer import Finished, Started, Stepped
+
+    rows: list[list[Any]] = []
+    gaps = Gaps(plan.trajectories)
+    own = run.folder / "replay"
+    shutil.rmtree(own, ignore_errors=True)
+    learning = learning_of(run, plan, own)
+    try:
+        with run.console.stage("replay", plan.last) as stage:
+            stage.phase("starting the learners")
+            async with learning:
+                async for event in learning.events():
+                    match event:
+                        case Started():
+                            learning.beside(feed(learning, plan, event.epoch))
+                            check(plan, event, {}, gaps)
+                        case Stepped():
+                            rows.append(row_of(plan, event))
+                            check(plan, event, learnt(event.report), gaps)
+                            stage.update(event.version)
+                        case Finished():
+                            pass
+    finally:
+        shutil.rmtree(own, ignore_errors=True)
+        run.console.table(f"steps from version {plan.start} on", ["step", *SHOWN, ""], rows)
+    run.console.say(f"steps {plan.start + 1} to {plan.last}: equal, bit for bit")
+    run.console.say(
+        f"log-probs of {gaps.tokens} tokens of {len(gaps.trajectories)} trajectories, under the {len(gaps.versions)} "
+        f"versions that sampled them: at most {gaps.largest:.2g} nats from those at sampling"
+    )
+
+
+def check(plan: Plan, event: Any, values: Mapping[str, Any], gaps: Gaps) -> None:
+    """Raises Different where the event's step is not what the run recorded."""
+    record = plan.records.get(event.version, {})
+    if found := differences(record, {**values, "weights": event.weights.manifest.fingerprint}):
+        raise Different(f"step {event.version} differs: {'; '.join(found)}")
+    gaps.take(event.version, [probe.logprobs for probe in event.probes[: len(gaps.trajectories)]])
+
+
+def row_of(plan: Plan, event: Any) -> list[Any]:
+    values = {**learnt(event.report), "weights": event.weights.manifest.fingerprint}
+    equal = not differences(plan.records[event.version], values)
+    cells = [f"{values[name]:.9g}" if isinstance(values[name], float) else values[name] for name in SHOWN]
+    return [event.version, *cells, "equal" if equal else "differs"]
+
+
+async def feed(learning: Any, plan: Plan, epoch: int) -> None:
+    import ray
+
+    for version in range(plan.start, plan.last):
+        shares = tuple((ray.put(tuple(share)),) for share in plan.store.read(version + 1))
+        await learning.put(Train(version=version, shares=shares, cursor=0), epoch)
+
+
+def learning_of(run: RunDir, plan: Plan, own: Path) -> Any:
+    """The learners of the stage, in a folder of their own."""
+    from actors.weights.transport import WeightsConfig
+    from cluster.learner_group import Learning
+
+    config = run.config.rl
+    return Learning(
+        "replay",
+        checkpoints=own,
+        # A restart would go back to the start, and there is nothing that a user would wait for.
+        placement=replace(run.config.placement, learner_restarts=0),
+        model_dir=run.sft_model,
+        model=run.config.model,
+        learner=config.learner,
+        objective=config.objective(),
+        steps=config.steps,
+        publish=True,
+        probe=tuple(sample.token_ids for sample in plan.trajectories),
+        probe_tokens=2,
+        probe_temperature=config.sampling.temperature,
+        checkpoint_every=config.steps,
+        output=own / "model",
+        weights=WeightsConfig(bucket_mib=config.weights.bucket_mib),
+        checkpoint=plan.checkpoint,
+        last=plan.last,
+    )

@@ -1,0 +1,139 @@
+"""What a replay compares, and where it begins; that it is equal is shown on a real run (tests/jobs/test_train.py)."""
+
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from coa.config import dump, load
+from coa.errors import DamagedFile, UserError
+from coa.learning.batches import BatchStore
+from coa.types import Sample
+from jobs.cli import find_recipe, main
+from jobs.recipe.schema import Recipe
+from jobs.run.console import Console
+from jobs.run.run_dir import RunDir
+from jobs.stages.reinforcement.replay import Gaps, Plan, differences, plan_replay, recipe_of
+
+STEPS = 6
+
+
+def a_sample(version: int = 0, length: int = 4) -> Sample:
+    zeros = np.zeros(length, np.float32)
+    mask = np.arange(length) > 1
+    return Sample(
+        token_ids=np.arange(length, dtype=np.int32),
+        loss_mask=mask,
+        imitate=zeros,
+        reinforce=zeros,
+        rollout_logprobs=np.where(mask, np.float32(-0.5), np.float32(0)),
+        versions=np.where(mask, version, -1).astype(np.int32),
+    )
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunDir:
+    """Six steps, with checkpoints at versions 2 and 4."""
+    config = load(Recipe, find_recipe("tiny"), ["run_dir=elsewhere"])
+    (tmp_path / "config.yaml").write_text(dump(config))
+    rows = [{"stage": "rl", "step": step, "time": 0, "loss": 0.1 * step, "weights": "aa"} for step in range(1, 7)]
+    held_out = {"stage": "rl", "step": 0, "time": 0, "eval/pass_at_1": 1.0}
+    (tmp_path / "metrics.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in [held_out, *rows]))
+    kept = [{"metrics": {"version": version}, "checkpoint_dir_name": f"at-{version}"} for version in (2, 4)]
+    for one in kept:
+        (tmp_path / "checkpoints" / "rl" / str(one["checkpoint_dir_name"])).mkdir(parents=True)
+    snapshot = tmp_path / "checkpoints" / "rl" / "checkpoint_manager_snapshot.json"
+    snapshot.write_text(json.dumps({"checkpoint_results": kept}))
+    found = RunDir(recipe_of(tmp_path), Console(io.StringIO(), io.StringIO()))
+    store = BatchStore(found.batches)
+    for step in range(1, STEPS + 1):
+        store.write(step, [[a_sample(step - 1)], []])
+    return found
+
+
+def at(plan: Plan) -> tuple[int, str | None, int]:
+    return plan.start, plan.checkpoint and plan.checkpoint.name, plan.last
+
+
+def test_it_begins_at_the_newest_kept_state_before_the_first_step(run: RunDir) -> None:
+    assert at(plan_replay(run, None, None)) == (0, None, 6)
+    assert at(plan_replay(run, 2, 3)) == (0, None, 3)
+    assert at(plan_replay(run, 3, None)) == (2, "at-2", 6)
+    assert at(plan_replay(run, 6, 6)) == (4, "at-4", 6)
+
+
+def test_what_was_not_recorded_is_named(run: RunDir) -> None:
+    with pytest.raises(UserError, match="step 7 is not recorded, and a replay of 6:8 begins at version 4"):
+        plan_replay(run, 6, 8)
+    with pytest.raises(UserError, match="5:3: the first is behind the last"):
+        plan_replay(run, 5, 3)
+    for path in run.batches.iterdir():
+        path.unlink()
+    with pytest.raises(UserError, match="no batches are recorded there"):
+        plan_replay(run, None, None)
+
+
+def test_batches_are_checked_before_anything_starts(run: RunDir, capfd: pytest.CaptureFixture[str]) -> None:
+    plan = plan_replay(run, None, None)
+    plan.check()
+    assert [sample.versions.max() for sample in plan.trajectories] == list(range(STEPS))
+    path = run.batches / "rl-00005.parquet"
+    path.write_bytes(path.read_bytes()[:-1] + b"x")
+    with pytest.raises(DamagedFile, match=r"rl-00005\.parquet was changed"):
+        plan_replay(run, None, None).check()
+    assert main(["replay", str(run.folder)]) == 1
+    assert "rl-00005.parquet was changed since it was recorded" in capfd.readouterr().out
+
+
+def test_a_difference_in_the_last_bit_is_one() -> None:
+    record: dict[str, Any] = {"step": 3, "loss": 0.1, "weights": "aa", "entropy": float("nan"), "reward": 1.0}
+    assert differences(record, {"loss": 0.1, "weights": "aa", "entropy": float("nan"), "unknown": 1}) == []
+    found = differences(record, {"loss": float(np.nextafter(0.1, 1)), "weights": "ab", "entropy": float("nan")})
+    assert found == ["loss is 0.10000000000000002, not 0.1", "weights is ab, not aa"]
+
+
+def test_log_probs_are_compared_under_the_version_that_sampled_the_token() -> None:
+    gaps = Gaps([a_sample(0), a_sample(3)])
+    gaps.take(3, [np.float32([9, 9, 9]), np.float32([9, -0.5, -0.75])])
+    assert (gaps.largest, gaps.tokens, gaps.versions) == (0.25, 2, {3})
+    gaps.take(1, [np.float32([9, 9, 9])] * 2)
+    assert (gaps.largest, gaps.tokens) == (0.25, 2)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("ledger", "."), "ledger.jsonl: no such file: `coa rl` writes it"),
+        (("replay", "."), ". is no run directory: it has no config.yaml"),
+    ],
+)
+def test_a_folder_without_a_run_is_a_mistake(
+    words: tuple[str, str],
+    said: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(words) == 2
+    assert capfd.readouterr().err == f"coa: {said}\n"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_ledger_that_does_not_balance_is_status_1(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    lines = [
+        {"what": "start", "start": 0, "version": 0, "cursor": [0]},
+        {"what": "issue", "group": 0, "task": 0, "version": 0},
+        {"what": "issue", "group": 1, "task": 2, "version": 0},
+        {"what": "play", "group": 0, "tokens": 70, "calls": 2},
+        {"what": "lease", "version": 0, "groups": [0]},
+    ]
+    (tmp_path / "ledger.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines) + '{"what": "tor')
+    assert main(["ledger", str(tmp_path)]) == 1
+    said = capfd.readouterr().out
+    assert said.startswith("issued 2 = trained 0 + dropped 0 + open 2\n")
+    assert f"{tmp_path}/ledger.jsonl, line 3: tasks 1 to 1 are skipped: group 1 has task 2" in said
+    assert "it does not balance: 1 faults" in said
