@@ -24,7 +24,7 @@ from actors.messages import EpisodeId, EpisodeOrder, EventBatch, SyncReport
 from actors.rollout.clocks import BusyReport
 from actors.tools.remote import RemoteExecutor
 from cluster.health import Fault
-from cluster.resources import PlacementConfig
+from cluster.resources import PlacementConfig, Role
 from coa.errors import EngineDied, SyncError, WeightsGone
 from coa.types import Floats, Scored, Tokens
 
@@ -111,9 +111,10 @@ def launcher(
     """Launches actors of the class `engine`, with these arguments, an `incarnation` and `executors` to call."""
     bundle = {"CPU": placement.engine_cpus, "GPU": placement.engine_gpus}
     bundle = {name: amount for name, amount in bundle.items() if amount}
+    selectors = [placement.selector(Role.engine)] if placement.by_role else None
 
     async def launch(incarnation: str) -> Engine:
-        place = placement_group([bundle], name=incarnation)
+        place = placement_group([bundle], name=incarnation, bundle_label_selector=selectors)
         try:
             while not await asyncio.to_thread(place.wait, LOOK_EVERY_S):
                 pass

@@ -47,7 +47,7 @@ async def serve_model(run: RunDir, model: Path) -> None:
     settings = named(config.serving, model, run.world.profiles())
     async with tool_executors(run) as executors:
         app = application(
-            str(model.absolute()),
+            str(model.resolve()),
             config=settings,
             engine=config.engine,
             agent=config.agent,
@@ -71,6 +71,6 @@ def named(settings: ServingConfig, model: Path, profiles: set[str]) -> ServingCo
     [only] = profiles if len(profiles) == 1 else {MULTI.name}
     folder = model.resolve()
     name = folder.parent.name if folder.name == MODEL else folder.name
-    keys = settings.keys.absolute() if settings.keys else None  # replicas have a working directory of their own
-    follow = settings.follow.absolute() if settings.follow else None
+    keys = settings.keys.resolve() if settings.keys else None  # replicas have a working directory of their own
+    follow = settings.follow.resolve() if settings.follow else None
     return replace(settings, name=settings.name or name, profile=settings.profile or only, keys=keys, follow=follow)
