@@ -111,10 +111,9 @@ def launcher(
     """Launches actors of the class `engine`, with these arguments, an `incarnation` and `executors` to call."""
     bundle = {"CPU": placement.engine_cpus, "GPU": placement.engine_gpus}
     bundle = {name: amount for name, amount in bundle.items() if amount}
-    selectors = [placement.selector(Role.engine)] if placement.by_role else None
 
     async def launch(incarnation: str) -> Engine:
-        place = placement_group([bundle], name=incarnation, bundle_label_selector=selectors)
+        place = placement_group([bundle], name=incarnation, **placement.bundle_on(Role.engine))
         try:
             while not await asyncio.to_thread(place.wait, LOOK_EVERY_S):
                 pass

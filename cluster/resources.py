@@ -46,12 +46,12 @@ class PlacementConfig:
     machines, and engines never to where learners are to be."""
 
     def on(self, role: Role) -> dict[str, Any]:
-        """Ray's option that places an actor."""
-        return {"label_selector": self.selector(role)} if self.by_role else {}
+        """Ray's option that places an actor; none where any node will do."""
+        return {"label_selector": {ROLE_LABEL: role.value}} if self.by_role else {}
 
-    def selector(self, role: Role) -> dict[str, str]:
-        """The labels of its nodes; none where any node will do."""
-        return {ROLE_LABEL: role.value} if self.by_role else {}
+    def bundle_on(self, role: Role) -> dict[str, Any]:
+        """Ray's option that places a group of one bundle."""
+        return {f"bundle_{name}": [labels] for name, labels in self.on(role).items()}
 
 
 @dataclass(frozen=True, slots=True)

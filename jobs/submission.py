@@ -1,5 +1,5 @@
-"""What `coa submit` sends: the command that is to run elsewhere, checked here as far as it can be, and the manifests for
-KubeRay that its recipe makes.
+"""What `coa submit` sends: the command that is to run elsewhere, checked here as far as it can be; and the manifests
+for KubeRay that its recipe makes.
 """
 
 import os
@@ -9,9 +9,9 @@ from importlib.metadata import version
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from cluster.jobs import command
 from cluster.manifests.groups import Machine, groups_of
 from cluster.manifests.kuberay import Document, Site, ray_cluster, ray_job, ray_service, serve_config
+from cluster.remote.jobs import command
 from cluster.resources import engine_demands
 from coa.errors import UserError
 from coa.extensions import VARIABLE as EXTENSIONS

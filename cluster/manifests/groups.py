@@ -8,7 +8,6 @@ model      models that teachers think with, and scorers    the autoscaler adds a
 """
 
 import math
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -56,17 +55,11 @@ def groups_of(stages: Iterable[Sequence[Demand]], machine: Machine) -> list[Grou
 
 
 def _group(role: Role, demands: Sequence[Demand], machine: Machine) -> Group | None:
-    """All of a kind are alike, but for models that teachers think with: their nodes are as the largest asks."""
+    """Ranks are alike, and so are engines and tools; nodes of models are as the largest asks."""
     if not demands:
         return None
     cpus, gpus = (max(demand.resources.get(name, 0) for demand in demands) for name in ("CPU", "GPU"))
-    if (
-        len(set(Counter(tuple(sorted(demand.resources.items())) for demand in demands))) > 1
-        or role not in SHARES_A_NODE
-    ):
-        together = 1
-    else:
-        together = min(len(demands), _fit(machine.cpus, cpus), _fit(machine.gpus, gpus))
+    together = min(len(demands), _fit(machine.cpus, cpus), _fit(machine.gpus, gpus)) if role in SHARES_A_NODE else 1
     return Group(
         role=role,
         nodes=math.ceil(len(demands) / together),

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from jobs.commands.command import Command, positive
 
 if TYPE_CHECKING:
-    from cluster.jobs import Jobs
+    from cluster.remote.jobs import Jobs
 
 ADDRESS = "RAY_API_SERVER_ADDRESS"
 STORAGE = "~/coa"
@@ -69,7 +69,7 @@ def run(
     **manifest: Any,
 ) -> int:
     """Returns the exit status."""
-    from cluster.jobs import Jobs, difference, entrypoint, own_versions, runtime_env
+    from cluster.remote.jobs import Jobs, difference, entrypoint, own_versions, runtime_env
     from coa.errors import UserError
     from jobs import submission
 

@@ -24,9 +24,9 @@ def in_session(
     """Runs `body` in an event loop on a Ray cluster that has room for each of the sets of demands, and whose nodes see
     the files that the job needs. model: the folder that a job works on; a job without one trains in its run's folder.
     """
+    from cluster.remote.shared import require_shared
     from cluster.resources import cluster_nodes
     from cluster.session import session
-    from cluster.shared import require_shared
 
     with ExitStack() as stack:
         with console.waiting("ray", "starting, or finding the cluster"):

@@ -178,11 +178,8 @@ class Jobs:
             ) from error
         except (ConnectionError, RequestException) as error:
             raise UserError(
-                f"no cluster answers at {self.address}: its dashboard is meant, such as {EXAMPLE}"
+                f"no cluster answers at {self.address}: its dashboard is meant, such as http://head:8265"
             ) from error
-
-
-EXAMPLE = "http://head:8265"
 
 
 def _gone() -> tuple[type[BaseException], ...]:

@@ -82,7 +82,7 @@ def require_shared(folder: Path | None, reads: Sequence[str], *, by_role: bool) 
 
 @contextmanager
 def _marker(folder: Path) -> Iterator[tuple[str, str]]:
-    """The path of a file in the folder, and what it holds. Folders that were made for it are left only where they are used."""
+    """The path of a file in the folder, and what it holds. Folders that were made for it stay if they are used."""
     made = [path for path in (folder, *folder.parents) if not path.exists()]
     folder.mkdir(parents=True, exist_ok=True)
     said = secrets.token_hex(8)

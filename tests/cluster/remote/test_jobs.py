@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from cluster.jobs import Versions, difference, entrypoint, exit_status, runtime_env
+from cluster.remote.jobs import Versions, difference, entrypoint, exit_status, runtime_env
 
 HERE = Versions("2.60.0", "3.11.7")
 

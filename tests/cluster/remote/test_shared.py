@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from cluster.shared import Seen, _look, _marker, asked, complaint
+from cluster.remote.shared import Seen, _look, _marker, asked, complaint
 
 
 def node(name: str, *, alive: bool = True, cpus: float = 2, role: str = "") -> dict[str, Any]:
