@@ -24,7 +24,7 @@ from actors.messages import EpisodeId, EpisodeOrder, EventBatch, SyncReport
 from actors.rollout.clocks import BusyReport
 from actors.tools.remote import RemoteExecutor
 from cluster.health import Fault
-from cluster.resources import PlacementConfig
+from cluster.resources import PlacementConfig, Role
 from coa.errors import EngineDied, SyncError, WeightsGone
 from coa.types import Floats, Scored, Tokens
 
@@ -113,7 +113,7 @@ def launcher(
     bundle = {name: amount for name, amount in bundle.items() if amount}
 
     async def launch(incarnation: str) -> Engine:
-        place = placement_group([bundle], name=incarnation)
+        place = placement_group([bundle], name=incarnation, **placement.bundle_on(Role.engine))
         try:
             while not await asyncio.to_thread(place.wait, LOOK_EVERY_S):
                 pass

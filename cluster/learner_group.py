@@ -12,7 +12,7 @@ from actors.learner.buffer import Event, Finished, TrajectoryBuffer
 from actors.learner.config import LearnerConfig, ModelConfig, Objective
 from actors.learner.loop import LearnJob, learn
 from actors.weights.transport import WeightsConfig
-from cluster.resources import PlacementConfig
+from cluster.resources import PlacementConfig, Role
 from cluster.weights import RayShelf, close_directory, start_directory
 from coa.errors import OutOfMemory, UserError
 from coa.learning.orders import Train
@@ -131,6 +131,7 @@ class Learning:
                 num_workers=self.ranks,
                 use_gpu=bool(gpus),
                 resources_per_worker={name: amount for name, amount in resources.items() if amount},
+                **self._placement.on(Role.learner),
             ),
             run_config=RunConfig(
                 name=self._name,

@@ -2,10 +2,26 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
 
 from coa.errors import UserError
 
 Resources = Mapping[str, float]
+
+
+class Role(StrEnum):
+    """What a node of a cluster is for."""
+
+    learner = "learner"
+    engine = "engine"
+    tool = "tool"
+    model = "model"
+    """Models that teachers think with, and the scorer."""
+
+
+ROLE_LABEL = "coa-role"
+"""Ray's label of a node that has a role."""
 
 
 @dataclass(frozen=True)
@@ -25,33 +41,45 @@ class PlacementConfig:
     tool_cpus: float = 0.25
     learner_restarts: int = 3
     """How often the learner group may fail; it goes on from its last checkpoint."""
+    by_role: bool = False
+    """Whether each of these goes only to nodes of its role, which have the label `coa-role`: learners never to spot
+    machines, and engines never to where learners are to be."""
+
+    def on(self, role: Role) -> dict[str, Any]:
+        """Ray's option that places an actor; none where any node will do."""
+        return {"label_selector": {ROLE_LABEL: role.value}} if self.by_role else {}
+
+    def bundle_on(self, role: Role) -> dict[str, Any]:
+        """Ray's option that places a group of one bundle."""
+        return {f"bundle_{name}": [labels] for name, labels in self.on(role).items()}
 
 
 @dataclass(frozen=True, slots=True)
 class Demand:
     what: str
+    role: Role
     resources: Resources
 
 
 def learner_demands(config: PlacementConfig, ranks: int) -> list[Demand]:
     learner = {"CPU": config.learner_cpus, "GPU": config.learner_gpus}
-    return [Demand("learner rank", learner) for _ in range(ranks)]
+    return [Demand("learner rank", Role.learner, learner) for _ in range(ranks)]
 
 
 def engine_demands(config: PlacementConfig) -> list[Demand]:
     """Engines and the tools that their episodes call."""
     engine = {"CPU": config.engine_cpus, "GPU": config.engine_gpus}
-    return [*(Demand("rollout engine", engine) for _ in range(config.engines)), *tool_demands(config)]
+    return [*(Demand("rollout engine", Role.engine, engine) for _ in range(config.engines)), *tool_demands(config)]
 
 
 def rl_demands(config: PlacementConfig, ranks: int, *, scored: bool) -> list[Demand]:
     """Everything that reinforcement runs at the same time; `scored`: whether a teacher scores what is said."""
-    scorer = Demand("scorer", {"CPU": config.scorer_cpus, "GPU": config.scorer_gpus})
+    scorer = Demand("scorer", Role.model, {"CPU": config.scorer_cpus, "GPU": config.scorer_gpus})
     return [*engine_demands(config), *learner_demands(config, ranks), *[scorer] * scored]
 
 
 def tool_demands(config: PlacementConfig) -> list[Demand]:
-    return [Demand("tool executor", {"CPU": config.tool_cpus}) for _ in range(config.tool_executors)]
+    return [Demand("tool executor", Role.tool, {"CPU": config.tool_cpus}) for _ in range(config.tool_executors)]
 
 
 def unplaced(demands: Sequence[Demand], nodes: Sequence[Resources]) -> Demand | None:

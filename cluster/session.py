@@ -2,6 +2,9 @@
 
 import logging
 import os
+import secrets
+import signal
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -14,6 +17,7 @@ from coa.errors import ClusterDown
 from coa.extensions import VARIABLE
 
 STARTS = 3
+MODE, TOKEN = "RAY_AUTH_MODE", "token"
 TIMED_OUT = "timed out during startup"
 """What Ray says of a node that did not come up."""
 
@@ -32,10 +36,11 @@ class SessionConfig:
 def session(config: SessionConfig) -> Iterator[None]:
     """Ray is up within. A private cluster goes with the context; a running one is only left."""
     address = config.address or os.environ.get("RAY_ADDRESS")
-    if address is None:
-        # A private cluster listens on this machine only. Left unset, the mode would depend on whether some earlier
-        # run has written a token file.
-        os.environ.setdefault("RAY_AUTH_MODE", "disabled")
+    if address is None and MODE not in os.environ:
+        # Ray's ports are open to the network, also those of a private cluster, and who may call them runs code here.
+        # The token is this session's own: no file holds it, and who has another session's gets nowhere.
+        os.environ[MODE] = TOKEN
+        os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
     # Else a learner's report waits up to two seconds for the controller's next look.
     os.environ.setdefault("RAY_TRAIN_HEALTH_CHECK_INTERVAL_S", "0.2")
     # Within its own 5 s, a proxy of Serve does not come up on a busy machine, and the server with it.
@@ -63,10 +68,24 @@ def session(config: SessionConfig) -> Iterator[None]:
         runtime_env={"env_vars": _worker_environment()},
         **private,
     )
+    _end_as_interrupted()
     try:
         yield
     finally:
         ray.shutdown()
+
+
+def _end_as_interrupted() -> None:
+    """Who is told to terminate, as a job of a cluster that is stopped, ends as one that is interrupted: with its files
+    whole and its actors gone."""
+
+    def interrupt(*_: object) -> None:
+        if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in the background of a shell
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+        signal.raise_signal(signal.SIGINT)
+
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, interrupt)
 
 
 def start(**settings: Any) -> None:

@@ -4,6 +4,7 @@
     coa evaluate|select --model DIR --tasks WHAT ...           jobs with a model
     coa ledger|replay RUN ...                                  checks of a run's reinforcement
     coa export|record|import|benchmarks ...                    tools, without a recipe
+    coa submit --address URL COMMAND ...                       any of these, on a cluster
 
 Exit status: 0 done, 1 a defect or a failure of the system, 2 a user's mistake, 130 interrupted.
 """
@@ -30,6 +31,7 @@ from jobs.commands import (
     select,
     serve,
     sft,
+    submit,
     train,
 )
 from jobs.commands.command import Command, Job
@@ -39,7 +41,7 @@ COMMANDS: dict[str, Command] = {
     module.COMMAND.name: module.COMMAND
     for module in (
         *(train, distill, sft, rl, evaluate, select, serve),
-        *(ledger, replay, export, keys, record, import_runs, benchmarks),
+        *(ledger, replay, submit, export, keys, record, import_runs, benchmarks),
     )
 }
 RECIPES = Path(__file__).parent / "recipes"
@@ -47,12 +49,11 @@ RECIPES = Path(__file__).parent / "recipes"
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command; returns the exit status."""
-    options = vars(_parser().parse_args(arguments))
-    command = COMMANDS[options.pop("command")]
+    command, options = parse(arguments)
     try:
         if isinstance(command, Job):
             return _run(command, options)
-        return int(command.run(**options) or 0)
+        return command.run(**options) or 0
     except UserError as error:
         # One that was raised in a Ray actor arrives wrapped, and its text with a traceback.
         print(f"coa: {getattr(error, 'cause', error)}", file=sys.stderr)
@@ -60,6 +61,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("interrupted; the same command resumes", file=sys.stderr)
         return 130
+
+
+def parse(arguments: Sequence[str] | None = None) -> tuple[Command, dict[str, Any]]:
+    """The command and its arguments by name; ends the process with status 2 for what is none."""
+    options = vars(_parser().parse_args(arguments))
+    return COMMANDS[options.pop("command")], options
 
 
 def _run(job: Job, options: Mapping[str, Any]) -> int:

@@ -20,11 +20,11 @@ from typing import Any
 
 import aiohttp
 
+from actors.addresses import LOOPBACK, node_address
 from coa.errors import ModelServerDown
 from coa.llm import supervisor
 
 VLLM = (sys.executable, "-m", "vllm.entrypoints.openai.api_server")
-LOOPBACK = "127.0.0.1"
 LAST_LINES, LAST_CHARS = 12, 2000
 """Lines and characters of the log that an error shows."""
 LOOK_EVERY_S = 0.2
@@ -216,23 +216,10 @@ def reserve(host: str, port: int) -> socket.socket:
     return held
 
 
-def node_address() -> str:
-    """The address at which the cluster reaches this node. To be called in the actor, since a node may have been added
-    for it."""
-    import ray
-    import ray.util
-
-    return reached_at(ray.util.get_node_ip_address(), ray.nodes())
-
-
-def reached_at(own: str, nodes: Sequence[Mapping[str, Any]]) -> str:
-    """The node's own address, or loopback where there is no other node. nodes: the result of `ray.nodes()`."""
-    return own if sum(node["Alive"] for node in nodes) > 1 else LOOPBACK
-
-
-def start_model_server(config: ModelServerConfig, *, restarts: int = -1) -> Any:
-    """Makes the actor; its `start` must be called, also after a restart."""
+def start_model_server(config: ModelServerConfig, *, restarts: int = -1, **options: Any) -> Any:
+    """Makes the actor; its `start` must be called, also after a restart. options: Ray's, such as where it is placed."""
     import ray
 
-    make: Any = ray.remote(ModelServer).options(num_cpus=config.cpus, num_gpus=config.gpus, max_restarts=restarts)
+    settings = {"num_cpus": config.cpus, "num_gpus": config.gpus, "max_restarts": restarts, **options}
+    make: Any = ray.remote(ModelServer).options(**settings)
     return make.remote(config, address=node_address)

@@ -1,10 +1,11 @@
 """A small web site with a search service, over real HTTP, for web tools that are to stay in a closed world."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from urllib.parse import unquote
 
 from aiohttp import web
 
+from actors.addresses import LOOPBACK
 from coa.tools.search.wiki import folded
 from coa.tools.web.server import Hit, make_app
 
@@ -17,20 +18,26 @@ class Site:
     """
 
     def __init__(
-        self, pages: Mapping[str, str], hits: Mapping[str, Sequence[Hit]], host: str = "127.0.0.1", port: int = 0
+        self,
+        pages: Mapping[str, str],
+        hits: Mapping[str, Sequence[Hit]],
+        address: Callable[[], str] = lambda: LOOPBACK,
+        port: int = 0,
     ) -> None:
-        """hits: by query, best first; differences of case and spacing between queries do not count."""
+        """hits: by query, best first; differences of case and spacing between queries do not count. address: asked for
+        once it starts, where it is to be served."""
         self._pages = dict(pages)
         self._hits = {folded(query): list(found) for query, found in hits.items()}
-        self._host, self._port = host, port
+        self._address, self._port = address, port
         self._runner: web.AppRunner | None = None
 
     async def start(self) -> str:
         """Serves until `stop`; returns the base URL."""
         self._runner = web.AppRunner(make_app(self._find, self._read), access_log=None)
         await self._runner.setup()
-        await web.TCPSite(self._runner, self._host, self._port).start()
-        return f"http://{self._host}:{self._runner.addresses[0][1]}"
+        host = self._address()
+        await web.TCPSite(self._runner, host, self._port).start()
+        return f"http://{host}:{self._runner.addresses[0][1]}"
 
     async def stop(self) -> None:
         if self._runner is not None:

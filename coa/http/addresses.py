@@ -154,3 +154,11 @@ def shown(url: str) -> str:
         return str(parsed(url).with_user(None).with_query(None).with_fragment(None))
     except ValueError:
         return "an address that cannot be parsed" if set("@?#") & set(url) else url
+
+
+def has_password(text: str) -> bool:
+    """Whether a text is an address with a password in it; what is no address has none."""
+    try:
+        return "://" in text and parsed(text).password is not None
+    except ValueError:
+        return False

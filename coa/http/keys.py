@@ -1,8 +1,14 @@
 """Services' keys: read from the environment, sent in headers, never shown."""
 
 import os
+import re
+from collections.abc import Mapping
 
 from coa.errors import UserError
+
+_SECRET_NAME = re.compile(r"KEY|TOKEN|SECRET|PASSW|CREDENTIAL", re.IGNORECASE)
+LEAST_SECRET = 8
+"""Characters: a shorter value, such as `1` or `true`, may stand anywhere by chance."""
 
 
 def read_key(variable: str) -> str:
@@ -18,3 +24,17 @@ def read_key(variable: str) -> str:
 def bearer(variable: str | None) -> dict[str, str]:
     """The authorization header with the variable's key; no header where no variable is named."""
     return {"Authorization": f"Bearer {read_key(variable)}"} if variable is not None else {}
+
+
+def is_secret(variable: str) -> bool:
+    """Whether a variable's name says that it holds a secret."""
+    return _SECRET_NAME.search(variable) is not None
+
+
+def secrets_in(text: str, environment: Mapping[str, str]) -> list[str]:
+    """The variables that hold a secret which the text has in it, by name."""
+    return sorted(
+        name
+        for name, value in environment.items()
+        if is_secret(name) and len(value.strip()) >= LEAST_SECRET and value.strip() in text
+    )

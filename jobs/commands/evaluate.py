@@ -71,7 +71,7 @@ def run(
             console.say(caution)
         await evaluate_model(run, model, asked)
 
-    in_session(settings, console, body, demands=demands(config).values())
+    in_session(settings, console, body, demands=demands(config).values(), model=model)
 
 
 def settings_of(config: Recipe, model: Path, out: Path, best_of: int | None, overrides: Sequence[str]) -> Recipe:

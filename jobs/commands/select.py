@@ -77,7 +77,7 @@ def run(
         async with tool_executors(run, profiles) as executors, engine_pool(run, model.resolve(), executors) as pool:
             await select_with(pool, work, run)
 
-    in_session(settings_of(config, work, out, overrides), console, body, demands=demands(config).values())
+    in_session(settings_of(config, work, out, overrides), console, body, demands=demands(config).values(), model=model)
 
 
 def demands(config: Recipe) -> Demands:

@@ -53,7 +53,7 @@ def run(
         await serve_model(run, folder)
 
     try:
-        in_session(found, console, body, demands=demands(config).values())
+        in_session(found, console, body, demands=demands(config).values(), model=folder)
     finally:
         # Else Python looks through all that was imported once more when it ends, for a second or two.
         gc.freeze()
@@ -72,7 +72,7 @@ def _served(
     folder = start_of(follow)
     found = as_trained(config, folder, out, overrides)
     named = found.serving.name or follow.resolve().name
-    serving = replace(found.serving, follow=follow.absolute(), name=named)
+    serving = replace(found.serving, follow=follow.resolve(), name=named)
     return replace(found, serving=serving), folder
 
 

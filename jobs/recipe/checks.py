@@ -1,5 +1,6 @@
 """Checks that refuse a recipe that can't be run or resumed, before anything is written or started."""
 
+import os
 from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 
@@ -14,6 +15,8 @@ from coa.distill.dataset.shards import shard_paths
 from coa.errors import UserError
 from coa.grading.graders import TESTS, check_graders
 from coa.grading.toolset import check_called, check_tools
+from coa.http.addresses import has_password, shown
+from coa.http.keys import secrets_in
 from coa.llm.client import check_endpoint
 from coa.reporting.wandb_sink import mode_of
 from coa.tasks.worlds import World
@@ -21,7 +24,7 @@ from coa.teams.teams import EXPERTS, check_team
 from coa.tools.sandbox.sandbox import require_bubblewrap
 from coa.types import Task
 from jobs.recipe.needs import graders_needed, roles_of
-from jobs.recipe.resume import check_same
+from jobs.recipe.resume import check_same, settings_of
 from jobs.recipe.schema import Recipe
 from jobs.recipe.worlds import world_of
 
@@ -31,6 +34,7 @@ STAGES = ("distill", "sft", "evaluation-sft", "rl", "evaluation-rl")
 
 def check_run(config: Recipe, stages: Collection[str] = STAGES) -> None:
     """Raises UserError, before anything is written, for a recipe whose stages can't be run or resumed."""
+    check_secrets(config)
     mode_of(config.wandb)
     check_counts(config)
     world = world_of(config)
@@ -50,6 +54,16 @@ def check_run(config: Recipe, stages: Collection[str] = STAGES) -> None:
     if "rl" in stages:
         check_reinforcement(config)
     check_same(Path(config.run_dir) / "config.yaml", config)
+
+
+def check_secrets(config: Recipe) -> None:
+    """Raises UserError for a setting with a secret in it: `config.yaml`, logs and reports would hold it too."""
+    for key, value in settings_of(config).items():
+        for text in map(str, value if isinstance(value, list) else [value]):
+            if names := secrets_in(text, os.environ):
+                raise UserError(f"{key} holds the value of ${names[0]}: name the variable instead, in a key_env")
+            if has_password(text):
+                raise UserError(f"{key} is {shown(text)} with a password: set a variable, and name it in a key_env")
 
 
 def check_model(key: str, path: str | None) -> None:
@@ -72,6 +86,7 @@ def check_reinforcement(config: Recipe) -> None:
 
 def check_attempts(model: Path, tasks: Sequence[Task], config: Recipe) -> None:
     """Raises UserError if the model can't attempt the tasks."""
+    check_secrets(config)
     check_services(config, {task.grader for task in tasks}, {task.profile for task in tasks})
     Codec.load(model)
     check_counts(config)

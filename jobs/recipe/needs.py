@@ -3,7 +3,8 @@
 from collections.abc import Iterable
 from pathlib import Path
 
-from cluster.resources import Demand, learner_demands, rl_demands, tool_demands
+from actors.learner.sizes import hub_name
+from cluster.resources import Demand, Role, learner_demands, rl_demands, tool_demands
 from coa.agent.profiles import profile as find_profile
 from coa.grading.graders import in_place_of
 from coa.grading.rewards import graders_of
@@ -51,7 +52,7 @@ def server_demands(config: Recipe, names: Iterable[str]) -> list[Demand]:
     """Returns the resources of those of the `models` that are served here. Unknown names are ignored: a check refuses
     them."""
     served = (config.models[name].serve for name in sorted((set(names) & config.models.keys()) - {EXPERTS}))
-    return [Demand("model server", {"CPU": one.cpus, "GPU": one.gpus}) for one in served if one.model]
+    return [Demand("model server", Role.model, {"CPU": one.cpus, "GPU": one.gpus}) for one in served if one.model]
 
 
 def models_of_review(config: Recipe) -> set[str]:
@@ -82,3 +83,10 @@ def reinforcement_demands(config: Recipe) -> list[Demand]:
     scored = config.rl.on_policy.teacher is not None
     teachers = server_demands(config, models_of_fallback(config))
     return [*rl_demands(config.placement, config.rl.learner.ranks, scored=scored), *teachers]
+
+
+def local_models(config: Recipe) -> list[str]:
+    """Returns the folders of models that the nodes of a cluster read besides the run's own; those of a hub are none."""
+    teacher = config.rl.on_policy.teacher
+    named = [*([teacher] if teacher else []), *(model.serve.model for model in config.models.values())]
+    return [str(Path(path).resolve()) for path in named if path and not hub_name(path)]

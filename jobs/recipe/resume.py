@@ -47,7 +47,12 @@ def free_to_change(key: str) -> bool:
 
 def fixed_settings(config: Recipe) -> dict[str, Any]:
     """All settings by dotted key, without those that are free to change."""
-    return {key: value for key, value in _flat(OmegaConf.create(dump(config))).items() if not free_to_change(key)}
+    return {key: value for key, value in settings_of(config).items() if not free_to_change(key)}
+
+
+def settings_of(config: Recipe) -> dict[str, Any]:
+    """All settings by dotted key."""
+    return _flat(OmegaConf.create(dump(config)))
 
 
 def check_same(path: Path, config: Recipe) -> None:

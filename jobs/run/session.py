@@ -3,9 +3,11 @@
 import asyncio
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from contextlib import ExitStack, closing
+from pathlib import Path
 from typing import Any
 
 from cluster.resources import Demand, require
+from jobs.recipe.needs import local_models
 from jobs.recipe.schema import Recipe
 from jobs.run.console import Console
 from jobs.run.run_dir import RunDir
@@ -17,8 +19,12 @@ def in_session(
     body: Callable[[RunDir], Coroutine[Any, Any, None]],
     *,
     demands: Iterable[Sequence[Demand]],
+    model: Path | None = None,
 ) -> None:
-    """Runs `body` in an event loop on a Ray cluster that has room for each of the sets of demands."""
+    """Runs `body` in an event loop on a Ray cluster that has room for each of the sets of demands, and whose nodes see
+    the files that the job needs. model: the folder that a job works on; a job without one trains in its run's folder.
+    """
+    from cluster.remote.shared import require_shared
     from cluster.resources import cluster_nodes
     from cluster.session import session
 
@@ -28,5 +34,10 @@ def in_session(
         nodes = cluster_nodes()
         for together in demands:
             require(together, nodes)
+        by_role = config.placement.by_role
+        if model is None:
+            require_shared(Path(config.run_dir).resolve(), local_models(config), by_role=by_role)
+        else:
+            require_shared(None, [str(model.resolve())], by_role=by_role)
         with closing(RunDir(config, console)) as run:
             asyncio.run(body(run))

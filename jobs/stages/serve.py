@@ -52,7 +52,7 @@ async def serve_model(run: RunDir, model: Path) -> None:
     settings = named(config, model, run.world)
     async with tool_executors(run) as executors:
         app = application(
-            str(model.absolute()),
+            str(model.resolve()),
             config=settings,
             engine=config.engine,
             agent=config.agent,
@@ -81,8 +81,8 @@ def named(config: Recipe, model: Path, world: World) -> ServingConfig:
     )
     folder = model.resolve()
     name = folder.parent.name if folder.name == MODEL else folder.name
-    keys = settings.keys.absolute() if settings.keys else None  # replicas have a working directory of their own
-    follow = settings.follow.absolute() if settings.follow else None
+    keys = settings.keys.resolve() if settings.keys else None  # replicas have a working directory of their own
+    follow = settings.follow.resolve() if settings.follow else None
     names = {"name": settings.name or name, "profile": profile, "profiles": profiles}
     return replace(settings, **names, keys=keys, follow=follow)
 

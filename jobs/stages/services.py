@@ -10,8 +10,10 @@ from typing import Any
 
 import ray
 
+from actors.addresses import node_address
 from actors.tools.executor import ToolExecutor
 from actors.tools.site import Site
+from cluster.resources import Role
 from coa.agent.profiles import profile as find_profile
 from coa.errors import UserError
 from coa.grading.toolset import ToolsConfig, check_tools, needs_site, searches_left_open, standard_tools
@@ -61,7 +63,7 @@ def start_executors(config: Recipe, world: World) -> list[Any]:
     check_tools(config.tools, crawl_s=config.executor.limit_s("crawl_page"), named=config.executor.named)
     address: Any = None
     if needs_site(config.tools) and (web := world.site) is not None:
-        site: Any = ray.remote(Site).options(num_cpus=0).remote(web.pages, web.hits)
+        site: Any = ray.remote(Site).options(num_cpus=0).remote(web.pages, web.hits, node_address)
         _SITES.append(site)
         address = ray.get(site.start.remote())
     executors = _executors(config, world, address)
@@ -77,7 +79,11 @@ _SITES: list[Any] = []
 
 def _executors(config: Recipe, world: World, address: str | None) -> list[Any]:
     make: Any = ray.remote(ToolExecutor).options(
-        num_cpus=config.placement.tool_cpus, max_concurrency=10_000, max_restarts=-1, max_task_retries=3
+        num_cpus=config.placement.tool_cpus,
+        max_concurrency=10_000,
+        max_restarts=-1,
+        max_task_retries=3,
+        **config.placement.on(Role.tool),
     )
     return [
         make.remote(functools.partial(make_tools, config.tools, world, address), config.executor)
@@ -101,7 +107,7 @@ async def tool_executors(run: RunDir, profiles: Iterable[str] | None = None) -> 
     try:
         address = None
         if needs_site(config.tools) and (web := run.world.site) is not None:
-            site: Any = ray.remote(Site).options(num_cpus=0).remote(web.pages, web.hits)
+            site: Any = ray.remote(Site).options(num_cpus=0).remote(web.pages, web.hits, node_address)
             started.append(site)
             address = await site.start.remote()
         executors = _executors(config, run.world, address)

@@ -11,6 +11,7 @@ from typing import Any
 import ray
 
 from actors.learner.sizes import hub_name
+from cluster.resources import Role
 from coa.agent.codec import Codec
 from coa.distill.dataset.tokens import fingerprint
 from coa.errors import UserError
@@ -43,7 +44,13 @@ async def scoring(run: RunDir) -> AsyncIterator[TeacherScoring | None]:
         raise UserError(f"rl.on_policy.teacher: {teacher} has another tokenizer than the policy")
     scorer: Any = (
         ray.remote(TeacherScorer)
-        .options(num_cpus=placement.scorer_cpus, num_gpus=placement.scorer_gpus, max_restarts=-1, max_task_retries=-1)
+        .options(
+            num_cpus=placement.scorer_cpus,
+            num_gpus=placement.scorer_gpus,
+            max_restarts=-1,
+            max_task_retries=-1,
+            **placement.on(Role.model),
+        )
         .remote(
             teacher,
             run.config.model,

@@ -21,6 +21,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from actors.teachers.model import TeacherModel
 from actors.teachers.model_server import start_model_server
 from actors.teachers.team import Outcome, Played, RoleAgent, TeacherTeam, TeachingConfig
+from cluster.resources import Role
 from coa.errors import InfrastructureError, UserError
 from coa.llm.client import EndpointConfig
 from coa.storage.chunks import chunks
@@ -29,7 +30,7 @@ from coa.teams.teams import EXPERTS, plays_free
 from coa.teams.transcript import Graded
 from coa.usage import Usage
 from jobs.recipe.needs import models_by_role, roles_of
-from jobs.recipe.schema import TeacherModelConfig
+from jobs.recipe.schema import Recipe, TeacherModelConfig
 from jobs.run.run_dir import RunDir
 
 CALLS = 10_000
@@ -129,7 +130,7 @@ async def language_models(run: RunDir, names: Iterable[str]) -> AsyncIterator[Ma
     models: dict[str, Any] = {}
     try:
         for name in sorted(set(names) - {EXPERTS}):
-            endpoint = await _served(run.config.models[name], started)
+            endpoint = await _served(run.config, run.config.models[name], started)
             models[name] = _start(run, TeacherModel, endpoint, run.teachers / "replies" / name)
             started.append(models[name])
         for model in models.values():
@@ -201,11 +202,11 @@ def _start(run: RunDir, actor: type, *arguments: Any, **options: Any) -> Any:
     return ray.remote(actor).options(**settings).remote(*arguments, **options)
 
 
-async def _served(model: TeacherModelConfig, started: list[Any]) -> EndpointConfig:
+async def _served(config: Recipe, model: TeacherModelConfig, started: list[Any]) -> EndpointConfig:
     """The endpoint of a model. If the model is served in the cluster, its actor is added to `started`."""
     if not model.serve.model:
         return model.endpoint
-    server = start_model_server(model.serve, restarts=0)
+    server = start_model_server(model.serve, restarts=0, **config.placement.on(Role.model))
     started.append(server)
     url = await server.start.remote()
     return replace(model.endpoint, url=url, name=model.name)

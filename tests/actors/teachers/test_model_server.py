@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from actors.teachers.model_server import ModelServer, ModelServerConfig, arguments_of, environment_of, reached_at
+from actors.teachers.model_server import ModelServer, ModelServerConfig, arguments_of, environment_of
 from coa.errors import ContextTooLong, ModelServerDown, UserError
 from coa.llm.client import Endpoint, EndpointConfig
 from tests.support.endpoints import ROOT, Script, serving
@@ -95,12 +95,6 @@ def test_a_server_listens_where_the_cluster_reaches_it_unless_it_is_told_where()
 
     assert asyncio.run(go(None)) == "http://127.0.0.2"
     assert asyncio.run(go("127.0.0.3")) == "http://127.0.0.3"
-
-
-def test_a_node_without_others_is_reached_at_loopback() -> None:
-    here, other, dead = {"Alive": True}, {"Alive": True}, {"Alive": False}
-    assert reached_at("10.0.0.7", [here]) == reached_at("10.0.0.7", [dead, here]) == "127.0.0.1"
-    assert reached_at("10.0.0.7", [here, dead, other]) == "10.0.0.7"
 
 
 def test_a_server_that_does_not_come_up_is_told_of_with_the_end_of_its_log() -> None:

@@ -1,0 +1,1 @@
+"""What other systems read to set up a cluster for a job: KubeRay's resources."""

@@ -1,0 +1,78 @@
+"""The groups of like nodes that a job runs on, from what it asks for at the same time.
+
+head       no work, only the driver                        one node
+learner    ranks of the learners                           as many nodes as they take, always
+engine     one rollout engine, or a server's replica       on spot machines; the autoscaler adds and removes them
+tool       tool executors                                  the autoscaler adds and removes them
+model      models that teachers think with, and scorers    the autoscaler adds and removes them
+"""
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from cluster.resources import Demand, Role
+
+MEMORY_GIB_OF_CPU, MEMORY_GIB_OF_GPU, LEAST_MEMORY_GIB = 4, 96, 8
+"""What is asked for with each, since a recipe says nothing of the machines' memory."""
+SHARES_A_NODE = (Role.learner, Role.tool)
+"""Engines have a node each, so that the loss of a spot machine is the loss of one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """The largest node that a group may ask for."""
+
+    cpus: int
+    gpus: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    """Nodes of one size."""
+
+    role: Role
+    nodes: int
+    """At most, or always where it is fixed."""
+    fixed: bool
+    cpus: int
+    gpus: int
+
+    @property
+    def memory_gib(self) -> int:
+        return max(LEAST_MEMORY_GIB, MEMORY_GIB_OF_CPU * self.cpus, MEMORY_GIB_OF_GPU * self.gpus)
+
+
+def groups_of(stages: Iterable[Sequence[Demand]], machine: Machine) -> list[Group]:
+    """The groups that have room for each of the sets of demands, which are not there at the same time."""
+    wanted: dict[Role, Group] = {}
+    for demands in stages:
+        for role in Role:
+            group = _group(role, [demand for demand in demands if demand.role is role], machine)
+            if group is not None and (role not in wanted or _size(group) > _size(wanted[role])):
+                wanted[role] = group
+    return [wanted[role] for role in Role if role in wanted]
+
+
+def _group(role: Role, demands: Sequence[Demand], machine: Machine) -> Group | None:
+    """Ranks are alike, and so are engines and tools; nodes of models are as the largest asks."""
+    if not demands:
+        return None
+    cpus, gpus = (max(demand.resources.get(name, 0) for demand in demands) for name in ("CPU", "GPU"))
+    together = min(len(demands), _fit(machine.cpus, cpus), _fit(machine.gpus, gpus)) if role in SHARES_A_NODE else 1
+    return Group(
+        role=role,
+        nodes=math.ceil(len(demands) / together),
+        fixed=role is Role.learner,
+        cpus=max(1, math.ceil(together * cpus)),
+        gpus=math.ceil(together * gpus),
+    )
+
+
+def _fit(of_node: int, each: float) -> int:
+    """How many find room on a node, one at least: what is larger than a node was asked for all the same."""
+    return max(1, int(of_node / each)) if each else 1_000_000
+
+
+def _size(group: Group) -> tuple[int, int]:
+    return (group.nodes * group.gpus, group.nodes * group.cpus)

@@ -1,0 +1,178 @@
+"""KubeRay's resources (version 1.7 of the operator) for a job: pure functions to the documents that `kubectl` applies.
+
+    RayCluster    nodes alone, for `coa submit --address`
+    RayJob        nodes for one command; those that end too early are made again, and the same command resumes
+    RayService    a server by the import path of `jobs.serving`, whose updates move the traffic step by step
+
+Nothing here holds a secret: pods have their variables from the Secret that is named, if there is one.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import yaml
+
+from cluster.manifests.groups import Group
+from cluster.resources import ROLE_LABEL, Role
+from coa.errors import UserError
+
+Document = dict[str, Any]
+
+API = "ray.io/v1"
+LONGEST_NAME = 47
+"""Of a RayJob or a RayService: the names of its cluster and pods are longer."""
+HEAD_CPUS, HEAD_MEMORY_GIB = 2, 8
+IDLE_S = 300
+"""A node without work is kept so long: engines come back between two stages."""
+PENDING_S = 3600
+"""A job that has no nodes after so long has failed."""
+TRIES = 3
+"""How often a cluster is made again for a job that ended with a failure; the same command resumes."""
+KEPT_S = 600
+"""How long a job's cluster stays after its end, to be looked at."""
+PORTS = {"gcs-server": 6379, "dashboard": 8265, "client": 10001}
+SERVE_PORT = 8000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Site:
+    """What a Kubernetes cluster has for the job, and what things are called there."""
+
+    name: str
+    image: str
+    ray_version: str
+    storage: str
+    """Where pods see the volume, and work."""
+    claim: str
+    """A PersistentVolumeClaim that many nodes may write (ReadWriteMany)."""
+    secret: str
+    """A Secret whose keys are variables of every pod; it need not exist."""
+    spot: tuple[str, str] | None
+    """The label of spot machines, and its value; None takes any machine for engines."""
+    gateway: str = "istio"
+    """The GatewayClass through which a RayService's traffic moves."""
+
+    def __post_init__(self) -> None:
+        letters = self.name.replace("-", "")
+        fine = letters.isascii() and letters.isalnum() and self.name == self.name.lower() and self.name[:1].isalpha()
+        if not fine or self.name.endswith("-") or len(self.name) > LONGEST_NAME:
+            raise UserError(
+                f"{self.name!r} is no name for Kubernetes: at most {LONGEST_NAME} small letters, digits and -"
+            )
+        if not self.storage.startswith("/"):
+            raise UserError(f"{self.storage}: the folder of a volume begins with /")
+
+
+def ray_cluster(site: Site, groups: Sequence[Group]) -> Document:
+    return _document("RayCluster", site, _nodes(site, groups))
+
+
+def ray_job(site: Site, groups: Sequence[Group], entrypoint: str) -> Document:
+    return _document(
+        "RayJob",
+        site,
+        {
+            "entrypoint": entrypoint,
+            "shutdownAfterJobFinishes": True,
+            "ttlSecondsAfterFinished": KEPT_S,
+            "preRunningDeadlineSeconds": PENDING_S,
+            "backoffLimit": TRIES,
+            "rayClusterSpec": _nodes(site, groups),
+        },
+    )
+
+
+def ray_service(site: Site, groups: Sequence[Group], serve: Mapping[str, Any]) -> Document:
+    """serve: a configuration of Ray Serve, as `serve deploy` takes it."""
+    upgrade = {
+        "type": "NewClusterWithIncrementalUpgrade",
+        "clusterUpgradeOptions": {
+            "gatewayClassName": site.gateway,
+            "maxSurgePercent": 50,
+            "stepSizePercent": 10,
+            "intervalSeconds": 30,
+        },
+    }
+    return _document(
+        "RayService",
+        site,
+        {
+            "upgradeStrategy": upgrade,
+            "serveConfigV2": yaml.safe_dump(dict(serve), sort_keys=False),
+            "rayClusterConfig": _nodes(site, groups, {**PORTS, "serve": SERVE_PORT}),
+        },
+    )
+
+
+def serve_config(arguments: Mapping[str, Any]) -> Document:
+    """The configuration of Ray Serve for the server and for the probe that says whether it can answer."""
+    return {
+        "proxy_location": "EveryNode",
+        "http_options": {"host": "0.0.0.0", "port": SERVE_PORT},
+        "applications": [
+            {"name": "coa", "route_prefix": "/", "import_path": "jobs.serving:app", "args": dict(arguments)},
+            {"name": "coa-readyz", "route_prefix": "/readyz", "import_path": "jobs.serving:ready"},
+        ],
+    }
+
+
+def as_text(document: Document) -> str:
+    return yaml.safe_dump(document, sort_keys=False)
+
+
+def _document(kind: str, site: Site, spec: Document) -> Document:
+    return {"apiVersion": API, "kind": kind, "metadata": {"name": site.name}, "spec": spec}
+
+
+def _nodes(site: Site, groups: Sequence[Group], ports: Mapping[str, int] = PORTS) -> Document:
+    return {
+        "rayVersion": site.ray_version,
+        "authOptions": {"mode": "token"},
+        "enableInTreeAutoscaling": True,
+        "autoscalerOptions": {"version": "v2", "idleTimeoutSeconds": IDLE_S, "upscalingMode": "Default"},
+        "headGroupSpec": {
+            # Nothing heavy beside the driver.
+            "rayStartParams": {"num-cpus": "0"},
+            "template": _pod(site, "ray-head", cpus=HEAD_CPUS, gpus=0, memory_gib=HEAD_MEMORY_GIB, ports=ports),
+        },
+        "workerGroupSpecs": [_workers(site, group) for group in groups],
+    }
+
+
+def _workers(site: Site, group: Group) -> Document:
+    spot = site.spot if group.role is Role.engine else None
+    pod = _pod(site, "ray-worker", cpus=group.cpus, gpus=group.gpus, memory_gib=group.memory_gib)
+    if spot is not None:
+        name, value = spot
+        pod["spec"]["nodeSelector"] = {name: value}
+        pod["spec"]["tolerations"] = [{"key": name, "operator": "Equal", "value": value, "effect": "NoSchedule"}]
+    least = group.nodes if group.fixed else 0
+    return {
+        "groupName": group.role.value,
+        "replicas": least,
+        "minReplicas": least,
+        "maxReplicas": group.nodes,
+        "labels": {ROLE_LABEL: group.role.value, "ray.io/market-type": "spot" if spot else "on-demand"},
+        "rayStartParams": {},
+        "template": pod,
+    }
+
+
+def _pod(
+    site: Site, name: str, *, cpus: int, gpus: int, memory_gib: int, ports: Mapping[str, int] | None = None
+) -> Document:
+    amounts = {"cpu": str(cpus), "memory": f"{memory_gib}Gi", **({"nvidia.com/gpu": str(gpus)} if gpus else {})}
+    container: Document = {
+        "name": name,
+        "image": site.image,
+        # Relative paths of a recipe mean the same on every node.
+        "workingDir": site.storage,
+        "envFrom": [{"secretRef": {"name": site.secret, "optional": True}}],
+        "resources": {"limits": amounts, "requests": dict(amounts)},
+        "volumeMounts": [{"name": "storage", "mountPath": site.storage}],
+    }
+    if ports:
+        container["ports"] = [{"name": key, "containerPort": port} for key, port in ports.items()]
+    volume = {"name": "storage", "persistentVolumeClaim": {"claimName": site.claim}}
+    return {"spec": {"containers": [container], "volumes": [volume]}}

@@ -1,0 +1,154 @@
+"""`coa submit`: a command on a Ray cluster, or its manifest for KubeRay.
+
+coa submit --address http://head:8265 train --recipe tiny      sends the folder, follows the log, ends with its status
+coa submit --address http://head:8265 --stop JOB
+coa submit --kuberay job.yaml train --recipe web_32b           for kubectl apply
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from argparse import REMAINDER, ArgumentParser
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from jobs.commands.command import Command, positive
+
+if TYPE_CHECKING:
+    from cluster.remote.jobs import Jobs
+
+ADDRESS = "RAY_API_SERVER_ADDRESS"
+STORAGE = "~/coa"
+HOME_OF_IMAGE = "/home/ray"
+SPOT, ANY = "karpenter.sh/capacity-type=spot", "any"
+
+EPILOG = """\
+The folder is sent without runs/, models/, .venv/, .git/, .env, keys and what its .gitignore names. There, runs/ and
+models/ are links into --storage, which all nodes must see. Ctrl-C stops the job. Variables that hold keys are set on
+the cluster's nodes; their values are never sent."""
+
+
+def arguments(parser: ArgumentParser) -> None:
+    parser.add_argument(
+        "--address", default=os.environ.get(ADDRESS), help=f"the cluster's dashboard, http://head:8265 (${ADDRESS})"
+    )
+    parser.add_argument("--storage", default=STORAGE, help="folder of the cluster for runs/ and models/ (%(default)s)")
+    parser.add_argument("--requirements", type=Path, help="packages to install for the job, where the image lacks them")
+    parser.add_argument("--env", action="append", default=[], metavar="NAME", help="send this variable, no secret")
+    parser.add_argument("--detach", action="store_true", help="print the job's id, and do not follow it")
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument("--follow", metavar="JOB", help="follow a job that runs")
+    which.add_argument("--stop", metavar="JOB", help="stop a job that runs")
+    which.add_argument("--kuberay", type=Path, metavar="FILE", help="write a manifest for KubeRay, and send nothing")
+    kuberay = parser.add_argument_group("for --kuberay")
+    kuberay.add_argument("--cluster", action="store_true", help="a RayCluster alone, for coa submit --address")
+    kuberay.add_argument("--name", help="of the resource (coa-COMMAND-RECIPE)")
+    kuberay.add_argument("--image", help="as of the Dockerfile (chain-of-agents:VERSION)")
+    kuberay.add_argument("--claim", default="coa", help="volume that many nodes may write (%(default)s)")
+    kuberay.add_argument("--secret", default="coa", help="Secret whose keys are variables of every pod (%(default)s)")
+    kuberay.add_argument(
+        "--spot", default=SPOT, metavar="LABEL=VALUE", help=f"label of spot machines, or {ANY}: %(default)s"
+    )
+    kuberay.add_argument("--node-cpus", type=positive, default=64, help="of the largest node (%(default)s)")
+    kuberay.add_argument("--node-gpus", type=positive, default=8, help="of the largest node (%(default)s)")
+    parser.add_argument("words", nargs=REMAINDER, metavar="COMMAND ...", help="as after `coa`")
+
+
+def run(
+    *,
+    address: str | None,
+    words: list[str],
+    storage: str,
+    requirements: Path | None,
+    env: list[str],
+    detach: bool,
+    follow: str | None,
+    stop: str | None,
+    kuberay: Path | None,
+    **manifest: Any,
+) -> int:
+    """Returns the exit status."""
+    from cluster.remote.jobs import Jobs, difference, entrypoint, own_versions, runtime_env
+    from coa.errors import UserError
+    from jobs import submission
+
+    if kuberay is not None:
+        return _write(kuberay, words, storage, **manifest)
+    if address is None:
+        raise UserError(f"coa submit needs --address, or ${ADDRESS}: the cluster's dashboard, such as http://head:8265")
+    if stop is not None:
+        print(f"{stop}: {Jobs(address).stop(stop)}")
+        return 0
+    if follow is not None:
+        return _follow(Jobs(address), follow)
+    submission.read(words, Path.cwd())
+    environment = runtime_env(Path.cwd(), requirements, submission.plain_variables(env, os.environ))
+    jobs = Jobs(address)
+    if line := difference(own_versions(), jobs.versions()):
+        print(f"warning: {line}", file=sys.stderr)
+    job = jobs.submit(entrypoint(words, storage), environment)
+    print(f"{job} is submitted to {address}")
+    return 0 if detach else _follow(jobs, job)
+
+
+def _follow(jobs: Jobs, job: str) -> int:
+    try:
+        status = jobs.follow(job, lambda text: print(text, end="", flush=True))
+    except KeyboardInterrupt:
+        print(f"stopping {job}", file=sys.stderr)
+        jobs.stop(job)
+        raise
+    if status:
+        print(f"coa: {job} ended with status {status}: {jobs.message(job)}", file=sys.stderr)
+    return status
+
+
+def _write(
+    file: Path,
+    words: list[str],
+    storage: str,
+    *,
+    cluster: bool,
+    name: str | None,
+    image: str | None,
+    claim: str,
+    secret: str,
+    spot: str,
+    node_cpus: int,
+    node_gpus: int,
+) -> int:
+    from importlib.metadata import version
+
+    from cluster.manifests.groups import Machine
+    from cluster.manifests.kuberay import Site, as_text
+    from coa.errors import UserError
+    from coa.storage.files import write_atomically
+    from jobs import submission
+
+    submitted = submission.read(words, Path.cwd())
+    label, is_label, value = spot.partition("=")
+    if spot != ANY and not is_label:
+        raise UserError(f"--spot {spot}: a label of nodes is LABEL=VALUE")
+    site = Site(
+        name=name or submission.default_name(submitted),
+        image=image or submission.default_image(),
+        ray_version=version("ray"),
+        storage=storage.replace("~", HOME_OF_IMAGE, 1) if storage.startswith("~") else storage,
+        claim=claim,
+        secret=secret,
+        spot=None if spot == ANY else (label, value),
+    )
+    document = submission.manifest(submitted, site, Machine(node_cpus, node_gpus), cluster_only=cluster)
+    write_atomically(file, as_text(document))
+    print(f"{document['kind']} {site.name} is in {file}: kubectl apply -f {file}")
+    return 0
+
+
+COMMAND = Command(
+    name="submit",
+    help="run a command on a Ray cluster, or write its manifest for KubeRay",
+    run=run,
+    arguments=arguments,
+    epilog=EPILOG,
+)

@@ -1,0 +1,122 @@
+"""What `coa submit` sends: the command that is to run elsewhere, checked here as far as it can be; and the manifests
+for KubeRay that its recipe makes.
+"""
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from importlib.metadata import version
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from cluster.manifests.groups import Machine, groups_of
+from cluster.manifests.kuberay import Document, Site, ray_cluster, ray_job, ray_service, serve_config
+from cluster.remote.jobs import command
+from cluster.resources import engine_demands
+from coa.errors import UserError
+from coa.extensions import VARIABLE as EXTENSIONS
+from coa.http.keys import is_secret, secrets_in
+from jobs.commands.command import Command, Job
+from jobs.recipe.schema import Recipe
+
+SUBMIT, SERVE = "submit", "serve"
+BY_ROLE = "placement.by_role=true"
+
+
+@dataclass(frozen=True, slots=True)
+class Submitted:
+    """A command as `coa` has read it."""
+
+    words: tuple[str, ...]
+    command: Command
+    options: Mapping[str, Any]
+    config: Recipe | None
+    """None for a command without a recipe."""
+
+
+def read(words: Sequence[str], folder: Path) -> Submitted:
+    """Raises UserError for what would be refused there too, and for what is not in the folder that is sent."""
+    from coa.config import load
+    from jobs import cli
+
+    if not words:
+        raise UserError("coa submit needs a command, such as: coa submit --address URL train --recipe tiny")
+    if words[0] == SUBMIT:
+        raise UserError("coa submit does not submit itself")
+    for word in words:
+        if names := secrets_in(word, os.environ):
+            raise UserError(
+                f"an argument holds the value of ${names[0]}, and everybody who sees the cluster would see it: "
+                "name the variable in the recipe (key_env), and set it on the cluster's nodes"
+            )
+    found, options = cli.parse(words)
+    if not isinstance(found, Job):
+        return Submitted(tuple(words), found, options, None)
+    recipe = cli.find_recipe(options["recipe"]) if options["recipe"] else None
+    if recipe is not None and recipe.parent != cli.RECIPES and (recipe.is_absolute() or ".." in recipe.parts):
+        raise UserError(f"{recipe} is not in {folder}, of which a copy is sent; give a path within it")
+    return Submitted(tuple(words), found, options, load(Recipe, recipe, (*options["overrides"], *_said(options))))
+
+
+def _said(options: Mapping[str, Any]) -> Sequence[str]:
+    return options.get("said") or ()
+
+
+def plain_variables(names: Sequence[str], environment: Mapping[str, str]) -> dict[str, str]:
+    """Variables to send by value; raises UserError for one that is not set, and for one whose name is a secret's."""
+    for name in names:
+        if is_secret(name):
+            raise UserError(
+                f"${name} looks like a secret, and everybody who sees the cluster would see it: set it there"
+            )
+        if name not in environment:
+            raise UserError(f"${name} is not set")
+    sent = [*names, *([EXTENSIONS] if EXTENSIONS in environment else [])]
+    return {name: environment[name] for name in sent}
+
+
+def manifest(submitted: Submitted, site: Site, machine: Machine, *, cluster_only: bool = False) -> Document:
+    """The RayJob or RayService of a command with a recipe, or the RayCluster that it would run on."""
+    job, config = submitted.command, submitted.config
+    if not isinstance(job, Job) or config is None:
+        raise UserError(f"coa {job.name} has no recipe: there is nothing that it needs a cluster for")
+    if job.name == SERVE and not cluster_only:
+        # People wait for it: no spot machines. Each replica has tool executors of its own.
+        groups = groups_of([engine_demands(config.placement) * config.serving.max_replicas], machine)
+        return ray_service(
+            replace(site, spot=None), groups, serve_config(_served(submitted, PurePosixPath(site.storage)))
+        )
+    groups = groups_of(job.demands(config).values(), machine)
+    if cluster_only:
+        return ray_cluster(site, groups)
+    return ray_job(site, groups, command(_by_role(submitted.words, submitted.options["overrides"])))
+
+
+def _by_role(words: Sequence[str], overrides: Sequence[str]) -> list[str]:
+    """The command with one more override, beside the others: it takes them in one place only."""
+    place = len(words) - words[::-1].index(overrides[-1]) if overrides else len(words)
+    return [*words[:place], BY_ROLE, *words[place:]]
+
+
+def _served(submitted: Submitted, storage: PurePosixPath) -> dict[str, Any]:
+    """The arguments of the server by its import path."""
+    options = submitted.options
+    if options["model"] is None:
+        raise UserError("--follow is for a server beside a run: a RayService needs --model")
+    recipe = {"recipe": options["recipe"]} if options["recipe"] else {}
+    return {
+        "model": str(storage / options["model"]),
+        **recipe,
+        "overrides": [*options["overrides"], "serving.host=0.0.0.0"],
+    }
+
+
+def default_name(submitted: Submitted) -> str:
+    """ "coa-train-tiny", by the command and its recipe."""
+    recipe = submitted.options.get("recipe")
+    parts = ["coa", submitted.command.name, *([Path(recipe).stem] if recipe else [])]
+    return "-".join(parts).replace("_", "-").lower()
+
+
+def default_image() -> str:
+    return f"chain-of-agents:{version('chain-of-agents')}"

@@ -1,0 +1,76 @@
+"""Ray clusters as people start them, on ports and in folders of their own."""
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from tests.support.ports import free_port
+
+ROOT = Path(__file__).parents[2]
+RAY = Path(sys.executable).with_name("ray")
+
+
+@dataclass(frozen=True)
+class Cluster:
+    dashboard: str
+    gcs: str
+    folder: Path
+    """Ray's own files: sockets, logs."""
+    environment: dict[str, str]
+    """With the token, if there is one."""
+
+    def processes(self) -> list[psutil.Process]:
+        """Ray's own on this cluster, and what they have started."""
+        found = set[psutil.Process]()
+        for process in psutil.process_iter():
+            with suppress(psutil.Error):
+                if any(str(self.folder) in word for word in process.cmdline()):
+                    found |= {process, *process.children(recursive=True)}
+        return sorted(found, key=lambda process: process.pid)
+
+    def join(self, *before: str, cpus: int = 2) -> None:
+        """Starts another node. before: what its command is run by."""
+        words = [*before, str(RAY), "start", f"--address={self.gcs}", f"--num-cpus={cpus}", *COMMON]
+        subprocess.run(words, env=self.environment, check=True, capture_output=True, timeout=120)
+
+
+COMMON = (
+    *("--object-store-memory=100000000", "--min-worker-port=0", "--max-worker-port=0"),
+    *("--dashboard-agent-listen-port=0", "--disable-usage-stats"),
+)
+
+
+@contextmanager
+def head(mode: str, *, token: str = "", cpus: int = 4, **variables: str) -> Iterator[Cluster]:
+    """`ray start --head` with a mode of RAY_AUTH_MODE. Sockets have short paths, so it is not in a test's folder."""
+    folder = Path(tempfile.mkdtemp(prefix="coa-ray-"))
+    port, dashboard = free_port(), free_port()
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+    environment |= {
+        "RAY_AUTH_MODE": mode,
+        "PATH": f"{RAY.parent}:{environment['PATH']}",
+        "PYTHONPATH": str(ROOT),
+        "WANDB_MODE": "disabled",
+        **({"RAY_AUTH_TOKEN": token} if token else {}),
+        **variables,
+    }
+    words = [str(RAY), "start", "--head", f"--port={port}", f"--dashboard-port={dashboard}", f"--num-cpus={cpus}"]
+    words += [f"--ray-client-server-port={free_port()}", f"--temp-dir={folder}", *COMMON]
+    cluster = Cluster(f"http://127.0.0.1:{dashboard}", f"127.0.0.1:{port}", folder, environment)
+    try:
+        started = subprocess.run(words, env=environment, capture_output=True, text=True, check=False, timeout=180)
+        assert started.returncode == 0, started.stderr
+        yield cluster
+    finally:
+        for process in cluster.processes():
+            with suppress(psutil.Error):
+                process.kill()
+        shutil.rmtree(folder, ignore_errors=True)
