@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
+from coa.distill.sources.computing import with_computed
 from coa.distill.sources.foreign import ForeignRun, Reason, Refusal, Refused
 from coa.distill.sources.match import Tasks
 from coa.distill.sources.recorded import read_runs
@@ -51,7 +52,7 @@ def import_runs(
             yield Refusal(run.where, Reason.NO_TASK)
             continue
         try:
-            transcript = to_transcript(run, task, attempts[task.id], table)
+            transcript = to_transcript(with_computed(run), task, attempts[task.id], table)
         except Refused as refused:
             yield Refusal(run.where, refused.reason, refused.detail)
         else:
