@@ -51,9 +51,9 @@ class _Used:
 _Item = Span | Remark | Thought | _Used
 
 
-def to_transcript(run: ForeignRun, task: Task, attempt: int, table: ToolTable) -> Transcript:
-    """The run as an ungraded transcript that ends with its first answer. Raises Refused if our tags do not fit
-    it."""
+def to_transcript(run: ForeignRun, task: Task, attempt: int, table: ToolTable, model: str = "") -> Transcript:
+    """The run as an ungraded transcript that ends with its first answer; model: of agents that name none. Raises
+    Refused if our tags do not fit it."""
     profile = find_profile(task.profile)
     work = _up_to_the_answer([_items(activation, profile, table) for activation in run.activations])
     items = [item for items in work for item in items]
@@ -69,7 +69,7 @@ def to_transcript(run: ForeignRun, task: Task, attempt: int, table: ToolTable) -
         steps=_steps(run.activations, _with_roles(work, profile)),
         ending=Ending.ANSWERED if _tag_of(items[-1]) == ANSWER else Ending.OUT_OF_STEPS,
         team=run.team,
-        models=tuple({one.agent: one.model for one in run.activations if one.model}.items()),
+        models=tuple({one.agent: one.model or model for one in run.activations if one.model or model}.items()),
     )
 
 
