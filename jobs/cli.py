@@ -2,7 +2,7 @@
 
     coa train|distill|sft|rl --recipe NAME [key=value ...]     jobs of a run directory
     coa evaluate|select --model DIR --tasks WHAT ...           jobs with a model
-    coa export|record|import|benchmarks ...                    tools, without a recipe
+    coa export|record|import|show|benchmarks|doctor ...        tools, without a recipe
 
 Exit status: 0 done, 1 a defect or a failure of the system, 2 a user's mistake, 130 interrupted.
 """
@@ -29,13 +29,18 @@ from jobs.commands import (
     select,
     serve,
     sft,
+    show,
     train,
 )
 from jobs.commands.command import Command, Job
+from jobs.commands.doctor import command as doctor
 
 COMMANDS: dict[str, Command] = {
     module.COMMAND.name: module.COMMAND
-    for module in (train, distill, sft, rl, evaluate, select, serve, export, keys, record, import_runs, benchmarks)
+    for module in (
+        *(train, distill, sft, rl, evaluate, select, serve),
+        *(export, keys, record, import_runs, show, benchmarks, doctor),
+    )
 }
 RECIPES = Path(__file__).parent / "recipes"
 
@@ -47,8 +52,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         if isinstance(command, Job):
             return _run(command, options)
-        command.run(**options)
-        return 0
+        status = command.run(**options)
+        return status if isinstance(status, int) else 0
     except UserError as error:
         # One that was raised in a Ray actor arrives wrapped, and its text with a traceback.
         print(f"coa: {getattr(error, 'cause', error)}", file=sys.stderr)

@@ -30,7 +30,8 @@ class Command:
     name: str
     help: str
     run: Callable[..., object]
-    """Called as run(**arguments); for a job, as run(config, console, **arguments)."""
+    """Called as run(**arguments); for a job, as run(config, console, **arguments). A number that it returns without
+    being a job is the exit status."""
     arguments: Callable[[ArgumentParser], None] = no_arguments
     """Adds the command's own arguments to its parser."""
     epilog: str = ""

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
@@ -73,8 +72,8 @@ def summarise(folder: Path) -> Summary:
         for name in _SUMMED:
             sums[name] += _sum(table[name])
         interactions += _sum(table["interactions"])
-        nameless = pc.is_in(table["models"], value_set=pa.array(["", "{}"]))
-        unnamed += _sum(pc.and_(nameless, pc.greater(table["requests"], 0)))
+        asked = zip(table["models"].to_pylist(), table["requests"].to_pylist(), strict=True)
+        unnamed += sum(models in ("", "{}") and requests > 0 for models, requests in asked)
         if set(COLUMNS.names) <= set(columns):
             with pq.ParquetFile(path) as file:
                 for batch in file.iter_batches(columns=["tokens", "policy_mask"]):

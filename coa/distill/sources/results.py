@@ -21,7 +21,7 @@ def results_of(one: Conversation, n: int) -> Iterator[tuple[str, str, str | None
     asked = one.calls[n].tool_calls
     after = one.after(n)
     by_tools = [message for message in after if message.get("role") == "tool"]
-    by_id = {message.get("tool_call_id"): text_of(message.get("content")) for message in by_tools}
+    by_id = {str(message.get("tool_call_id")): text_of(message.get("content")) for message in by_tools}
     if not by_id and (text := said_by_user(one, n)) is not None:
         names = [str(call.get("id")) for call in asked]
         if len(asked) == 1:
@@ -32,7 +32,7 @@ def results_of(one: Conversation, n: int) -> Iterator[tuple[str, str, str | None
             raise Refused(Reason.RESULTS_IN_ONE)
     for call in asked:
         function = call.get("function") or {}
-        yield str(function.get("name")), function.get("arguments") or "", by_id.get(call.get("id"))
+        yield str(function.get("name")), function.get("arguments") or "", by_id.get(str(call.get("id")))
 
 
 def told_apart(ids: list[str], seen: Seen) -> dict[str, str]:

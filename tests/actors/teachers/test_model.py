@@ -90,8 +90,8 @@ def test_what_was_sent_before_a_kill_is_counted(tmp_path: Path) -> None:
                 TeacherModel(EndpointConfig(**QUICK, url=url), tmp_path) for url in (slow.url, server.url)
             )
             asking = asyncio.ensure_future(killed.complete(ASKED, 0))
-            while not slow.seen:
-                await asyncio.sleep(0.001)  # noqa: ASYNC110: the endpoint is in another task
+            while not slow.seen:  # noqa: ASYNC110
+                await asyncio.sleep(0.001)
             answer = await next_one.complete(ASKED, 0)  # after a kill, which tells nobody anything
             asking.cancel()
             for model in (killed, next_one):
