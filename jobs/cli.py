@@ -3,7 +3,7 @@
     coa train|distill|sft|rl --recipe NAME [key=value ...]     jobs of a run directory
     coa evaluate|select --model DIR --tasks WHAT ...           jobs with a model
     coa ledger|replay RUN ...                                  checks of a run's reinforcement
-    coa export|record|import|benchmarks ...                    tools, without a recipe
+    coa export|record|import|show|benchmarks|doctor ...        tools, without a recipe
     coa submit --address URL COMMAND ...                       any of these, on a cluster
 
 Exit status: 0 done, 1 a defect or a failure of the system, 2 a user's mistake, 130 interrupted.
@@ -31,17 +31,19 @@ from jobs.commands import (
     select,
     serve,
     sft,
+    show,
     submit,
     train,
 )
 from jobs.commands.command import Command, Job
+from jobs.commands.doctor import command as doctor
 from jobs.commands.runs import ledger, replay
 
 COMMANDS: dict[str, Command] = {
     module.COMMAND.name: module.COMMAND
     for module in (
         *(train, distill, sft, rl, evaluate, select, serve),
-        *(ledger, replay, submit, export, keys, record, import_runs, benchmarks),
+        *(ledger, replay, submit, export, keys, record, import_runs, show, benchmarks, doctor),
     )
 }
 RECIPES = Path(__file__).parent / "recipes"

@@ -9,7 +9,7 @@
 All roles share one such object, so that the limits of its endpoint hold over all of them. A request is known by its
 content: model, messages, seed and options. A completion is in the ledger before any caller gets it, so a caller or an
 actor that dies afterwards does not pay for it a second time. A second ledger keeps the usage of requests that gave no
-completion; it is added to the usage of the completion or the error that comes in the end.
+completion, from before each is sent; it is added to the usage of the completion or the error that comes in the end.
 """
 
 import hashlib
@@ -27,6 +27,8 @@ from coa.storage.ledger import Ledger
 from coa.tools.cache import Memo
 from coa.usage import Usage
 
+TROUBLE = 3
+"""Attempts in a row that fail before anyone is told."""
 UNDER_WAY = 100_000
 """Requests that may be under way at the same time, each joined by equal ones."""
 
@@ -50,6 +52,13 @@ class TeacherModel:
     def mistake(self) -> str:
         """The user's mistake because of which there is no model; empty where there is none."""
         return self._mistake
+
+    def trouble(self) -> str:
+        """What is wrong while the endpoint gives no reply; empty where nothing is."""
+        endpoint = self._endpoint
+        if endpoint is None or endpoint.failed_in_a_row < TROUBLE:
+            return ""
+        return f"model {self._name}: {endpoint.failed_in_a_row} attempts in a row failed: {endpoint.last_failure}"
 
     async def complete(
         self, messages: Sequence[Mapping[str, Any]], seed: int, options: Mapping[str, Any] | None = None
@@ -75,7 +84,10 @@ class TeacherModel:
             raise UserError(self._mistake)
         lost = Usage(*(self._lost.get(key) or ()))
         try:
-            completion = await self._endpoint.complete(messages, seed=seed, **(options or {}))
+            # Kept before it is sent: this process may be ended while the endpoint works on it.
+            completion = await self._endpoint.complete(
+                messages, seed=seed, on_send=lambda took: self._lost.put(key, astuple(lost + took)), **(options or {})
+            )
         except InfrastructureError as error:
             error.usage += lost
             self._lost.put(key, astuple(error.usage))

@@ -247,16 +247,20 @@ class Profile:
 
     def transitions_hold(self, chain: Chain) -> bool:
         """Whether each span may follow the ones before it, and each tool call, and nothing else, has an observation."""
+        return self.broken_transition(chain) is None
+
+    def broken_transition(self, chain: Chain) -> str | None:
+        """The first transition that the table forbids: "`wiki_search` at the start"; None where it holds."""
         state, owed = START, False
         for span in chain:
             if (span.tag == OBSERVATION) != owed:
-                return False
+                return f"`{span.tag}` in place of an observation" if owed else "an observation without a call"
             if not owed:
                 if not self.allows(state, span.tag):
-                    return False
+                    return f"`{span.tag}` after `{state}`" if state else f"`{span.tag}` at the start"
                 state = state if span.tag == THINK else span.tag
             owed = not owed and TAGS[span.tag].kind is Kind.TOOL
-        return True
+        return None
 
     def instructions(self) -> str:
         """The instructions that the policy gets before the question."""

@@ -12,9 +12,11 @@ from dataclasses import dataclass
 from coa.distill.words import Hashes, grams, held, numbers_of, ordered, words_of
 from coa.grading.normalise import normalise
 
-EXACT = "in an evaluation set: exact"
-NGRAM = "in an evaluation set: n-gram"
-REASONS = (EXACT, NGRAM)
+NAMED, OWN = "in an evaluation set", "in the held-out part of its own tasks"
+"""The two kinds of evaluation sets: those that a recipe names, and the tasks that a run holds out itself."""
+EXACT, NGRAM = f"{NAMED}: exact", f"{NAMED}: n-gram"
+OWN_EXACT, OWN_NGRAM = f"{OWN}: exact", f"{OWN}: n-gram"
+REASONS = (EXACT, NGRAM, OWN_EXACT, OWN_NGRAM)
 SHORTEST = 8
 """Words of the shortest question that is looked for inside others."""
 COMMON = 10
@@ -32,10 +34,12 @@ class Contamination:
     """Normalised."""
     grams: Mapping[int, Hashes]
     """Sorted grams, by their number of words."""
+    own: "Contamination | None" = None
+    """The tasks that the run holds out itself, if they are told from the others."""
 
     @classmethod
-    def of(cls, questions: Iterable[str], n: int = 13) -> "Contamination":
-        """Built from the questions of all evaluation sets; repetitions make no difference."""
+    def of(cls, questions: Iterable[str], n: int = 13, own: "Contamination | None" = None) -> "Contamination":
+        """Built from the questions of all evaluation sets; repetitions make no difference. own: see there."""
         if n < 1:
             raise ValueError(f"an n-gram of {n} words")
         exact: set[str] = set()
@@ -48,10 +52,16 @@ class Contamination:
             if len(numbers):
                 found[min(n, len(numbers))].append(grams(numbers, n))
         kept = {size: ordered(lists, at_most=COMMON) for size, lists in found.items()}
-        return cls(n=n, questions=frozenset(exact), grams=kept)
+        return cls(n=n, questions=frozenset(exact), grams=kept, own=own)
 
     def reason(self, question: str) -> str | None:
-        """EXACT, NGRAM, or None for a question of no evaluation set."""
+        """One of REASONS, or None for a question of no evaluation set."""
+        if (found := self._found(question)) is not None:
+            return found
+        own = self.own and self.own.reason(question)
+        return {EXACT: OWN_EXACT, NGRAM: OWN_NGRAM}[own] if own else None
+
+    def _found(self, question: str) -> str | None:
         if not self.questions:
             return None
         if normalise(question) in self.questions:

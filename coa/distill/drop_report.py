@@ -9,7 +9,7 @@ Every reason belongs to one stage, so the counts of reasons determine what each 
 
 import json
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
@@ -20,6 +20,7 @@ from coa.storage.files import write_atomically
 from coa.teams.transcript import Ending
 
 CORRECTION = "correction"
+MOST_DETAILS = 5
 STAGES: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         "contamination": contamination.REASONS,
@@ -40,6 +41,16 @@ STAGES: Mapping[str, tuple[str, ...]] = MappingProxyType(
 )
 """The stages in order, with their reasons to drop a run. Correction drops none and adds copies."""
 _REASONS = frozenset(reason for reasons in STAGES.values() for reason in reasons)
+
+
+@dataclass(frozen=True, slots=True)
+class Dropped:
+    """A run that was dropped: `Dropped("t1", 0, "transition violation", "`answer` after `web_search` under web")`."""
+
+    task_id: str
+    attempt: int
+    reason: str
+    detail: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,6 +144,21 @@ def markdown(report: FilterReport) -> str:
         *(f"| {' | '.join(row)} |" for row in rows(report)),
     ]
     return "\n".join(lines) + "\n"
+
+
+def details(dropped: Iterable[Dropped]) -> list[str]:
+    """A line for each detail that runs were dropped for, the most frequent first, with an example."""
+    counts: Counter[tuple[str, str]] = Counter()
+    first: dict[tuple[str, str], Dropped] = {}
+    for one in dropped:
+        if one.detail:
+            counts[one.reason, one.detail] += 1
+            first.setdefault((one.reason, one.detail), one)
+    return [
+        f"{reason}: {detail}: {n} runs, such as attempt {first[reason, detail].attempt} at task "
+        f"{first[reason, detail].task_id}"
+        for (reason, detail), n in counts.most_common(MOST_DETAILS)
+    ]
 
 
 def write_drops(folder: Path, report: FilterReport) -> None:

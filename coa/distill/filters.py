@@ -19,11 +19,12 @@ from dataclasses import dataclass
 from coa.agent.grammar import ANSWER, Chain, parse
 from coa.distill.contamination import Contamination
 from coa.distill.convert import to_chain
-from coa.distill.drop_report import FilterReport
+from coa.distill.drop_report import Dropped, FilterReport
 from coa.distill.duplicates import Duplicates
 from coa.distill.stages import (
     FilterConfig,
     copies_of,
+    detail_of,
     interactions,
     lack_of_complexity,
     lack_of_quality,
@@ -54,21 +55,24 @@ class Filter:
         self._config = config
         self._contamination = contamination
         self._seen = Duplicates(config.duplicates)
+        self.dropped: list[Dropped] = []
+        """The runs that the last `take` dropped, in order."""
 
     def take(self, runs: Iterable[Graded]) -> tuple[list[Kept], FilterReport]:
         """The runs to imitate, in order, and the counts of all runs."""
         kept: list[Kept] = []
-        dropped: Counter[str] = Counter()
+        self.dropped = []
         for run in runs:
             transcript, chain = run.transcript, to_chain(run.transcript)
             if reason := self._reason(run, chain):
-                dropped[reason] += 1
+                name = transcript.task.id, transcript.attempt
+                self.dropped.append(Dropped(*name, reason, detail_of(reason, transcript, chain)))
             else:
                 kept.append(Kept(transcript=transcript, chain=chain, copies=copies_of(run, chain, self._config)))
         report = FilterReport(
-            transcripts=len(kept) + dropped.total(),
+            transcripts=len(kept) + len(self.dropped),
             kept=len(kept),
-            dropped=dict(dropped),
+            dropped=dict(Counter(one.reason for one in self.dropped)),
             upsampled=sum(run.copies - 1 for run in kept),
         )
         return kept, report

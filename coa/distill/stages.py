@@ -83,6 +83,14 @@ def lack_of_quality(run: Graded, chain: Chain, config: FilterConfig) -> str | No
     return None if find_profile(run.transcript.task.profile).transitions_hold(chain) else VIOLATION
 
 
+def detail_of(reason: str, transcript: Transcript, chain: Chain) -> str:
+    """More of a reason to drop a run: which transition the profile forbids; "" for other reasons."""
+    if reason != VIOLATION:
+        return ""
+    profile = find_profile(transcript.task.profile)
+    return f"{profile.broken_transition(chain)} under {profile.name}"
+
+
 def tool_input(span: Span) -> str:
     """A call's input as it is compared: a query's words in lower case; any other input without blanks around it.
 

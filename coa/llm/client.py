@@ -12,7 +12,7 @@ this endpoint starts before it; where that is too far away, nothing is sent agai
 import asyncio
 import json
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -126,6 +126,8 @@ class Endpoint:
         self.http = Http(config.http, partial(aiohttp.TCPConnector, limit=0))
         """Its `counts` also hold `prompt tokens` and `completion tokens`, of all replies."""
         self.limiter = Limiter(config.limits)
+        self.failed_in_a_row, self.last_failure = 0, ""
+        """Attempts without a reply since the last reply, and why the last of them had none."""
         self._config, self._insists = config, insists
         plain = request_body(config, (), seed=None, stop=(), options={})
         self._answered = {kind_of(plain)} if answered else set()
@@ -138,9 +140,16 @@ class Endpoint:
         self._describe = Describer(shown(self._url), key, shows)
 
     async def complete(
-        self, messages: Sequence[Mapping[str, Any]], *, seed: int | None, stop: Sequence[str] = (), **options: Any
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        seed: int | None,
+        stop: Sequence[str] = (),
+        on_send: Callable[[Usage], None] = lambda _: None,
+        **options: Any,
     ) -> Completion:
-        """options: further fields of the request; one that the configuration sets too is overridden.
+        """options: further fields of the request; one that the configuration sets too is overridden. on_send: is shown,
+        before each attempt, what this request has taken with it.
 
         Raises EndpointDown, EmptyCompletion or RequestRefused, each with its usage, and UserError for what a user must
         put right.
@@ -152,7 +161,7 @@ class Endpoint:
         async def attempt() -> Completion:
             nonlocal took, empty
             took += Usage(requests=1)
-            completion = await self._attempt(reseeded(body, empty), tokens)
+            completion = await self._attempt(reseeded(body, empty), tokens, lambda: on_send(took))
             took += completion.usage
             if not self._insists or completion.text.strip():
                 return completion
@@ -189,15 +198,18 @@ class Endpoint:
     async def close(self) -> None:
         await self.http.close()
 
-    async def _attempt(self, body: Mapping[str, Any], tokens: int) -> Completion:
+    async def _attempt(self, body: Mapping[str, Any], tokens: int, on_send: Callable[[], None]) -> Completion:
         permit = await self.limiter.start(tokens)
         used = None
         try:
+            on_send()
             reply = await self.http.send("POST", self._url, body, self._headers)
             completion = read(reply, self._describe)
             self._answered.add(kind_of(body))
             used = completion.usage.tokens or None
+            self.failed_in_a_row, self.last_failure = 0, ""
         except NoReply as error:
+            self.failed_in_a_row, self.last_failure = self.failed_in_a_row + 1, str(error)
             if self._insists and error.after_s > self._config.max_retry_after_s:
                 wait = f"go on in {error.after_s:g} s (max_retry_after_s is {self._config.max_retry_after_s:g})"
                 raise UserError(self._describe(f"{wait}: {error}")) from None

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 from argparse import ArgumentParser
-from collections import Counter
+from collections import Counter, defaultdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from coa.distill.sources import Refusal
     from coa.teams.transcript import Transcript
 
+REFUSED = "refused.jsonl"
+"""Beside the transcripts: each run that was refused, where it was found, and why."""
 WIDTH = 120
 """Width of the table, in columns, if stdout is not a terminal."""
 
@@ -28,29 +30,46 @@ def arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--runs", type=Path, required=True, help="a file or folder of recorded sessions or logs")
     parser.add_argument("--tasks", required=True, help="the tasks that were worked on, as for `evaluate`")
     parser.add_argument("--profile", help="of all runs, whatever the tasks say")
+    parser.add_argument("--model", default="", help="name of the model that played them, where their logs do not say")
     parser.add_argument("--tools", type=Path, help="YAML or JSON: their tools' names and ours")
     parser.add_argument("--out", type=Path, required=True, help="folder of the transcripts")
 
 
-def run(form: str, runs: Path, tasks: str, out: Path, *, profile: str | None = None, tools: Path | None = None) -> Path:
+def run(
+    form: str,
+    runs: Path,
+    tasks: str,
+    out: Path,
+    *,
+    profile: str | None = None,
+    model: str = "",
+    tools: Path | None = None,
+) -> Path:
     """Returns the file that was written. Raises UserError for a user's mistake, or if no run could be imported.
 
     tasks: as `coa.tasks.loading.load` reads it; profile: of all runs, whatever the tasks say, and with it the way
-    in which open questions are graded that name none; tools: see `coa.distill.sources.tools`.
+    in which open questions are graded that name none; model: of runs that name none; tools: see
+    `coa.distill.sources.tools`.
     """
     from coa.agent.profiles import profile as find_profile
     from coa.distill.sources import FORMATS, Refusal, import_runs, read_tools
     from coa.errors import UserError
+    from coa.storage.jsonl import write_lines
     from coa.tasks.loading import load
     from coa.teams.store import write_transcripts
     from coa.teams.transcript import Graded, Transcript
 
     FORMATS.find(form)
     known = load(tasks) if profile is None else load(tasks, profile=find_profile(profile).name, overrule=True)
-    results = tuple(import_runs(form, runs, known, read_tools(tools)))
+    results = tuple(import_runs(form, runs, known, read_tools(tools), model))
     imported = [result for result in results if isinstance(result, Transcript)]
     refused = [result for result in results if isinstance(result, Refusal)]
     _show(imported, refused)
+    if refused:
+        out.mkdir(parents=True, exist_ok=True)
+        write_lines(out / REFUSED, ({"where": o.where, "reason": o.reason.value, "detail": o.detail} for o in refused))
+    else:
+        (out / REFUSED).unlink(missing_ok=True)
     if not imported:
         raise UserError(f"{runs}: none of the {len(refused)} runs there could be imported as {form}")
     path = out / f"{form}.parquet"
@@ -70,11 +89,45 @@ def _show(imported: list[Transcript], refused: list[Refusal]) -> None:
     table.add_column("for example", overflow="fold")
     for ending, count in Counter(transcript.ending for transcript in imported).items():
         table.add_row(f"imported: {ending.value}", str(count), "")
+    broken = _broken(imported)
+    for (profile, transition), tasks in broken.items():
+        table.add_row(f"  of these, `{profile}` forbids {transition}", str(len(tasks)), f"task {tasks[0]}")
     for reason, count in Counter(refusal.reason for refusal in refused).most_common():
         first = next(refusal for refusal in refused if refusal.reason is reason)
         example = f"{first.detail} ({first.where})" if first.detail else first.where
         table.add_row(f"refused: {reason.value}", str(count), example)
-    Console(width=None if sys.stdout.isatty() else WIDTH, highlight=False, emoji=False, markup=False).print(table)
+    console = Console(width=None if sys.stdout.isatty() else WIDTH, highlight=False, emoji=False, markup=False)
+    console.print(table)
+    if broken:
+        console.print(_advice(imported, sum(map(len, broken.values()))))
+
+
+def _broken(imported: list[Transcript]) -> dict[tuple[str, str], list[str]]:
+    """By profile and forbidden transition: the tasks of the answered runs that the filter will drop for it."""
+    from coa.agent.profiles import profile as find_profile
+    from coa.distill import to_chain
+    from coa.teams.transcript import Ending
+
+    found: defaultdict[tuple[str, str], list[str]] = defaultdict(list)
+    for one in imported:
+        transition = find_profile(one.task.profile).broken_transition(to_chain(one))
+        if one.ending is Ending.ANSWERED and transition is not None:
+            found[one.task.profile, transition].append(one.task.id)
+    return dict(sorted(found.items(), key=lambda entry: -len(entry[1])))
+
+
+def _advice(imported: list[Transcript], broken: int) -> str:
+    """What to do about runs that break their profile's table."""
+    from coa.agent.profiles import PROFILES
+    from coa.distill import to_chain
+
+    chains = [to_chain(one) for one in imported]
+    fits = {name: sum(map(profile.transitions_hold, chains)) for name, profile in PROFILES.items()}
+    best = max(fits, key=lambda name: fits[name])
+    return (
+        f"{broken} of {len(imported)} runs break their profile's table, and the filter drops them; under "
+        f"--profile {best}, {fits[best]} fit."
+    )
 
 
 COMMAND = Command(name="import", help="turn runs of other systems into transcripts", run=run, arguments=arguments)

@@ -2,6 +2,7 @@
 
     teachers/transcripts-00000.parquet     all runs of a shard, graded
     data/train-00000.parquet               the runs that were kept; the filter's report is in its metadata
+    teachers/dropped-00000.jsonl           the runs of a shard that were dropped, with their reason
     teachers/failed.jsonl                  runs that infrastructure failures ended for good, with their reason
 
 A shard of transcripts is written before its runs are filtered, and a shard of data after. What a kill leaves between
@@ -9,15 +10,16 @@ the two is filtered when the store is opened again. So each run is in the store 
 """
 
 import json
-from collections.abc import Awaitable, Callable, Iterable, Sequence
-from dataclasses import astuple, dataclass, field
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict, astuple, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from coa.distill.dataset.rows import NO_COLUMNS, Decision, Demonstration, OwnColumns, demonstration_of
 from coa.distill.dataset.shards import REPORT, metadata_of, read_rows_of, shard_path, write_shard
+from coa.distill.drop_report import Dropped
 from coa.distill.filters import Filter, FilterReport, Kept, compared_answer, interactions
-from coa.storage.jsonl import append_line, read_lines
+from coa.storage.jsonl import append_line, read_lines, write_lines
 from coa.teams.run import FailedRun
 from coa.teams.store import names_in, read_transcripts, write_transcripts
 from coa.teams.teams import Rules
@@ -72,6 +74,14 @@ class DistillStore:
     def _transcripts(self, index: int) -> Path:
         return self._teachers / f"transcripts-{index:05}.parquet"
 
+    def _dropped(self, index: int) -> Path:
+        return self._teachers / f"dropped-{index:05}.jsonl"
+
+    def dropped(self) -> Iterator[Dropped]:
+        """The runs that were dropped, in the order of their shards."""
+        for index in range(self._shards):
+            yield from (Dropped(**line) for line in read_lines(self._dropped(index)))
+
     async def _open(self, index: int) -> None:
         names, usage = names_in(self._transcripts(index))
         self.names.update(names)
@@ -112,6 +122,7 @@ class DistillStore:
 
     async def _filter_shard(self, index: int, runs: Iterable[Graded]) -> None:
         kept, report = self._filter.take(runs)
+        write_lines(self._dropped(index), map(asdict, self._filter.dropped))
         kept = await self._revise(kept)
         rows = [_row(run) for run in kept]
         write_shard(self._data, index, rows, {**report.to_json(), "seconds": self.seconds}, self._own)

@@ -20,7 +20,7 @@ from typing import Any
 from actors.teachers.team import BudgetConfig, Outcome, Played
 from actors.tools.remote import reached
 from coa.distill.contamination import Contamination
-from coa.distill.drop_report import HEADER, rows, write_drops
+from coa.distill.drop_report import HEADER, details, rows, write_drops
 from coa.distill.filters import Filter
 from coa.distill.grade import grade
 from coa.errors import InfrastructureError, ToolDown
@@ -43,6 +43,7 @@ from jobs.teachers.teaching import (
     drop_ledgers,
     language_models,
     teaching,
+    watched,
 )
 
 STAGE = "distill"
@@ -71,7 +72,7 @@ async def distill(run: RunDir, executors: Sequence[Any]) -> dict[str, Any]:
         else:
             source = played_runs(run, store, executors, models, review.judge)
         with run.console.stage(STAGE, run.team_runs) as stage:
-            async with aclosing(source) as stream:
+            async with watched(models, stage, run.console.say), aclosing(source) as stream:
                 async for played in stream:
                     await intake.take(played)
                     intake.show(stage)
@@ -82,6 +83,8 @@ async def distill(run: RunDir, executors: Sequence[Any]) -> dict[str, Any]:
         intake.failed_in_a_row.check()
     write_drops(run.teachers, store.report)
     run.console.table("transcripts by outcome", list(HEADER), [list(row) for row in rows(store.report)])
+    for line in details(store.dropped()):
+        run.console.say(line)
     require_some(run, store)
     cost = store.usage + intake.unfinished_usage
     add_tokens(run, store.report, cost)
@@ -148,14 +151,14 @@ def require_most(run: RunDir, done: dict[str, Any]) -> None:
 
 
 def contamination_of(run: RunDir) -> Contamination:
-    """The check for tasks that the run may not be trained on."""
-    return Contamination.of(evaluation_questions(run), run.config.distill.filters.contamination_words)
+    """The check for tasks that the run may not be trained on: those of the evaluation sets that the recipe names, and
+    those that the run holds out itself."""
+    words = run.config.distill.filters.contamination_words
+    own = Contamination.of((task.question for task in run.evaluation_tasks()), words)
+    return Contamination.of(named_questions(run), words, own)
 
 
-def evaluation_questions(run: RunDir) -> Iterator[str]:
-    """The check against the run's own held-out tasks and the evaluation sets that the recipe names."""
-    for task in run.evaluation_tasks():
-        yield task.question
+def named_questions(run: RunDir) -> Iterator[str]:
     for spec in run.config.distill.against:
         for task in load(spec, profile=run.config.tasks.profile):
             yield task.question

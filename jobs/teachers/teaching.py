@@ -31,12 +31,15 @@ from coa.teams.transcript import Graded
 from coa.usage import Usage
 from jobs.recipe.needs import models_by_role, roles_of
 from jobs.recipe.schema import Recipe, TeacherModelConfig
+from jobs.run.console import Stage
 from jobs.run.run_dir import RunDir
 
 CALLS = 10_000
 """Calls that an actor of this module may have open at the same time: they only wait."""
 KEEP_LEDGERS = (TeacherModel, TeacherTeam)
 """They run on the driver's node: a ledger is a SQLite file in the run directory, on its disk."""
+WATCH_S = 5.0
+"""Seconds between two looks at whether endpoints answer."""
 GIVE_UP_AFTER = 2
 """Times as many runs as are in flight may fail, one after the other, before a stage gives up."""
 
@@ -143,6 +146,36 @@ async def language_models(run: RunDir, names: Iterable[str]) -> AsyncIterator[Ma
                 with suppress(RayError):
                     await handle.stop.remote()  # what it holds is free once this returns
             ray.kill(handle)
+
+
+@asynccontextmanager
+async def watched(models: Mapping[str, Any], stage: Stage, say: Callable[[str], None]) -> AsyncIterator[None]:
+    """Tells, as long as the context lasts, of a model whose endpoint does not answer: on the stage's line while it
+    lasts, and by a line of its own when it begins."""
+
+    async def watch() -> None:
+        told: set[str] = set()
+        while True:
+            await asyncio.sleep(WATCH_S)
+            troubles = {name: text for name, model in models.items() if (text := await _trouble(model))}
+            for name in troubles.keys() - told:
+                say(f"{name}: {troubles[name]}; runs wait, and are tried again")
+            told = set(troubles)
+            if troubles:
+                stage.phase("; ".join(troubles.values()))
+
+    watching = asyncio.ensure_future(watch())
+    try:
+        yield
+    finally:
+        watching.cancel()
+
+
+async def _trouble(model: Any) -> str:
+    try:
+        return await model.trouble.remote()
+    except RayError:
+        return ""  # an actor that is gone is told of by who asks it for replies
 
 
 @asynccontextmanager

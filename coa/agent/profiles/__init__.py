@@ -8,11 +8,12 @@ from coa.agent.profiles.direct import DIRECT
 from coa.agent.profiles.math import MATH
 from coa.agent.profiles.mhqa import MHQA
 from coa.agent.profiles.multi import MULTI
+from coa.agent.profiles.react import REACT
 from coa.agent.profiles.web import WEB
 from coa.extensions import load_extensions
 from coa.registry import Registry
 
-PROFILES = Registry("profile", {profile.name: profile for profile in (CODE, MATH, MHQA, WEB, MULTI, DIRECT)})
+PROFILES = Registry("profile", {profile.name: profile for profile in (CODE, MATH, MHQA, WEB, MULTI, REACT, DIRECT)})
 
 
 def register(profile: Profile) -> None:

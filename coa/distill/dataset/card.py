@@ -124,9 +124,16 @@ def _tokens(summary: Summary, instructed: bool, limit: int) -> str:
 
 def _teachers(summary: Summary, cost: Usage) -> str:
     parts: list[str] = []
+    scripted = 0
     for models, rows in summary.counts["models"].items():
-        roles = ", ".join(f"{role}: `{model}`" for role, model in json.loads(models or "{}").items())
-        parts.append(f"- {rows:,} rows: {roles or 'no language model'}")
+        if roles := ", ".join(f"{role}: `{model}`" for role, model in json.loads(models or "{}").items()):
+            parts.append(f"- {rows:,} rows: {roles}")
+        else:
+            scripted += rows
+    if summary.unnamed:
+        parts.append(f"- {summary.unnamed:,} rows: a language model that their logs do not name")
+    if scripted > summary.unnamed:
+        parts.append(f"- {scripted - summary.unnamed:,} rows: no language model")
     parts.append(
         f"\nAll runs, kept or not, took {cost.requests:,} requests of language models: {cost.prompt_tokens:,} tokens "
         f"sent and {cost.completion_tokens:,} received. Of those, the kept rows took {summary.requests:,} requests, "

@@ -43,6 +43,8 @@ class Summary:
     """Requests to language models for the rows that were kept; the tokens likewise."""
     prompt_tokens: int
     completion_tokens: int
+    unnamed: int
+    """Rows that language models played which nobody named."""
     tokens: TokenStatistics | None
     """None before the rows have tokens."""
     bytes: int
@@ -56,7 +58,7 @@ def summarise(folder: Path) -> Summary:
     counts = {name: Counter[str]() for name in COUNTED}
     sums = Counter[str]()
     lengths: list[np.ndarray] = []
-    interactions = rows = learnt = size = 0
+    interactions = rows = learnt = size = unnamed = 0
     columns: dict[str, str] = {}
     for path in shard_paths(folder):
         metadata_of(path)
@@ -70,6 +72,8 @@ def summarise(folder: Path) -> Summary:
         for name in _SUMMED:
             sums[name] += _sum(table[name])
         interactions += _sum(table["interactions"])
+        asked = zip(table["models"].to_pylist(), table["requests"].to_pylist(), strict=True)
+        unnamed += sum(models in ("", "{}") and requests > 0 for models, requests in asked)
         if set(COLUMNS.names) <= set(columns):
             with pq.ParquetFile(path) as file:
                 for batch in file.iter_batches(columns=["tokens", "policy_mask"]):
@@ -79,6 +83,7 @@ def summarise(folder: Path) -> Summary:
         rows=rows,
         counts={name: dict(counter.most_common()) for name, counter in counts.items()},
         interactions=interactions / rows if rows else 0.0,
+        unnamed=unnamed,
         tokens=_statistics(np.concatenate(lengths), learnt) if lengths else None,
         bytes=size,
         columns=columns,

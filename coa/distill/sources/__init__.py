@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
+from coa.distill.sources.computing import with_computed
 from coa.distill.sources.foreign import ForeignRun, Reason, Refusal, Refused
 from coa.distill.sources.match import Tasks
 from coa.distill.sources.recorded import read_runs
@@ -34,11 +35,11 @@ __all__ = ["DEFAULTS", "FORMATS", "Reason", "Refusal", "import_runs", "read_tool
 
 
 def import_runs(
-    form: str, path: Path, tasks: Iterable[Task], table: ToolTable = DEFAULTS
+    form: str, path: Path, tasks: Iterable[Task], table: ToolTable = DEFAULTS, model: str = ""
 ) -> Iterator[Transcript | Refusal]:
     """Yields each run of a file or folder, or why it is refused; the runs of one task are its attempts 0, 1, ...
 
-    form: a key of FORMATS. Raises UserError for a path where there is nothing.
+    form: a key of FORMATS; model: the model of runs that name none. Raises UserError for a path where there is nothing.
     """
     known = Tasks(tasks)
     attempts: Counter[str] = Counter()
@@ -51,7 +52,7 @@ def import_runs(
             yield Refusal(run.where, Reason.NO_TASK)
             continue
         try:
-            transcript = to_transcript(run, task, attempts[task.id], table)
+            transcript = to_transcript(with_computed(run), task, attempts[task.id], table, model)
         except Refused as refused:
             yield Refusal(run.where, refused.reason, refused.detail)
         else:

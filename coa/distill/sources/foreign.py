@@ -29,6 +29,7 @@ class Reason(StrEnum):
     TOOLS_IN_PROGRAM = "a program that calls tools"
     NOT_WHOLE = "a program that needs names from outside it"
     OWN_OBSERVATION = "an observation that the agent wrote itself"
+    NOT_COMPUTED = "an answer that a program gave and that cannot be computed again"
 
 
 class Refused(Exception):
@@ -83,7 +84,17 @@ class Answer:
     text: str
 
 
-Piece = Thought | Remark | Span | Call | Answer
+@dataclass(frozen=True, slots=True)
+class Computed:
+    """The last program of an agent, which gave the answer: what it showed is not recorded, and is computed again
+    (`coa.distill.sources.computing`)."""
+
+    program: str
+    answering: frozenset[str]
+    """The names by which it gives the answer."""
+
+
+Piece = Thought | Remark | Span | Call | Answer | Computed
 """A part of what an agent said or did; a Span comes from an agent that writes our tags."""
 
 

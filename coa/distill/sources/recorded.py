@@ -31,8 +31,10 @@ from coa.distill.sources.foreign import (
     Remark,
     Thought,
 )
+from coa.distill.sources.frames import LOGS, NOT_PARSED
 from coa.distill.sources.match import Tasks
 from coa.distill.sources.messages import (
+    MARKS,
     agent_name,
     answer_pieces,
     pieces_of,
@@ -40,8 +42,8 @@ from coa.distill.sources.messages import (
     split_program,
     text_of,
 )
-from coa.distill.sources.programs import gives_answer, pieces_of_program
-from coa.distill.sources.results import is_observed, observed, printed_by, results_of, said_by_user, texts_of
+from coa.distill.sources.programs.pieces import gives_answer, pieces_of_program
+from coa.distill.sources.results import is_observed, results_of, seen_after, texts_of
 from coa.distill.sources.source import JSONL, files, records
 from coa.distill.sources.tools import ToolTable, as_arguments
 from coa.usage import Usage
@@ -153,7 +155,7 @@ class _Run:
 
     def __init__(self, group: Sequence[Conversation], table: ToolTable) -> None:
         self._group, self._table = group, table
-        self._main = max(group, key=lambda one: one.calls[-1].began)
+        self._main = max(group, key=lambda one: (not one.plans, one.calls[-1].began))
         self._inside_of_tools: list[Conversation] = []
 
     def activations(self) -> list[Activation]:
@@ -162,6 +164,7 @@ class _Run:
             name = agent_name(one.system, number)
             for n, call in enumerate(one.calls):
                 usage = call.usage + (one.unheard if n == 0 else Usage())
+                usage += one.forced if n + 1 == len(one.calls) else Usage()
                 timed.append((call.ended, one, Activation(name, tuple(self._pieces(one, n)), usage, call.model)))
         timed.sort(key=lambda entry: entry[0])
         # Of a tool's own conversation with a model, only the usage is kept.
@@ -174,27 +177,33 @@ class _Run:
         call, main = one.calls[n], one is self._main
         yield Thought(reasoning_of(call.reply))
         said = text_of(call.reply.get("content"))
-        if call.tool_calls:
+        seen = seen_after(one, n)
+        if one.plans:
+            yield Remark(MARKS.sub("", said), "plan")
+        elif call.tool_calls:
             yield from pieces_of(said)
             for name, arguments, result in results_of(one, n):
                 yield from self._called(one, n, Call(name, arguments, result), main)
+        elif seen is not None and seen.error.startswith(NOT_PARSED):
+            return  # the agent called nothing, and was told so
         elif program := self._program(one, n, said):
             before, _ = split_program(said)
-            yield from pieces_of(before)
-            printed = printed_by(one, n)
-            for piece in pieces_of_program(program, printed, self._table, failed="Error:" in (printed or "")):
+            yield from pieces_of(before if program != said else "")
+            for piece in pieces_of_program(program, seen, self._table):
                 yield Remark(piece.text) if isinstance(piece, Answer) and not main else piece
-        elif main and n + 1 == len(one.calls) and call.finish != "length":
+        elif main and n + 1 == len(one.calls) and seen is None and call.finish != "length":
             yield from answer_pieces(said)
         else:
-            for piece in pieces_of(said, observed(one, n)):
+            for piece in pieces_of(said, None if seen is None else seen.result):
                 yield Remark(piece.text) if isinstance(piece, Answer) and not main else piece
 
     def _program(self, one: Conversation, n: int, said: str) -> str:
         """The program by which an agent acts: one that is answered with an observation, or that gives the answer."""
         _, program = split_program(said)
-        if said_by_user(one, n) is None:
+        if (seen := seen_after(one, n)) is None:
             return program if gives_answer(program, self._table) else ""
+        if not program and seen.text.startswith(LOGS):
+            return said  # without a fence around it
         return program if is_observed(one, n) else ""
 
     def _called(self, one: Conversation, n: int, call: Call, main: bool) -> Iterator[Piece]:
@@ -206,7 +215,8 @@ class _Run:
         ends = one.calls[n + 1].began if n + 1 < len(one.calls) else float("inf")
         shares = tuple(texts_of(as_arguments(call.arguments)))
         window = _Window(one.calls[n].ended, ends, tuple(s for s in shares if len(s) >= SHORTEST_SHARE))
-        about_it = [other for other in self._group if other is not one and window.holds(other)]
+        others = (other for other in self._group if other is not one and not other.plans)
+        about_it = [other for other in others if window.holds(other)]
         if about_it and (slot is None or any(c.tool_calls for other in about_it for c in other.calls)):
             yield Thought("\n".join(shares))
         else:

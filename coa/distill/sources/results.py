@@ -1,16 +1,13 @@
 """Reads what came back to an agent after each of its replies: results of tools, or a user's messages."""
 
-import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from coa.distill.sources.conversations import Conversation
 from coa.distill.sources.foreign import Reason, Refused
+from coa.distill.sources.frames import CALLING, Seen, is_marked, read_seen
 from coa.distill.sources.messages import text_of, unwrapped
-from coa.distill.sources.programs import shown_by
-
-_OBSERVATION = re.compile(r"\A\s*(?:Call id: \S+\s*)?(?:Observation:|Error:)\s*")
-"""What some frameworks write before a tool's result that they send as a user's message."""
+from coa.distill.sources.programs.holes import fill
 
 
 def texts_of(arguments: Mapping[str, Any] | str) -> list[str]:
@@ -20,24 +17,32 @@ def texts_of(arguments: Mapping[str, Any] | str) -> list[str]:
 
 
 def results_of(one: Conversation, n: int) -> Iterator[tuple[str, str, str | None]]:
-    """Name, arguments and result of each tool call of a reply; raises Refused if results cannot be text apart."""
+    """Name, arguments and result of each tool call of a reply; raises Refused if results cannot be told apart."""
     asked = one.calls[n].tool_calls
     after = one.after(n)
     by_tools = [message for message in after if message.get("role") == "tool"]
-    by_id = {message.get("tool_call_id"): text_of(message.get("content")) for message in by_tools}
-    if not by_id and (text := observed(one, n)) is not None:
-        if len(asked) > 1:
+    by_id = {str(message.get("tool_call_id")): text_of(message.get("content")) for message in by_tools}
+    if not by_id and (text := said_by_user(one, n)) is not None:
+        names = [str(call.get("id")) for call in asked]
+        if len(asked) == 1:
+            by_id = {names[0]: seen_in(text).result}
+        elif is_marked(text) and any(CALLING in text_of(message.get("content")) for message in after):
+            by_id = told_apart(names, seen_in(text))
+        else:
             raise Refused(Reason.RESULTS_IN_ONE)
-        by_id = {asked[0].get("id"): text}
     for call in asked:
         function = call.get("function") or {}
-        yield str(function.get("name")), function.get("arguments") or "", by_id.get(call.get("id"))
+        yield str(function.get("name")), function.get("arguments") or "", by_id.get(str(call.get("id")))
 
 
-def observed(one: Conversation, n: int) -> str | None:
-    """The user's messages after a reply, without marks of an observation; None if there are none."""
-    text = said_by_user(one, n)
-    return None if text is None else _OBSERVATION.sub("", unwrapped(text).strip()).strip()
+def told_apart(ids: list[str], seen: Seen) -> dict[str, str]:
+    """The results of the calls of these ids, which smolagents joins by lines in the order of their ids: those of one
+    line each, or those that begin with a heading of its own. Raises Refused for others, or where a call failed."""
+    lines = [part for n in range(len(ids)) for part in ("\n", n)][1:]
+    found = None if seen.error or len(set(ids)) < len(ids) else fill(lines, seen.text)
+    if found is None:
+        raise Refused(Reason.RESULTS_IN_ONE, seen.error.partition("\n")[0][:200])
+    return {name: found[n] for n, name in enumerate(sorted(ids))}
 
 
 def said_by_user(one: Conversation, n: int) -> str | None:
@@ -46,15 +51,18 @@ def said_by_user(one: Conversation, n: int) -> str | None:
     return "\n".join(texts) if texts else None
 
 
+def seen_in(text: str) -> Seen:
+    """What an agent saw, by a user's message."""
+    return read_seen(unwrapped(text))
+
+
+def seen_after(one: Conversation, n: int) -> Seen | None:
+    """What the user's messages after a reply show; None if there are none."""
+    text = said_by_user(one, n)
+    return None if text is None else seen_in(text)
+
+
 def is_observed(one: Conversation, n: int) -> bool:
     """Whether the user's message after a reply is marked as its result."""
     text = said_by_user(one, n)
-    return text is not None and _OBSERVATION.match(text) is not None
-
-
-def printed_by(one: Conversation, n: int) -> str | None:
-    """The output of a reply that is a program."""
-    text = said_by_user(one, n)
-    if text is None:
-        return None
-    return shown_by(_OBSERVATION.sub(lambda found: "Error: " if "Error" in found[0] else "", text, count=1))
+    return text is not None and is_marked(text)

@@ -20,9 +20,22 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from coa.distill.sources.foreign import Activation, Answer, Call, ForeignRun, Piece, Reason, Refusal, Refused, Remark
-from coa.distill.sources.messages import MARKS, pieces_of, split_program, text_of
-from coa.distill.sources.programs import INTERPRETER, answering_tools, pieces_of_program, shown_by
+from coa.distill.sources.foreign import (
+    Activation,
+    Answer,
+    Call,
+    ForeignRun,
+    Piece,
+    Reason,
+    Refusal,
+    Refused,
+    Remark,
+    Thought,
+)
+from coa.distill.sources.frames import Seen, plan_in
+from coa.distill.sources.messages import MARKS, pieces_of, reasoning_of, split_program, text_of
+from coa.distill.sources.programs.pieces import INTERPRETER, answering_tools, pieces_of_program
+from coa.distill.sources.results import told_apart
 from coa.distill.sources.source import JSON, JSONL, files, records
 from coa.distill.sources.tools import ToolTable
 from coa.usage import Usage
@@ -33,7 +46,6 @@ AGENT = "agent"
 OUT_OF_STEPS, NOT_READ, NOT_MADE = "AgentMaxStepsError", "AgentParsingError", "AgentGenerationError"
 
 _CALLING = re.compile(r"\n?(?:Calling tools:|Action:)\s*[\[{].*", re.DOTALL)
-_PLAN = re.compile(r"\A(?>.*?Here are the facts I know and [^\n]{0,200}:\n```\n)(?P<plan>.*)\n```\s*\Z", re.DOTALL)
 
 
 def read_smolagents(path: Path, table: ToolTable) -> Iterator[ForeignRun | Refusal]:
@@ -107,11 +119,12 @@ def _kind(step: Mapping[str, Any]) -> str:
 def _pieces(step: Mapping[str, Any], table: ToolTable) -> Iterator[Piece]:
     if _kind(step) == "planning":
         text = "\n\n".join(str(step[field]).strip() for field in ("facts", "plan") if step.get(field))
-        framed = _PLAN.search(text)
-        yield Remark(MARKS.sub("", framed["plan"] if framed else text), "plan")
+        framed = plan_in(text)
+        yield Remark(MARKS.sub("", text if framed is None else framed), "plan")
         return
     if _error(step) in (NOT_READ, NOT_MADE):
         return
+    yield Thought(_reasoning(step))
     said, _ = split_program(text_of(step.get("model_output")))
     yield from pieces_of(MARKS.sub("", _CALLING.sub("", said)))
     yield from _calls(step, table)
@@ -119,21 +132,32 @@ def _pieces(step: Mapping[str, Any], table: ToolTable) -> Iterator[Piece]:
         yield Remark(str(thought), "reflection")
 
 
-def _calls(step: Mapping[str, Any], table: ToolTable) -> Iterator[Call]:
-    """The calls of a step, without the one that gives the answer, which `_answer` finds."""
-    calls = [call["function"] for call in _tool_calls(step)]
-    calls = [call for call in calls if call["name"] not in answering_tools(table)]
+def _reasoning(step: Mapping[str, Any]) -> str:
+    """The model's reasoning, which stands in the endpoint's reply; "" for none."""
+    try:
+        return reasoning_of(step["model_output_message"]["raw"]["choices"][0]["message"])
+    except (TypeError, LookupError, AttributeError):
+        return ""
+
+
+def _calls(step: Mapping[str, Any], table: ToolTable) -> Iterator[Piece]:
+    """The calls of a step, in the order in which they were asked for, without the one that gives the answer, which
+    `_answer` finds."""
+    calls = [call for call in _tool_calls(step) if call["function"]["name"] not in answering_tools(table)]
+    seen = Seen(step.get("observations") or "", str((step.get("error") or {}).get("message") or ""))
     if len(calls) > 1:
-        raise Refused(Reason.RESULTS_IN_ONE, ", ".join(call["name"] for call in calls))
+        results = told_apart([str(call["id"]) for call in calls], seen)
+        order = [call["id"] for call in (step.get("model_output_message") or {}).get("tool_calls") or calls]
+        for call in sorted(calls, key=lambda call: order.index(call["id"]) if call["id"] in order else 0):
+            yield Call(call["function"]["name"], call["function"]["arguments"], results[str(call["id"])])
+        return
     for call in calls:
-        name, arguments = call["name"], call["arguments"]
+        name, arguments = call["function"]["name"], call["function"]["arguments"]
         if name != INTERPRETER:
-            yield Call(name, arguments, _result(step))
+            yield Call(name, arguments, seen.result)
             continue
         program = str(step.get("code_action") or (arguments["code"] if isinstance(arguments, dict) else arguments))
-        for piece in pieces_of_program(program, _result(step), table, failed=bool(step.get("error"))):
-            if isinstance(piece, Call):
-                yield piece
+        yield from (piece for piece in pieces_of_program(program, seen, table) if isinstance(piece, Call))
 
 
 def _tool_calls(step: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
@@ -143,13 +167,6 @@ def _tool_calls(step: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
 
 def _error(step: Mapping[str, Any]) -> str:
     return (step.get("error") or {}).get("type", "")
-
-
-def _result(step: Mapping[str, Any]) -> str:
-    """The result of a step, without the interpreter's headings, and with the error, if there was one."""
-    output = shown_by(step.get("observations") or "")
-    failed = (step.get("error") or {}).get("message")
-    return "\n".join(part for part in (output, f"Error: {failed}" if failed else "") if part)
 
 
 def _answer(memory: Mapping[str, Any], steps: Sequence[Mapping[str, Any]], team: str, table: ToolTable) -> str | None:

@@ -2,29 +2,43 @@
 
 What an agent said gets a role by its position in the profile's table; the first line that applies:
 
-    it was meant as a plan, and one is allowed there    plan
+    it was meant as a plan, and one is allowed there    plan              unless the next tag may not follow a plan
     the next tag may follow what came before            think
     a reflection may, and after it the next tag         reflection        after `code`, under `code` and `math`
     a plan may, and after it the next tag               plan              before the first tool
     none of these                                       think             the chain breaks the table
 
-No text is made up. A run whose chain breaks its profile's table is imported as it is: the filter drops it
-(`coa.distill.filters`), or it fits another profile.
+Where nothing else said may be the plan that a profile begins with, the model's first reasoning is. No text is made
+up. A run whose chain breaks its profile's table is imported as it is: the filter drops it (`coa.distill.filters`), or
+it fits another profile.
 """
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import takewhile
 
 from coa.agent.grammar import ANSWER, START, THINK, Profile, Span, render
 from coa.agent.profiles import profile as find_profile
-from coa.distill.sources.foreign import Activation, Answer, Call, ForeignRun, Piece, Reason, Refused, Remark, Thought
+from coa.distill.sources.foreign import (
+    Activation,
+    Answer,
+    Call,
+    Computed,
+    ForeignRun,
+    Piece,
+    Reason,
+    Refused,
+    Remark,
+    Thought,
+)
 from coa.distill.sources.tools import ToolTable, call_of
 from coa.teams.transcript import AgentStep, Ending, Step, ToolStep, Transcript
 from coa.tools.base import ToolCall
 from coa.types import Task
 from coa.usage import Usage
 
-ROLES = ("reflection", "plan")
+PLAN = "plan"
+ROLES = ("reflection", PLAN)
 """Tags that a remark may get where the table does not allow a thought."""
 
 
@@ -34,12 +48,12 @@ class _Used:
     result: str | None
 
 
-_Item = Span | Remark | _Used
+_Item = Span | Remark | Thought | _Used
 
 
-def to_transcript(run: ForeignRun, task: Task, attempt: int, table: ToolTable) -> Transcript:
-    """The run as an ungraded transcript that ends with its first answer. Raises Refused if our tags do not fit
-    it."""
+def to_transcript(run: ForeignRun, task: Task, attempt: int, table: ToolTable, model: str = "") -> Transcript:
+    """The run as an ungraded transcript that ends with its first answer; model: of agents that name none. Raises
+    Refused if our tags do not fit it."""
     profile = find_profile(task.profile)
     work = _up_to_the_answer([_items(activation, profile, table) for activation in run.activations])
     items = [item for items in work for item in items]
@@ -55,7 +69,7 @@ def to_transcript(run: ForeignRun, task: Task, attempt: int, table: ToolTable) -
         steps=_steps(run.activations, _with_roles(work, profile)),
         ending=Ending.ANSWERED if _tag_of(items[-1]) == ANSWER else Ending.OUT_OF_STEPS,
         team=run.team,
-        models=tuple({one.agent: one.model for one in run.activations if one.model}.items()),
+        models=tuple({one.agent: one.model or model for one in run.activations if one.model or model}.items()),
     )
 
 
@@ -66,7 +80,7 @@ def _items(activation: Activation, profile: Profile, table: ToolTable) -> list[_
 def _item(piece: Piece, profile: Profile, table: ToolTable) -> _Item | None:
     match piece:
         case Thought(text):
-            return Span(THINK, text.strip()) if text.strip() else None
+            return Thought(text.strip()) if text.strip() else None
         case Answer(text):
             return Span(ANSWER, text.strip()) if text.strip() else None
         case Remark(text, meant):
@@ -74,6 +88,8 @@ def _item(piece: Piece, profile: Profile, table: ToolTable) -> _Item | None:
         case Call(name, arguments, result):
             call = call_of(name, arguments, table, profile)
             return Span(ANSWER, call.argument) if call.tool == ANSWER else _Used(call, result)
+        case Computed():
+            raise Refused(Reason.NOT_COMPUTED)
     return piece
 
 
@@ -82,6 +98,8 @@ def _tag_of(item: _Item) -> str:
     match item:
         case Span(tag, _):
             return tag
+        case Thought():
+            return THINK
         case _Used(call, _):
             return call.tool
         case Remark(_, meant):
@@ -99,23 +117,38 @@ def _up_to_the_answer(work: Sequence[list[_Item]]) -> list[list[_Item]]:
 
 
 def _with_roles(work: Sequence[list[_Item]], profile: Profile) -> list[list[Span | _Used]]:
-    tags = [_tag_of(item) for items in work for item in items]
+    every = [item for items in work for item in items]
+    tags = [_tag_of(item) for item in every]
+    opening = _reasoned_plan(every, profile)
     written: list[list[Span | _Used]] = []
     state, at = START, 0
     for items in work:
         written.append([])
         for item in items:
             at += 1
-            if isinstance(item, Remark):
-                following = next((tag for tag in tags[at:] if tag not in ("", THINK)), "")
+            following = next((tag for tag in tags[at:] if tag not in ("", THINK)), "")
+            if isinstance(item, Thought):
+                item = Span(PLAN if item is opening else THINK, item.text)
+            elif isinstance(item, Remark):
                 item = Span(_role(profile, state, item.meant, following), item.text)
             written[-1].append(item)
             state = state if _tag_of(item) == THINK else _tag_of(item)
     return written
 
 
+def _reasoned_plan(items: Sequence[_Item], profile: Profile) -> Thought | None:
+    """The reasoning that stands for a plan: the first, where a plan is needed and nothing else is said before the first
+    tag."""
+    before = list(takewhile(lambda item: isinstance(item, Remark | Thought), items))
+    following = _tag_of(items[len(before)]) if len(before) < len(items) else ""
+    spoken = any(isinstance(item, Remark) for item in before) or not following or profile.allows(START, following)
+    fits = profile.allows(START, PLAN) and profile.allows(PLAN, following)
+    return next((item for item in before if isinstance(item, Thought)), None) if fits and not spoken else None
+
+
 def _role(profile: Profile, state: str, meant: str, following: str) -> str:
-    if meant and profile.allows(state, meant):
+    fits = not following or profile.allows(meant, following) or not profile.allows(state, following)
+    if meant and profile.allows(state, meant) and fits:
         return meant
     if following and not profile.allows(state, following):
         for role in ROLES:

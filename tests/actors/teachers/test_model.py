@@ -81,3 +81,35 @@ def test_equal_requests_under_way_are_sent_once(tmp_path: Path) -> None:
     answers, sent = asyncio.run(go())
     assert sent == 2
     assert answers[0] == answers[2] == answers[4] != answers[1] == answers[3]
+
+
+def test_what_was_sent_before_a_kill_is_counted(tmp_path: Path) -> None:
+    async def go() -> Any:
+        async with serving(Script(latency_s=60)) as slow, serving(Script()) as server:
+            killed, next_one = (
+                TeacherModel(EndpointConfig(**QUICK, url=url), tmp_path) for url in (slow.url, server.url)
+            )
+            asking = asyncio.ensure_future(killed.complete(ASKED, 0))
+            while not slow.seen:  # noqa: ASYNC110
+                await asyncio.sleep(0.001)
+            answer = await next_one.complete(ASKED, 0)  # after a kill, which tells nobody anything
+            asking.cancel()
+            for model in (killed, next_one):
+                await model.close()
+            return answer
+
+    assert asyncio.run(go()).usage == Usage(2, 2, 7)
+
+
+def test_an_endpoint_that_does_not_answer_is_told_of_until_it_does(tmp_path: Path) -> None:
+    async def go() -> list[str]:
+        async with serving(Script(faults=("1-4=500",))) as server:
+            model = TeacherModel(EndpointConfig(**QUICK, url=server.url), tmp_path)
+            told = []
+            for seed in range(3):
+                await model.complete(ASKED, seed)
+                told.append(model.trouble())
+            await model.close()
+            return told
+
+    assert asyncio.run(go()) == ["", "model m: 4 attempts in a row failed: status 500: told to say 500", ""]

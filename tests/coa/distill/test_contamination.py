@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coa.distill.contamination import COMMON, EXACT, NGRAM, Contamination
+from coa.distill.contamination import COMMON, EXACT, NGRAM, OWN_EXACT, OWN_NGRAM, REASONS, Contamination
 
 LONG = "In which year did the town of Arden by the long river elect its very first mayor ?"  # 17 words
 SHORT = "Who was the first mayor of Arden by the river ?"  # 10 words
@@ -91,3 +91,11 @@ def test_n_grams_are_found_as_a_search_through_all_texts_finds_them(seed: int, c
     reason = Contamination.of((" ".join(question) for question in known), n).reason(" ".join(asked))
     if reason != EXACT:
         assert (reason == NGRAM) == any(map(shares, known))
+
+
+def test_tasks_that_the_run_holds_out_itself_are_told_from_those_of_named_sets() -> None:
+    both = Contamination.of([SHORT], own=Contamination.of([SHORT, LONG]))
+    assert [both.reason(one) for one in (SHORT, LONG, f"Say: {LONG}")] == [EXACT, OWN_EXACT, OWN_NGRAM]
+    assert both.reason("Who else ?") is None
+    assert {EXACT, NGRAM, OWN_EXACT, OWN_NGRAM} == set(REASONS)
+    assert OWN_EXACT == "in the held-out part of its own tasks: exact"

@@ -29,6 +29,7 @@ SUMMARY = Summary(
     requests=6000,
     prompt_tokens=2_000_000,
     completion_tokens=300_000,
+    unnamed=0,
     tokens=TokenStatistics(total=4_000_000, learnt=1_000_000, mean=2666.7, median=2500.0, p95=6000.0, longest=9000),
     bytes=123456,
     columns={"task_id": "string", "copies": "int32", "reflected": "bool", "token_ids": "list<element: int32>"},
@@ -352,3 +353,8 @@ def test_the_usage_in_the_model_card_opens_a_models_folder(tmp_path: Any) -> Non
     usage = card.split("```python\n")[1].split("```")[0].replace("PATH_OF_THIS_FOLDER", str(folder))
     exec(usage.replace("max_new_tokens=512", "max_new_tokens=2").replace("print(", "str("), {})
     assert json.loads(card.split("```json\n")[1].split("```")[0]) == AGENT
+
+
+def test_rows_that_nobody_named_a_model_of_are_not_told_to_have_none() -> None:
+    text = make_data_card(replace(SUMMARY, unnamed=60))
+    assert "- 60 rows: a language model that their logs do not name\n- 40 rows: no language model\n" in text

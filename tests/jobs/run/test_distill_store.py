@@ -10,7 +10,9 @@ import pytest
 
 from actors.teachers.team import Played
 from coa.config import load
+from coa.distill.drop_report import Dropped, details
 from coa.distill.filters import Filter, FilterConfig, Kept
+from coa.distill.stages import VIOLATION, WRONG
 from coa.errors import EndpointDown, InfrastructureError
 from coa.teams.run import Assignment, FailedRun
 from coa.teams.transcript import AgentStep, Graded
@@ -83,3 +85,29 @@ def test_only_failures_in_a_row_end_the_stage(tmp_path: Path) -> None:
         InfrastructureError, match="too many team runs failed in a row; the last failure: EndpointDown: away"
     ):
         intake.failed_in_a_row.check()
+
+
+def test_each_run_that_is_dropped_is_a_row_with_the_transition_that_broke(tmp_path: Path) -> None:
+    good, broken = (play_one(task) for task in TASKS[:2])
+    first = next(step for step in broken.steps if isinstance(step, AgentStep))
+    backwards = replace(broken, steps=(replace(first, output="<answer> a</answer>"), *broken.steps))
+    wrong = replace(play_one(TASKS[2]), attempt=4)
+
+    async def go() -> None:
+        store = books_in(tmp_path)
+        await store.open()
+        await store.add([Graded(good, True), Graded(backwards, True)], 1.0)
+        await store.add([Graded(wrong, False)], 2.0)
+        again = books_in(tmp_path)
+        await again.open()
+        assert list(again.dropped()) == list(store.dropped()) == rows
+        assert details(rows) == [
+            f"transition violation: `answer` at the start under {backwards.task.profile}: 1 runs, such as attempt 0 at "
+            f"task {TASKS[1].id}"
+        ]
+
+    rows = [
+        Dropped(TASKS[1].id, 0, VIOLATION, f"`answer` at the start under {backwards.task.profile}"),
+        Dropped(TASKS[2].id, 4, WRONG),
+    ]
+    asyncio.run(go())

@@ -7,9 +7,7 @@ from typing import Any
 
 import pytest
 
-from coa.distill.sources import Reason, Refusal, import_runs, read_tools
-from coa.distill.sources.foreign import Call
-from coa.distill.sources.programs import Used, free_names, pieces_of_program, used_by
+from coa.distill.sources import Reason, Refusal, import_runs
 from coa.teams.transcript import Ending, Transcript
 from coa.usage import Usage
 from tests.support.imported_runs import PAGES, QUESTION, holds, imported, refused, spans, task
@@ -140,7 +138,7 @@ def test_an_answer_that_was_forced_is_none(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("step", "reason"),
     [
-        (acts("", "for q in 'ab':\n    print(wiki_search(q))"), Reason.TOOLS_IN_PROGRAM),
+        (acts("", "print(len(wiki_search('a')))"), Reason.TOOLS_IN_PROGRAM),
         (acts("", "print(total + 1)"), Reason.NOT_WHOLE),
         (acts("", "send_mail('a')"), Reason.NOT_WHOLE),
         (uses("", "send_mail", {"to": "a"}, "sent"), Reason.UNKNOWN_TOOL),
@@ -150,10 +148,30 @@ def test_a_step_that_cannot_be_told_refuses_the_run(step: dict[str, Any], reason
     assert refused("smolagents", memory(tmp_path, [ASKED, step, CODE_AGENT[-1]]), task("multi")).reason is reason
 
 
-def test_tools_called_together_refuse_the_run(tmp_path: Path) -> None:
-    both = uses("", "wiki_search", {"query": "a"}, "seen\nmore\n")
-    both["tool_calls"] = both["tool_calls"] * 2
-    assert refused("smolagents", memory(tmp_path, [ASKED, both])).reason is Reason.RESULTS_IN_ONE
+def together(seen: str, *queries: str) -> dict[str, Any]:
+    """Calls of one reply, asked for in the order of their queries, and remembered in the order of their ids."""
+    asked = [
+        {"id": f"k{9 - n}", "type": "function", "function": {"name": "wiki_search", "arguments": {"query": query}}}
+        for n, query in enumerate(queries)
+    ]
+    message = {"role": "assistant", "content": "Look.", "tool_calls": asked}
+    return action("Look.", tool_calls=asked[::-1], model_output_message=message, observations=seen)
+
+
+def test_tools_called_together_are_turns_in_the_order_in_which_they_were_asked_for(tmp_path: Path) -> None:
+    steps = [ASKED, together("of b\nof a", "a", "b"), CODE_AGENT[-1]]
+    [transcript] = imported("smolagents", memory(tmp_path, steps))
+    assert spans(transcript)[1:5] == [
+        ("wiki_search", "a"),
+        ("observation", "of a"),
+        ("wiki_search", "b"),
+        ("observation", "of b"),
+    ]
+
+
+def test_tools_called_together_whose_results_nobody_can_tell_apart_refuse_the_run(tmp_path: Path) -> None:
+    steps = [ASKED, together("of b\nof b or of a ?\nof a", "a", "b")]
+    assert refused("smolagents", memory(tmp_path, steps)).reason is Reason.RESULTS_IN_ONE
 
 
 def test_lines_are_read_one_by_one(tmp_path: Path) -> None:
@@ -165,69 +183,6 @@ def test_lines_are_read_one_by_one(tmp_path: Path) -> None:
     assert second == Refusal(f"{path}, line 2", Reason.UNREADABLE)
     assert isinstance(third, Transcript)
     assert third.task.id == "t2"
-
-
-PROGRAMS: list[tuple[str, Used | None]] = [
-    ("print(search('a'))", Used("search", {"input": "a"})),
-    ("r = search(q='a', n=2)\nprint('found:', r)\nr", Used("search", {"q": "a", "n": 2})),
-    ("print(sum([1]))", None),
-    ("x = (", None),
-    ("total = 3\nfinish(total)", None),
-    ("finish('a')", Used("finish", {"input": "a"})),
-]
-
-
-@pytest.mark.parametrize(("program", "used"), PROGRAMS)
-def test_a_program_is_the_tool_that_it_alone_calls(program: str, used: Used | None) -> None:
-    assert used_by(program, {"search", "finish"}, {"finish"}) == used
-
-
-def test_names_that_a_program_does_not_make_are_free() -> None:
-    program = "import re\nfrom os import path as p\ndef f(a):\n    b = a + c\n    return b\nclass D: e = f\n"
-    program += "with open(p.x) as g:\n    print([h for h in g if k], D)\n"
-    assert free_names(program) == {"c", "k"}
-
-
-@pytest.mark.parametrize("name", ["final_answer", "wikipedia_search"])
-def test_a_function_of_the_programs_own_is_no_tool_whatever_its_name(name: str) -> None:
-    program = f"def {name}(n):\n    return n * 2\nprint({name}(21))"
-    assert list(pieces_of_program(program, "42", read_tools(None))) == [
-        Call("python_interpreter", {"code": program}, "42")
-    ]
-
-
-def test_a_real_agent_of_smolagents(tmp_path: Path) -> None:
-    smolagents = pytest.importorskip("smolagents")
-    models = pytest.importorskip("smolagents.models")
-
-    class Scripted(smolagents.Model):
-        replies = ["1. owner\n<end_plan>", "Look.\n<code>\nprint(wiki_search('Nora Lind'))\n</code>"]  # noqa: RUF012
-
-        def generate(self, messages: Any, **_: Any) -> Any:
-            said = self.replies.pop(0) if self.replies else "Done.\n<code>\nfinal_answer('Berg')\n</code>"
-            usage = models.TokenUsage(100, 10)
-            return models.ChatMessage(role=models.MessageRole.ASSISTANT, content=said, token_usage=usage)
-
-    class Search(smolagents.Tool):
-        name, description, output_type = "wiki_search", "Looks up.", "string"
-        inputs = {"query": {"type": "string", "description": "what"}}  # noqa: RUF012
-
-        def forward(self, query: str) -> str:
-            return PAGES[query]
-
-    made = smolagents.CodeAgent(tools=[Search()], model=Scripted(), planning_interval=9, verbosity_level=0)
-    fields = made.run(QUESTION, return_full_result=True).dict()
-    (tmp_path / "run.json").write_text(json.dumps(fields, default=str))
-    [transcript] = imported("smolagents", tmp_path)
-    assert spans(transcript) == [
-        ("plan", "1. owner"),
-        ("think", "Look."),
-        ("wiki_search", "Nora Lind"),
-        ("observation", PAGES["Nora Lind"]),
-        ("think", "Done."),
-        ("answer", "Berg"),
-    ]
-    assert transcript.usage == Usage(3, 300, 30)
 
 
 def oagents(steps: Sequence[Mapping[str, Any]], **fields: Any) -> dict[str, Any]:

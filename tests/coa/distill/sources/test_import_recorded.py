@@ -278,6 +278,43 @@ def test_results_that_come_as_a_users_message_are_told_apart_or_refused(tmp_path
     assert refused("recorded", session.folder).reason is Reason.RESULTS_IN_ONE
 
 
+def test_an_error_that_a_page_tells_of_stays_in_its_observation(tmp_path: Path) -> None:
+    session = Session(tmp_path)
+    messages = session.call([USER], asks("wiki", {"query": "a"}, "A."))
+    seen = "Observation:\nZeroDivisionError: division by zero, Observation: 3"
+    session.call([*messages, {"role": "user", "content": seen}], says("Berg"))
+    [transcript] = imported("recorded", tmp_path)
+    assert spans(transcript)[2] == ("observation", "ZeroDivisionError: division by zero, Observation: 3")
+
+
+def test_a_silent_agents_first_reasoning_is_its_plan(tmp_path: Path) -> None:
+    session = Session(tmp_path)
+    first = {**asks("wiki", {"query": "a"}), "reasoning_content": "The owner, then her town."}
+    session.loop([USER], first, {**says("Berg"), "reasoning_content": "Now I know."})
+    [transcript] = imported("recorded", tmp_path)
+    assert spans(transcript) == [
+        ("plan", "The owner, then her town."),
+        ("wiki_search", "a"),
+        ("observation", "seen"),
+        ("think", "Now I know."),
+        ("answer", "Berg"),
+    ]
+    assert holds(transcript)
+
+
+@pytest.mark.parametrize(
+    ("program", "reason"),
+    [
+        ("import time\nfinal_answer(time.time_ns())", "another time it gave another"),
+        ("final_answer(1 / 0)", "ZeroDivisionError: division by zero"),
+    ],
+)
+def test_an_answer_that_cannot_be_computed_again_refuses_the_run(program: str, reason: str, tmp_path: Path) -> None:
+    Session(tmp_path).call([USER], says(f"Compute.\n<code>\n{program}\n</code>"))
+    result = refused("recorded", tmp_path, task("code"))
+    assert (result.reason, result.detail) == (Reason.NOT_COMPUTED, reason)
+
+
 def test_an_agent_that_acts_by_programs_in_its_text(tmp_path: Path) -> None:
     session = Session(tmp_path)
     messages = session.call([USER], says("Thought: Look.\n<code>\nprint(wiki_search('Nora Lind'))\n"))

@@ -24,7 +24,7 @@ from jobs.commands.import_runs import run as import_command
 from jobs.recipe.checks import check_run
 from jobs.recipe.schema import Recipe
 from jobs.stages.distill import existing_runs, to_be_graded_by
-from tests.support.imported_runs import QUESTION, USER, Session, asks, imported, says, spans
+from tests.support.imported_runs import QUESTION, USER, Session, asks, holds, imported, says, spans
 
 
 def test_a_file_extends_the_table(tmp_path: Path) -> None:
@@ -86,6 +86,36 @@ def test_the_command_writes_transcripts_and_tells_what_it_refused(
         ("mhqa", 1, None),
     ]
     assert to_chain(kept[0].transcript)[1] == Span("wiki_search", "a")
+    [row] = (json.loads(line) for line in (tmp_path / "out/refused.jsonl").read_text().splitlines())
+    assert row == {
+        "where": str(runs / "c.jsonl"),
+        "reason": "a tool that nobody has mapped",
+        "detail": "send_mail",
+    }
+
+
+def test_the_command_tells_which_transition_breaks_and_which_profile_would_fit(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = import_one(tmp_path, {"id": "t1", "answer": "Berg"}, "mhqa", asks("wiki", {"query": "a"}))
+    shown = capsys.readouterr().out
+    assert "of these, `mhqa` forbids `wiki_search` at the start   1   task t1" in shown
+    assert "under --profile react, 1 fit." in shown
+    again = import_command(
+        "recorded", tmp_path / "runs", str(tmp_path / "tasks.jsonl"), tmp_path / "r", profile="react"
+    )
+    [run] = read_transcripts(again)
+    assert holds(run.transcript)
+    assert not path.with_name("refused.jsonl").exists()
+    assert "forbids" not in capsys.readouterr().out
+
+
+def test_the_model_of_runs_that_name_none_is_told_by_its_option(tmp_path: Path) -> None:
+    log = tmp_path / "run.json"
+    log.write_text(json.dumps({"task_id": "t1", "output": "Berg", "steps": [{"task": QUESTION}]}))
+    [named] = imported("smolagents", log, model="big-1")
+    [unnamed] = imported("smolagents", log)
+    assert (named.models, unnamed.models) == ((("agent", "big-1"),), ())
 
 
 @pytest.mark.parametrize(
@@ -163,10 +193,10 @@ def one_row(folder: Path) -> Path:
     return path
 
 
-def import_one(folder: Path, row: dict[str, str], profile: str | None) -> Path:
-    """A run whose answer is "Berg", imported."""
+def import_one(folder: Path, row: dict[str, str], profile: str | None, *before: dict[str, Any]) -> Path:
+    """A run whose answer is "Berg", imported; before: what it says until then."""
     (folder / "runs").mkdir()
-    Session(folder / "runs").loop([USER], says("Berg"))
+    Session(folder / "runs").loop([USER], *before, says("Berg"))
     tasks = folder / "tasks.jsonl"
     tasks.write_text(json.dumps({"question": QUESTION, **row}))
     return import_command("recorded", folder / "runs", str(tasks), folder / "out", profile=profile)
@@ -186,4 +216,4 @@ def test_a_persons_mistakes(form: str, runs: str, of: str | None, message: str, 
     tasks.write_text(json.dumps({"question": QUESTION, "answer": "Berg"}))
     with pytest.raises(UserError, match=message):
         import_command(form, tmp_path / runs, str(tasks), tmp_path / "out", profile=of)
-    assert not (tmp_path / "out").exists()
+    assert not list(tmp_path.glob("out/*.parquet"))

@@ -1,0 +1,95 @@
+"""Texts that smolagents, and OAgents which grew from it, put around what an agent says and sees.
+
+Observation:                                                what a tool returned, or a program showed
+Execution logs:
+Nora Lind was born in Berg.
+Last output from code snippet:
+None
+Call id: call_3
+Error:                                                      and what ended it
+division by zero
+Now let's retry: take care not to repeat previous errors! ...
+"""
+
+from dataclasses import dataclass
+
+LOGS, LAST = "Execution logs:", "Last output from code snippet:"
+"""What the interpreter heads what was printed, and the value of the last statement, with."""
+CALLING = "Calling tools:"
+HEADING = "## Search Results\n"
+"""What the results of its own search tools begin with."""
+NOT_PARSED = ("Error in code parsing:", "Error while parsing tool call from model output:")
+"""Errors of replies that called nothing, since they could not be read."""
+_OBSERVATION, _ERROR, _CALL_ID = "Observation:", "Error:", "Call id: "
+_RETRY = "Now let's retry: take care not to repeat previous errors!"
+_PLANNED, _FENCE = "Here are the facts I know and ", "```"
+_STUCK = "An agent tried to answer a user query but it got stuck"
+_FORCED = "Based on the above, please provide an answer to the following user"
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What an agent saw of what it did."""
+
+    text: str
+    """What was returned or shown, with the interpreter's headings."""
+    error: str = ""
+    """What ended it; empty where nothing did."""
+
+    @property
+    def result(self) -> str:
+        """Both, without headings."""
+        failed = f"{_ERROR} {self.error}" if self.error else ""
+        return "\n".join(part for part in (shown_by(self.text), failed) if part)
+
+
+def read_seen(text: str) -> Seen:
+    """What an agent saw, by the message that it was sent. Marks go at its start alone, since a page may hold one."""
+    shown, text = "", text.strip()
+    retry = text.rfind(_RETRY)
+    if retry >= 0 and "\n" not in text[retry:]:
+        text = text[:retry].rstrip()
+        ended = text.rfind(f"\n{_CALL_ID}")
+        if text.startswith(_OBSERVATION) and ended >= 0:
+            shown, text = text[:ended], text[ended + 1 :]
+    if text.startswith(_CALL_ID):
+        text = text.partition("\n")[2].lstrip()
+    if text.startswith(_ERROR):
+        return Seen(shown.removeprefix(_OBSERVATION).strip(), text.removeprefix(_ERROR).strip())
+    return Seen(text.removeprefix(_OBSERVATION).strip())
+
+
+def is_marked(text: str) -> bool:
+    """Whether a message is marked as what came of a reply."""
+    return text.lstrip().startswith((_OBSERVATION, _ERROR, _CALL_ID))
+
+
+def shown_by(text: str) -> str:
+    """What a program printed, without the headings of smolagents' interpreter."""
+    text = text.strip()
+    if not text.startswith(LOGS):
+        return text
+    logs, headed, last = text.removeprefix(LOGS).rpartition(LAST)
+    parts = (logs, "" if last.strip() == "None" else last) if headed else (last,)
+    return "\n".join(part.strip() for part in parts if part.strip())
+
+
+def plan_in(text: str) -> str | None:
+    """The plan in a message that shows one to its author; None for another message."""
+    begin = text.find(_PLANNED)
+    fence = text.find(f"\n{_FENCE}\n", begin) if begin >= 0 else -1
+    body = text.rstrip()
+    if fence < 0 or not body.endswith(_FENCE):
+        return None
+    return body[fence + len(_FENCE) + 2 : -len(_FENCE)].strip()
+
+
+def forces(system: str, asked: str) -> bool:
+    """Whether a model is asked for the answer of an agent that is out of steps, by its system prompt and the last
+    message."""
+    return _STUCK in system and _FORCED in asked
+
+
+def before_forced(asked: str) -> str:
+    """What the last message of such a request holds before it asks."""
+    return asked[: asked.rfind(_FORCED)].rstrip()

@@ -1,0 +1,150 @@
+"""Values of a program that is followed: texts, numbers, lists and tables, with holes where a tool's result stands."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+MOST_STEPS, MOST_CHARACTERS = 10_000, 100_000
+"""Limits of what is followed: a program is text of a model."""
+UNKNOWN = -1
+"""A hole for what is shown and not looked for."""
+
+
+class NotFollowed(Exception):
+    """A program does more than to call tools and show their results."""
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """A text with holes: a part that is a number is the result of the call of that number, from 0. Neither two texts
+    nor an empty one are among the parts."""
+
+    parts: tuple[str | int, ...]
+
+    @property
+    def known(self) -> str | None:
+        """The text; None for one with holes."""
+        return "".join(map(str, self.parts)) if all(isinstance(part, str) for part in self.parts) else None
+
+
+def give_up() -> NoReturn:
+    raise NotFollowed
+
+
+def as_text(value: Any) -> Text:
+    """What `str` makes of a value."""
+    match value:
+        case Text():
+            return value
+        case str() | int() | float() | None:
+            return Text((str(value),) if value != "" else ())
+        case list() | dict():
+            return Text((str(literal(value)),))
+    give_up()
+
+
+def as_shown(value: Any) -> Text:
+    """What is shown of a statement's value; a hole where that is not known."""
+    try:
+        return as_text(value)
+    except NotFollowed:
+        return Text((UNKNOWN,))
+
+
+def literal(value: Any) -> Any:
+    """A value without holes. What holds one is not followed: its argument or its form cannot be told."""
+    match value:
+        case Text():
+            return value.known if value.known is not None else give_up()
+        case list():
+            return [literal(one) for one in value]
+        case dict():
+            return {key: literal(one) for key, one in value.items()}
+    return value
+
+
+def join_texts(texts: Sequence[Text]) -> Text:
+    parts: list[str | int] = []
+    for part in (part for one in texts for part in one.parts):
+        if parts and isinstance(part, str) and isinstance(last := parts[-1], str):
+            parts[-1] = last + part
+        else:
+            parts.append(part)
+    if sum(len(part) for part in parts if isinstance(part, str)) > MOST_CHARACTERS:
+        give_up()
+    return Text(tuple(parts))
+
+
+def elements(value: Any) -> list[Any]:
+    """What a loop over a value goes through."""
+    return list(value) if isinstance(value, list | dict) else give_up()
+
+
+def add(left: Any, right: Any) -> Any:
+    match left, right:
+        case list(), list():
+            return [*left, *right]
+        case ((str() | Text()), (str() | Text())):
+            return join_texts([as_text(left), as_text(right)])
+    give_up()
+
+
+def repeat(left: Any, right: Any) -> str:
+    match left, right:
+        case (str(one), int(times)) | (int(times), str(one)) if times * len(one) <= MOST_CHARACTERS:
+            return one * times
+    give_up()
+
+
+def item_of(held: Any, key: Any) -> Any:
+    match held, key:
+        case list(), int() if -len(held) <= key < len(held):
+            return held[key]
+        case dict(), str() | int() if key in held:
+            return held[key]
+    give_up()
+
+
+def call_method(value: Any, method: str, arguments: list[Any]) -> Any:
+    match value, method, arguments:
+        case list(), "append", [one]:
+            value.append(one)
+            return None
+        case dict(), "items", []:
+            return [[key, one] for key, one in value.items()]
+        case dict(), "values", []:
+            return list(value.values())
+        case str(), "join", [list() as texts] if all(isinstance(one, str | Text) for one in texts):
+            return join_texts([part for one in texts for part in (as_text(value), as_text(one))][1:])
+    give_up()
+
+
+def _range(*bounds: Any) -> list[int]:
+    if not all(isinstance(bound, int) for bound in bounds) or not 1 <= len(bounds) <= 2:
+        give_up()
+    numbers = range(*bounds)
+    return list(numbers) if len(numbers) <= MOST_STEPS else give_up()
+
+
+def _zip(*lists: Any) -> list[Any]:
+    return [list(row) for row in zip(*map(elements, lists), strict=False)]
+
+
+def _enumerate(*arguments: Any) -> list[Any]:
+    match arguments:
+        case [several] | [several, int()]:
+            return [list(pair) for pair in enumerate(elements(several), *arguments[1:])]
+    give_up()
+
+
+def _one(make: Callable[[Any], Any]) -> Callable[..., Any]:
+    return lambda *arguments: make(arguments[0]) if len(arguments) == 1 else give_up()
+
+
+FUNCTIONS: Mapping[str, Callable[..., Any]] = {
+    "str": _one(as_text),
+    "list": _one(elements),
+    "range": _range,
+    "zip": _zip,
+    "enumerate": _enumerate,
+}

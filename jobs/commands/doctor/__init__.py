@@ -1,0 +1,1 @@
+"""`coa doctor`: what a machine has and lacks."""

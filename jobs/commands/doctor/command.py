@@ -1,0 +1,50 @@
+"""`coa doctor`: what this machine has and lacks for each part of the system, and what to type.
+
+coa doctor --recipe web_32b
+
+Nothing is started but an empty program in the sandbox. The exit status is 1 where something needed is missing.
+"""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser
+
+from jobs.commands.command import Command
+from jobs.commands.doctor.parts import PARTS, State
+
+WIDTH = 80
+
+
+def arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("--recipe", help="name of a recipe, or a YAML file: what that needs, its keys among it")
+
+
+def run(*, recipe: str | None = None) -> int:
+    """Prints a line for each finding; returns the exit status. Raises UserError for a recipe that can't be read."""
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    from jobs.cli import find_recipe
+
+    config = None
+    if recipe is not None:
+        from coa.config import load
+        from jobs.recipe.schema import Recipe
+
+        config = load(Recipe, find_recipe(recipe), ())
+    found = [(part.name, one) for part in PARTS for one in part.check(config)]
+    table = Table.grid(padding=(0, 2, 0, 0))
+    for width in (13, 7, WIDTH - 26):
+        table.add_column(width=width, overflow="fold")
+    colours = {State.OK: "green", State.WARN: "yellow", State.MISSING: "bold red"}
+    for name, one in found:
+        said = Text(one.what + (f"\n> {one.type}" if one.type else ""))
+        table.add_row(name, Text(one.state.value, style=colours[one.state]), said)
+    Console(width=WIDTH, highlight=False, emoji=False, markup=False).print(table)
+    return int(any(one.state is State.MISSING for _, one in found))
+
+
+COMMAND = Command(
+    name="doctor", help="say what this machine has and lacks, and what to type", run=run, arguments=arguments
+)

@@ -1,0 +1,219 @@
+"""The parts of a machine that `coa doctor` looks at: one table, with a check for each that starts nothing heavy."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import shutil
+import socket
+import subprocess
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, fields, is_dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+if TYPE_CHECKING:
+    from jobs.recipe.schema import Recipe
+
+GIB = 1 << 30
+QUICK_S = 2.0
+"""Longest that another program, or another machine, is waited for."""
+
+
+class State(StrEnum):
+    OK = "ok"
+    WARN = "warn"
+    """Some of the system will not run, or runs slower."""
+    MISSING = "missing"
+    """Needed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    state: State
+    what: str
+    type: str = ""
+    """What to type; empty where nothing is to be done."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A part of the system: a row, or several, of what `coa doctor` shows."""
+
+    name: str
+    check: Callable[[Recipe | None], Iterator[Finding]]
+    """recipe: the one that is asked about; None for what any needs."""
+
+
+def sandbox(recipe: Recipe | None) -> Iterator[Finding]:
+    from dataclasses import replace
+
+    from coa.errors import UserError
+    from coa.tools.sandbox.command import INSTALL
+    from coa.tools.sandbox.sandbox import Kind, SandboxConfig, require_bubblewrap
+
+    config = SandboxConfig() if recipe is None else recipe.tools.sandbox
+    limits = f"{config.cpu_s} s of CPU, {config.wall_s:g} s, {config.memory_mib} MiB, files of {config.files_mib} MiB"
+    if config.kind is Kind.none:
+        yield Finding(State.WARN, f"none, as the recipe says; limits: {limits}", "tools.sandbox.kind=bubblewrap")
+        return
+    failed = ""
+    for warm in (True, False) if config.warm else (False,):
+        try:
+            require_bubblewrap(replace(config, warm=warm))
+        except UserError as error:
+            failed = str(error.__cause__ or error)
+        else:
+            mode = "warm" if warm else "cold: each program starts an interpreter"
+            state = State.OK if warm or not config.warm else State.WARN
+            yield Finding(state, f"{mode}; limits: {limits}", "" if state is State.OK else "tools.sandbox.warm=false")
+            return
+    yield Finding(State.MISSING, failed.splitlines()[0], INSTALL.partition(": ")[2].rstrip(")"))
+
+
+def gpu(recipe: Recipe | None) -> Iterator[Finding]:
+    placed = recipe.placement if recipe is not None else None
+    here = not address_of(recipe)  # else they are the cluster's
+    needed = (
+        here and placed is not None and (placed.engine_gpus > 0 or placed.learner_gpus > 0 or placed.scorer_gpus > 0)
+    )
+    asked = ("nvidia-smi", "--query-gpu=name,memory.total", "--format=csv,noheader")
+    try:
+        done = subprocess.run(asked, capture_output=True, text=True, timeout=QUICK_S, check=True)
+    except (OSError, subprocess.SubprocessError):
+        state = State.MISSING if needed else State.OK
+        why = "none, and the recipe places parts on GPUs" if needed else "none: recipes for CPUs run"
+        yield Finding(state, why, "nvidia-smi  (the driver's; it has to list the GPUs)" if needed else "")
+    else:
+        names = done.stdout.strip().splitlines()
+        yield Finding(State.OK if names else State.WARN, f"{len(names)}: {names[0]}" if names else "none listed")
+
+
+def shared_memory(recipe: Recipe | None) -> Iterator[Finding]:
+    from cluster.session import SessionConfig
+
+    store = (SessionConfig() if recipe is None else recipe.session).object_store_gib
+    free = shutil.disk_usage("/dev/shm").free / GIB
+    what = f"{free:.1f} GiB free in /dev/shm; Ray's object store takes {store:g}, and weights come on top"
+    size = f"mount -o remount,size={max(2, round(4 * store))}G /dev/shm  (Docker: --shm-size)"
+    state = State.MISSING if free < store else State.WARN if free < 2 * store else State.OK
+    yield Finding(state, what, "" if state is State.OK else size)
+
+
+def disk(recipe: Recipe | None) -> Iterator[Finding]:
+    folder = Path("." if recipe is None else recipe.run_dir).absolute()
+    while not folder.exists():
+        folder = folder.parent
+    free = shutil.disk_usage(folder).free / GIB
+    state = State.MISSING if free < 1 else State.WARN if free < 10 else State.OK
+    yield Finding(state, f"{free:.0f} GiB free at {folder}", "" if state is State.OK else "run_dir=A_LARGER_DISK/run")
+
+
+def ray(recipe: Recipe | None) -> Iterator[Finding]:
+    try:
+        version = importlib.metadata.version("ray")
+    except importlib.metadata.PackageNotFoundError:
+        yield Finding(State.MISSING, "the package is not installed", "pip install -e .")
+        return
+    address = address_of(recipe)
+    if not address:
+        yield Finding(State.OK, f"{version}; a cluster of its own is started on this machine")
+    elif _reached(address):
+        yield Finding(State.OK, f"{version}; the cluster at {address} answers")
+    else:
+        yield Finding(
+            State.MISSING, f"{version}; nothing answers at {address}", "ray start --head, or unset RAY_ADDRESS"
+        )
+
+
+def address_of(recipe: Recipe | None) -> str:
+    """The cluster that is used; empty where one is started here."""
+    return (recipe.session.address if recipe is not None else None) or os.environ.get("RAY_ADDRESS", "")
+
+
+def _reached(address: str) -> bool:
+    place = urlsplit(address if "://" in address else f"ray://{address}")
+    try:
+        with socket.create_connection((place.hostname or "", place.port or 6379), timeout=QUICK_S):
+            return True
+    except (OSError, ValueError):
+        return False
+
+
+def compilers(recipe: Recipe | None) -> Iterator[Finding]:
+    lacking = [tool for tool in ("g++", "ninja") if shutil.which(tool) is None]
+    if lacking:
+        packages = " ".join({"g++": "g++", "ninja": "ninja-build"}[tool] for tool in lacking)
+        yield Finding(
+            State.MISSING, f"{' and '.join(lacking)}, which DeepSpeed builds with", f"apt-get install {packages}"
+        )
+    else:
+        yield Finding(State.OK, "g++ and ninja")
+
+
+def ports(recipe: Recipe | None) -> Iterator[Finding]:
+    from coa.serving.config import ServingConfig
+    from jobs.commands.record import PORT
+
+    served = (ServingConfig() if recipe is None else recipe.serving).port
+    for command, port in (("serve", served), ("record", PORT)):
+        with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as tried:
+            tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                tried.bind(("127.0.0.1", port))
+            except OSError:
+                yield Finding(
+                    State.WARN,
+                    f"{port} is taken",
+                    f"coa record --port {port + 1} ..."
+                    if command == "record"
+                    else f"coa serve ... serving.port={port + 1}",
+                )
+            else:
+                yield Finding(State.OK, f"{port} is free for `coa {command}`")
+
+
+def keys(recipe: Recipe | None) -> Iterator[Finding]:
+    if recipe is None:
+        yield Finding(State.OK, "a recipe may name some", "coa doctor --recipe NAME")
+        return
+    named = dict(variables_of(recipe))
+    if not named:
+        yield Finding(State.OK, "the recipe names none")
+    for variable, where in sorted(named.items()):
+        if os.environ.get(variable, "").strip():
+            yield Finding(State.OK, f"{variable} ({where})")
+        else:
+            yield Finding(State.MISSING, f"{variable} ({where}) is not set", f"export {variable}=...")
+
+
+def variables_of(settings: Any, where: str = "") -> Iterator[tuple[str, str]]:
+    """The environment variables that settings name, each with the setting: ("JUDGE_KEY", "tools.judge.key_env")."""
+    if is_dataclass(settings):
+        within = {one.name: getattr(settings, one.name) for one in fields(settings)}
+    elif isinstance(settings, dict):
+        within = settings
+    else:
+        return
+    for name, value in within.items():
+        at = f"{where}.{name}".removeprefix(".")
+        if str(name).endswith("key_env") and isinstance(value, str):
+            yield value, at
+        elif name == "env" and isinstance(value, tuple | list):
+            yield from ((str(variable), at) for variable in value)
+        else:
+            yield from variables_of(value, at)
+
+
+PARTS = (
+    Part("sandbox", sandbox),
+    Part("GPU", gpu),
+    Part("shared memory", shared_memory),
+    Part("disk", disk),
+    Part("Ray", ray),
+    Part("compilers", compilers),
+    Part("ports", ports),
+    Part("keys", keys),
+)
