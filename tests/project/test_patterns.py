@@ -29,7 +29,6 @@ TRUSTED = {
 }
 """Patterns that may take quadratic time, since nobody who might want that writes the text they meet."""
 BAD = {
-    r"\[[^\[\]]*\]\(\s*<?([^()<>\s]*)>?\s*\)": "finditer",
     r"```[ \t]*(?P<name>py)?[ \t]*\n(.*?)(?:```)?": "fullmatch",
     r"(?s)```(?:json)?\s*(.*?)\s*```": "fullmatch",
     r"(?s).*(?:\b(?:is|are)\b|:)": "sub",
@@ -37,9 +36,8 @@ BAD = {
     r"(?s)Here are [^\n]*:\n": "search",
     r"\s+$": "search",
     r"(?:ab|a|b)*;": "fullmatch",
-    r"a.*b.*c": "match",
 }
-FINE = {r"\s+\Z": "match", r"a++b": "search", r"<[^<>]*>": "sub", r"\w+": "findall", r"\d{1,9}x": "search"}
+FINE = {r"\s+\Z": "match", r"a++b": "match", r"<[^<>]*>": "sub", r"\w+": "findall", r"\d{1,9}x": "search"}
 
 
 @pytest.fixture(scope="module")
