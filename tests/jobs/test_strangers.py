@@ -75,7 +75,7 @@ def run(command: Sequence[str], folder: Path, program: str | None = None, **envi
     if program is not None:
         known["PATH"] = f"{Path(program).absolute().parent}:{known['PATH']}"
     done = subprocess.run(command, cwd=folder, env=known, capture_output=True, text=True, timeout=LIMIT_S, check=False)
-    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
+    assert done.returncode == 0, done.stdout[-9000:] + done.stderr[-4000:]
     return done.stdout
 
 
