@@ -85,7 +85,7 @@ def comparer() -> Comparer:
 
 
 def _serve(limit_s: int) -> None:
-    equal = _equality()
+    equal = equality()
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     _, hard = resource.getrlimit(resource.RLIMIT_CPU)
@@ -99,7 +99,7 @@ def _serve(limit_s: int) -> None:
     serve(answer)
 
 
-def _equality() -> Callable[[str, str], bool]:
+def equality() -> Callable[[str, str], bool]:
     """A function that compares an answer and a gold; importing what it needs takes seconds."""
     from math_verify import LatexExtractionConfig, parse, verify
     from sympy import Expr
