@@ -11,14 +11,15 @@ import os
 import time
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 
 import pyarrow.parquet
 
 from benchmarks.harness import report
 from benchmarks.rewriting.answers import Rewriting, kind_of, rewritings
-from coa.grading.equivalence import equality
+from coa.grading.equivalence import equality, published_equality
+from coa.grading.mathematics.equal import Equal
 
 BENCHMARKS = Path(os.environ.get("COA_BENCHMARKS", "../shared/benchmarks"))
 FILES = ("math500", "aime24", "aime25")
@@ -26,9 +27,6 @@ OF_INTEGERS = 5
 """Of the rewritings of whole numbers, which are most golds, one in so many is compared."""
 TARGET = 0.5
 """Percent: of equal answers that are rejected, and of others that are accepted."""
-
-Equal = Callable[[str, str], bool]
-"""Compares an answer with a gold."""
 
 
 def golds(folder: Path = BENCHMARKS) -> list[str]:
@@ -47,18 +45,6 @@ def sample(golds: Iterable[str], of_integers: int = OF_INTEGERS) -> list[Rewriti
         return kind_of(one.gold) != "integer" or digest % of_integers == 0
 
     return [one for gold in golds for one in rewritings(gold) if drawn(one)]
-
-
-def plain() -> Equal:
-    """Plain Math-Verify."""
-    from math_verify import ExprExtractionConfig, LatexExtractionConfig, parse, verify
-
-    def equal(answer: str, gold: str) -> bool:
-        right = parse(rf"\boxed{{{gold}}}", [LatexExtractionConfig()], parsing_timeout=0)
-        found = parse(answer, [ExprExtractionConfig(), LatexExtractionConfig()], parsing_timeout=0)
-        return verify(right, found, timeout_seconds=0)
-
-    return equal
 
 
 def wrong(equal: Equal, every: Iterable[Rewriting]) -> list[Rewriting]:
@@ -82,7 +68,7 @@ def main() -> None:
     every = sample(golds())
     same = sum(one.same for one in every)
     figures: dict[str, float] = {"same": same, "other": len(every) - same}
-    for name, equal in (("plain", plain()), ("ours", equality())):
+    for name, equal in (("plain", published_equality()), ("ours", equality())):
         equal("1", "2")
         began = time.process_time()
         missed = wrong(equal, every)

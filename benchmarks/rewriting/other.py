@@ -162,7 +162,8 @@ def unions(gold: str) -> Iterator[str]:
         parts = [part.strip() for part in gold.split(r"\cup")]
         yield from parts
         yield gold.replace(r"\cup", r"\cap")
-        yield rf"{gold} \cup (1000, 1001)"
+        if not parts[-1].endswith(r"\infty)"):
+            yield rf"{gold} \cup (1000, 1001)"
         yield (
             parts[0].replace("(", "[") + r" \cup " + parts[1] if "infty" not in parts[0] else parts[0].replace(")", "]")
         )
