@@ -23,8 +23,8 @@ from typing import Any
 from coa.errors import ToolDown, UserError
 from coa.grading.cases import Call, Feed, Tests, read_tests
 from coa.grading.compare import same_output, same_value
-from coa.tools.fences import program_of
 from coa.tools.base import ToolCall, UseTool
+from coa.tools.fences import program_of
 from coa.tools.hidden import ask
 from coa.tools.sandbox.run import MIB, Ended, RunLimits
 from coa.tools.sandbox.sandbox import Sandbox

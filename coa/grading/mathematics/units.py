@@ -71,7 +71,7 @@ def without_unit(text: str) -> tuple[str, Unit | None]:
     for pattern in (_IN_TEXT, _BARE):
         found = pattern.search(text)
         attached = pattern is _BARE and text[found.start() - 1] != " " if found else False
-        body = re.sub(r"(?:\\[,;:! ]|~|\s)+\Z", "", text[: found.start()]) if found else ""
+        body = text[: found.start()].rstrip() if found else ""
         if found and re.search(r"\d|\\pi", body) and (unit := _unit(found[1], attached=attached)):
             power = int(found[2] or found[3] or 0) or unit.power
             return body, Unit(unit.name, power)
