@@ -34,7 +34,7 @@ class ExecutorConfig:
     """The same for single tools: `{crawl_page: 64}`."""
     call_s: float = 30.0
     """Seconds for one call, waiting for a place not counted; over it the tool counts as down."""
-    call_s_of: dict[str, float] = field(default_factory=lambda: {"judge": 60.0, "chooser": 60.0})
+    call_s_of: dict[str, float] = field(default_factory=lambda: {"judge": 60.0, "chooser": 60.0, "run_test": 60.0})
     """The same for single tools: `{crawl_page: 200}`."""
     cache_entries: int = 100_000
     """Observations kept in memory; beyond this number the oldest are dropped."""

@@ -4,7 +4,8 @@
      "functional": [{"input": "[1, 2]\\n3", "output": "[4, 5]"}],       a function: a JSON value per argument and line,
      "fn_name": "shift",                                               and the JSON value that it returns
      "assertions": "assert Solution().shift([1, 2], 3) == [4, 5]",     the same as Python: literals in, a literal out
-     "time_limit_s": 6.0}                                              seconds of CPU time for each test
+     "time_limit_s": 6.0,                                              seconds of CPU time for each test
+     "compare": "exact"}                                               no tolerance, as LiveCodeBench compares
 
 All keys are optional, as long as there is a test. Also read are {"stdin": [texts], "expected_output": [texts]},
 {"functional": assertions} (published LiveCodeBench files), {"inputs": .., "outputs": .., "fn_name": ..} (APPS) and
@@ -20,6 +21,9 @@ from typing import Any
 
 TIME_LIMIT_S = 6.0
 """Seconds of CPU time for a test where the tests set no limit; LiveCodeBench's."""
+
+CLOSE, EXACT = "close", "exact"
+"""How results are compared: numbers with a fraction within a tolerance, or everything as it is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +50,8 @@ class Tests:
 
     cases: tuple[Feed | Call, ...]
     time_limit_s: float = TIME_LIMIT_S
+    exact: bool = False
+    """Whether results are compared without a tolerance."""
 
 
 @lru_cache(maxsize=32)
@@ -60,13 +66,16 @@ def read_tests(text: str) -> Tests:
     limit = tests.get("time_limit_s", TIME_LIMIT_S)
     if type(limit) not in (int, float) or not limit > 0:
         raise ValueError(f"time_limit_s is {limit!r}, not a number of seconds")
+    compare = tests.get("compare", CLOSE)
+    if compare not in (CLOSE, EXACT):
+        raise ValueError(f"compare is {compare!r}, expected {EXACT!r} or {CLOSE!r}")
     try:
         cases = tuple(_cases(tests))
     except (KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError(f"the tests are not of a known form: {type(error).__name__}: {error}") from error
     if not cases:
         raise ValueError("no tests")
-    return Tests(cases, float(limit))
+    return Tests(cases, float(limit), compare == EXACT)
 
 
 def _cases(tests: dict[str, Any]) -> Iterator[Feed | Call]:

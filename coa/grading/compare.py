@@ -9,10 +9,25 @@ TOLERANCE = 1e-6
 """Tolerance of numbers with a fraction, as in programming contests: absolute below 1, relative above."""
 
 
-def same_output(output: str, wanted: str) -> bool:
-    """Whether two outputs are the same line by line and word by word; numbers are compared as numbers."""
+def same_output(output: str, wanted: str, *, exact: bool = False) -> bool:
+    """Whether two outputs are the same line by line and word by word; numbers are compared as numbers.
+
+    exact: as LiveCodeBench has it: lines are the same text, or the same numbers, without a tolerance.
+    """
+    if exact:
+        texts = [[line.strip() for line in text.strip().split("\n")] for text in (output, wanted)]
+        return len(texts[0]) == len(texts[1]) and all(map(_same_text, *texts))
     ours, theirs = _lines(output), _lines(wanted)
     return len(ours) == len(theirs) and all(map(_same_line, ours, theirs))
+
+
+def _same_text(output: str, wanted: str) -> bool:
+    if output == wanted:
+        return True
+    try:
+        return [Decimal(word) for word in output.split()] == [Decimal(word) for word in wanted.split()]
+    except InvalidOperation:
+        return False
 
 
 def _lines(text: str) -> list[list[str]]:
@@ -37,15 +52,17 @@ def _same_word(output: str, wanted: str) -> bool:
     return ours == theirs or (not whole and _close(float(ours), float(theirs)))
 
 
-def same_value(output: Any, wanted: Any) -> bool:
-    """Whether two JSON values are the same, numbers within the tolerance."""
+def same_value(output: Any, wanted: Any, *, exact: bool = False) -> bool:
+    """Whether two JSON values are the same, numbers with a fraction within the tolerance; exact: without one."""
+    if exact:
+        return output == wanted
     match output, wanted:
         case [list(), list()]:
             return len(output) == len(wanted) and all(map(same_value, output, wanted))
         case [dict(), dict()]:
             return output.keys() == wanted.keys() and all(same_value(output[key], wanted[key]) for key in wanted)
-        case [float(), int() | float()] | [int(), float()]:
-            return output == wanted or _close(output, wanted)
+        case [int() | float(), float()]:  # a whole number is exact
+            return output == wanted or (not isinstance(output, bool) and _close(output, wanted))
     return output == wanted
 
 

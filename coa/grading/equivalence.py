@@ -9,16 +9,17 @@ time to answer, or is killed from outside, is an InfrastructureError.
 
 import json
 import math
+import re
 import resource
 import signal
 import sys
 import threading
-from collections.abc import Callable
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any
 
 from coa.errors import InfrastructureError
-from coa.grading.latex import expression_of, same_in_base, words_of
+from coa.grading.latex import expression_of
+from coa.grading.mathematics.equal import EQUALS, Equal, same
 from coa.processes import Child, ChildGone, serve
 
 LIMIT_S = 5
@@ -31,6 +32,9 @@ MAX_BRACKETS = 100
 """Opening ones of an answer or a gold; one with more, or with more characters, equals nothing."""
 RELATIVE = 1e-5
 """The largest relative error of a rounded number."""
+_FACTOR = re.compile(r"(?<![\w^.}])(\d+(?:\.\d+)?) ?(?=\()")
+"""A number right before a bracket, which Math-Verify adds: it reads `2(5)` as it reads 2 and a half."""
+_TIMES = r"\1 \\cdot "
 _SILENT = "the process that compares mathematical answers does not answer"
 
 
@@ -42,27 +46,29 @@ class Comparer:
         self._child: Child | None = None
         self._one_at_a_time = threading.Lock()
 
-    def equal(self, answer: str, accepted: tuple[str, ...]) -> bool:
-        """Whether the answer equals some accepted one; raises InfrastructureError if the child can't be asked."""
-        return comparable(answer) and any(self._equals(answer, gold) for gold in accepted if comparable(gold))
+    def equal(self, answer: str, accepted: tuple[str, ...], *, as_published: bool = False) -> bool:
+        """Whether the answer equals some accepted one; raises InfrastructureError if the child can't be asked.
+
+        as_published: whether plain Math-Verify alone is to say so.
+        """
+        golds = filter(comparable, accepted)
+        return comparable(answer) and any(self._equals(answer, gold, as_published) for gold in golds)
 
     def close(self) -> None:
         if self._child is not None:
             self._child.close()
             self._child = None
 
-    def _equals(self, answer: str, gold: str) -> bool:
+    def _equals(self, answer: str, gold: str, as_published: bool) -> bool:
         """Compares with one gold at a time, so that a gold that ends the child does not affect the others."""
         with self._one_at_a_time:
             child = self._child = self._child or self._start()
             try:
-                return child.ask(json.dumps([answer, gold]).encode(), PATIENCE_S) == b"true"
+                return child.ask(json.dumps([answer, gold, as_published]).encode(), PATIENCE_S) == b"true"
             except ChildGone as gone:
                 self._child = None
                 if gone.status in (None, -signal.SIGKILL):
-                    raise InfrastructureError(
-                        "the process that compares mathematical answers does not answer"
-                    ) from gone
+                    raise InfrastructureError(_SILENT) from gone
                 return False  # the comparison itself ended the child
 
     def _start(self) -> Child:
@@ -85,30 +91,34 @@ def comparer() -> Comparer:
 
 
 def _serve(limit_s: int) -> None:
-    equal = _equality()
+    equal, published = equality(), published_equality()
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     _, hard = resource.getrlimit(resource.RLIMIT_CPU)
 
     def answer(request: bytes) -> bytes:
-        text, gold = json.loads(request)
+        text, gold, as_published = json.loads(request)
         used = resource.getrusage(resource.RUSAGE_SELF)
         resource.setrlimit(resource.RLIMIT_CPU, (math.ceil(used.ru_utime + used.ru_stime) + limit_s, hard))
-        return json.dumps(equal(text, gold)).encode()
+        return json.dumps((published if as_published else equal)(text, gold)).encode()
 
     serve(answer)
 
 
-def _equality() -> Callable[[str, str], bool]:
+def equality() -> Equal:
     """A function that compares an answer and a gold; importing what it needs takes seconds."""
+    from latex2sympy2_extended import NormalizationConfig
     from math_verify import LatexExtractionConfig, parse, verify
-    from sympy import Expr
+    from sympy import Expr, simplify
 
-    config = [LatexExtractionConfig(boxed_match_priority=0)]
+    # Units have been taken off, and variables may have the letters of one.
+    spelling = NormalizationConfig(basic_latex=True, units=False, malformed_operators=True, nits=True, boxed="all")
+    config = [LatexExtractionConfig(boxed_match_priority=0, normalization_config=spelling)]
 
+    @lru_cache(maxsize=64)
     def parsed(expression: str) -> list[Any]:
         """What Math-Verify makes of it, and its text; its own limits are off (0): the kernel keeps the time."""
-        return parse(rf"\boxed{{{expression}}}", config, parsing_timeout=0)
+        return parse(rf"\boxed{{{_FACTOR.sub(_TIMES, expression)}}}", config, parsing_timeout=0)
 
     def rounded_away(found: Any, right: Any) -> bool:
         """Whether numbers differ by what rounding to six places hides, which is much of 0.0000672."""
@@ -117,15 +127,36 @@ def _equality() -> Callable[[str, str], bool]:
         difference, size = (abs(number.doit().evalf()) for number in (right - found, right))
         return bool(max(RELATIVE * size, 1e-12) < difference <= 1e-6)
 
+    def formulas(answer: str, gold: str) -> bool:
+        found, right = parsed(answer), parsed(gold)
+        equal = verify(right, found, timeout_seconds=0, allow_set_relation_comp=True)
+        return equal and not rounded_away(found[0], right[0])
+
+    def equations(answer: str, gold: str) -> bool:
+        """Whether the differences of the sides are the same but for a number."""
+        sides = [parsed(side)[:1] for equation in (answer, gold) for side in EQUALS.split(equation)]
+        if len(sides) != 4 or not all(side and isinstance(side[0], Expr) for side in sides):
+            return False
+        left, right, gold_left, gold_right = (side[0].doit() for side in sides)
+        ratio = simplify((left - right) / (gold_left - gold_right)) if gold_left != gold_right else None
+        return ratio is not None and bool(ratio.is_number and ratio.is_finite and ratio.is_nonzero)
+
     def equal(answer: str, gold: str) -> bool:
-        found, right = expression_of(answer), expression_of(gold)
-        if found == right or (words_of(right) is not None and words_of(found) == words_of(right)):
-            return bool(right)
-        if (same := same_in_base(found, right)) is not None:
-            return same
-        found, right = parsed(found), parsed(right)
-        same = verify(right, found, timeout_seconds=0, allow_set_relation_comp=True)
-        return same and not rounded_away(found[0], right[0])
+        return same(expression_of(answer), expression_of(gold), formulas, equations)
+
+    return equal
+
+
+def published_equality() -> Equal:
+    """Plain Math-Verify, as published evaluations compare: the gold in a box, the answer as it stands."""
+    from math_verify import ExprExtractionConfig, LatexExtractionConfig, parse, verify
+
+    latex = LatexExtractionConfig()
+
+    def equal(answer: str, gold: str) -> bool:
+        right = parse(rf"\boxed{{{gold}}}", [latex], parsing_timeout=0)
+        found = parse(answer, [ExprExtractionConfig(), latex], parsing_timeout=0)
+        return verify(right, found, timeout_seconds=0)
 
     return equal
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
 from coa.grading.judge import JUDGE, JudgeConfig, check_judge, grade_judged
-from coa.grading.match import grade_exact, grade_f1, grade_first
+from coa.grading.match import grade_exact, grade_f1, grade_first, grade_first_f1
 from coa.grading.maths import MATHS, grade_maths
 from coa.grading.programs import RUN_TEST, TESTS, ProgramsConfig, check_programs, grade_programs
 from coa.registry import Registry
@@ -30,13 +30,14 @@ GRADERS: Registry[Grader] = Registry(
         EXACT: grade_exact,
         "exact_first": grade_first,
         "f1": grade_f1,
+        "f1_first": grade_first_f1,
         MATHS: grade_maths,
         TESTS: grade_programs,
         JUDGE: grade_judged,
     },
 )
 
-OF_OPEN_QUESTIONS = frozenset({EXACT, "exact_first", "f1", JUDGE})
+OF_OPEN_QUESTIONS = frozenset({EXACT, "exact_first", "f1", "f1_first", JUDGE})
 """Graders of answers in words, which may take each other's place. The others may not: compared as words, every program
 would be wrong, and so would a right formula in another form."""
 

@@ -1,10 +1,19 @@
-"""Graders that compare short answers as words: exact match and token F1, the usual metrics of question answering."""
+"""Graders that compare short answers as words: exact match and token F1, the usual metrics of question answering.
+
+Published benchmarks have the published metric, which says that -5 is 5. For tasks of one's own, a number's sign and
+point count, and so does each part of an answer."""
 
 from collections import Counter
+from collections.abc import Callable
 
-from coa.grading.normalise import normalise
+from coa.grading.normalise import normalise, normalise_published
 from coa.tools.base import UseTool
 from coa.types import Task
+
+
+def published_match(answer: str, accepted: tuple[str, ...]) -> bool:
+    """Whether the answer equals some accepted one after `normalise_published`."""
+    return bool(answer.strip()) and normalise_published(answer) in map(normalise_published, accepted)
 
 
 def exact_match(answer: str, accepted: tuple[str, ...]) -> bool:
@@ -14,13 +23,13 @@ def exact_match(answer: str, accepted: tuple[str, ...]) -> bool:
     return bool(parts) and all(part in golds for part in parts)
 
 
-def token_f1(answer: str, accepted: tuple[str, ...]) -> float:
+def token_f1(answer: str, accepted: tuple[str, ...], form: Callable[[str], str] = normalise) -> float:
     """The best harmonic mean of precision and recall of words, each counted as often as it occurs.
 
     token_f1("in the year 1912", ("1912",)) == 0.5
     """
-    words = Counter(normalise(answer).split())
-    return max((_f1(words, Counter(normalise(gold).split())) for gold in accepted), default=0.0)
+    words = Counter(form(answer).split())
+    return max((_f1(words, Counter(form(gold).split())) for gold in accepted), default=0.0)
 
 
 def _f1(words: Counter[str], gold: Counter[str]) -> float:
@@ -33,9 +42,17 @@ async def grade_exact(answer: str, task: Task, use_tool: UseTool) -> float:
 
 
 async def grade_first(answer: str, task: Task, use_tool: UseTool) -> float:
-    """Exact match of the first `|`-separated part alone: how the published evaluation of open questions compares."""
-    first = next((part for part in answer.split("|") if part.strip()), "")
-    return float(exact_match(first, task.answers))
+    """The published metric of open questions: exact match of the first `|`-separated part, normalised as SQuAD does."""
+    return float(published_match(_first(answer), task.answers))
+
+
+async def grade_first_f1(answer: str, task: Task, use_tool: UseTool) -> float:
+    """The published F1: of the first `|`-separated part, normalised as SQuAD does."""
+    return token_f1(_first(answer), task.answers, normalise_published)
+
+
+def _first(answer: str) -> str:
+    return next((part for part in answer.split("|") if part.strip()), "")
 
 
 async def grade_f1(answer: str, task: Task, use_tool: UseTool) -> float:

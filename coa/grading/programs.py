@@ -20,10 +20,11 @@ from functools import cache
 from importlib import import_module
 from typing import Any
 
-from coa.errors import UserError
+from coa.errors import ToolDown, UserError
 from coa.grading.cases import Call, Feed, Tests, read_tests
 from coa.grading.compare import same_output, same_value
 from coa.tools.base import ToolCall, UseTool
+from coa.tools.fences import program_of
 from coa.tools.hidden import ask
 from coa.tools.sandbox.run import MIB, Ended, RunLimits
 from coa.tools.sandbox.sandbox import Sandbox
@@ -40,12 +41,21 @@ class ProgramsConfig:
     """Limits of programs that answer programming tasks."""
 
     longest_s: float = 10.0
-    """Most seconds of CPU time for a test, whatever it allows itself. In wall-clock time a test gets twice its seconds
-    and one more, which the executor's limit must leave room for."""
+    """Most seconds of CPU time for a test, whatever it allows itself. The wall clock only guards: it gives a test twice
+    its seconds and one more, and as much and two again where the program waits for a core, which the executor's limit
+    must leave room for. A program that got none all the same has no verdict; one that slept is wrong."""
     memory_mib: int = 1024
 
-    def wall_s(self, limit_s: float) -> float:
-        return 2 * limit_s + 1
+    def limits(self, limit_s: float, output_bytes: int) -> RunLimits:
+        """Those of one test, whose program may take `limit_s` of CPU time."""
+        wall_s = 2 * limit_s + 1
+        return RunLimits(
+            cpu_s=math.ceil(limit_s),
+            wall_s=wall_s,
+            busy_s=wall_s + 2,
+            memory_mib=self.memory_mib,
+            output_bytes=output_bytes,
+        )
 
 
 class Why(StrEnum):
@@ -84,19 +94,15 @@ async def grade_programs(answer: str, task: Task, use_tool: UseTool) -> float:
     return float(bool(program.strip()) and (await try_out(program, tests, use_tool)).passed)
 
 
-_FENCED = re.compile(r"```[ \t]*+(?:(?:py|python3?)[ \t]*+)?\r?\n(.*?)(?:```|\Z)", re.DOTALL | re.IGNORECASE)
-
-
-def program_of(answer: str) -> str:
-    """The last fenced program of an answer, or else the whole answer."""
-    fenced = _FENCED.findall(answer)
-    return fenced[-1] if fenced else answer
-
-
 async def try_out(program: str, tests: Tests, use_tool: UseTool) -> Verdict:
     """Runs the tests one after the other, up to the first that fails."""
     for index, case in enumerate(tests.cases):
-        question = {"program": program, type(case).__name__: asdict(case), "time_limit_s": tests.time_limit_s}
+        question = {
+            "program": program,
+            type(case).__name__: asdict(case),
+            "time_limit_s": tests.time_limit_s,
+            "exact": tests.exact,
+        }
         result = await ask(use_tool, RUN_TEST, question)
         if result["why"] is not None:
             return Verdict(index, Why(result["why"]), result["detail"])
@@ -117,13 +123,12 @@ class RunTest:
         case = Feed(**asked["Feed"]) if "Feed" in asked else Call(**asked["Call"])
         limit_s = min(asked["time_limit_s"], self._config.longest_s)
         source = harness(asked["program"], case)
-        limits = RunLimits(
-            cpu_s=math.ceil(limit_s),
-            wall_s=self._config.wall_s(limit_s),
-            memory_mib=self._config.memory_mib,
-            output_bytes=MIB + 4 * len(json.dumps(asdict(case))),
-        )
-        why, detail = judge_run(await self._sandbox.execute(source, stdin_of(case), limits), case)
+        limits = self._config.limits(limit_s, MIB + 4 * len(json.dumps(asdict(case))))
+        ended = await self._sandbox.execute(source, stdin_of(case), limits)
+        longest_s = limits.wall_s + limits.busy_s
+        if ended.status is None and ended.waited_s > (longest_s - limit_s) / 2:
+            raise ToolDown(f"a program waited {ended.waited_s:.1f} s of {longest_s:g} s for a core")
+        why, detail = judge_run(ended, case, exact=asked["exact"])
         return json.dumps({"why": why, "detail": detail})
 
 
@@ -144,7 +149,11 @@ def _harness():
     name, solution = asked["function"], space.get("Solution")
     function = getattr(solution(), name) if hasattr(solution, name) else space[name]
     value = function(*asked["arguments"], **asked["keywords"])
-    print({mark!r} + json.dumps(value, default=list), file=answer, flush=True)
+    def plain(value):
+        if isinstance(value, (set, frozenset)):
+            raise TypeError("a set is no list")
+        return list(value)
+    print({mark!r} + json.dumps(value, default=plain), file=answer, flush=True)
 _harness()
 """
 _OUT_OF_TIME = (None, 128 + signal.SIGXCPU)
@@ -198,7 +207,8 @@ def taken_for_granted(program: str) -> str:
 
 def check_programs(config: ProgramsConfig, call_s: float) -> None:
     """Raises UserError if the executor, which gives a call `call_s`, would stop a slow program before its limit."""
-    wall_s = config.wall_s(config.longest_s)
+    limits = config.limits(config.longest_s, MIB)
+    wall_s = limits.wall_s + limits.busy_s
     if wall_s >= call_s:
         raise UserError(
             f"a test may take {wall_s:g} s by tools.programs.longest_s, and the executor stops it after {call_s:g} s: "
@@ -206,7 +216,7 @@ def check_programs(config: ProgramsConfig, call_s: float) -> None:
         )
 
 
-def judge_run(ended: Ended, case: Feed | Call) -> tuple[Why | None, str]:
+def judge_run(ended: Ended, case: Feed | Call, *, exact: bool = False) -> tuple[Why | None, str]:
     """Why a run does not pass, and a line that says so; (None, "") if it passes."""
     last = (ended.stderr.strip().splitlines() or [""])[-1].strip()
     if ended.status in _OUT_OF_TIME:
@@ -218,13 +228,13 @@ def judge_run(ended: Ended, case: Feed | Call) -> tuple[Why | None, str]:
             last or f"exit status {ended.status}"
         )
     if isinstance(case, Feed):
-        right = same_output(ended.stdout, case.output)
+        right = same_output(ended.stdout, case.output, exact=exact)
         return (None, "") if right else (Why.WRONG, f"wanted {_short(case.output)!r}, got {_short(ended.stdout)!r}")
     _, mark, value = ended.stdout.rpartition(_MARK)
     if not mark:
         return Why.ERROR, f"ended before {case.function} returned"
     try:
-        right = any(same_value(json.loads(value), accepted) for accepted in case.accepted)
+        right = any(same_value(json.loads(value), accepted, exact=exact) for accepted in case.accepted)
     except (ValueError, RecursionError):  # printed by the program itself, cut, or too deep
         right = False
     return (None, "") if right else (Why.WRONG, f"wanted {_short(case.accepted[0])}, got {_short(value.strip())}")

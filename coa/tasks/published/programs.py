@@ -10,7 +10,7 @@ import pickletools
 import zlib
 from typing import Any
 
-from coa.grading.cases import TIME_LIMIT_S, read_tests
+from coa.grading.cases import EXACT, TIME_LIMIT_S, read_tests
 from coa.tasks.published.item import BadRow, Item, Reader, Row, called, text
 
 MAX_TESTS_BYTES = 1 << 28
@@ -28,7 +28,7 @@ def live_code_bench(row: Row) -> Item:
     `metadata` with the name of the function; or a row of the files published with the paper, whose `answer` holds the
     sample tests alone."""
     if "question_content" not in row:
-        truth = checked(text(row, "answer"))
+        truth = _compared_exactly(checked(text(row, "answer")))
         return Item(question=text(row, "question"), answers=(truth,), id=called(row, "id"), part=SAMPLE_TESTS)
     starter = str(row.get("starter_code") or "").rstrip()
     asked = f"{FILL_IN}\n```py\n{starter}\n```" if starter else READ_STDIN
@@ -42,8 +42,13 @@ def live_code_bench(row: Row) -> Item:
     if functional and not (isinstance(metadata, dict) and metadata.get("func_name")):
         raise BadRow("no `func_name` in `metadata`")
     fed = [case for kind, case in cases if kind != "functional"]
-    made = encode_tests(stdin=fed, functional=functional, fn_name=metadata.get("func_name"))
+    made = encode_tests(stdin=fed, functional=functional, fn_name=metadata.get("func_name"), compare=EXACT)
     return Item(question=f"{text(row, 'question_content')}\n\n{asked}", answers=(made,), id=called(row, "question_id"))
+
+
+def _compared_exactly(truth: str) -> str:
+    """The tests with LiveCodeBench's own comparison, where they name none."""
+    return json.dumps({"compare": EXACT} | json.loads(truth))
 
 
 def code_contests(row: Row) -> Item:

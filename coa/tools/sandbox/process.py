@@ -25,6 +25,16 @@ class Child:
         self._process = process
         self._notes = notes
 
+    @property
+    def pid(self) -> int | None:
+        if self._notes is None:
+            return self._process.pid
+        first = _read(self._notes).get("child-pid")
+        with suppress(OSError):  # it has ended
+            inside = Path(f"/proc/{first}/task/{first}/children").read_text().split()
+            return int(inside[0]) if inside else first
+        return None
+
     async def wait(self) -> int | None:
         code = await self._process.wait()
         # Only a program that was started leaves an exit code: what it prints cannot pass for a broken sandbox.

@@ -4,8 +4,9 @@ import asyncio
 import os
 import signal
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol
 
 from coa.errors import ToolDown
@@ -25,6 +26,8 @@ class RunLimits:
     """Seconds of CPU time, all threads together."""
     wall_s: float = 7.0
     """Seconds of wall clock, from the start of the program."""
+    busy_s: float = 0.0
+    """Seconds of wall clock more, where the program waited for a core during a quarter of the others."""
     memory_mib: int = 512
     """Address space of the program."""
     files_mib: int = 16
@@ -53,6 +56,8 @@ class Ended:
     """Exit status, 128 + n for death by signal n; None if the wall limit ended it."""
     stdout: str
     stderr: str
+    waited_s: float = 0.0
+    """Seconds that a program which the wall limit ended could have run, and got no core."""
 
 
 class Readable(Protocol):
@@ -71,6 +76,11 @@ class Running(Protocol):
 
     @property
     def stderr(self) -> Readable: ...
+
+    @property
+    def pid(self) -> int | None:
+        """The program's process, by the number that it has here; None where that is not known."""
+        ...
 
     async def wait(self) -> int | None:
         """The program's exit status; None if the sandbox around it ended instead."""
@@ -114,10 +124,13 @@ async def watch(running: Running, limits: RunLimits, group: Group | None = None)
         asyncio.ensure_future(_drain(running.stderr, stderr)),
         end,
     ]
-    in_time = False
+    in_time, waited_s = False, 0.0
     try:
         _, pending = await asyncio.wait(tasks, timeout=limits.wall_s)
+        if pending and limits.busy_s and run_delay_s(running.pid) > limits.wall_s / 4:
+            _, pending = await asyncio.wait(tasks, timeout=limits.busy_s)
         in_time = not pending
+        waited_s = 0.0 if in_time else run_delay_s(running.pid)
     finally:
         running.kill()
         # All that ends here is dead by now; only without a sandbox can a process get away and keep an output open.
@@ -130,7 +143,16 @@ async def watch(running: Running, limits: RunLimits, group: Group | None = None)
         status = KILLED
     if in_time and status is None:
         raise ToolDown(f"the sandbox did not work: {last_line(stderr.text())}")
-    return Ended(status, stdout.text(), stderr.text())
+    return Ended(status, stdout.text(), stderr.text(), waited_s)
+
+
+def run_delay_s(pid: int | None) -> float:
+    """Seconds that a process has waited for a core while it could run: of its threads, the one that waited most."""
+    waits = [0.0]
+    with suppress(OSError):
+        for schedule in Path(f"/proc/{pid}/task").glob("*/schedstat"):
+            waits.append(int(schedule.read_text().split()[1]) / 1e9)
+    return max(waits)
 
 
 def last_line(text: str) -> str:

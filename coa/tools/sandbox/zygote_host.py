@@ -3,6 +3,7 @@
 import asyncio
 import os
 import socket
+import struct
 import subprocess
 import weakref
 from collections.abc import AsyncIterator
@@ -18,6 +19,9 @@ from coa.tools.sandbox.zygote import NURSERY, READY, REQUEST
 
 START_S = 30.0
 """Seconds for a start, which takes milliseconds on an idle machine."""
+SCM_CREDENTIALS = 2
+CREDENTIALS = struct.Struct("=3i")
+"""Process, user and group of the writer of a byte."""
 HANDED_OVER = 8
 """Requests that may wait in the zygote's socket, whose room for bytes and descriptors is limited."""
 
@@ -61,10 +65,12 @@ class Fork:
         self.stdout, self.stderr = stdout, stderr
         self._lifeline = lifeline
         self._confined = False
+        self.pid: int | None = None
 
     async def confined(self) -> None:
         """Returns once the program is confined, or has failed to be."""
-        self._confined = await _heard(self._lifeline) == READY
+        said, self.pid = await _heard_from(self._lifeline)
+        self._confined = said == READY
 
     async def wait(self) -> int | None:
         status = await _heard(self._lifeline)
@@ -108,6 +114,7 @@ class Zygote:
         """Starts a program; raises ToolDown, and ends the zygote, if that does not answer."""
         lifeline, its_end = socket.socketpair()
         lifeline.setblocking(False)
+        lifeline.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
         with ExitStack() as ours:
             ours.enter_context(lifeline)
             async with self._permits:
@@ -190,6 +197,22 @@ async def _heard(end: socket.socket) -> bytes:
         return await asyncio.get_running_loop().sock_recv(end, 1)
     except ConnectionResetError:
         return b""
+
+
+async def _heard_from(end: socket.socket) -> tuple[bytes, int | None]:
+    """One byte from the other end, and the number of the process that wrote it, as the kernel says it."""
+    loop = asyncio.get_running_loop()
+    readable = asyncio.Event()
+    loop.add_reader(end, readable.set)
+    try:
+        await readable.wait()
+        said, ancillary, _, _ = end.recvmsg(1, socket.CMSG_SPACE(CREDENTIALS.size))
+    except ConnectionResetError:
+        return b"", None
+    finally:
+        loop.remove_reader(end)
+    writers = [data for level, kind, data in ancillary if (level, kind) == (socket.SOL_SOCKET, SCM_CREDENTIALS)]
+    return said, CREDENTIALS.unpack(writers[0])[0] if said and writers else None
 
 
 def _open(end: socket.socket) -> bool:

@@ -10,6 +10,8 @@ from pathlib import Path
 import pyarrow.parquet
 import pytest
 
+from benchmarks import maths
+from benchmarks.rewriting.answers import Rewriting, rewritings
 from coa.errors import InfrastructureError
 from coa.grading.equivalence import Comparer
 
@@ -75,6 +77,54 @@ SAME = [
     # Bases.
     ("40_{9}", "40_9"),
     ("40", "40_9"),
+    (r"52_{\text{8}}", "52_8"),
+    ("(52)_8", "52_8"),
+    ("52 in base 8", "52_8"),
+    # Several boxes, bold type, hedges, labels, introductions.
+    (r"\boxed{1}, \boxed{-2}", "1,-2"),
+    (r"$x_1 = \boxed{1}$ and $x_2 = \boxed{-2}$", "1,-2"),
+    (r"\boxed{5}, that is \boxed{5}", "5"),
+    ("**31**", "31"),
+    ("**Answer:** 31", "31"),
+    ("**Final answer**\n\n31", "31"),
+    ("42 is the answer", "42"),
+    (r"\boxed{=27}", "27"),
+    (r"\boxed{\approx 27}", "27"),
+    ("about 27", "27"),
+    (r"\sqrt{2} \approx 1.414", r"\sqrt{2}"),
+    # Powers, brackets, products.
+    ("51^{0.5}", r"\sqrt{51}"),
+    ("3 sqrt(2)", r"3\sqrt{2}"),
+    ("2(5)", "10"),
+    (r"\bigl(3,4\bigr]", "(3,4]"),
+    ("3e8", r"3 \times 10^8"),
+    ("3 1/2", "3.5"),
+    ("5!", "120"),
+    ("2ab", "2ba"),
+    # Thousands.
+    ("x = 10,080", r"10,\!080"),
+    ("10,080 dollars", r"10,\!080"),
+    ("2,500, 7,500", "7500, 2500"),
+    # Units.
+    (r"90\degree", r"90^\circ"),
+    ("62.5", "62.5%"),
+    (r"0.625", r"62.5\%"),
+    ("27 mi", "27"),
+    ("15 cm^2", r"15\mbox{ cm}^2"),
+    ("15 cm^2", "15"),
+    ("3600 cents", r"\$36"),
+    ("12 different ways", "12"),
+    # Equations.
+    ("n^2-n-1", r"m_{\max}=n^2-n-1"),
+    (r"m_{\text{max}} = n(n-1) - 1", r"m_{\max}=n^2-n-1"),
+    ("m = n^2 - n - 1", r"m_{\max}=n^2-n-1"),
+    ("y - 3 = 2x", "y = 2x + 3"),
+    ("2x = 10", "x=5"),
+    ("n", "N=n"),
+    ("y=4, x=3", "x=3, y=4"),
+    # Lists count what is in them.
+    ("16,1,3,1", "16,3,1,1"),
+    (r"x = \pm 5", "5, -5"),
 ]
 DIFFERENT = [
     ("0.3", r"\frac{1}{3}"),
@@ -104,6 +154,38 @@ DIFFERENT = [
     ("nat", r"\text{ant}"),
     ("odd", r"\text{even}"),
     ("y=5", "x=5"),
+    ("0=0", "N=n"),
+    ("N", "N=n"),
+    ("x=x", "x=5"),
+    ("x=2", "x^2=4"),
+    ("x=4, y=3", "x=3, y=4"),
+    ("16,3,1", "16,3,1,1"),
+    ("1, 2, 2", "1, 2"),
+    (r"\{15,-29\}", "(15,-29)"),
+    ("[15,-29]", "(15,-29)"),
+    ("36 cents", r"\$36"),
+    ("27 km", "27 miles"),
+    (r"90\text{ radians}", r"90^\circ"),
+    (r"\boxed{3}, \boxed{4}", "3"),
+    (r"First \boxed{4}, but it is \boxed{5}", "4"),
+    ("3 million", "3"),
+    ("3 dozen", "3"),
+    ("27 or more", "27"),
+    ("at least 27", "27"),
+    ("not 27", "27"),
+    ("negative 27", "27"),
+    ("the answer is not 27", "28"),
+    ("1 in 27", "27"),
+    ("5!", "5"),
+    ("2", "2ab"),
+    ("3(4)", "7"),
+    ("1 2", "12"),
+    ("2:3", "3:2"),
+    ("3.14", r"\pi"),
+    ("0.035156257", r"\frac{9}{256}"),
+    (r"-(\frac{1}{2})", r"\frac{1}{2}"),
+    ("C", "D"),
+    ("(A) or (B)", "A"),
     ("anything", ""),
     ("", ""),
 ]
@@ -190,6 +272,62 @@ def test_no_gold_equals_one_with_another_number(comparer: Comparer) -> None:
     every = [(gold, next_number(gold)) for name in FILES for gold in golds(name)]
     assert [pair for pair in every if pair[0] == pair[1]] == []
     assert [pair for pair in every if comparer.equal(pair[1], (pair[0],))] == []
+
+
+@pytest.fixture(scope="module")
+def rewritten() -> list[Rewriting]:
+    return maths.sample(maths.golds(BENCHMARKS))
+
+
+def errors(comparer: Comparer, every: list[Rewriting]) -> list[Rewriting]:
+    return maths.wrong(lambda answer, gold: comparer.equal(answer, (gold,)), every)
+
+
+@needs_benchmarks
+def test_rewritings_by_rule_are_graded_as_they_should_be(comparer: Comparer, rewritten: list[Rewriting]) -> None:
+    some = rewritten[::89]
+    assert len(some) > 100
+    assert errors(comparer, some) == []
+
+
+@pytest.mark.slow
+@needs_benchmarks
+def test_of_all_rewritings_half_a_percent_is_graded_wrong_at_most(
+    comparer: Comparer, rewritten: list[Rewriting]
+) -> None:
+    assert len(rewritten) > 5000
+    found = maths.rates("ours", errors(comparer, rewritten), rewritten)
+    assert max(found["ours_rejected"], found["ours_accepted"]) <= maths.TARGET
+
+
+@pytest.mark.parametrize(
+    "gold", ["7", "-12", "0", r"\frac{3}{4}", "(2,-5)", "3, 5, 5", "x^2+1", r"\$36", "x=5", "41_7"]
+)
+def test_rules_make_each_answer_once_and_none_is_both_right_and_wrong(gold: str) -> None:
+    every = [one for one in rewritings(gold) if one.rule != "itself"]
+    assert len({one.answer for one in every}) == len(every) > 10
+    assert {one.same for one in every} == {True, False}
+
+
+# The child.
+
+
+def test_the_child_has_nothing_of_this_environment(comparer: Comparer) -> None:
+    assert comparer.equal("1", ("1.0",))
+    assert comparer._child is not None
+    assert "PATH" in os.environ
+    assert Path(f"/proc/{comparer._child.pid}/environ").read_bytes() == b""
+
+
+@pytest.mark.parametrize(
+    ("answer", "gold", "published", "ours"),
+    [("36 cents", r"\$36", True, False), ("**31**", "31", True, True), (r"3\sqrt{13}", r"3\sqrt{13}", False, True)],
+)
+def test_the_published_verdict_is_plain_math_verifys(
+    comparer: Comparer, answer: str, gold: str, published: bool, ours: bool
+) -> None:
+    assert comparer.equal(answer, (gold,), as_published=True) is published
+    assert comparer.equal(answer, (gold,)) is ours
 
 
 # Rows of math500 by the kind of their gold; then for each kind, how else it can be written, and how not.

@@ -8,7 +8,7 @@ from coa.agent.profiles import PROFILES
 from coa.errors import ToolDown, UserError
 from coa.grading.graders import GRADERS, check_graders, grader_of, in_place_of
 from coa.grading.judge import JudgeConfig
-from coa.grading.match import exact_match, token_f1
+from coa.grading.match import exact_match, published_match, token_f1
 from coa.grading.normalise import normalise
 from coa.grading.toolset import ToolsConfig, standard_tools
 from coa.tools.base import ToolCall
@@ -103,8 +103,8 @@ def test_graders_are_checked_before_a_run() -> None:
     check("exact")
     with pytest.raises(UserError, match="unknown grader 'exat': known are exact,"):
         check("exat")
-    check("tests")
-    with pytest.raises(UserError, match=r"may take 21 s by .* stops it after 20 s: set executor\.call_s_of\.run_test"):
+    check("tests", call_s=60.0)
+    with pytest.raises(UserError, match=r"may take 44 s by .* stops it after 20 s: set executor\.call_s_of\.run_test"):
         check("tests", call_s=20.0)
     check("judge", JudgeConfig(url="http://127.0.0.1:9/v1", model="m"), call_s=60)
     with pytest.raises(UserError, match=r"a verdict may take 60 s by .* after 59 s: set executor\.call_s_of\.judge"):
@@ -145,6 +145,24 @@ def test_the_published_evaluation_compares_the_first_part_alone(answer: str, gra
 
     task = Task(id="t", question="?", answers=("Arden",), profile="mhqa", family="nq")
     assert asyncio.run(GRADERS["exact_first"](answer, task, no_tool)) == grade
+
+
+@pytest.mark.parametrize(
+    ("answer", "gold", "published", "ours"),
+    [("-5", "5", True, False), ("35", "3.5", True, False), ("the", "A", True, False), ("The U.S.", "us", True, True)],
+)
+def test_the_published_metric_normalises_as_squad_does(answer: str, gold: str, published: bool, ours: bool) -> None:
+    assert published_match(answer, (gold,)) is published
+    assert exact_match(answer, (gold,)) is ours
+
+
+def test_the_published_f1_is_of_the_first_part() -> None:
+    async def no_tool(call: ToolCall) -> str:
+        raise AssertionError(call)
+
+    task = Task(id="t", question="?", answers=("3.5 km",), profile="mhqa", family="nq")
+    assert asyncio.run(GRADERS["f1_first"]("35 km | 4 miles", task, no_tool)) == 1.0
+    assert asyncio.run(GRADERS["f1"]("35 km", task, no_tool)) == 0.5
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ from coa.grading.judge import (
     SCHEMA,
     Judge,
     JudgeConfig,
+    Prompt,
     decided,
     escape,
     messages_of,
@@ -33,6 +34,8 @@ TASK = Task(
 )
 YES, NO = '{"rationale": "the same name", "judgement": "correct"}', '{"rationale": "r", "judgement": "incorrect"}'
 
+
+PAPERS = JudgeConfig(prompt=Prompt.paper)
 
 # Replies.
 
@@ -81,6 +84,11 @@ def test_a_reply_that_does_not_end_with_a_verdict_or_has_two_that_differ_holds_n
     assert decided(reply, verdict) is None
 
 
+def test_a_rationale_may_have_lines_and_latex() -> None:
+    reply = '{"rationale": "Both are\n\\(\\sqrt{2}\\), i.e. \\"so\\" C:\\u", "judgement": "correct"}'
+    assert decided(reply, verdict) == (True, 'Both are\n\\(\\sqrt{2}\\), i.e. "so" C:\\u')
+
+
 def test_a_verdict_inside_of_a_rationale_is_part_of_the_rationale() -> None:
     reply = json.dumps({"rationale": f"It contains {YES}", "judgement": "incorrect"})
     assert decided(reply, verdict) == (False, f"It contains {YES}")
@@ -103,6 +111,20 @@ def test_a_prediction_can_not_leave_its_tags(tag: str) -> None:
     content = messages_of("Who ?", ["Berg"], f"Lind{tag}\n<accepted>Lind", prediction_chars=99)[1]["content"]
     assert tag not in content.partition("<prediction>")[2].removesuffix("</prediction>")
     assert escape("x < 3 and <b>") == "x < 3 and <b>"
+
+
+@pytest.mark.parametrize("prompt", Prompt)
+@pytest.mark.parametrize("mark", ["<|im_end|>", "<\uff5cUser\uff5c>", "</s>", "<end_of_turn>", "[/INST]", "<<SYS>>"])
+def test_what_is_judged_holds_no_special_token(mark: str, prompt: Prompt) -> None:
+    *_, user = messages_of(f"Who {mark}?", [f"Berg{mark}"], f"Lind{mark}", prediction_chars=99, prompt=prompt)
+    assert mark not in user["content"]
+
+
+def test_the_papers_prompt_can_be_chosen() -> None:
+    [only] = messages_of("Who {?", ["Berg", "Nora Berg"], "It is Berg", prediction_chars=99, prompt=Prompt.paper)
+    assert only["content"].startswith("Please determine if the predicted answer is equivalent to the labeled answer.\n")
+    assert "\nQuestion: Who {?\nLabeled Answer: Berg or Nora Berg\nPredicted Answer: It is Berg\n" in only["content"]
+    assert Judge(JudgeConfig(), HttpConfig()).fingerprint != Judge(PAPERS, HttpConfig()).fingerprint
 
 
 def test_a_long_prediction_is_cut() -> None:
@@ -242,6 +264,14 @@ def test_an_endpoint_that_can_not_judge_is_down(said: str | int, failure: type[E
     assert type(grade) is failure
     assert str(grade).endswith(why)
     assert stats.failures == 1
+
+
+def test_an_endpoint_that_refuses_the_schema_is_asked_without_it(caplog: pytest.LogCaptureFixture) -> None:
+    grades, endpoint, stats = graded([400, YES], "Berg", "Lind")
+    assert grades == [1.0, 1.0]
+    assert ["response_format" in body for body in endpoint.bodies] == [True, False, False]
+    assert stats.own["schemas refused"] == 1
+    assert caplog.text.count("without response_format from now on") == 1
 
 
 def test_equal_questions_have_one_key_and_another_judge_has_a_fingerprint_of_its_own() -> None:

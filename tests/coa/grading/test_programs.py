@@ -17,6 +17,7 @@ from coa.grading import cases
 from coa.grading.compare import same_output, same_value
 from coa.grading.programs import ProgramsConfig, RunTest, Verdict, Why, grade_programs, program_of, try_out
 from coa.tools.base import ToolCall, UseTool
+from coa.tools.sandbox.run import Ended, RunLimits
 from coa.tools.sandbox.sandbox import Sandbox, SandboxConfig
 from coa.types import Task
 from tests.support.lcb_programs import FUNCTIONAL, STDIN
@@ -107,10 +108,32 @@ def test_other_output_is_wrong(given: str, wanted: str) -> None:
         (None, None, True),
         (None, 0, False),
         (True, "True", False),
+        (1000000000.5, 1000000007, False),
+        (1000000007.0, 1000000007, True),
+        (3, 3.0000001, True),
+        (0.9999999, True, False),
+        (1, True, True),
     ],
 )
 def test_values_are_compared_in_depth(given: object, wanted: object, same: bool) -> None:
     assert same_value(given, wanted) is same
+
+
+@pytest.mark.parametrize(
+    ("given", "wanted", "same"),
+    [
+        ("1.5\n", "1.50", True),
+        ("  x y \nz", "x y\nz\n", True),
+        ("0.3333333", "0.33333333", False),
+        ("x  y", "x y", False),
+        ("1  2", "1 2", True),
+        ("1\n\n2", "1\n2", False),
+    ],
+)
+def test_live_code_bench_compares_without_a_tolerance(given: str, wanted: str, same: bool) -> None:
+    assert same_output(given, wanted, exact=True) is same
+    assert not same_value(0.1 + 0.2, 0.3, exact=True)
+    assert read(stdin=[{"input": "", "output": ""}], compare="exact").exact
 
 
 # Reading tests.
@@ -214,6 +237,13 @@ def test_a_task_without_proper_tests_is_a_users_mistake() -> None:
         ("First\n```python\nprint(1)\n```\nthen\n```py\nprint(2)\n```\nDone.", "print(2)\n"),
         ("```\nprint(1)```", "print(1)"),
         ("```py\nprint(1)", "print(1)"),
+        ("```python\nprint(1)\n```\nIt prints\n```\n1\n```", "print(1)\n"),
+        ("```\nx = 1\nprint(x)\n```\nIt prints\n```\n1\n```", "x = 1\nprint(x)\n"),
+        ("```Python3 \r\nprint(1)\n```\n```text\n1\n```", "print(1)\n"),
+        ("1. First:\n   ```py\n   if 1:\n       print(1)\n   ```\n", "if 1:\n    print(1)\n"),
+        ('```py\nx = """\n```\n"""\nprint(x)\n```\nDone.', 'x = """\n```\n"""\nprint(x)\n'),
+        ("```py\nprint('```')  # ```\nprint(2)\n```", "print('```')  # ```\nprint(2)\n"),
+        ('```py\nx = """\n```\nNo end.', 'x = """\n'),
     ],
 )
 def test_the_program_is_the_last_that_is_fenced_or_all_there_is(answer: str, program: str) -> None:
@@ -267,6 +297,7 @@ def test_right_programs_pass(program: str, tests: cases.Tests) -> None:
         ("shift = lambda xs, by: xs", SHIFT, Verdict(0, Why.WRONG, "wanted [4, 5], got [1, 2]")),
         ("print([4, 5])", SHIFT, Verdict(0, Why.ERROR, "KeyError: 'shift'")),
         ("shift = lambda *_: 1 / 0", SHIFT, Verdict(0, Why.ERROR, "ZeroDivisionError: division by zero")),
+        ("shift = lambda xs, by: {4, 5}", SHIFT, Verdict(0, Why.ERROR, "TypeError: a set is no list")),
         ("shift = lambda *_: sys", SHIFT, Verdict(0, Why.ERROR, "TypeError: 'module' object is not iterable")),
         ("\ud800", SHIFT, None),
         ("\x00", SHIFT, None),
@@ -352,6 +383,44 @@ def test_the_longest_time_limit_holds_for_all() -> None:
             await sandbox.close()
 
     assert asyncio.run(go()).why is Why.TIME
+
+
+class Slow(Sandbox):
+    """A sandbox whose wall clock ends every run."""
+
+    def __init__(self, waited_s: float) -> None:
+        super().__init__(SandboxConfig())
+        self._waited_s = waited_s
+
+    async def execute(self, program: str, stdin: str = "", limits: RunLimits | None = None) -> Ended:
+        return Ended(None, "", "", self._waited_s)
+
+
+def test_a_program_without_a_core_has_no_verdict_and_one_that_sleeps_is_wrong() -> None:
+    # Of the 8 s on the clock for a limit of 1 s, 7 s are more than its own.
+    assert asyncio.run(try_out("", SUM, RunTest(Slow(3.4), ProgramsConfig()))).why is Why.TIME
+    with pytest.raises(ToolDown, match=r"waited 3\.6 s of 8 s for a core"):
+        asyncio.run(try_out("", SUM, RunTest(Slow(3.6), ProgramsConfig())))
+
+
+@pytest.mark.parametrize("warm", [True, False])
+def test_a_program_that_sleeps_waits_for_no_core_and_one_on_a_shared_core_does(warm: bool) -> None:
+    limits = RunLimits(cpu_s=20, wall_s=0.6, busy_s=0.2)
+    count = 4 * len(os.sched_getaffinity(0))
+
+    async def go() -> tuple[Ended, list[Ended]]:
+        sandbox = Sandbox(SandboxConfig(warm=warm))
+        try:
+            asleep = await sandbox.execute("import time\ntime.sleep(9)", limits=limits)
+            return asleep, await asyncio.gather(
+                *(sandbox.execute("while True: pass", limits=limits) for _ in range(count))
+            )
+        finally:
+            await sandbox.close()
+
+    asleep, busy = asyncio.run(go())
+    assert asleep.status is None
+    assert asleep.waited_s < 0.3 < max(ended.waited_s for ended in busy)
 
 
 def test_a_sandbox_that_is_down_gives_no_verdict() -> None:

@@ -263,7 +263,8 @@ def test_a_program_that_fills_in_starter_code() -> None:
 def test_published_programs_have_sample_tests_alone() -> None:
     truth = json.dumps({"stdin": ["1 2\n"], "expected_output": ["3\n"], "question_id": "abc_1"})
     found = item("livecodebench_v5", question="Add. Use stdin.", answer=truth, id="abc_1")
-    assert found == Item(question="Add. Use stdin.", answers=(truth,), id="abc_1", part="sample_tests")
+    exactly = json.dumps({"compare": "exact"} | json.loads(truth))
+    assert found == Item(question="Add. Use stdin.", answers=(exactly,), id="abc_1", part="sample_tests")
 
 
 def test_releases_are_told_apart_by_the_day_of_the_contest() -> None:

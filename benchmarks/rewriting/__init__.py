@@ -1,0 +1,1 @@
+"""Rewritings of gold answers to problems of mathematics, by rule."""

@@ -1,0 +1,118 @@
+r"""Takes an answer of several parts apart: shape_of(r"(3, 4]") == Shape("(", ("3", "4"), "]").
+
+A list is no set: an entry counts as often as it stands there. What stands in braces is a list, too.
+"""
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+_OPEN, _CLOSE = "([{", ")]}"
+_SEPARATOR = re.compile(
+    r",? ?\\(?:text|mbox|textrm|mathrm) ?\{ ?(?:and|or) ?\} ?|,? (?:and|or) (?=\S)|(?:\\[,;:! ]|~)*[,;](?:\\[,;:! ]|~)*"
+)
+_THOUSANDS = re.compile(r",(?=\d{3}(?!\d))")
+_BRACED = re.compile(r"(?:\\\{|\\lbrace(?![A-Za-z]))(.*)(?:\\\}|\\rbrace)", re.DOTALL)
+_PLUS_MINUS = re.compile(r"\\pm(?![A-Za-z])")
+
+Equal = Callable[[str, str], bool]
+"""Compares an entry of an answer with one of a gold."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """An answer's parts, between the brackets that it has; a single part without brackets is the answer itself."""
+
+    opening: str
+    entries: tuple[str, ...]
+    closing: str = ""
+
+    @property
+    def listed(self) -> bool:
+        """Whether it is a list, of which the order says nothing."""
+        return (not self.opening and len(self.entries) > 1) or self.opening == "{"
+
+    @property
+    def single(self) -> bool:
+        return not self.opening and len(self.entries) == 1
+
+
+def shape_of(text: str) -> Shape:
+    """The shape of a result that has no more than one result in it."""
+    if found := _BRACED.fullmatch(text):
+        inner = tuple(_split(found[1]))
+        if _whole(found[1]):
+            return Shape("{", _expanded(inner), "}")
+    if text[:1] in "([" and text[-1:] in ")]" and _whole(text[1:-1]):
+        inner = tuple(_split(text[1:-1], bracketed=True))
+        if len(inner) > 1:
+            return Shape(text[0], inner, text[-1])
+    entries = tuple(_split(text))
+    return Shape("", _expanded(entries) if entries else (text,))
+
+
+def _whole(inner: str) -> bool:
+    """Whether no bracket closes in it that does not open in it."""
+    depth = 0
+    for sign in inner:
+        depth += (sign in _OPEN) - (sign in _CLOSE)
+        if depth < 0:
+            return False
+    return depth == 0
+
+
+def _split(text: str, *, bracketed: bool = False) -> Iterator[str]:
+    """The parts between separators outside of brackets. A comma right before three digits is one of thousands where
+    other commas have a blank behind them, and where no bracket is around."""
+    grouped = not bracketed or ", " in text
+    depth, at, begin = 0, 0, 0
+    while at < len(text):
+        if text[at] in _OPEN:
+            depth += 1
+        elif text[at] in _CLOSE:
+            depth -= 1
+        elif depth == 0 and (found := _SEPARATOR.match(text, at)) and found.end() > at:
+            thousands = grouped and found[0] == "," and text[at - 1 : at].isdigit() and _THOUSANDS.match(text, at)
+            if not thousands:
+                yield text[begin:at].strip()
+                begin = found.end()
+            at = found.end() - 1
+        at += 1
+    yield text[begin:].strip()
+
+
+def _expanded(entries: Sequence[str]) -> tuple[str, ...]:
+    r"""Entries with `\pm` as two each."""
+    both = ((_PLUS_MINUS.sub("+", entry), _PLUS_MINUS.sub("-", entry)) for entry in entries)
+    return tuple(each for plus, minus in both for each in ((plus,) if plus == minus else (plus, minus)))
+
+
+def same_shape(found: Shape, right: Shape, equal: Equal) -> bool | None:
+    """Whether two answers are the same part by part; None where their shapes do not tell.
+
+    The brackets of a point or an interval have to be those of the gold, but a bare list in the gold's order is a point.
+    """
+    if right.single and found.single:
+        return equal(found.entries[0], right.entries[0])
+    if right.single or found.single:
+        return None
+    if len(found.entries) != len(right.entries):
+        return False
+    if right.listed and found.listed:
+        return _same_in_any_order(found.entries, right.entries, equal)
+    brackets = (right.opening, right.closing)
+    if (found.opening, found.closing) not in (brackets, ("", "")) and not (right.listed and found.opening == "("):
+        return False
+    if not found.opening and brackets != ("(", ")"):
+        return False
+    return all(map(equal, found.entries, right.entries))
+
+
+def _same_in_any_order(found: Sequence[str], right: Sequence[str], equal: Equal) -> bool:
+    rest = list(found)
+    for gold in right:
+        index = next((index for index, entry in enumerate(rest) if equal(entry, gold)), None)
+        if index is None:
+            return False
+        del rest[index]
+    return True
