@@ -59,6 +59,8 @@ def head(mode: str, *, token: str = "", cpus: int = 4, **variables: str) -> Iter
         "PATH": f"{RAY.parent}:{environment['PATH']}",
         "PYTHONPATH": str(ROOT),
         "WANDB_MODE": "disabled",
+        # On a busy machine its own 30 s are not enough.
+        "RAY_raylet_start_wait_time_s": "150",
         **({"RAY_AUTH_TOKEN": token} if token else {}),
         **variables,
     }
