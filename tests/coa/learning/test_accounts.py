@@ -183,6 +183,14 @@ def test_what_a_restart_undoes_is_rolled_back_and_a_failure_stays_one() -> None:
     }
 
 
+def test_accounts_may_begin_with_a_run_that_is_under_way() -> None:
+    begin = {"what": "start", "start": 3, "version": 20, "cursor": [40, 37]}
+    issue = [{"what": "issue", "group": n, "task": task, "version": 20} for n, task in enumerate((37, 40))]
+    accounts = fold([begin, *issue, {**begin, "start": 4}])
+    assert (accounts.faults, accounts.cursor(), accounts.acknowledged) == ([], [40, 37], 20)
+    assert fold([begin, {**issue[0], "task": 36}]).faults
+
+
 FAULTS = {
     "a task is skipped": ([{**AGAIN, "cursor": [5, 2, 4]}], "start 1 at version 1 goes on from another place: skips 3"),
     "new tasks are skipped": ([{**AGAIN, "cursor": [7, 2, 3, 4]}], "skips 5, 6"),

@@ -97,9 +97,9 @@ def test_a_difference_in_the_last_bit_is_one() -> None:
 
 def test_log_probs_are_compared_under_the_version_that_sampled_the_token() -> None:
     gaps = Gaps([a_sample(0), a_sample(3)])
-    gaps.take(3, [np.float32([9, 9, 9]), np.float32([9, -0.5, -0.75])])
+    gaps.take(3, [np.array([9, 9, 9], np.float32), np.array([9, -0.5, -0.75], np.float32)])
     assert (gaps.largest, gaps.tokens, gaps.versions) == (0.25, 2, {3})
-    gaps.take(1, [np.float32([9, 9, 9])] * 2)
+    gaps.take(1, [np.array([9, 9, 9], np.float32)] * 2)
     assert (gaps.largest, gaps.tokens) == (0.25, 2)
 
 
