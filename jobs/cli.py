@@ -31,13 +31,12 @@ from jobs.commands import (
     select,
     serve,
     sft,
-    show,
     submit,
     train,
 )
 from jobs.commands.command import Command, Job
 from jobs.commands.doctor import command as doctor
-from jobs.commands.runs import ledger, replay
+from jobs.commands.runs import ledger, replay, show
 
 COMMANDS: dict[str, Command] = {
     module.COMMAND.name: module.COMMAND

@@ -12,7 +12,7 @@ from coa.teams.store import write_transcripts
 from coa.teams.transcript import Graded
 from coa.types import Task
 from jobs.cli import main
-from jobs.commands.show import run, shown_of
+from jobs.commands.runs.show import run, shown_of
 from tests.support.imported_runs import USER, Session, asks, imported, says, task
 
 

@@ -1,1 +1,1 @@
-"""Commands that check what a run has recorded."""
+"""Commands that look at what a run has recorded."""
