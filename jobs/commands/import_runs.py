@@ -11,7 +11,7 @@ import sys
 from argparse import ArgumentParser
 from collections import Counter, defaultdict
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from jobs.commands.command import Command
 
@@ -130,4 +130,8 @@ def _advice(imported: list[Transcript], broken: int) -> str:
     )
 
 
-COMMAND = Command(name="import", help="turn runs of other systems into transcripts", run=run, arguments=arguments)
+def command(**options: Any) -> None:
+    run(**options)
+
+
+COMMAND = Command(name="import", help="turn runs of other systems into transcripts", run=command, arguments=arguments)

@@ -19,7 +19,7 @@ from coa.errors import UserError
 from coa.teams.store import graders_in, read_transcripts, write_transcripts
 from coa.teams.transcript import Ending, Graded, Transcript
 from coa.types import Task
-from jobs.cli import find_recipe
+from jobs.cli import find_recipe, main
 from jobs.commands.import_runs import run as import_command
 from jobs.recipe.checks import check_run
 from jobs.recipe.schema import Recipe
@@ -75,12 +75,13 @@ def test_the_command_writes_transcripts_and_tells_what_it_refused(
     Session(runs, "c").loop([USER], asks("send_mail", {"to": "a"}), says("Berg"))
     tasks = tmp_path / "tasks.jsonl"
     tasks.write_text(json.dumps({"id": "t1", "question": QUESTION, "answer": "Berg", "profile": "web"}))
-    path = import_command("recorded", runs, str(tasks), tmp_path / "out", profile="mhqa")
+    words = ["import", "--format", "recorded", "--runs", str(runs), "--tasks", str(tasks), "--profile", "mhqa"]
+    assert main([*words, "--out", str(tmp_path / "out")]) == 0
     message = capsys.readouterr().out
     assert "imported: answered" in message
     assert "refused: a tool that nobody has mapped" in message
     assert "send_mail" in message
-    kept = list(read_transcripts(path.parent))
+    kept = list(read_transcripts(tmp_path / "out"))
     assert [(run.transcript.task.profile, run.transcript.attempt, run.correct) for run in kept] == [
         ("mhqa", 0, None),
         ("mhqa", 1, None),
