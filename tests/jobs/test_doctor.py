@@ -17,6 +17,7 @@ from coa.grading.toolset import ToolsConfig
 from coa.llm.client import EndpointConfig
 from coa.serving.config import ServingConfig
 from coa.tools.mcp.config import McpConfig
+from coa.tools.sandbox.containment import Containment
 from coa.tools.sandbox.sandbox import Kind, SandboxConfig
 from coa.tools.web.search import SearchConfig
 from jobs.cli import main
@@ -77,9 +78,15 @@ def test_keys_that_a_recipe_names_are_looked_for(monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_sandbox_is_warm_cold_or_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert [one.what.split(";")[0] for one in findings("sandbox")] == ["warm"]
-    [cold] = findings("sandbox", tools=ToolsConfig(sandbox=SandboxConfig(warm=False)))
+    describe = "coa.tools.sandbox.containment.describe"
+    monkeypatch.setattr(describe, lambda: Containment(True, "cgroup v2 in /sys/fs/cgroup", True, True, ""))
+    warm, held = findings("sandbox")
+    assert warm.what.split(";")[0] == "warm"
+    assert held == Finding(State.OK, "cgroup v2 in /sys/fs/cgroup")
+    monkeypatch.setattr(describe, lambda: Containment(False, "no cgroup can be made", False, True, "type this"))
+    cold, held = findings("sandbox", tools=ToolsConfig(sandbox=SandboxConfig(warm=False)))
     assert (cold.state, cold.what.split(":")[0]) == (State.OK, "cold")
+    assert held == Finding(State.WARN, "no cgroup can be made; programs get no sockets", "type this")
     [none] = findings("sandbox", tools=ToolsConfig(sandbox=SandboxConfig(kind=Kind.none)))
     assert (none.state, none.type) == (State.WARN, "tools.sandbox.kind=bubblewrap")
     monkeypatch.setattr(shutil, "which", lambda name: None)

@@ -47,6 +47,16 @@ class Part:
     """recipe: the one that is asked about; None for what any needs."""
 
 
+def held() -> Finding:
+    """What holds a program in the sandbox."""
+    from coa.tools.sandbox.containment import describe
+
+    found = describe()
+    refused = [name for name, allowed in (("sockets", found.sockets), ("threads", found.threads)) if not allowed]
+    without = f"; programs get no {' and no '.join(refused)}" if refused else ""
+    return Finding(State.OK if found.cgroup else State.WARN, f"{found.why}{without}", found.advice)
+
+
 def sandbox(recipe: Recipe | None) -> Iterator[Finding]:
     from dataclasses import replace
 
@@ -69,6 +79,7 @@ def sandbox(recipe: Recipe | None) -> Iterator[Finding]:
             mode = "warm" if warm else "cold: each program starts an interpreter"
             state = State.OK if warm or not config.warm else State.WARN
             yield Finding(state, f"{mode}; limits: {limits}", "" if state is State.OK else "tools.sandbox.warm=false")
+            yield held()
             return
     yield Finding(State.MISSING, failed.splitlines()[0], INSTALL.partition(": ")[2].rstrip(")"))
 
