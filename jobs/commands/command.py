@@ -29,8 +29,9 @@ class Command:
 
     name: str
     help: str
-    run: Callable[..., int | None]
-    """Called as run(**arguments), and may return an exit status; for a job, as run(config, console, **arguments)."""
+    run: Callable[..., object]
+    """Called as run(**arguments), and a number that it returns is the exit status; for a job, as run(config, console,
+    **arguments)."""
     arguments: Callable[[ArgumentParser], None] = no_arguments
     """Adds the command's own arguments to its parser."""
     epilog: str = ""
