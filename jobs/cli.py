@@ -54,7 +54,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         if isinstance(command, Job):
             return _run(command, options)
-        return command.run(**options) or 0
+        status = command.run(**options)
+        return status if isinstance(status, int) else 0
     except UserError as error:
         # One that was raised in a Ray actor arrives wrapped, and its text with a traceback.
         print(f"coa: {getattr(error, 'cause', error)}", file=sys.stderr)

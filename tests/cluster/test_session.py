@@ -1,6 +1,9 @@
 """How a job's Ray session starts."""
 
+import os
+import signal
 import subprocess
+from collections.abc import Iterator
 from signal import SIGKILL
 
 import pytest
@@ -80,3 +83,46 @@ def test_what_a_failed_start_has_left_running_is_ended_and_nothing_else(monkeypa
         for process in (other, *left):
             process.kill()
             process.wait()
+
+
+@pytest.fixture
+def environment(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, str]]:
+    """Without a word on Ray's tokens, and as it was at the end, with this process's own way to terminate."""
+    ray, before = SlowToStart(0), signal.getsignal(signal.SIGTERM)
+    monkeypatch.setattr("ray.init", ray.init)
+    monkeypatch.setattr("ray.shutdown", ray.shutdown)
+    variables = dict(os.environ)
+    for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_ADDRESS"):
+        variables.pop(name, None)
+    monkeypatch.setattr("os.environ", variables)
+    yield variables
+    signal.signal(signal.SIGTERM, before)
+
+
+def test_a_private_cluster_has_a_token_that_nobody_else_has(environment: dict[str, str]) -> None:
+    with session(SessionConfig()):
+        pass
+    assert environment["RAY_AUTH_MODE"] == "token"
+    first = environment.pop("RAY_AUTH_TOKEN")
+    del environment["RAY_AUTH_MODE"]
+    with session(SessionConfig()):
+        pass
+    assert len(first) == len(environment["RAY_AUTH_TOKEN"]) == 64
+    assert first != environment["RAY_AUTH_TOKEN"]
+
+
+@pytest.mark.parametrize("settings", [{"RAY_AUTH_MODE": "disabled"}, {"RAY_ADDRESS": "10.0.0.1:6379"}])
+def test_what_is_set_and_a_cluster_that_is_there_keep_their_way(
+    environment: dict[str, str], settings: dict[str, str]
+) -> None:
+    environment |= settings
+    with session(SessionConfig()):
+        pass
+    assert "RAY_AUTH_TOKEN" not in environment
+    assert environment.get("RAY_AUTH_MODE") == settings.get("RAY_AUTH_MODE")
+
+
+def test_who_is_told_to_terminate_ends_as_one_that_is_interrupted(environment: dict[str, str]) -> None:
+    assert environment
+    with pytest.raises(KeyboardInterrupt), session(SessionConfig()):
+        signal.raise_signal(signal.SIGTERM)
