@@ -282,6 +282,9 @@ def _writes(config: Recipe, stages: tuple[str, ...]) -> Iterator[tuple[str, str]
         yield f"{folder}/trajectories/", "episodes"
     yield f"{folder}/checkpoints/", "learners' checkpoints, two of a stage, and what each stage left"
     if "rl" in stages:
+        yield f"{folder}/ledger.jsonl", "what became of every attempt at a task"
+        if config.rl.keep_batches:
+            yield f"{folder}/batches/", "what ranks were given in each step of rl"
         yield f"{folder}/model/", "the agent, Hugging Face layout"
     if len(stages) > 1:
         yield f"{folder}/report.json, report.html", "figures and curves"
