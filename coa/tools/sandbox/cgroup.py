@@ -133,17 +133,21 @@ class Group:
         self._write("pids", "pids.max", str(threads + OURS))
         period_us = 100_000
         quota_us = int(cores * period_us)
+        # A cgroup is weighed as a whole: as one process of our priority, each step of which is a quarter.
+        share = 1 / 1.25 ** os.getpriority(os.PRIO_PROCESS, 0)
         if self._v1:
             self._write("memory", "memory.swappiness", "0")
             self._write("memory", "memory.kmem.tcp.limit_in_bytes", str(SOCKETS_MIB * MIB))
             if "cpu" in self._folders:
                 self._write("cpu", "cpu.cfs_period_us", str(period_us))
                 self._write("cpu", "cpu.cfs_quota_us", str(quota_us))
+                self._write("cpu", "cpu.shares", str(max(2, round(1024 * share))))
             return
         with suppress(FileNotFoundError):  # a kernel without swap
             self._write("memory", "memory.swap.max", "0")
         if "cpu" in self._folders:
             self._write("cpu", "cpu.max", f"{quota_us} {period_us}")
+            self._write("cpu", "cpu.weight", str(max(1, round(100 * share))))
 
     def limit(self, program: int) -> None:
         """Sets the bytes that a program and its files may take together."""

@@ -55,17 +55,17 @@ def test_without_the_controllers_there_is_no_place() -> None:
     assert places("9:cpu:/\n", V1) == []
 
 
-PIDS = ("pids.max",)
 FILES = {
     1: (
         "memory.limit_in_bytes",
         "memory.swappiness",
         "memory.kmem.tcp.limit_in_bytes",
-        *PIDS,
+        "pids.max",
         "cpu.cfs_period_us",
         "cpu.cfs_quota_us",
+        "cpu.shares",
     ),
-    2: ("memory.max", "memory.swap.max", "pids.max", "cpu.max"),
+    2: ("memory.max", "memory.swap.max", "pids.max", "cpu.max", "cpu.weight"),
 }
 
 
@@ -80,6 +80,7 @@ def test_the_limits_are_written(version: int, tmp_path: Path, monkeypatch: pytes
 
     monkeypatch.setattr(Path, "mkdir", with_files)
     monkeypatch.setattr(cgroup, "GONE_S", 0.0)
+    monkeypatch.setattr(cgroup.os, "getpriority", lambda *_: 5)
     group = Group(Place(version, dict.fromkeys(("memory", "pids", "cpu"), tmp_path)), threads=8, cores=1.5)
     group.limit(100 << 20)
     [folder] = tmp_path.iterdir()
@@ -89,7 +90,10 @@ def test_the_limits_are_written(version: int, tmp_path: Path, monkeypatch: pytes
         "low 0\noom_kill 3\noom_group_kill 0\n"
     )
     memory, sockets = str(116 << 20), str(16 << 20)
-    expected = {1: (memory, "0", sockets, "10", "100000", "150000"), 2: (memory, "0", "10", "150000 100000")}
+    expected = {
+        1: (memory, "0", sockets, "10", "100000", "150000", "336"),
+        2: (memory, "0", "10", "150000 100000", "33"),
+    }
     assert written == dict(zip(FILES[version], expected[version], strict=True))
     assert group.entrances == (str(folder / "cgroup.procs"),)
     assert (group.quiet, group.killed(), group.killed()) == (False, True, False)

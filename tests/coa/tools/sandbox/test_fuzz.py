@@ -70,7 +70,7 @@ def test_random_calls_leave_nothing(programs: int, cgroup: bool) -> None:
         descriptors = len(os.listdir("/proc/self/fd"))
         ends, plain = loop.run(fuzz(sandbox, programs))  # none of them breaks the sandbox, which would raise
         assert plain == [Ended(0, "[7]\n", "")] * len(plain)
-        assert ends[0] > 0.2 * programs, ends  # most come to their end
+        assert ends[0] >= 0.2 * (programs - ends[None]), ends  # many come to their end, on a machine with time for them
         if cgroup and place is not None:
             assert soon(lambda: all(pids <= 1 for *_, pids in held(place).values()))
             most = (CONFIG.memory_mib + CONFIG.files_mib + 16) * MIB
