@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from actors.learner.config import LearnerConfig, LoraConfig, ModelConfig
+from actors.learner.config import SUB_GROUP_ELEMENTS, LearnerConfig, LoraConfig, ModelConfig
 from actors.learner.policy import load_model
 from actors.learner.sizes import (
     architecture,
@@ -314,7 +314,7 @@ def test_memory_of_the_published_32b() -> None:
     offloaded = replace(fitting, offload_optimizer=True, offload_parameters=True)
     beside = rank_memory(built, offloaded, "bfloat16", bucket_bytes=64 * 2**20)
     assert beside.on_device + beside.on_host == found.on_device + found.on_host
-    assert found.on_device - beside.on_device == 2 * n // 16 + 12 * share + 4 * 10**9
+    assert found.on_device - beside.on_device == 2 * n // 16 + 12 * share + 4 * SUB_GROUP_ELEMENTS
     with_reference = rank_memory(built, fitting, "bfloat16", needs=Needs(reference=True))
     assert with_reference.on_device - found.on_device == 2 * n // 16
     adapters = LearnerConfig(zero_stage=2, lora=LoraConfig(rank=8, targets=("q_proj",)))

@@ -276,7 +276,7 @@ def test_the_job_brings_tasks_pool_and_settings_together(
     select_tasks.write_lines(file, [row_of(task("a")), row_of(task("b")), row_of(task("c"))])
 
     def alone(
-        config: Recipe, console: Console, body: Callable[[RunDir], Coroutine[Any, Any, None]], demands: Any
+        config: Recipe, console: Console, body: Callable[[RunDir], Coroutine[Any, Any, None]], demands: Any, model: Path
     ) -> None:
         asyncio.run(body(RunDir(config, console)))
 
