@@ -25,6 +25,8 @@ BENCHMARKS = Path(os.environ.get("COA_BENCHMARKS", "../shared/benchmarks"))
 FILES = ("math500", "aime24", "aime25")
 OF_INTEGERS = 5
 """Of the rewritings of whole numbers, which are most golds, one in so many is compared."""
+ONE_BOX = ("boxed", "boxed sentence", "boxed display", "boxed with blanks")
+"""Frames with one box and nothing else that could be the answer."""
 TARGET = 0.5
 """Percent: of equal answers that are rejected, and of others that are accepted."""
 
@@ -53,14 +55,17 @@ def wrong(equal: Equal, every: Iterable[Rewriting]) -> list[Rewriting]:
 
 
 def rates(name: str, missed: list[Rewriting], every: list[Rewriting]) -> dict[str, float]:
-    """False rejections and acceptances in percent of the answers they may befall; all, and by kind."""
+    """False rejections and acceptances in percent of what they may befall: all answers, those in one box, and by kind."""
     found: dict[str, float] = {}
-    for kind in ("", *sorted({kind_of(one.gold) for one in every})):
+    for part in ("", "boxed", *sorted({kind_of(one.gold) for one in every})):
         for same, what in ((True, "rejected"), (False, "accepted")):
-            of = [one for one in every if one.same is same and kind in ("", kind_of(one.gold))]
-            its = [one for one in missed if one.same is same and kind in ("", kind_of(one.gold))]
-            found[f"{name}_{what}{f'_{kind}' if kind else ''}"] = round(100 * len(its) / max(1, len(of)), 2)
+            of, its = ([one for one in some if one.same is same and _belongs(one, part)] for some in (every, missed))
+            found[f"{name}_{what}{f'_{part}' if part else ''}"] = round(100 * len(its) / max(1, len(of)), 2)
     return found
+
+
+def _belongs(one: Rewriting, part: str) -> bool:
+    return part in ("", kind_of(one.gold)) or (part == "boxed" and one.frame in ONE_BOX)
 
 
 def main() -> None:

@@ -29,12 +29,14 @@ def results(
     *,
     first_rows: bool,
     made_up: Collection[str] = (),
+    published: Mapping[str, Sequence[int]] | None = None,
 ) -> dict[str, dict[str, Any]]:
     """The results by benchmark; tasks of no benchmark are left out.
 
     n is the number of tasks, whatever became of them: an episode without an answer, cut off or malformed, is wrong.
     `first_rows` says that the tasks are the first that were asked for, and there may be more; `made_up` names the
-    tools that searched no more than a world's made-up pages.
+    tools that searched no more than a world's made-up pages. `published` has the verdicts of the published grader by
+    task id, where that is another than ours (mathematics): what they come to is `as_published`.
     """
     found: dict[str, list[Task]] = defaultdict(list)
     for task in tasks:
@@ -49,6 +51,8 @@ def results(
             *_of_tools(its_tasks, made_up),
         ]
         by_name[name] = _result(BENCHMARKS[name], its_tasks, episodes, how) | {"warnings": warnings}
+        if published is not None and all(task.id in published for task in its_tasks):
+            by_name[name]["as_published"] = mean_at_k([list(published[task.id]) for task in its_tasks])
     return by_name
 
 

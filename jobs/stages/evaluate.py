@@ -16,6 +16,7 @@ from coa.agent.codec import Codec
 from coa.agent.episode import AgentConfig, Grammar
 from coa.agent.records import EpisodeRecord
 from coa.errors import UserError
+from coa.grading.maths import MATHS, published_verdicts
 from coa.reporting.benchmarks import results
 from coa.reporting.benchmarks import show as show_decoding
 from coa.reporting.readable import DASH
@@ -23,11 +24,12 @@ from coa.reporting.statistics import Cost, cost_per_success
 from coa.storage.files import write_atomically
 from coa.tasks.loading import load
 from coa.tasks.published.benchmark import Decoding
+from coa.tasks.published.table import of_family
 from coa.types import Task
 from jobs.recipe.schema import Recipe
 from jobs.recipe.worlds import world_of
 from jobs.run.console import Console
-from jobs.run.journal import Journal, evaluation_of
+from jobs.run.journal import Episodes, Journal, evaluation_of
 from jobs.run.run_dir import RunDir
 from jobs.stages.attempts import attempt_all, both, by_protocol, decoding, measure, write_evaluation
 from jobs.stages.engines import engine_pool
@@ -90,6 +92,7 @@ async def evaluate_model(run: RunDir, model: Path, asked: Asked) -> None:
         ):
             with console.stage("evaluate", count) as stage:
                 greedy, sampled = await attempt_all(pool, tasks, plan, stage, journal)
+            published = await as_published(tasks, greedy | sampled)
             ways = await compare_ways(config, executors, tasks, greedy, sampled) if asked.best_of else None
             tools = await tool_counts(executors)
         found = {
@@ -101,6 +104,7 @@ async def evaluate_model(run: RunDir, model: Path, asked: Asked) -> None:
                 functools.partial(decoding, config.evaluation),
                 first_rows=asked.first_rows,
                 made_up=made_up(config.tools, run.world),
+                published=published,
             ),
             **measure(tasks, greedy, sampled, run.world),
             **({} if ways is None else {"test_time": ways}),
@@ -114,6 +118,15 @@ async def evaluate_model(run: RunDir, model: Path, asked: Asked) -> None:
     console.say(f"form errors {found['format_errors']:.1%}; details in {run.folder}")
     if advice := advice_on_form(found["format_errors"], tasks, config.agent):
         console.say(advice)
+
+
+async def as_published(tasks: Sequence[Task], episodes: Episodes) -> dict[str, list[int]]:
+    """The verdicts of plain Math-Verify on answers to published problems of mathematics, by task id."""
+    return {
+        task.id: await published_verdicts([episode.answer for episode in episodes[task.id]], task)
+        for task in tasks
+        if task.grader == MATHS and of_family(task.family)
+    }
 
 
 def advice_on_form(malformed: float, tasks: Sequence[Task], agent: AgentConfig) -> str:
@@ -153,12 +166,14 @@ def show_results(console: Console, title: str, found: dict[str, Any]) -> None:
 
 
 def rows_of(benchmarks: dict[str, dict[str, Any]]) -> Iterator[list[object]]:
-    """A benchmark's metric first, then pass@k and the majority vote of its samples."""
+    """A benchmark's metric first, then pass@k, the metric by the published grader, and the samples' majority vote."""
     for name, result in benchmarks.items():
         how = Decoding(**result["decoding"])
         yield [name, result["metric"], show(result), result["n"], show_decoding(how)]
         if how.samples > 1:
             yield ["", f"pass@{how.samples}", show(result["pass_at_k"][str(how.samples)]), "", ""]
+        if "as_published" in result:
+            yield ["", "by plain Math-Verify", show(result["as_published"]), "", ""]
         if "majority_at_k" in result:
             yield ["", f"majority@{how.samples}", show(result["majority_at_k"]), "", ""]
 

@@ -35,7 +35,7 @@ from jobs.run.journal import Journal, evaluation_of
 from jobs.run.run_dir import RunDir
 from jobs.run.trajectories import write_episodes
 from jobs.stages.attempts import attempt_all, both, by_protocol, decoding, measure, write_evaluation
-from jobs.stages.evaluate import advice_on_form, evaluate_stage
+from jobs.stages.evaluate import advice_on_form, as_published, evaluate_stage, rows_of
 from jobs.stages.services import caution_about
 from jobs.stages.train import caution_of_counts
 from tests.support.endpoints import EndpointProcess
@@ -183,6 +183,24 @@ def test_a_benchmarks_result_counts_every_task_and_what_was_cut_off_is_wrong() -
     assert found["statuses"] == {"answered": 160 + 40 + 160, "truncated": 40 + 80}
     assert found["decoding"] == {"samples": 16, "temperature": 0.6, "top_p": 1.0}
     assert found["warnings"] == []
+
+
+def test_the_verdict_of_the_published_grader_stands_beside_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def verdicts(answers: Sequence[str], one: Task) -> list[int]:
+        return [int(answer == "1" and one.id == "aime24-0") for answer in answers]
+
+    monkeypatch.setattr("jobs.stages.evaluate.published_verdicts", verdicts)
+    tasks = [task(0), task(1), task(2, "nq", profile="mhqa", grader="exact_first"), task(3, "calc")]
+    episodes = {one.id: outcomes("10") for one in tasks}
+    published = asyncio.run(as_published(tasks, episodes))
+    assert published == {"aime24-0": [1, 0], "aime24-1": [0, 0]}
+    found = results(
+        tasks, episodes, partial(decoding, EvaluationConfig(samples=2)), first_rows=True, published=published
+    )
+    assert (found["aime24"]["mean"], found["aime24"]["as_published"]["mean"]) == (0.5, 0.25)
+    assert "as_published" not in found["nq"]
+    labels = [row[1] for row in rows_of({"aime24": found["aime24"]})]
+    assert labels == ["avg@2", "pass@2", "by plain Math-Verify", "majority@2"]
 
 
 def test_each_benchmark_in_the_tasks_has_a_result_and_each_level_a_part() -> None:
