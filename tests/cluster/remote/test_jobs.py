@@ -41,6 +41,7 @@ def test_a_command_finds_the_folders_of_the_cluster_beside_its_files(tmp_path: P
     there = Path(storage.replace("~", str(home), 1))
     assert done.stdout.splitlines() == [*words, str(work), str(there / "runs")]
     assert (work / "models").resolve() == there / "models"
+    assert list((there / "runs").iterdir()) == [], "a link that is there is not followed"
 
 
 def test_what_is_large_or_secret_is_not_sent() -> None:
