@@ -41,6 +41,7 @@ def session(config: SessionConfig) -> Iterator[None]:
         # The token is this session's own: no file holds it, and who has another session's gets nowhere.
         os.environ[MODE] = TOKEN
         os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
+        read_again()
     # Else a learner's report waits up to two seconds for the controller's next look.
     os.environ.setdefault("RAY_TRAIN_HEALTH_CHECK_INTERVAL_S", "0.2")
     # Within its own 5 s, a proxy of Serve does not come up on a busy machine, and the server with it.
@@ -73,6 +74,14 @@ def session(config: SessionConfig) -> Iterator[None]:
         yield
     finally:
         ray.shutdown()
+
+
+def read_again() -> None:
+    """Has Ray read how it authenticates once more: it did when it was imported, which the recipe's own types do."""
+    from ray._raylet import AuthenticationTokenLoader, Config
+
+    Config.initialize("")
+    AuthenticationTokenLoader.instance().reset_cache()
 
 
 def _end_as_interrupted() -> None:

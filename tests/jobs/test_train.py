@@ -54,7 +54,9 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     rows = [{"question": f"What is {a} * {b} - 4 ?", "answer": str(a * b - 4)} for a in range(11, 19) for b in (2, 3)]
     tasks.write_text("".join(f"{json.dumps(row | {'profile': 'code'})}\n" for row in rows))
     command = coa("train", "--recipe", "tiny", f"run_dir={folder / 'run'}", f"tasks.path={tasks}", *SETTINGS)
-    first = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    # As on a machine where nobody has said a word on Ray's tokens.
+    environment = {name: value for name, value in os.environ.items() if name != "RAY_AUTH_MODE"}
+    first = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
     metrics = folder / "run" / "metrics.jsonl"
     deadline = time.monotonic() + 400
     while max(steps_of(metrics, "sft"), default=0) < 12:
@@ -64,7 +66,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     first.send_signal(signal.SIGINT)
     _, told = first.communicate(timeout=60)
     interrupted = time.time()
-    second = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600)
+    second = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600, env=environment)
     return {
         "folder": folder / "run",
         "first": (first.returncode, told),
