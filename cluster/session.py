@@ -78,7 +78,7 @@ def session(config: SessionConfig) -> Iterator[None]:
 
 def read_again() -> None:
     """Has Ray read how it authenticates once more: it did when it was imported, which the recipe's own types do."""
-    from ray._raylet import AuthenticationTokenLoader, Config
+    from ray._raylet import AuthenticationTokenLoader, Config  # pyright: ignore[reportAttributeAccessIssue]
 
     Config.initialize("")
     AuthenticationTokenLoader.instance().reset_cache()
