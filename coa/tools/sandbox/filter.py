@@ -6,9 +6,8 @@ makes them has a way for kernels that lack them.
 
 import os
 import struct
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
-from itertools import pairwise
 
 from coa.errors import ToolDown
 from coa.tools.sandbox.calls import CASES, NUMBERS, UNCOUNTED, UNTHREADED, Case
@@ -18,10 +17,9 @@ _ARCHITECTURES = {"x86_64": (0xC000003E, 0), "aarch64": (0xC00000B7, 1)}
 NEW = 424
 """The first number of the calls since 2019, which are the same on all machines. clone3 is one: it keeps its flags in
 memory, where a filter cannot look, and the C library falls back on clone."""
-_END = 1 << 32
 
 _EPERM, _ENOSYS = 1, 38
-_LOAD, _EQUAL, _AT_LEAST, _AND, _RETURN = 0x20, 0x15, 0x35, 0x54, 0x06
+_LOAD, _EQUAL, _AT_LEAST, _AND, _JUMP, _RETURN = 0x20, 0x15, 0x35, 0x54, 0x05, 0x06
 _ALLOW, _KILL, _ANSWER = 0x7FFF0000, 0x80000000, 0x00050000
 # Offsets into struct seccomp_data.
 _NUMBER, _ARCHITECTURE, _ARGUMENTS = 0, 4, 16
@@ -55,11 +53,17 @@ def program_filter(*, sockets: bool = True, threads: bool = True) -> bytes:
     # Numbers from 0x40000000 on, the x32 names of the same calls, need no lines of their own: they are above NEW.
     lines = [_op(_LOAD, _ARCHITECTURE), _op(_EQUAL, _audit(), 1, 0), _op(_RETURN, _KILL), _op(_LOAD, _NUMBER)]
     starts = sorted(start for start in answers if start == 0 or answers[start] != _before(answers, start))
-    for start, end in pairwise((*starts, _END)):
-        if end != _END:
-            lines.append(_op(_AT_LEAST, end, len(answers[start]), 0))
-        lines += answers[start]
-    return b"".join(lines)
+    return b"".join((*lines, *_searched([(start, answers[start]) for start in starts])))
+
+
+def _searched(answers: Sequence[tuple[int, tuple[bytes, ...]]]) -> tuple[bytes, ...]:
+    """Looks for the answer by halving: the kernel asks a new filter about each number, in the time of a start."""
+    if len(answers) == 1:
+        return answers[0][1]
+    middle = len(answers) // 2
+    low, high = _searched(answers[:middle]), _searched(answers[middle:])
+    # The distance of a conditional jump has 8 bits.
+    return (_op(_AT_LEAST, answers[middle][0], 0, 1), _op(_JUMP, len(low)), *low, *high)
 
 
 def _before(answers: Mapping[int, tuple[bytes, ...]], start: int) -> tuple[bytes, ...]:

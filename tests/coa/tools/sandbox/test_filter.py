@@ -27,6 +27,8 @@ def verdict(lines: bytes, number: int, *arguments: int, audit: int = X86) -> int
         match code:
             case 0x20:
                 (register,) = struct.unpack_from("<I", data, value)
+            case 0x05:
+                at += value
             case 0x54:
                 register &= value
             case 0x15:
