@@ -55,7 +55,7 @@ def wrong(equal: Equal, every: Iterable[Rewriting]) -> list[Rewriting]:
 
 
 def rates(name: str, missed: list[Rewriting], every: list[Rewriting]) -> dict[str, float]:
-    """False rejections and acceptances in percent of what they may befall: all answers, those in one box, and by kind."""
+    """False rejections and acceptances in percent of what may be: all answers, those in one box, and by kind."""
     found: dict[str, float] = {}
     for part in ("", "boxed", *sorted({kind_of(one.gold) for one in every})):
         for same, what in ((True, "rejected"), (False, "accepted")):
