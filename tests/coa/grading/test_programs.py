@@ -4,7 +4,7 @@ import asyncio
 import json
 import os
 from collections.abc import AsyncIterator, Iterable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -35,7 +35,16 @@ def read(**tests: object) -> cases.Tests:
 async def sandboxed() -> AsyncIterator[UseTool]:
     sandbox = Sandbox(SandboxConfig())
     try:
-        yield RunTest(sandbox, ProgramsConfig())
+        run_test = RunTest(sandbox, ProgramsConfig())
+
+        async def again(call: ToolCall) -> str:
+            """As callers do: a machine without a free core has no verdict."""
+            for _ in range(4):
+                with suppress(ToolDown):
+                    return await run_test(call)
+            return await run_test(call)
+
+        yield again
     finally:
         await sandbox.close()
 
