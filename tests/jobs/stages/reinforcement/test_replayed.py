@@ -85,7 +85,7 @@ def test_learners_do_again_bit_for_bit_what_they_did(tmp_path: Path, ray_session
     asyncio.run(record(run))
     said = replayed(run)
     assert f"steps 1 to {STEPS}: equal, bit for bit" in said
-    assert "trajectories, under the 5 versions that sampled them" in said
+    assert "each under the version that sampled it (5 in all)" in said
     said = replayed(run, STEPS, STEPS)
     assert "steps 5 to 5: equal, bit for bit" in said, "from the checkpoint at version 4"
     rows = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
