@@ -153,8 +153,8 @@ async def replay(run: RunDir, plan: Plan) -> None:
         run.console.table(f"steps from version {plan.start} on", ["step", *SHOWN, ""], rows)
     run.console.say(f"steps {plan.start + 1} to {plan.last}: equal, bit for bit")
     run.console.say(
-        f"log-probs of {gaps.tokens} tokens in {len(gaps.trajectories)} trajectories, each under the version that sampled "
-        f"it ({len(gaps.versions)} in all): at most {gaps.largest:.2g} nats from those at sampling"
+        f"log-probs of {gaps.tokens} tokens in {len(gaps.trajectories)} trajectories, each under the version that "
+        f"sampled it ({len(gaps.versions)} in all): at most {gaps.largest:.2g} nats from those at sampling"
     )
 
 
