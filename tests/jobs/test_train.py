@@ -9,7 +9,6 @@ import time
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
@@ -114,35 +113,12 @@ def test_every_attempt_of_the_run_is_accounted_for(run: dict[str, Any], capsys: 
     report = json.loads((run["folder"] / "report.json").read_text())
     accounts = fold(read_lines(run["folder"] / "ledger.jsonl"))
     [row] = accounts.balance().values()
-    assert row.pop("trained") * 2 == report["stages"]["rl"]["samples"]
-    assert row == {reason.replace(" ", "_"): n for reason, n in report["rl"]["dropped"].items()}
+    dropped = {reason.replace(" ", "_"): n for reason, n in report["rl"]["dropped"].items()}
+    assert dict(row) == {
+        **({"trained": trained} if (trained := report["stages"]["rl"]["samples"] // 2) else {}),
+        **dropped,
+    }
     assert capsys.readouterr().out.startswith(f"issued {len(accounts.attempts)} = trained ")
-
-
-@pytest.mark.slow
-def test_the_learners_stage_replays_bit_for_bit_and_a_byte_that_was_changed_is_found(run: dict[str, Any]) -> None:
-    def replay(*words: str) -> tuple[int, str]:
-        command = coa("replay", str(run["folder"]), *words)
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
-        return done.returncode, done.stdout + done.stderr
-
-    status, said = replay()
-    assert (status, f"steps 1 to {RL_STEPS}: equal, bit for bit" in said) == (0, True), said
-    metrics, batch = run["folder"] / "metrics.jsonl", run["folder"] / "batches" / "rl-00002.parquet"
-    recorded, data = metrics.read_text(), batch.read_bytes()
-    [loss] = [record["loss"] for record in read_metrics(metrics) if record["stage"] == "rl" and record["step"] == 2]
-    try:
-        metrics.write_text(recorded.replace(f'"loss": {loss}', f'"loss": {np.nextafter(loss, 1)}'))
-        status, said = replay("--steps", ":2")
-        assert (status, "step 2 differs: loss is " in said) == (1, True), said
-        metrics.write_text(recorded)
-        batch.write_bytes(data[:900] + bytes([data[900] ^ 1]) + data[901:])
-        status, said = replay()
-        assert (status, "rl-00002.parquet was changed since it was recorded" in said) == (1, True), said
-        assert replay("--steps", "1:1")[0] == 0, "a step before it is whole"
-    finally:
-        metrics.write_text(recorded)
-        batch.write_bytes(data)
 
 
 def test_both_models_say_how_they_are_asked(run: dict[str, Any]) -> None:

@@ -153,8 +153,8 @@ async def replay(run: RunDir, plan: Plan) -> None:
         run.console.table(f"steps from version {plan.start} on", ["step", *SHOWN, ""], rows)
     run.console.say(f"steps {plan.start + 1} to {plan.last}: equal, bit for bit")
     run.console.say(
-        f"log-probs of {gaps.tokens} tokens of {len(gaps.trajectories)} trajectories, under the {len(gaps.versions)} "
-        f"versions that sampled them: at most {gaps.largest:.2g} nats from those at sampling"
+        f"log-probs of {gaps.tokens} tokens in {len(gaps.trajectories)} trajectories, each under the version that "
+        f"sampled it ({len(gaps.versions)} in all): at most {gaps.largest:.2g} nats from those at sampling"
     )
 
 
@@ -169,7 +169,7 @@ def check(plan: Plan, event: Any, values: Mapping[str, Any], gaps: Gaps) -> None
 def row_of(plan: Plan, event: Any) -> list[Any]:
     values = {**learnt(event.report), "weights": event.weights.manifest.fingerprint}
     equal = not differences(plan.records[event.version], values)
-    cells = [f"{values[name]:.9g}" if isinstance(values[name], float) else values[name] for name in SHOWN]
+    cells = [f"{values[name]:.9g}" if isinstance(values[name], float) else str(values[name])[:16] for name in SHOWN]
     return [event.version, *cells, "equal" if equal else "differs"]
 
 
