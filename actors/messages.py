@@ -54,6 +54,8 @@ class EventLevel(StrEnum):
     """How closely an episode is followed."""
 
     TURNS = "turns"
+    UNFINISHED = "unfinished"
+    """As TURNS, and where a turn is cut off, the tokens that it had."""
     TOKENS = "tokens"
 
 

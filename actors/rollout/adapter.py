@@ -62,6 +62,8 @@ class PolicyAdapter:
         self.limits = TimeLimits()
         self.tokens = 0
         """Sampled so far, those of turns under way among them."""
+        self._unheard: dict[str, list[int]] = {}
+        """Tokens that requests under way have so far, of those whose caller is told them only if they are cut off."""
         self._count_tokens()
 
     def _count_tokens(self) -> None:
@@ -69,7 +71,11 @@ class PolicyAdapter:
         process = processor.process_outputs
 
         def count(outputs: Any, *rest: Any, **named: Any) -> Any:
-            self.tokens += sum(len(output.new_token_ids) for output in outputs)
+            for output in outputs:
+                self.tokens += len(output.new_token_ids)
+                # vLLM adds a hyphen and eight characters to the name that a request is given.
+                if (unheard := self._unheard.get(output.request_id[:-9])) is not None:
+                    unheard += output.new_token_ids
             return process(outputs, *rest, **named)
 
         processor.process_outputs = count
@@ -122,12 +128,17 @@ class PolicyAdapter:
         seed: int,
         priority: int,
         hear: Hear | None = None,
+        stream: bool = False,
         salt: str = "",
     ) -> Said:
         """Generates the policy's turn. Requests of smaller priority are scheduled first. Cancelling this call ends the
-        request in vLLM. Blocks of the KV cache are shared among requests of one salt only."""
-        params = _params_of(ask, sampling, stops, seed, stream=hear is not None)
+        request in vLLM. Blocks of the KV cache are shared among requests of one salt only. `hear` and `stream` are
+        those of `actors.rollout.runner.Policy`."""
+        params = _params_of(ask, sampling, stops, seed, stream=stream)
         name = str(next(self._requests))
+        unheard: list[int] = []
+        if hear is not None and not stream:
+            self._unheard[name] = unheard
         # The number keeps blocks computed under older weights out of this request.
         request = {"prompt_token_ids": ask.prompt.tolist(), "cache_salt": f"{self._weights.syncs}{salt}"}
         token_ids: list[int] = []
@@ -142,9 +153,14 @@ class PolicyAdapter:
                 if output.finish_reason == "stop" and ask.constraint is not None:
                     # The token that ends a message is not part of the chain.
                     new, token_ids, logprobs = new[:-1], token_ids[:-1], logprobs[:-1]
-                if hear is not None and new:
+                if hear is not None and stream and new:
                     hear(np.asarray(new, np.int32))
+        except asyncio.CancelledError:
+            if hear is not None and unheard:
+                hear(np.asarray(unheard, np.int32))
+            raise
         finally:
+            self._unheard.pop(name, None)
             self._busy.leave()
         if output.finish_reason not in ("stop", "length"):
             raise InfrastructureError(f"the engine ended a request: {output.finish_reason}")

@@ -63,8 +63,12 @@ class Policy(Protocol):
         seed: int,
         priority: int,
         hear: Callable[[Tokens], None] | None,
+        stream: bool,
         salt: str,
-    ) -> Said: ...
+    ) -> Said:
+        """`hear` is told the tokens of the turn as they come, or, if not `stream`, those that it had when this call is
+        cancelled."""
+        ...
 
 
 class Tools(Protocol):
@@ -252,7 +256,8 @@ class EpisodeRunner:
             stops=self._stops(order.task.profile),
             seed=derive(self._seed, id.task, id.group, id.sample, ask.turn),
             priority=run.priority,
-            hear=hear if order.level is EventLevel.TOKENS else None,
+            hear=None if order.level is EventLevel.TURNS else hear,
+            stream=order.level is EventLevel.TOKENS,
             salt=order.salt,
         )
 

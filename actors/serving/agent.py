@@ -27,7 +27,7 @@ from actors.rollout.config import SamplingConfig
 from actors.rollout.runner import Entry, EpisodeRunner, Policy, Tools
 from actors.serving.metrics import FirstToken, ServingMetrics
 from coa.agent.codec import Codec
-from coa.agent.episode import AgentConfig, Grammar, Limits
+from coa.agent.episode import Grammar, Limits
 from coa.agent.grammar import OBSERVATION, TAGS, parse, unescape
 from coa.agent.journal import Observed, Said
 from coa.agent.lenient import lenient_tag_pattern
@@ -89,7 +89,7 @@ class ServedAgent:
         queue = self._queues[order.id] = asyncio.Queue()
         self._runner.start([order])
         try:
-            async with aclosing(self._follow(order.id, queue, request.agent)) as events:
+            async with aclosing(self._follow(order, queue)) as events:
                 async for event in events:
                     yield event
         finally:
@@ -107,7 +107,7 @@ class ServedAgent:
             sampling=SamplingConfig(request.temperature, request.top_p),
             agent=request.agent,
             graded=False,
-            level=EventLevel.TOKENS,
+            level=EventLevel.TOKENS if request.streamed else EventLevel.UNFINISHED,
             limit_s=request.agent.limits.max_seconds,
             salt=salt,
         )
@@ -138,25 +138,25 @@ class ServedAgent:
     def _reader(self, lenient: bool) -> ChainReader:
         return ChainReader(self._codec.stream(), lenient_tag_pattern() if lenient else None)
 
-    async def _follow(
-        self, id: EpisodeId, queue: asyncio.Queue[messages.Event | None], agent: AgentConfig
-    ) -> AsyncGenerator[Event]:
-        lenient = agent.grammar is Grammar.lenient
+    async def _follow(self, order: EpisodeOrder, queue: asyncio.Queue[messages.Event | None]) -> AsyncGenerator[Event]:
+        agent, lenient = order.agent, order.agent.grammar is Grammar.lenient
         reader, tool, called = self._reader(lenient), "", 0.0
         metrics, first = self.metrics, FirstToken(self.metrics)
         heard, cut = 0, False  # tokens of the turn under way, and whether a turn ran out of them
         while True:
             match await self._next(queue):
                 case Streamed(token_ids=token_ids):
-                    first.came()
+                    if order.level is EventLevel.TOKENS:
+                        first.came()
                     metrics.policy_tokens.inc(len(token_ids))
                     heard += len(token_ids)
                     for mark in reader.feed(token_ids):
                         yield mark
-                case Advanced(delta=Said(ended=ended)):
-                    heard, cut = 0, not ended
-                    for mark in reader.end():
+                case Advanced(delta=Said(token_ids=token_ids, ended=ended)):
+                    metrics.policy_tokens.inc(len(token_ids) - heard)
+                    for mark in (*reader.feed(token_ids[heard:]), *reader.end()):
                         yield mark
+                    heard, cut = 0, not ended
                     tool = reader.latest
                     reader, called = self._reader(lenient), time.monotonic()
                 case Advanced(delta=Observed(token_ids=token_ids)):
@@ -164,7 +164,7 @@ class ServedAgent:
                     metrics.tool_calls.labels(tool).inc()
                     yield Returned(tool=tool, text=self._observed(token_ids), seconds=seconds, tokens=len(token_ids))
                 case Ended():
-                    result = self._runner.results[id]
+                    result = self._runner.results[order.id]
                     assert isinstance(result, Trajectory)
                     limit = limit_of(result, agent.limits, cut=cut)
                     usage = usage_of(result, self._codec, unfinished=heard if limit == "max_seconds" else 0)

@@ -42,6 +42,8 @@ class AgentRequest:
     samples: int
     """Episodes for each of them."""
     select: str
+    streamed: bool
+    """Whether the client hears of the episode while it is played."""
     agent: AgentConfig
     """With the request's own limits, where they are lower than the server's."""
 
@@ -206,6 +208,7 @@ def _request(
         choices=choices,
         samples=options.samples,
         select=options.select,
+        streamed=bool(body.stream),
         agent=replace(defaults.agent, limits=lowered(defaults.agent.limits, options, max_tokens)),
     )
 

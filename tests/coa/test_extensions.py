@@ -31,6 +31,6 @@ def test_what_an_extension_raises_is_one_line(
 
 def test_an_entry_point_that_fails_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     entry = importlib.metadata.EntryPoint("mine", "coa.credit", extensions.GROUP)
-    monkeypatch.setattr(extensions, "entry_points", lambda group: [entry])
+    monkeypatch.setattr(extensions, "installed", lambda: [entry])
     with pytest.raises(UserError, match=r"^the entry point 'mine' of coa\.extensions: no coa\.credit: import "):
         extensions.load_extensions()

@@ -1,6 +1,6 @@
 """Fuzzing of what reads text that nobody vouches for: no input makes it raise, and none takes long.
 
-2,000 inputs a target in the suite; `COA_FUZZ=100000` is the nightly mode. `python -m tests.support.fuzz_atheris TARGET`
+1,000 inputs a target in the suite; `COA_FUZZ=100000` is the nightly mode. `python -m tests.support.fuzz_atheris TARGET`
 fuzzes the same targets guided by coverage, where atheris is installed.
 """
 
@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tests.support.fuzz_targets import TARGETS
 
-INPUTS = int(os.environ.get("COA_FUZZ", "2000"))
+INPUTS = int(os.environ.get("COA_FUZZ", "1000"))
 PIECES = [
     *("<think>", "</think>", "<Plan>", "</ plan >", "<code>", "</code>", "<answer>", "</answer>", "<web_search>"),
     *("<observation>", "<\\answer>", "<\\\\/code>", "<", "</", ">", "\\", "```py\n", "```python\n", "```sh\n", "```"),

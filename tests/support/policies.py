@@ -33,7 +33,7 @@ class SeededPolicy:
         self.under_way = 0
 
     async def generate(
-        self, ask: Ask, *, seed: int, priority: int, hear: Callable[[Tokens], None] | None, **how: Any
+        self, ask: Ask, *, seed: int, priority: int, hear: Callable[[Tokens], None] | None, stream: bool, **how: Any
     ) -> Said:
         self.seeds.append(seed)
         self.priorities.append(priority)
@@ -44,7 +44,7 @@ class SeededPolicy:
         finally:
             self.under_way -= 1
         said = said_of(spans_of(tag_codec(), self.turn(ask, seed)), version=0, logprob=-1.0, max_tokens=ask.max_tokens)
-        if hear is not None:
+        if hear is not None and stream:
             half = len(said.token_ids) // 2
             hear(said.token_ids[:half])
             hear(said.token_ids[half:])

@@ -246,14 +246,30 @@ def test_streaming_changes_no_token_and_adds_up_to_the_turns(bench: Bench) -> No
     assert np.concatenate(pieces).tolist() == streamed.token_ids[streamed.action_mask].tolist()
 
 
-def test_progress_shows_while_a_turn_is_sampled_and_a_heartbeat_comes_without_events(bench: Bench) -> None:
-    long = replace(
-        AGENT, grammar=Grammar.enforce, limits=replace(AGENT.limits, max_turn_tokens=150, max_tag_tokens=140)
-    )
+LONG = replace(AGENT, grammar=Grammar.enforce, limits=replace(AGENT.limits, max_turn_tokens=150, max_tag_tokens=140))
 
+
+@pytest.mark.parametrize(("level", "told"), [(EventLevel.TURNS, False), (EventLevel.UNFINISHED, True)])
+def test_a_turn_that_is_cut_off_tells_the_tokens_that_it_had(bench: Bench, level: EventLevel, told: bool) -> None:
+    async def go() -> None:
+        before, tokens = len(bench.driver.events), bench.engine.policy.tokens
+        cut = order(425, int(told), agent=LONG, level=level)
+        await bench.engine.start([cut])
+        while (sampled := bench.engine.policy.tokens - tokens) < 5:
+            await bench.driver.read(wait_s=0.01)
+        await read_until(bench, await bench.engine.cancel([cut.id]))
+        *events, end = bench.driver.events[before:]
+        assert isinstance(end, Cancelled)
+        heard = sum(len(event.token_ids) for event in events if isinstance(event, Streamed))
+        assert (len(events) == 1 and sampled <= heard <= bench.engine.policy.tokens - tokens) if told else not events
+
+    bench.run(go())
+
+
+def test_progress_shows_while_a_turn_is_sampled_and_a_heartbeat_comes_without_events(bench: Bench) -> None:
     async def go() -> list[EventBatch]:
         batches: list[EventBatch] = []
-        orders = [order(430 + n, agent=long) for n in range(8)]
+        orders = [order(430 + n, agent=LONG) for n in range(8)]
         await bench.engine.start(orders)
         while not (batches and batches[-1].events):
             batches.append(await bench.driver.read(wait_s=0.01))

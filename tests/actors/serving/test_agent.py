@@ -1,12 +1,14 @@
 """Episodes that are played for clients, on a scripted policy."""
 
 import asyncio
+from dataclasses import replace
 from typing import Any
 
 from actors.serving.agent import ServedAgent
 from coa.agent.episode import Ask
 from coa.agent.journal import Said
-from coa.serving.events import Broke, Event, Finished
+from coa.serving.chain import Text
+from coa.serving.events import Broke, Event, Finished, Returned
 from coa.serving.requests import AgentRequest
 from coa.tools.client import ToolCaller
 from tests.support.agent_server import Asking, make_server
@@ -26,7 +28,7 @@ class FailingOnce(Saying):
         return await super().generate(ask, **how)
 
 
-def request_of(question: str) -> AgentRequest:
+def request_of(question: str, *, streamed: bool = True) -> AgentRequest:
     return AgentRequest(
         question=question,
         profile="mhqa",
@@ -36,12 +38,42 @@ def request_of(question: str) -> AgentRequest:
         choices=1,
         samples=1,
         select="majority",
+        streamed=streamed,
         agent=AGENT,
     )
 
 
-async def course(agent: ServedAgent, question: str) -> list[Event]:
-    return [event async for event in agent.play(request_of(question))]
+async def course(agent: ServedAgent, question: str, *, streamed: bool = True) -> list[Event]:
+    return [event async for event in agent.play(request_of(question, streamed=streamed))]
+
+
+def told(events: list[Event]) -> list[Event]:
+    """With texts that came in pieces put together, and without the seconds that tools took."""
+    joined: list[Event] = []
+    for event in events:
+        if isinstance(event, Text) and joined and isinstance(last := joined[-1], Text):
+            joined[-1] = Text(last.text + event.text)
+        else:
+            joined.append(replace(event, seconds=0.0) if isinstance(event, Returned) else event)
+    return joined
+
+
+def test_a_client_that_waits_for_the_whole_is_told_what_a_stream_says() -> None:
+    async def go() -> None:
+        agent = ServedAgent(
+            Saying(*SEARCHES), ToolCaller([Answering(echo)], "server"), codec=tag_codec(), retry=AT_ONCE
+        )
+        streamed, whole = [await course(agent, "Who ?", streamed=streamed) for streamed in (True, False)]
+        assert told(whole) == told(streamed)
+        tokens = [
+            sample.value
+            for family in agent.metrics._own.collect()
+            for sample in family.samples
+            if sample.name == "coa_policy_tokens_total"
+        ]
+        assert tokens == [2 * whole[-1].usage.output_tokens]
+
+    asyncio.run(go())
 
 
 def test_a_defect_fails_the_episode_that_meets_it_and_no_other() -> None:

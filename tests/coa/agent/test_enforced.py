@@ -104,7 +104,7 @@ def check(profile: str, episodes: Sequence[EpisodeRecord]) -> None:
     assert statuses[Status.ANSWERED] >= 0.9 * len(episodes), statuses
 
 
-@pytest.mark.parametrize("profile", PROFILES)
+@pytest.mark.parametrize("profile", ["code", "mhqa"])
 def test_every_episode_is_in_form_and_nearly_all_reach_an_answer(bench: Bench, profile: str) -> None:
     check(profile, bench.episodes(profile, 64))
 

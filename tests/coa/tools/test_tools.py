@@ -24,6 +24,7 @@ from coa.http.client import HttpConfig
 from coa.tasks.loading import load_tasks
 from coa.tools.base import Tool, ToolCall
 from coa.tools.layouts import Hit
+from coa.tools.sandbox.sandbox import SandboxConfig
 from coa.tools.search.wiki import TitleLookup
 from coa.tools.web.crawl import CrawlConfig
 from coa.tools.web.search import QUERY_CHARS, SearchConfig, WebSearch, clean_query, read_hits
@@ -319,7 +320,8 @@ def test_site_and_executor_work_as_ray_actors(ray_session: None) -> None:
     ray: Any = import_module("ray")
     site = ray.remote(Site).options(num_cpus=0.1).remote(PAGES, HITS)
     base_url = ray.get(site.start.remote())
-    make_tools = partial(standard_tools, ToolsConfig(), articles=ARTICLES, site=base_url)
+    config = ToolsConfig(sandbox=SandboxConfig(wall_s=3.0))
+    make_tools = partial(standard_tools, config, articles=ARTICLES, site=base_url)
     executor = ray.remote(ToolExecutor).options(num_cpus=0.1).remote(make_tools)
     calls = [
         ToolCall("web_search", "Vexon Labs owner"),
@@ -338,7 +340,7 @@ def test_site_and_executor_work_as_ray_actors(ray_session: None) -> None:
         "a space",
         "Vexon Labs is in Arden .",
         "42",
-        "stopped: over the limit of 7 s",
+        "stopped: over the limit of 3 s",
     ]
     assert ray.get(executor.stats.remote())["code"].calls == 2
     [down] = ray.get(executor.call_many.remote([ToolCall("crawl_page", "p2")]))

@@ -231,6 +231,7 @@ class AfterTheTeam(Recording):
         return await super().play(order)
 
 
+@pytest.mark.slow
 def test_teachers_score_what_is_said_and_show_what_fails_altogether(
     stage: EnginePool, loop: asyncio.AbstractEventLoop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

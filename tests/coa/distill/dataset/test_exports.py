@@ -215,6 +215,7 @@ def labelled(ids: list[int], mask: list[bool]) -> list[tuple[int, int]]:
     return [(token, token if ours else -100) for token, ours in zip(ids, mask, strict=True)]
 
 
+@pytest.mark.slow
 def test_trl_trains_on_the_policys_tokens_alone(tmp_path: Path, data: Path) -> None:
     pytest.importorskip("trl")
     model = make_model(tmp_path / "model")
