@@ -51,7 +51,8 @@ def ray_session() -> Iterator[None]:
     os.environ["RAY_AUTH_MODE"] = "disabled"
     import ray
 
-    ray.init(num_cpus=4, include_dashboard=False, log_to_driver=False)
+    # Ray itself would join a cluster that somebody else has started on this machine.
+    ray.init(address="local", num_cpus=4, include_dashboard=False, log_to_driver=False)
     yield
     ray.shutdown()
 
