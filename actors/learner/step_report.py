@@ -35,9 +35,9 @@ class StepReport:
     clip_fraction: float
     """Share of trained tokens (or sequences) whose ratio was clipped."""
     truncated_weight_fraction: float
-    """Share of reinforced tokens (or sequences) whose correction weight was the cap."""
+    """Share of sampled tokens (or sequences) whose correction weight was the cap."""
     ratio_mean: float
-    """Mean ratio of policy to proximal policy, over reinforced tokens (or sequences)."""
+    """Mean ratio of policy to proximal policy, over sampled tokens (or sequences)."""
     logprob_max_diff: float
     """Largest |learner - sampler| over tokens that the version being trained sampled; 0 where there were none."""
     staleness_mean: float

@@ -181,7 +181,7 @@ class Reinforcement:
         if self._fallback is not None and window.version < self._config.steps:
             self._fallback.offer(record, group.index, self._learning.beside)
         if self._algorithm.keep(group.episodes):
-            samples = group.samples(self._algorithm)
+            samples = group.samples(self._algorithm, mask_truncated=self._config.mask_truncated)
             if self._scorer is not None:
                 divergence, samples = await self._scorer.weigh(samples)
                 self.stats.divergences.append(divergence)

@@ -103,7 +103,7 @@ def alone(
         before = [policy(**one) for one in inputs]
         old = [reference(**one).logprobs for one in inputs]
     targets = [
-        targets_of(row, torch.device("cpu"), reference_logprobs=then, old_values=its.values)
+        targets_of(row, torch.device("cpu"), version=0, reference_logprobs=then, old_values=its.values)
         for row, its, then in zip(rows, before, old, strict=True)
     ]
     found: list[tuple[float, dict[str, Tensor]]] = []
