@@ -130,6 +130,7 @@ class Learner:
             else:
                 self._train(batch, totals, sums)
         self.engine.step()
+        sums.updates += 1
         sums.grad_norm = float(self.engine.get_global_grad_norm() or 0.0)
 
     def _totals(self, batches: Sequence[ScoredBatch]) -> Totals:
