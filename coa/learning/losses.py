@@ -103,12 +103,14 @@ def proximal_of(how: Proximal, *, logprobs: "Tensor", before: "Tensor", rollout:
     """[N] log-probs of the policy that the step is clipped around, without a gradient.
 
     before: under the policy before the batch. ages: versions since each token was sampled."""
-    if how is Proximal.recomputed:
-        return before
-    if how is Proximal.sampler:
-        return rollout
-    now = logprobs.detach()
-    return now - (now - rollout).clamp(-LARGEST, LARGEST) / ages.clamp(min=1)
+    match how:
+        case Proximal.recomputed:
+            return before
+        case Proximal.sampler:
+            return rollout
+        case Proximal.interpolated:
+            now = logprobs.detach()
+            return now - (now - rollout).clamp(-LARGEST, LARGEST) / ages.clamp(min=1)
 
 
 def correction(log_ratio: "Tensor", segments: "Tensor", samples: int, config: LossConfig) -> Correction:

@@ -224,15 +224,14 @@ def test_silent_faults_are_named_in_the_step_that_has_them(model: Path, one_rank
 
 @pytest.mark.parametrize("name", ["dr_grpo", "rloo", "reinforce_pp", "cispo"])
 def test_every_algorithm_makes_what_was_good_likelier(model: Path, name: str, one_rank: None) -> None:
-    """Two episodes, one with a reward; three steps of two updates, with the reference in the reward."""
+    """Two episodes, one with a reward; three steps, with the reference in the reward."""
     good, bad, *_ = sampled_at(model, 1.0)
     pair = [
-        replace(sample, reinforce=np.where(sample.loss_mask, np.float32(credit), np.float32(0)), group=group)
-        for group in (0, 1)
+        replace(sample, reinforce=np.where(sample.loss_mask, np.float32(credit), np.float32(0)))
         for sample, credit in ((good, 0.5), (bad, -0.5))
     ]
     settings = {"kl_weight": 0.01, "kl_in": "reward", "kl_estimator": "k1"}
-    learner = learner_of(model, replace(CONFIG, updates_per_batch=2), algorithm=name, settings=settings)
+    learner = learner_of(model, algorithm=name, settings=settings)
     before = [float(found.sum()) for found in learner.logprobs([good, bad])]
     for version in range(3):
         report = learner.step(pair, version)
