@@ -26,8 +26,7 @@ class Proximal(Enum):
     """The one that the batch finds: an extra pass where a batch is several updates, none where it is one."""
     interpolated = "interpolated"
     """Between the sampling policy and the present one, by the age of each token: no extra pass (AReaL's loglinear,
-    A-3PO, arXiv 2512.06547). A token of d versions ago, d at least 1: proximal = rollout + (1 - 1 / d) (logp - rollout)
-    """
+    A-3PO, arXiv 2512.06547). Of a token of d versions ago: rollout + (1 - 1 / max(d, 1)) (logp - rollout)."""
     sampler = "sampler"
     """The one that sampled the token, whatever its age (PPO as it was published): nothing is left to be corrected."""
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from transformers import AutoModelForCausalLM, Qwen3Config
 
-from actors.learner.config import LearnerConfig, LoraConfig, ModelConfig, Objective
+from actors.learner.config import LearnerConfig, LoraConfig, ModelConfig, Objective, ValueHeadConfig
 from actors.learner.learner import added
 from actors.learner.lora import add_adapters
 from actors.learner.policy import TrainedPolicy, load_model, to_tensors
@@ -26,7 +26,10 @@ from tests.support.ranks import Case, Outcome, distance, on_ranks
 VOCABULARY = 152_000
 LORA = LoraConfig(rank=4, alpha=8.0, targets=("q_proj", "up_proj"))
 CONFIG = LearnerConfig(
-    optimizer=OptimizerConfig(lr=1e-3, clip_norm=1e9), packing=PackingConfig(row_tokens=4096, rows=1), threads=1
+    optimizer=OptimizerConfig(lr=1e-3, clip_norm=1e9),
+    value_head=ValueHeadConfig(lr=1e-3),
+    packing=PackingConfig(row_tokens=4096, rows=1),
+    threads=1,
 )
 
 
