@@ -83,7 +83,8 @@ class EndpointDown(InfrastructureError):
 
 
 class EmptyCompletion(InfrastructureError):
-    """A language model gave a completion without text at every attempt."""
+    """A language model gave a completion without text at every attempt, or an engine one without a token: even a policy
+    that stops at once samples the end."""
 
 
 class RequestRefused(InfrastructureError):

@@ -4,7 +4,7 @@ Nothing here imports torch: every command reads these settings.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from coa.learning.algorithms import DEFAULT
@@ -56,11 +56,26 @@ class LoraConfig:
 
 
 @dataclass(frozen=True)
+class ValueHeadConfig:
+    """The head that gives values, where an algorithm asks for them. It begins at zero, and learns much faster than a
+    pretrained policy may."""
+
+    lr: float = 1e-4
+    """Without weight decay; all else of its optimizer and schedule is the policy's."""
+    warmup_ratio: float = 0.0
+    """Share of the steps, rounded up."""
+
+    def of(self, policy: OptimizerConfig) -> OptimizerConfig:
+        return replace(policy, lr=self.lr, warmup_steps=0, warmup_ratio=self.warmup_ratio)
+
+
+@dataclass(frozen=True)
 class LearnerConfig:
     ranks: int = 1
     """Data-parallel ranks of the learner group."""
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     loss: LossConfig = field(default_factory=LossConfig)
+    value_head: ValueHeadConfig = field(default_factory=ValueHeadConfig)
     packing: PackingConfig = field(default_factory=PackingConfig)
     updates_per_batch: int = 1
     """Optimizer updates of a batch, each on whole groups of its own; the version grows once a batch all the same."""

@@ -16,7 +16,7 @@ import torch.distributed as dist
 
 from actors.learner.config import LearnerConfig, ModelConfig, Objective
 from actors.learner.lora import add_adapters, sources
-from actors.learner.policy import Outputs, PackedPolicy, TrainedPolicy, load_model, to_tensors
+from actors.learner.policy import Outputs, TrainedPolicy, load_model, to_tensors
 from actors.learner.scoring import Passes, ScoredBatch, Unadapted, filler, load_reference
 from actors.learner.step_report import StepReport, Sums
 from actors.learner.zero import deepspeed_config, gather, join_process_group, sharded_loading
@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from actors.learner.checkpoint import Snapshot
 
 
+VALUE_HEAD = "value_head"
+"""Key of the optimizer's group of parameters that has a rate of its own."""
 CHECKPOINTING = {"use_reentrant": False, "preserve_rng_state": False}
 """Nothing in a pass is random: models are trained without dropout."""
 
@@ -93,12 +95,13 @@ class Learner:
         most = [max(column) for column in zip(*gather([len(batches) for batches in updates]), strict=True)]
         several = len(updates) > 1
         scored = [
-            self._passes.score(batches, most=longest, proximal=several)
+            self._passes.score(batches, version=version, most=longest, proximal=several)
             for batches, longest in zip(updates, most, strict=True)
         ]
         rate = learning_rate(version, self._steps, self.config.optimizer)
+        head_rate = learning_rate(version, self._steps, self.config.value_head.of(self.config.optimizer))
         for group in self._optimizer.param_groups:
-            group["lr"] = rate
+            group["lr"] = head_rate if group.get(VALUE_HEAD) else rate
         sums = Sums(version, samples=len(samples))
         for batches, longest in zip(scored, most, strict=True):
             self._update(batches, longest, sums)
@@ -127,6 +130,7 @@ class Learner:
             else:
                 self._train(batch, totals, sums)
         self.engine.step()
+        sums.updates += 1
         sums.grad_norm = float(self.engine.get_global_grad_norm() or 0.0)
 
     def _totals(self, batches: Sequence[ScoredBatch]) -> Totals:
@@ -187,14 +191,18 @@ class Learner:
         self.engine.load_checkpoint(str(folder), tag=TAG, load_module_strict=not frozen)
 
 
-def make_optimizer(policy: PackedPolicy, config: LearnerConfig) -> torch.optim.Optimizer:
-    """AdamW over what is trained; weight decay on matrices alone."""
-    trained = [p for p in policy.parameters() if p.requires_grad]
+def make_optimizer(policy: TrainedPolicy, config: LearnerConfig) -> torch.optim.Optimizer:
+    """AdamW over what is trained; weight decay on the policy's matrices alone."""
+    head = [] if policy.value_head is None else list(policy.value_head.parameters())
+    trained = [p for p in policy.model.parameters() if p.requires_grad]
+    groups: list[dict[str, Any]] = [
+        {"params": [p for p in trained if _dimensions(p) >= 2], "weight_decay": config.optimizer.weight_decay},
+        {"params": [p for p in trained if _dimensions(p) < 2], "weight_decay": 0.0},
+    ]
+    if head:
+        groups.append({"params": head, "weight_decay": 0.0, VALUE_HEAD: True})
     return torch.optim.AdamW(
-        [
-            {"params": [p for p in trained if _dimensions(p) >= 2], "weight_decay": config.optimizer.weight_decay},
-            {"params": [p for p in trained if _dimensions(p) < 2], "weight_decay": 0.0},
-        ],
+        groups,
         lr=config.optimizer.lr,
         betas=(config.optimizer.beta1, config.optimizer.beta2),
         # Several times as fast on the host, and without the temporaries of the other ways, as large as what is stepped.

@@ -44,7 +44,7 @@ class TeacherScorer:
     def weigh(self, samples: Sequence[Sample]) -> tuple[float, tuple[Sample, ...]]:
         """The mean reverse KL over all tokens of the policy, in nats, and the samples with their new weights."""
         scored = list(zip(samples, self.logprobs(samples), strict=True))
-        found = np.concatenate([gaps(sample, logprobs) for sample, logprobs in scored])
+        found = np.concatenate([np.zeros(0), *(gaps(sample, logprobs) for sample, logprobs in scored)])
         weighed = tuple(toward_teacher(sample, logprobs, self._config) for sample, logprobs in scored)
         return -float(found.mean()) if len(found) else 0.0, weighed
 

@@ -40,8 +40,9 @@ class Passes:
         """`reference`: called as the engine is; None where none is needed."""
         self._engine, self._reference, self._needs, self._device = engine, reference, needs, device
 
-    def score(self, batches: Sequence[MicroBatch], *, most: int, proximal: bool) -> list[ScoredBatch]:
-        """`most`: micro-batches of the rank that has most of them. `proximal`: whether the policy will have moved."""
+    def score(self, batches: Sequence[MicroBatch], *, version: int, most: int, proximal: bool) -> list[ScoredBatch]:
+        """`version`: that is trained. `most`: micro-batches of the rank that has most of them. `proximal`: whether the
+        policy will have moved."""
         proximal &= self._needs.proximal
         own = self._pass(self._engine, batches, most) if proximal or self._needs.values else []
         reference = self._pass(self._reference, batches, most) if self._needs.reference else []
@@ -51,6 +52,7 @@ class Passes:
             targets = targets_of(
                 batch,
                 self._device,
+                version=version,
                 reference_logprobs=reference[index].logprobs if reference else zeros,
                 old_values=own[index].values if own else zeros,
             )
@@ -66,12 +68,15 @@ class Passes:
 
 
 def targets_of(
-    batch: MicroBatch, device: torch.device, *, reference_logprobs: Tensor, old_values: Tensor
+    batch: MicroBatch, device: torch.device, *, version: int, reference_logprobs: Tensor, old_values: Tensor
 ) -> TokenTargets:
-    """The trained tokens of packed rows, in row-major order, as `PackedPolicy` gives their log-probs."""
+    """The trained tokens of packed rows, in row-major order, as `PackedPolicy` gives their log-probs. `version`: that
+    is trained."""
     mask, segments = batch.loss_mask, batch.segments.astype(np.int64)
     counts = segments.max(axis=1)
     flat = segments + (np.cumsum(counts) - counts)[:, None] - 1
+
+    sampled = batch.versions != ENVIRONMENT
 
     def tensor(array: np.ndarray) -> Tensor:
         return torch.from_numpy(array[mask]).to(device)
@@ -79,10 +84,11 @@ def targets_of(
     return TokenTargets(
         segments=tensor(flat),
         samples=int(counts.sum()),
-        sampled=tensor(batch.versions != ENVIRONMENT),
+        sampled=tensor(sampled),
         imitate=tensor(batch.imitate),
         reinforce=tensor(batch.reinforce),
         rollout_logprobs=tensor(batch.rollout_logprobs),
+        ages=tensor(np.where(sampled, version - batch.versions, 0)),
         reference_logprobs=reference_logprobs,
         old_values=old_values,
     )

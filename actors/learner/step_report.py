@@ -4,11 +4,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
+from numpy.typing import NDArray
 from torch import Tensor
 
 from actors.learner.policy import Outputs
 from actors.learner.scoring import ScoredBatch
 from actors.learner.zero import gather
+from coa.learning import faults
 from coa.learning.algorithms.base import TOKENS, LossSums, Totals
 from coa.types import ENVIRONMENT
 
@@ -35,11 +37,19 @@ class StepReport:
     clip_fraction: float
     """Share of trained tokens (or sequences) whose ratio was clipped."""
     truncated_weight_fraction: float
-    """Share of reinforced tokens (or sequences) whose correction weight was the cap."""
+    """Share of sampled tokens (or sequences) whose correction weight was the cap."""
     ratio_mean: float
-    """Mean ratio of policy to proximal policy, over reinforced tokens (or sequences)."""
+    """Mean ratio of policy to proximal policy, over sampled tokens (or sequences)."""
     logprob_max_diff: float
     """Largest |learner - sampler| over tokens that the version being trained sampled; 0 where there were none."""
+    logprob_mean_diff: float
+    """The mean of the same."""
+    logprob_gap: float
+    """Mean |learner - sampler| over sampled tokens of any version, each sample's first apart."""
+    logprob_shifted_gap: float
+    """The same with the sampler's log-probs shifted by one token, the way that they fit better."""
+    unsampled: int
+    """Trained tokens that no policy sampled, and that are not to be imitated."""
     staleness_mean: float
     """Versions, over sampled tokens."""
     staleness_max: int
@@ -62,6 +72,13 @@ class Sums:
     sampled: int = 0
     oldest: int = 0
     diff: float = 0.0
+    diff_sum: float = 0.0
+    fresh: int = 0
+    gaps: NDArray[np.float64] = field(default_factory=lambda: np.zeros(4))
+    """As `coa.learning.faults.gaps`."""
+    unsampled: int = 0
+    updates: int = 0
+    """Of the batch, that are done: after the first the policy's log-probs say nothing of the sampler's."""
     metrics: dict[str, float] = field(default_factory=dict)
     per: dict[str, str] = field(default_factory=dict)
     """Each metric's denominator."""
@@ -76,6 +93,7 @@ class Sums:
         self.entropy += float(outputs.entropy.sum())
         versions = rows.versions[rows.loss_mask]
         there = versions != ENVIRONMENT
+        self.unsampled += int((~there & (rows.imitate[rows.loss_mask] == 0)).sum())
         if there.any():
             ages = self.version - versions[there]
             gaps = (batch.targets.rollout_logprobs - proximal).cpu().numpy()
@@ -83,8 +101,15 @@ class Sums:
             self.staleness += float(ages.sum())
             self.sampled += int(there.sum())
             self.oldest = max(self.oldest, int(ages.max()))
+            if self.updates and batch.proximal is None:
+                return
+            targets = batch.targets
+            rollout, segments = targets.rollout_logprobs.cpu().numpy()[there], targets.segments.cpu().numpy()[there]
+            self.gaps += faults.gaps(rollout, proximal.cpu().numpy()[there], segments)
             if (fresh := versions == self.version).any():
-                self.diff = float(np.max([self.diff, np.abs(gaps[fresh]).max()]))  # unlike max(), this keeps NaN
+                apart = np.abs(gaps[fresh])
+                self.diff = float(np.max([self.diff, apart.max()]))  # unlike max(), this keeps NaN
+                self.diff_sum, self.fresh = self.diff_sum + float(apart.sum(dtype=np.float64)), self.fresh + len(apart)
 
     def measure(self, sums: LossSums) -> None:
         """A micro-batch's metrics, and the terms of its loss."""
@@ -96,6 +121,7 @@ class Sums:
         ranks = gather(self)
         tokens, sampled = sum(r.tokens for r in ranks), sum(r.sampled for r in ranks)
         per = {name: self.totals[total] for rank in ranks for name, total in rank.per.items()}
+        here, late, early, pairs = np.sum([r.gaps for r in ranks], axis=0).tolist()
         means = {name: sum(r.metrics.get(name, 0.0) for r in ranks) / over for name, over in per.items() if over}
         return StepReport(
             samples=sum(r.samples for r in ranks),
@@ -107,6 +133,10 @@ class Sums:
             kl_rollout=sum(r.divergence for r in ranks) / max(sampled, 1),
             **{name: means.pop(name, neutral) for name, neutral in NEUTRAL.items()},
             logprob_max_diff=float(np.max([r.diff for r in ranks])),
+            logprob_mean_diff=sum(r.diff_sum for r in ranks) / max(sum(r.fresh for r in ranks), 1),
+            logprob_gap=here / max(pairs, 1),
+            logprob_shifted_gap=min(late, early) / max(pairs, 1),
+            unsampled=sum(r.unsampled for r in ranks),
             staleness_mean=sum(r.staleness for r in ranks) / max(sampled, 1),
             staleness_max=max(r.oldest for r in ranks),
             algorithm=means,

@@ -34,7 +34,7 @@ from coa.agent.codec import Codec, Stops
 from coa.agent.episode import Ask, Episode
 from coa.agent.journal import Said, length_of
 from coa.agent.profiles import profile as find_profile
-from coa.errors import EpisodeTimeout, InfrastructureError, ToolDown
+from coa.errors import EmptyCompletion, EpisodeTimeout, InfrastructureError, ToolDown
 from coa.grading.rewards import RewardConfig, score
 from coa.seeds import derive
 from coa.tools.base import ToolCall
@@ -250,7 +250,7 @@ class EpisodeRunner:
         def hear(token_ids: Tokens) -> None:
             self._outbox.put(Entry(Streamed(id=id, token_ids=token_ids)))
 
-        return await self._policy.generate(
+        said = await self._policy.generate(
             ask,
             sampling=order.sampling,
             stops=self._stops(order.task.profile),
@@ -260,6 +260,9 @@ class EpisodeRunner:
             stream=order.level is EventLevel.TOKENS,
             salt=order.salt,
         )
+        if not len(said.token_ids):
+            raise EmptyCompletion(f"turn {ask.turn} has no token")
+        return said
 
     async def _call_of_grader(self, run: _Run, call: ToolCall) -> str:
         id = CallId(run.order.id, run.episode.turns, 1 + len(run.grading))

@@ -46,6 +46,8 @@ class Attempt:
     """Of its longest episode, prompt included; of one that failed, what its journal had. None: not known."""
     calls: int | None = None
     """Tool calls, likewise."""
+    again: bool = False
+    """Whether its task is issued again."""
     settled: int | None = None
     """Number of the line that was the end of its task: leased, or dropped for good."""
 
@@ -133,7 +135,7 @@ class Accounts:
         for attempt in self.attempts.values():
             unfinished = attempt.state in (PLAYING, WAITING)
             if unfinished or (attempt.settled is not None and attempt.settled > since):
-                attempt.state, attempt.settled, attempt.batch = ROLLED_BACK, None, None
+                attempt.state, attempt.settled, attempt.batch, attempt.again = ROLLED_BACK, None, None, True
 
     def _issue(self, line: Line) -> None:
         group, task = line["group"], line["task"]
@@ -158,8 +160,9 @@ class Accounts:
         """A group that failed, or that was played and says nothing."""
         if attempt := self._found(line["group"], PLAYING):
             attempt.state, attempt.tokens, attempt.calls = line["reason"], line["tokens"], line["calls"]
+            attempt.again = line["again"]
             self._under_way.pop(attempt.task, None)
-            if not line["again"]:
+            if not attempt.again:
                 self._settle(attempt)
 
     def _lease(self, line: Line) -> None:
@@ -200,13 +203,22 @@ class Accounts:
     def _fault(self, text: str) -> None:
         self.faults.append(f"line {self._line}: {text}")
 
+    def grouped(self, key: "Callable[[Attempt], Any]") -> dict[Any, list[Attempt]]:
+        rows: dict[Any, list[Attempt]] = {}
+        for attempt in self.attempts.values():
+            rows.setdefault(key(attempt), []).append(attempt)
+        return rows
+
     def balance(self, key: "Callable[[Attempt], Any]" = lambda attempt: None) -> dict[Any, Counter[str]]:
         """Attempts by `key`, and by what became of each: one of OPEN, TRAINED, or why it was dropped. The sum of a row
         is what was issued."""
-        rows: dict[Any, Counter[str]] = {}
-        for attempt in self.attempts.values():
-            rows.setdefault(key(attempt), Counter())[self.state(attempt)] += 1
-        return rows
+        return {name: Counter(map(self.state, attempts)) for name, attempts in self.grouped(key).items()}
+
+
+def delay(attempts: Sequence[Attempt]) -> float | None:
+    """Mean versions between admission and training, of those that a batch has; None if it has none of them."""
+    waited = [attempt.batch - attempt.version for attempt in attempts if attempt.batch is not None]
+    return sum(waited) / len(waited) if waited else None
 
 
 def fold(lines: Iterable[Line]) -> Accounts:

@@ -1,4 +1,4 @@
-"""How much better than its group each episode did (GRPO, arXiv 2402.03300; DAPO, arXiv 2503.14476)."""
+"""How much better than its group each episode did."""
 
 from collections.abc import Sequence
 from enum import Enum
@@ -29,7 +29,8 @@ class Spread(Enum):
 
 
 def group_relative(rewards: Sequence[float]) -> Floats:
-    """(reward - group mean) / (group standard deviation + 1e-6), per episode; 0 for a group of one.
+    """(reward - group mean) / (group standard deviation + 1e-6), per episode; 0 for a group of one (GRPO, arXiv
+    2402.03300, section 4.1.2).
 
     The deviation is the sample's (divided by n - 1), as verl and TRL have it.
     """
@@ -37,6 +38,19 @@ def group_relative(rewards: Sequence[float]) -> Floats:
     if len(array) < 2:
         return np.zeros(len(array), np.float32)
     return ((array - array.mean()) / (array.std(ddof=1) + 1e-6)).astype(np.float32)
+
+
+def centred(rewards: Sequence[float]) -> Floats:
+    """reward - group mean, per episode (Dr. GRPO, arXiv 2503.20783, section 3.2)."""
+    array = np.asarray(rewards, np.float64)
+    return (array - array.mean()).astype(np.float32)
+
+
+def leave_one_out(rewards: Sequence[float]) -> Floats:
+    """reward - mean of the others' rewards, per episode; 0 for a group of one (RLOO, arXiv 2402.14740, section 3)."""
+    array = np.asarray(rewards, np.float64)
+    others = (array.sum() - array) / max(len(array) - 1, 1)
+    return (array - others if len(array) > 1 else np.zeros(len(array))).astype(np.float32)
 
 
 def informative(group: Sequence[Rewarded], spread: Spread = Spread.grade) -> bool:

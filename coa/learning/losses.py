@@ -1,4 +1,4 @@
-"""Pieces of losses that several algorithms share; tensors are 1-D, float32, over the trained tokens of a micro-batch.
+"""Pieces of losses that several algorithms share; tensors are 1-D, over the trained tokens of a micro-batch.
 
 The clipped surrogate is DAPO's (arXiv 2503.14476) around a proximal policy, with the sampling policy's age corrected
 apart from it (decoupled PPO, arXiv 2505.24298):
@@ -9,6 +9,7 @@ apart from it (decoupled PPO, arXiv 2505.24298):
 """
 
 from dataclasses import dataclass
+from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
@@ -18,18 +19,53 @@ LARGEST = 20.0
 """Of a logarithm of a ratio, either way: beyond it exp says nothing more and may overflow."""
 
 
+class Proximal(Enum):
+    """The policy that a step is clipped around."""
+
+    recomputed = "recomputed"
+    """The one that the batch finds: an extra pass where a batch is several updates, none where it is one."""
+    interpolated = "interpolated"
+    """Between the sampling policy and the present one, by the age of each token: no extra pass (AReaL's loglinear,
+    A-3PO, arXiv 2512.06547). Of a token of d versions ago: rollout + (1 - 1 / max(d, 1)) (logp - rollout)."""
+    sampler = "sampler"
+    """The one that sampled the token, whatever its age (PPO as it was published): nothing is left to be corrected."""
+
+
+class Level(Enum):
+    """Whose ratio of proximal to sampling policy decides."""
+
+    none = "none"
+    tokens = "tokens"
+    sequences = "sequences"
+
+
 @dataclass(frozen=True)
 class LossConfig:
     clip_low: float = 0.2
     clip_high: float = 0.28
     dual_clip: float | None = None
     """Largest ratio that counts against a token (dual-clip PPO, arXiv 1912.09729); None is no limit."""
+    proximal: Proximal = Proximal.recomputed
+    correction: Level = Level.tokens
+    """Truncated importance weights: of each token by its own ratio, or of a sequence by the product of its tokens'."""
     correction_cap: float = 2.0
-    """Largest weight of a token that the sampling policy found less likely than the proximal one does."""
+    """Largest weight of a token (or sequence) that the sampling policy found less likely than the proximal one does."""
+    reject: Level = Level.none
+    """Gives no weight to a token whose ratio is not between the two bounds (as in IcePop), or to a sequence for which
+    the geometric mean of its tokens' ratios is not. What is rejected still counts in the loss's denominator."""
+    reject_below: float = 0.5
+    reject_above: float = 2.0
 
     def __post_init__(self) -> None:
         if self.dual_clip is not None and self.dual_clip <= 1 + self.clip_high:
             raise ValueError(f"loss.dual_clip is {self.dual_clip:g}, expected more than 1 + clip_high")
+        if not 0 <= self.reject_below < 1 < self.reject_above:
+            bounds = f"{self.reject_below:g} and {self.reject_above:g}"
+            raise ValueError(f"loss.reject_below and loss.reject_above are {bounds}, expected a range around 1")
+
+    @property
+    def clips(self) -> tuple[float, float, float | None]:
+        return self.clip_low, self.clip_high, self.dual_clip
 
 
 class Surrogate(NamedTuple):
@@ -45,11 +81,13 @@ class Correction(NamedTuple):
     """Without a gradient."""
     capped: "Tensor"
     """Where the weight is the cap."""
+    rejected: "Tensor"
+    """Where the weight is 0."""
 
 
 def clipped_surrogate(log_ratio: "Tensor", advantages: "Tensor", config: LossConfig) -> Surrogate:
     """Minus the clipped gain of each token (or sequence)."""
-    ratio = log_ratio.clamp(-LARGEST, LARGEST).exp()
+    ratio = ratio_of(log_ratio)
     bounded = ratio.clamp(1.0 - config.clip_low, 1.0 + config.clip_high)
     gain = (ratio * advantages).minimum(bounded * advantages)
     clipped = bounded * advantages < ratio * advantages
@@ -60,10 +98,38 @@ def clipped_surrogate(log_ratio: "Tensor", advantages: "Tensor", config: LossCon
     return Surrogate(-gain, clipped)
 
 
-def correction(log_ratio: "Tensor", config: LossConfig) -> Correction:
-    """`log_ratio`: of the proximal policy to the sampling one."""
-    ratio = log_ratio.detach().clamp(-LARGEST, LARGEST).exp()
-    return Correction(ratio.clamp(max=config.correction_cap), ratio > config.correction_cap)
+def proximal_of(how: Proximal, *, logprobs: "Tensor", before: "Tensor", rollout: "Tensor", ages: "Tensor") -> "Tensor":
+    """[N] log-probs of the policy that the step is clipped around, without a gradient.
+
+    before: under the policy before the batch. ages: versions since each token was sampled."""
+    match how:
+        case Proximal.recomputed:
+            return before
+        case Proximal.sampler:
+            return rollout
+        case Proximal.interpolated:
+            now = logprobs.detach()
+            return now - (now - rollout).clamp(-LARGEST, LARGEST) / ages.clamp(min=1)
+
+
+def correction(log_ratio: "Tensor", segments: "Tensor", samples: int, config: LossConfig) -> Correction:
+    """`log_ratio`: [N], of the proximal policy to the sampling one; `segments`: number of each one's sequence."""
+    own = log_ratio.detach()
+    weight, rejected = own.new_ones(len(own)), own.new_zeros(len(own)).bool()
+    if config.correction is Level.tokens:
+        weight = ratio_of(own)
+    elif config.correction is Level.sequences:
+        weight = ratio_of(segment_sums(own, segments, samples)[segments])
+    if config.reject is not Level.none:
+        judged = own if config.reject is Level.tokens else segment_means(own, segments, samples)[segments]
+        ratio = ratio_of(judged)
+        rejected = (ratio < config.reject_below) | (ratio > config.reject_above)
+    capped = (weight > config.correction_cap) & ~rejected
+    return Correction(weight.clamp(max=config.correction_cap).where(~rejected, 0.0), capped, rejected)
+
+
+def ratio_of(log_ratio: "Tensor") -> "Tensor":
+    return log_ratio.clamp(-LARGEST, LARGEST).exp()
 
 
 def segment_sums(values: "Tensor", segments: "Tensor", samples: int) -> "Tensor":
@@ -77,8 +143,35 @@ def segment_means(values: "Tensor", segments: "Tensor", samples: int) -> "Tensor
     return segment_sums(values, segments, samples) / counts.clamp(min=1.0)
 
 
-def reference_divergence(logprobs: "Tensor", reference: "Tensor") -> "Tensor":
-    """[P] unbiased, never negative estimates of KL(policy, reference): r - 1 - log r with r = reference / policy
-    ("k3" of http://joschu.net/blog/kl-approx.html, as in GRPO, arXiv 2402.03300, equation 4)."""
+def sums_to_go(values: "Tensor", segments: "Tensor", samples: int) -> "Tensor":
+    """[P], for each token, the sum over it and those that follow it in its sample."""
+
+    def backward(values: "Tensor") -> "Tensor":
+        return values.flip(0).cumsum(0).flip(0)
+
+    totals = segment_sums(values, segments, samples)
+    later = backward(totals) - totals
+    return backward(values) - later[segments]
+
+
+class Divergence(Enum):
+    """Estimates of KL(policy, reference) from one token that the policy sampled, r = reference / policy: those of
+    http://joschu.net/blog/kl-approx.html."""
+
+    k1 = "k1"
+    """-log r: unbiased, of either sign. As a loss it pulls nowhere, since its gradient is 0 in expectation."""
+    k2 = "k2"
+    """(log r)^2 / 2: never negative, biased; as a loss its gradient is that of the divergence."""
+    k3 = "k3"
+    """r - 1 - log r (GRPO, arXiv 2402.03300, equation 4): never negative, unbiased as a value; as a loss its gradient
+    is 1 - r times that of the log-prob, which a token that the policy finds unlikely can make large."""
+
+
+def divergence(logprobs: "Tensor", reference: "Tensor", estimator: Divergence = Divergence.k3) -> "Tensor":
+    """[P], of each token."""
     log_ratio = (reference - logprobs).clamp(-LARGEST, LARGEST)
+    if estimator is Divergence.k1:
+        return -log_ratio
+    if estimator is Divergence.k2:
+        return log_ratio.square() / 2
     return log_ratio.exp() - 1.0 - log_ratio

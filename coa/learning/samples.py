@@ -5,11 +5,15 @@ from collections.abc import Sequence
 import numpy as np
 
 from coa.learning.algorithms.base import Algorithm
-from coa.types import ENVIRONMENT, Mask, Sample, Scored, Tokens
+from coa.types import ENVIRONMENT, Mask, Sample, Scored, Status, Tokens
 
 
-def to_samples(group: Sequence[Scored], algorithm: Algorithm, number: int) -> tuple[Sample, ...]:
-    """A group's episodes to learn from by trial, in order; `number` is the group's in the run."""
+def to_samples(
+    group: Sequence[Scored], algorithm: Algorithm, number: int, *, mask_truncated: bool = False
+) -> tuple[Sample, ...]:
+    """A group's episodes to learn from by trial, in order; `number` is the group's in the run.
+
+    mask_truncated: leaves out what ran out of tokens, which is still one of those that the others are compared with."""
     return tuple(
         Sample(
             token_ids=scored.trajectory.token_ids,
@@ -21,6 +25,7 @@ def to_samples(group: Sequence[Scored], algorithm: Algorithm, number: int) -> tu
             group=number,
         )
         for scored, advantage in zip(group, algorithm.advantages(group), strict=True)
+        if not (mask_truncated and scored.trajectory.status is Status.TRUNCATED)
     )
 
 

@@ -115,6 +115,9 @@ class RlConfig:
     teacher."""
     algorithm_settings: dict[str, Any] = field(default_factory=dict)
     """The algorithm's own, by the names in its file; what several share is in `learner.loss`."""
+    mask_truncated: bool = False
+    """Leaves episodes that ran out of tokens out of what is learnt from (DAPO's overlong filtering): their reward says
+    more of the limit than of what they did. They still count in the group that the others are compared with."""
     on_policy: OnPolicyConfig = field(default_factory=OnPolicyConfig)
     teacher_fallback: FallbackConfig = field(default_factory=FallbackConfig)
     weights: WeightsConfig = field(default_factory=WeightsConfig)

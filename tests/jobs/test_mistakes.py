@@ -321,7 +321,7 @@ def test_more_than_the_cluster_has(here: Path) -> None:
 @pytest.mark.parametrize(
     ("override", "said"),
     [
-        ("rl.algorithm=grop", "unknown algorithm 'grop': known are grpo, gspo, ppo, on_policy, imitation"),
+        ("rl.algorithm=grop", "unknown algorithm 'grop': known are grpo, dr_grpo, rloo, reinforce_pp, cispo, gspo"),
         ("rl.algorithm_settings.gamma=1", "rl.algorithm_settings: unknown key gamma; the nearest known key is"),
         ("rl.algorithm=on_policy", "rl.algorithm=on_policy: a teacher in rl.on_policy.teacher goes with on_policy"),
         ("rl.sampling.top_p=0.9", "rl.sampling has temperature 1 and top_p 0.9: log-probs can follow"),

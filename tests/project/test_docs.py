@@ -8,12 +8,16 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from coa.config import load
 from coa.grading.graders import check_graders, grader_of
+from coa.learning.algorithms import ALGORITHMS
+from coa.learning.algorithms.policy_gradient import PolicyGradient
 from coa.teams.teams import check_team
 from jobs import cli
 from jobs.recipe.schema import Recipe
@@ -92,6 +96,20 @@ FILES = [
 @pytest.mark.parametrize(("path", "name", "shown"), FILES, ids=[name for _, name, _ in FILES])
 def test_a_file_that_a_document_shows_is_that_file(path: Path, name: str, shown: str) -> None:
     assert shown == (ROOT / name).read_text()
+
+
+def test_every_algorithm_stands_in_the_table_with_a_reference_and_how_it_fails() -> None:
+    rows = re.findall(r"^\| `(\w+)` \|(.*)\|$", (ROOT / "docs" / "algorithms.md").read_text(), re.MULTILINE)
+    table = {name: [cell.strip() for cell in cells.split("|")] for name, cells in rows if cells.count("|") == 3}
+    assert list(table) == list(ALGORITHMS)
+    shared = {field.name for field in fields(PolicyGradient)}
+    for name, (reference, settings, when, failure) in table.items():
+        assert when, name
+        assert failure, name
+        kind: Any = ALGORITHMS[name]
+        own = {field.name for field in fields(kind)} - shared
+        assert own <= set(re.findall(r"`(\w+)`", settings)) | {"spread"}, name
+        assert name == "imitation" or "arXiv" in reference, name
 
 
 EXAMPLES = """

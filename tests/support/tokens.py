@@ -34,6 +34,7 @@ def targets_of(
         imitate=of(imitate),
         reinforce=of(reinforce),
         rollout_logprobs=of(rollout),
+        ages=of(None),
         reference_logprobs=of(reference),
         old_values=of(old_values),
     )

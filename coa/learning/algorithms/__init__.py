@@ -1,12 +1,17 @@
 """Algorithms of reinforcement, one file each, found by name; `rl.algorithm` in a recipe.
 
-    grpo        clipped surrogate per token, advantages within the group (DAPO's by its settings); the default
-    gspo        ratio and clipping per sequence
-    ppo         values by a head on the policy, GAE
-    on_policy   a larger model weighs the policy's own tokens
-    imitation   nothing but what a batch has to imitate
+    grpo           clipped surrogate per token, advantages within the group (DAPO's by its settings); the default
+    dr_grpo        GRPO without its divisors, the deviation and the length
+    rloo           the mean of the group's others as baseline, sequences as single actions
+    reinforce_pp   advantages over the whole batch, without groups
+    cispo          the ratio clipped as a weight: no token is dropped
+    gspo           ratio and clipping per sequence
+    ppo            values by a head on the policy, GAE
+    on_policy      a larger model weighs the policy's own tokens
+    imitation      nothing but what a batch has to imitate
 
-One of your own is a frozen dataclass in one file (`docs/extending.md`): ALGORITHMS.register("mine", Mine).
+`docs/algorithms.md` says when to take which. One of your own is a frozen dataclass in one file (`docs/extending.md`):
+ALGORITHMS.register("mine", Mine).
 """
 
 from collections.abc import Mapping
@@ -16,18 +21,33 @@ from typing import Any
 from coa.config import from_plain
 from coa.extensions import load_extensions
 from coa.learning.algorithms.base import Algorithm, LossSums, Sum, TokenBatch, Totals
+from coa.learning.algorithms.cispo import Cispo
+from coa.learning.algorithms.dr_grpo import DrGrpo
 from coa.learning.algorithms.grpo import Grpo
 from coa.learning.algorithms.gspo import Gspo
 from coa.learning.algorithms.imitation import Imitation, imitation
 from coa.learning.algorithms.on_policy import OnPolicy
 from coa.learning.algorithms.ppo import Ppo
+from coa.learning.algorithms.reinforce_pp import ReinforcePp
+from coa.learning.algorithms.rloo import Rloo
 from coa.learning.losses import LossConfig
 from coa.registry import Registry
 
 DEFAULT = "grpo"
 ON_POLICY = "on_policy"
 ALGORITHMS: Registry[type[Algorithm]] = Registry(
-    "algorithm", {DEFAULT: Grpo, "gspo": Gspo, "ppo": Ppo, ON_POLICY: OnPolicy, "imitation": Imitation}
+    "algorithm",
+    {
+        DEFAULT: Grpo,
+        "dr_grpo": DrGrpo,
+        "rloo": Rloo,
+        "reinforce_pp": ReinforcePp,
+        "cispo": Cispo,
+        "gspo": Gspo,
+        "ppo": Ppo,
+        ON_POLICY: OnPolicy,
+        "imitation": Imitation,
+    },
 )
 
 

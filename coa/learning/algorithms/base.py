@@ -13,10 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-import numpy as np
-
-from coa.learning.advantages import Rewarded, Spread, group_relative, informative
-from coa.learning.losses import LossConfig
+from coa.learning.advantages import Rewarded
 from coa.types import Floats
 
 if TYPE_CHECKING:
@@ -24,8 +21,6 @@ if TYPE_CHECKING:
 
 TOKENS = "tokens"
 """Denominator: trained tokens of an update, whatever they are trained for, on all ranks."""
-REINFORCED = "reinforced"
-"""Denominator: tokens that have an advantage."""
 SAMPLED = "sampled"
 """Denominator: trained tokens that a policy sampled, as opposed to imitated ones."""
 SEQUENCES = "sequences"
@@ -39,7 +34,8 @@ class Needs:
     group: int = 1
     """Episodes of a task that it compares at the least."""
     proximal: bool = True
-    """Log-probs before the first update of a batch; where a batch is one update they cost nothing."""
+    """Log-probs before the first update of a batch; where a batch is one update they cost nothing. Without them,
+    `TokenBatch.proximal_logprobs` are the present ones."""
     reference: bool = False
     """Log-probs under the model that the stage began with, which every rank then holds beside its own."""
     values: bool = False
@@ -60,6 +56,8 @@ class TokenTargets:
     reinforce: "Tensor"
     """What the driver's `advantages` gave the token's sample."""
     rollout_logprobs: "Tensor"
+    ages: "Tensor"
+    """Versions since the token was sampled: 0 for one of the version that is trained."""
     reference_logprobs: "Tensor"
     """Zeros where the algorithm does not need them."""
     old_values: "Tensor"
@@ -107,7 +105,7 @@ Totals = Mapping[str, float]
 class Algorithm(Protocol):
     """A frozen dataclass whose fields are its settings (`rl.algorithm_settings` in a recipe).
 
-    A field `surrogate: LossConfig` gets the recipe's `rl.learner.loss`.
+    A field `surrogate: LossConfig` gets the recipe's `rl.learner.loss`. `policy_gradient.py` has bases with most of it.
     """
 
     @property
@@ -135,32 +133,6 @@ def standard_totals(targets: TokenTargets) -> dict[str, float]:
     sampled = targets.segments[targets.sampled]
     return {
         TOKENS: float(len(targets.segments)),
-        REINFORCED: float((targets.reinforce != 0).sum()),
         SAMPLED: float(len(sampled)),
         SEQUENCES: float(len(sampled.unique())),
     }
-
-
-@dataclass(frozen=True)
-class GroupRelative:
-    """Credit within the group, and what goes with it: all of an algorithm but its loss."""
-
-    surrogate: LossConfig = field(default_factory=LossConfig)
-    spread: Spread = Spread.grade
-    """What the episodes of a group have to differ in."""
-
-    @property
-    def needs(self) -> Needs:
-        return Needs(group=2)
-
-    def keep(self, group: Sequence[Rewarded]) -> bool:
-        return informative(group, self.spread)
-
-    def advantages(self, group: Sequence[Rewarded]) -> Floats:
-        """Of the shaped rewards; none where nothing is to be learnt from the group."""
-        if not informative(group, self.spread):
-            return np.zeros(len(group), np.float32)
-        return group_relative([episode.reward for episode in group])
-
-    def totals(self, targets: TokenTargets) -> Totals:
-        return {}

@@ -6,30 +6,26 @@ skipped, so the value after a token is that at the policy's next one (GAE, arXiv
     delta[t] = reward[t] + gamma * V[t + 1] - V[t]
     A[t]     = delta[t] + gamma * gae_lambda * A[t + 1]
     return   = A + V
+    value_loss = value_weight * max((V' - return)^2, (clip(V', V - value_clip, V + value_clip) - return)^2) / 2
 
 Advantages are made to have mean 0 and deviation 1 over the sampled tokens of an update. The value head reads the
-policy's hidden states, and its loss trains them too. No group is dropped: a task that is always solved says something
-about its value.
+policy's hidden states, and its loss trains them too; its rate is `rl.learner.value_head.lr`. No group is dropped: a
+task that is always solved says something about its value. With `kl_in: reward` a token's reward is less its divergence.
+
+How it fails: with `gae_lambda` below 1 advantages are as good as the values, and those of a new head are all 0: where
+the head's rate is too small, the policy learns from nothing but the mean of a batch; where `value_weight` is too large,
+its hidden states serve the values. `value_error` beside the rewards' variance tells.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from coa.learning.advantages import Rewarded
-from coa.learning.algorithms.base import (
-    SAMPLED,
-    TOKENS,
-    LossSums,
-    Needs,
-    Sum,
-    TokenBatch,
-    TokenTargets,
-    Totals,
-)
-from coa.learning.losses import LossConfig, clipped_surrogate, correction
+from coa.learning.algorithms.base import SAMPLED, TOKENS, LossSums, Needs, Sum, TokenBatch, TokenTargets, Totals
+from coa.learning.algorithms.policy_gradient import PolicyGradient, moments, whitened
 from coa.types import Floats
 
 if TYPE_CHECKING:
@@ -37,8 +33,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Ppo:
-    surrogate: LossConfig = field(default_factory=LossConfig)
+class Ppo(PolicyGradient):
     gamma: float = 1.0
     gae_lambda: float = 1.0
     """1 is the return itself less the value; smaller trusts the values of later tokens."""
@@ -51,7 +46,7 @@ class Ppo:
 
     @property
     def needs(self) -> Needs:
-        return Needs(values=True)
+        return replace(super().needs, values=True)
 
     def keep(self, group: Sequence[Rewarded]) -> bool:
         return True
@@ -61,13 +56,13 @@ class Ppo:
         return np.asarray([episode.reward for episode in group], np.float32)
 
     def totals(self, targets: TokenTargets) -> Totals:
-        advantages = self.gae(targets)[targets.sampled]
-        return {"advantages": float(advantages.sum()), "squares": float(advantages.square().sum())}
+        return moments(self.gae(targets)[targets.sampled])
 
     def gae(self, targets: TokenTargets) -> "Tensor":
         """[P]; 0 at tokens that are only imitated."""
         sampled, segments = targets.sampled.tolist(), targets.segments.tolist()
         values, rewards = targets.old_values.tolist(), targets.reinforce.tolist()
+        penalties = self.penalties(targets).tolist()
         found = [0.0] * len(values)
         segment, advantage, following = -1, 0.0, 0.0
         for t in reversed(range(len(values))):
@@ -76,7 +71,7 @@ class Ppo:
             last = segments[t] != segment
             if last:
                 segment, advantage, following = segments[t], 0.0, 0.0
-            delta = (rewards[t] if last else 0.0) + self.gamma * following - values[t]
+            delta = (rewards[t] if last else 0.0) - penalties[t] + self.gamma * following - values[t]
             advantage = delta + self.gamma * self.gae_lambda * advantage
             found[t], following = advantage, values[t]
         return targets.old_values.new_tensor(found)
@@ -84,26 +79,14 @@ class Ppo:
     def loss(self, batch: TokenBatch, totals: Totals) -> LossSums:
         advantages = self.gae(batch)
         returns = (advantages + batch.old_values)[batch.sampled]
-        if self.whiten:
-            mean = totals["advantages"] / max(totals[SAMPLED], 1.0)
-            variance = max(totals["squares"] / max(totals[SAMPLED], 1.0) - mean**2, 0.0)
-            advantages = (advantages - mean) / (variance**0.5 + 1e-8)
-        log_ratio = (batch.logprobs - batch.proximal_logprobs)[batch.sampled]
-        age = (batch.proximal_logprobs - batch.rollout_logprobs)[batch.sampled]
-        step = clipped_surrogate(log_ratio, advantages[batch.sampled], self.surrogate)
-        weight = correction(age, self.surrogate)
+        sums = self.policy_loss(batch, whitened(advantages, totals) if self.whiten else advantages)
         values, old = batch.values[batch.sampled], batch.old_values[batch.sampled]
         near = old + (values - old).clamp(-self.value_clip, self.value_clip)
         errors = (values - returns).square().maximum((near - returns).square()) / 2
         return LossSums(
+            {**sums.terms, "value_loss": Sum(self.value_weight * errors.sum(), TOKENS)},
             {
-                "policy_loss": Sum((step.loss * weight.weight).sum(), TOKENS),
-                "value_loss": Sum(self.value_weight * errors.sum(), TOKENS),
-            },
-            {
-                "clip_fraction": Sum(step.clipped.sum(), SAMPLED),
-                "ratio_mean": Sum(log_ratio.detach().exp().sum(), SAMPLED),
-                "truncated_weight_fraction": Sum(weight.capped.sum(), SAMPLED),
+                **sums.metrics,
                 "value_mean": Sum(values.detach().sum(), SAMPLED),
                 "return_mean": Sum(returns.sum(), SAMPLED),
                 "value_error": Sum((values.detach() - returns).square().sum(), SAMPLED),

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from argparse import ArgumentParser
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from jobs.commands.command import Command
 
 if TYPE_CHECKING:
-    from coa.learning.accounts import Accounts
+    from coa.learning.accounts import Accounts, Attempt
     from jobs.run.console import Console
 
 FAULTS_SHOWN = 20
@@ -62,26 +62,36 @@ def show(accounts: Accounts, console: Console) -> None:
     console.say(f"{accounts.starts} starts; {upto}; {'finished' if accounts.finished else 'not finished'}")
     following, *flying = accounts.cursor()
     console.say(f"tasks {following}, of which {len(flying)} under way or to be issued again")
-    by_length = accounts.balance(lambda one: None if one.tokens is None else length_bucket(one.tokens))
-    by_calls = accounts.balance(lambda one: one.calls)
-    lengths = {(-1 if key is None else key): row for key, row in by_length.items()}
-    calls = {(-1 if key is None else key): row for key, row in by_calls.items()}
-    table(console, "by the tokens of the longest episode", lengths, reasons, "up to {}")
-    table(console, "by the tool calls of the episode with most", calls, reasons, "{}")
+    by_length = accounts.grouped(lambda one: -1 if one.tokens is None else length_bucket(one.tokens))
+    by_calls = accounts.grouped(lambda one: -1 if one.calls is None else one.calls)
+    table(console, "by the tokens of the longest episode", accounts, by_length, reasons, "up to {}")
+    table(console, "by the tool calls of the episode with most", accounts, by_calls, reasons, "{}")
 
 
-def table(console: Console, title: str, rows: Mapping[int, Counter[str]], reasons: list[str], label: str) -> None:
-    """A row for each key, rising; -1 is what was not played to an end. `lost`: the share that failures and rollbacks
-    took, which should not depend on the key."""
+def table(
+    console: Console,
+    title: str,
+    accounts: Accounts,
+    rows: Mapping[int, Sequence[Attempt]],
+    reasons: list[str],
+    label: str,
+) -> None:
+    """A row for each key, rising; -1 is what was not played to an end. What depends on the key biases what is learnt:
+    `lost`, the share that failures and rollbacks took, `again`, the attempts whose tasks are issued again, and `delay`,
+    the versions between admission and training."""
+    from coa.learning.accounts import delay
+
     cells: list[list[Any]] = []
-    for key, row in sorted(rows.items()):
+    for key, attempts in sorted(rows.items()):
+        row = Counter(map(accounts.state, attempts))
         lost = sum(row[reason] for reason in reasons if reason != "no_variance") / row.total()
+        again, waited = sum(attempt.again for attempt in attempts), delay(attempts)
         name = "not played" if key < 0 else label.format(key)
         amounts = [row[reason] for reason in reasons]
-        cells.append([name, row.total(), row["trained"], *amounts, open_in(row), f"{lost:.1%}"])
-    console.table(
-        title, ["", "issued", "trained", *(reason.replace("_", " ") for reason in reasons), "open", "lost"], cells
-    )
+        last = [open_in(row), f"{lost:.1%}", again, "-" if waited is None else f"{waited:.2f}"]
+        cells.append([name, row.total(), row["trained"], *amounts, *last])
+    names = [reason.replace("_", " ") for reason in reasons]
+    console.table(title, ["", "issued", "trained", *names, "open", "lost", "again", "delay"], cells)
 
 
 def reasons_of(row: Counter[str]) -> list[str]:

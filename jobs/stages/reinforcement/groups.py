@@ -29,8 +29,8 @@ class Group:
     def record(self) -> GroupRecord:
         return GroupRecord(group=self.number, task=self.task, episodes=tuple(map(record_of, self.episodes)))
 
-    def samples(self, algorithm: Algorithm) -> tuple[Sample, ...]:
-        return to_samples(self.episodes, algorithm, self.number)
+    def samples(self, algorithm: Algorithm, *, mask_truncated: bool) -> tuple[Sample, ...]:
+        return to_samples(self.episodes, algorithm, self.number, mask_truncated=mask_truncated)
 
 
 def orders_of(task: Task, group: int, config: RlConfig, agent: AgentConfig) -> list[EpisodeOrder]:

@@ -20,13 +20,18 @@ from typing import Any
 
 import ray
 
+from actors.rollout.config import KvOnUpdate
+from coa.agent.episode import Grammar
 from coa.agent.records import GroupRecord
 from coa.errors import EpisodeFailed, InfrastructureError
+from coa.learning import faults
+from coa.learning.algorithms.policy_gradient import GroupRelative
 from coa.learning.batches import BatchStore
 from coa.learning.issue import Issue
 from coa.learning.orders import Train
 from coa.learning.window import Ticket, Window
 from coa.types import Sample
+from jobs.recipe.schema import Recipe
 from jobs.run.console import Stage
 from jobs.run.run_dir import RunDir
 from jobs.stages.reinforcement.groups import Group, play_group, shares
@@ -118,6 +123,7 @@ class Reinforcement:
     async def stepped(self, event: Any) -> None:
         self._newest = event
         await self._change()
+        self.stats.suspect(faults.of_step(event.report, tolerance_of(self._run.config)))
         groups = self.stats.step(event)
         self._write_trajectories(event.version, groups)
         record = self.stats.record(event, groups)
@@ -181,7 +187,9 @@ class Reinforcement:
         if self._fallback is not None and window.version < self._config.steps:
             self._fallback.offer(record, group.index, self._learning.beside)
         if self._algorithm.keep(group.episodes):
-            samples = group.samples(self._algorithm)
+            samples = group.samples(self._algorithm, mask_truncated=self._config.mask_truncated)
+            if isinstance(self._algorithm, GroupRelative) and not self._config.mask_truncated:
+                self.stats.suspect(faults.of_credit(group.number, samples))
             if self._scorer is not None:
                 divergence, samples = await self._scorer.weigh(samples)
                 self.stats.divergences.append(divergence)
@@ -263,3 +271,10 @@ class Reinforcement:
     def close(self) -> None:
         if self._metrics is not None:
             self._metrics.close()
+
+
+def tolerance_of(config: Recipe) -> float | None:
+    """Of the difference of log-probs between engine and learner; None where an engine samples from other distributions
+    than the learner's, by its grammar or by an older cache."""
+    differ = config.agent.grammar is Grammar.enforce or config.engine.kv_on_update is KvOnUpdate.keep
+    return None if differ else config.engine.probe_tolerance

@@ -1,5 +1,6 @@
 """Measures of the reinforcement stage: a record per step, the part that the terminal shows, and the stage's result."""
 
+import logging
 import time
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
@@ -16,6 +17,7 @@ from coa.learning.accounts import length_bucket
 from coa.reporting.spans import Times, overlap, total
 from coa.types import Status
 
+_log = logging.getLogger(__name__)
 STAGE = "rl"
 NO_VARIANCE = "no variance"
 """Why a group is dropped whose episodes are all as good: nothing can be learnt from it."""
@@ -39,6 +41,10 @@ class RlStats:
         self.failed_by_tool_calls: Counter[int] = Counter()
         self.played: list[GroupRecord] = []
         """Groups that ended since the last step."""
+        self.faults: list[str] = []
+        """What was found by `coa.learning.faults`, since the last record."""
+        self.faulty = 0
+        """How many there were."""
         self.divergences: list[float] = []
         """Mean reverse KL of each group since the last step, if a teacher scores them."""
         self.syncs: list[Any] = []
@@ -57,6 +63,12 @@ class RlStats:
     def begin(self) -> None:
         self._began = self._began or time.time()
         self._last = time.time()
+
+    def suspect(self, faults: Sequence[str]) -> None:
+        for fault in faults:
+            _log.warning("%s", fault)
+        self.faults += faults
+        self.faulty += len(faults)
 
     def fail(self, failure: EpisodeFailed, *, again: bool) -> None:
         """An episode failed for good, and its group with it; `again`: its task is issued again."""
@@ -83,6 +95,7 @@ class RlStats:
         now = time.time()
         elapsed, self._last = max(now - self._last, 1e-9), now
         divergences, self.divergences = self.divergences, []
+        faults, self.faults = self.faults, []
         counts = self._since_last_record()
         episodes = [episode for group in groups for episode in group.episodes]
         return {
@@ -90,6 +103,7 @@ class RlStats:
             **({"reverse_kl": fmean(divergences)} if divergences else {}),
             **played(groups),
             **counts,
+            **({"faults": "; ".join(faults)} if faults else {}),
             "groups": len(groups),
             **({"rejected_fraction": counts.get(drop(NO_VARIANCE), 0) / len(groups)} if groups else {}),
             "trajectories_s": len(episodes) / elapsed,
@@ -125,6 +139,7 @@ class RlStats:
             "dropped": dict(self.dropped),
             "retried": self.retried,
             "given_up": self.given_up,
+            "faults": self.faulty,
             "failed_by_length": {str(tokens): n for tokens, n in sorted(self.failed_by_length.items())},
             "failed_by_tool_calls": {str(calls): n for calls, n in sorted(self.failed_by_tool_calls.items())},
             "refills": self.refills,

@@ -10,11 +10,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from actors.learner.config import LearnerConfig, LoraConfig, ModelConfig, Objective
+from actors.learner.config import LearnerConfig, LoraConfig, ModelConfig, Objective, ValueHeadConfig
 from actors.learner.learner import Learner
 from actors.learner.policy import load_model
+from coa.learning import faults
 from coa.learning.algorithms import DEFAULT, make
 from coa.learning.algorithms.base import Needs
+from coa.learning.losses import Level, LossConfig, Proximal
 from coa.learning.packing import PackingConfig
 from coa.learning.schedule import OptimizerConfig
 from coa.types import Sample
@@ -137,7 +139,7 @@ def test_a_value_head_learns_the_reward_and_is_kept_and_not_published(
         replace(sample, reinforce=np.where(sample.loss_mask, np.float32(0.75), np.float32(0)))
         for sample in (random_sample(rng, 300) for _ in range(6))
     ]
-    config = replace(CONFIG, optimizer=OptimizerConfig(lr=3e-3))
+    config = replace(CONFIG, optimizer=OptimizerConfig(lr=3e-3), value_head=ValueHeadConfig(lr=3e-3))
     learner = learner_of(model, config, 30, algorithm="ppo")
     reports = [learner.step(samples, version).algorithm for version in range(30)]
     assert reports[0]["value_mean"] == 0
@@ -154,6 +156,91 @@ def test_a_value_head_learns_the_reward_and_is_kept_and_not_published(
         load_model(tmp_path / "saved", ModelConfig()).state_dict().keys()
         == load_model(model, ModelConfig()).state_dict().keys()
     )
+
+
+@pytest.mark.parametrize("lora", [LoraConfig(), LORA], ids=["a model", "below adapters"])
+def test_the_value_head_has_a_rate_of_its_own_and_is_restored_with_the_rest(
+    model: Path, lora: LoraConfig, one_rank: None, tmp_path: Path
+) -> None:
+    """The first step of AdamW moves every weight that has a gradient by the rate."""
+    samples = sampled_at(model, 1.0)
+    config = replace(CONFIG, lora=lora, value_head=ValueHeadConfig(lr=0.02, warmup_ratio=0.5))
+    learner = learner_of(model, config, 4, algorithm="ppo")
+    before = {name: p.detach().clone() for name, p in learner.policy.named_parameters() if p.requires_grad}
+    assert learner.step(samples, 0).lr == 1e-3
+    moved = {
+        name: float((p.detach() - before[name]).abs().max())
+        for name, p in learner.policy.named_parameters()
+        if name in before
+    }
+    head = {name: moved.pop(name) for name in ("value_head.weight", "value_head.bias")}
+    assert list(head.values()) == pytest.approx([0.01, 0.01], rel=1e-3), "half of the way up"
+    assert max(moved.values()) == pytest.approx(1e-3, rel=1e-2)
+    save(learner, tmp_path / "checkpoint")
+    again = learner_of(model, config, 4, algorithm="ppo")
+    again.restore(tmp_path / "checkpoint")
+    assert again.step(samples, 1) == learner.step(samples, 1)
+
+
+def test_the_age_of_each_token_says_how_far_the_proximal_policy_is(model: Path, one_rank: None) -> None:
+    """Sampled three versions ago, 0.3 nats below the present policy: a third of it is the step, the rest is age."""
+    samples = [replace(s, rollout_logprobs=s.rollout_logprobs - np.float32(0.3)) for s in sampled_at(model, 1.0)]
+    config = replace(CONFIG, loss=LossConfig(proximal=Proximal.interpolated))
+    report = learner_of(model, config, 9).step(samples, 3)
+    assert report.ratio_mean == pytest.approx(math.exp(0.1), rel=1e-5)
+    assert report.algorithm["correction_weight"] == pytest.approx(math.exp(0.2), rel=1e-5)
+    config = replace(CONFIG, loss=LossConfig(proximal=Proximal.sampler, reject=Level.tokens))
+    report = learner_of(model, config, 9).step(samples, 3)
+    assert report.ratio_mean == pytest.approx(math.exp(0.3), rel=1e-5)
+    assert (report.algorithm["correction_weight"], report.algorithm["rejected_weight_fraction"]) == (1.0, 0.0)
+    config = replace(CONFIG, loss=LossConfig(reject=Level.sequences, reject_above=1.1))
+    assert learner_of(model, config, 9).step(samples, 3).algorithm["rejected_weight_fraction"] == 1.0
+
+
+def test_silent_faults_are_named_in_the_step_that_has_them(model: Path, one_rank: None) -> None:
+    samples = sampled_at(model, 1.0)
+
+    def named(faulty: list[Sample]) -> list[str]:
+        return faults.of_step(learner_of(model).step(faulty, 0), 1e-4)
+
+    def rolled(sample: Sample) -> Sample:
+        logprobs = sample.rollout_logprobs.copy()
+        logprobs[sample.loss_mask] = np.roll(logprobs[sample.loss_mask], 1)
+        return replace(sample, rollout_logprobs=logprobs)
+
+    assert named(samples) == []
+    [said] = named([rolled(sample) for sample in samples])
+    assert "one token off" in said
+    stale = [
+        replace(s, rollout_logprobs=s.rollout_logprobs + np.where(s.loss_mask, np.float32(1e-3), 0)) for s in samples
+    ]
+    [said] = named(stale)
+    assert "other weights" in said
+    by_nobody = [replace(s, versions=np.where(s.loss_mask, 0, -1).astype(np.int32)) for s in samples]
+    assert named(by_nobody) == []
+    [said] = named([replace(s, loss_mask=np.roll(s.loss_mask, 1)) for s in by_nobody])[-1:]
+    assert "tokens were trained that no policy sampled" in said
+
+
+@pytest.mark.parametrize("name", ["dr_grpo", "rloo", "reinforce_pp", "cispo"])
+def test_every_algorithm_makes_what_was_good_likelier(model: Path, name: str, one_rank: None) -> None:
+    """Two episodes, one with a reward; three steps, with the reference in the reward."""
+    good, bad, *_ = sampled_at(model, 1.0)
+    pair = [
+        replace(sample, reinforce=np.where(sample.loss_mask, np.float32(credit), np.float32(0)))
+        for sample, credit in ((good, 0.5), (bad, -0.5))
+    ]
+    settings = {"kl_weight": 0.01, "kl_in": "reward", "kl_estimator": "k1"}
+    learner = learner_of(model, algorithm=name, settings=settings)
+    before = [float(found.sum()) for found in learner.logprobs([good, bad])]
+    for version in range(3):
+        report = learner.step(pair, version)
+        assert math.isfinite(report.loss)
+        assert report.grad_norm > 0
+    after = [float(found.sum()) for found in learner.logprobs([good, bad])]
+    assert after[0] > before[0]
+    assert after[1] < before[1]
+    assert report.algorithm["kl_reference"] != 0
 
 
 @pytest.mark.parametrize("config", [CONFIG, replace(CONFIG, lora=LORA)], ids=["a model", "below adapters"])

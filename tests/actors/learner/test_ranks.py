@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from transformers import AutoModelForCausalLM, Qwen3Config
 
-from actors.learner.config import LearnerConfig, LoraConfig, ModelConfig, Objective
+from actors.learner.config import LearnerConfig, LoraConfig, ModelConfig, Objective, ValueHeadConfig
 from actors.learner.learner import added
 from actors.learner.lora import add_adapters
 from actors.learner.policy import TrainedPolicy, load_model, to_tensors
@@ -26,7 +26,10 @@ from tests.support.ranks import Case, Outcome, distance, on_ranks
 VOCABULARY = 152_000
 LORA = LoraConfig(rank=4, alpha=8.0, targets=("q_proj", "up_proj"))
 CONFIG = LearnerConfig(
-    optimizer=OptimizerConfig(lr=1e-3, clip_norm=1e9), packing=PackingConfig(row_tokens=4096, rows=1), threads=1
+    optimizer=OptimizerConfig(lr=1e-3, clip_norm=1e9),
+    value_head=ValueHeadConfig(lr=1e-3),
+    packing=PackingConfig(row_tokens=4096, rows=1),
+    threads=1,
 )
 
 
@@ -103,7 +106,7 @@ def alone(
         before = [policy(**one) for one in inputs]
         old = [reference(**one).logprobs for one in inputs]
     targets = [
-        targets_of(row, torch.device("cpu"), reference_logprobs=then, old_values=its.values)
+        targets_of(row, torch.device("cpu"), version=0, reference_logprobs=then, old_values=its.values)
         for row, its, then in zip(rows, before, old, strict=True)
     ]
     found: list[tuple[float, dict[str, Tensor]]] = []

@@ -5,17 +5,29 @@ import random
 from collections import Counter
 from typing import Any
 
+import numpy as np
 import pytest
 
 from actors.messages import Ended, Failed
+from coa.agent.episode import Ask
+from coa.agent.journal import Said
 from coa.errors import JudgeDown, ToolDown
-from coa.grading.rewards import RewardConfig
+from coa.grading.rewards import TERMS, RewardConfig
 from coa.tools.base import ToolCall
 from coa.tools.client import RetryConfig
 from coa.types import Scored
 from tests.support.executors import Answering
-from tests.support.policies import Runner, order
+from tests.support.policies import Runner, SeededPolicy, order
+from tests.support.registries import lend
 from tests.support.runners import ANSWER, PLAN, SEARCHES, Saying, echo, journal_of, trajectory
+
+
+class Silent(SeededPolicy):
+    """An engine whose requests end at once, as if they were finished."""
+
+    async def generate(self, ask: Ask, **how: Any) -> Said:
+        nothing = np.zeros(0)
+        return Said(token_ids=nothing.astype(np.int32), logprobs=nothing.astype(np.float32), versions=(), ended=True)
 
 
 def failing(share: float, seed: int) -> tuple[Any, list[str]]:
@@ -95,6 +107,33 @@ def test_a_judge_that_is_down_for_a_moment_is_asked_again() -> None:
         scored = runner.runner.results[order().id]
         assert isinstance(scored, Scored)
         assert scored.reward == 1.0
+
+    asyncio.run(go())
+
+
+def test_a_turn_without_a_token_is_the_engines_failure_and_no_sample() -> None:
+    async def go() -> None:
+        runner = Runner(Answering(echo), policy=Silent())
+        [failed] = await runner.play([order()])
+        assert isinstance(failed, Failed)
+        assert (failed.where, failed.why) == ("EmptyCompletion", "turn 0 has no token")
+        assert runner.runner.results == {}
+
+    asyncio.run(go())
+
+
+def test_a_reward_that_raises_ends_the_stage_with_its_own_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def broken(played: object) -> float:
+        raise ValueError("no such column")
+
+    lend(monkeypatch, TERMS, "broken", broken)
+
+    async def go() -> None:
+        runner = Runner(Answering(echo), policy=Saying((PLAN, ANSWER)), reward=RewardConfig(formula="broken"))
+        runner.runner.start([order()])
+        with pytest.raises(ValueError, match="no such column"):
+            await runner.until_ended(1)
+        assert runner.runner.results == {}
 
     asyncio.run(go())
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coa.learning.accounts import OPEN, ROLLED_BACK, TRAINED, Accounts, fold, length_bucket, normal
+from coa.learning.accounts import OPEN, ROLLED_BACK, TRAINED, Accounts, delay, fold, length_bucket, normal
 from coa.learning.issue import Issue
 from coa.learning.window import Ticket, Window, WindowConfig
 
@@ -181,6 +181,17 @@ def test_what_a_restart_undoes_is_rolled_back_and_a_failure_stays_one() -> None:
         2: Counter({ROLLED_BACK: 1}),
         3: Counter({ROLLED_BACK: 1}),
     }
+
+
+def test_what_is_issued_again_or_trained_late_is_known_of_each_kind_of_attempt() -> None:
+    kinds = fold(lines(AGAIN)).grouped(lambda attempt: length_bucket(attempt.tokens or 0))
+    assert {size: [(one.group, one.again) for one in attempts] for size, attempts in kinds.items()} == {
+        64: [(0, False)],
+        128: [(1, False), (2, True), (3, True)],
+        16: [(4, True)],
+    }
+    kinds = fold(lines()).grouped(lambda attempt: length_bucket(attempt.tokens or 0))
+    assert {size: delay(attempts) for size, attempts in kinds.items()} == {64: 0.0, 128: 2 / 3, 16: None}
 
 
 def test_accounts_may_begin_with_a_run_that_is_under_way() -> None:

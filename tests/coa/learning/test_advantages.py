@@ -1,10 +1,13 @@
 """Advantages within a group, and the two kinds of samples."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from coa.learning.advantages import Spread, group_relative, informative
 from coa.learning.algorithms.grpo import Grpo
+from coa.learning.algorithms.ppo import Ppo
 from coa.learning.samples import to_imitate, to_samples
 from coa.types import NO_GROUP, Scored, Status, Trajectory
 
@@ -85,6 +88,18 @@ def test_the_advantage_is_on_the_policys_tokens_and_nowhere_else() -> None:
     assert better.versions.tolist() == [-1, -1, 0, 0, -1, -1, 1]
     assert (better.reinforce.dtype, better.imitate.dtype, len(better)) == (np.float32, np.float32, 7)
     assert (worse.group, better.group) == (17, 17)
+
+
+def test_what_ran_out_of_tokens_is_left_out_and_still_compared_with() -> None:
+    cut = scored(0.0)
+    cut = replace(cut, trajectory=replace(cut.trajectory, status=Status.TRUNCATED, answer=""))
+    group = [scored(1.0), cut, scored(0.0)]
+    assert [sample.reinforce.max() for sample in to_samples(group, Grpo(), 0)] == pytest.approx(
+        [1.1547, 0, 0], abs=1e-4
+    )
+    kept = to_samples(group, Grpo(), 0, mask_truncated=True)
+    assert [sample.reinforce.sum() for sample in kept] == pytest.approx([3 * 1.1547, -3 * 0.57735], abs=1e-4)
+    assert to_samples([cut, cut], Ppo(), 0, mask_truncated=True) == ()
 
 
 def test_a_demonstration_is_imitated_on_the_policys_tokens_and_nowhere_else() -> None:

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from coa.learning.algorithms import loss_of, reduced
-from coa.learning.algorithms.base import REINFORCED, SAMPLED, SEQUENCES, TOKENS, TokenTargets, Totals, token_batch
+from coa.learning.algorithms.base import SAMPLED, SEQUENCES, TOKENS, TokenTargets, Totals, token_batch
 from coa.learning.algorithms.grpo import Grpo
-from coa.learning.losses import LossConfig, reference_divergence
+from coa.learning.losses import LossConfig, divergence
 from tests.support.tokens import loss_by, targets_of
 
 torch.set_num_threads(1)
@@ -48,11 +48,12 @@ def loss(
         imitate=of(imitate),
         reinforce=of(reinforce),
         rollout_logprobs=base if sampled is None else of(sampled),
+        ages=of(None),
         reference_logprobs=of(None),
         old_values=of(None),
     )
     batch = token_batch(targets, logprobs=it, proximal_logprobs=base, values=of(None))
-    totals: Totals = dict.fromkeys((TOKENS, REINFORCED, SAMPLED, SEQUENCES), count)
+    totals: Totals = dict.fromkeys((TOKENS, SAMPLED, SEQUENCES), count)
     sums = loss_of(Grpo(config), batch, totals)
     terms = Terms(
         reduced(sums.terms, totals), sums.metrics["clip_fraction"].total, sums.metrics["correction_weight"].total
@@ -167,10 +168,10 @@ def test_micro_batches_add_up_to_the_batch() -> None:
 
 def test_a_divergence_from_the_reference_is_never_negative_and_pulls_back() -> None:
     logprobs, reference = torch.tensor([-1.0, -2.0, -3.0]).requires_grad_(), torch.tensor([-1.0, -1.5, -4.0])
-    divergence = reference_divergence(logprobs, reference)
+    found = divergence(logprobs, reference)
     expected = [0.0, math.exp(0.5) - 1.5, math.exp(-1.0)]
-    assert divergence.tolist() == pytest.approx(expected, abs=1e-6)
-    divergence.sum().backward()
+    assert found.tolist() == pytest.approx(expected, abs=1e-6)
+    found.sum().backward()
     assert logprobs.grad is not None
     assert logprobs.grad.tolist() == pytest.approx([0.0, 1 - math.exp(0.5), 1 - math.exp(-1.0)], abs=1e-6)
 

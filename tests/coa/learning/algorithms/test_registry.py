@@ -8,13 +8,13 @@ from coa.learning.algorithms import ALGORITHMS, make
 from coa.learning.algorithms.base import Needs
 from coa.learning.algorithms.grpo import Grpo
 from coa.learning.algorithms.ppo import Ppo
-from coa.learning.losses import LossConfig
+from coa.learning.losses import Level, LossConfig, Proximal
 from tests.support.tokens import loss_by, targets_of
 
 
 def test_an_algorithm_is_made_from_the_recipe() -> None:
     loss = LossConfig(clip_high=0.3)
-    assert make("grpo", loss, {"spread": "reward", "kl_weight": 0.1}) == Grpo(loss, Spread.reward, 0.1)
+    assert make("grpo", loss, {"spread": "reward", "kl_weight": 0.1}) == Grpo(loss, kl_weight=0.1, spread=Spread.reward)
     assert make("ppo", loss, {"gae_lambda": 0.9}) == Ppo(surrogate=loss, gae_lambda=0.9)
     assert make("grpo", loss, {"kl_weight": 0.1}).needs == Needs(group=2, reference=True)
     assert make("ppo").needs == Needs(values=True)
@@ -23,8 +23,12 @@ def test_an_algorithm_is_made_from_the_recipe() -> None:
 @pytest.mark.parametrize(
     ("name", "settings", "said"),
     [
-        ("grop", {}, "unknown algorithm 'grop': known are grpo, gspo, ppo, on_policy, imitation"),
+        ("grop", {}, "unknown algorithm 'grop': known are grpo, dr_grpo, rloo, reinforce_pp, cispo, gspo, ppo"),
         ("ppo", {"lambda": 1}, "rl.algorithm_settings: unknown key lambda"),
+        ("grpo", {"kl_weight": 0.1, "kl_estimator": "k1"}, "kl_estimator k1 in the loss pulls nowhere: k2 or k3"),
+        ("grpo", {"kl_weight": -0.1}, "kl_weight is -0.1, expected at least 0"),
+        ("dr_grpo", {"length": 0}, "length is 0, expected more than 0"),
+        ("cispo", {"ratio_high": 0}, "ratio_low and ratio_high are 0 and 0: no range"),
         ("ppo", {"gamma": "much"}, "rl.algorithm_settings: gamma is 'much', expected float"),
     ],
 )
@@ -34,10 +38,19 @@ def test_what_nobody_knows_is_one_line_that_names_it(name: str, settings: dict[s
     assert "\n" not in str(raised.value)
 
 
-def test_gspo_has_clips_of_its_own() -> None:
-    with pytest.raises(UserError, match="gspo clips by"):
-        make("gspo", LossConfig(clip_low=0.1))
-    make("gspo", LossConfig(correction_cap=5.0))
+@pytest.mark.parametrize("name", ["gspo", "cispo"])
+def test_gspo_and_cispo_have_clips_of_their_own(name: str) -> None:
+    with pytest.raises(UserError, match=f"{name} clips by"):
+        make(name, LossConfig(clip_low=0.1))
+    make(name, LossConfig(correction_cap=5.0, reject=Level.sequences, proximal=Proximal.interpolated))
+
+
+def test_a_proximal_pass_and_a_reference_are_asked_for_where_they_are_read() -> None:
+    assert not make("ppo", LossConfig(proximal=Proximal.interpolated)).needs.proximal
+    assert not make("reinforce_pp", LossConfig(proximal=Proximal.sampler)).needs.proximal
+    assert make("reinforce_pp", LossConfig(), {"baseline": True, "kl_weight": 0.1}).needs == Needs(
+        group=2, reference=True
+    )
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
@@ -55,7 +68,8 @@ def test_demonstrations_are_imitated_beside_whatever_is_reinforced(name: str) ->
     assert gradient[:2] == pytest.approx([-1 / 5, -0.5 / 5])
     alone = targets_of([0, 0, 0], reinforce=[2.0] * 3, rollout=[-1.0, -1.5, -0.5])
     reinforced, its_gradient, _, _ = loss_by(make(name), alone, logprobs[2:])
-    share = {"imitation": 0.0, "gspo": 1.0}.get(name, 3 / 5)  # a sequence's mean knows nothing of other sequences
+    per_sequence = ("gspo", "rloo", "dr_grpo")  # whose losses know nothing of other sequences' tokens
+    share = 0.0 if name == "imitation" else 1.0 if name in per_sequence else 3 / 5
     assert gradient[2:] == pytest.approx([share * one for one in its_gradient])
     assert loss == pytest.approx((3.0 + 20.0) / 5 + share * reinforced)
     # Nothing sampled: nothing but imitation, and no division by nothing.

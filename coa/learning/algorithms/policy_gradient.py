@@ -1,0 +1,179 @@
+"""What algorithms of reinforcement share: the step, its correction, and the divergence from a reference.
+
+    loss = sum over sampled tokens of weight * surrogate(logp - proximal, A)      `coa.learning.losses`
+         + kl_weight * divergence(logp, reference)                                kl_in: loss
+    A[t] = credit - kl_weight * sum of divergence(rollout, reference) from t on   kl_in: reward
+
+The reference is the model that the stage began with: with LoRA the model without its adapters, else a frozen copy that
+is sharded as the policy is. In the reward the divergence is that of the policy that sampled the token, and has no
+gradient; each token answers for itself and what follows it, as what came before can't depend on it.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from enum import Enum
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from coa.learning.advantages import Rewarded, Spread, group_relative, informative
+from coa.learning.algorithms.base import SAMPLED, TOKENS, LossSums, Needs, Sum, TokenBatch, TokenTargets, Totals
+from coa.learning.losses import (
+    Correction,
+    Divergence,
+    Level,
+    LossConfig,
+    Proximal,
+    Surrogate,
+    clipped_surrogate,
+    correction,
+    divergence,
+    proximal_of,
+    segment_means,
+    sums_to_go,
+)
+from coa.types import Floats
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class KlIn(Enum):
+    """Where the divergence from the reference stands."""
+
+    loss = "loss"
+    reward = "reward"
+
+
+@dataclass(frozen=True)
+class PolicyGradient:
+    """All of an algorithm but its credit and its loss."""
+
+    surrogate: LossConfig = field(default_factory=LossConfig)
+    kl_weight: float = 0.0
+    """Of the divergence from the model that the stage began with, per token; 0 needs no such model."""
+    kl_in: KlIn = KlIn.loss
+    kl_estimator: Divergence = Divergence.k3
+
+    def __post_init__(self) -> None:
+        if self.kl_weight < 0:
+            raise ValueError(f"kl_weight is {self.kl_weight:g}, expected at least 0")
+        if self.kl_weight > 0 and self.kl_in is KlIn.loss and self.kl_estimator is Divergence.k1:
+            raise ValueError("kl_estimator k1 in the loss pulls nowhere: k2 or k3, or kl_in reward")
+
+    @property
+    def needs(self) -> Needs:
+        return Needs(proximal=self.surrogate.proximal is Proximal.recomputed, reference=self.kl_weight > 0)
+
+    def totals(self, targets: TokenTargets) -> Totals:
+        return {}
+
+    def penalties(self, targets: TokenTargets) -> "Tensor":
+        """[P], what the divergence takes from the reward at each token; 0 where it is in the loss."""
+        found = targets.rollout_logprobs.new_zeros(len(targets.segments))
+        if self.kl_weight <= 0 or self.kl_in is KlIn.loss:
+            return found
+        penalty = self.kl_weight * divergence(targets.rollout_logprobs, targets.reference_logprobs, self.kl_estimator)
+        return penalty.where(targets.sampled, 0.0)
+
+    def credit(self, targets: TokenTargets) -> "Tensor":
+        """[P], the advantage of each sampled token: what the driver gave its sample, less the penalties from it on."""
+        return targets.reinforce - sums_to_go(self.penalties(targets), targets.segments, targets.samples)
+
+    def policy_loss(self, batch: TokenBatch, advantages: "Tensor", per: str = TOKENS, scale: float = 1.0) -> LossSums:
+        """The step, token by token. advantages: [P]. per, scale: of the policy's loss, its denominator and a factor."""
+        here, config = batch.sampled, self.surrogate
+        log_ratio, age = ratios(batch, config)
+        step = self.step(log_ratio, batch.logprobs[here], advantages[here])
+        weight = correction(age, batch.segments[here], batch.samples, config)
+        sums = LossSums(
+            {"policy_loss": Sum(scale * (step.loss * weight.weight).sum(), per)},
+            {
+                "clip_fraction": Sum(step.clipped.sum(), TOKENS),
+                "ratio_mean": Sum(log_ratio.detach().exp().sum(), SAMPLED),
+                **weighed(weight, config, SAMPLED),
+            },
+        )
+        return self.with_divergence(sums, batch)
+
+    def step(self, log_ratio: "Tensor", logprobs: "Tensor", advantages: "Tensor") -> Surrogate:
+        """Of sampled tokens, before their age is corrected."""
+        return clipped_surrogate(log_ratio, advantages, self.surrogate)
+
+    def with_divergence(self, sums: LossSums, batch: TokenBatch) -> LossSums:
+        """The sums, with the divergence of the present policy from the reference: of the loss, or only measured."""
+        if self.kl_weight <= 0:
+            return sums
+        found = divergence(batch.logprobs, batch.reference_logprobs, self.kl_estimator)[batch.sampled].sum()
+        terms = {"reference_loss": Sum(self.kl_weight * found, TOKENS)} if self.kl_in is KlIn.loss else {}
+        return LossSums({**sums.terms, **terms}, {**sums.metrics, "kl_reference": Sum(found.detach(), TOKENS)})
+
+
+def ratios(batch: TokenBatch, config: LossConfig) -> "tuple[Tensor, Tensor]":
+    """Of the sampled tokens, the logarithms of two ratios: policy to proximal policy, and that to the sampling one."""
+    # What no policy sampled has log-probs that mean nothing: it is left out here, before exp could overflow.
+    here = batch.sampled
+    now, rollout = batch.logprobs[here], batch.rollout_logprobs[here]
+    before, ages = batch.proximal_logprobs[here], batch.ages[here]
+    proximal = proximal_of(config.proximal, logprobs=now, before=before, rollout=rollout, ages=ages)
+    return now - proximal, proximal - rollout
+
+
+def per_sequence(values: "Tensor", batch: TokenBatch) -> "Tensor":
+    """[samples], the means of what the sampled tokens have."""
+    return segment_means(values, batch.segments[batch.sampled], batch.samples)
+
+
+def moments(advantages: "Tensor") -> dict[str, float]:
+    """The totals that `whitened` needs. advantages: of sampled tokens."""
+    return {"advantages": float(advantages.sum()), "squares": float(advantages.square().sum())}
+
+
+def whitened(advantages: "Tensor", totals: Totals) -> "Tensor":
+    """[P], with mean 0 and deviation 1 (of n) over all sampled tokens of the update, however it was dealt."""
+    count = max(totals[SAMPLED], 1.0)
+    mean = totals["advantages"] / count
+    variance = max(totals["squares"] / count - mean**2, 0.0)
+    return (advantages - mean) / (variance**0.5 + 1e-8)
+
+
+def weighed(weight: Correction, config: LossConfig, per: str) -> dict[str, Sum]:
+    """Metrics of the correction."""
+    found = {
+        "truncated_weight_fraction": Sum(weight.capped.sum(), per),
+        "correction_weight": Sum(weight.weight.sum(), per),
+    }
+    if config.reject is not Level.none:
+        found["rejected_weight_fraction"] = Sum(weight.rejected.sum(), per)
+    return found
+
+
+def check_clips(name: str, config: LossConfig, own: str) -> None:
+    """Raises ValueError where a recipe sets the clips of tokens, which an algorithm with others would ignore."""
+    if config.clips != LossConfig().clips:
+        raise ValueError(f"{name} clips by rl.algorithm_settings.{own}, not by rl.learner.loss")
+
+
+@dataclass(frozen=True)
+class GroupRelative(PolicyGradient):
+    """Credit within the group, and what goes with it: all of an algorithm but its loss."""
+
+    spread: Spread = Spread.grade
+    """What the episodes of a group have to differ in."""
+
+    @property
+    def needs(self) -> Needs:
+        return replace(super().needs, group=2)
+
+    def keep(self, group: Sequence[Rewarded]) -> bool:
+        return informative(group, self.spread)
+
+    def advantages(self, group: Sequence[Rewarded]) -> Floats:
+        """Of the shaped rewards; none where nothing is to be learnt from the group."""
+        if not informative(group, self.spread):
+            return np.zeros(len(group), np.float32)
+        return self.compare([episode.reward for episode in group])
+
+    def compare(self, rewards: Sequence[float]) -> Floats:
+        """The advantages of a group's rewards."""
+        return group_relative(rewards)

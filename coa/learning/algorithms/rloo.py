@@ -1,0 +1,33 @@
+"""RLOO (arXiv 2402.14740, section 3.2; Kool et al. 2019): REINFORCE, with the mean of the group's others as baseline.
+
+    A_i  = R_i - sum over j != i of R_j / (k - 1)                                  within a group of k
+    loss = -sum over tokens of weight * min(r A_i, clip(r, 1 - low, 1 + high) A_i) / sequences
+
+A sequence is one action, so its log-prob is the sum over its tokens. The paper does not clip: while a batch is one
+update, the gradient is its own, -A_i grad log pi(y_i) / sequences. The paper has the divergence from the reference in
+the reward (k1); here each token carries the part that follows it, which is the same in expectation (`kl_in: reward`).
+
+How it fails: a sum over tokens has a variance that grows with length, so long episodes decide the update; a group whose
+episodes are all as good says nothing, and small groups have noisy baselines.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from coa.learning.advantages import leave_one_out
+from coa.learning.algorithms.base import SEQUENCES, LossSums, TokenBatch, Totals
+from coa.learning.algorithms.policy_gradient import GroupRelative, KlIn
+from coa.learning.losses import Divergence
+from coa.types import Floats
+
+
+@dataclass(frozen=True)
+class Rloo(GroupRelative):
+    kl_in: KlIn = KlIn.reward
+    kl_estimator: Divergence = Divergence.k1
+
+    def compare(self, rewards: Sequence[float]) -> Floats:
+        return leave_one_out(rewards)
+
+    def loss(self, batch: TokenBatch, totals: Totals) -> LossSums:
+        return self.policy_loss(batch, self.credit(batch), per=SEQUENCES)

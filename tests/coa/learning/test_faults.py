@@ -1,0 +1,62 @@
+"""Silent faults, injected into healthy samples: each is named, and health is not."""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pytest
+
+from coa.learning.algorithms.grpo import Grpo
+from coa.learning.faults import gaps, of_credit, of_step
+from coa.learning.samples import to_samples
+from tests.coa.learning.test_advantages import scored
+
+
+@dataclass(frozen=True)
+class Step:
+    logprob_mean_diff: float = 1e-6
+    logprob_gap: float = 1e-3
+    logprob_shifted_gap: float = 0.8
+    unsampled: int = 0
+
+
+@pytest.mark.parametrize("shift", [1, -1])
+def test_log_probs_that_are_one_token_off_are_told_from_old_ones(shift: int) -> None:
+    """Three samples; what is old differs by as much everywhere."""
+    rng = np.random.default_rng(0)
+    lengths = (40, 1, 25)
+    segments = np.repeat(np.arange(3), lengths)
+    learner = [-rng.exponential(size=n).astype(np.float32) for n in lengths]
+    rollout = np.concatenate([np.roll(one, shift) for one in learner]) + np.float32(0.01)
+    flat = np.concatenate(learner)
+    here, late, early, pairs = gaps(rollout, flat, segments)
+    assert pairs == 39 + 24
+    assert min(late, early) / pairs < 0.2 < here / pairs
+    assert (late < early) == (shift == 1)
+    [said] = of_step(Step(logprob_gap=here / pairs, logprob_shifted_gap=min(late, early) / pairs), 1e-4)
+    assert said.startswith("log-probs at sampling are one token off")
+    here, late, early, pairs = gaps(flat - np.float32(0.3), flat, segments)
+    assert here / pairs == pytest.approx(0.3, abs=1e-5)
+    assert of_step(Step(logprob_gap=here / pairs, logprob_shifted_gap=min(late, early) / pairs), 1e-4) == []
+
+
+def test_a_stale_version_under_the_right_name_is_named_where_log_probs_are_to_be_equal() -> None:
+    [said] = of_step(Step(logprob_mean_diff=0.03), 1e-4)
+    assert said.startswith("engines sampled with other weights than those of the version that they name")
+    assert of_step(Step(logprob_mean_diff=float("nan")), 1e-4)
+    assert of_step(Step(logprob_mean_diff=0.03), None) == []
+    assert of_step(Step(), 1e-4) == []
+
+
+def test_a_mask_that_is_one_token_off_is_named() -> None:
+    assert of_step(Step(unsampled=3), 1e-4) == [
+        "3 tokens were trained that no policy sampled: the mask belongs to others"
+    ]
+
+
+def test_advantages_of_another_group_do_not_add_up() -> None:
+    samples = to_samples([scored(1.0), scored(0.0), scored(0.0), scored(0.5)], Grpo(), 7)
+    others = to_samples([scored(1.0), scored(0.0), scored(1.0), scored(1.0)], Grpo(), 8)
+    assert of_credit(7, samples) == []
+    swapped = [replace(samples[0], reinforce=others[1].reinforce), *samples[1:]]
+    [said] = of_credit(7, swapped)
+    assert said.startswith("the advantages of group 7 add up to -")
