@@ -36,12 +36,8 @@ class SessionConfig:
 def session(config: SessionConfig) -> Iterator[None]:
     """Ray is up within. A private cluster goes with the context; a running one is only left."""
     address = config.address or os.environ.get("RAY_ADDRESS")
-    if address is None and MODE not in os.environ:
-        # Ray's ports are open to the network, also those of a private cluster, and who may call them runs code here.
-        # The token is this session's own: no file holds it, and who has another session's gets nowhere.
-        os.environ[MODE] = TOKEN
-        os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
-        read_again()
+    if address is None:
+        own_token()
     # Else a learner's report waits up to two seconds for the controller's next look.
     os.environ.setdefault("RAY_TRAIN_HEALTH_CHECK_INTERVAL_S", "0.2")
     # Within its own 5 s, a proxy of Serve does not come up on a busy machine, and the server with it.
@@ -74,6 +70,18 @@ def session(config: SessionConfig) -> Iterator[None]:
         yield
     finally:
         ray.shutdown()
+
+
+def own_token() -> None:
+    """A cluster that this process starts is reached with a token, unless the environment says how it is.
+
+    Ray's ports are open to the network, also those of a private cluster, and who may call them runs code here. The
+    token is this session's own: no file holds it, and who has another session's gets nowhere.
+    """
+    if MODE not in os.environ:
+        os.environ[MODE] = TOKEN
+        os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
+        read_again()
 
 
 def read_again() -> None:

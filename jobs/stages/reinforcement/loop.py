@@ -120,7 +120,7 @@ class Reinforcement:
         await self._change()
         groups = self.stats.step(event)
         self._write_trajectories(event.version, groups)
-        record = self.stats.record(event, groups)
+        record = {**self.stats.record(event, groups), "engines": self._pool.up}
         if self._fallback is not None:
             record["imitated"] = self._fallback.trained(event.version)
         self._metrics.write(STAGE, event.version, **record)
