@@ -110,9 +110,7 @@ def result(strikes: Sequence[Strike], journal: Journal, *, seed: int, staleness:
         "asked": len(strikes),
         "by_kind": dict(Counter(hit.kind for hit in journal.hits)),
         "idle_victims": sum(not hit.busy for hit in journal.hits),
-        "seconds": {
-            kind: {"median": median(values), "worst": max(values), "n": len(values)} for kind, values in times.items()
-        },
+        "times": times,
         "restarts": dict(sum((Counter({hit.kind: hit.restarts}) for hit in journal.hits), Counter())),
         "rounds": len(rounds),
         "faults": [fault for verdict in rounds for fault in verdict["faults"]],

@@ -52,6 +52,7 @@ def test_the_table_has_a_row_for_each_kind_and_no_time_of_what_ended_with_its_st
 def test_nothing_is_wrong_with_a_run_that_withstood_all(tmp_path: Path) -> None:
     found = result(draw(3, 0), filled(tmp_path / "chaos.jsonl", [10.0, 20.0, 30.0]), seed=0, staleness=2)
     assert found["wrong"] == []
+    assert sorted(time for times in found["times"].values() for time in times) == [10.0, 20.0, 30.0]
     assert (found["kills"], found["pass_at_1"], found["pass_at_1_undisturbed"]) == (3, 0.7, 0.72)
 
 
