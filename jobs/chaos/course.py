@@ -98,10 +98,6 @@ class Course:
     def done(self) -> bool:
         return not self.strikes and self.struck is None
 
-    def waiting_s(self, now: float) -> float:
-        """Seconds since a strike from which the run has not recovered; 0 where there is none."""
-        return now - self.struck_at if self.struck else 0.0
-
     def advance(self, now: float, view: View) -> "tuple[Course, Struck | Recovered | None]":
         if self.struck is not None:
             return self._recovering(now, view, self.struck)

@@ -57,6 +57,8 @@ class Round:
     environment: Mapping[str, str]
     restarts: int = 0
     """Drivers after the first one."""
+    unprovoked: int = 0
+    """Those of them that were needed though the run was recovering from no strike."""
     alarms: dict[float, int] = field(default_factory=dict)
     """Of each record that was ever there, those that a resume dropped included."""
     staleness: int = 0
@@ -103,6 +105,7 @@ class Round:
         if self._failed >= TRIES or status == 2:
             raise InfrastructureError(f"the driver ended with status {status}: see {self.folder / OUTPUT}")
         self.restarts += 1
+        self.unprovoked += not struck
         self.start()
         return False
 
@@ -151,6 +154,7 @@ class Round:
             "starts": accounts.starts,
             "failed_checks": len(FAILED_CHECKS.findall(said)),
             "alarms": sum(self.alarms.values()),
+            "unprovoked": self.unprovoked,
         }
 
 

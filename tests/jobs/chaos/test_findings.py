@@ -7,7 +7,7 @@ from jobs.chaos.course import Recovered, Seen
 from jobs.chaos.findings import Journal, result, table
 from jobs.chaos.plan import Kind, Part, Strike, draw
 
-VERDICT = {"pass_at_1": 0.7, "faults": [], "finished": True, "failed_checks": 0, "alarms": 0}
+VERDICT = {"pass_at_1": 0.7, "faults": [], "finished": True, "failed_checks": 0, "alarms": 0, "unprovoked": 0}
 
 
 def recovered(strike: Strike, seconds: float, *, stepped: bool = True) -> Recovered:
@@ -67,5 +67,6 @@ def test_each_thing_that_is_wrong_is_named(tmp_path: Path) -> None:
     assert named(3, faults=["line 7: group 3 was never issued"]).startswith("the ledger does not balance")
     assert named(4, alarms=2) == "2 syncs left engine and learner apart"
     assert named(5, failed_checks=1) == "1 checks of weights failed"
+    assert named(8, unprovoked=1) == "the driver ended 1 times without a strike"
     assert named(6, staleness=1) == "a token was 2 versions old"
     assert named(7, pass_at_1=0.66) == "pass@1 is -0.060 from the undisturbed run's"
