@@ -37,7 +37,10 @@ class Nodes:
         return raylet_of(self.cluster.head_node)
 
     def add(self) -> None:
-        node = self.cluster.add_node(num_cpus=NODE_CPUS, object_store_memory=STORE_BYTES)
+        """Raises ClusterDown."""
+        from cluster.session import until_up
+
+        node = until_up(lambda: self.cluster.add_node(num_cpus=NODE_CPUS, object_store_memory=STORE_BYTES))
         self._at_work[raylet_of(node)] = node
 
     def kill(self, raylet: int) -> None:
@@ -61,15 +64,15 @@ def raylet_of(node: Any) -> int:
 
 @contextmanager
 def nodes() -> Iterator[Nodes]:
-    """The cluster is up within, and reached with a token of its own."""
-    from cluster.session import own_token
+    """The cluster is up within, and reached with a token of its own; raises ClusterDown."""
+    from cluster.session import own_token, until_up
 
     own_token()
     os.environ.setdefault("RAY_raylet_start_wait_time_s", COMES_UP_S)
     from ray.cluster_utils import Cluster
 
     head = {"num_cpus": 0, "object_store_memory": STORE_BYTES, "include_dashboard": False}
-    cluster = Cluster(initialize_head=True, head_node_args=head)
+    cluster = until_up(lambda: Cluster(initialize_head=True, head_node_args=head))
     try:
         found = Nodes(cluster)
         for _ in range(NODES):

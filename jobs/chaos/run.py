@@ -25,7 +25,7 @@ from jobs.chaos.rounds import ENGINES, EXECUTORS, RANKS, Round
 LOOK_S = 1.0
 LAST_STEPS = 2
 """Versions before the last one in which no strike begins."""
-GIVEN_UP_S = 600.0
+GIVEN_UP_S = 900.0
 """For which a recovery, or a first step, is waited for."""
 REPLACED_S = 3.0
 """After which a lost node is replaced."""
