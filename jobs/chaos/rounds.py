@@ -7,7 +7,6 @@ import re
 import shutil
 import signal
 import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -52,8 +51,8 @@ ENDS_S = 60.0
 @dataclass
 class Round:
     folder: Path
-    words: Sequence[str]
-    """Of the command, without the run directory."""
+    command: Sequence[str]
+    """Trains, and resumes; the run directory is added to it."""
     environment: Mapping[str, str]
     restarts: int = 0
     """Drivers after the first one."""
@@ -73,7 +72,7 @@ class Round:
         path = os.pathsep.join(filter(None, (root, self.environment.get("PYTHONPATH"))))
         with (self.folder / OUTPUT).open("ab") as output:
             self._driver = subprocess.Popen(
-                [sys.executable, "-m", "jobs.cli", *self.words, f"run_dir={self.folder}"],
+                [*self.command, f"run_dir={self.folder}"],
                 env={**self.environment, "PYTHONPATH": path},
                 stdin=subprocess.DEVNULL,
                 stdout=output,

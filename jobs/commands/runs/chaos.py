@@ -77,7 +77,7 @@ def run(
     journal, failed = Journal(folder / FILE), ""
     began = time.time()
     deadline = began + 60 * minutes - journal.seconds
-    words = ["train", "--recipe", recipe, *settings]
+    words = [sys.executable, "-m", "jobs.cli", "train", "--recipe", recipe, *settings]
     try:
         play(config, words, journal, folder, from_run, deadline, strikes=journal.left(strikes), console=console)
     except InfrastructureError as error:
