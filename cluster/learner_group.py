@@ -2,17 +2,18 @@
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import ray
+from ray.exceptions import ActorUnavailableError
 
 from actors.learner.buffer import Event, Finished, TrajectoryBuffer
 from actors.learner.config import LearnerConfig, ModelConfig, Objective
 from actors.learner.loop import LearnJob, learn
 from actors.weights.transport import WeightsConfig
-from cluster.resources import PlacementConfig, Role
+from cluster.resources import PlacementConfig, Role, beside_driver
 from cluster.weights import RayShelf, close_directory, start_directory
 from coa.errors import OutOfMemory, UserError
 from coa.learning.orders import Train
@@ -20,6 +21,9 @@ from coa.types import Tokens
 
 COLLECTIVE_S = 1800
 """A rank waits so long for the others in a collective."""
+AGAIN_S = 0.5
+"""Between two questions to a buffer that is starting again."""
+T = TypeVar("T")
 
 
 class Learning:
@@ -51,7 +55,7 @@ class Learning:
         self._name, self._checkpoints, self._placement = name, checkpoints, placement
         self.ranks = learner.ranks
         buffer: Any = ray.remote(TrajectoryBuffer)
-        self._buffer: Any = buffer.options(num_cpus=0, max_concurrency=1000).remote(
+        self._buffer: Any = buffer.options(max_concurrency=1000, max_restarts=-1, **beside_driver()).remote(
             ranks=learner.ranks, steps=last or steps, publish=publish, checkpoint_every=checkpoint_every
         )
         self._directory: Any = start_directory() if publish else None
@@ -94,7 +98,7 @@ class Learning:
         for task in self._beside:
             task.cancel()
         if kind is None:
-            await self._buffer.release.remote()
+            await surely(self._buffer.release.remote)
             await self._ended
         if self._directory is not None:
             await close_directory(self._directory)
@@ -155,11 +159,24 @@ class Learning:
                 return
 
     async def _next(self) -> Event:
-        return await self._buffer.next_event.remote()
+        return await surely(self._buffer.next_event.remote)
 
     async def put(self, train: Train, epoch: int) -> bool:
-        """Waits while another batch waits; False where the learners have restarted since `epoch`."""
-        return await self._buffer.put.remote(train, epoch)
+        """Waits while another batch waits; False where the learners have restarted since `epoch`, or will, since the
+        buffer has."""
+        try:
+            return await self._buffer.put.remote(train, epoch)
+        except ActorUnavailableError:
+            return False
+
+
+async def surely(ask: Callable[[], Awaitable[T]]) -> T:
+    """The answer of an actor that is started again where it dies, asked until there is one."""
+    while True:
+        try:
+            return await ask()
+        except ActorUnavailableError:
+            await asyncio.sleep(AGAIN_S)
 
 
 NO_MEMORY = "running low on memory"

@@ -207,6 +207,11 @@ class EnginePool:
         return {number: replica.state for number, replica in self._slots.replicas().items()}
 
     @property
+    def up(self) -> int:
+        """Engines that have come up and answer, with the newest weights or before they have them."""
+        return sum(state in (State.STALE, State.HEALTHY) for state in self.states.values())
+
+    @property
     def restarts(self) -> int:
         """Engines that served, died, and were replaced."""
         return self._slots.restarts

@@ -114,6 +114,16 @@ def _show(resources: Resources) -> str:
     return " and ".join(f"{amount:g} {name}" for name, amount in resources.items() if amount) or "nothing"
 
 
+def beside_driver() -> dict[str, Any]:
+    """Ray's options of an actor that the driver can't go on without: it is on the driver's own node, so that no other
+    node's end is the end of the run."""
+    import ray
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    here = ray.get_runtime_context().get_node_id()
+    return {"num_cpus": 0, "scheduling_strategy": NodeAffinitySchedulingStrategy(here, soft=False)}
+
+
 def cluster_nodes() -> list[Resources]:
     """The live nodes of the connected cluster, then those that its autoscaler may still add."""
     import ray

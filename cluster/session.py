@@ -5,17 +5,18 @@ import os
 import secrets
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import psutil
 
 from coa.errors import ClusterDown
 from coa.extensions import VARIABLE
 
+T = TypeVar("T")
 STARTS = 3
 MODE, TOKEN = "RAY_AUTH_MODE", "token"
 TIMED_OUT = "timed out during startup"
@@ -36,12 +37,8 @@ class SessionConfig:
 def session(config: SessionConfig) -> Iterator[None]:
     """Ray is up within. A private cluster goes with the context; a running one is only left."""
     address = config.address or os.environ.get("RAY_ADDRESS")
-    if address is None and MODE not in os.environ:
-        # Ray's ports are open to the network, also those of a private cluster, and who may call them runs code here.
-        # The token is this session's own: no file holds it, and who has another session's gets nowhere.
-        os.environ[MODE] = TOKEN
-        os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
-        read_again()
+    if address is None:
+        own_token()
     # Else a learner's report waits up to two seconds for the controller's next look.
     os.environ.setdefault("RAY_TRAIN_HEALTH_CHECK_INTERVAL_S", "0.2")
     # Within its own 5 s, a proxy of Serve does not come up on a busy machine, and the server with it.
@@ -76,6 +73,18 @@ def session(config: SessionConfig) -> Iterator[None]:
         ray.shutdown()
 
 
+def own_token() -> None:
+    """A cluster that this process starts is reached with a token, unless the environment says how it is.
+
+    Ray's ports are open to the network, also those of a private cluster, and who may call them runs code here. The
+    token is this session's own: no file holds it, and who has another session's gets nowhere.
+    """
+    if MODE not in os.environ:
+        os.environ[MODE] = TOKEN
+        os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
+        read_again()
+
+
 def read_again() -> None:
     """Has Ray read how it authenticates once more: it did when it was imported, which the recipe's own types do."""
     from ray._raylet import AuthenticationTokenLoader, Config  # pyright: ignore[reportAttributeAccessIssue]
@@ -98,30 +107,36 @@ def _end_as_interrupted() -> None:
 
 
 def start(**settings: Any) -> None:
-    """`ray.init`, tried again where a private cluster did not come up in the time that Ray gives it, which under load
-    happens; raises ClusterDown in the end."""
+    """`ray.init`, tried again where a private cluster does not come up; raises ClusterDown in the end."""
     import ray
 
+    until_up(lambda: ray.init(**settings), ray.shutdown)
+
+
+def until_up(begin: Callable[[], T], undo: Callable[[], object] = lambda: None) -> T:
+    """What `begin` returns, which starts processes of Ray; undone and tried again where they did not come up in the
+    time that Ray gives them, which under load happens. Raises ClusterDown in the end."""
     for left in reversed(range(STARTS)):
         before = _children()
         try:
-            ray.init(**settings)
-            return
+            return begin()
         except Exception as error:  # Ray raises just that: it has no type for it
             if type(error) is not Exception or TIMED_OUT not in str(error):
                 raise
-            ray.shutdown()
+            undo()
             # Ray does not know yet of what it has started, and would leave it running until this process ends.
             for process in _children() - before:
                 with suppress(psutil.NoSuchProcess):
-                    process.kill()
+                    for one in (*process.children(recursive=True), process):
+                        one.kill()
             if not left:
                 raise ClusterDown(f"Ray did not start in {STARTS} tries: {error}") from error
+    raise AssertionError  # one of the tries ends it
 
 
 def _children() -> set[psutil.Process]:
-    """Processes that this one has started, and theirs."""
-    return set(psutil.Process().children(recursive=True))
+    """Processes that this one has started itself."""
+    return set(psutil.Process().children())
 
 
 def _worker_environment() -> dict[str, str]:

@@ -12,6 +12,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from actors.weights.holder import Ranges, WeightHolder
 from actors.weights.shelf import Kept, WeightDirectory
 from actors.weights.transport import Address
+from cluster.resources import beside_driver
 from coa.errors import SyncError
 
 RPC_S = 300.0
@@ -67,7 +68,7 @@ class RayShelf:
 def start_directory() -> Any:
     """Its handle. The caller owns it, and it owns the holders."""
     actor: Any = ray.remote(WeightDirectory)
-    return actor.options(num_cpus=0, max_concurrency=1000).remote(start_holder)
+    return actor.options(max_concurrency=1000, **beside_driver()).remote(start_holder)
 
 
 def start_holder(node: str) -> Any:

@@ -2,9 +2,13 @@
 
 driver --put, order--> [row of orders] --next_order--> each rank
 driver <--next_event-- [events] <--emit-- rank 0
+
+Where it dies, another one takes its place that knows nothing. Ranks meet an error or a void epoch then, and the group
+starts again from its last checkpoint, which is a restart of the learners like any other.
 """
 
 import asyncio
+import secrets
 from dataclasses import dataclass
 from typing import Any
 
@@ -55,7 +59,8 @@ Event = Started | Stepped | Finished
 
 class TrajectoryBuffer:
     def __init__(self, *, ranks: int, steps: int, publish: bool, checkpoint_every: int) -> None:
-        self._row = OrderRow(ranks)
+        # Epochs of the one that it takes the place of are over: two alike would be taken for one.
+        self._row = OrderRow(ranks, epoch=secrets.randbits(48))
         self._steps, self._publish, self._checkpoint_every = steps, publish, checkpoint_every
         self._changed = asyncio.Condition()
         self._events: asyncio.Queue[Event] = asyncio.Queue()

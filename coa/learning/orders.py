@@ -78,6 +78,7 @@ class OrderRow:
 
     ranks: int
     epoch: int = 0
+    """Of the last start; what it is before the first one, nobody knows."""
     orders: list[Order] = field(default_factory=list)
     asked: list[int] = field(default_factory=list)
     """For each rank, the number of the order that it has asked for last."""
@@ -94,7 +95,7 @@ class OrderRow:
 
     def add(self, orders: Sequence[Order], epoch: int) -> bool:
         """False where the learners have restarted since that epoch: the orders are not taken."""
-        if epoch != self.epoch or not epoch:
+        if epoch != self.epoch or not self.asked:
             return False
         self.orders.extend(orders)
         return True

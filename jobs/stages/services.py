@@ -13,7 +13,7 @@ import ray
 from actors.addresses import node_address
 from actors.tools.executor import ToolExecutor
 from actors.tools.site import Site
-from cluster.resources import Role
+from cluster.resources import Role, beside_driver
 from coa.agent.profiles import profile as find_profile
 from coa.errors import UserError
 from coa.grading.toolset import ToolsConfig, check_tools, needs_site, searches_left_open, standard_tools
@@ -63,7 +63,7 @@ def start_executors(config: Recipe, world: World) -> list[Any]:
     check_tools(config.tools, crawl_s=config.executor.limit_s("crawl_page"), named=config.executor.named)
     address: Any = None
     if needs_site(config.tools) and (web := world.site) is not None:
-        site: Any = ray.remote(Site).options(num_cpus=0).remote(web.pages, web.hits, node_address)
+        site: Any = ray.remote(Site).options(**beside_driver()).remote(web.pages, web.hits, node_address)
         _SITES.append(site)
         address = ray.get(site.start.remote())
     executors = _executors(config, world, address)
@@ -107,7 +107,7 @@ async def tool_executors(run: RunDir, profiles: Iterable[str] | None = None) -> 
     try:
         address = None
         if needs_site(config.tools) and (web := run.world.site) is not None:
-            site: Any = ray.remote(Site).options(num_cpus=0).remote(web.pages, web.hits, node_address)
+            site: Any = ray.remote(Site).options(**beside_driver()).remote(web.pages, web.hits, node_address)
             started.append(site)
             address = await site.start.remote()
         executors = _executors(config, run.world, address)

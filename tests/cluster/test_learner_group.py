@@ -1,8 +1,12 @@
 """What ends the learners is raised as what it is."""
 
-import pytest
+import asyncio
 
-from cluster.learner_group import raise_cause
+import pytest
+from ray.exceptions import ActorDiedError, ActorUnavailableError
+
+from cluster import learner_group
+from cluster.learner_group import raise_cause, surely
 from coa.errors import OutOfMemory, UserError
 
 NO_MEMORY = """Training failed due to controller error:
@@ -25,3 +29,21 @@ def test_a_mistake_that_a_learner_found_is_raised_as_that() -> None:
 def test_anything_else_is_raised_as_it_is() -> None:
     with pytest.raises(KeyError):
         raise_cause(KeyError("x"))
+
+
+def test_a_buffer_that_starts_again_is_asked_again_and_one_that_is_gone_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(learner_group, "AGAIN_S", 0.0)
+    answers: list[object] = [ActorUnavailableError("it starts", None), ActorUnavailableError("it starts", None), 7]
+
+    async def ask() -> int:
+        match answers.pop(0):
+            case int() as answer:
+                return answer
+            case error:
+                assert isinstance(error, Exception)
+                raise error
+
+    assert asyncio.run(surely(ask)) == 7
+    answers.append(ActorDiedError())
+    with pytest.raises(ActorDiedError):
+        asyncio.run(surely(ask))

@@ -1,1 +1,1 @@
-"""Commands that look at what a run has recorded."""
+"""Commands that look at what a run has recorded, and at what it withstands."""

@@ -126,7 +126,7 @@ class Reinforcement:
         self.stats.suspect(faults.of_step(event.report, tolerance_of(self._run.config)))
         groups = self.stats.step(event)
         self._write_trajectories(event.version, groups)
-        record = self.stats.record(event, groups)
+        record = {**self.stats.record(event, groups), "engines": self._pool.up}
         if self._fallback is not None:
             record["imitated"] = self._fallback.trained(event.version)
         self._metrics.write(STAGE, event.version, **record)

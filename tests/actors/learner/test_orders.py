@@ -124,6 +124,19 @@ def test_a_waiting_batch_is_refused_when_the_learners_start_again() -> None:
     asyncio.run(main())
 
 
+def test_a_buffer_in_the_place_of_another_refuses_what_was_for_that() -> None:
+    async def main() -> None:
+        first, second = make_buffer(), make_buffer()
+        epoch = await first.begin(0)
+        assert not await second.put(train(0), epoch)
+        with pytest.raises(VoidEpoch):
+            await second.next_order(0, epoch, 0)
+        assert await second.begin(0) != epoch
+        assert not await second.put(train(0), epoch)
+
+    asyncio.run(main())
+
+
 def test_a_rank_that_waits_is_answered_in_time_with_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     async def main() -> None:
         row = make_buffer()

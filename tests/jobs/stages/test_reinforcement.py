@@ -22,6 +22,7 @@ from coa.learning.accounts import OPEN, ROLLED_BACK, TRAINED, Accounts, fold
 from coa.learning.batches import BatchStore
 from coa.learning.orders import Train
 from coa.learning.window import WindowConfig
+from coa.reporting.metrics import read_metrics
 from coa.storage.jsonl import read_lines
 from coa.types import Scored
 from jobs.cli import find_recipe
@@ -236,6 +237,12 @@ def test_what_is_trained_is_the_same_whether_calls_fail_or_engines_die(tmp_path:
     assert len(killed_world.engines) > 10
     assert killed.result["calls_retried"] > 0
     assert killed.result["episodes_moved"] > 0
+    up = [
+        {row["engines"] for row in read_metrics(tmp_path / name / "metrics.jsonl") if "engines" in row}
+        for name in ("quiet", "killed")
+    ]
+    assert up[0] == {2}
+    assert up[1] & {0, 1}, "a step says how many engines were up"
 
 
 def test_no_group_has_the_number_of_one_of_an_earlier_start_of_the_driver(tmp_path: Path) -> None:

@@ -1,0 +1,1 @@
+"""`coa chaos`: reinforcement under kills, and whether its result and its accounts stay right."""

@@ -1,0 +1,152 @@
+"""When to strike, and when a run has recovered: a state machine over what is seen of the run. Pure.
+
+    PAUSED ──the pause is over──► READY ──whole, a victim is busy──► STRUCK ──whole again, and a step later──► PAUSED
+                                                                        └── the stage is over ──► PAUSED
+
+A run is whole when every part is there as often as it should be, alive and not stopped. That alone is no recovery: an
+engine's process is there long before it serves. So what counts is a step of the learners that was made after that, and
+that says that all engines are up.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from jobs.chaos.plan import Kind, Part, Strike
+
+IDLE_S = 90.0
+"""For so long a busy victim is waited for; then one that is alive will do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A process that runs."""
+
+    key: str
+    """Of this process and no other one, now or later."""
+    part: Part
+    busy: bool
+    """Whether it computed something since the last look."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A step of the learners."""
+
+    version: int
+    at: float
+    """When it was recorded."""
+    engines: int
+    """That were up then."""
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """What is seen at one moment."""
+
+    seen: tuple[Seen, ...] = ()
+    step: Step | None = None
+    """The newest of this round; None before the first."""
+    over: bool = False
+    """Whether the round's reinforcement is finished."""
+
+    def victims(self, part: Part) -> list[Seen]:
+        return [one for one in self.seen if one.part is part]
+
+
+@dataclass(frozen=True, slots=True)
+class Struck:
+    """A strike that is due now, and its victim."""
+
+    strike: Strike
+    victim: Seen
+
+
+@dataclass(frozen=True, slots=True)
+class Recovered:
+    strike: Strike
+    victim: Seen
+    seconds: float
+    """From the strike to the step that shows that all is as before."""
+    whole_s: float
+    """To the moment from which all processes were there again."""
+    stepped: bool
+    """False where the stage was over before there was such a step: `seconds` then says nothing of a recovery."""
+
+
+@dataclass(frozen=True, slots=True)
+class Course:
+    """Where it stands; `advance` returns where it stands next, and what is to be done now or was found.
+
+    The clock is that of the steps' records.
+    """
+
+    strikes: tuple[Strike, ...]
+    """Those that are left."""
+    wanted: Mapping[Part, int]
+    """How often each part is there in a whole run."""
+    last_step: int
+    """No strike after this version: the stage would be over before it recovers."""
+    since: float | None = None
+    """When the state began: the pause, or the wait for a busy victim; None before the first whole view."""
+    ready: bool = False
+    struck: Struck | None = None
+    struck_at: float = 0.0
+    whole_at: float | None = None
+    """Since when the run has been whole again after the strike."""
+
+    @property
+    def done(self) -> bool:
+        return not self.strikes and self.struck is None
+
+    def advance(self, now: float, view: View) -> "tuple[Course, Struck | Recovered | None]":
+        if self.struck is not None:
+            return self._recovering(now, view, self.struck)
+        if self.done or view.over or not self._steady(view):
+            return replace(self, ready=False), None
+        if self.since is None:
+            return replace(self, since=now), None
+        if not self.ready:
+            begun = now - self.since >= self.strikes[0].pause_s
+            return (replace(self, ready=True, since=now) if begun else self), None
+        return self._strike(now, view, self.since)
+
+    def _steady(self, view: View) -> bool:
+        """Whether the run trains, is whole, and goes on long enough for a strike."""
+        step = view.step
+        return step is not None and step.version <= self.last_step and self._whole(view)
+
+    def _strike(self, now: float, view: View, since: float) -> "tuple[Course, Struck | None]":
+        strike, *left = self.strikes
+        victims = view.victims(strike.kind.part)
+        busy = [one for one in victims if one.busy] or (victims if now - since >= IDLE_S else [])
+        if not busy:
+            return self, None
+        struck = Struck(strike, busy[strike.choose(len(busy))])
+        return replace(
+            self, strikes=tuple(left), ready=False, since=None, struck=struck, struck_at=now, whole_at=None
+        ), struck
+
+    def _recovering(self, now: float, view: View, struck: Struck) -> "tuple[Course, Recovered | None]":
+        killed = None if struck.strike.kind.stops else struck.victim.key
+        if view.over:
+            return self._recovered(now, struck, stepped=False, at=now)
+        if killed in {one.key for one in view.seen} or not self._whole(view):
+            return replace(self, whole_at=None), None
+        whole_at = now if self.whole_at is None else self.whole_at
+        step = view.step
+        if step is not None and step.at > whole_at and step.engines >= self.wanted[Part.engine]:
+            return replace(self, whole_at=whole_at)._recovered(now, struck, stepped=True, at=step.at)
+        return replace(self, whole_at=whole_at), None
+
+    def _recovered(self, now: float, struck: Struck, *, stepped: bool, at: float) -> "tuple[Course, Recovered]":
+        whole_s = (now if self.whole_at is None else self.whole_at) - self.struck_at
+        found = Recovered(struck.strike, struck.victim, at - self.struck_at, whole_s, stepped)
+        return replace(self, struck=None, since=now, whole_at=None), found
+
+    def _whole(self, view: View) -> bool:
+        return all(len(view.victims(part)) >= count for part, count in self.wanted.items())
+
+
+def kinds_of(names: Sequence[str]) -> tuple[Kind, ...]:
+    """The kinds of these names; all where none is named. Raises ValueError for a name that is none."""
+    return tuple(Kind(name) for name in names) or tuple(Kind)

@@ -1,0 +1,145 @@
+"""What a chaos run has found: its journal, from which it is resumed, and the table that comes of it. Pure but for the
+journal's file."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import fmean, median
+from typing import Any
+
+from coa.storage.jsonl import append_line, read_lines
+from jobs.chaos.course import Recovered
+from jobs.chaos.plan import Kind, Strike
+
+WITHIN = 0.05
+"""Of the undisturbed run's held-out pass@1."""
+HEADER = ("struck", "times", "recovered", "median s", "worst s", "processes back s", "same command again")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hit:
+    """A strike from which the run has recovered."""
+
+    number: int
+    kind: str
+    busy: bool
+    seconds: float
+    whole_s: float
+    stepped: bool
+    """Whether `seconds` is the time to a step, and not to the end of the stage."""
+    restarts: int
+    """How often the command had to be given again meanwhile."""
+    alarms: int
+    """Syncs after which engine and learner differed by more than they may, over all steps since the strike before."""
+    staleness: int
+    round: int
+
+
+class Journal:
+    """`chaos.jsonl`: a line for each recovery and each finished round."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        lines = read_lines(path)
+        self.hits = [Hit(**line["hit"]) for line in lines if "hit" in line]
+        self.rounds: dict[int, dict[str, Any]] = {line["round"]: line["verdict"] for line in lines if "verdict" in line}
+        """By number; 0 is the undisturbed one."""
+        self.seconds = sum(line["seconds"] for line in lines if "seconds" in line)
+        """That this chaos run has taken so far, in all its commands."""
+
+    def recovered(self, found: Recovered, *, restarts: int, alarms: int, staleness: int, round_: int) -> Hit:
+        hit = Hit(
+            number=found.strike.number,
+            kind=found.strike.kind.value,
+            busy=found.victim.busy,
+            seconds=round(found.seconds, 1),
+            whole_s=round(found.whole_s, 1),
+            stepped=found.stepped,
+            restarts=restarts,
+            alarms=alarms,
+            staleness=staleness,
+            round=round_,
+        )
+        self.hits.append(hit)
+        append_line(self._path, {"hit": asdict(hit)})
+        return hit
+
+    def finished(self, number: int, verdict: Mapping[str, Any]) -> None:
+        self.rounds[number] = dict(verdict)
+        append_line(self._path, {"round": number, "verdict": verdict})
+
+    def took(self, seconds: float) -> None:
+        self.seconds += seconds
+        append_line(self._path, {"seconds": round(seconds, 1)})
+
+    def left(self, strikes: Sequence[Strike]) -> tuple[Strike, ...]:
+        """Those from which the run has not recovered yet."""
+        done = {hit.number for hit in self.hits}
+        return tuple(strike for strike in strikes if strike.number not in done)
+
+
+def table(hits: Sequence[Hit]) -> list[list[Any]]:
+    """A row for each kind, in the order of Kind; times of those alone that a step was seen after."""
+    rows: list[list[Any]] = []
+    for kind in Kind:
+        found = [hit for hit in hits if hit.kind == kind]
+        if not found:
+            continue
+        timed = [hit for hit in found if hit.stepped]
+        times = [hit.seconds for hit in timed]
+        whole = f"{median(hit.whole_s for hit in timed):.0f}" if timed else "-"
+        shown = [f"{median(times):.0f}", f"{max(times):.0f}"] if times else ["-", "-"]
+        again = sum(hit.restarts for hit in found)
+        rows.append([kind.value.replace("_", " "), len(found), len(timed), *shown, whole, again])
+    return rows
+
+
+def result(strikes: Sequence[Strike], journal: Journal, *, seed: int, staleness: int) -> dict[str, Any]:
+    """The whole of it as plain data. staleness: the bound of the recipe."""
+    rounds = [verdict for number, verdict in sorted(journal.rounds.items()) if number]
+    times: dict[str, list[float]] = {}
+    for hit in journal.hits:
+        if hit.stepped:
+            times.setdefault(hit.kind, []).append(hit.seconds)
+    made = [verdict["pass_at_1"] for verdict in rounds]
+    undisturbed = journal.rounds[0]["pass_at_1"] if 0 in journal.rounds else None
+    found = {
+        "seed": seed,
+        "kills": len(journal.hits),
+        "asked": len(strikes),
+        "by_kind": dict(Counter(hit.kind for hit in journal.hits)),
+        "idle_victims": sum(not hit.busy for hit in journal.hits),
+        "times": times,
+        "restarts": dict(sum((Counter({hit.kind: hit.restarts}) for hit in journal.hits), Counter())),
+        "rounds": len(rounds),
+        "faults": [fault for verdict in rounds for fault in verdict["faults"]],
+        "unfinished": sum(not verdict["finished"] for verdict in rounds),
+        "alarms": sum(hit.alarms for hit in journal.hits) + sum(verdict["alarms"] for verdict in rounds),
+        "failed_checks": sum(verdict["failed_checks"] for verdict in rounds),
+        "unprovoked": sum(verdict["unprovoked"] for verdict in rounds),
+        "staleness_max": max([hit.staleness for hit in journal.hits], default=0),
+        "pass_at_1": fmean(made) if made else None,
+        "pass_at_1_undisturbed": undisturbed,
+        "took_s": round(journal.seconds, 1),
+    }
+    return {**found, "wrong": wrong(found, staleness)}
+
+
+def wrong(found: Mapping[str, Any], staleness: int) -> list[str]:
+    """What is not as it should be, one line each."""
+    apart = None
+    if found["pass_at_1"] is not None and found["pass_at_1_undisturbed"] is not None:
+        apart = found["pass_at_1"] - found["pass_at_1_undisturbed"]
+    checks = {
+        f"{found['kills']} of {found['asked']} strikes were made": found["kills"] < found["asked"],
+        f"{found['unfinished']} rounds did not finish": found["unfinished"] > 0,
+        f"the ledger does not balance: {found['faults'][:3]}": bool(found["faults"]),
+        f"{found['alarms']} syncs left engine and learner apart": found["alarms"] > 0,
+        f"{found['failed_checks']} checks of weights failed": found["failed_checks"] > 0,
+        f"the driver ended {found['unprovoked']} times without a strike": found["unprovoked"] > 0,
+        f"a token was {found['staleness_max']} versions old": found["staleness_max"] > staleness,
+        "there is no pass@1 to compare": apart is None,
+        f"pass@1 is {apart or 0:+.3f} from the undisturbed run's": apart is not None and abs(apart) > WITHIN,
+    }
+    return [text for text, holds in checks.items() if holds]

@@ -1,0 +1,82 @@
+"""A Ray cluster of several nodes on this machine, whose nodes may be killed and are then replaced."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from jobs.chaos.processes import end
+
+NODES = 2
+"""Besides the head, on which the driver is and nothing that takes a CPU."""
+NODE_CPUS = 3
+"""Logical ones: either node alone has room for most of the run, so it goes on while the other one is replaced."""
+STORE_BYTES = 200 * 2**20
+COMES_UP_S = "150"
+"""In which a node has to come up: on a busy machine its own 30 s are not enough."""
+
+
+@dataclass
+class Nodes:
+    cluster: Any
+    lost: int = 0
+    """Nodes that were killed and are not replaced yet."""
+    _at_work: dict[int, Any] = field(default_factory=dict)
+    """By the process id of their raylets."""
+
+    @property
+    def address(self) -> str:
+        return self.cluster.address
+
+    def raylets(self) -> list[int]:
+        """Process ids of the nodes at work, without the head's."""
+        return list(self._at_work)
+
+    def head(self) -> int:
+        return raylet_of(self.cluster.head_node)
+
+    def add(self) -> None:
+        """Raises ClusterDown."""
+        from cluster.session import until_up
+
+        node = until_up(lambda: self.cluster.add_node(num_cpus=NODE_CPUS, object_store_memory=STORE_BYTES))
+        self._at_work[raylet_of(node)] = node
+
+    def kill(self, raylet: int) -> None:
+        """Without any notice: the raylet and all that runs below it."""
+        node = self._at_work.pop(raylet)
+        end(raylet)
+        self.cluster.remove_node(node, allow_graceful=False)
+        self.lost += 1
+
+    def replace_lost(self) -> None:
+        """As an autoscaler does: each node that was lost is followed by another one."""
+        while self.lost:
+            self.add()
+            self.lost -= 1
+
+
+def raylet_of(node: Any) -> int:
+    [found] = node.all_processes["raylet"]
+    return found.process.pid
+
+
+@contextmanager
+def nodes() -> Iterator[Nodes]:
+    """The cluster is up within, and reached with a token of its own; raises ClusterDown."""
+    from cluster.session import own_token, until_up
+
+    own_token()
+    os.environ.setdefault("RAY_raylet_start_wait_time_s", COMES_UP_S)
+    from ray.cluster_utils import Cluster
+
+    head = {"num_cpus": 0, "object_store_memory": STORE_BYTES, "include_dashboard": False}
+    cluster = until_up(lambda: Cluster(initialize_head=True, head_node_args=head))
+    try:
+        found = Nodes(cluster)
+        for _ in range(NODES):
+            found.add()
+        yield found
+    finally:
+        cluster.shutdown()

@@ -1,0 +1,95 @@
+"""Finds the processes of a run below those that were started for it, and signals them."""
+
+import signal
+from collections.abc import Iterator
+from contextlib import suppress
+
+import psutil
+
+from jobs.chaos.course import Seen
+from jobs.chaos.plan import Part
+
+BUSY = 0.02
+"""Share of a core since the last look, from which on a process counts as busy."""
+TITLES = {
+    "ray::RolloutEngine": Part.engine,
+    "VLLM::EngineCore": Part.core,
+    "ray::ToolExecutor": Part.tools,
+    "ray::TeacherTeam": Part.teacher,
+    "ray::TrajectoryBuffer": Part.buffer,
+    "ray::RayTrainWorker": Part.rank,
+}
+"""How Ray and vLLM name the processes."""
+STARTING = ".__init__"
+"""Behind the title of an actor that is not there yet."""
+
+
+def part_of(title: str) -> Part | None:
+    """Of a process with this command line: "ray::ToolExecutor.start"; None for one that is no part, or not yet."""
+    name = title.split(" ")[0].strip()
+    actor, _, _ = name.partition(".")
+    return None if name.endswith(STARTING) else TITLES.get(actor)
+
+
+class Below:
+    """What runs below some processes, each look compared with the one before."""
+
+    def __init__(self) -> None:
+        self._before: dict[psutil.Process, tuple[float, float]] = {}
+        """When it was looked at, and the seconds of CPU time that it had taken by then."""
+        self._now: dict[psutil.Process, tuple[float, float]] = {}
+
+    def look_below(self, now: float, root: int) -> Iterator[tuple[Seen, psutil.Process]]:
+        """The parts of the run among all descendants of `root`, but for those that are stopped."""
+        for process in descendants(root):
+            with suppress(psutil.Error):
+                part = part_of(" ".join(process.cmdline()))
+                if part is not None and runs(process):
+                    yield Seen(key_of(process), part, self._is_busy(process, now)), process
+
+    def look_at(self, now: float, pid: int, part: Part) -> Iterator[tuple[Seen, psutil.Process]]:
+        """The same of one process whose part is known."""
+        with suppress(psutil.Error):
+            process = psutil.Process(pid)
+            if runs(process):
+                yield Seen(key_of(process), part, self._is_busy(process, now)), process
+
+    def looked(self) -> None:
+        """The look is over; the next one is compared with it."""
+        self._before, self._now = self._now, {}
+
+    def _is_busy(self, process: psutil.Process, now: float) -> bool:
+        times = process.cpu_times()
+        taken = times.user + times.system
+        since, before = self._before.get(process, (now, taken))
+        self._now[process] = now, taken
+        return now > since and (taken - before) / (now - since) >= BUSY
+
+
+def runs(process: psutil.Process) -> bool:
+    return process.status() not in (psutil.STATUS_STOPPED, psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
+
+
+def descendants(root: int) -> list[psutil.Process]:
+    """None where it has ended."""
+    with suppress(psutil.NoSuchProcess):
+        return psutil.Process(root).children(recursive=True)
+    return []
+
+
+def key_of(process: psutil.Process) -> str:
+    return f"{process.pid}@{process.create_time():.2f}"
+
+
+def send(process: psutil.Process, number: signal.Signals) -> None:
+    """Harmless where the process has ended, also where another one has its id by now."""
+    with suppress(psutil.NoSuchProcess):
+        process.send_signal(number)
+
+
+def end(pid: int) -> None:
+    """Kills a process and whatever is below it, as when its machine fails."""
+    with suppress(psutil.NoSuchProcess):
+        whole = psutil.Process(pid)
+        for process in [whole, *whole.children(recursive=True)]:
+            send(process, signal.SIGKILL)

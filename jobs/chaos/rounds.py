@@ -1,0 +1,175 @@
+"""Rounds of reinforcement: each a run directory that begins with the same fine-tuned model, is trained by `coa train`
+as a user would, and may be killed and resumed any number of times."""
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from coa.errors import InfrastructureError, UserError
+from coa.learning.accounts import fold
+from coa.reporting.metrics import read_metrics
+from coa.storage.files import replacing_folder
+from coa.storage.jsonl import read_lines
+from jobs.chaos.course import Step
+from jobs.chaos.processes import end
+from jobs.stages.reinforcement.ledger import FILE as LEDGER
+from jobs.stages.reinforcement.rl_stats import STAGE
+
+ENGINES, EXECUTORS, RANKS = 2, 2, 2
+SETTINGS = (
+    f"placement.engines={ENGINES}",
+    f"placement.tool_executors={EXECUTORS}",
+    f"rl.learner.ranks={RANKS}",
+    # However often the learners are killed, it is not they that fail.
+    "placement.learner_restarts=10000",
+    "rl.checkpoint_every=4",
+    "rl.teacher_fallback.attempts=2",
+    "evaluation.samples=2",
+)
+"""Of each part at least two, so that a run goes on where one of them is lost. The user's own settings win."""
+BEFORE = (
+    *(f"checkpoints/{name}.json" for name in ("distill", "sft", "evaluation-sft", "team-cost")),
+    *(f"checkpoints/{name}" for name in ("tokenizer", "start", "sft-model")),
+    "trajectories/evaluation-sft.parquet",
+    "data",
+)
+"""What a round begins with, of another run."""
+OUTPUT = "driver.out"
+TRIES = 5
+"""Drivers that may fail in a row, without one that trains a step, before a round is given up."""
+FAILED_CHECKS = re.compile(r"DamagedWeights|IncompleteWeights|WrongVersion|StaleWeights")
+ENDS_S = 60.0
+
+
+@dataclass
+class Round:
+    folder: Path
+    command: Sequence[str]
+    """Trains, and resumes; the run directory is added to it."""
+    environment: Mapping[str, str]
+    restarts: int = 0
+    """Drivers after the first one."""
+    unprovoked: int = 0
+    """Those of them that were needed though the run was recovering from no strike."""
+    alarms: dict[float, int] = field(default_factory=dict)
+    """Of each record that was ever there, those that a resume dropped included."""
+    staleness: int = 0
+    _driver: "subprocess.Popen[bytes] | None" = None
+    _failed: int = 0
+    _version: int = -1
+
+    # --- the driver ---------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        root = str(Path(__file__).parents[2])
+        path = os.pathsep.join(filter(None, (root, self.environment.get("PYTHONPATH"))))
+        with (self.folder / OUTPUT).open("ab") as output:
+            self._driver = subprocess.Popen(
+                [*self.command, f"run_dir={self.folder}"],
+                env={**self.environment, "PYTHONPATH": path},
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,  # who interrupts this command is not to interrupt the driver a second time
+            )
+
+    @property
+    def driver(self) -> int | None:
+        """Its process id, while it runs."""
+        return self._driver.pid if self._driver is not None and self._driver.poll() is None else None
+
+    def kill_driver(self) -> None:
+        if self._driver is not None:
+            self._driver.kill()
+            self._driver.wait()
+
+    def keep_up(self, *, struck: bool) -> bool:
+        """Starts the driver again where it has ended too early; True once it has ended well. `struck`: whether the run
+        recovers from a strike, which may end it. Raises InfrastructureError where it fails again and again."""
+        assert self._driver is not None
+        if (status := self._driver.poll()) is None:
+            return False
+        if status == 0:
+            return True
+        version = step.version if (step := self.step()) else -1
+        self._failed = 0 if struck or version > self._version else self._failed + 1
+        self._version = version
+        if self._failed >= TRIES or status == 2:
+            raise InfrastructureError(f"the driver ended with status {status}: see {self.folder / OUTPUT}")
+        self.restarts += 1
+        self.unprovoked += not struck
+        self.start()
+        return False
+
+    def stop(self) -> None:
+        """Interrupts the driver, as a user does, and waits for its end."""
+        if self._driver is None or self._driver.poll() is not None:
+            return
+        self._driver.send_signal(signal.SIGINT)
+        try:
+            self._driver.wait(ENDS_S)
+        except subprocess.TimeoutExpired:
+            end(self._driver.pid)
+            self._driver.wait()
+
+    # --- what it has come to ------------------------------------------------------------------------------------------
+
+    def step(self) -> Step | None:
+        """The newest one."""
+        rows = [row for row in read_metrics(self.folder / "metrics.jsonl") if row["stage"] == STAGE and "loss" in row]
+        for row in rows:
+            self.alarms[row["time"]] = row["sync_alarms"]
+            self.staleness = max(self.staleness, row["staleness_max"])
+        return Step(rows[-1]["step"], rows[-1]["time"], int(rows[-1]["engines"])) if rows else None
+
+    @property
+    def trained(self) -> bool:
+        """Whether its reinforcement is finished."""
+        return (self.folder / "checkpoints" / f"{STAGE}.json").exists()
+
+    @property
+    def finished(self) -> bool:
+        return (self.folder / "report.json").exists()
+
+    def verdict(self) -> dict[str, Any]:
+        """What there is to say of a finished round."""
+        accounts = fold(read_lines(self.folder / LEDGER))
+        [total] = accounts.balance().values()
+        evaluation = json.loads((self.folder / "report.json").read_text())["evaluation"][STAGE]
+        said = (self.folder / OUTPUT).read_text(errors="replace")
+        return {
+            "pass_at_1": evaluation["pass_at_1"]["mean"],
+            "greedy": evaluation["greedy"]["mean"],
+            "finished": accounts.finished,
+            "faults": accounts.faults,
+            "attempts": dict(total),
+            "starts": accounts.starts,
+            "failed_checks": len(FAILED_CHECKS.findall(said)),
+            "alarms": sum(self.alarms.values()),
+            "unprovoked": self.unprovoked,
+        }
+
+
+def check_source(source: Path) -> None:
+    """Raises UserError for a run that lacks what a round begins with."""
+    for name in BEFORE:
+        if not (source / name).exists():
+            raise UserError(f"{source / name}: no such file: a round begins with a run that `coa train` has finished")
+
+
+def prepare(folder: Path, source: Path) -> None:
+    """Copies what a round begins with, unless it is there."""
+    if folder.exists():
+        return
+    with replacing_folder(folder) as part:
+        for name in BEFORE:
+            found = source / name
+            (part / name).parent.mkdir(parents=True, exist_ok=True)
+            (shutil.copytree if found.is_dir() else shutil.copy)(found, part / name)

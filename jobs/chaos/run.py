@@ -1,0 +1,129 @@
+"""The loop of `coa chaos`: looks, lets the course decide, strikes, and writes down what became of it.
+
+    look ──► course ──► strike | recovered        every second, as long as a round trains
+      ▲                    │
+      └──── the driver is kept up; lost nodes are replaced
+
+A round is a whole reinforcement of the tiny recipe; where it ends before all strikes are made, another one begins.
+"""
+
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+import psutil
+
+from coa.errors import InfrastructureError
+from jobs.chaos.course import Course, Recovered, Seen, Struck, View
+from jobs.chaos.findings import Journal
+from jobs.chaos.nodes import NODES, Nodes
+from jobs.chaos.plan import STOP_S, Kind, Part, Strike
+from jobs.chaos.processes import Below, send
+from jobs.chaos.rounds import ENGINES, EXECUTORS, RANKS, Round
+
+LOOK_S = 1.0
+LAST_STEPS = 2
+"""Versions before the last one in which no strike begins."""
+GIVEN_UP_S = 900.0
+"""For which a recovery, or a first step, is waited for."""
+REPLACED_S = 3.0
+"""After which a lost node is replaced."""
+WANTED = {
+    Part.engine: ENGINES,
+    Part.core: ENGINES,
+    Part.tools: EXECUTORS,
+    Part.teacher: 1,
+    Part.buffer: 1,
+    Part.rank: RANKS,
+    Part.node: NODES,
+    Part.driver: 1,
+}
+
+
+@dataclass
+class Chaos:
+    nodes: Nodes
+    journal: Journal
+    say: Callable[[str], None]
+    deadline: float
+    """After which no further strike is made, by the wall clock."""
+    _below: Below = field(default_factory=Below)
+    _found: dict[str, psutil.Process] = field(default_factory=dict)
+    """What was seen last, by its key."""
+    _stopped: list[tuple[float, psutil.Process]] = field(default_factory=list)
+    _lost_at: float | None = None
+
+    def play(self, number: int, round_: Round, strikes: tuple[Strike, ...], steps: int) -> tuple[Strike, ...]:
+        """A round to its end; the strikes that are left. Raises InfrastructureError where it does not recover."""
+        course = Course(strikes, WANTED, last_step=steps - 1 - LAST_STEPS)
+        restarts, moved = round_.restarts, time.time()
+        if round_.driver is None:
+            round_.start()
+        while not round_.keep_up(struck=course.struck is not None):
+            now = time.time()
+            self._go_on(now)
+            view = self._look(now, round_)
+            if now > self.deadline and course.struck is None:
+                course = replace(course, strikes=())
+            course, act = course.advance(now, view)
+            match act:
+                case Struck():
+                    restarts = round_.restarts
+                    self._strike(act, round_)
+                    self.say(f"{act.strike.number + 1:>3}  {act.strike.kind}: {act.victim.key}")
+                case Recovered():
+                    self._recovered(act, number, round_, round_.restarts - restarts)
+            moved = view.step.at if view.step and view.step.at > moved else now if view.over else moved
+            if now - moved > GIVEN_UP_S:
+                raise InfrastructureError(f"no step for {GIVEN_UP_S:.0f} s: see {round_.folder}")
+            time.sleep(LOOK_S)
+        return course.strikes
+
+    def _recovered(self, found: Recovered, number: int, round_: Round, restarts: int) -> None:
+        alarms, round_.alarms = sum(round_.alarms.values()), dict.fromkeys(round_.alarms, 0)
+        hit = self.journal.recovered(found, restarts=restarts, alarms=alarms, staleness=round_.staleness, round_=number)
+        again = f", the command given again {restarts} times" if restarts else ""
+        end = "" if hit.stepped else ", by the end of the stage"
+        self.say(f"     recovered in {hit.seconds:.0f} s, whole in {hit.whole_s:.0f} s{again}{end}")
+
+    # --- looks and signals --------------------------------------------------------------------------------------------
+
+    def _look(self, now: float, round_: Round) -> View:
+        self._found.clear()
+        seen: list[Seen] = []
+        for raylet in (self.nodes.head(), *self.nodes.raylets()):
+            parts = dict(self._below.look_below(now, raylet))
+            busy = any(one.busy for one in parts)
+            self._found |= {one.key: process for one, process in parts.items()}
+            seen += parts
+            if raylet != self.nodes.head():
+                seen.append(Seen(str(raylet), Part.node, busy))
+        if round_.driver is not None:
+            for one, process in self._below.look_at(now, round_.driver, Part.driver):
+                self._found[one.key] = process
+                seen.append(one)
+        self._below.looked()
+        return View(tuple(seen), round_.step(), round_.trained)
+
+    def _strike(self, struck: Struck, round_: Round) -> None:
+        match struck.strike.kind:
+            case Kind.node:
+                self.nodes.kill(int(struck.victim.key))
+                self._lost_at = time.time()
+            case Kind.driver:
+                round_.kill_driver()
+            case kind:
+                process = self._found[struck.victim.key]
+                send(process, signal.SIGSTOP if kind.stops else signal.SIGKILL)
+                if kind.stops:
+                    self._stopped.append((time.time() + STOP_S, process))
+
+    def _go_on(self, now: float) -> None:
+        """What is to be done at its time: stopped processes go on, lost nodes are replaced."""
+        for one in [one for one in self._stopped if one[0] <= now]:
+            self._stopped.remove(one)
+            send(one[1], signal.SIGCONT)
+        if self._lost_at is not None and now - self._lost_at >= REPLACED_S:
+            self._lost_at = None
+            self.nodes.replace_lost()

@@ -1,0 +1,162 @@
+"""`coa chaos`: a recipe's reinforcement while its processes are killed, and whether result and accounts stay right.
+
+coa chaos --recipe tiny --from-run runs/demo --kills 30 --seed 0
+coa chaos --recipe tiny --from-run runs/demo --kills 4 --kind engine --kind core
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from argparse import ArgumentParser
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from jobs.commands.command import Command, positive
+
+if TYPE_CHECKING:
+    from jobs.chaos.findings import Journal
+    from jobs.recipe.schema import Recipe
+    from jobs.run.console import Console
+
+STEPS = 12
+"""Of a round: what a policy has learnt by then is far from all that it will."""
+MINUTES = 40
+FILE, RESULT = "chaos.jsonl", "result.json"
+
+
+def arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("--recipe", required=True, help="name of a recipe (such as tiny), or a YAML file")
+    parser.add_argument("--from-run", type=Path, required=True, help="a finished run: its fine-tuned model is trained")
+    parser.add_argument("--kills", type=positive, default=30)
+    parser.add_argument("--seed", type=int, default=0, help="of the kills: their kinds, their order, their victims")
+    parser.add_argument("--kind", dest="kinds", action="append", default=[], help="only kills of this kind; repeatable")
+    parser.add_argument("--steps", type=positive, default=STEPS, help=f"of a round ({STEPS})")
+    parser.add_argument(
+        "--minutes", type=positive, default=MINUTES, help=f"after which no further kill is made ({MINUTES})"
+    )
+    parser.add_argument("--out", type=Path, help="folder of the rounds (runs/chaos-SEED); the same one resumes")
+    parser.add_argument("overrides", nargs="*", metavar="key=value", help="overrides of the recipe")
+
+
+def run(
+    recipe: str,
+    from_run: Path,
+    kills: int,
+    seed: int,
+    kinds: Sequence[str],
+    steps: int,
+    minutes: int,
+    out: Path | None,
+    overrides: Sequence[str],
+) -> int:
+    """1 where something is not as it should be, with what it is; raises UserError for what can't be run."""
+    from coa.config import load
+    from coa.errors import InfrastructureError, UserError
+    from jobs.chaos.course import kinds_of
+    from jobs.chaos.findings import Journal, result
+    from jobs.chaos.plan import draw
+    from jobs.chaos.rounds import SETTINGS, check_source
+    from jobs.cli import find_recipe
+    from jobs.recipe.schema import Recipe
+    from jobs.run.console import Console
+
+    try:
+        strikes = draw(kills, seed, kinds_of(kinds))
+    except ValueError as error:
+        raise UserError(f"--kind: {error}") from None
+    check_source(from_run)
+    settings = (*SETTINGS, f"rl.steps={steps}", *overrides)
+    config = load(Recipe, find_recipe(recipe), settings)
+    console, folder = Console(sys.stdout, sys.stderr), (out or Path(f"runs/chaos-{seed}")).resolve()
+    folder.mkdir(parents=True, exist_ok=True)
+    check_plan(folder, {"strikes": [strike.kind.value for strike in strikes], "settings": list(settings), "seed": seed})
+    journal, failed = Journal(folder / FILE), ""
+    began = time.time()
+    deadline = began + 60 * minutes - journal.seconds
+    words = [sys.executable, "-m", "jobs.cli", "train", "--recipe", recipe, *settings]
+    try:
+        play(config, words, journal, folder, from_run, deadline, strikes=journal.left(strikes), console=console)
+    except InfrastructureError as error:
+        failed = str(error)
+    finally:
+        journal.took(time.time() - began)
+    found = result(strikes, journal, seed=seed, staleness=config.rl.window.max_staleness)
+    found["wrong"] = [*([failed] if failed else []), *found["wrong"]]
+    show(journal, found, console)
+    (folder / RESULT).write_text(json.dumps(found, indent=1) + "\n")
+    return bool(found["wrong"])
+
+
+def play(
+    config: Recipe,
+    words: list[str],
+    journal: Journal,
+    folder: Path,
+    source: Path,
+    deadline: float,
+    *,
+    strikes: tuple[Any, ...],
+    console: Console,
+) -> None:
+    """The undisturbed round, and rounds until no strike is left; those that are finished are not played again."""
+    from jobs.chaos.nodes import nodes
+    from jobs.chaos.rounds import Round, prepare
+    from jobs.chaos.run import Chaos
+
+    with nodes() as cluster:
+        chaos = Chaos(cluster, journal, console.say, deadline)
+        environment = {**os.environ, "RAY_ADDRESS": cluster.address}
+        number = 0
+        while True:
+            place = folder / (f"round-{number}" if number else "undisturbed")
+            begun = number == 0 or place.exists()
+            if not begun and not (strikes and time.time() < deadline):
+                return
+            if number not in journal.rounds:
+                round_ = Round(place, words, environment)
+                prepare(round_.folder, source)
+                console.say(f"round {number}" if number else "undisturbed")
+                try:
+                    left = chaos.play(number, round_, strikes if number else (), config.rl.steps)
+                finally:
+                    round_.stop()
+                strikes = left if number else strikes
+                verdict = round_.verdict()
+                journal.finished(number, verdict)
+                console.say(f"pass@1 {verdict['pass_at_1']:.3f}, {len(verdict['faults'])} faults in the ledger")
+            number += 1
+
+
+def check_plan(folder: Path, plan: dict[str, Any]) -> None:
+    """Raises UserError where the folder holds a chaos run with other settings."""
+    from coa.errors import UserError
+    from coa.storage.files import write_atomically
+
+    path = folder / "plan.json"
+    if not path.exists():
+        write_atomically(path, json.dumps(plan, indent=1))
+    elif json.loads(path.read_text()) != plan:
+        raise UserError(f"{folder} holds a chaos run with other settings: choose another --out")
+
+
+def show(journal: Journal, found: dict[str, Any], console: Console) -> None:
+    from jobs.chaos.findings import HEADER, table
+
+    console.table("time to recover, from the strike to a step with everything there again", HEADER, table(journal.hits))
+    console.say(f"{found['kills']} kills in {found['rounds']} rounds")
+    if found["pass_at_1"] is not None and found["pass_at_1_undisturbed"] is not None:
+        console.say(f"held-out pass@1 {found['pass_at_1']:.3f}, undisturbed {found['pass_at_1_undisturbed']:.3f}")
+    for line in found["wrong"]:
+        console.say(f"wrong: {line}")
+
+
+COMMAND = Command(
+    name="chaos",
+    help="reinforcement under kills, and what became of its result and its accounts",
+    run=run,
+    arguments=arguments,
+)

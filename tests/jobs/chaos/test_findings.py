@@ -1,0 +1,72 @@
+"""What a chaos run writes down, from what it goes on, and what it calls wrong."""
+
+from pathlib import Path
+from typing import Any
+
+from jobs.chaos.course import Recovered, Seen
+from jobs.chaos.findings import Journal, result, table
+from jobs.chaos.plan import Kind, Part, Strike, draw
+
+VERDICT = {"pass_at_1": 0.7, "faults": [], "finished": True, "failed_checks": 0, "alarms": 0, "unprovoked": 0}
+
+
+def recovered(strike: Strike, seconds: float, *, stepped: bool = True) -> Recovered:
+    return Recovered(strike, Seen("p1", Part.core, True), seconds, seconds / 2, stepped)
+
+
+def filled(path: Path, times: list[float], **changed: Any) -> Journal:
+    """A finished chaos run whose recoveries took so long."""
+    journal = Journal(path)
+    for strike, seconds in zip(draw(len(times), 0), times, strict=True):
+        journal.recovered(recovered(strike, seconds), restarts=0, alarms=0, staleness=2, round_=1)
+    journal.finished(0, {**VERDICT, "pass_at_1": 0.72})
+    journal.finished(1, {**VERDICT, **changed})
+    journal.took(100.0)
+    return journal
+
+
+def test_a_journal_goes_on_where_it_was(tmp_path: Path) -> None:
+    path, strikes = tmp_path / "chaos.jsonl", draw(10, 3)
+    journal = Journal(path)
+    journal.recovered(recovered(strikes[0], 31.26), restarts=1, alarms=0, staleness=1, round_=1)
+    journal.finished(0, VERDICT)
+    journal.took(61.04)
+    again = Journal(path)
+    assert again.left(strikes) == strikes[1:]
+    assert again.hits == journal.hits
+    assert again.hits[0].seconds == 31.3
+    assert again.rounds == {0: VERDICT}
+    assert again.seconds == 61.0
+
+
+def test_the_table_has_a_row_for_each_kind_and_no_time_of_what_ended_with_its_stage(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "chaos.jsonl")
+    for number, (kind, seconds, stepped) in enumerate(
+        [(Kind.rank, 40.0, True), (Kind.core, 30.0, True), (Kind.core, 50.0, True), (Kind.core, 999.0, False)]
+    ):
+        strike = Strike(number, kind, 5.0, 0.5)
+        journal.recovered(recovered(strike, seconds, stepped=stepped), restarts=number, alarms=0, staleness=0, round_=1)
+    assert table(journal.hits) == [["core", 3, 2, "40", "50", "20", 6], ["rank", 1, 1, "40", "40", "20", 0]]
+
+
+def test_nothing_is_wrong_with_a_run_that_withstood_all(tmp_path: Path) -> None:
+    found = result(draw(3, 0), filled(tmp_path / "chaos.jsonl", [10.0, 20.0, 30.0]), seed=0, staleness=2)
+    assert found["wrong"] == []
+    assert sorted(time for times in found["times"].values() for time in times) == [10.0, 20.0, 30.0]
+    assert (found["kills"], found["pass_at_1"], found["pass_at_1_undisturbed"]) == (3, 0.7, 0.72)
+
+
+def test_each_thing_that_is_wrong_is_named(tmp_path: Path) -> None:
+    def named(number: int, staleness: int = 2, kills: int = 1, **changed: Any) -> str:
+        journal = filled(tmp_path / f"{number}.jsonl", [10.0], **changed)
+        [only] = result(draw(kills, 0), journal, seed=0, staleness=staleness)["wrong"]
+        return only
+
+    assert named(1, kills=2) == "1 of 2 strikes were made"
+    assert named(2, finished=False) == "1 rounds did not finish"
+    assert named(3, faults=["line 7: group 3 was never issued"]).startswith("the ledger does not balance")
+    assert named(4, alarms=2) == "2 syncs left engine and learner apart"
+    assert named(5, failed_checks=1) == "1 checks of weights failed"
+    assert named(8, unprovoked=1) == "the driver ended 1 times without a strike"
+    assert named(6, staleness=1) == "a token was 2 versions old"
+    assert named(7, pass_at_1=0.66) == "pass@1 is -0.060 from the undisturbed run's"
