@@ -24,6 +24,17 @@ def test_a_number_turns_only_after_its_cool_down() -> None:
     assert [pace.allows(-1, now) for now in (60.0, 99.9, 100.0)] == [False, False, True]
 
 
+def test_a_number_that_turns_again_and_again_does_so_ever_later() -> None:
+    pace, now, turned = Pace(60.0).took(1, 0.0), 0.0, []
+    for step in (-1, 1, -1, 1, -1, 1):
+        while not pace.allows(step, now):
+            now += 1.0
+        pace = pace.took(step, now)
+        turned.append(now)
+    assert [later - earlier for earlier, later in pairwise([0.0, *turned])] == [60.0, 120.0, 240.0, 480.0, 960.0, 960.0]
+    assert pace.took(-1, now + 3000.0).times == 1, "it was quiet for long enough"
+
+
 @given(st.lists(st.tuples(st.floats(0, 50), st.sampled_from([-2, -1, 1, 2])), max_size=60))
 def test_no_span_of_a_cool_down_has_two_turns(wishes: list[tuple[float, int]]) -> None:
     pace, now, last, turns = Pace(60.0), 0.0, 0, [-math.inf]
