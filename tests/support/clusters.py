@@ -82,7 +82,7 @@ def head(
         # Into a file: the processes that stay might keep a pipe open.
         said = folder / "start.txt"
         with said.open("w") as out:
-            started = subprocess.run(words, env=environment, stdout=out, stderr=out, check=False, timeout=180)
+            started = subprocess.run(words, env=environment, stdout=out, stderr=out, check=False, timeout=400)
         assert started.returncode == 0, said.read_text()
         yield cluster
     finally:

@@ -11,7 +11,7 @@ import json
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -175,10 +175,7 @@ async def reinforce(run: RunDir, log: Callable[[str], None]) -> dict[str, Any]:
         found["on"] = [one.link.engine.node != node for one in pool._slots.replicas().values()]
         await length.shorten.remote()
 
-    working: list[asyncio.Future[None]] = []
-    for work in (follow(), learners.learn(), watch()):
-        one: Coroutine[Any, Any, None] = work
-        working.append(asyncio.ensure_future(one))
+    working = [asyncio.ensure_future(one) for one in (follow(), learners.learn(), watch())]
     await asyncio.wait({working[0], learners.failure}, return_when=asyncio.FIRST_COMPLETED)
     for one in (*working, *learners._beside):
         one.cancel()
