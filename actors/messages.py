@@ -140,6 +140,8 @@ class EventBatch:
     """Requests for tokens under way: with none, no new token is no sign of trouble."""
     paused: bool = False
     """Whether vLLM has stopped sampling for new weights; False while it has only been asked to."""
+    kv_use: float = 0.0
+    """Share of the KV cache that the contexts of these requests would fill; more than 1 where some of them wait."""
     retried: int = 0
     """Calls of tools and graders that were tried again so far."""
 

@@ -17,7 +17,12 @@ from ray.exceptions import (
     RayError,
     RayTaskError,
 )
-from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
+from ray.util.placement_group import (
+    PlacementGroup,
+    placement_group,
+    placement_group_table,
+    remove_placement_group,
+)
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from actors.messages import EpisodeId, EpisodeOrder, EventBatch, SyncReport
@@ -36,6 +41,8 @@ class Engine(Protocol):
     """One start of a rollout engine, as the pool sees it (`actors.messages`)."""
 
     incarnation: str
+    node: str
+    """Ray's id of the node it is on."""
 
     async def ready(self) -> int: ...
     async def start(self, orders: Sequence[EpisodeOrder], heard: int) -> None: ...
@@ -59,9 +66,12 @@ Launch = Callable[[str], Awaitable[Engine]]
 class EngineActor:
     """An Engine that is an actor."""
 
-    def __init__(self, handle: Any, place: PlacementGroup, incarnation: str, executors: Sequence[Any]) -> None:
+    def __init__(
+        self, handle: Any, place: PlacementGroup, node: str, incarnation: str, executors: Sequence[Any]
+    ) -> None:
         """executors: handles of those that refuse its tool calls once it has ended."""
-        self._handle, self._place, self.incarnation, self._executors = handle, place, incarnation, executors
+        self._handle, self._place, self._executors = handle, place, executors
+        self.node, self.incarnation = node, incarnation
 
     async def ready(self) -> int:
         return await self._handle.ready.remote()
@@ -117,6 +127,7 @@ def launcher(
         try:
             while not await asyncio.to_thread(place.wait, LOOK_EVERY_S):
                 pass
+            [node] = (await asyncio.to_thread(placement_group_table, place))["bundles_to_node_id"].values()
             actor: Any = ray.remote(engine)
             handle = actor.options(
                 num_cpus=placement.engine_cpus,
@@ -133,7 +144,7 @@ def launcher(
         except BaseException:
             remove_placement_group(place)
             raise
-        return EngineActor(handle, place, incarnation, executors)
+        return EngineActor(handle, place, node, incarnation, executors)
 
     return launch
 

@@ -14,6 +14,8 @@ from dataclasses import dataclass, field, replace
 from enum import Enum, StrEnum
 from typing import Self
 
+from coa.learning.scaling import EngineScaling
+
 
 class State(StrEnum):
     STARTING = "starting"
@@ -80,6 +82,7 @@ class PoolConfig:
     """Seconds that an engine waits for its place: as long as an autoscaler may take for a node."""
     deaths: int = 5
     """Engines that may die under an episode without a finished turn in between, before it fails."""
+    scaling: EngineScaling = field(default_factory=EngineScaling)
 
     def __post_init__(self) -> None:
         if min(self.starts, self.deaths) < 1:

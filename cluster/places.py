@@ -41,6 +41,9 @@ class Queue(Generic[T]):
         self._waiting: list[Rank] = []
         self._woken: dict[Rank, asyncio.Event] = {}
 
+    def __len__(self) -> int:
+        return len(self._waiting)
+
     def wake(self) -> None:
         """Something may be free: the first in the queue looks."""
         if self._waiting:

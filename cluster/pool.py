@@ -19,6 +19,7 @@ import itertools
 import math
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -44,6 +45,23 @@ OTHERS_S = 30.0
 """Engines that start together come up seconds apart; one whose node has yet to come takes minutes."""
 SERIALS = itertools.count(1)
 """Of evaluations, each the only one of its number in this process."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Occupancy:
+    """What the engines have to do."""
+
+    serving: int
+    joining: int
+    """Engines that wait for their node, come up, or load the newest weights."""
+    playing: int
+    """Episodes on engines."""
+    queued: int
+    """Episodes that wait for a place on one."""
+    sampling: int
+    """Requests for tokens under way."""
+    kv_use: float
+    """KV caches that those would fill, over all engines."""
 
 
 class EnginePool:
@@ -84,9 +102,25 @@ class EnginePool:
                 await self._changes.wait_for(lambda: not self._slots.coming)
         return self
 
-    async def drain(self, number: int) -> None:
-        """Gives the engine nothing new, waits until its episodes have ended, and retires it."""
-        await self._slots.drain(number)
+    async def drain(self, number: int, handover_s: float | None = None) -> None:
+        """Gives the engine nothing new, waits until its episodes have ended, or for `handover_s`, and retires it; what
+        has not ended goes on elsewhere, from its last finished turn."""
+        await self._slots.drain(number, handover_s)
+
+    def resize(self, engines: int, handover_s: float) -> None:
+        """Adds engines, or begins to drain those that are needed least, until so many are to stay."""
+        while self.size < engines:
+            self.add()
+        while self.size > engines:
+            self._slots.leave(self._slots.least_needed(), handover_s)
+
+    def evacuate(self, node: str, handover_s: float) -> int:
+        """Another engine for each on a node, which are drained at once; how many these are."""
+        leaving = [slot for slot in self._slots.staying if slot.replica and slot.replica.link.engine.node == node]
+        for slot in leaving:
+            self.add()
+            self._slots.leave(slot.number, handover_s)
+        return len(leaving)
 
     async def retire(self, number: int) -> None:
         """Ends the engine for good, at once; its episodes go on elsewhere."""
@@ -210,6 +244,24 @@ class EnginePool:
     def up(self) -> int:
         """Engines that have come up and answer, with the newest weights or before they have them."""
         return sum(state in (State.STALE, State.HEALTHY) for state in self.states.values())
+
+    @property
+    def size(self) -> int:
+        """Engines that are there to stay, or on their way."""
+        return len(self._slots.staying)
+
+    @property
+    def occupancy(self) -> Occupancy:
+        replicas = list(self._slots.replicas().values())
+        serving = [replica for replica in replicas if replica.serving]
+        return Occupancy(
+            serving=len(serving),
+            joining=self.size - len(serving),
+            playing=sum(replica.flights.load[0] for replica in replicas),
+            queued=len(self._queue),
+            sampling=sum(replica.link.health.generating for replica in serving),
+            kv_use=sum(replica.kv_use for replica in serving),
+        )
 
     @property
     def restarts(self) -> int:

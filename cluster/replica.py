@@ -62,6 +62,8 @@ class Replica:
         """The weights that it loaded last."""
         self.retried = 0
         """Calls of tools and graders that were tried again."""
+        self.kv_use = 0.0
+        """Share of its KV cache that the requests under way would fill, as it said last."""
         self.busy = BusyReport(())
         """When it was generating, as it said last."""
         self._live = live
@@ -139,7 +141,7 @@ class Replica:
         if batch.incarnation != link.engine.incarnation or batch.first > self.flights.heard:
             return link.died(f"it answered as {batch.incarnation} from event {batch.first}, not {self.flights.heard}")
         self.flights.hear(batch)
-        self.retried = batch.retried
+        self.retried, self.kv_use = batch.retried, batch.kv_use
         link.become(
             link.health.answered(link.now(), tokens=batch.tokens, generating=batch.generating, paused=batch.paused)
         )

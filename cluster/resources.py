@@ -29,6 +29,11 @@ class PlacementConfig:
     """How many of each heavy thing there are, and what one of them takes."""
 
     engines: int = 1
+    """Rollout engines that a command begins with."""
+    min_engines: int | None = None
+    """Where this or `max_engines` is set, reinforcement adds and removes engines between the two (`pool.scaling`), of
+    which one that is not set is `engines`."""
+    max_engines: int | None = None
     engine_cpus: float = 1.0
     engine_gpus: float = 0.0
     learner_cpus: float = 0.5
@@ -45,6 +50,12 @@ class PlacementConfig:
     """Whether each of these goes only to nodes of its role, which have the label `coa-role`: learners never to spot
     machines, and engines never to where learners are to be."""
 
+    @property
+    def engine_range(self) -> tuple[int, int]:
+        """The least and the most engines of reinforcement."""
+        least, most = self.min_engines, self.max_engines
+        return self.engines if least is None else least, self.engines if most is None else most
+
     def on(self, role: Role) -> dict[str, Any]:
         """Ray's option that places an actor; none where any node will do."""
         return {"label_selector": {ROLE_LABEL: role.value}} if self.by_role else {}
@@ -59,6 +70,8 @@ class Demand:
     what: str
     role: Role
     resources: Resources
+    optional: bool = False
+    """Whether it is there for part of the time."""
 
 
 def learner_demands(config: PlacementConfig, ranks: int) -> list[Demand]:
@@ -66,16 +79,18 @@ def learner_demands(config: PlacementConfig, ranks: int) -> list[Demand]:
     return [Demand("learner rank", Role.learner, learner) for _ in range(ranks)]
 
 
-def engine_demands(config: PlacementConfig) -> list[Demand]:
-    """Engines and the tools that their episodes call."""
-    engine = {"CPU": config.engine_cpus, "GPU": config.engine_gpus}
-    return [*(Demand("rollout engine", Role.engine, engine) for _ in range(config.engines)), *tool_demands(config)]
+def engine_demands(config: PlacementConfig, least: int | None = None, most: int | None = None) -> list[Demand]:
+    """Engines and the tools that their episodes call. least, most: of the engines, where these come and go."""
+    least, most = (config.engines if bound is None else bound for bound in (least, most))
+    resources = {"CPU": config.engine_cpus, "GPU": config.engine_gpus}
+    engines = [Demand("rollout engine", Role.engine, resources, optional=number >= least) for number in range(most)]
+    return [*engines, *tool_demands(config)]
 
 
 def rl_demands(config: PlacementConfig, ranks: int, *, scored: bool) -> list[Demand]:
     """Everything that reinforcement runs at the same time; `scored`: whether a teacher scores what is said."""
     scorer = Demand("scorer", Role.model, {"CPU": config.scorer_cpus, "GPU": config.scorer_gpus})
-    return [*engine_demands(config), *learner_demands(config, ranks), *[scorer] * scored]
+    return [*engine_demands(config, *config.engine_range), *learner_demands(config, ranks), *[scorer] * scored]
 
 
 def tool_demands(config: PlacementConfig) -> list[Demand]:

@@ -6,7 +6,9 @@ slot ── launch ──► replica ── live, until it is DEAD ──► lau
 import asyncio
 import itertools
 import uuid
+from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 
 from ray.exceptions import RayError
@@ -44,6 +46,8 @@ class Slot:
         self.keeper: asyncio.Task[None] | None = None
         self.given_up = False
         """Whether as many starts failed in a row as may."""
+        self.leaving = False
+        """Whether its engine is the last one, and is drained."""
         self.spans: list[tuple[float, float]] = []
         """In which its engines that have ended were generating."""
 
@@ -51,6 +55,12 @@ class Slot:
     def coming(self) -> bool:
         """Whether its engine waits for its first place, or comes up."""
         return self.replica is None or self.replica.state is State.STARTING
+
+    def leave(self) -> None:
+        """Its engine is the last one, and is given nothing new."""
+        self.leaving = True
+        if self.replica is not None:
+            self.replica.draining = True
 
     @property
     def hopeless(self) -> bool:
@@ -68,6 +78,7 @@ class Slots:
         self._numbers, self._starts = itertools.count(), itertools.count()
         self._name = uuid.uuid4().hex[:8]
         self._retried = 0
+        self._drains: set[asyncio.Task[None]] = set()
         self._live: Live | None = None
         self.broken: BaseException | None = None
         """Why there will be no engine, or a defect in one: whoever wants an engine is told."""
@@ -108,19 +119,49 @@ class Slots:
         slot.keeper.add_done_callback(self._ended)
         return slot.number
 
-    async def drain(self, number: int) -> None:
-        """Gives the engine nothing new, waits until its episodes have ended, and retires it."""
-        if (replica := self._slots[number].replica) is not None:
-            replica.draining = True
-            await self._changes.wait_for(lambda: replica.link.over.done() or not replica.flights.load[0])
+    @property
+    def staying(self) -> list[Slot]:
+        """Those that are there for good."""
+        return [slot for slot in self._slots.values() if not slot.leaving]
+
+    def leave(self, number: int, handover_s: float) -> None:
+        """Drains the engine beside everything else."""
+        self._slots[number].leave()
+        drain = asyncio.ensure_future(self.drain(number, handover_s))
+        self._drains.add(drain)
+        drain.add_done_callback(self._drains.discard)
+        drain.add_done_callback(self._ended)
+
+    def least_needed(self) -> int:
+        """Who goes first: whoever does not serve, then who is alone on a node, which is free then, and has least to
+        do."""
+        replicas = self.replicas().values()
+        neighbours = Counter(one.link.engine.node for one in replicas if not one.draining)
+
+        def need(slot: Slot) -> tuple[bool, int, tuple[int, int], int]:
+            if (replica := slot.replica) is None or not replica.serving:
+                return False, 0, (0, 0), -slot.number
+            return True, neighbours[replica.link.engine.node], replica.flights.load, -slot.number
+
+        return min(self.staying, key=need).number
+
+    async def drain(self, number: int, handover_s: float | None = None) -> None:
+        """Gives the engine nothing new, waits until its episodes have ended, or for `handover_s`, and retires it: the
+        rest goes on elsewhere."""
+        slot = self._slots[number]
+        slot.leave()
+        if (replica := slot.replica) is not None:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(handover_s):
+                    await self._changes.wait_for(lambda: replica.link.over.done() or not replica.flights.load[0])
         await self.retire(number)
 
     async def retire(self, number: int) -> None:
         """Ends the engine for good, at once."""
-        keeper = self._slots.pop(number).keeper
-        assert keeper is not None
-        keeper.cancel()
-        await asyncio.wait({keeper})
+        slot = self._slots.pop(number, None)
+        if slot is not None and slot.keeper is not None:
+            slot.keeper.cancel()
+            await asyncio.wait({slot.keeper})
 
     def replace(self, number: int) -> None:
         """Ends the engine at once, and starts another in its place."""
@@ -129,6 +170,8 @@ class Slots:
             replica.link.died("it is to be replaced")
 
     async def stop(self) -> None:
+        for drain in self._drains:
+            drain.cancel()
         await asyncio.gather(*(self.retire(number) for number in list(self._slots)))
 
     def _ended(self, keeper: "asyncio.Task[None]") -> None:

@@ -64,6 +64,8 @@ class PolicyAdapter:
         """Sampled so far, those of turns under way among them."""
         self._unheard: dict[str, list[int]] = {}
         """Tokens that requests under way have so far, of those whose caller is told them only if they are cut off."""
+        self._contexts = 0
+        """Tokens of the contexts of requests under way."""
         self._count_tokens()
 
     def _count_tokens(self) -> None:
@@ -89,6 +91,12 @@ class PolicyAdapter:
     def generating(self) -> int:
         """Requests under way."""
         return self._busy.under_way
+
+    @property
+    def kv_use(self) -> float:
+        """Share of the KV cache that the contexts of these requests would fill, as if none shared a prefix."""
+        cache = self._llm.vllm_config.cache_config
+        return self._contexts / max(1, (cache.num_gpu_blocks or 0) * cache.block_size)
 
     @property
     def requests(self) -> int:
@@ -145,6 +153,7 @@ class PolicyAdapter:
         logprobs: list[float] = []
         output: Any = None
         self._busy.enter()
+        self._contexts += len(ask.prompt)
         try:
             async for output in self._outputs(request, params, name, priority):
                 new = list(output.token_ids)
@@ -162,6 +171,7 @@ class PolicyAdapter:
         finally:
             self._unheard.pop(name, None)
             self._busy.leave()
+            self._contexts -= len(ask.prompt)
         if output.finish_reason not in ("stop", "length"):
             raise InfrastructureError(f"the engine ended a request: {output.finish_reason}")
         return Said(

@@ -121,6 +121,7 @@ class RolloutEngine:
             tokens=self.policy.tokens,
             generating=self.policy.generating,
             paused=self.policy.paused,
+            kv_use=self.policy.kv_use,
             retried=self._runner.retried,
         )
 

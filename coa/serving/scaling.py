@@ -1,16 +1,14 @@
 """How many replicas a load needs. Pure: the numbers come from `cluster.serving`, which has them from Ray Serve.
 
 A replica is busy to the share of its target that it has of requests, or of its KV cache, whichever is more. As many are
-wanted as bring all of them to their targets. Between adding and taking away lies a band in which nothing changes, so
-that a load at the edge of one more replica does not add and remove it again and again:
-
-    need        0.0 ... 1.0 ... 2.0 ... 3.0       replicas that would be exactly at their target
-    of 2 now    |-- fewer --|-- 2 --|-- more --|  fewer only where the rest would be below `slack` of its target
+wanted as bring all of them to their targets. A load at the edge of one more replica does not add and remove it again
+and again (`coa.scaling`).
 """
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+
+from coa.scaling import banded
 
 RUNNING, KV_USE = "running", "kv_use"
 """The names under which a replica says what a ReplicaLoad holds."""
@@ -54,7 +52,7 @@ def wanted(
     """The number of replicas for a load. queued: requests that wait for a replica. now: replicas that are there or on
     their way; a replica that has not said anything is as busy as nothing."""
     need = needed(loads, queued, config)
-    found = math.ceil(need) if need > now else min(now, math.ceil(need / config.slack))
+    found = banded(need, now, config.slack)
     if need > 0:
         found = max(found, 1)
     return min(max(found, least), most)

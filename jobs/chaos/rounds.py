@@ -127,7 +127,7 @@ class Round:
         for row in rows:
             self.alarms[row["time"]] = row["sync_alarms"]
             self.staleness = max(self.staleness, row["staleness_max"])
-        return Step(rows[-1]["step"], rows[-1]["time"], int(rows[-1]["engines"])) if rows else None
+        return Step(rows[-1]["step"], rows[-1]["time"], int(rows[-1]["engines_up"])) if rows else None
 
     @property
     def trained(self) -> bool:

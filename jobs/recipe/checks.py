@@ -175,6 +175,12 @@ def check_counts(config: Recipe) -> None:
     for key, count in counts.items():
         if count < 1:
             raise UserError(f"{key} is too small: {OmegaConf.select(OmegaConf.structured(config), key)}")
+    (least, most), engines = config.placement.engine_range, config.placement.engines
+    if not 1 <= least <= engines <= most:
+        raise UserError(
+            f"placement.engines is {engines}, to begin with: expected from {least} (min_engines, at least 1) to {most} "
+            "(max_engines)"
+        )
 
 
 def check_algorithm(config: Recipe) -> None:

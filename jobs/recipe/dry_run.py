@@ -209,9 +209,12 @@ def _resources(config: Recipe, job: Job) -> Iterator[tuple[str, str, str]]:
 
 
 def _sum(stage: str, demands: list[Demand]) -> tuple[str, str, str]:
-    """ "rl: 1 rollout engine, 2 learner ranks", and what they take together."""
-    counts = Counter(demand.what for demand in demands)
-    what = ", ".join(f"{count} {one}{'s' * (count != 1)}" for one, count in counts.items())
+    """ "rl: 1 to 3 rollout engines, 2 learner ranks", and what they take together at most."""
+    counts, optional = Counter(d.what for d in demands), Counter(d.what for d in demands if d.optional)
+    spans = {
+        one: f"{count - optional[one]} to {count}" if optional[one] else f"{count}" for one, count in counts.items()
+    }
+    what = ", ".join(f"{spans[one]} {one}{'s' * (count != 1)}" for one, count in counts.items())
     cpus, gpus = (sum(d.resources.get(name, 0) for d in demands) for name in ("CPU", "GPU"))
     return f"{stage}: {what}", f"{cpus:g}", f"{gpus:g}"
 

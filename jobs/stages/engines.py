@@ -1,5 +1,6 @@
 """A pool of engines for the length of a job."""
 
+import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -7,11 +8,18 @@ from typing import Any
 
 from actors.rollout.engine import RolloutEngine
 from cluster.engine_actor import launcher
+from cluster.notices import heed
 from cluster.pool import EnginePool
+from jobs.recipe.schema import Recipe
 from jobs.run.run_dir import RunDir
 
 PLACES = 2
 """Episodes on an engine at a time, for each request in its batch: while some wait for a tool, others sample."""
+
+
+def places_of(config: Recipe) -> int:
+    """Episodes on an engine at a time."""
+    return PLACES * config.engine.max_concurrent
 
 
 @asynccontextmanager
@@ -32,15 +40,17 @@ async def engine_pool(run: RunDir, model: Path, executors: Sequence[Any]) -> Asy
         launch,
         config.pool,
         config.agent,
-        places=PLACES * config.engine.max_concurrent,
+        places=places_of(config),
         patience_s=config.evaluation.patience_s,
         say=run.console.say,
     )
     for _ in range(config.placement.engines):
         pool.add()
+    notices = asyncio.ensure_future(heed(pool, config.pool.scaling.handover_s, run.console.say))
     try:
         with run.console.waiting("engines", f"starting {config.placement.engines} with {model.name}"):
             await pool.ready()
         yield pool
     finally:
+        notices.cancel()
         await pool.stop()

@@ -11,6 +11,7 @@ from coa.agent.codec import Codec
 from coa.agent.profiles import profile as find_profile
 from coa.types import Tokens
 from jobs.run.run_dir import RunDir
+from jobs.stages.reinforcement.elastic import elastic_engines
 from jobs.stages.reinforcement.loop import Reinforcement
 from jobs.stages.reinforcement.rl_stats import STAGE
 from jobs.teachers.fallback import teacher_fallback
@@ -51,7 +52,8 @@ async def rl(run: RunDir, pool: Any, executors: Sequence[Any]) -> dict[str, Any]
             weights=config.weights,
         )
         async with scoring(run) as scorer, teacher_fallback(run, executors) as fallback, learning:
-            loop = Reinforcement(run, pool, learning, stage, scorer, fallback)
+            elastic = elastic_engines(pool, run.config, run.console.say)
+            loop = Reinforcement(run, pool, learning, stage, scorer, fallback, elastic)
             async for event in learning.events():
                 match event:
                     case Started():

@@ -110,6 +110,8 @@ class FakeWorld:
     """What the next syncs meet, one after another; None is nothing. WeightsGone comes after the update began."""
     always_at_sync: Exception | None = None
     sync_s: float = 0.5
+    nodes: "deque[str]" = field(default_factory=deque)
+    """Where the next engines come up, one after another; "" beyond them."""
     engines: "list[FakeEngine]" = field(default_factory=list)
     """All that were ever started."""
     delivered: set[tuple[EpisodeId, int]] = field(default_factory=set)
@@ -133,6 +135,7 @@ class FakeWorld:
 class FakeEngine:
     def __init__(self, world: FakeWorld, incarnation: str) -> None:
         self._world, self.incarnation = world, incarnation
+        self.node = world.nodes.popleft() if world.nodes else ""
         self.killed: asyncio.Future[Exception] = asyncio.get_running_loop().create_future()
         self.released = False
         """Whether its place was given back."""

@@ -33,7 +33,7 @@ def main(steps: int, folder: Path, *, fails: bool) -> int:
         time.sleep(STEP_S)
         version += 1
         up = sum(process.poll() is None for title, process in parts if "Engine" in title) // 2
-        row = {"stage": "rl", "step": version, "time": time.time(), "loss": 0.0, "engines": up}
+        row = {"stage": "rl", "step": version, "time": time.time(), "loss": 0.0, "engines_up": up}
         with metrics.open("a") as file:
             file.write(json.dumps({**row, "sync_alarms": 0, "staleness_max": 1}) + "\n")
         gone = [title for title, process in parts if process.poll() is not None]

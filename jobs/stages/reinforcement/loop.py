@@ -34,10 +34,11 @@ from coa.types import Sample
 from jobs.recipe.schema import Recipe
 from jobs.run.console import Stage
 from jobs.run.run_dir import RunDir
+from jobs.stages.reinforcement.elastic import ElasticEngines
 from jobs.stages.reinforcement.groups import Group, play_group, shares
 from jobs.stages.reinforcement.held_out import HeldOut
 from jobs.stages.reinforcement.ledger import AttemptLedger
-from jobs.stages.reinforcement.rl_stats import NO_VARIANCE, STAGE, RlStats, shown
+from jobs.stages.reinforcement.rl_stats import NO_VARIANCE, STAGE, RlStats, engines_in, shown
 from jobs.teachers.fallback import TeacherFallback
 from jobs.teachers.scoring import TeacherScoring
 
@@ -60,11 +61,12 @@ class Reinforcement:
         stage: Stage,
         scorer: TeacherScoring | None = None,
         fallback: TeacherFallback | None = None,
+        elastic: ElasticEngines | None = None,
         put: Callable[[Any], Any] = ray.put,
     ) -> None:
         """put: makes a reference of what goes to a rank."""
         self._run, self._pool, self._learning, self._stage, self._put = run, pool, learning, stage, put
-        self._scorer, self._fallback = scorer, fallback
+        self._scorer, self._fallback, self._elastic = scorer, fallback, elastic
         self._config = run.config.rl
         self._algorithm = self._config.algorithm_of()
         self._window: Window | None = None
@@ -117,6 +119,8 @@ class Reinforcement:
         self._publishing = beside(self._publish(self._window))
         feeding, packing = beside(self._feed(self._window)), beside(self._pack(self._window, event.epoch))
         self._loops = [feeding, packing, self._publishing]
+        if self._elastic is not None:
+            self._loops.append(beside(self._elastic.watch(self._window, lambda: self._newest.version)))
         self._held_out.start(event.version)
         self.stats.begin()
 
@@ -126,7 +130,8 @@ class Reinforcement:
         self.stats.suspect(faults.of_step(event.report, tolerance_of(self._run.config)))
         groups = self.stats.step(event)
         self._write_trajectories(event.version, groups)
-        record = {**self.stats.record(event, groups), "engines": self._pool.up}
+        engines = {**engines_in(self._pool.occupancy), "engines_up": self._pool.up}
+        record = {**self.stats.record(event, groups), **engines}
         if self._fallback is not None:
             record["imitated"] = self._fallback.trained(event.version)
         self._metrics.write(STAGE, event.version, **record)

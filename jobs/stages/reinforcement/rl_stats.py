@@ -201,6 +201,12 @@ def lengths(episodes: Sequence[EpisodeRecord]) -> dict[str, int]:
     return {f"length_p{percent}": int(value) for percent, value in zip(QUANTILES, tokens, strict=True)}
 
 
+def engines_in(occupancy: Any) -> dict[str, int]:
+    """Of a pool: the engines that are to be there, those that serve, and those that are on their way."""
+    serving, joining = occupancy.serving, occupancy.joining
+    return {"engines_wished": serving + joining, "engines_serving": serving, "engines_joining": joining}
+
+
 def shown(record: Mapping[str, Any]) -> dict[str, Any]:
     """What the terminal shows of a record."""
     fields = {label: record[name] for name, label in SHOWN.items() if name in record}

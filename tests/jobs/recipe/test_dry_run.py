@@ -30,6 +30,7 @@ from coa.teams.transcript import AgentStep, Ending, Graded, Transcript
 from coa.types import Task
 from jobs.cli import COMMANDS, find_recipe
 from jobs.commands.command import Job
+from jobs.recipe.checks import check_counts
 from jobs.recipe.dry_run import Section, dry_run, plan_of, rate
 from jobs.recipe.schema import Recipe
 from jobs.run.console import Console
@@ -217,6 +218,26 @@ def test_resources_in_words_and_numbers() -> None:
         "rl: 4 rollout engines, 8 tool executors, 32 learner ranks": ("152", "64"),
     }
     assert cells(section(recipe("web_32b"), "resources", "sft")) == {"sft: 32 learner ranks": ("128", "32")}
+
+
+def test_engines_that_come_and_go_are_told_as_a_range_and_counted_at_their_most() -> None:
+    elastic = recipe("tiny", "placement.engines=2", "placement.min_engines=1", "placement.max_engines=3")
+    resources = cells(section(elastic, "resources"))
+    assert resources["rl: 1 to 3 rollout engines, 1 tool executor, 1 learner rank"] == ("3.75", "0")
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        ("placement.max_engines=0",),
+        ("placement.min_engines=2",),
+        ("placement.min_engines=0", "placement.max_engines=2"),
+        ("placement.engines=4", "placement.max_engines=3"),
+    ],
+)
+def test_a_range_of_engines_without_sense_is_a_mistake(wrong: tuple[str, ...]) -> None:
+    with pytest.raises(UserError, match=r"placement\.engines is"):
+        check_counts(recipe("tiny", *wrong))
 
 
 SERVED = ("models.own.serve.model=Qwen/Qwen3-8B", "models.own.serve.gpus=2", "team.model=own")

@@ -238,7 +238,7 @@ def test_what_is_trained_is_the_same_whether_calls_fail_or_engines_die(tmp_path:
     assert killed.result["calls_retried"] > 0
     assert killed.result["episodes_moved"] > 0
     up = [
-        {row["engines"] for row in read_metrics(tmp_path / name / "metrics.jsonl") if "engines" in row}
+        {row["engines_up"] for row in read_metrics(tmp_path / name / "metrics.jsonl") if "engines_up" in row}
         for name in ("quiet", "killed")
     ]
     assert up[0] == {2}
