@@ -2,7 +2,7 @@
 
     coa train|distill|sft|rl --recipe NAME [key=value ...]     jobs of a run directory
     coa evaluate|select --model DIR --tasks WHAT ...           jobs with a model
-    coa plan --recipe NAME --cluster 4x8xH200                  what would run where, and what would not fit
+    coa plan --recipe NAME --cluster 4x8xH200                  what would fit, and how fast it would be
     coa ledger|replay RUN ...                                  checks of a run's reinforcement
     coa export|record|import|show|benchmarks|doctor ...        tools, without a recipe
     coa submit --address URL COMMAND ...                       any of these, on a cluster

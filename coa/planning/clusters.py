@@ -5,30 +5,34 @@ from dataclasses import dataclass
 
 from coa.errors import UserError
 
-GB = 10**9
+GIB = 2**30
 
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """A GPU as its maker's data sheet has it."""
+    """A GPU; speeds are those of its maker's data sheet."""
 
     name: str
     memory: int
-    """Bytes."""
+    """Bytes that CUDA offers of it, about: a little less than its name says."""
+    flops: float
+    """Of bfloat16 a second, dense; at best."""
+    bandwidth: float
+    """Bytes of its memory a second, at best."""
 
 
 DEVICES = {
     one.name: one
     for one in (
-        Device("B200", 180 * GB),
-        Device("H200", 141 * GB),
-        Device("H100", 80 * GB),
-        Device("A100-80", 80 * GB),
-        Device("A100-40", 40 * GB),
-        Device("L40S", 48 * GB),
-        Device("A10G", 24 * GB),
-        Device("L4", 24 * GB),
-        Device("RTX4090", 24 * GB),
+        Device("B200", 178 * GIB, 2250e12, 8.0e12),
+        Device("H200", 139 * GIB, 989e12, 4.8e12),
+        Device("H100", 79 * GIB, 989e12, 3.35e12),
+        Device("A100-80", 79 * GIB, 312e12, 2.0e12),
+        Device("A100-40", 39 * GIB, 312e12, 1.55e12),
+        Device("L40S", 44 * GIB, 362e12, 0.86e12),
+        Device("A10G", 22 * GIB, 70e12, 0.6e12),
+        Device("L4", 22 * GIB, 121e12, 0.3e12),
+        Device("RTX4090", 23 * GIB, 165e12, 1.0e12),
     )
 }
 """By name; H100 and H200 are the SXM ones."""

@@ -1,14 +1,15 @@
-"""`coa plan`: what would run where on a cluster, what does not fit,
-with the memory of each GPU.
+"""`coa plan`: what would run where on a cluster, what does not fit, and how fast the loop of reinforcement would be.
 
 coa plan --recipe web_7b --cluster 2x8xH100
+coa plan --recipe tiny --run runs/demo
 """
 
 from __future__ import annotations
 
 from argparse import ArgumentParser
+from pathlib import Path
 
-from jobs.commands.command import Command
+from jobs.commands.command import Command, positive
 
 
 def arguments(parser: ArgumentParser) -> None:
@@ -17,9 +18,13 @@ def arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--cluster", help="NODESxGPUSxDEVICE, such as 4x8xH200; without it the cluster of RAY_ADDRESS, or this machine"
     )
+    parser.add_argument(
+        "--run", type=Path, help="a run directory: lengths, latencies and speeds are those that it recorded"
+    )
+    parser.add_argument("--up-to", type=positive, metavar="GPUS", help="go on with larger clusters, up to so many GPUs")
 
 
-def run(*, recipe: str, overrides: list[str], cluster: str | None) -> int:
+def run(*, recipe: str, overrides: list[str], cluster: str | None, run: Path | None, up_to: int | None) -> int:
     """Prints the plan; returns 1 where something does not fit. Raises UserError."""
     import os
     import sys
@@ -28,6 +33,7 @@ def run(*, recipe: str, overrides: list[str], cluster: str | None) -> int:
     from coa.planning.clusters import parse_cluster
     from jobs.cli import find_recipe
     from jobs.commands.plan.places import plan_of
+    from jobs.commands.plan.speed import speed_of
     from jobs.recipe.schema import Recipe
     from jobs.run.console import Console
 
@@ -44,12 +50,17 @@ def run(*, recipe: str, overrides: list[str], cluster: str | None) -> int:
         console.table(section.title, section.columns, section.rows)
     for mistake in mistakes:
         console.say(f"does not fit: {mistake}")
+    sections, sentences = speed_of(config, nodes, run, up_to)
+    for section in sections:
+        console.table(section.title, section.columns, section.rows)
+    for sentence in sentences:
+        console.say(sentence)
     return int(bool(mistakes))
 
 
 COMMAND = Command(
     name="plan",
-    help="say what would run where, what would not fit",
+    help="say what would run where, what would not fit, and how fast it would be",
     run=run,
     arguments=arguments,
 )

@@ -27,7 +27,7 @@ def plan_of(config: Recipe, nodes: Sequence[Node]) -> tuple[list[Section], list[
         )
         for stage, places in found.items()
     ]
-    built, device = architecture(config.model), _smallest(nodes)
+    built, device = architecture(config.model), smallest(nodes)
     on_gpu = config.placement.learner_gpus > 0 or config.placement.engine_gpus > 0
     if built is None:
         wrong.append(
@@ -50,7 +50,7 @@ def _demands(config: Recipe) -> list[Demand]:
         raise UserError(f"what reinforcement takes is not known: {error}") from error
 
 
-def _smallest(nodes: Sequence[Node]) -> Device | None:
+def smallest(nodes: Sequence[Node]) -> Device | None:
     """The GPU with the least memory; None without any, or where one is of a kind that is not known."""
     devices = [node.device for node in nodes if node.gpus]
     known = [device for device in devices if device is not None]

@@ -11,7 +11,7 @@ def test_clusters_on_paper() -> None:
     assert parse_cluster("H200") == (Node(1, h200),)
     assert parse_cluster("2x8xH200+1x4xL4") == (Node(8, h200), Node(8, h200), Node(4, l4))
     assert parse_cluster("A100-80") == (Node(1, DEVICES["A100-80"]),)
-    assert h200.memory == 141 * 10**9
+    assert h200.memory == 139 * 2**30
 
 
 @pytest.mark.parametrize("text", ["", "4x8", "4x8xH900", "0x8xH200", "4x8xH200+", "8 x H200", "-1x8xH200"])
