@@ -97,19 +97,24 @@ def tool_demands(config: PlacementConfig) -> list[Demand]:
     return [Demand("tool executor", Role.tool, {"CPU": config.tool_cpus}) for _ in range(config.tool_executors)]
 
 
-def unplaced(demands: Sequence[Demand], nodes: Sequence[Resources]) -> Demand | None:
-    """The first demand that finds no node once the larger ones are placed; None where all fit."""
+def placed(demands: Sequence[Demand], nodes: Sequence[Resources]) -> list[tuple[Demand, int | None]]:
+    """Each demand with the index of its node, the larger ones first; None for one that finds no room there."""
     free = [dict(node) for node in nodes]
+    found: list[tuple[Demand, int | None]] = []
     for demand in sorted(demands, key=lambda d: [-d.resources.get("GPU", 0), -d.resources.get("CPU", 0)]):
         wanted = {name: amount for name, amount in demand.resources.items() if amount > 0}
-        for node in free:
-            if all(node.get(name, 0) + 1e-9 >= amount for name, amount in wanted.items()):
-                for name, amount in wanted.items():
-                    node[name] -= amount
-                break
-        else:
-            return demand
-    return None
+        fits = (all(node.get(name, 0) + 1e-9 >= amount for name, amount in wanted.items()) for node in free)
+        at = next((index for index, it_fits in enumerate(fits) if it_fits), None)
+        found.append((demand, at))
+        if at is not None:
+            for name, amount in wanted.items():
+                free[at][name] -= amount
+    return found
+
+
+def unplaced(demands: Sequence[Demand], nodes: Sequence[Resources]) -> Demand | None:
+    """The first demand that finds no node once the larger ones are placed; None where all fit."""
+    return next((demand for demand, node in placed(demands, nodes) if node is None), None)
 
 
 def require(demands: Sequence[Demand], nodes: Sequence[Resources]) -> None:

@@ -2,6 +2,7 @@
 
     coa train|distill|sft|rl --recipe NAME [key=value ...]     jobs of a run directory
     coa evaluate|select --model DIR --tasks WHAT ...           jobs with a model
+    coa plan --recipe NAME --cluster 4x8xH200                  what would fit, and how fast it would be
     coa ledger|replay RUN ...                                  checks of a run's reinforcement
     coa chaos --recipe NAME --kills N --seed N ...             reinforcement under kills
     coa export|record|import|show|benchmarks|doctor ...        tools, without a recipe
@@ -37,13 +38,14 @@ from jobs.commands import (
 )
 from jobs.commands.command import Command, Job
 from jobs.commands.doctor import command as doctor
+from jobs.commands.plan import command as plan
 from jobs.commands.runs import chaos, ledger, replay, show
 
 COMMANDS: dict[str, Command] = {
     module.COMMAND.name: module.COMMAND
     for module in (
         *(train, distill, sft, rl, evaluate, select, serve),
-        *(ledger, replay, chaos, submit, export, keys, record, import_runs, show, benchmarks, doctor),
+        *(plan, ledger, replay, chaos, submit, export, keys, record, import_runs, show, benchmarks, doctor),
     )
 }
 RECIPES = Path(__file__).parent / "recipes"

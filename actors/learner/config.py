@@ -12,8 +12,6 @@ from coa.learning.losses import LossConfig
 from coa.learning.packing import PackingConfig
 from coa.learning.schedule import OptimizerConfig
 
-SUB_GROUP_ELEMENTS = 20_000_000
-"""That the optimizer steps together in ZeRO-3, from one flat copy of their gradients."""
 LOGITS_BYTES = 1 << 29
 """Of a chunk's float32 logits. Where all of them are fewer, they are computed once and kept."""
 

@@ -12,8 +12,9 @@ from typing import Any, TypeVar
 
 import torch.distributed as dist
 
-from actors.learner.config import SUB_GROUP_ELEMENTS, LearnerConfig
+from actors.learner.config import LearnerConfig
 from coa.errors import UserError
+from coa.planning.memory import SUB_GROUP_ELEMENTS
 
 T = TypeVar("T")
 

@@ -32,6 +32,10 @@ def number(value: float | None) -> str:
     return f"{value:.3g}"
 
 
+def in_bytes(count: int) -> str:
+    return f"{count / 2**30:.1f} GiB" if count >= 2**30 else f"{count / 2**20:.1f} MiB"
+
+
 def duration(seconds: float | None) -> str:
     if seconds is None:
         return DASH

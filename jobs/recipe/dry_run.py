@@ -10,29 +10,22 @@ import os
 import shutil
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from actors.learner.config import LearnerConfig
-from actors.learner.sizes import (
-    GIB,
-    Architecture,
-    architecture,
-    engine_bytes,
-    local_configuration,
-    rank_memory,
-    shared_memory_bytes,
-)
+from actors.learner.sizes import architecture
 from cluster.resources import Demand
 from coa.errors import UserError
 from coa.grading.graders import JUDGE
 from coa.http.addresses import shown
 from coa.learning.schedule import OptimizerConfig, Schedule
-from coa.reporting.readable import DASH, number
+from coa.planning.memory import GIB, engine_bytes, shared_memory_bytes
+from coa.planning.models import Architecture
+from coa.reporting.readable import DASH, in_bytes, number
 from coa.tools.sandbox.sandbox import Kind
 from jobs.commands.command import Job
-from jobs.recipe.needs import graders_needed
+from jobs.recipe.needs import graders_needed, memory_of_rank
 from jobs.recipe.schema import Recipe
 from jobs.recipe.worlds import world_of
 from jobs.run.console import Console
@@ -57,8 +50,7 @@ def dry_run(config: Recipe, job: Job, console: Console) -> None:
 
 def plan_of(config: Recipe, job: Job) -> list[Section]:
     stages = job.stages
-    found = local_configuration(config.model)
-    built = None if found is None else architecture(found)
+    built = architecture(config.model)
     learners = {name: learner for name, learner in _learners(config).items() if name in stages}
     sections = [
         Section(f"{job.name}: {config.run_dir}", ("stage", "what", "state"), tuple(_stages(config, stages))),
@@ -129,16 +121,16 @@ def _model(config: Recipe, built: Architecture | None) -> Iterator[tuple[str, st
     model = config.model
     yield "from", "new, of the Qwen3 architecture" if model.path is None else model.path
     if built is None:
-        yield "parameters", "not known here: its configuration is not on this machine"
+        yield "parameters", "not known here: its configuration is neither on this machine nor among the published ones"
     else:
         upper = "at most " if model.path is None else ""
         yield "parameters", f"{upper}{_count(built.parameters)}, output projection apart"
         weights = engine_bytes(built, config.engine.dtype, config.engine.tensor_parallel)
-        yield "weights on a GPU of an engine", _bytes(weights)
+        yield "weights on a GPU of an engine", in_bytes(weights)
         store = int(config.session.object_store_gib * GIB)
         shared = shared_memory_bytes(built, config.model.dtype)
-        here = _bytes(shutil.disk_usage("/dev/shm").total)
-        yield "shared memory of a node", f"{_bytes(shared + store)}, weights and object store (here: {here})"
+        here = in_bytes(shutil.disk_usage("/dev/shm").total)
+        yield "shared memory of a node", f"{in_bytes(shared + store)}, weights and object store (here: {here})"
     yield "weights", model.dtype
     yield "an episode", f"{number(config.agent.limits.max_tokens)} tokens, {config.agent.limits.max_turns} turns"
 
@@ -167,24 +159,14 @@ def _learner(
 
 def _memory(config: Recipe, name: str, learner: LearnerConfig, built: Architecture) -> str:
     """At its peak, by an estimate: "58.2 GiB of its GPU, 9.4 GiB of its node", or the sum where it has no GPU."""
-    needs, bucket = None, 0
-    if name == "rl":
-        bucket = config.rl.weights.bucket_bytes
-        with suppress(UserError):  # of an algorithm that nobody knows: the check says so
-            needs = config.rl.algorithm_of().needs
-    gpu = config.placement.learner_gpus > 0
-    found = rank_memory(built, learner, config.model.dtype, needs=needs, bucket_bytes=bucket, gpu=gpu)
-    if not gpu:
-        return f"about {_bytes(found.on_device + found.on_host)}"
-    return f"about {_bytes(found.on_device)} of its GPU, {_bytes(found.on_host)} of its node"
+    found = memory_of_rank(config, name, learner, built)
+    if not config.placement.learner_gpus:
+        return f"about {in_bytes(found.on_device + found.on_host)}"
+    return f"about {in_bytes(found.on_device)} of its GPU, {in_bytes(found.on_host)} of its node"
 
 
 def _count(parameters: int) -> str:
     return f"{parameters / 1e9:.2f} billion" if parameters >= 1e8 else f"{parameters / 1e6:.2f} million"
-
-
-def _bytes(count: int) -> str:
-    return f"{count / GIB:.1f} GiB" if count >= GIB else f"{count / 2**20:.1f} MiB"
 
 
 def rate(config: OptimizerConfig) -> str:

@@ -1,13 +1,18 @@
 """Which graders, roles and models a recipe needs, and the cluster resources of each stage."""
 
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 
+from actors.learner.config import LearnerConfig
 from actors.learner.sizes import hub_name
 from cluster.resources import Demand, Role, learner_demands, rl_demands, tool_demands
 from coa.agent.profiles import profile as find_profile
+from coa.errors import UserError
 from coa.grading.graders import in_place_of
 from coa.grading.rewards import graders_of
+from coa.planning.memory import RankMemory, rank_memory
+from coa.planning.models import Architecture
 from coa.teams.store import graders_in
 from coa.teams.teams import EXPERTS, members
 from jobs.recipe.schema import Recipe
@@ -90,3 +95,14 @@ def local_models(config: Recipe) -> list[str]:
     teacher = config.rl.on_policy.teacher
     named = [*([teacher] if teacher else []), *(model.serve.model for model in config.models.values())]
     return [str(Path(path).resolve()) for path in named if path and not hub_name(path)]
+
+
+def memory_of_rank(config: Recipe, stage: str, learner: LearnerConfig, built: Architecture) -> RankMemory:
+    """Returns the memory of one rank of the learners of a stage, sft or rl."""
+    needs, bucket = None, 0
+    if stage == "rl":
+        bucket = config.rl.weights.bucket_bytes
+        with suppress(UserError):  # of an algorithm that nobody knows: the check says so
+            needs = config.rl.algorithm_of().needs
+    gpu = config.placement.learner_gpus > 0
+    return rank_memory(built, learner, config.model.dtype, needs=needs, bucket_bytes=bucket, gpu=gpu)

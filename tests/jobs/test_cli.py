@@ -114,7 +114,8 @@ def test_an_error_in_a_group_of_tasks_is_told_as_itself(
 def test_every_command_is_described_and_those_with_a_recipe_say_what_they_ask_for() -> None:
     assert list(cli.COMMANDS) == [
         *("train", "distill", "sft", "rl", "evaluate", "select", "serve"),
-        *("ledger", "replay", "chaos", "submit", "export", "keys", "record", "import", "show", "benchmarks", "doctor"),
+        *("plan", "ledger", "replay", "chaos", "submit", "export", "keys", "record", "import", "show", "benchmarks"),
+        "doctor",
     ]
     jobs = {name: command for name, command in cli.COMMANDS.items() if isinstance(command, Job)}
     assert list(jobs) == ["train", "distill", "sft", "rl", "evaluate", "select", "serve"]

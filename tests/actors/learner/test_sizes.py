@@ -10,8 +10,9 @@ import pytest
 import torch
 
 from actors.learner.config import LearnerConfig
-from actors.learner.sizes import architecture, rank_memory
+from actors.learner.sizes import counted_on_meta
 from coa.learning.packing import PackingConfig
+from coa.planning.memory import rank_memory
 from tests.support.weights import run_ranks
 
 MIB = 2**20
@@ -83,7 +84,7 @@ def test_a_rank_takes_the_memory_that_it_is_told_to_take(shape: str, learner: di
     (tmp_path / "settings.json").write_text(json.dumps(settings))
     measured = max(rank["peak"] for rank in run_ranks(TRAIN, 2, tmp_path, timeout_s=240))
     config = LearnerConfig(ranks=2, packing=PackingConfig(row_tokens=TOKENS, rows=1), **learner)
-    told = rank_memory(architecture(model), config, "float32", bucket_bytes=64 * MIB, gpu=False)
+    told = rank_memory(counted_on_meta(model), config, "float32", bucket_bytes=64 * MIB, gpu=False)
     share = (told.on_device + told.on_host) / measured
     print(f"{shape}, {learner}: {measured / 2**30:.2f} GiB, {share:.2f} of it told")
     assert 0.85 < share < 1.15

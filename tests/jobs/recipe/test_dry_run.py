@@ -8,22 +8,22 @@ from typing import Any
 
 import pytest
 
-from actors.learner.config import SUB_GROUP_ELEMENTS, LearnerConfig, LoraConfig, ModelConfig
+from actors.learner.config import LearnerConfig, LoraConfig, ModelConfig
 from actors.learner.policy import load_model
-from actors.learner.sizes import (
-    architecture,
-    engine_bytes,
-    local_configuration,
-    rank_memory,
-    shared_memory_bytes,
-    trained_parameters,
-)
+from actors.learner.sizes import architecture
 from cluster.resources import Demand
 from coa.config import load
 from coa.errors import UserError
 from coa.learning.algorithms.base import Needs
 from coa.learning.packing import PackingConfig
 from coa.learning.schedule import OptimizerConfig, Schedule
+from coa.planning.memory import (
+    SUB_GROUP_ELEMENTS,
+    engine_bytes,
+    rank_memory,
+    shared_memory_bytes,
+    trained_parameters,
+)
 from coa.tasks.loading import load_tasks
 from coa.teams.store import write_transcripts
 from coa.teams.transcript import AgentStep, Ending, Graded, Transcript
@@ -299,28 +299,21 @@ def test_the_plan_is_shown_before_what_stands_in_the_way_is_raised(tmp_path: Pat
 def test_a_model_that_is_here_is_counted_and_another_is_only_named(tmp_path: Path) -> None:
     make_model(tmp_path)
     real = sum(p.numel() for p in load_model(tmp_path, ModelConfig()).parameters())
-    found = local_configuration(ModelConfig(path=str(tmp_path)))
-    assert architecture(found).parameters == real
-    assert local_configuration(ModelConfig(path="nobody/has-this-model")) is None
+    found = architecture(ModelConfig(path=str(tmp_path)))
+    assert found is not None
+    assert found.parameters == real
+    assert architecture(ModelConfig(path="nobody/has-this-model")) is None
     model = cells(section(recipe("web_7b", "model.path=nobody/has-this-model"), "model"))
-    assert model["parameters"] == ("not known here: its configuration is not on this machine",)
+    assert model["parameters"] == (
+        "not known here: its configuration is neither on this machine nor among the published ones",
+    )
     assert model["from"] == ("nobody/has-this-model",)
 
 
 def test_memory_of_the_published_32b() -> None:
-    """Sizes of Qwen2.5-32B's configuration; 32.8 billion parameters by its card."""
-    from transformers import Qwen2Config
-
-    built = architecture(
-        Qwen2Config(
-            vocab_size=152064,
-            hidden_size=5120,
-            intermediate_size=27648,
-            num_hidden_layers=64,
-            num_attention_heads=40,
-            num_key_value_heads=8,
-        )
-    )
+    """32.8 billion parameters by its card."""
+    built = architecture(ModelConfig(path="Qwen/Qwen2.5-32B-Instruct"))
+    assert built is not None
     n = built.parameters
     assert round(n / 1e9, 1) == 32.8
     rows = PackingConfig(row_tokens=32768, rows=1)

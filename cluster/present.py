@@ -1,0 +1,39 @@
+"""The nodes that are there: of a running cluster, or this machine."""
+
+import os
+
+from cluster.resources import Resources, cluster_nodes
+from coa.planning.clusters import Node, device_of
+
+ACCELERATOR = "accelerator_type:"
+"""The resource by which Ray tells a node's kind of GPU."""
+
+
+def present_nodes(address: str | None) -> tuple[Node, ...]:
+    """The nodes of the Ray cluster at an address, those that its autoscaler may add among them; without an address,
+    this machine, and no Ray is started. Raises ConnectionError where no cluster answers."""
+    if address is None:
+        return (_here(),)
+    import ray
+
+    ray.init(address=address, log_to_driver=False)
+    try:
+        return tuple(node_of(resources) for resources in cluster_nodes())
+    finally:
+        ray.shutdown()
+
+
+def node_of(resources: Resources) -> Node:
+    """A node from Ray's resources of it."""
+    names = (name.removeprefix(ACCELERATOR) for name in resources if name.startswith(ACCELERATOR))
+    device = next((found for name in names if (found := device_of(name))), None)
+    return Node(int(resources.get("GPU", 0)), device, resources.get("CPU", 0.0))
+
+
+def _here() -> Node:
+    import torch
+
+    count = torch.cuda.device_count()
+    names = torch.cuda.get_device_name(0).split() if count else []  # "NVIDIA H100 80GB HBM3"
+    device = next((found for name in names if (found := device_of(name))), None)
+    return Node(count, device, float(os.cpu_count() or 1))

@@ -1,0 +1,102 @@
+"""What a loop of reinforcement waits for, and which setting would move that, by simulation."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from coa.planning.simulation import Forecast, LoopShape, Speeds, simulate
+from coa.planning.workload import Workload
+from coa.reporting.spent import EngineState, LearnerState
+
+FULL = 0.85
+"""Share of its time from which on a half of the loop counts as busy all along."""
+NOTICED = 0.03
+"""Gain from which on a setting is named: less is within what the draw of episodes makes."""
+
+
+def bottleneck(engine: Mapping[str, float], learner: Mapping[str, float]) -> str:
+    """A sentence on what the loop waits for. engine, learner: shares of their time by state."""
+    generating, learning = engine.get(EngineState.GENERATING, 0.0), learner.get(LearnerState.LEARNING, 0.0)
+    tools, weights = engine.get(EngineState.TOOLS, 0.0), engine.get(EngineState.WEIGHTS, 0.0)
+    samples, syncing = learner.get(LearnerState.SAMPLES, 0.0), engine.get(EngineState.SYNCING, 0.0)
+    publishing = learner.get(LearnerState.PUBLISHING, 0.0)
+    ours = f"engines generated {generating:.0%} of the time, learners learnt {learning:.0%}"
+    if max(generating, learning) >= FULL:
+        if generating >= learning:
+            return f"Engines are the bottleneck: {ours} and waited {samples:.0%} for samples."
+        return f"Learners are the bottleneck: {ours}, engines waited {weights:.0%} for weights."
+    waits = {
+        f"Tools are the bottleneck: engines waited {tools:.0%} for them": tools,
+        f"Moving weights is the bottleneck: engines stood {syncing:.0%}, learners published {publishing:.0%}": syncing
+        + publishing,
+        f"The staleness window is the bottleneck: engines waited {weights:.0%} for weights, learners {samples:.0%} for "
+        "samples": min(weights, samples),
+    }
+    worst = max(waits, key=waits.__getitem__)
+    if waits[worst] >= 1 - max(generating, learning) - 0.5:
+        return f"{worst}; {ours}."
+    slower = "Engines" if generating >= learning else "Learners"
+    return f"{slower} are the slower half, and not busy all along: {ours}."
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A setting with another value."""
+
+    setting: str
+    before: float
+    after: float
+    shape: LoopShape
+
+
+@dataclass(frozen=True, slots=True)
+class Gain:
+    change: Change
+    trained_s: float
+    """Trajectories that would be trained a second."""
+    gain: float
+    """Over what is: 0.2 is a fifth more."""
+
+    def in_words(self) -> str:
+        change = self.change
+        return f"{change.setting}={change.after:g} (now {change.before:g}): {self.gain:+.0%} trajectories a second"
+
+
+def changes(shape: LoopShape, *, recompute: bool = False) -> Iterator[Change]:
+    """Each setting that the simulation knows, a step further. recompute: whether prefill has a time of its own, without
+    which `engine.kv_on_update` changes nothing."""
+    window = shape.window
+    yield Change("placement.engines", shape.engines, shape.engines + 1, replace(shape, engines=shape.engines + 1))
+    yield Change("rl.learner.ranks", shape.ranks, shape.ranks + 1, replace(shape, ranks=shape.ranks + 1))
+    later = replace(window, max_staleness=window.max_staleness + 1)
+    yield Change("rl.window.max_staleness", window.max_staleness, later.max_staleness, replace(shape, window=later))
+    more = replace(shape, max_requests=2 * shape.max_requests, places=2 * shape.places)
+    yield Change("engine.max_concurrent", shape.max_requests, more.max_requests, more)
+    if recompute and shape.recompute:
+        yield Change("engine.kv_on_update (1: recompute, 0: keep)", 1, 0, replace(shape, recompute=False))
+
+
+def gains(
+    shape: LoopShape, speeds: Speeds, work: Workload, base: Forecast, *, warm: int = 0, seed: int = 0
+) -> list[Gain]:
+    """Of each change alone, the best first. base: the forecast of `shape`, with the same `warm` and `seed`."""
+    found = []
+    for change in changes(shape, recompute=speeds.prefill_s > 0):
+        forecast = simulate(change.shape, speeds, work, warm=warm, seed=seed)
+        gain = forecast.trained_s / base.trained_s - 1 if base.trained_s else 0.0
+        found.append(Gain(change, forecast.trained_s, gain))
+    return sorted(found, key=lambda one: -one.gain)
+
+
+def advice(found: list[Gain]) -> str:
+    """A sentence on the setting that moves most."""
+    if not found or found[0].gain < NOTICED:
+        return "By simulation no single setting would move it by 3 % or more."
+    return f"By simulation: {found[0].in_words()}."
+
+
+def measured_part(shape: LoopShape, episodes: float, turns: float, budget: int) -> tuple[LoopShape, int]:
+    """(a shorter loop of the same settings, the version from which on it counts): as many steps as `budget` turns of
+    episodes allow, one behind the first at the least. episodes: that are played for a step; turns: of one."""
+    warm = shape.window.max_staleness + 1
+    steps = warm + max(4, min(24, int(budget / max(1.0, episodes * turns)) - warm))
+    return replace(shape, steps=min(max(steps, 2), max(shape.steps, 2))), min(warm, max(shape.steps, 2) - 1)

@@ -1,0 +1,153 @@
+"""Speeds for the simulation: those that a run recorded, or those that a device lets one assume. Each constant is one of
+the two, and `assumptions` says which."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean, median
+from typing import Any
+
+from coa.planning.clusters import Device
+from coa.planning.models import Architecture
+from coa.planning.simulation import Speeds
+from coa.planning.workload import Recorded
+from coa.reporting.metrics import Record
+from coa.reporting.readable import look_up
+
+Decoding = Sequence[tuple[int, float, int]]
+"""(requests under way, seconds with so many, tokens sampled in them)."""
+MEMORY_SHARE = 0.6
+"""Of a GPU's memory bandwidth that decoding reaches."""
+PREFILL_SHARE = 0.5
+"""Of its bfloat16 peak that prefill reaches."""
+LEARNING_SHARE = 0.35
+"""Of the peak that a learner reaches (MFU)."""
+NETWORK = 5e9
+"""Bytes a second from a learner's memory into an engine."""
+
+
+@dataclass(frozen=True, slots=True)
+class Calibration:
+    speeds: Speeds
+    assumptions: tuple[str, ...]
+    """A sentence for each."""
+
+
+def fit_decoding(found: Decoding) -> tuple[float, float]:
+    """(step_s, request_s) by least squares over seconds = step_s * tokens / requests + request_s * tokens; neither is
+    below 0. Of one number of requests alone, all of it is `request_s`. Raises ValueError where nothing was sampled."""
+    rows = [(tokens / requests, float(tokens), seconds) for requests, seconds, tokens in found if tokens and requests]
+    if not rows:
+        raise ValueError("no token was sampled")
+    xx, yy, xy, xs, ys = (
+        sum(f(row) for row in rows)
+        for f in (
+            lambda r: r[0] * r[0],
+            lambda r: r[1] * r[1],
+            lambda r: r[0] * r[1],
+            lambda r: r[0] * r[2],
+            lambda r: r[1] * r[2],
+        )
+    )
+    determinant = xx * yy - xy * xy
+    if determinant > 1e-9 * xx * yy:
+        step_s, request_s = (xs * yy - ys * xy) / determinant, (ys * xx - xs * xy) / determinant
+        if step_s >= 0 and request_s >= 0:
+            return step_s, request_s
+        if request_s < 0:
+            return xs / xx, 0.0
+    return 0.0, ys / yy
+
+
+def fit_learning(steps: Sequence[tuple[int, float]]) -> tuple[float, float]:
+    """(update_s, token_s) by least squares over (tokens, seconds) of steps; neither is below 0. Raises ValueError
+    without a step."""
+    if not steps:
+        raise ValueError("no step was made")
+    tokens, seconds = fmean(t for t, _ in steps), fmean(s for _, s in steps)
+    spread = sum((t - tokens) ** 2 for t, _ in steps)
+    slope = sum((t - tokens) * (s - seconds) for t, s in steps) / spread if spread else 0.0
+    slope = min(max(slope, 0.0), seconds / tokens if tokens else 0.0)
+    return seconds - slope * tokens, slope
+
+
+def recorded(
+    records: Sequence[Record],
+    result: Mapping[str, Any],
+    groups: Sequence[Recorded],
+    *,
+    engines: int,
+    ranks: int,
+) -> Calibration:
+    """The speeds of a finished run of reinforcement with so many engines and ranks. records: of its steps; result: what
+    its stage left (`checkpoints/rl.json`); groups: some that it played. Raises ValueError where it recorded too
+    little."""
+    steps = [(int(one["tokens"]), float(one["seconds"])) for one in records if "seconds" in one and "tokens" in one]
+    update_s, token_s = fit_learning(steps)
+    assumptions = ["speeds of engines and learners are those of the run, beside whatever else its machine did"]
+    decoding = result.get("decoding")
+    if decoding:
+        step_s, request_s = fit_decoding(decoding)
+    else:
+        sampled = [episode.sampled for group in groups for episode in group.episodes]
+        tokens = result["trajectories"] * (fmean(sampled) if sampled else 0.0)
+        busy_s = float(look_up(result, "busy.engine") or 0.0) * float(result["seconds"]) * engines
+        if not tokens or not busy_s:
+            raise ValueError("no token was sampled")
+        step_s, request_s = 0.0, busy_s / tokens
+        assumptions.append("an engine samples as many tokens a second whatever its batch: the run has only their mean")
+    assumptions.append("prefill is part of what the run's sampled tokens took: other lengths of prompts change nothing")
+    learner, count = look_up(result, "time.learner"), max(1, len(steps))
+    publish_s = (learner or {}).get("publishing", 0.0) / count
+    pause_s = float(result.get("sync_pause_mean_s", 0.0))
+    load_s = max(0.0, float(result.get("sync_mean_s", pause_s)) - pause_s)
+    if learner is None:
+        assumptions.append(
+            "publishing and loading of weights beside the pause take no time: the run did not measure it"
+        )
+    speeds = Speeds(
+        step_s=step_s,
+        request_s=request_s,
+        prefill_s=0.0,
+        trained_token_s=token_s * ranks,
+        update_s=update_s,
+        publish_s=publish_s,
+        load_s=load_s,
+        pause_s=pause_s,
+    )
+    return Calibration(speeds, tuple(assumptions))
+
+
+def assumed(
+    built: Architecture,
+    device: Device,
+    dtype_bytes: int,
+    *,
+    tensor_parallel: int,
+    recomputed: bool,
+    lengths: Sequence[int],
+) -> Calibration:
+    """Of an engine over `tensor_parallel` devices and a rank on one, as these devices would allow. recomputed: whether
+    a learner computes layers twice. lengths: of some episodes, in tokens, prompts and observations included."""
+    weights = built.parameters * dtype_bytes
+    memory_s, peak = device.bandwidth * MEMORY_SHARE * tensor_parallel, device.flops * tensor_parallel
+    context = median(lengths) / 2
+    flops = 2 * built.parameters
+    sampled_share = 0.5
+    speeds = Speeds(
+        step_s=weights / memory_s,
+        request_s=dtype_bytes * built.kv_elements * context / memory_s + flops / (peak * PREFILL_SHARE),
+        prefill_s=flops / (peak * PREFILL_SHARE),
+        trained_token_s=(4 if recomputed else 3) * flops / (device.flops * LEARNING_SHARE) / sampled_share,
+        update_s=0.0,
+        publish_s=0.0,
+        load_s=weights / NETWORK,
+        pause_s=weights / memory_s,
+    )
+    assumptions = (
+        f"decoding reads weights and cache at {MEMORY_SHARE:.0%} of {device.name}'s memory bandwidth",
+        f"prefill reaches {PREFILL_SHARE:.0%} of its bfloat16 peak, learning {LEARNING_SHARE:.0%}",
+        "collectives take no time",
+        f"of the tokens that are trained with, {sampled_share:.0%} are the policy's",
+        f"weights reach engines at {NETWORK / 1e9:g} GB/s, whatever their number",
+    )
+    return Calibration(speeds, assumptions)

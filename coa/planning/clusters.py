@@ -1,0 +1,76 @@
+"""Clusters on paper: `4x8xH200` is four nodes of eight H200."""
+
+import re
+from dataclasses import dataclass
+
+from coa.errors import UserError
+
+GIB = 2**30
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """A GPU; speeds are those of its maker's data sheet."""
+
+    name: str
+    memory: int
+    """Bytes that CUDA offers of it, about: a little less than its name says."""
+    flops: float
+    """Of bfloat16 a second, dense; at best."""
+    bandwidth: float
+    """Bytes of its memory a second, at best."""
+
+
+DEVICES = {
+    one.name: one
+    for one in (
+        Device("B200", 178 * GIB, 2250e12, 8.0e12),
+        Device("H200", 139 * GIB, 989e12, 4.8e12),
+        Device("H100", 79 * GIB, 989e12, 3.35e12),
+        Device("A100-80", 79 * GIB, 312e12, 2.0e12),
+        Device("A100-40", 39 * GIB, 312e12, 1.55e12),
+        Device("L40S", 44 * GIB, 362e12, 0.86e12),
+        Device("A10G", 22 * GIB, 70e12, 0.6e12),
+        Device("L4", 22 * GIB, 121e12, 0.3e12),
+        Device("RTX4090", 23 * GIB, 165e12, 1.0e12),
+    )
+}
+"""By name; H100 and H200 are the SXM ones."""
+OTHER_NAMES = {"A100": "A100-40", "A100-40G": "A100-40", "A100-80G": "A100-80", "GeForce-RTX-4090": "RTX4090"}
+"""Names by which Ray has some of them (`ray.util.accelerators`), and the shortest one of the A100."""
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    gpus: int
+    device: Device | None
+    """None where it has no GPU, or one that is not known."""
+    cpus: float = float("inf")
+    """Of a cluster on paper there are always enough."""
+
+    @property
+    def resources(self) -> dict[str, float]:
+        return {"CPU": self.cpus, "GPU": float(self.gpus)}
+
+
+def parse_cluster(text: str) -> tuple[Node, ...]:
+    """The nodes of `4x8xH200`, of `8xH100` (one node), of `H100` (one GPU) or of several, as in `2x8xH100+1x4xL4`.
+    Raises UserError."""
+    nodes: list[Node] = []
+    for part in text.split("+"):
+        match = re.fullmatch(r"(?:(?:([1-9]\d{0,4})x)?([1-9]\d{0,2})x)?([A-Za-z][\w-]*)", part.strip())
+        device = device_of(match[3]) if match else None
+        if match is None or device is None:
+            known = ", ".join(DEVICES)
+            raise UserError(
+                f"--cluster {text}: expected NODESxGPUSxDEVICE, such as 4x8xH200; known devices are {known}"
+            )
+        nodes += [Node(int(match[2] or 1), device)] * int(match[1] or 1)
+    return tuple(nodes)
+
+
+def device_of(name: str) -> Device | None:
+    """A device by its name, in any case."""
+    wanted = {other.lower(): DEVICES[known] for other, known in OTHER_NAMES.items()}
+    wanted |= {known.lower(): device for known, device in DEVICES.items()}
+    return wanted.get(name.lower())

@@ -1,0 +1,102 @@
+"""Sizes of language models, counted from their configurations: those of a `config.json`, and the published ones of
+models that recipes name.
+
+Of an architecture with gated feed-forward layers (Qwen2, Qwen3, Llama, Mistral), with hidden size h, H heads and K
+key-value heads of size d, feed-forward size f, L layers and a vocabulary of V:
+
+    attention     h H d + 2 h K d + H d h      Qwen2 adds biases H d + 2 K d, Qwen3 norms 2 d
+    feed-forward  3 h f
+    norms         2 h a layer, h at the end
+    embeddings    V h, and V h for the output projection where it is not tied to them
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+KNOWN = {"qwen2", "qwen3", "llama", "mistral"}
+"""Values of `model_type` that are counted here."""
+QWEN = {
+    "0.5": {"hidden_size": 896, "intermediate_size": 4864, "num_hidden_layers": 24, "num_attention_heads": 14},
+    "1.5": {"hidden_size": 1536, "intermediate_size": 8960, "num_hidden_layers": 28, "num_attention_heads": 12},
+    "3": {"hidden_size": 2048, "intermediate_size": 11008, "num_hidden_layers": 36, "num_attention_heads": 16},
+    "7": {"hidden_size": 3584, "intermediate_size": 18944, "num_hidden_layers": 28, "num_attention_heads": 28},
+    "14": {"hidden_size": 5120, "intermediate_size": 13824, "num_hidden_layers": 48, "num_attention_heads": 40},
+    "32": {"hidden_size": 5120, "intermediate_size": 27648, "num_hidden_layers": 64, "num_attention_heads": 40},
+}
+"""Qwen2.5 (arXiv 2412.15115, table 1, and each model's `config.json`), by billions of parameters."""
+QWEN_NAME = re.compile(r"Qwen/Qwen2\.5-(?:Coder-)?(0\.5|1\.5|3|7|14|32)B(?:-Instruct)?")
+
+
+@dataclass(frozen=True, slots=True)
+class Architecture:
+    """What of a model's configuration decides about memory and speed."""
+
+    parameters: int
+    """With an output projection of its own, which training gives each model."""
+    adapted: tuple[tuple[str, int, int], ...]
+    """Name of each linear layer, its inputs and its outputs."""
+    layers: int
+    hidden: int
+    vocabulary: int
+    kept: int
+    """Elements that one layer keeps of a token for its way back: inputs and outputs of its linear layers."""
+    kv_heads: int
+    kv_elements: int
+    """Keys and values of one token in all layers."""
+
+
+def published(name: str) -> dict[str, Any] | None:
+    """The configuration of a model on the Hugging Face hub, as its `config.json` has it; None if it is not known."""
+    if (found := QWEN_NAME.fullmatch(name)) is None:
+        return None
+    billions = found[1]
+    small = float(billions) <= 3
+    return {
+        "model_type": "qwen2",
+        **QWEN[billions],
+        "num_key_value_heads": 2 if small else 4 if billions == "7" else 8,
+        "vocab_size": 151936 if small else 152064,
+        "tie_word_embeddings": small,
+    }
+
+
+def architecture_of(config: Mapping[str, Any]) -> Architecture | None:
+    """The sizes of a model with this `config.json`; None for a `model_type` that is not counted here.
+
+    Raises KeyError where a size is missing.
+    """
+    kind = config.get("model_type")
+    if kind not in KNOWN:
+        return None
+    hidden, inner, layers = config["hidden_size"], config["intermediate_size"], config["num_hidden_layers"]
+    heads, vocabulary = config["num_attention_heads"], config["vocab_size"]
+    kv_heads = config.get("num_key_value_heads") or heads
+    size = config.get("head_dim") or hidden // heads
+    linear = {
+        "self_attn.q_proj": (hidden, heads * size),
+        "self_attn.k_proj": (hidden, kv_heads * size),
+        "self_attn.v_proj": (hidden, kv_heads * size),
+        "self_attn.o_proj": (heads * size, hidden),
+        "mlp.gate_proj": (hidden, inner),
+        "mlp.up_proj": (hidden, inner),
+        "mlp.down_proj": (inner, hidden),
+    }
+    biased = config.get("attention_bias", kind == "qwen2")
+    biases = (heads + 2 * kv_heads) * size if biased else 0
+    if biased and kind in ("qwen3", "llama"):
+        biases += hidden  # of the projection behind attention
+    norms = 2 * hidden + (2 * size if kind == "qwen3" else 0)
+    layer = sum(inputs * outputs for inputs, outputs in linear.values()) + biases + norms
+    names = ((f"model.layers.{n}.{name}", *sizes) for n in range(layers) for name, sizes in linear.items())
+    return Architecture(
+        parameters=layers * layer + hidden + 2 * vocabulary * hidden,
+        adapted=(*names, ("lm_head", hidden, vocabulary)),
+        layers=layers,
+        hidden=hidden,
+        vocabulary=vocabulary,
+        kept=sum(inputs + outputs for inputs, outputs in linear.values()),
+        kv_heads=kv_heads,
+        kv_elements=2 * layers * kv_heads * size,
+    )

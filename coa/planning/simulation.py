@@ -1,0 +1,334 @@
+"""A simulation of the loop of reinforcement (`jobs/stages/reinforcement/loop.py`) in events, over the same `Window`.
+
+    feed ----> roll ----> (window) ----> pack ----> learners ----> publish
+      ^        engines                                               |
+      +---------------- room, once v + 1 is live on the engines -----+
+
+An engine computes a token of each of its requests in a step, which takes `step_s` and `request_s` more for each of
+them; prompts stop it for `prefill_s` a token. Beyond `max_requests` they wait, older groups first. Memory does not run
+out in it, nothing fails, and the driver takes no time.
+"""
+
+import heapq
+import itertools
+from collections.abc import Generator
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any
+
+from coa.learning.window import Ticket, Window, WindowConfig
+from coa.planning.workload import Episode, GroupWork, Turn, Workload
+from coa.reporting.spent import EngineState, LearnerState, TimeAccount, added, shares, since
+
+Process = Generator[Any, Any, None]
+ROUNDING = 1e-9
+"""Of a token: requests that are so near their end have ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class Speeds:
+    """Seconds, of one engine and of one learner rank."""
+
+    step_s: float
+    """Of a step with no request: what each pays once."""
+    request_s: float
+    """That each request adds to a step."""
+    prefill_s: float
+    """Of a token of a prompt that is not cached; the engine's other requests wait."""
+    trained_token_s: float
+    """Of a rank, for a token that the policy sampled and that is trained."""
+    update_s: float
+    """Of a learners' step, whatever it trains."""
+    publish_s: float
+    """Of the learners, behind each step."""
+    load_s: float
+    """From published weights to the pause: engines go on meanwhile."""
+    pause_s: float
+    """In which engines stand still."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoopShape:
+    """What of a recipe decides about the loop's course."""
+
+    window: WindowConfig
+    engines: int
+    ranks: int
+    steps: int
+    """The version at which the simulation ends."""
+    max_requests: int
+    """Of an engine's batch."""
+    places: int
+    """Episodes on an engine at a time."""
+    recompute: bool = True
+    """Whether new weights empty the KV cache."""
+
+
+@dataclass(frozen=True, slots=True)
+class Forecast:
+    seconds: float
+    trajectories: int
+    """Episodes that ended, trained or not."""
+    trained: int
+    """Of these, those that were trained."""
+    tokens: int
+    """Sampled in them."""
+    engine: dict[str, float]
+    """Shares of the engines' time, by `EngineState`."""
+    learner: dict[str, float]
+    """Shares of the learners' time, by `LearnerState`."""
+    staleness_mean: float
+    """Versions, over trained tokens; a turn counts as sampled by the version that it began under."""
+    staleness_max: int
+
+    @property
+    def trajectories_s(self) -> float:
+        return self.trajectories / self.seconds
+
+    @property
+    def trained_s(self) -> float:
+        return self.trained / self.seconds
+
+
+def simulate(shape: LoopShape, speeds: Speeds, work: Workload, *, seed: int = 0, warm: int = 0) -> Forecast:
+    """Plays the loop from an empty window to version `shape.steps`. warm: what happens before that version is trained
+    does not count."""
+    return Loop(shape, speeds, work, Random(seed), warm).run()
+
+
+@dataclass(order=True, slots=True)
+class _Request:
+    finish: float
+    """The engine's count of steps at which it ends."""
+    number: int
+    done: Any = field(compare=False)
+    context: int = field(compare=False)
+
+
+class Engine:
+    """Requests that advance together. `steps` counts the tokens that each request has had since the beginning."""
+
+    def __init__(self, env: Any, speeds: Speeds, max_requests: int) -> None:
+        self._env, self._speeds, self._max = env, speeds, max_requests
+        self._running: list[_Request] = []
+        self._waiting: list[tuple[int, int, Turn, int, Any]] = []
+        self._numbers = itertools.count()
+        self._steps, self._since, self._prefill = 0.0, 0.0, 0.0
+        self._alarm = 0
+        self._paused = False
+        self.episodes = 0
+        self.syncs = 0
+        self.account = TimeAccount(EngineState.WEIGHTS, env.now)
+
+    def hold(self, change: int) -> None:
+        """An episode begins on it, or ends."""
+        self.episodes += change
+        self._note()
+
+    def generate(self, turn: Turn, context: int, priority: int) -> Any:
+        """The event of the turn's end. context: tokens before it, cached but for those of its prompt."""
+        self._advance()
+        done = self._env.event()
+        heapq.heappush(self._waiting, (priority, next(self._numbers), turn, context, done))
+        self._begin()
+        self._watch()
+        return done
+
+    def pause(self, *, recompute: bool) -> None:
+        self._advance()
+        self._paused = True
+        self.syncs += 1
+        if recompute:
+            self._prefill += self._speeds.prefill_s * sum(request.context for request in self._running)
+        self._note()
+
+    def resume(self) -> None:
+        self._advance()
+        self._paused = False
+        self._watch()
+
+    def _step_s(self) -> float:
+        return self._speeds.step_s + self._speeds.request_s * len(self._running)
+
+    def _begin(self) -> None:
+        while self._waiting and len(self._running) < self._max:
+            _, number, turn, context, done = heapq.heappop(self._waiting)
+            self._prefill += self._speeds.prefill_s * turn.prompt
+            heapq.heappush(self._running, _Request(self._steps + turn.sampled, number, done, context))
+
+    def _advance(self) -> None:
+        """Brings the count of steps to this moment."""
+        passed, self._since = self._env.now - self._since, self._env.now
+        if self._paused or not self._running:
+            return
+        prefilled = min(self._prefill, passed)
+        self._prefill -= prefilled
+        if (step_s := self._step_s()) > 0:
+            self._steps += (passed - prefilled) / step_s
+
+    def _watch(self) -> None:
+        """Has the next end of a request come about in its time."""
+        self._note()
+        self._alarm += 1
+        if self._paused or not self._running:
+            return
+        left = max(0.0, self._running[0].finish - self._steps)
+        timeout = self._env.timeout(self._prefill + left * self._step_s())
+        timeout.callbacks.append(lambda _, alarm=self._alarm: self._end(alarm))
+
+    def _end(self, alarm: int) -> None:
+        if alarm != self._alarm:
+            return
+        self._advance()
+        first = self._running[0].finish
+        self._steps = max(self._steps, first)
+        while self._running and self._running[0].finish <= first + ROUNDING:
+            heapq.heappop(self._running).done.succeed()
+        self._begin()
+        self._watch()
+
+    def _note(self) -> None:
+        if self._paused:
+            state = EngineState.SYNCING
+        elif self._running:
+            state = EngineState.GENERATING
+        else:
+            state = EngineState.TOOLS if self.episodes else EngineState.WEIGHTS
+        self.account.enter(state, self._env.now)
+
+
+@dataclass(slots=True)
+class _Played:
+    """What is remembered of a group."""
+
+    episodes: int = 0
+    tokens: int = 0
+    versions: int = 0
+    """Summed over its tokens."""
+    oldest: int = 10**9
+
+
+class Loop:
+    """One simulation. Its methods have the names of those of the real loop."""
+
+    def __init__(self, shape: LoopShape, speeds: Speeds, work: Workload, random: Random, warm: int) -> None:
+        import simpy
+
+        self._shape, self._speeds, self._work, self._random, self._warm = shape, speeds, work, random, warm
+        self._env = env = simpy.Environment()
+        self._window = Window(shape.window, version=0, batches=shape.steps)
+        self._engines = [Engine(env, speeds, shape.max_requests) for _ in range(shape.engines)]
+        self._places = simpy.PriorityResource(env, capacity=shape.engines * shape.places)
+        self._batches = simpy.Store(env, capacity=1)
+        self._changed = env.event()
+        self._learner = TimeAccount(LearnerState.SAMPLES, env.now)
+        self._played: dict[int, _Played] = {}
+        self._newest = 0
+        self._ended = self._trained = self._tokens = self._trained_tokens = 0
+        self._age, self._oldest_age = 0, 0
+        self._start: tuple[float, int, int, int, dict[str, float], dict[str, float]] = (0.0, 0, 0, 0, {}, {})
+
+    def run(self) -> Forecast:
+        self._env.process(self._feed())
+        self._env.process(self._pack())
+        self._env.process(self._learn())
+        self._env.run(until=self._env.process(self._publish()))
+        now, ended, trained, tokens, engines, learner = self._marks()
+        began, *before, engines_before, learner_before = self._start
+        return Forecast(
+            seconds=now - began,
+            trajectories=ended - before[0],
+            trained=trained - before[1],
+            tokens=tokens - before[2],
+            engine=shares(since(engines_before, engines)),
+            learner=shares(since(learner_before, learner)),
+            staleness_mean=self._age / max(1, self._trained_tokens),
+            staleness_max=self._oldest_age,
+        )
+
+    def _marks(self) -> tuple[float, int, int, int, dict[str, float], dict[str, float]]:
+        now = self._env.now
+        engines = added([engine.account.seconds(now) for engine in self._engines])
+        return now, self._ended, self._trained, self._tokens, engines, dict(self._learner.seconds(now))
+
+    def _change(self) -> None:
+        self._changed.succeed()
+        self._changed = self._env.event()
+
+    def _feed(self) -> Process:
+        while True:
+            while self._window.room() > 0:
+                self._env.process(self._roll(self._window.admit(), self._work.draw(self._random)))
+            yield self._changed
+
+    def _roll(self, ticket: Ticket, work: GroupWork) -> Process:
+        played = self._played[ticket.group] = _Played(episodes=len(work.episodes))
+        yield self._env.all_of([self._env.process(self._play(ticket, one, played)) for one in work.episodes])
+        if work.kept:
+            self._window.finish(ticket.group)
+        else:
+            self._window.drop(ticket.group)
+        self._change()
+
+    def _play(self, ticket: Ticket, episode: Episode, played: _Played) -> Process:
+        with self._places.request(priority=ticket.group) as place:
+            yield place
+            engine = min(self._engines, key=lambda engine: engine.episodes)
+            engine.hold(1)
+            context, syncs = 0, engine.syncs
+            for turn in episode:
+                context += turn.prompt
+                lost = self._shape.recompute and engine.syncs != syncs
+                asked = Turn(context, turn.sampled) if lost else turn
+                played.oldest = min(played.oldest, self._window.live)
+                played.tokens += turn.sampled
+                played.versions += self._window.live * turn.sampled
+                yield engine.generate(asked, context, ticket.group)
+                context, syncs = context + turn.sampled, engine.syncs
+                if turn.tool_s > 0:
+                    yield self._env.timeout(turn.tool_s)
+            engine.hold(-1)
+        self._ended += 1
+        self._tokens += sum(turn.sampled for turn in episode)
+
+    def _pack(self) -> Process:
+        while True:
+            while (groups := self._window.take()) is None:
+                yield self._changed
+            version = self._window.version - 1
+            batch = [self._played.pop(group) for group in groups]
+            yield self._batches.put((version, batch))
+
+    def _learn(self) -> Process:
+        while True:
+            self._learner.enter(LearnerState.SAMPLES, self._env.now)
+            version, batch = yield self._batches.get()
+            if version == self._warm and self._warm:
+                self._start = self._marks()
+                self._age = self._trained_tokens = self._oldest_age = 0
+            self._learner.enter(LearnerState.LEARNING, self._env.now)
+            tokens = sum(group.tokens for group in batch)
+            speeds = self._speeds
+            yield self._env.timeout(speeds.update_s + tokens * speeds.trained_token_s / self._shape.ranks)
+            self._learner.enter(LearnerState.PUBLISHING, self._env.now)
+            yield self._env.timeout(speeds.publish_s)
+            self._trained += sum(group.episodes for group in batch)
+            self._trained_tokens += tokens
+            self._age += sum(version * group.tokens - group.versions for group in batch)
+            self._oldest_age = max([self._oldest_age, *(version - group.oldest for group in batch)])
+            self._newest = version + 1
+            self._change()
+
+    def _publish(self) -> Process:
+        while self._window.live < self._shape.steps:
+            while self._newest <= self._window.live:
+                yield self._changed
+            newest = self._newest
+            yield self._env.timeout(self._speeds.load_s)
+            for engine in self._engines:
+                engine.pause(recompute=self._shape.recompute)
+            yield self._env.timeout(self._speeds.pause_s)
+            for engine in self._engines:
+                engine.resume()
+            self._window.publish(newest)
+            self._change()

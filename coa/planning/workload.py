@@ -1,0 +1,143 @@
+"""What there is to play: groups of episodes, turn by turn, as a run recorded them or as a recipe lets one assume."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from random import Random
+from typing import Protocol
+
+NORMAL_P99 = 2.326
+"""The 99th percentile of the normal distribution."""
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    prompt: int
+    """Tokens before it that are new: the prompt, or an observation."""
+    sampled: int
+    tool_s: float = 0.0
+    """Of the call behind it, 0 where there is none."""
+
+
+Episode = tuple[Turn, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class GroupWork:
+    episodes: tuple[Episode, ...]
+    kept: bool
+    """Whether something is learnt from it; one that is not is dropped."""
+
+
+class Workload(Protocol):
+    def draw(self, random: Random) -> GroupWork: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Latency:
+    """Seconds of a tool call: log-normal."""
+
+    median_s: float
+    p99_s: float
+
+    def draw(self, random: Random) -> float:
+        if self.median_s <= 0:
+            return 0.0
+        return self.median_s * math.exp(random.gauss(0, math.log(self.p99_s / self.median_s) / NORMAL_P99))
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """A group that was played: of each episode its prompt and observations, what was sampled, its turns and its
+    tools, all in tokens."""
+
+    episodes: tuple["RecordedEpisode", ...]
+    kept: bool
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedEpisode:
+    tokens: int
+    sampled: int
+    turns: int
+    tools: tuple[str, ...]
+
+    def turns_of(self, waits: Sequence[float]) -> Episode:
+        """Its turns, all of one length: what each had is not in the record. waits: of its calls, in order."""
+        turns = max(1, self.turns)
+        others = max(0, self.tokens - self.sampled)
+        return tuple(
+            Turn(
+                prompt=_part(others, turns, at),
+                sampled=max(1, _part(self.sampled, turns, at)),
+                tool_s=waits[at] if at < len(waits) else 0.0,
+            )
+            for at in range(turns)
+        )
+
+
+def _part(whole: int, parts: int, at: int) -> int:
+    """The part number `at` of so many whole parts that add up."""
+    return whole * (at + 1) // parts - whole * at // parts
+
+
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """Groups of a run, drawn at random with their episodes as they were; tools take what they took in the mean."""
+
+    groups: Sequence[Recorded]
+    tool_s: Mapping[str, float]
+    """Mean seconds of a call of each tool, as the policy waited for it."""
+
+    def draw(self, random: Random) -> GroupWork:
+        found = random.choice(self.groups)
+        episodes = tuple(one.turns_of([self._wait(tool, random) for tool in one.tools]) for one in found.episodes)
+        return GroupWork(episodes, found.kept)
+
+    def _wait(self, tool: str, random: Random) -> float:
+        mean = self.tool_s.get(tool, 0.0)
+        return random.expovariate(1 / mean) if mean > 0 else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Assumed:
+    """Episodes that nobody has seen yet. Each number is an assumption, and is printed as one."""
+
+    group: int
+    max_turns: int
+    max_tokens: int
+    max_observation: int
+    latency: Latency = Latency(0.3, 3.0)
+    median_share: float = 0.125
+    """Of max_tokens that the policy samples in an episode, in the median."""
+    p99_share: float = 0.75
+    kept: float = 0.6
+    """Share of groups that something is learnt from."""
+
+    def draw(self, random: Random) -> GroupWork:
+        episodes = tuple(self._episode(random) for _ in range(self.group))
+        return GroupWork(episodes, random.random() < self.kept)
+
+    def _episode(self, random: Random) -> Episode:
+        spread = math.log(self.p99_share / self.median_share) / NORMAL_P99
+        sampled = self.max_tokens * min(0.9, self.median_share * math.exp(random.gauss(0, spread)))
+        turns = random.randint(1, self.max_turns)
+        observed = min(self.max_observation // 2, int(0.9 * self.max_tokens - sampled) // turns)
+        return tuple(
+            Turn(
+                prompt=max(0, observed),
+                sampled=max(1, int(sampled / turns)),
+                tool_s=self.latency.draw(random) if at < turns - 1 else 0.0,
+            )
+            for at in range(turns)
+        )
+
+    def in_words(self) -> list[str]:
+        return [
+            f"an episode has 1 to {self.max_turns} turns, each number as likely",
+            f"the policy samples {self.median_share:.0%} of {self.max_tokens} tokens of an episode in the median, "
+            f"{self.p99_share:.0%} in the 99th percentile, log-normal",
+            f"an observation has {self.max_observation // 2} tokens at most",
+            f"a tool takes {self.latency.median_s:g} s in the median, {self.latency.p99_s:g} s in the 99th percentile",
+            f"something is learnt from {self.kept:.0%} of the groups",
+        ]

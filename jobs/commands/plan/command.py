@@ -1,0 +1,66 @@
+"""`coa plan`: what would run where on a cluster, what does not fit, and how fast the loop of reinforcement would be.
+
+coa plan --recipe web_7b --cluster 2x8xH100
+coa plan --recipe tiny --run runs/demo
+"""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser
+from pathlib import Path
+
+from jobs.commands.command import Command, positive
+
+
+def arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("--recipe", required=True, help="name of a recipe (such as tiny), or a YAML file")
+    parser.add_argument("overrides", nargs="*", metavar="key=value", help="overrides of the recipe")
+    parser.add_argument(
+        "--cluster", help="NODESxGPUSxDEVICE, such as 4x8xH200; without it the cluster of RAY_ADDRESS, or this machine"
+    )
+    parser.add_argument(
+        "--run", type=Path, help="a run directory: lengths, latencies and speeds are those that it recorded"
+    )
+    parser.add_argument("--up-to", type=positive, metavar="GPUS", help="go on with larger clusters, up to so many GPUs")
+
+
+def run(*, recipe: str, overrides: list[str], cluster: str | None, run: Path | None, up_to: int | None) -> int:
+    """Prints the plan; returns 1 where something does not fit. Raises UserError."""
+    import os
+    import sys
+
+    from coa.config import load
+    from coa.planning.clusters import parse_cluster
+    from jobs.cli import find_recipe
+    from jobs.commands.plan.places import plan_of
+    from jobs.commands.plan.speed import speed_of
+    from jobs.recipe.schema import Recipe
+    from jobs.run.console import Console
+
+    config = load(Recipe, find_recipe(recipe), tuple(overrides))
+    if cluster is not None:
+        nodes = parse_cluster(cluster)
+    else:
+        from cluster.present import present_nodes
+
+        nodes = present_nodes(config.session.address or os.environ.get("RAY_ADDRESS"))
+    console = Console(sys.stdout, sys.stderr)
+    sections, mistakes = plan_of(config, nodes)
+    for section in sections:
+        console.table(section.title, section.columns, section.rows)
+    for mistake in mistakes:
+        console.say(f"does not fit: {mistake}")
+    sections, sentences = speed_of(config, nodes, run, up_to)
+    for section in sections:
+        console.table(section.title, section.columns, section.rows)
+    for sentence in sentences:
+        console.say(sentence)
+    return int(bool(mistakes))
+
+
+COMMAND = Command(
+    name="plan",
+    help="say what would run where, what would not fit, and how fast it would be",
+    run=run,
+    arguments=arguments,
+)

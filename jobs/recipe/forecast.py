@@ -1,0 +1,150 @@
+"""What the simulation needs of a recipe, of a run, and of a cluster."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+from statistics import fmean
+from typing import Any
+
+from actors.rollout.config import KvOnUpdate
+from coa.config import load
+from coa.errors import UserError
+from coa.planning.bottleneck import advice, bottleneck, gains, measured_part
+from coa.planning.calibration import assumed, recorded
+from coa.planning.clusters import Device
+from coa.planning.memory import width_of
+from coa.planning.models import Architecture
+from coa.planning.simulation import LoopShape, Speeds, simulate
+from coa.planning.workload import Assumed, Replay, Workload
+from coa.reporting.metrics import read_metrics
+from coa.reporting.readable import look_up
+from coa.reporting.spent import added, shares
+from jobs.recipe.memory import processes
+from jobs.recipe.schema import Recipe
+from jobs.run.trajectories import read_groups
+from jobs.stages.engines import PLACES
+
+BUDGET = 20_000
+"""Turns of episodes that one simulation plays, about: less than a second of a CPU core."""
+
+
+@dataclass(frozen=True, slots=True)
+class Loop:
+    """A loop that can be simulated."""
+
+    shape: LoopShape
+    """Shortened to what a simulation takes."""
+    warm: int
+    """The version from which on it counts."""
+    speeds: Speeds
+    work: Workload
+    assumptions: tuple[str, ...]
+
+
+def loop_of(config: Recipe, speeds: Speeds, work: Workload, cached: int | None, said: Sequence[str]) -> Loop:
+    """cached: tokens that an engine's KV cache holds; None where it is not told."""
+    drawn = [work.draw(Random(seed)) for seed in range(64)]
+    episodes = [episode for group in drawn for episode in group.episodes]
+    lengths = [sum(turn.prompt + turn.sampled for turn in episode) for episode in episodes]
+    kept = max(0.2, fmean(group.kept for group in drawn))
+    settings, most = config.engine, config.engine.max_concurrent
+    assumptions = list(said)
+    if cached is not None and (fits := max(1, int(cached / fmean(lengths)))) < most:
+        assumptions.append(f"an engine's cache holds {fits} episodes of mean length, so many requests are in its batch")
+        most = fits
+    shape = LoopShape(
+        window=config.rl.window,
+        engines=config.placement.engines,
+        ranks=config.rl.learner.ranks,
+        steps=config.rl.steps,
+        max_requests=most,
+        places=PLACES * settings.max_concurrent,
+        recompute=settings.kv_on_update is KvOnUpdate.recompute,
+    )
+    played = config.rl.window.groups_per_batch * fmean(len(group.episodes) for group in drawn) / kept
+    shape, warm = measured_part(shape, played, fmean(len(episode) for episode in episodes), BUDGET)
+    assumptions.append("each further engine or rank has hardware of its own, and is as fast as those there are")
+    assumptions.append(f"versions {warm} to {shape.steps} count, nothing fails, and the driver takes no time")
+    return Loop(shape, warm, speeds, work, tuple(assumptions))
+
+
+def loop_of_run(config: Recipe, folder: Path) -> Loop:
+    """Of `config`, with what the run in a folder recorded. Raises UserError where that is too little."""
+    result, tools = _json(folder / "checkpoints" / "rl.json"), _json(folder / "checkpoints" / "tools.json")
+    if not result:
+        raise UserError(f"{folder}: its reinforcement is not finished (no checkpoints/rl.json)")
+    recorder = load(Recipe, folder / "config.yaml")
+    return loop_recorded(config, recorder, folder, result, tools)
+
+
+def loop_recorded(config: Recipe, recorder: Recipe, folder: Path, result: Any, tools: Any) -> Loop:
+    """recorder: the recipe of the run; result: of its stage; tools: the counts of its calls."""
+    groups = read_groups(folder / "trajectories")
+    records = [one for one in read_metrics(folder / "metrics.jsonl") if one["stage"] == "rl"]
+    try:
+        found = recorded(records, result, groups, engines=recorder.placement.engines, ranks=recorder.rl.learner.ranks)
+    except ValueError as error:
+        raise UserError(f"{folder}: it recorded too little to be simulated ({error})") from error
+    if not groups:
+        raise UserError(f"{folder}: it recorded no groups")
+    tool_s = {name: counts["seconds"] / counts["calls"] for name, counts in tools.items() if counts.get("calls")}
+    said = ("episodes are those of the run, and a call of a tool takes what it took in the mean",)
+    return loop_of(config, found.speeds, Replay(groups, tool_s), None, (*found.assumptions, *said))
+
+
+def loop_assumed(config: Recipe, built: Architecture, device: Device) -> Loop:
+    """Of a recipe that has not been run, on such devices."""
+    limits, learner = config.agent.limits, config.rl.learner
+    work = Assumed(config.rl.group, limits.max_turns, limits.max_tokens, limits.max_observation_tokens)
+    drawn = [episode for seed in range(32) for episode in work.draw(Random(seed)).episodes]
+    found = assumed(
+        built,
+        device,
+        width_of(config.engine.dtype),
+        tensor_parallel=config.engine.tensor_parallel,
+        recomputed=learner.gradient_checkpointing,
+        lengths=[sum(turn.prompt + turn.sampled for turn in episode) for episode in drawn],
+    )
+    engine = processes(config, built, device)[-1].engine
+    cached = engine.tokens if engine else None
+    return loop_of(config, found.speeds, work, cached, (*found.assumptions, *work.in_words()))
+
+
+def bottleneck_of(config: Recipe, folder: Path) -> dict[str, Any]:
+    """What a finished run waited for, and what would move that by simulation: the file `checkpoints/bottleneck.json`.
+    Of a run that recorded too little, only what it waited for."""
+    result = _json(folder / "checkpoints" / "rl.json")
+    engines, learner = look_up(result, "time.engines") or [], look_up(result, "time.learner") or {}
+    found: dict[str, Any] = {"sentence": bottleneck(shares(added(engines)), shares(learner)), "advice": "", "gains": []}
+    try:
+        loop = loop_of_run(config, folder)
+    except UserError:
+        return found
+    base = simulate(loop.shape, loop.speeds, loop.work, warm=loop.warm)
+    moved = gains(loop.shape, loop.speeds, loop.work, base, warm=loop.warm)
+    return {
+        **found,
+        "advice": advice(moved),
+        "measured_s": measured_s(folder),
+        "simulated_s": base.trajectories_s,
+        "gains": [
+            {"setting": g.change.setting, "before": g.change.before, "after": g.change.after, "gain": g.gain}
+            for g in moved
+        ],
+    }
+
+
+def measured_s(folder: Path) -> float | None:
+    """Trajectories a second that a finished run had; None without one."""
+    result = _json(folder / "checkpoints" / "rl.json")
+    seconds = look_up(result, "seconds")
+    return result["trajectories"] / seconds if seconds else None
+
+
+def _json(path: Path) -> dict[str, Any]:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}

@@ -1,0 +1,119 @@
+"""What each process of a recipe takes of its GPU, and what of it does not fit."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from coa.planning.clusters import Device
+from coa.planning.memory import GIB, USABLE, EngineMemory, RankMemory, engine_memory
+from coa.planning.models import Architecture
+from coa.reporting.readable import in_bytes
+from jobs.recipe.needs import memory_of_rank
+from jobs.recipe.schema import Recipe
+
+PARTS = ("weights", "optimizer", "gradients", "activations", "KV cache")
+PART_OF = {
+    "weights": "weights",
+    "gathered": "weights",
+    "reference": "weights",
+    "masters": "optimizer",
+    "moments": "optimizer",
+    "step": "optimizer",
+    "gradients": "gradients",
+    "buckets": "gradients",
+    "activations": "activations",
+    "logits": "activations",
+}
+"""The part of the table that each part of `RankMemory.device` belongs to."""
+SFT, RL, ENGINE = "sft rank", "rl rank", "engine"
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """One process on one GPU; without a GPU, in the memory of its node."""
+
+    what: str
+    parts: Mapping[str, int]
+    """Bytes by the names in PARTS."""
+    host: int
+    """Bytes in the memory of its node, beside these."""
+    engine: EngineMemory | None = None
+
+    @property
+    def total(self) -> int:
+        return sum(self.parts.values())
+
+
+def processes(config: Recipe, built: Architecture, device: Device | None) -> list[Process]:
+    """A rank of each stage's learners, and an engine. device: the GPU of engines; None where they have none."""
+    found = [
+        _rank(what, memory_of_rank(config, stage, learner, built))
+        for what, stage, learner in ((SFT, "sft", config.sft.learner), (RL, "rl", config.rl.learner))
+    ]
+    return [*found, _engine(config, built, device)]
+
+
+def _rank(what: str, memory: RankMemory) -> Process:
+    parts: dict[str, int] = dict.fromkeys(PARTS, 0)
+    for name, count in memory.device.items():
+        parts[PART_OF[name]] += count
+    return Process(what, parts, memory.on_host)
+
+
+def _engine(config: Recipe, built: Architecture, device: Device | None) -> Process:
+    settings = config.engine
+    given = int(settings.kv_cache_gib * GIB)
+    if device is not None:
+        given = int(settings.gpu_memory_utilization * device.memory)
+    memory = engine_memory(
+        built,
+        settings.dtype,
+        tensor_parallel=settings.tensor_parallel,
+        max_concurrent=settings.max_concurrent,
+        given=given,
+    )
+    if device is None:  # the cache has its own memory there, whatever the rest takes
+        memory = EngineMemory(memory.weights, 0, given, memory.kv_token)
+    parts = {"weights": memory.weights, "activations": memory.workspace, "KV cache": max(0, memory.kv_cache)}
+    return Process(ENGINE, {name: parts.get(name, 0) for name in PARTS}, 0, memory)
+
+
+def mistakes(config: Recipe, found: list[Process], device: Device | None) -> Iterator[str]:
+    """A sentence for each thing that does not fit, with what would help."""
+    sft, rl, engine = found
+    memory, place = engine.engine, config.placement
+    assert memory is not None
+    if place.engine_gpus and device is not None and memory.kv_cache <= 0:
+        share = config.engine.gpu_memory_utilization
+        given = in_bytes(memory.weights + memory.workspace + memory.kv_cache)
+        yield (
+            f"an engine needs {in_bytes(memory.weights)} for weights and {in_bytes(memory.workspace)} to work with, of "
+            f"the {given} that engine.gpu_memory_utilization={share:g} gives it of a {device.name}: raise that, or "
+            "engine.tensor_parallel"
+        )
+    elif memory.tokens < config.agent.limits.max_tokens:
+        yield (
+            f"the KV cache of an engine holds {memory.tokens} tokens, less than one episode of "
+            f"agent.limits.max_tokens={config.agent.limits.max_tokens}: give it more, or raise engine.tensor_parallel"
+        )
+    if not place.learner_gpus or device is None:
+        return
+    shared = place.engine_gpus > 0 and place.engine_gpus + place.learner_gpus <= 1
+    for rank in (sft, rl):
+        beside = engine.total if shared and rank is rl else 0
+        if rank.total + beside > (limit := int(USABLE * device.memory)):
+            with_engine = f" beside an engine of {in_bytes(beside)}" if beside else ""
+            largest = max(rank.parts, key=rank.parts.__getitem__)
+            yield (
+                f"a {rank.what} needs {in_bytes(rank.total)}{with_engine}, above the {in_bytes(limit)} that are "
+                f"counted on of a {device.name}: most of it are {largest} ({in_bytes(rank.parts[largest])}); "
+                f"{HELPS[largest]}"
+            )
+
+
+HELPS = {
+    "weights": "zero_stage=3 or more ranks share them, lora.rank trains less",
+    "optimizer": "more ranks share it, offload_optimizer moves it, lora.rank trains less",
+    "gradients": "zero_stage=2 and more ranks share them, a smaller reduce_bucket_size helps",
+    "activations": "gradient_checkpointing or a smaller packing.row_tokens helps",
+    "KV cache": "a smaller engine.gpu_memory_utilization helps",
+}

@@ -1,0 +1,57 @@
+from dataclasses import fields, replace
+
+from coa.learning.window import WindowConfig
+from coa.planning.bottleneck import advice, bottleneck, gains, measured_part
+from coa.planning.simulation import LoopShape, Speeds, simulate
+from coa.planning.workload import Assumed, Latency
+
+SHAPE = LoopShape(WindowConfig(1, 4, 0), engines=1, ranks=1, steps=12, max_requests=16, places=32)
+WORK = Assumed(group=2, max_turns=1, max_tokens=100, max_observation=0, latency=Latency(0.0, 0.0), kept=1.0)
+
+
+def speeds(**seconds: float) -> Speeds:
+    free = dict.fromkeys((field.name for field in fields(Speeds)), 0.0)
+    return Speeds(**{**free, **seconds})
+
+
+def best(of: Speeds) -> str:
+    base = simulate(SHAPE, of, WORK, warm=2)
+    return advice(gains(SHAPE, of, WORK, base, warm=2))
+
+
+def test_the_half_that_is_busy_all_along_is_named() -> None:
+    said = bottleneck({"generating": 0.95, "syncing": 0.05}, {"learning": 0.4, "waiting_for_samples": 0.6})
+    assert said == (
+        "Engines are the bottleneck: engines generated 95% of the time, learners learnt 40% and waited 60% for samples."
+    )
+    said = bottleneck({"generating": 0.5, "waiting_for_weights": 0.5}, {"learning": 0.99})
+    assert said.startswith("Learners are the bottleneck")
+    assert "waited 50% for weights" in said
+
+
+def test_what_both_halves_wait_for_is_named() -> None:
+    learner = {"learning": 0.3, "waiting_for_samples": 0.7}
+    assert bottleneck({"generating": 0.3, "waiting_for_tools": 0.7}, learner).startswith("Tools are the bottleneck")
+    both = bottleneck({"generating": 0.4, "waiting_for_weights": 0.6}, {"learning": 0.4, "waiting_for_samples": 0.6})
+    assert both.startswith("The staleness window is the bottleneck")
+    moved = bottleneck({"generating": 0.3, "syncing": 0.6}, {"learning": 0.3, "publishing": 0.5})
+    assert moved.startswith("Moving weights is the bottleneck")
+
+
+def test_the_setting_that_moves_most_is_the_slower_half_s() -> None:
+    assert "placement.engines=2 (now 1): +" in best(speeds(request_s=0.01, update_s=0.01))
+    assert "rl.learner.ranks=2 (now 1): +" in best(speeds(request_s=0.0001, trained_token_s=0.1))
+
+
+def test_where_nothing_helps_nothing_is_recommended() -> None:
+    assert best(speeds(update_s=1.0)) == "By simulation no single setting would move it by 3 % or more."
+    assert advice([]).startswith("By simulation no single setting")
+
+
+def test_a_simulation_is_as_long_as_its_budget() -> None:
+    long = replace(SHAPE, steps=500)
+    assert measured_part(long, episodes=10, turns=2, budget=200)[0].steps == 10
+    assert measured_part(long, episodes=1000, turns=20, budget=200)[0].steps == 6
+    assert measured_part(long, episodes=1, turns=1, budget=10**6)[0].steps == 26
+    short, warm = measured_part(replace(SHAPE, steps=2), episodes=1, turns=1, budget=100)
+    assert (short.steps, warm) == (2, 1)

@@ -1,0 +1,162 @@
+"""The simulation against cases whose times are known, and its bound on staleness."""
+
+from dataclasses import dataclass, replace
+from random import Random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from coa.learning.window import WindowConfig
+from coa.planning.simulation import Forecast, LoopShape, Speeds, simulate
+from coa.planning.workload import Assumed, GroupWork, Latency, RecordedEpisode, Turn
+
+FREE = Speeds(
+    step_s=0.0,
+    request_s=0.0,
+    prefill_s=0.0,
+    trained_token_s=0.0,
+    update_s=0.0,
+    publish_s=0.0,
+    load_s=0.0,
+    pause_s=0.0,
+)
+SHAPE = LoopShape(
+    window=WindowConfig(max_staleness=0, groups_per_batch=4, max_refills=0),
+    engines=1,
+    ranks=1,
+    steps=10,
+    max_requests=64,
+    places=128,
+)
+
+
+@dataclass(frozen=True)
+class Same:
+    """Groups of two episodes that are all alike."""
+
+    episode: tuple[Turn, ...] = (Turn(prompt=0, sampled=10),)
+    kept: bool = True
+
+    def draw(self, random: Random) -> GroupWork:
+        return GroupWork((self.episode, self.episode), self.kept)
+
+
+def approx(value: float) -> object:
+    return pytest.approx(value, rel=1e-9)
+
+
+def test_without_staleness_a_version_takes_the_sum_of_its_parts() -> None:
+    speeds = replace(FREE, step_s=0.1, update_s=2.0, trained_token_s=0.01, publish_s=0.5, load_s=0.25, pause_s=0.75)
+    found = simulate(SHAPE, speeds, Same())
+    learning = 2.0 + 80 * 0.01
+    version = 10 * 0.1 + learning + 0.5 + 0.25 + 0.75
+    assert found.seconds == approx(10 * version)
+    assert (found.trajectories, found.trained, found.tokens) == (80, 80, 800)
+    assert found.trajectories_s == approx(8 / version)
+    assert found.engine == {
+        "generating": approx(1.0 / version),
+        "syncing": approx(0.75 / version),
+        "waiting_for_weights": approx((learning + 0.75) / version),
+    }
+    assert found.learner["learning"] == approx(learning / version)
+    assert found.learner["publishing"] == approx(0.5 / version)
+    assert (found.staleness_mean, found.staleness_max) == (0.0, 0)
+
+
+@pytest.mark.parametrize(("step_s", "update_s"), [(0.3, 1.0), (0.1, 4.0)])
+def test_with_staleness_the_slower_half_alone_decides(step_s: float, update_s: float) -> None:
+    shape = replace(SHAPE, window=replace(SHAPE.window, max_staleness=2), steps=40)
+    found = simulate(shape, replace(FREE, step_s=step_s, update_s=update_s), Same(), warm=10)
+    # Each of the window's three batches is played, then trained, and its slots are free again.
+    assert found.trained_s == approx(8 / max(update_s, (10 * step_s + update_s) / 3))
+    assert found.staleness_max <= 2
+
+
+def test_a_step_takes_longer_the_more_requests_it_has() -> None:
+    found = simulate(replace(SHAPE, steps=1), replace(FREE, step_s=0.1, request_s=0.05), Same())
+    assert found.seconds == approx(10 * (0.1 + 8 * 0.05))
+
+
+def test_requests_beyond_the_batch_and_episodes_beyond_the_places_wait() -> None:
+    speeds = replace(FREE, step_s=0.1)
+    assert simulate(replace(SHAPE, steps=1, max_requests=2), speeds, Same()).seconds == approx(4.0)
+    assert simulate(replace(SHAPE, steps=1, places=4), speeds, Same()).seconds == approx(2.0)
+    assert simulate(replace(SHAPE, steps=1, places=4, engines=2), speeds, Same()).seconds == approx(1.0)
+
+
+def test_tools_are_waited_for_and_other_episodes_go_on() -> None:
+    episode = (Turn(prompt=0, sampled=10, tool_s=3.0), Turn(prompt=0, sampled=10))
+    found = simulate(replace(SHAPE, steps=1), replace(FREE, step_s=0.1), Same(episode))
+    assert found.seconds == approx(5.0)
+    assert found.engine["waiting_for_tools"] == approx(3.0 / 5.0)
+
+
+def test_prompts_stop_the_engine_and_new_weights_have_them_computed_again() -> None:
+    episode = (Turn(prompt=7, sampled=10),)
+    speeds = replace(FREE, step_s=0.1, prefill_s=0.01)
+    assert simulate(replace(SHAPE, steps=1), speeds, Same(episode)).seconds == approx(1.0 + 8 * 7 * 0.01)
+    # Two batches are under way when the first one's weights arrive, half of a second after both began.
+    window = WindowConfig(max_staleness=1, groups_per_batch=1, max_refills=0)
+    turns = (Turn(prompt=0, sampled=5, tool_s=1.0), Turn(prompt=20, sampled=5))
+    shape = replace(SHAPE, steps=2, window=window, max_requests=2)
+    kept = simulate(replace(shape, recompute=False), speeds, Same(turns))
+    again = simulate(shape, speeds, Same(turns))
+    assert again.seconds > kept.seconds
+
+
+def test_two_ranks_train_twice_the_tokens() -> None:
+    speeds = replace(FREE, trained_token_s=0.1, update_s=1.0)
+    one, two = (simulate(replace(SHAPE, ranks=ranks), speeds, Same()) for ranks in (1, 2))
+    assert (one.seconds, two.seconds) == (approx(10 * 9.0), approx(10 * 5.0))
+
+
+def test_groups_that_say_nothing_are_replaced_as_often_as_the_window_allows() -> None:
+    shape = replace(SHAPE, window=replace(SHAPE.window, max_refills=1))
+    found = simulate(shape, replace(FREE, step_s=0.1, update_s=1.0), Same(kept=False))
+    assert (found.trajectories, found.trained) == (160, 0)
+    assert found.seconds == approx(10 * (2 * 1.0 + 1.0))
+
+
+def test_what_happens_before_the_warm_up_ends_does_not_count() -> None:
+    found = simulate(SHAPE, replace(FREE, step_s=0.1, update_s=1.0), Same(), warm=4)
+    assert found.seconds == approx(1.0 + 5 * 2.0)
+    assert found.trained == 48
+
+
+@settings(max_examples=25, deadline=None, derandomize=True)
+@given(
+    staleness=st.integers(0, 3),
+    groups=st.integers(1, 5),
+    refills=st.integers(0, 2),
+    engines=st.integers(1, 3),
+    update_s=st.floats(0.0, 5.0),
+    pause_s=st.floats(0.0, 1.0),
+    seed=st.integers(0, 100),
+)
+def test_no_token_is_older_than_the_bound(
+    staleness: int, groups: int, refills: int, engines: int, update_s: float, pause_s: float, seed: int
+) -> None:
+    window = WindowConfig(max_staleness=staleness, groups_per_batch=groups, max_refills=refills)
+    shape = replace(SHAPE, window=window, engines=engines, steps=8, max_requests=3, places=6)
+    work = Assumed(group=3, max_turns=4, max_tokens=400, max_observation=20, latency=Latency(0.5, 20.0))
+    found: Forecast = simulate(shape, replace(FREE, step_s=0.01, update_s=update_s, pause_s=pause_s), work, seed=seed)
+    assert found.staleness_max <= staleness
+    assert 0 <= found.staleness_mean <= staleness
+    assert sum(found.engine.values()) == pytest.approx(1)
+    assert sum(found.learner.values()) == pytest.approx(1)
+    assert found.trained <= found.trajectories
+
+
+def test_a_recorded_episode_keeps_its_tokens() -> None:
+    turns = RecordedEpisode(tokens=100, sampled=31, turns=3, tools=("code", "code")).turns_of([0.5, 0.25])
+    assert [turn.sampled for turn in turns] == [10, 10, 11]
+    assert sum(turn.prompt for turn in turns) == 69
+    assert [turn.tool_s for turn in turns] == [0.5, 0.25, 0.0]
+
+
+def test_latencies_have_their_median_and_their_percentile() -> None:
+    random, latency = Random(0), Latency(0.3, 3.0)
+    drawn = sorted(latency.draw(random) for _ in range(4000))
+    assert drawn[2000] == pytest.approx(0.3, rel=0.1)
+    assert drawn[3960] == pytest.approx(3.0, rel=0.15)

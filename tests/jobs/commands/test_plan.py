@@ -1,0 +1,213 @@
+"""What `coa plan` says fits is what fits."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from actors.learner.sizes import architecture
+from cluster.present import node_of
+from coa.agent.records import EpisodeRecord
+from coa.config import load
+from coa.errors import UserError
+from coa.planning.clusters import DEVICES, Node, parse_cluster
+from coa.planning.memory import GIB
+from coa.reporting.readable import in_bytes
+from coa.types import Status, Task
+from jobs.cli import RECIPES, find_recipe, main
+from jobs.commands.plan.places import plan_of
+from jobs.commands.plan.speed import speed_of
+from jobs.recipe.memory import processes
+from jobs.recipe.needs import reinforcement_demands
+from jobs.recipe.schema import Recipe
+from jobs.run.trajectories import write_episodes
+
+
+def recipe(name: str, *overrides: str) -> Recipe:
+    return load(Recipe, find_recipe(name), overrides)
+
+
+def wrong(name: str, cluster: str, *overrides: str) -> list[str]:
+    return plan_of(recipe(name, *overrides), parse_cluster(cluster))[1]
+
+
+def test_what_runs_where() -> None:
+    sections, mistakes = plan_of(recipe("web_7b"), parse_cluster("2x8xH100"))
+    assert mistakes == []
+    assert sections[1].title == "rl: what runs where, on 2 x 8 H100"
+    assert sections[1].rows == (
+        ("1", "8 rollout engines, 4 tool executors", "36", "8"),
+        ("2", "8 learner ranks", "32", "8"),
+    )
+    memory = {row[0]: row[1:] for row in sections[2].rows}
+    assert sections[2].columns == ("", "sft rank", "rl rank", "engine")
+    assert memory["weights"] == ("3.6 GiB", "3.6 GiB", "14.2 GiB")
+    assert memory["KV cache"][:2] == ("-", "-")
+
+
+def test_nodes_that_hold_the_same_are_one_row() -> None:
+    sections, _ = plan_of(recipe("web_32b"), parse_cluster("8x8xH200"))
+    assert [row[0] for row in sections[0].rows] == ["1 to 4", "5 to 8"]
+
+
+def test_too_few_gpus_are_told_with_what_there_is() -> None:
+    [sentence] = wrong("web_32b", "4x8xH200")
+    assert sentence == (
+        "rl: no node has room for 32 learner ranks of 4 CPU and 1 GPU; the stage asks for 64 GPUs, there are 32"
+    )
+
+
+@pytest.mark.parametrize(
+    ("cluster", "override", "said"),
+    [
+        ("2x8xA100-40", "rl.learner.zero_stage=1", "a rl rank needs .* most of it are gradients .* zero_stage=2"),
+        (
+            "2x8xH100",
+            "rl.learner.gradient_checkpointing=false",
+            "most of it are activations .* gradient_checkpointing or",
+        ),
+        (
+            "2x8xH100",
+            "engine.gpu_memory_utilization=0.19",
+            "an engine needs 14.2 GiB for weights .* of the 15.0 GiB that",
+        ),
+        ("2x8xH100", "engine.gpu_memory_utilization=0.22", "the KV cache of an engine holds .* less than one episode"),
+    ],
+)
+def test_memory_that_does_not_suffice_is_told_with_why(cluster: str, override: str, said: str) -> None:
+    [sentence] = wrong("web_7b", cluster, override)
+    assert re.search(said, sentence), sentence
+
+
+def test_an_engine_and_a_rank_on_one_gpu_share_its_memory() -> None:
+    half = ("placement.engines=1", "placement.engine_gpus=0.5", "placement.learner_gpus=0.5", "rl.learner.ranks=1")
+    small = ("model.path=Qwen/Qwen2.5-0.5B-Instruct", "sft.learner.ranks=1", "rl.learner.packing.row_tokens=8192")
+    settings = (*half, *small, "sft.learner.packing.row_tokens=8192")
+    assert wrong("web_7b", "1x1xH100", *settings, "engine.gpu_memory_utilization=0.4") == []
+    [sentence] = wrong("web_7b", "1x1xH100", *settings, "engine.gpu_memory_utilization=0.85")
+    assert "beside an engine of 67.1 GiB" in sentence
+
+
+def test_what_is_not_known_is_said() -> None:
+    assert "neither on this machine" in wrong("web_7b", "2x8xH100", "model.path=nobody/has-this")[0]
+    _, mistakes = plan_of(recipe("web_7b"), (Node(8, None, 64.0),) * 2)
+    assert "this kind of GPU" in mistakes[0]
+
+
+def test_nodes_of_ray() -> None:
+    assert node_of({"CPU": 32.0, "GPU": 8.0, "accelerator_type:H200": 1.0}) == Node(8, DEVICES["H200"], 32.0)
+    assert node_of({"CPU": 2.0, "memory": 8.0 * GIB}) == Node(0, None, 2.0)
+
+
+def test_the_status_is_whether_it_fits(capfd: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", "--recipe", "web_7b", "--cluster", "2x8xH100"]) == 0
+    assert "does not fit" not in capfd.readouterr().out
+    assert main(["plan", "--recipe", "web_7b", "--cluster", "8xH100"]) == 1
+    assert "does not fit: rl: no node has room for 8 learner ranks" in capfd.readouterr().out
+    assert main(["plan", "--recipe", "web_7b", "--cluster", "8xH999"]) == 2
+    with pytest.raises(UserError, match="8xH999"):
+        parse_cluster("8xH999")
+
+
+LINE = re.compile(r"^# Memory of a GPU, by estimate, on (\S+): (.*)\.$", re.MULTILINE)
+
+
+@pytest.mark.parametrize("name", sorted(path.stem for path in RECIPES.glob("*.yaml") if path.stem != "tiny"))
+def test_a_recipe_for_gpus_fits_the_machines_that_it_names_and_tells_its_memory(name: str) -> None:
+    [(cluster, told)] = LINE.findall((RECIPES / f"{name}.yaml").read_text())
+    config, nodes = recipe(name), parse_cluster(cluster)
+    assert plan_of(config, nodes)[1] == []
+    built = architecture(config.model)
+    assert built is not None
+    found = processes(config, built, nodes[0].device)
+    assert told == ", ".join(f"{one.what} {in_bytes(one.total)}" for one in found)
+
+
+def test_there_are_recipes_for_one_gpu_for_a_node_and_for_two() -> None:
+    asked = {}
+    for path in RECIPES.glob("*.yaml"):
+        demands = reinforcement_demands(recipe(path.stem))
+        asked[path.stem] = sum(demand.resources.get("GPU", 0) for demand in demands)
+    assert (asked["one_gpu"], asked["eight_gpus"], asked["code_7b"]) == (1, 8, 16)
+
+
+def test_how_fast_it_would_be_is_told_with_what_is_assumed() -> None:
+    small = ("rl.window.groups_per_batch=4", "rl.group=2", "agent.limits.max_turns=2")
+    sections, said = speed_of(recipe("eight_gpus", *small), parse_cluster("8xH100"), None, 32)
+    titles = [section.title for section in sections]
+    assert titles == [
+        "the loop, simulated",
+        "each setting alone",
+        "8 GPUs, divided otherwise",
+        "larger clusters, trained/s",
+    ]
+    split = [row[0] for row in sections[2].rows]
+    assert "4 engines, 4 ranks" in split
+    assert sum(row[2].startswith("best") for row in sections[2].rows) == 1
+    assert [(row[0], row[3]) for row in sections[3].rows] == [
+        ("8", "simulated"),
+        ("16", "simulated"),
+        ("32", "simulated"),
+    ]
+    assert any("H100's memory bandwidth" in sentence for sentence in said)
+    assert any("something is learnt from 60% of the groups" in sentence for sentence in said)
+
+
+def test_a_recorded_run_gives_lengths_and_speeds(tmp_path: Path) -> None:
+    recorded_run(tmp_path)
+    sections, said = speed_of(recipe("tiny", *BATCH), (Node(0, None, 2.0),), tmp_path, None)
+    values = {row[0]: row[1] for row in sections[0].rows}
+    assert values["of the run itself, measured"] == "8"
+    # Eight episodes of 10 tokens at 0.01 s each a version, and a second of learning beside them.
+    assert float(values["trained of them, a second"]) == pytest.approx(8.0, rel=0.05)
+    assert any("episodes are those of the run" in sentence for sentence in said)
+    with pytest.raises(UserError, match="not finished"):
+        speed_of(recipe("tiny"), (), tmp_path / "nowhere", None)
+
+
+def test_without_a_gpu_and_a_run_no_speed_is_told() -> None:
+    sections, [sentence] = speed_of(recipe("tiny"), (Node(0, None, 2.0),), None, None)
+    assert sections == []
+    assert "--run" in sentence
+
+
+BATCH = ("rl.window.groups_per_batch=4", "rl.window.max_refills=0", "rl.group=2")
+
+
+def recorded_run(folder: Path) -> None:
+    """A run of four steps whose learners are the slower half: a batch of 8 episodes takes them a second."""
+    (folder / "config.yaml").write_text("run_dir: runs/x\n")
+    (folder / "checkpoints").mkdir()
+    result = {"seconds": 4.0, "trajectories": 32, "decoding": [[1, 0.1, 10]], "time": {"learner": {}}}
+    (folder / "checkpoints" / "rl.json").write_text(json.dumps(result))
+    lines = [{"stage": "rl", "step": step, "tokens": 80, "seconds": 1.0} for step in range(1, 5)]
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    rows = [(task_named("t"), group, episode(sample)) for group in range(4) for sample in range(2)]
+    (folder / "trajectories").mkdir()
+    write_episodes(folder / "trajectories" / "rl-00001.parquet", rows)
+
+
+def task_named(name: str) -> Task:
+    return Task(id=name, question="?", answers=("a",), profile="mhqa", family="f", grader="exact")
+
+
+def episode(sample: int) -> EpisodeRecord:
+    return EpisodeRecord(
+        sample=sample,
+        grade=float(sample),
+        reward=float(sample),
+        correct=bool(sample),
+        well_formed=True,
+        repairs=(),
+        status=Status.ANSWERED,
+        answer="a",
+        text="",
+        turns=1,
+        tool_calls=(),
+        tokens=15,
+        policy_tokens=10,
+        tokens_sent=15,
+        oldest=0,
+        newest=0,
+    )
