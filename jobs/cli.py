@@ -3,7 +3,7 @@
     coa train|distill|sft|rl --recipe NAME [key=value ...]     jobs of a run directory
     coa evaluate|select --model DIR --tasks WHAT ...           jobs with a model
     coa ledger|replay RUN ...                                  checks of a run's reinforcement
-    coa export|record|import|show|benchmarks|doctor ...        tools, without a recipe
+    coa export|record|import|show|recipe|benchmarks|doctor ...     tools
     coa submit --address URL COMMAND ...                       any of these, on a cluster
 
 Exit status: 0 done, 1 a defect or a failure of the system, 2 a user's mistake, 130 interrupted.
@@ -11,6 +11,7 @@ Exit status: 0 done, 1 a defect or a failure of the system, 2 a user's mistake, 
 
 import argparse
 import contextlib
+import re
 import shutil
 import sys
 import traceback
@@ -18,9 +19,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from coa import __version__
 from coa.errors import UserError
 from jobs.commands import (
-    benchmarks,
     distill,
     evaluate,
     export,
@@ -36,22 +37,24 @@ from jobs.commands import (
 )
 from jobs.commands.command import Command, Job
 from jobs.commands.doctor import command as doctor
+from jobs.commands.reference import benchmarks, recipe
 from jobs.commands.runs import ledger, replay, show
 
 COMMANDS: dict[str, Command] = {
     module.COMMAND.name: module.COMMAND
     for module in (
         *(train, distill, sft, rl, evaluate, select, serve),
-        *(ledger, replay, submit, export, keys, record, import_runs, show, benchmarks, doctor),
+        *(ledger, replay, submit, export, keys, record, import_runs, show, recipe, benchmarks, doctor),
     )
 }
+SETTING_AS_OPTION = re.compile(r"--((?:\w+\.)+\w+|seed|run_dir)(?:=(.*))?", re.DOTALL)
 RECIPES = Path(__file__).parent / "recipes"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command; returns the exit status."""
-    command, options = parse(arguments)
     try:
+        command, options = parse(arguments)
         if isinstance(command, Job):
             return _run(command, options)
         status = command.run(**options)
@@ -66,8 +69,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def parse(arguments: Sequence[str] | None = None) -> tuple[Command, dict[str, Any]]:
-    """The command and its arguments by name; ends the process with status 2 for what is none."""
-    options = vars(_parser().parse_args(arguments))
+    """The command and its arguments by name; ends the process with status 2 for what is none.
+
+    Raises UserError for a setting that is written as an option.
+    """
+    words = sys.argv[1:] if arguments is None else list(arguments)
+    for place, word in enumerate(words):
+        if found := SETTING_AS_OPTION.fullmatch(word):
+            following = next((one for one in words[place + 1 : place + 2] if not one.startswith("-")), "VALUE")
+            raise UserError(f"{word}: a setting is written without dashes, {found[1]}={found[2] or following}")
+    options = vars(_parser().parse_args(words))
     return COMMANDS[options.pop("command")], options
 
 
@@ -136,6 +147,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="coa", description="Trains agent foundation models (Chain-of-Agents).", allow_abbrev=False
     )
+    parser.add_argument("--version", action="version", version=f"coa {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="|".join(COMMANDS))
     for name, command in COMMANDS.items():
         one = commands.add_parser(

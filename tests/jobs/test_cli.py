@@ -1,3 +1,4 @@
+import re
 import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -114,7 +115,7 @@ def test_an_error_in_a_group_of_tasks_is_told_as_itself(
 def test_every_command_is_described_and_those_with_a_recipe_say_what_they_ask_for() -> None:
     assert list(cli.COMMANDS) == [
         *("train", "distill", "sft", "rl", "evaluate", "select", "serve"),
-        *("ledger", "replay", "submit", "export", "keys", "record", "import", "show", "benchmarks", "doctor"),
+        *("ledger", "replay", "submit", "export", "keys", "record", "import", "show", "recipe", "benchmarks", "doctor"),
     ]
     jobs = {name: command for name, command in cli.COMMANDS.items() if isinstance(command, Job)}
     assert list(jobs) == ["train", "distill", "sft", "rl", "evaluate", "select", "serve"]
@@ -144,3 +145,39 @@ def test_a_defect_of_a_check_is_one_line_too(job: SimpleNamespace, capfd: pytest
     log = Path("runs/test/logs/driver.log")
     assert capfd.readouterr().err == f"coa: train failed: PermissionError: tasks.jsonl may not be read (see {log})\n"
     assert "Traceback (most recent call last)" in log.read_text()
+
+
+@pytest.mark.parametrize(
+    ("words", "right"),
+    [
+        (["--rl.steps", "5"], "--rl.steps: a setting is written without dashes, rl.steps=5"),
+        (["--rl.steps=5"], "--rl.steps=5: a setting is written without dashes, rl.steps=5"),
+        (["--seed", "--dry-run"], "--seed: a setting is written without dashes, seed=VALUE"),
+    ],
+)
+def test_a_setting_that_is_written_as_an_option_is_shown_as_it_is_written(
+    capfd: pytest.CaptureFixture[str], words: list[str], right: str
+) -> None:
+    assert cli.main(["train", "--recipe", "tiny", *words]) == 2
+    assert capfd.readouterr().err == f"coa: {right}\n"
+
+
+def test_the_version_is_told(capfd: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["--version"])
+    assert ended.value.code == 0
+    assert re.fullmatch(r"coa \d+\.\d+\.\d+\n", capfd.readouterr().out)
+
+
+def test_settings_are_told_by_section_by_word_and_with_the_values_of_a_recipe(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    assert cli.main(["recipe", "rl.window.max_staleness"]) == 0
+    sentence = "    Versions between the weights that sampled a token and those trained on it.\n"
+    assert capfd.readouterr().out == f"{'rl.window.max_staleness=2':<40}  int\n{sentence}"
+    assert cli.main(["recipe", "--search", "STALE", "versions"]) == 0
+    assert capfd.readouterr().out.startswith("rl.window.max_staleness=2 ")
+    assert cli.main(["recipe", "world", "--search", "snippet", "names", "--recipe", "tiny"]) == 0
+    assert capfd.readouterr().out.startswith("world.stale=0.65 ")
+    assert cli.main(["recipe", "rl.windw"]) == 2
+    assert capfd.readouterr().err.startswith("coa: no setting rl.windw; the nearest is rl.window (")
