@@ -10,12 +10,12 @@ Exit status: 0 done, 1 a defect or a failure of the system, 2 a user's mistake, 
 """
 
 import argparse
-import contextlib
 import re
 import shutil
 import sys
 import traceback
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -86,6 +86,7 @@ def _run(job: Job, options: Mapping[str, Any]) -> int:
     from coa.config import load
     from jobs.recipe.schema import Recipe
     from jobs.run.console import open_console
+    from jobs.run.lease import hold, require_folder
 
     arguments = dict(options)
     recipe, dry_run = arguments.pop("recipe"), arguments.pop("dry_run", False)
@@ -93,14 +94,17 @@ def _run(job: Job, options: Mapping[str, Any]) -> int:
     config = load(Recipe, find_recipe(recipe) if recipe else None, overrides)
     if job.of_model:
         arguments["overrides"] = overrides
+    if job.folder is not None and arguments["out"] is None:
+        arguments["out"] = job.folder(recipe, arguments, overrides)
+    folder = Path(arguments.get("out") or config.run_dir)
+    require_folder(folder)
     if dry_run:
         show_plan(config, job)
         return 0
-    folder = Path(arguments.get("out") or config.run_dir)
     log, fresh = folder / "logs" / "driver.log", not folder.exists()
     try:
         job.check(config, **arguments)
-        with open_console(log) as console:
+        with hold(folder) if job.alone else nullcontext(), open_console(log) as console:
             job.run(config, console, **arguments)
         return 0
     except Exception as raised:
@@ -109,13 +113,21 @@ def _run(job: Job, options: Mapping[str, Any]) -> int:
             if fresh and folder.is_dir() and [path.name for path in folder.iterdir()] == ["logs"]:
                 shutil.rmtree(folder)  # the mistake was found before the job wrote anything
             raise error from None
-        with contextlib.suppress(OSError):  # the disk may be what failed
-            log.parent.mkdir(parents=True, exist_ok=True)
-            with log.open("a", encoding="utf-8") as file:
-                traceback.print_exc(file=file)
         reason = (str(error).strip().splitlines() or [""])[-1]
-        print(f"coa: {job.name} failed: {type(error).__name__}: {reason[:200]} (see {log})", file=sys.stderr)
+        where = f" (see {log})" if _logged(log) else ""
+        print(f"coa: {job.name} failed: {type(error).__name__}: {reason[:200]}{where}", file=sys.stderr)
         return 1
+
+
+def _logged(log: Path) -> bool:
+    """Whether the traceback of what is being handled could be written: the disk may be what failed."""
+    try:
+        log.parent.mkdir(parents=True, exist_ok=True)
+        with log.open("a", encoding="utf-8") as file:
+            traceback.print_exc(file=file)
+    except OSError:
+        return False
+    return True
 
 
 def show_plan(config: Any, job: Job) -> None:

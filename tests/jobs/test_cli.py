@@ -1,4 +1,6 @@
+import json
 import re
+import shutil
 import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -61,6 +63,63 @@ def test_evaluate_gets_its_arguments(job: SimpleNamespace) -> None:
     assert Path("o/logs/driver.log").exists()
     assert cli.main(["evaluate", "--model", "m", "--best-of", "3"]) == 0
     assert (job.arguments["tasks"], job.arguments["best_of"]) == (None, 3)
+
+
+def test_an_evaluation_has_a_folder_of_its_own(job: SimpleNamespace) -> None:
+    folders = list[Path]()
+    for words in (["--tasks", "a.jsonl"], ["--tasks", "a.jsonl", "--rows", "3"], ["--tasks", "a.jsonl"], ["steps=2"]):
+        assert cli.main(["evaluate", "--model", "runs/demo/model", *words]) == 0
+        folders.append(job.arguments["out"])
+    first, second, again, other = folders
+    assert first == again, "the same command resumes"
+    assert re.fullmatch(r"runs/evaluate/demo-a-[0-9a-f]{8}", str(first))
+    assert str(other).startswith("runs/evaluate/demo-held-out-")
+    assert len({first, second, other}) == 3
+    assert all((folder / "logs" / "driver.log").exists() for folder in folders)
+
+
+@pytest.mark.parametrize("dry", [[], ["--dry-run"]])
+def test_a_folder_that_cannot_be_a_runs_is_refused_before_anything_starts(
+    job: SimpleNamespace, capfd: pytest.CaptureFixture[str], tmp_path: Path, dry: list[str]
+) -> None:
+    Path("taken").write_text("")
+    for folder, reason in (
+        ("taken", f"{tmp_path / 'taken'} is a file"),
+        ("taken/run", f"{tmp_path / 'taken'} is a file"),
+        ("/proc/1/fdinfo/run", "/proc/1/fdinfo is not writable"),
+    ):
+        assert cli.main(["train", "--recipe", "./r.yaml", f"run_dir={folder}", *dry]) == 2
+        assert capfd.readouterr().err == f"coa: {folder} can't be a run's folder: {reason}\n"
+    assert job.config is None
+
+
+def test_a_folder_that_another_command_holds_is_left_alone(
+    job: SimpleNamespace, capfd: pytest.CaptureFixture[str]
+) -> None:
+    Path("runs/test").mkdir(parents=True)
+    held = {"host": "elsewhere", "pid": 7, "since": "2026-11-23 00:12:14", "started": 1.0}
+    Path("runs/test/lease.json").write_text(json.dumps(held))
+    assert cli.main(["train", "--recipe", "./r.yaml"]) == 2
+    who = "process 7 on elsewhere since 2026-11-23 00:12:14"
+    assert capfd.readouterr().err == f"coa: runs/test is in use: by {who}; end it, or choose another folder\n"
+    assert job.config is None
+    assert [path.name for path in Path("runs/test").iterdir()] == ["lease.json"]
+    assert cli.main(["train", "--recipe", "./r.yaml", "run_dir=runs/other"]) == 0
+    assert [path.name for path in Path("runs/other").iterdir()] == ["logs"], "the lease goes with its holder"
+
+
+def test_a_log_that_could_not_be_written_is_not_pointed_to(
+    job: SimpleNamespace, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def full(*_: object, **__: object) -> None:
+        shutil.rmtree("runs/test/logs")
+        Path("runs/test/logs").write_text("")
+        raise RuntimeError("the disk failed")
+
+    job.run = None
+    cli.COMMANDS["train"] = replace(cli.COMMANDS["train"], run=full)  # the fixture puts the real one back
+    assert cli.main(["train", "--recipe", "./r.yaml"]) == 1
+    assert capfd.readouterr().err == "coa: train failed: RuntimeError: the disk failed\n"
 
 
 @pytest.mark.parametrize("overrides", [["stepz=1"], ["steps=x"], ["steps"]])
