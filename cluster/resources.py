@@ -34,16 +34,23 @@ class PlacementConfig:
     """Where this or `max_engines` is set, reinforcement adds and removes engines between the two (`pool.scaling`), of
     which one that is not set is `engines`."""
     max_engines: int | None = None
+    """The largest number; as of `min_engines`."""
     engine_cpus: float = 1.0
+    """CPUs of one engine, as Ray counts them."""
     engine_gpus: float = 0.0
+    """GPUs of one engine."""
     learner_cpus: float = 0.5
     """Of one rank."""
     learner_gpus: float = 0.0
+    """GPUs of one rank."""
     scorer_cpus: float = 0.25
     """Of the model that on-policy distillation asks (`rl.on_policy.teacher`)."""
     scorer_gpus: float = 0.0
+    """GPUs of that model."""
     tool_executors: int = 1
+    """Processes that run tools."""
     tool_cpus: float = 0.25
+    """CPUs of one tool executor."""
     learner_restarts: int = 3
     """How often the learner group may fail; it goes on from its last checkpoint."""
     by_role: bool = False

@@ -176,7 +176,7 @@ def _leaves(
             raise UserError(f"{where}: {_unknown(schema, key, prefix, known)}")
         if is_dataclass(hints[name]):
             yield from _leaves(hints[name], value, where, known, f"{key}.")
-        elif section := _named_sections(hints[name]):
+        elif section := named_section(hints[name]):
             if not isinstance(value, Mapping):
                 raise UserError(f"{where}: {key} is {value!r}, expected sections with names")
             for own, held in value.items():
@@ -209,7 +209,7 @@ def renamed_keys(schema: type) -> Mapping[str, str]:
     return getattr(schema, "RENAMED", {})
 
 
-def _named_sections(hint: Any) -> type | None:
+def named_section(hint: Any) -> type | None:
     """The dataclass of a `dict[str, Dataclass]`, whose keys a recipe chooses."""
     arguments = get_args(hint)
     named = get_origin(hint) is dict and is_dataclass(arguments[1])

@@ -5,24 +5,25 @@
     coa plan --recipe NAME --cluster 4x8xH200                  what would fit, and how fast it would be
     coa ledger|replay RUN ...                                  checks of a run's reinforcement
     coa chaos --recipe NAME --kills N --seed N ...             reinforcement under kills
-    coa export|record|import|show|benchmarks|doctor ...        tools, without a recipe
+    coa export|record|import|show|recipe|benchmarks|doctor ...     tools
     coa submit --address URL COMMAND ...                       any of these, on a cluster
 
 Exit status: 0 done, 1 a defect or a failure of the system, 2 a user's mistake, 130 interrupted.
 """
 
 import argparse
-import contextlib
+import re
 import shutil
 import sys
 import traceback
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
+from coa import __version__
 from coa.errors import UserError
 from jobs.commands import (
-    benchmarks,
     distill,
     evaluate,
     export,
@@ -39,22 +40,24 @@ from jobs.commands import (
 from jobs.commands.command import Command, Job
 from jobs.commands.doctor import command as doctor
 from jobs.commands.plan import command as plan
+from jobs.commands.reference import benchmarks, recipe
 from jobs.commands.runs import chaos, ledger, replay, show
 
 COMMANDS: dict[str, Command] = {
     module.COMMAND.name: module.COMMAND
     for module in (
         *(train, distill, sft, rl, evaluate, select, serve),
-        *(plan, ledger, replay, chaos, submit, export, keys, record, import_runs, show, benchmarks, doctor),
+        *(plan, ledger, replay, chaos, submit, export, keys, record, import_runs, show, recipe, benchmarks, doctor),
     )
 }
+SETTING_AS_OPTION = re.compile(r"--((?:\w+\.)+\w+|seed|run_dir)(?:=(.*))?", re.DOTALL)
 RECIPES = Path(__file__).parent / "recipes"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command; returns the exit status."""
-    command, options = parse(arguments)
     try:
+        command, options = parse(arguments)
         if isinstance(command, Job):
             return _run(command, options)
         status = command.run(**options)
@@ -69,8 +72,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def parse(arguments: Sequence[str] | None = None) -> tuple[Command, dict[str, Any]]:
-    """The command and its arguments by name; ends the process with status 2 for what is none."""
-    options = vars(_parser().parse_args(arguments))
+    """The command and its arguments by name; ends the process with status 2 for what is none.
+
+    Raises UserError for a setting that is written as an option.
+    """
+    words = sys.argv[1:] if arguments is None else list(arguments)
+    for place, word in enumerate(words):
+        if found := SETTING_AS_OPTION.fullmatch(word):
+            following = next((one for one in words[place + 1 : place + 2] if not one.startswith("-")), "VALUE")
+            raise UserError(f"{word}: a setting is written without dashes, {found[1]}={found[2] or following}")
+    options = vars(_parser().parse_args(words))
     return COMMANDS[options.pop("command")], options
 
 
@@ -78,6 +89,7 @@ def _run(job: Job, options: Mapping[str, Any]) -> int:
     from coa.config import load
     from jobs.recipe.schema import Recipe
     from jobs.run.console import open_console
+    from jobs.run.lease import hold, require_folder
 
     arguments = dict(options)
     recipe, dry_run = arguments.pop("recipe"), arguments.pop("dry_run", False)
@@ -85,14 +97,17 @@ def _run(job: Job, options: Mapping[str, Any]) -> int:
     config = load(Recipe, find_recipe(recipe) if recipe else None, overrides)
     if job.of_model:
         arguments["overrides"] = overrides
+    if job.folder is not None and arguments["out"] is None:
+        arguments["out"] = job.folder(recipe, arguments, overrides)
+    folder = Path(arguments.get("out") or config.run_dir)
+    require_folder(folder)
     if dry_run:
         show_plan(config, job)
         return 0
-    folder = Path(arguments.get("out") or config.run_dir)
     log, fresh = folder / "logs" / "driver.log", not folder.exists()
     try:
         job.check(config, **arguments)
-        with open_console(log) as console:
+        with hold(folder) if job.alone else nullcontext(), open_console(log) as console:
             job.run(config, console, **arguments)
         return 0
     except Exception as raised:
@@ -101,13 +116,21 @@ def _run(job: Job, options: Mapping[str, Any]) -> int:
             if fresh and folder.is_dir() and [path.name for path in folder.iterdir()] == ["logs"]:
                 shutil.rmtree(folder)  # the mistake was found before the job wrote anything
             raise error from None
-        with contextlib.suppress(OSError):  # the disk may be what failed
-            log.parent.mkdir(parents=True, exist_ok=True)
-            with log.open("a", encoding="utf-8") as file:
-                traceback.print_exc(file=file)
         reason = (str(error).strip().splitlines() or [""])[-1]
-        print(f"coa: {job.name} failed: {type(error).__name__}: {reason[:200]} (see {log})", file=sys.stderr)
+        where = f" (see {log})" if _logged(log) else ""
+        print(f"coa: {job.name} failed: {type(error).__name__}: {reason[:200]}{where}", file=sys.stderr)
         return 1
+
+
+def _logged(log: Path) -> bool:
+    """Whether the traceback of what is being handled could be written: the disk may be what failed."""
+    try:
+        log.parent.mkdir(parents=True, exist_ok=True)
+        with log.open("a", encoding="utf-8") as file:
+            traceback.print_exc(file=file)
+    except OSError:
+        return False
+    return True
 
 
 def show_plan(config: Any, job: Job) -> None:
@@ -139,6 +162,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="coa", description="Trains agent foundation models (Chain-of-Agents).", allow_abbrev=False
     )
+    parser.add_argument("--version", action="version", version=f"coa {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="|".join(COMMANDS))
     for name, command in COMMANDS.items():
         one = commands.add_parser(

@@ -23,14 +23,23 @@ class ModelConfig:
     path: str | None = None
     """Folder or hub name of a pretrained model; None makes a new model of the sizes below."""
     hidden_size: int = 128
+    """Width of the residual stream of a new model."""
     layers: int = 4
+    """Transformer layers of a new model."""
     heads: int = 4
+    """Attention heads of a layer."""
     key_value_heads: int = 2
+    """Heads of keys and values, which query heads share."""
     head_dim: int = 32
+    """Width of one head."""
     intermediate_size: int = 256
+    """Width of the feed-forward layer."""
     rope_theta: float = 10_000.0
+    """Base of the rotary position embedding."""
     max_positions: int = 1024
+    """Longest sequence of a new model, in tokens."""
     initializer_range: float = 0.02
+    """Standard deviation of a new model's weights."""
     vocabulary_limit: int = 4096
     """Most tokens that the tokenizer trained for a new model may have."""
     dtype: str = "float32"

@@ -12,6 +12,7 @@ class SamplingConfig:
     temperature: float = 1.0
     """0 is greedy decoding."""
     top_p: float = 1.0
+    """Nucleus sampling: tokens within this share of probability; 1 takes all."""
 
 
 class KvOnUpdate(Enum):
@@ -27,6 +28,7 @@ class KvOnUpdate(Enum):
 @dataclass(frozen=True)
 class EngineConfig:
     dtype: str = "float32"
+    """Type of the weights that sample: float32, bfloat16 or float16."""
     max_concurrent: int = 128
     """Requests in a batch of the engine."""
     block_size: int | None = None
@@ -34,7 +36,9 @@ class EngineConfig:
     kv_cache_gib: float = 1.0
     """On CPU; on a GPU `gpu_memory_utilization` decides."""
     gpu_memory_utilization: float = 0.85
+    """Share of the GPU's memory that the engine takes for weights and KV cache."""
     tensor_parallel: int = 1
+    """GPUs that one engine's model is split over."""
     enforce_eager: bool | None = None
     """Whether nothing is compiled or captured in graphs. None: on a CPU."""
     chunked_prefill: bool | None = None
@@ -42,6 +46,7 @@ class EngineConfig:
     threads: int | None = None
     """CPU threads of the engine. None: one where it computes on the CPU."""
     kv_on_update: KvOnUpdate = KvOnUpdate.recompute
+    """Whether the KV cache of episodes under way is computed again or kept when new weights are loaded."""
     probe_tolerance: float = 1e-4
     """Difference of log-probs between learner and engine after a sync above which the record has an alarm. The run goes
     on nevertheless, since other checks make sure that the weights are complete and in use (`actors.weights.loader`)."""

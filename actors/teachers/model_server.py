@@ -37,6 +37,7 @@ class ModelServerConfig:
     name: str = ""
     """Name of the model in requests; empty for `model`."""
     dtype: str = "auto"
+    """Type of its weights; auto takes the one they are stored in."""
     max_model_len: int = 4096
     """Tokens of a prompt and its reply together."""
     max_concurrent: int = 64
@@ -50,7 +51,9 @@ class ModelServerConfig:
     kv_cache_gib: float = 1.0
     """GiB of the KV cache on CPU; on GPUs `gpu_memory_utilization` decides."""
     gpu_memory_utilization: float = 0.85
+    """Share of each GPU's memory that the server takes."""
     enforce_eager: bool = True
+    """Whether nothing is compiled or captured in graphs, which starts sooner and is slower on a GPU."""
     host: str | None = None
     """The address to listen at. None takes loopback in a cluster of one node, else the node's own address, which can be
     reached from the other nodes and from their network."""

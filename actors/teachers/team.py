@@ -43,7 +43,9 @@ class BudgetConfig:
     are still finished."""
 
     requests: int = 0
+    """Requests to language models."""
     tokens: int = 0
+    """Tokens of prompts and replies."""
 
     def exceeds(self, other: "BudgetConfig") -> bool:
         """Whether this budget allows more than the other."""
@@ -62,6 +64,7 @@ class TeachingConfig:
     wave: int = 1000
     """Runs that scripted experts play in step with each other, and the most runs of a shard."""
     waves_in_flight: int = 2
+    """Waves that are under way at the same time."""
     runs_in_flight: int = 200
     """Runs that a team of language models plays at the same time."""
     shard_s: float = 60.0

@@ -6,14 +6,14 @@ It never waits and knows no engine, so training, evaluation, serving and tests c
 what has happened. Resumed from the journal in another process, it ends as it would have ended here.
 """
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from enum import Enum
 
 import numpy as np
 
 from coa.agent.codec import Codec
-from coa.agent.grammar import ANSWER, TAGS, THINK, Kind, Parsed, Profile, Span, parse, render
+from coa.agent.grammar import ANSWER, TAGS, Kind, Parsed, Profile, Span, goal_of, parse, render
 from coa.agent.journal import Delta, Journal, Observed, Said
 from coa.agent.lenient import Repair, read
 from coa.agent.profiles import profile as find_profile
@@ -27,8 +27,11 @@ class Limits:
     """Budgets of one episode, in tokens and turns."""
 
     max_turns: int = 8
+    """Turns of the policy; an episode that takes more ends without an answer."""
     max_turn_tokens: int = 4096
+    """Tokens of one turn."""
     max_observation_tokens: int = 4096
+    """Tokens of one tool's result; what is longer is cut."""
     max_tokens: int = 32768
     """Prompt, policy and observations together."""
     max_tag_tokens: int | None = None
@@ -63,6 +66,8 @@ class AgentConfig:
     instructed: bool = True
     """Whether the prompt states the profile's rules. A model trained from scratch knows them from its data."""
     grammar: Grammar = Grammar.lenient
+    """Whether decoding is free, and small errors of form are repaired (lenient), or constrained to the profile's tags
+    (enforce)."""
     layouts: tuple[str, ...] = (PLAIN,)
     """The formats in which tools' results are written (`coa.tools.layouts`); each task is assigned one of them."""
     limits: Limits = field(default_factory=Limits)
@@ -102,15 +107,6 @@ def well_formed_turn(parsed: Parsed, profile: Profile) -> bool:
         and kinds[-1] in stops
         and not any(kind in stops for kind in kinds[:-1])
     )
-
-
-def goal_of(chain: Sequence[Span]) -> str:
-    """What a tool call is meant to find out: the latest search query and the latest thought, where there are any."""
-
-    def latest(tag: str) -> str:
-        return next((span.text.strip() for span in reversed(chain) if span.tag == tag), "")
-
-    return "\n".join(text for text in (latest("web_search"), latest(THINK)) if text)
 
 
 class Episode:

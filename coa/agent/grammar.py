@@ -7,7 +7,7 @@ reward and the episode loop all use it. (arXiv 2508.13167, section 3.1 and appen
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache, cached_property
@@ -273,3 +273,12 @@ class Profile:
     def preface(self) -> str:
         """The text of the user's message before the question, where the prompt states the rules."""
         return f"{self.instructions()}\n\nQuestion: "
+
+
+def goal_of(chain: Sequence[Span]) -> str:
+    """What a tool call is meant to find out: the latest search query and the latest thought, where there are any."""
+
+    def latest(tag: str) -> str:
+        return next((span.text.strip() for span in reversed(chain) if span.tag == tag), "")
+
+    return "\n".join(text for text in (latest("web_search"), latest(THINK)) if text)

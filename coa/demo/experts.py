@@ -70,8 +70,11 @@ class ExpertConfig:
     """
 
     lazy_calc: tuple[float, ...] = (0.88, 0.82, 0.60, 0.48)
+    """Shares of sums that are answered without a program."""
     lazy_mhqa: tuple[float, ...] = (0.90, 0.86, 0.72, 0.60)
+    """Shares of multi-hop questions that are answered without the last look-up."""
     lazy_web: tuple[float, ...] = (0.92, 0.88, 0.76, 0.64)
+    """Shares of questions about the web that are answered from a search's snippet."""
     recall_calc: float = 0.46
     """Share of sums that the lazy planner's head gets right."""
     recall_mhqa: float = 0.48

@@ -25,9 +25,13 @@ NO_PAGE = "404 no such page"
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorldConfig:
     seed: int = 0
+    """Of the facts of the world."""
     people: int = 1200
+    """People that there are."""
     towns: int = 576
+    """Towns that they are born in."""
     companies: int = 384
+    """Companies, each with a chief, an owner, a sponsor and a captain."""
     stale: float = 0.65
     """Share of (company, kind) whose search snippet names a former holder."""
     held_out: float = 0.2

@@ -42,6 +42,7 @@ class FilterConfig:
     correction_copies: float = 2.0
     """Average number of copies of a run that corrected itself; at least 1."""
     seed: int = 0
+    """Of the filters that choose at random."""
 
     def __post_init__(self) -> None:
         if self.contamination_words < 1:

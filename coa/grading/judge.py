@@ -47,6 +47,7 @@ class JudgeConfig:
     key_env: str | None = None
     """Environment variable that holds the API's key, where tools run; None sends none."""
     temperature: float = 0.0
+    """Of the judge's sampling; 0 is greedy decoding."""
     max_tokens: int = 1024
     """Tokens of a reply."""
     prompt: Prompt = Prompt.ours

@@ -45,6 +45,7 @@ class ProgramsConfig:
     its seconds and one more, and as much and two again where the program waits for a core, which the executor's limit
     must leave room for. A program that got none all the same has no verdict; one that slept is wrong."""
     memory_mib: int = 1024
+    """MiB of memory that a program may take in a test."""
 
     def limits(self, limit_s: float, output_bytes: int) -> RunLimits:
         """Those of one test, whose program may take `limit_s` of CPU time."""

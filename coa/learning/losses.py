@@ -42,7 +42,9 @@ class Level(Enum):
 @dataclass(frozen=True)
 class LossConfig:
     clip_low: float = 0.2
+    """How far below 1 a ratio of probabilities counts."""
     clip_high: float = 0.28
+    """How far above 1 a ratio of probabilities counts; above `clip_low`, it is DAPO's "clip higher"."""
     dual_clip: float | None = None
     """Largest ratio that counts against a token (dual-clip PPO, arXiv 1912.09729); None is no limit."""
     proximal: Proximal = Proximal.recomputed

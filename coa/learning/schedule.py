@@ -26,8 +26,11 @@ class OptimizerConfig:
     """AdamW and its rate."""
 
     lr: float = 1e-6
+    """AdamW's learning rate at its highest."""
     schedule: Schedule = Schedule.wsd
+    """How the rate changes after the warm-up."""
     warmup_steps: int = 0
+    """Steps in which the rate grows from 0 in a line."""
     warmup_ratio: float = 0.0
     """Share of the steps, rounded up, instead of `warmup_steps`."""
     flat_share: float = 1.0
@@ -35,10 +38,13 @@ class OptimizerConfig:
     min_share: float = 0.0
     """Share of the rate that a decay ends at, one step after the last."""
     beta1: float = 0.9
+    """Decay of the mean of gradients."""
     beta2: float = 0.95
+    """Decay of the mean of their squares."""
     weight_decay: float = 0.0
     """On matrices; norms have none."""
     clip_norm: float = 1.0
+    """Largest norm of a step's gradient; a larger one is scaled down."""
 
     def __post_init__(self) -> None:
         if self.warmup_steps and self.warmup_ratio:

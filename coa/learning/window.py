@@ -24,6 +24,7 @@ class WindowConfig:
     max_staleness: int = 2
     """Versions between the weights that sampled a token and those trained on it."""
     groups_per_batch: int = 64
+    """Groups of a batch, each the episodes of one task."""
     max_refills: int = 2
     """How many batches' worth of uninformative groups may be replaced, per batch; later ones leave the batch short."""
 

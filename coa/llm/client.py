@@ -76,6 +76,7 @@ class EndpointConfig:
     temperature: float | None = None
     """None leaves the temperature to the endpoint."""
     top_p: float | None = None
+    """Nucleus sampling of its replies; None leaves it to the endpoint."""
     max_tokens: int | None = 4096
     """Tokens of a reply; None leaves the limit to the endpoint."""
     extra: dict[str, Any] = field(default_factory=dict)

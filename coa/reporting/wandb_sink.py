@@ -42,12 +42,15 @@ class WandbMode(Enum):
 @dataclass(frozen=True)
 class WandbConfig:
     mode: WandbMode = WandbMode.auto
+    """auto is online where there is a key, else offline."""
     project: str = "chain-of-agents"
+    """Project that the run is logged to."""
     entity: str | None = None
     """User or team; None takes the key's."""
     name: str | None = None
     """Name of the run; None takes the run directory's."""
     tags: tuple[str, ...] = ()
+    """Tags of the run."""
 
 
 def mode_of(config: WandbConfig, environment: Mapping[str, str] = os.environ) -> tuple[WandbMode, str]:

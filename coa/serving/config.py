@@ -10,7 +10,9 @@ from coa.serving.store import StoreConfig
 @dataclass(frozen=True)
 class ServingConfig:
     host: str = "127.0.0.1"
+    """Address that the server listens at; 0.0.0.0 is every one of this machine."""
     port: int = 8000
+    """TCP port that the server listens at."""
     name: str = ""
     """The model's name for clients; "" takes that of its folder."""
     profile: str = ""
@@ -22,6 +24,7 @@ class ServingConfig:
     min_replicas: int = 1
     """0 starts an engine at the first request only, and ends the last one where there is none for a while."""
     max_replicas: int = 1
+    """Most engines that the server runs."""
     scaling: ScalingConfig = field(default_factory=ScalingConfig)
     """When there are more or fewer, within these bounds."""
     max_requests: int = 256

@@ -13,7 +13,9 @@ class StoreConfig:
     """0 entries switch the store off."""
 
     entries: int = 10_000
+    """Finished responses that are kept for clients to ask for again."""
     gib: float = 0.25
+    """GiB of memory that they may take."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -68,6 +68,7 @@ class SelectionConfig:
     temperature: float = 1.0
     """Temperature of the attempts; above 0, since all attempts at a task would be the same otherwise."""
     top_p: float = 1.0
+    """Nucleus sampling of the attempts."""
     judge: bool = False
     """Whether direct answers to tasks of the judge are judged; else they are compared exactly, as in the paper."""
     sft: str | None = None

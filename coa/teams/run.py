@@ -10,8 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from coa.agent.episode import goal_of
-from coa.agent.grammar import OBSERVATION, Span, parse
+from coa.agent.grammar import OBSERVATION, Span, goal_of, parse
 from coa.agent.profiles import profile as find_profile
 from coa.seeds import derive
 from coa.teams.roles import TEAM

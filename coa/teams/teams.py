@@ -56,6 +56,7 @@ class TeamConfig:
     """A team."""
 
     rules: Rules = Rules.PLANNER
+    """How the team works: planner (one plans, others do), debate, or refine."""
     model: str = EXPERTS
     """A key of the recipe's `models`, for every role without a model of its own; "" lets scripted experts play."""
     roles: dict[str, RoleConfig] = field(default_factory=dict)

@@ -30,6 +30,7 @@ class RetryConfig:
     """How a call of a tool or a judge that is down is tried again, before the failure is its episode's."""
 
     attempts: int = 5
+    """Attempts at a call, the first included."""
     pause_s: float = 0.5
     """Seconds before the second attempt; they double from one to the next."""
 

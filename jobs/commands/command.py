@@ -6,10 +6,10 @@ The files of this folder are read for `coa --help`, so what is heavy is imported
 from __future__ import annotations
 
 from argparse import ArgumentParser, ArgumentTypeError
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from cluster.resources import Demand
@@ -51,6 +51,10 @@ class Job(Command):
     of_model: bool = False
     """Whether the job works on a model's folder. Then no recipe is required, and overrides take precedence over the
     model's `agent.json` and `world.json`."""
+    alone: bool = True
+    """Whether no other command may work in its folder at the same time."""
+    folder: Callable[[str | None, Mapping[str, Any], Sequence[str]], Path] | None = None
+    """(recipe, arguments, overrides): its folder, where `out` is None."""
 
 
 def positive(text: str) -> int:
@@ -84,8 +88,9 @@ The model's own agent.json and world.json say how it is asked: a recipe's sectio
 here is."""
 
 
-def model_arguments(parser: ArgumentParser, out: str, *, own_tasks: bool = False) -> None:
-    """The arguments of a job with a model; out: the default folder of the results; own_tasks: whether held-out tasks of
+def model_arguments(parser: ArgumentParser, out: str | None, *, own_tasks: bool = False) -> None:
+    """The arguments of a job with a model; out: the default folder of the results, None for one of the job's
+    choice (`Job.folder`); own_tasks: whether held-out tasks of
     the model's world are taken if none are named."""
     parser.add_argument("--model", type=Path, required=True, help="model directory, Hugging Face layout")
     otherwise = "; without it, held-out tasks of the model's world" if own_tasks else ""
@@ -93,4 +98,4 @@ def model_arguments(parser: ArgumentParser, out: str, *, own_tasks: bool = False
         "--tasks", required=not own_tasks, help=f"a file, a benchmark's name, or NAME=PATH; see below{otherwise}"
     )
     parser.add_argument("--rows", type=positive, help="only the first N tasks")
-    parser.add_argument("--out", type=Path, default=Path(out), help="where the results go")
+    parser.add_argument("--out", type=Path, default=out and Path(out), help="where the results go")

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from argparse import ArgumentParser
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from jobs.commands.command import TASKS_HELP, Job, model_arguments, positive
 
@@ -17,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def arguments(parser: ArgumentParser) -> None:
-    model_arguments(parser, "runs/evaluate", own_tasks=True)
+    model_arguments(parser, None, own_tasks=True)
     parser.add_argument(
         "--best-of",
         type=positive,
@@ -85,6 +87,17 @@ def settings_of(config: Recipe, model: Path, out: Path, best_of: int | None, ove
     return replace(config, evaluation=replace(config.evaluation, samples=samples))
 
 
+def own_folder(recipe: str | None, arguments: Mapping[str, Any], overrides: Sequence[str]) -> Path:
+    """The folder of an evaluation for which none is named: runs/evaluate/demo-math500-3fa91c02. The same command has
+    the same folder, and resumes there; any other has another."""
+    model = arguments["model"].resolve()
+    name = model.parent.name if model.name == "model" else model.name
+    asked = {key: str(value) for key, value in sorted(arguments.items()) if key not in ("model", "out", "overrides")}
+    digest = sha256(repr((recipe, str(model), asked, sorted(overrides))).encode()).hexdigest()[:8]
+    tasks = Path((arguments["tasks"] or "held-out").partition("=")[0]).stem
+    return Path("runs/evaluate") / "-".join(re.sub(r"[^\w.]+", "-", part) for part in (name, tasks, digest))
+
+
 def demands(config: Recipe) -> Demands:
     from cluster.resources import engine_demands
 
@@ -99,5 +112,6 @@ COMMAND = Job(
     arguments=arguments,
     demands=demands,
     of_model=True,
+    folder=own_folder,
     epilog=TASKS_HELP,
 )

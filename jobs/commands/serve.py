@@ -90,4 +90,5 @@ COMMAND = Job(
     arguments=arguments,
     demands=demands,
     of_model=True,
+    alone=False,  # it writes nothing but a log
 )

@@ -82,6 +82,7 @@ class SftConfig:
     """Data sets to train on instead of distilled ones: the `data` folder of another run, or released AFM files."""
     learner: LearnerConfig = field(default_factory=LearnerConfig)
     checkpoint_every: int = 100
+    """Steps between two checkpoints of fine-tuning."""
 
     DEFAULT_STEPS: ClassVar[int] = 1000
 
@@ -123,6 +124,7 @@ class RlConfig:
     weights: WeightsConfig = field(default_factory=WeightsConfig)
     """How new weights get to the engines."""
     checkpoint_every: int = 10
+    """Steps between two checkpoints of reinforcement."""
     keep_batches: bool = True
     """Whether each batch is recorded, beside training, so that `coa replay` can train it again."""
     evaluate_every: int = 0
@@ -164,7 +166,9 @@ class EvaluationConfig:
     """Sampled attempts at each task. None here and below: what `coa.tasks.published.protocol` has, the benchmark's own
     protocol if `coa evaluate` attempts a benchmark."""
     temperature: float | None = None
+    """Of the sampled attempts."""
     top_p: float | None = None
+    """Nucleus sampling of the sampled attempts."""
     patience_s: float = 300.0
     """Seconds of pauses, in all, between attempts at a task while a tool, a judge or an engine is down."""
 
@@ -176,7 +180,9 @@ class EvaluationConfig:
 @dataclass(frozen=True)
 class Recipe:
     seed: int = 0
+    """Of everything that is random in a run: its tasks, samples, and a new model's weights."""
     run_dir: str = "runs/run"
+    """Folder of all that the run makes; the same folder resumes it."""
     serving: ServingConfig = field(default_factory=ServingConfig)
     session: SessionConfig = field(default_factory=SessionConfig)
     placement: PlacementConfig = field(default_factory=PlacementConfig)

@@ -1,3 +1,6 @@
+import json
+import re
+import shutil
 import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -62,6 +65,63 @@ def test_evaluate_gets_its_arguments(job: SimpleNamespace) -> None:
     assert (job.arguments["tasks"], job.arguments["best_of"]) == (None, 3)
 
 
+def test_an_evaluation_has_a_folder_of_its_own(job: SimpleNamespace) -> None:
+    folders = list[Path]()
+    for words in (["--tasks", "a.jsonl"], ["--tasks", "a.jsonl", "--rows", "3"], ["--tasks", "a.jsonl"], ["steps=2"]):
+        assert cli.main(["evaluate", "--model", "runs/demo/model", *words]) == 0
+        folders.append(job.arguments["out"])
+    first, second, again, other = folders
+    assert first == again, "the same command resumes"
+    assert re.fullmatch(r"runs/evaluate/demo-a-[0-9a-f]{8}", str(first))
+    assert str(other).startswith("runs/evaluate/demo-held-out-")
+    assert len({first, second, other}) == 3
+    assert all((folder / "logs" / "driver.log").exists() for folder in folders)
+
+
+@pytest.mark.parametrize("dry", [[], ["--dry-run"]])
+def test_a_folder_that_cannot_be_a_runs_is_refused_before_anything_starts(
+    job: SimpleNamespace, capfd: pytest.CaptureFixture[str], tmp_path: Path, dry: list[str]
+) -> None:
+    Path("taken").write_text("")
+    for folder, reason in (
+        ("taken", f"{tmp_path / 'taken'} is a file"),
+        ("taken/run", f"{tmp_path / 'taken'} is a file"),
+        ("/proc/1/fdinfo/run", "/proc/1/fdinfo is not writable"),
+    ):
+        assert cli.main(["train", "--recipe", "./r.yaml", f"run_dir={folder}", *dry]) == 2
+        assert capfd.readouterr().err == f"coa: {folder} can't be a run's folder: {reason}\n"
+    assert job.config is None
+
+
+def test_a_folder_that_another_command_holds_is_left_alone(
+    job: SimpleNamespace, capfd: pytest.CaptureFixture[str]
+) -> None:
+    Path("runs/test").mkdir(parents=True)
+    held = {"host": "elsewhere", "pid": 7, "since": "2026-11-23 00:12:14", "started": 1.0}
+    Path("runs/test/lease.json").write_text(json.dumps(held))
+    assert cli.main(["train", "--recipe", "./r.yaml"]) == 2
+    who = "process 7 on elsewhere since 2026-11-23 00:12:14"
+    assert capfd.readouterr().err == f"coa: runs/test is in use: by {who}; end it, or choose another folder\n"
+    assert job.config is None
+    assert [path.name for path in Path("runs/test").iterdir()] == ["lease.json"]
+    assert cli.main(["train", "--recipe", "./r.yaml", "run_dir=runs/other"]) == 0
+    assert [path.name for path in Path("runs/other").iterdir()] == ["logs"], "the lease goes with its holder"
+
+
+def test_a_log_that_could_not_be_written_is_not_pointed_to(
+    job: SimpleNamespace, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def full(*_: object, **__: object) -> None:
+        shutil.rmtree("runs/test/logs")
+        Path("runs/test/logs").write_text("")
+        raise RuntimeError("the disk failed")
+
+    job.run = None
+    cli.COMMANDS["train"] = replace(cli.COMMANDS["train"], run=full)  # the fixture puts the real one back
+    assert cli.main(["train", "--recipe", "./r.yaml"]) == 1
+    assert capfd.readouterr().err == "coa: train failed: RuntimeError: the disk failed\n"
+
+
 @pytest.mark.parametrize("overrides", [["stepz=1"], ["steps=x"], ["steps"]])
 def test_a_mistake_is_one_line_and_leaves_nothing(
     job: SimpleNamespace, capfd: pytest.CaptureFixture[str], overrides: list[str]
@@ -114,8 +174,8 @@ def test_an_error_in_a_group_of_tasks_is_told_as_itself(
 def test_every_command_is_described_and_those_with_a_recipe_say_what_they_ask_for() -> None:
     assert list(cli.COMMANDS) == [
         *("train", "distill", "sft", "rl", "evaluate", "select", "serve"),
-        *("plan", "ledger", "replay", "chaos", "submit", "export", "keys", "record", "import", "show", "benchmarks"),
-        "doctor",
+        *("plan", "ledger", "replay", "chaos", "submit", "export", "keys", "record", "import", "show", "recipe"),
+        *("benchmarks", "doctor"),
     ]
     jobs = {name: command for name, command in cli.COMMANDS.items() if isinstance(command, Job)}
     assert list(jobs) == ["train", "distill", "sft", "rl", "evaluate", "select", "serve"]
@@ -145,3 +205,39 @@ def test_a_defect_of_a_check_is_one_line_too(job: SimpleNamespace, capfd: pytest
     log = Path("runs/test/logs/driver.log")
     assert capfd.readouterr().err == f"coa: train failed: PermissionError: tasks.jsonl may not be read (see {log})\n"
     assert "Traceback (most recent call last)" in log.read_text()
+
+
+@pytest.mark.parametrize(
+    ("words", "right"),
+    [
+        (["--rl.steps", "5"], "--rl.steps: a setting is written without dashes, rl.steps=5"),
+        (["--rl.steps=5"], "--rl.steps=5: a setting is written without dashes, rl.steps=5"),
+        (["--seed", "--dry-run"], "--seed: a setting is written without dashes, seed=VALUE"),
+    ],
+)
+def test_a_setting_that_is_written_as_an_option_is_shown_as_it_is_written(
+    capfd: pytest.CaptureFixture[str], words: list[str], right: str
+) -> None:
+    assert cli.main(["train", "--recipe", "tiny", *words]) == 2
+    assert capfd.readouterr().err == f"coa: {right}\n"
+
+
+def test_the_version_is_told(capfd: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["--version"])
+    assert ended.value.code == 0
+    assert re.fullmatch(r"coa \d+\.\d+\.\d+\n", capfd.readouterr().out)
+
+
+def test_settings_are_told_by_section_by_word_and_with_the_values_of_a_recipe(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    assert cli.main(["recipe", "rl.window.max_staleness"]) == 0
+    sentence = "    Versions between the weights that sampled a token and those trained on it.\n"
+    assert capfd.readouterr().out == f"{'rl.window.max_staleness=2':<40}  int\n{sentence}"
+    assert cli.main(["recipe", "--search", "STALE", "versions"]) == 0
+    assert capfd.readouterr().out.startswith("rl.window.max_staleness=2 ")
+    assert cli.main(["recipe", "world", "--search", "snippet", "names", "--recipe", "tiny"]) == 0
+    assert capfd.readouterr().out.startswith("world.stale=0.65 ")
+    assert cli.main(["recipe", "rl.windw"]) == 2
+    assert capfd.readouterr().err.startswith("coa: no setting rl.windw; the nearest is rl.window (")

@@ -64,6 +64,7 @@ class SandboxConfig(RunLimits):
     """How programs are run; the limits hold for a run that has none of its own."""
 
     kind: Kind = Kind.bubblewrap
+    """What programs are kept in; none protects from nothing."""
     warm: bool = True
     """Fork each program from an interpreter that is running already, instead of starting one."""
     packages: str | None = None

@@ -33,6 +33,7 @@ class DenseConfig:
     query_prefix: str = "query: "
     """Text before each query, as in the encoder's training."""
     passage_prefix: str = "passage: "
+    """Text before each passage, as in the encoder's training."""
     factory: str = "Flat"
     """The kind of index, in faiss's words: "Flat" is exact; "HNSW32", "SQfp16" or "IVF4096,Flat" are for large ones."""
     parameters: str = ""

@@ -38,6 +38,7 @@ class Backend(Enum):
 @dataclass(frozen=True)
 class WikiConfig:
     backend: Backend = Backend.bm25
+    """How passages are found: by words (bm25), by vectors (dense), or by a service (retriever)."""
     corpus: str = ""
     """A JSONL or Parquet file of passages (`coa.tools.search.corpus`); empty for none, or where a retriever has one."""
     index: str = ""

@@ -1,0 +1,1 @@
+"""Commands that print what there is to choose from."""

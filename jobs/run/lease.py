@@ -1,0 +1,173 @@
+"""A lease on a run's folder: one command at a time works in it, and who comes second is told who holds it.
+
+    with hold(Path("runs/demo")):
+        ...                             lease.json: {"host": "head", "pid": 4711, "since": "2026-11-23 00:12:14", ...}
+
+Two things keep others away. On one host, and on file systems that share locks among hosts, a POSIX lock on the file:
+the kernel frees it when its holder ends, however that ends. Where hosts do not see each other's locks, the heartbeat:
+the file's time of change, which the holder renews, and which is compared with that of a file that is written now, so
+that clocks of hosts may differ. A lease without a heartbeat for LAPSE_S seconds is anybody's.
+"""
+
+import fcntl
+import json
+import os
+import signal
+import socket
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import psutil
+
+from coa.errors import UserError
+
+FILE = "lease.json"
+BEAT_S = 10.0
+LAPSE_S = 60.0
+"""Seconds without a heartbeat after which a holder on another host counts as dead."""
+_SIZE = 512
+"""Bytes of the file: one write replaces all of it, and who reads sees the old holder or the new one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    host: str
+    pid: int
+    since: str
+    """When it began to hold the lease, in its host's time: "2026-11-23 00:12:14"."""
+    started: float
+    """When its process began, in seconds since 1970: another process may have the same pid later."""
+
+
+def is_held(holder: Holder, *, by: Holder, running: bool, silent_s: float) -> bool:
+    """Whether a lease that no lock protects is still another's.
+
+    running: whether the holder's process is there, where it is of the same host. silent_s: seconds since the last
+    heartbeat.
+    """
+    if holder.host != by.host:
+        return silent_s < LAPSE_S
+    return running and (holder.pid, holder.started) != (by.pid, by.started)
+
+
+def require_folder(folder: Path) -> None:
+    """Raises UserError if nothing can be written to the folder, which need not be there yet; writes nothing."""
+    whole = folder.absolute()
+    there = next(one for one in (whole, *whole.parents) if os.path.lexists(one))
+    if not there.is_dir():
+        raise UserError(f"{folder} can't be a run's folder: {there} is a file")
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise UserError(f"{folder} can't be a run's folder: {there} is not writable")
+
+
+@contextmanager
+def hold(folder: Path) -> Iterator[None]:
+    """Makes the folder, and holds its lease within.
+
+    Raises UserError where another command holds it, and where nothing can be written there. A command whose lease is
+    taken over, because its heartbeat was not seen, is interrupted, and ends with a UserError that says so.
+    """
+    us = Holder(socket.gethostname(), os.getpid(), time.strftime("%Y-%m-%d %H:%M:%S"), psutil.Process().create_time())
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        descriptor = _acquire(folder, us)
+    except OSError as error:
+        raise UserError(f"{folder} can't be a run's folder: {error.strerror}") from error
+    ended, lost = threading.Event(), threading.Event()
+    beats = threading.Thread(target=_beat, args=(descriptor, us, ended, lost), name="lease", daemon=True)
+    beats.start()
+    try:
+        yield
+    except KeyboardInterrupt:
+        if lost.is_set():
+            raise UserError(f"{folder} was taken over: {_describe(_read(descriptor))}") from None
+        raise
+    finally:
+        ended.set()
+        beats.join()
+        if not lost.is_set():
+            with suppress(OSError):
+                (folder / FILE).unlink()
+        os.close(descriptor)  # which frees the lock
+
+
+def _acquire(folder: Path, us: Holder) -> int:
+    """The descriptor of the lease's file, locked, with us in it; raises UserError where it is another's."""
+    path = folder / FILE
+    while True:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            locked = _lock(descriptor)
+            if locked and not _is(descriptor, path):
+                os.close(descriptor)  # its holder has just ended, and removed it
+                continue
+            holder = _read(descriptor)
+            if not locked or (holder is not None and _is_held(folder, descriptor, holder, us)):
+                raise UserError(f"{folder} is in use: {_describe(holder)}; end it, or choose another folder")
+            os.pwrite(descriptor, json.dumps(asdict(us)).ljust(_SIZE).encode(), 0)
+            os.fsync(descriptor)
+            return descriptor
+        except BaseException:
+            os.close(descriptor)
+            raise
+
+
+def _lock(descriptor: int) -> bool:
+    """Whether nobody else has the lock; True too where the file system knows no locks."""
+    try:
+        # Not `flock`: children that are forked would hold that on.
+        fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except PermissionError:  # EACCES, which POSIX allows for a lock that is another's
+        return False
+    except OSError:
+        return True
+    return True
+
+
+def _is(descriptor: int, path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(descriptor), path.stat())
+    except FileNotFoundError:
+        return False
+
+
+def _is_held(folder: Path, descriptor: int, holder: Holder, us: Holder) -> bool:
+    with tempfile.NamedTemporaryFile(dir=folder, prefix=f".{FILE}-") as now:
+        silent_s = os.fstat(now.fileno()).st_mtime - os.fstat(descriptor).st_mtime
+    return is_held(holder, by=us, running=_runs(holder), silent_s=silent_s)
+
+
+def _runs(holder: Holder) -> bool:
+    try:
+        return abs(psutil.Process(holder.pid).create_time() - holder.started) < 1
+    except psutil.Error:
+        return False
+
+
+def _read(descriptor: int) -> Holder | None:
+    """Who holds the lease by its file; None where nobody has written it yet."""
+    try:
+        return Holder(**json.loads(os.pread(descriptor, _SIZE, 0)))
+    except (ValueError, TypeError):
+        return None
+
+
+def _describe(holder: Holder | None) -> str:
+    return f"by process {holder.pid} on {holder.host} since {holder.since}" if holder else "by another command"
+
+
+def _beat(descriptor: int, us: Holder, ended: threading.Event, lost: threading.Event) -> None:
+    while not ended.wait(BEAT_S):
+        with suppress(OSError):  # a file system that does not answer for a while
+            if _read(descriptor) != us:
+                lost.set()
+                os.kill(os.getpid(), signal.SIGINT)
+                return
+            os.utime(descriptor)

@@ -1,0 +1,128 @@
+"""One command at a time works in a run's folder."""
+
+import errno
+import json
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from coa.errors import UserError
+from jobs.run import lease
+from jobs.run.lease import FILE, LAPSE_S, Holder, hold, is_held
+
+US = Holder("here", 7, "2026-11-23 00:12:14", 5.0)
+HOLDS = "import sys; from pathlib import Path; from jobs.run.lease import hold\n"
+HOLDS += "with hold(Path(sys.argv[1])): print('held', flush=True); sys.stdin.read()"
+
+
+@pytest.mark.parametrize(
+    ("holder", "running", "silent_s", "held"),
+    [
+        (replace(US, pid=8), True, 0, True),
+        (replace(US, pid=8), True, 2 * LAPSE_S, True),
+        (replace(US, pid=8), False, 0, False),
+        (US, True, 0, False),
+        (replace(US, host="there"), False, LAPSE_S - 1, True),
+        (replace(US, host="there"), False, LAPSE_S, False),
+        (replace(US, host="there"), True, LAPSE_S, False),
+    ],
+)
+def test_a_lease_is_held_by_a_process_that_runs_here_or_one_elsewhere_that_was_heard_of(
+    holder: Holder, running: bool, silent_s: float, held: bool
+) -> None:
+    assert is_held(holder, by=US, running=running, silent_s=silent_s) is held
+
+
+@pytest.fixture
+def other(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
+    """Another process, which holds the lease of `run`."""
+    command = [sys.executable, "-c", HOLDS, str(tmp_path / "run")]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "held\n"
+        yield process
+        process.kill()
+
+
+def test_a_second_one_is_refused_and_told_who_holds_the_folder(tmp_path: Path, other: subprocess.Popen[str]) -> None:
+    folder = tmp_path / "run"
+    since = json.loads((folder / FILE).read_text())["since"]
+    with pytest.raises(UserError) as refused, hold(folder):
+        pass
+    who = f"process {other.pid} on {socket.gethostname()} since {since}"
+    assert str(refused.value) == f"{folder} is in use: by {who}; end it, or choose another folder"
+    assert [path.name for path in folder.iterdir()] == [FILE]
+
+
+def test_a_holder_that_was_killed_is_taken_over_at_once(tmp_path: Path, other: subprocess.Popen[str]) -> None:
+    other.kill()
+    other.wait()
+    with hold(tmp_path / "run"):
+        assert json.loads((tmp_path / "run" / FILE).read_text())["pid"] == os.getpid()
+    assert list((tmp_path / "run").iterdir()) == []
+
+
+def test_a_holder_that_ends_leaves_no_lease(tmp_path: Path, other: subprocess.Popen[str]) -> None:
+    other.communicate()
+    assert list((tmp_path / "run").iterdir()) == []
+    with hold(tmp_path / "run"):
+        pass
+
+
+def test_a_holder_on_another_host_is_taken_over_when_its_heartbeat_has_lapsed(tmp_path: Path) -> None:
+    elsewhere = {"host": "elsewhere", "pid": 4711, "since": "2026-11-23 00:12:14", "started": 1.0}
+    (tmp_path / FILE).write_text(json.dumps(elsewhere))
+    with (
+        pytest.raises(UserError, match="in use: by process 4711 on elsewhere since 2026-11-23 00:12:14"),
+        hold(tmp_path),
+    ):
+        pass
+    os.utime(tmp_path / FILE, (time.time() - LAPSE_S - 1,) * 2)
+    with hold(tmp_path):
+        assert json.loads((tmp_path / FILE).read_text())["pid"] == os.getpid()
+
+
+def test_the_heartbeat_renews_the_lease(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    beaten = threading.Event()
+    utime = os.utime
+    monkeypatch.setattr(lease, "BEAT_S", 0.01)
+    monkeypatch.setattr(os, "utime", lambda *given: (utime(*given), beaten.set()))
+    with hold(tmp_path):
+        utime(tmp_path / FILE, (0, 0))
+        beaten.clear()
+        assert beaten.wait(10)
+        assert (tmp_path / FILE).stat().st_mtime > 0
+
+
+def test_who_was_taken_over_ends_and_says_by_whom(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lease, "BEAT_S", 0.01)
+    elsewhere = {"host": "elsewhere", "pid": 4711, "since": "2026-11-23 00:12:14", "started": 1.0}
+
+    def lose() -> None:
+        with hold(tmp_path):
+            (tmp_path / FILE).write_text(json.dumps(elsewhere).ljust(512))
+            threading.Event().wait(10)
+
+    with pytest.raises(UserError, match="was taken over: by process 4711 on elsewhere"):
+        lose()
+    assert json.loads((tmp_path / FILE).read_text()) == elsewhere, "it is the other's"
+
+
+def test_a_full_disk_is_said_before_anything_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "pwrite", full)
+    with (
+        pytest.raises(UserError, match=r"run can't be a run's folder: No space left on device"),
+        hold(tmp_path / "run"),
+    ):
+        pass
