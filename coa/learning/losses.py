@@ -48,6 +48,7 @@ class LossConfig:
     dual_clip: float | None = None
     """Largest ratio that counts against a token (dual-clip PPO, arXiv 1912.09729); None is no limit."""
     proximal: Proximal = Proximal.recomputed
+    """The policy that a step is clipped around, and to which the sampling policy's age is corrected."""
     correction: Level = Level.tokens
     """Truncated importance weights: of each token by its own ratio, or of a sequence by the product of its tokens'."""
     correction_cap: float = 2.0
@@ -56,7 +57,9 @@ class LossConfig:
     """Gives no weight to a token whose ratio is not between the two bounds (as in IcePop), or to a sequence for which
     the geometric mean of its tokens' ratios is not. What is rejected still counts in the loss's denominator."""
     reject_below: float = 0.5
+    """The lower bound of `reject`."""
     reject_above: float = 2.0
+    """The upper bound of `reject`."""
 
     def __post_init__(self) -> None:
         if self.dual_clip is not None and self.dual_clip <= 1 + self.clip_high:
