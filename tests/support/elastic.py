@@ -103,10 +103,12 @@ class Length:
 
 def drain_node(node: str) -> None:
     """As a cloud's notice of preemption reaches Ray."""
+    from ray._raylet import GcsClient  # pyright: ignore[reportAttributeAccessIssue]
     from ray.core.generated import autoscaler_pb2
 
-    reason = autoscaler_pb2.DrainNodeReason.Value("DRAIN_NODE_REASON_PREEMPTION")
-    client = ray._raylet.GcsClient(address=ray.get_runtime_context().gcs_address)
+    reasons: Any = autoscaler_pb2
+    reason = reasons.DrainNodeReason.Value("DRAIN_NODE_REASON_PREEMPTION")
+    client = GcsClient(address=ray.get_runtime_context().gcs_address)
     accepted, why = client.drain_node(node, reason, "spot", int((time.time() + NOTICE_S) * 1000))
     assert accepted, why
 

@@ -41,7 +41,7 @@ def run(*, recipe: str, overrides: list[str], cluster: str | None, run: Path | N
     if cluster is not None:
         nodes = parse_cluster(cluster)
     else:
-        from cluster.present import present_nodes
+        from cluster.remote.present import present_nodes
 
         nodes = present_nodes(config.session.address or os.environ.get("RAY_ADDRESS"))
     console = Console(sys.stdout, sys.stderr)

@@ -71,7 +71,8 @@ def test_a_client_that_waits_for_the_whole_is_told_what_a_stream_says() -> None:
             for sample in family.samples
             if sample.name == "coa_policy_tokens_total"
         ]
-        assert tokens == [2 * whole[-1].usage.output_tokens]
+        assert isinstance(end := whole[-1], Finished)
+        assert tokens == [2 * end.usage.output_tokens]
 
     asyncio.run(go())
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from actors.learner.sizes import architecture
-from cluster.present import node_of
+from cluster.remote.present import node_of
 from coa.agent.records import EpisodeRecord
 from coa.config import load
 from coa.errors import UserError

@@ -85,7 +85,8 @@ def test_a_holder_on_another_host_is_taken_over_when_its_heartbeat_has_lapsed(tm
         hold(tmp_path),
     ):
         pass
-    os.utime(tmp_path / FILE, (time.time() - LAPSE_S - 1,) * 2)
+    lapsed = time.time() - LAPSE_S - 1
+    os.utime(tmp_path / FILE, (lapsed, lapsed))
     with hold(tmp_path):
         assert json.loads((tmp_path / FILE).read_text())["pid"] == os.getpid()
 

@@ -114,7 +114,7 @@ async def synchronous(run: RunDir, pool: Recording, learner: Any) -> list[float]
             played = await play_group(pool, task, Ticket(group, version), group, config, run.config.agent)
             missing -= 1
             if algorithm.keep(played.episodes):
-                batch.extend(played.samples(algorithm))
+                batch.extend(played.samples(algorithm, mask_truncated=config.mask_truncated))
             elif refills < config.window.max_refills * config.window.groups_per_batch:
                 missing, refills = missing + 1, refills + 1
             group += 1
