@@ -167,7 +167,8 @@ def test_settings_without_sense_are_mistakes(wrong: dict[str, float]) -> None:
 # --- any trace --------------------------------------------------------------------------------------------------------
 
 counts = st.integers(0, 60)
-readings_of_anything = st.builds(
+RESTS = replace(FULL, waits=False, playing=0, queued=0, sampling=0)
+anything = st.builds(
     Reading,
     at=st.floats(0.1, 100.0),
     waits=st.booleans(),
@@ -181,10 +182,11 @@ readings_of_anything = st.builds(
     kv_use=st.floats(0, 8),
     admissible=st.integers(-5, 60),
 )
+extremes = st.sampled_from([replace(FULL, at=10.0, steps=1), replace(RESTS, at=10.0, steps=1)])
 
 
 @settings(max_examples=30, deadline=None)
-@given(st.lists(st.tuples(readings_of_anything, st.integers(1, 30)), max_size=30), st.integers(1, 2), st.integers(2, 6))
+@given(st.lists(st.tuples(extremes | anything, st.integers(1, 30)), max_size=30), st.integers(1, 2), st.integers(2, 6))
 def test_the_number_is_in_its_bounds_and_turns_once_in_a_cool_down_at_most(
     spells: list[tuple[Reading, int]], least: int, most: int
 ) -> None:
