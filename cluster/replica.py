@@ -63,7 +63,7 @@ class Replica:
         self.retried = 0
         """Calls of tools and graders that were tried again."""
         self.busy = BusyReport(())
-        """When it was generating, as it said last."""
+        """What it did, as it said last."""
         self._live = live
 
     @property

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from ray.exceptions import RayError
 
-from actors.rollout.clocks import BusyReport
+from actors.rollout.clocks import BusyReport, merged
 from cluster.engine_actor import Launch, why_of
 from cluster.health import FINAL, PoolConfig, State
 from cluster.link import Changes
@@ -44,8 +44,8 @@ class Slot:
         self.keeper: asyncio.Task[None] | None = None
         self.given_up = False
         """Whether as many starts failed in a row as may."""
-        self.spans: list[tuple[float, float]] = []
-        """In which its engines that have ended were generating."""
+        self.ended = BusyReport(())
+        """What its engines did that have ended, as far as they have told."""
 
     @property
     def coming(self) -> bool:
@@ -90,10 +90,8 @@ class Slots:
 
     def busy(self) -> list[BusyReport]:
         """Of each slot, over all its engines, as far as they have told."""
-        return [
-            BusyReport((*slot.spans, *(slot.replica.busy.spans if slot.replica else ())))
-            for slot in self._slots.values()
-        ]
+        slots = self._slots.values()
+        return [merged([slot.ended, *([slot.replica.busy] if slot.replica else [])]) for slot in slots]
 
     def publish(self, live: Live) -> None:
         """Replicas load these weights, and so do those that come later."""
@@ -169,7 +167,7 @@ class Slots:
             await replica.live()
         finally:
             self._retried, replica.retried = self._retried + replica.retried, 0
-            slot.spans += replica.busy.spans
+            slot.ended = merged([slot.ended, replica.busy])
             replica.busy = BusyReport(())
             self._changes.changed()
         return Run(replica.link.health.why, served=replica.link.served, proved=replica.proved or replica.dismissed)

@@ -16,10 +16,12 @@ Whatever happens to a group is a line of the ledger (`coa.learning.accounts`) as
 
 import asyncio
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 import ray
 
+from actors.rollout.clocks import BusyReport
 from coa.agent.records import GroupRecord
 from coa.errors import EpisodeFailed, InfrastructureError
 from coa.learning.batches import BatchStore
@@ -33,6 +35,7 @@ from jobs.stages.reinforcement.groups import Group, play_group, shares
 from jobs.stages.reinforcement.held_out import HeldOut
 from jobs.stages.reinforcement.ledger import AttemptLedger
 from jobs.stages.reinforcement.rl_stats import NO_VARIANCE, STAGE, RlStats, shown
+from jobs.stages.reinforcement.times import LoopTimes
 from jobs.teachers.fallback import TeacherFallback
 from jobs.teachers.scoring import TeacherScoring
 
@@ -40,6 +43,8 @@ FAILURES_S = 1800.0
 """Seconds for which groups may fail, without one that is finished, before the stage gives up."""
 LONGEST_PAUSE_S = 60.0
 """For which the slot of a group that failed stays empty, when many have failed one after the other."""
+REPORT_S = 5.0
+"""For which a step waits for engines to say how they spent their time."""
 GROUPS_A_START = 1_000_000
 """Numbers of groups that a start of the learners has for itself."""
 
@@ -77,7 +82,8 @@ class Reinforcement:
         self._newest: Any = None
         self._metrics: Any = None
         self._held_out = HeldOut(run, pool, learning.beside, lambda step, row: self._metrics.write(STAGE, step, **row))
-        self.stats = RlStats()
+        self.stats, self.times = RlStats(), LoopTimes()
+        self._reports: list[BusyReport] = []
         self.ledger = AttemptLedger(run.folder)
         self._batches = BatchStore(run.batches)
 
@@ -114,20 +120,22 @@ class Reinforcement:
         self._loops = [feeding, packing, self._publishing]
         self._held_out.start(event.version)
         self.stats.begin()
+        self.times.begin(await self._engine_reports(), event.spent)
 
     async def stepped(self, event: Any) -> None:
         self._newest = event
         await self._change()
         groups = self.stats.step(event)
         self._write_trajectories(event.version, groups)
-        record = self.stats.record(event, groups)
+        record = self.stats.record(event, groups) | self.times.step(await self._engine_reports(), event.spent)
         if self._fallback is not None:
             record["imitated"] = self._fallback.trained(event.version)
         self._metrics.write(STAGE, event.version, **record)
         self._stage.update(event.version, **shown(record))
 
-    async def caught_up(self) -> None:
+    async def caught_up(self, event: Any) -> None:
         """Waits until the engines run the final version; raises what keeps them from it."""
+        self.times.finish(event.spent)
         self._stage.phase("bringing the engines to the last weights")
         await self._publishing
         await self._held_out.finish()
@@ -229,7 +237,9 @@ class Reinforcement:
                 await self._changed.wait_for(lambda: self._newest.version > window.live)
             newest = self._newest
             # Engines that could not load it serve no more until they have, or something newer.
+            began = asyncio.get_running_loop().time()
             self.stats.syncs += await self._pool.sync(newest.version, newest.weights, newest.probes)
+            self.stats.sync_s.append(asyncio.get_running_loop().time() - began)
             window.publish(newest.version)
             self._held_out.reached(newest.version)
             await self._change()
@@ -246,10 +256,18 @@ class Reinforcement:
         rows = [(group.task, group.group, episode) for group in groups for episode in group.episodes]
         write_episodes(self._run.trajectories / f"rl-{version:05}.parquet", rows)
 
+    async def _engine_reports(self) -> list[BusyReport]:
+        """Of each slot, as it says now; of all as they said last where one does not answer."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(REPORT_S):
+                self._reports = await self._pool.busy()
+        return self._reports
+
     async def result(self) -> dict[str, Any]:
-        engines = [list(report.spans) for report in await self._pool.busy()]
+        reports = await self._engine_reports()
         found = {
-            **self.stats.summary(engines),
+            **self.stats.summary([list(report.spans) for report in reports]),
+            **self.times.whole(reports),
             "steps": self._config.steps,
             "engine_restarts": self._pool.restarts,
             "episodes_moved": self._pool.moves,

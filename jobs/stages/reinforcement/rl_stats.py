@@ -42,6 +42,8 @@ class RlStats:
         self.divergences: list[float] = []
         """Mean reverse KL of each group since the last step, if a teacher scores them."""
         self.syncs: list[Any] = []
+        self.sync_s: list[float] = []
+        """Of each version: seconds from new weights until all engines ran them."""
         self.refills = 0
         self.deadline_waits = 0
         self._began = 0.0
@@ -134,6 +136,7 @@ class RlStats:
             "logprob_max_diff": float(np.max([sync.logprob_diff for sync in self.syncs], initial=0.0)),
             "train_logprob_max_diff": self._diff,
             "sync_pause_mean_s": sum(s.pause_s for s in self.syncs) / max(len(self.syncs), 1),
+            "sync_mean_s": fmean(self.sync_s or [0.0]),
             "overlap": overlap(self._spans, generating) / learning if learning else 0.0,
             "busy": {
                 "engine": fmean([overlap(spans, whole) for spans in engines] or [0.0]) / (ended - self._began),
