@@ -3,7 +3,8 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from coa.planning.simulation import Forecast, LoopShape, Speeds, simulate
+from coa.planning.engine import Speeds
+from coa.planning.simulation import Forecast, LoopShape, simulate
 from coa.planning.workload import Workload
 from coa.reporting.spent import EngineState, LearnerState
 

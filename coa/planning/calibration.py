@@ -7,8 +7,8 @@ from statistics import fmean, median
 from typing import Any
 
 from coa.planning.clusters import Device
+from coa.planning.engine import Speeds
 from coa.planning.models import Architecture
-from coa.planning.simulation import Speeds
 from coa.planning.workload import Recorded
 from coa.reporting.metrics import Record
 from coa.reporting.readable import look_up

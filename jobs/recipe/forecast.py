@@ -14,9 +14,10 @@ from coa.errors import UserError
 from coa.planning.bottleneck import advice, bottleneck, gains, measured_part
 from coa.planning.calibration import assumed, recorded
 from coa.planning.clusters import Device
+from coa.planning.engine import Speeds
 from coa.planning.memory import width_of
 from coa.planning.models import Architecture
-from coa.planning.simulation import LoopShape, Speeds, simulate
+from coa.planning.simulation import LoopShape, simulate
 from coa.planning.workload import Assumed, Replay, Workload
 from coa.reporting.metrics import read_metrics
 from coa.reporting.readable import look_up

@@ -2,7 +2,8 @@ from dataclasses import fields, replace
 
 from coa.learning.window import WindowConfig
 from coa.planning.bottleneck import advice, bottleneck, gains, measured_part
-from coa.planning.simulation import LoopShape, Speeds, simulate
+from coa.planning.engine import Speeds
+from coa.planning.simulation import LoopShape, simulate
 from coa.planning.workload import Assumed, Latency
 
 SHAPE = LoopShape(WindowConfig(1, 4, 0), engines=1, ranks=1, steps=12, max_requests=16, places=32)

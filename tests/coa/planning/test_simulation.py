@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coa.learning.window import WindowConfig
-from coa.planning.simulation import Forecast, LoopShape, Speeds, simulate
+from coa.planning.engine import Speeds
+from coa.planning.simulation import Forecast, LoopShape, simulate
 from coa.planning.workload import Assumed, GroupWork, Latency, RecordedEpisode, Turn
 
 FREE = Speeds(
