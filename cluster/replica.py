@@ -65,7 +65,7 @@ class Replica:
         self.kv_use = 0.0
         """Share of its KV cache that the requests under way would fill, as it said last."""
         self.busy = BusyReport(())
-        """When it was generating, as it said last."""
+        """What it did, as it said last."""
         self._live = live
 
     @property

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from ray.exceptions import RayError
 
-from actors.rollout.clocks import BusyReport
+from actors.rollout.clocks import BusyReport, merged
 from cluster.engine_actor import Launch, why_of
 from cluster.health import FINAL, PoolConfig, State
 from cluster.link import Changes
@@ -48,8 +48,8 @@ class Slot:
         """Whether as many starts failed in a row as may."""
         self.leaving = False
         """Whether its engine is the last one, and is drained."""
-        self.spans: list[tuple[float, float]] = []
-        """In which its engines that have ended were generating."""
+        self.ended = BusyReport(())
+        """What its engines did that have ended, as far as they have told."""
 
     @property
     def coming(self) -> bool:
@@ -75,6 +75,8 @@ class Slots:
     def __init__(self, launch: Launch, config: PoolConfig, changes: Changes, say: Callable[[str], None]) -> None:
         self._launch, self._config, self._changes, self._say = launch, config, changes, say
         self._slots: dict[int, Slot] = {}
+        self._retired: dict[int, BusyReport] = {}
+        """What the engines did of slots that are no more."""
         self._numbers, self._starts = itertools.count(), itertools.count()
         self._name = uuid.uuid4().hex[:8]
         self._retried = 0
@@ -100,11 +102,12 @@ class Slots:
         return self._retried + sum(replica.retried for replica in self.replicas().values())
 
     def busy(self) -> list[BusyReport]:
-        """Of each slot, over all its engines, as far as they have told."""
-        return [
-            BusyReport((*slot.spans, *(slot.replica.busy.spans if slot.replica else ())))
-            for slot in self._slots.values()
-        ]
+        """Of each slot that there was, in order, over all its engines, as far as they have told."""
+        now = {
+            number: merged([slot.ended, *([slot.replica.busy] if slot.replica else [])])
+            for number, slot in self._slots.items()
+        }
+        return [report for _, report in sorted({**self._retired, **now}.items())]
 
     def publish(self, live: Live) -> None:
         """Replicas load these weights, and so do those that come later."""
@@ -162,6 +165,7 @@ class Slots:
         if slot is not None and slot.keeper is not None:
             slot.keeper.cancel()
             await asyncio.wait({slot.keeper})
+            self._retired[number] = slot.ended
 
     def replace(self, number: int) -> None:
         """Ends the engine at once, and starts another in its place."""
@@ -212,7 +216,7 @@ class Slots:
             await replica.live()
         finally:
             self._retried, replica.retried = self._retried + replica.retried, 0
-            slot.spans += replica.busy.spans
+            slot.ended = merged([slot.ended, replica.busy])
             replica.busy = BusyReport(())
             self._changes.changed()
         return Run(replica.link.health.why, served=replica.link.served, proved=replica.proved or replica.dismissed)

@@ -9,7 +9,8 @@ starts again from its last checkpoint, which is a restart of the learners like a
 
 import asyncio
 import secrets
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from actors.learner.step_report import StepReport
@@ -31,6 +32,8 @@ class Started:
     probes: tuple[Probe, ...]
     epoch: int
     """Grows with each start; batches of an older epoch are refused."""
+    spent: Mapping[str, float] = field(default_factory=dict)
+    """Seconds of the first rank by `LearnerState`, from its start to here. Here and below."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,9 +45,10 @@ class Stepped:
     ended: float
     """Wall clock of the step, without the wait for its batch."""
     waited: float
-    """Seconds for which the learners waited for the batch."""
+    """Seconds for which the learners waited for the batch, since the step before."""
     weights: Any
     probes: tuple[Probe, ...]
+    spent: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +56,7 @@ class Finished:
     """The model is written. The learners stay until `release`."""
 
     version: int
+    spent: Mapping[str, float] = field(default_factory=dict)
 
 
 Event = Started | Stepped | Finished

@@ -24,6 +24,7 @@ from actors.weights.ranks import Ranks, from_first
 from actors.weights.transport import Published, WeightsConfig
 from actors.weights.transports import find_sender
 from coa.learning.orders import Checkpoint, Numbered, Order, Publish, Stop, Train
+from coa.planning.spent import LearnerState, TimeAccount
 from coa.types import ENVIRONMENT, Sample, Tokens
 
 PROBES = 2
@@ -71,6 +72,9 @@ class Rank:
     def __init__(self, job: LearnJob) -> None:
         from actors.learner.checkpoint import Writer
 
+        self._account = TimeAccount(LearnerState.GONE, time.monotonic())
+        self._waited = 0.0
+        """Seconds in which it waited for batches, up to the step before."""
         self._job, self._rank = job, dist.get_rank()
         self._learner = Learner(Path(job.model_dir), job.model, job.learner, steps=job.steps, objective=job.objective)
         self._version, self._cursor = restore(self._learner, job.checkpoint)
@@ -88,10 +92,18 @@ class Rank:
             self._prepare_publishing()
 
     def run(self) -> None:
+        self._enter(LearnerState.PUBLISHING)
         self._begin()
         while not isinstance(order := self._next(), Stop):
             self._do(order)
         self._end()
+
+    def _enter(self, state: LearnerState) -> None:
+        self._account.enter(state, time.monotonic())
+
+    def _spent(self) -> dict[str, float]:
+        """Plain, as it crosses processes."""
+        return {str(state): seconds for state, seconds in self._account.seconds(time.monotonic()).items()}
 
     def _do(self, order: Order) -> None:
         match order:
@@ -100,6 +112,7 @@ class Rank:
             case Publish():
                 self._publish()
             case Checkpoint():
+                self._enter(LearnerState.SAVING)
                 state = json.dumps({"version": self._version, "cursor": self._cursor})
                 self._writer.write(self._learner, self._version, state if self._rank == 0 else None)
             case Stop():
@@ -113,12 +126,18 @@ class Rank:
         weights, probes = self._snapshot()
         if self._rank == 0:
             started = Started(
-                version=self._version, cursor=self._cursor, weights=weights, probes=probes, epoch=self._epoch
+                version=self._version,
+                cursor=self._cursor,
+                weights=weights,
+                probes=probes,
+                epoch=self._epoch,
+                spent=self._spent(),
             )
             self._ask("emit", started)
 
     def _next(self) -> Order:
         """The next order; however long the driver takes for it, each question is answered within a time."""
+        self._enter(LearnerState.SAMPLES)
         while True:
             found: Numbered | None = self._ask("next_order", self._rank, self._epoch, self._number)
             if found is not None:
@@ -141,9 +160,10 @@ class Rank:
     # --- orders -------------------------------------------------------------------------------------------------------
 
     def _train(self, order: Train) -> None:
-        asked = time.time()
         samples = self._fetch(order.shares)
+        self._enter(LearnerState.LEARNING)
         began = time.time()
+        waited = self._spent().get(LearnerState.SAMPLES, 0.0)
         report = self._learner.step(samples, order.version)
         ended = time.time()
         self._version, self._cursor = order.version + 1, order.cursor
@@ -153,29 +173,32 @@ class Rank:
             report=report,
             began=began,
             ended=ended,
-            waited=began - asked,
+            waited=waited - self._waited,
             weights=None,
             probes=(),
         )
+        self._waited = waited
         if not self._job.publish:
             self._tell_step()
 
     def _publish(self) -> None:
+        self._enter(LearnerState.PUBLISHING)
         weights, probes = self._snapshot()
         if self._step is not None:
             self._step = replace(self._step, weights=weights, probes=probes)
             self._tell_step()
 
     def _tell_step(self) -> None:
-        if self._rank == 0:
-            self._ask("emit", self._step)
+        if self._rank == 0 and self._step is not None:
+            self._ask("emit", replace(self._step, spent=self._spent()))
         self._step = None
 
     def _end(self) -> None:
+        self._enter(LearnerState.SAVING)
         self._learner.save_model(Path(self._job.output))
         self._writer.wait()
         if self._rank == 0:
-            self._ask("emit", Finished(version=self._version))
+            self._ask("emit", Finished(version=self._version, spent=self._spent()))
             while not self._ask("released"):
                 pass
 

@@ -58,7 +58,7 @@ class PolicyAdapter:
             on_pause=self._stand_still,
         )
         self._loading = asyncio.Lock()
-        self._busy = BusyClock()
+        self._busy = BusyClock(lambda: self.tokens)
         self.limits = TimeLimits()
         self.tokens = 0
         """Sampled so far, those of turns under way among them."""
@@ -110,6 +110,10 @@ class PolicyAdapter:
 
     def busy(self) -> BusyReport:
         return self._busy.report()
+
+    def hold(self, episodes: int) -> None:
+        """So many episodes are played on it now."""
+        self._busy.hold(episodes)
 
     async def version(self) -> int:
         with _alive():

@@ -1,29 +1,63 @@
-"""Measures how long an engine works, and limits how long episodes may take. Neither counts pauses for new weights."""
+"""Measures how an engine spends its time, and limits how long episodes may take, pauses for new weights not counted."""
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from coa.errors import EpisodeTimeout
+from coa.planning.spent import EngineState, TimeAccount, added
 
 
 @dataclass(frozen=True, slots=True)
 class BusyReport:
-    """Wall-clock spans in which the engine was generating, since it started."""
+    """What an engine did since it started."""
 
     spans: tuple[tuple[float, float], ...]
+    """Wall-clock spans in which it was generating."""
+    spent: Mapping[str, float] = field(default_factory=dict)
+    """Seconds by `EngineState`: all of its time."""
+    decoding: tuple[tuple[int, float, int], ...] = ()
+    """(requests under way, seconds with so many, tokens sampled in them)."""
+
+
+def merged(reports: Sequence[BusyReport]) -> BusyReport:
+    """Of several engines, one after the other."""
+    decoding: dict[int, tuple[float, int]] = {}
+    for report in reports:
+        for requests, seconds, tokens in report.decoding:
+            before = decoding.get(requests, (0.0, 0))
+            decoding[requests] = before[0] + seconds, before[1] + tokens
+    return BusyReport(
+        spans=tuple(span for report in reports for span in report.spans),
+        spent=added([report.spent for report in reports]),
+        decoding=tuple((requests, *decoding[requests]) for requests in sorted(decoding)),
+    )
 
 
 class BusyClock:
-    """Records the spans of time in which requests are under way and the engine is not paused."""
+    """Records what the engine does: the spans of time in which requests are under way and it is not paused, and the
+    seconds in each state."""
 
-    def __init__(self) -> None:
+    def __init__(self, tokens: Callable[[], int] = lambda: 0) -> None:
+        """tokens: how many were sampled so far."""
         self.under_way = 0
         self.paused = False
         self._since: float | None = None
         self._spans: list[tuple[float, float]] = []
+        self._tokens, self._episodes = tokens, 0
+        self._account = TimeAccount(EngineState.WEIGHTS, time.monotonic())
+        self._decoding: dict[int, tuple[float, int]] = {}
+        self._counted = 0
+        """Requests under way in the time that is not yet in `_decoding`; 0 while the engine does not generate."""
+        self._from: tuple[float, int] = 0.0, 0
+        """When that time began, and the tokens until then."""
+
+    def hold(self, episodes: int) -> None:
+        """So many episodes are on the engine now."""
+        self._episodes = episodes
+        self._note()
 
     def enter(self) -> None:
         self.under_way += 1
@@ -44,10 +78,32 @@ class BusyClock:
         elif not busy and self._since is not None:
             self._spans.append((self._since, time.time()))
             self._since = None
+        now = time.monotonic()
+        self._tally(now)
+        self._counted = self.under_way if busy else 0
+        self._account.enter(self._state(busy), now)
+
+    def _state(self, busy: bool) -> EngineState:
+        if self.paused:
+            return EngineState.SYNCING
+        if busy:
+            return EngineState.GENERATING
+        return EngineState.TOOLS if self._episodes else EngineState.WEIGHTS
+
+    def _tally(self, now: float) -> None:
+        tokens = self._tokens()
+        if self._counted:
+            before = self._decoding.get(self._counted, (0.0, 0))
+            began, sampled = self._from
+            self._decoding[self._counted] = before[0] + now - began, before[1] + tokens - sampled
+        self._from = now, tokens
 
     def report(self) -> BusyReport:
+        now = time.monotonic()
+        self._tally(now)
         current = () if self._since is None else ((self._since, time.time()),)
-        return BusyReport((*self._spans, *current))
+        decoding = tuple((requests, *self._decoding[requests]) for requests in sorted(self._decoding))
+        return BusyReport((*self._spans, *current), self._account.seconds(now), decoding)
 
 
 class TimeLimits:

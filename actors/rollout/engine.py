@@ -66,6 +66,7 @@ class RolloutEngine:
             seed=seed,
             retry=retry or RetryConfig(),
             outbox=self._outbox,
+            count=self.policy.hold,
         )
 
     async def ready(self, version: int = 0) -> int:

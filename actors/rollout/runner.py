@@ -116,10 +116,11 @@ class EpisodeRunner:
         retry: RetryConfig,
         outbox: Outbox[Entry],
         isolate: bool = False,
+        count: Callable[[int], None] = lambda episodes: None,
     ) -> None:
         """`isolate`: a defect fails the episode that meets it, and no other; else it is raised to whoever reads the
-        outbox."""
-        self._isolate = isolate
+        outbox. `count`: is told how many episodes are under way, whenever that changes."""
+        self._isolate, self._count = isolate, count
         self._policy, self._tools, self._codec = policy, tools, codec
         self._reward, self._seed, self._retry, self._outbox = reward, seed, retry, outbox
         self._tasks: dict[EpisodeId, asyncio.Task[Result]] = {}
@@ -143,6 +144,7 @@ class EpisodeRunner:
                 run = _Run(order, self._episode_of(order), self._priority_of(order.id))
                 task = self._tasks[order.id] = asyncio.ensure_future(self._play(run))
                 task.add_done_callback(partial(self._end, run))
+                self._count(len(self._tasks))
 
     def _priority_of(self, id: EpisodeId) -> int:
         """Older groups go first, since their deadline comes first. An episode of an evaluation waits like one of the
@@ -179,6 +181,7 @@ class EpisodeRunner:
     def _end(self, run: _Run, task: asyncio.Task[Result]) -> None:
         id = run.order.id
         del self._tasks[id]
+        self._count(len(self._tasks))
         if task.cancelled():
             self._ended_unheard.add(id)
             self._outbox.put(Entry(Cancelled(id=id), tuple(run.grading)))

@@ -7,6 +7,7 @@ from importlib.resources import files
 from typing import Any
 
 from coa.agent.grammar import parse
+from coa.planning.spent import added, shares
 from coa.reporting.curves import RED, RL, SFT, charts
 from coa.reporting.metrics import Record
 from coa.reporting.plots import Interval, interval_chart
@@ -88,6 +89,7 @@ def page(title: str, report: Mapping[str, Any], metrics: Sequence[Record], examp
             Section("By task family", families(report)),
             Section("Strategies before and after RL", strategies(report)),
             Section("Cost of a success", costs(report)),
+            Section("Where the time of RL went", times(report)),
         ),
         course=course(report),
         trajectories=[trajectory(example) for example in examples],
@@ -183,6 +185,21 @@ def costs(report: Mapping[str, Any]) -> Table:
         if look_up(report, f"cost.{side}") is not None
     )
     return Table(("", "tokens per success", "tool calls per success", "successes", "attempts"), rows)
+
+
+def times(report: Mapping[str, Any]) -> Table:
+    """Shares of engines' and learners' time by what they did, and what the loop waited for."""
+    rows: list[tuple[Cell, ...]] = [
+        (f"{who}: {state.replace('_', ' ')}", percent(share))
+        for who, spent in (
+            ("engines", added(look_up(report, "rl.time.engines") or [])),
+            ("learners", look_up(report, "rl.time.learner") or {}),
+        )
+        for state, share in sorted(shares(spent).items(), key=lambda one: -one[1])
+    ]
+    found = [look_up(report, f"bottleneck.{key}") for key in ("sentence", "advice")]
+    rows += [("", sentence) for sentence in found if sentence and rows]
+    return Table(("", "share"), tuple(rows))
 
 
 def course(report: Mapping[str, Any]) -> list[list[Table]]:

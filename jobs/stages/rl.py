@@ -9,6 +9,8 @@ import numpy as np
 
 from coa.agent.codec import Codec
 from coa.agent.profiles import profile as find_profile
+from coa.planning.bottleneck import bottleneck
+from coa.planning.spent import added, shares
 from coa.types import Tokens
 from jobs.run.run_dir import RunDir
 from jobs.stages.reinforcement.elastic import elastic_engines
@@ -61,10 +63,12 @@ async def rl(run: RunDir, pool: Any, executors: Sequence[Any]) -> dict[str, Any]
                     case Stepped():
                         await loop.stepped(event)
                     case Finished():
-                        await loop.caught_up()
+                        await loop.caught_up(event)
             result = await loop.result()
             loop.close()
     loop.ledger.finish(config.steps)
+    spent = result["time"]
+    run.console.say(bottleneck(shares(added(spent["engines"])), shares(spent["learner"])))
     finish_model(run, run.model)
     await pool.load(config.steps, run.model)
     return run.finish(STAGE, result)

@@ -20,6 +20,7 @@ from coa.reporting.report import write_report
 from coa.reporting.statistics import token_reduction
 from coa.storage.files import write_atomically
 from coa.tasks.worlds import tasks_sha256
+from jobs.recipe.forecast import bottleneck_of
 from jobs.recipe.schema import EvaluationConfig, Recipe
 from jobs.run.agent_file import AGENT_FILE
 from jobs.run.examples import examples
@@ -55,6 +56,8 @@ async def train(run: RunDir) -> None:
         await team_cost(run, executors)
         if run.result("tools") is None:
             run.finish("tools", await tool_counts(executors))
+    if run.result("bottleneck") is None:
+        run.finish("bottleneck", bottleneck_of(run.config, run.folder))
     if run.result("seconds") is None:
         run.finish("seconds", {"total": round(time.time() - began, 1)})
     conclude(run)
@@ -67,7 +70,7 @@ def is_finished(run: RunDir) -> bool:
 
 def conclude(run: RunDir) -> None:
     """Writes the report and the model card of a run whose stages are finished, and shows what came out."""
-    names = ("sft", "rl", "evaluation-sft", "evaluation-rl", "team-cost", "tools", "seconds")
+    names = ("sft", "rl", "evaluation-sft", "evaluation-rl", "team-cost", "tools", "seconds", "bottleneck")
     results: dict[str, Any] = {name: run.result(name) for name in names}
     results["distill"] = run.result("distill") or NOTHING_DISTILLED
     report = make_report(run, results)
@@ -132,6 +135,7 @@ def make_report(run: RunDir, results: dict[str, Any]) -> dict[str, Any]:
             },
         },
         "rl": {key: value for key, value in results["rl"].items() if key not in ("steps", "seconds", "samples")},
+        "bottleneck": results.get("bottleneck"),
         "tools": results["tools"],
         "seconds": results["seconds"],
     }
@@ -158,6 +162,8 @@ def show(run: RunDir, report: dict[str, Any]) -> None:
         ["", "team: tokens", "calls", "model: tokens", "calls", "tokens saved"],
         [cost_row(name, part) for name, part in (("all", cost), *cost["families"].items())],
     )
+    if found := report.get("bottleneck"):
+        console.say(" ".join(filter(None, (found["sentence"], found["advice"]))))
     console.say(f"run {run.folder}\nmodel {run.model}\nreport {run.folder / 'report.html'}")
 
 

@@ -14,7 +14,7 @@ from jobs.recipe.dry_run import Section
 from jobs.recipe.forecast import Loop, loop_assumed, loop_of_run, measured_s
 from jobs.recipe.schema import Recipe
 
-SPLITS = 8
+SPLITS = 5
 """Ways to divide a cluster that are simulated at most."""
 LARGEST = 4
 """Times the recipe's batch that is simulated; beyond, throughput goes on in proportion."""

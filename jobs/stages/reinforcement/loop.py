@@ -16,12 +16,12 @@ Whatever happens to a group is a line of the ledger (`coa.learning.accounts`) as
 
 import asyncio
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 import ray
 
-from actors.rollout.config import KvOnUpdate
-from coa.agent.episode import Grammar
+from actors.rollout.clocks import BusyReport
 from coa.agent.records import GroupRecord
 from coa.errors import EpisodeFailed, InfrastructureError
 from coa.learning import faults
@@ -31,14 +31,14 @@ from coa.learning.issue import Issue
 from coa.learning.orders import Train
 from coa.learning.window import Ticket, Window
 from coa.types import Sample
-from jobs.recipe.schema import Recipe
 from jobs.run.console import Stage
 from jobs.run.run_dir import RunDir
 from jobs.stages.reinforcement.elastic import ElasticEngines
 from jobs.stages.reinforcement.groups import Group, play_group, shares
 from jobs.stages.reinforcement.held_out import HeldOut
 from jobs.stages.reinforcement.ledger import AttemptLedger
-from jobs.stages.reinforcement.rl_stats import NO_VARIANCE, STAGE, RlStats, engines_in, shown
+from jobs.stages.reinforcement.rl_stats import NO_VARIANCE, STAGE, RlStats, engines_in, shown, tolerance_of
+from jobs.stages.reinforcement.times import LoopTimes
 from jobs.teachers.fallback import TeacherFallback
 from jobs.teachers.scoring import TeacherScoring
 
@@ -46,6 +46,8 @@ FAILURES_S = 1800.0
 """Seconds for which groups may fail, without one that is finished, before the stage gives up."""
 LONGEST_PAUSE_S = 60.0
 """For which the slot of a group that failed stays empty, when many have failed one after the other."""
+REPORT_S = 5.0
+"""For which a step waits for engines to say how they spent their time."""
 GROUPS_A_START = 1_000_000
 """Numbers of groups that a start of the learners has for itself."""
 
@@ -84,7 +86,8 @@ class Reinforcement:
         self._newest: Any = None
         self._metrics: Any = None
         self._held_out = HeldOut(run, pool, learning.beside, lambda step, row: self._metrics.write(STAGE, step, **row))
-        self.stats = RlStats()
+        self.stats, self.times = RlStats(), LoopTimes()
+        self._reports: list[BusyReport] = []
         self.ledger = AttemptLedger(run.folder)
         self._batches = BatchStore(run.batches)
 
@@ -123,6 +126,7 @@ class Reinforcement:
             self._loops.append(beside(self._elastic.watch(self._window, lambda: self._newest.version)))
         self._held_out.start(event.version)
         self.stats.begin()
+        self.times.begin(await self._engine_reports(), event.spent)
 
     async def stepped(self, event: Any) -> None:
         self._newest = event
@@ -131,14 +135,16 @@ class Reinforcement:
         groups = self.stats.step(event)
         self._write_trajectories(event.version, groups)
         engines = {**engines_in(self._pool.occupancy), "engines_up": self._pool.up}
-        record = {**self.stats.record(event, groups), **engines}
+        spent = self.times.step(await self._engine_reports(), event.spent)
+        record = {**self.stats.record(event, groups), **engines, **spent}
         if self._fallback is not None:
             record["imitated"] = self._fallback.trained(event.version)
         self._metrics.write(STAGE, event.version, **record)
         self._stage.update(event.version, **shown(record))
 
-    async def caught_up(self) -> None:
+    async def caught_up(self, event: Any) -> None:
         """Waits until the engines run the final version; raises what keeps them from it."""
+        self.times.finish(event.spent)
         self._stage.phase("bringing the engines to the last weights")
         await self._publishing
         await self._held_out.finish()
@@ -242,7 +248,9 @@ class Reinforcement:
                 await self._changed.wait_for(lambda: self._newest.version > window.live)
             newest = self._newest
             # Engines that could not load it serve no more until they have, or something newer.
+            began = asyncio.get_running_loop().time()
             self.stats.syncs += await self._pool.sync(newest.version, newest.weights, newest.probes)
+            self.stats.sync_s.append(asyncio.get_running_loop().time() - began)
             window.publish(newest.version)
             self._held_out.reached(newest.version)
             await self._change()
@@ -259,10 +267,18 @@ class Reinforcement:
         rows = [(group.task, group.group, episode) for group in groups for episode in group.episodes]
         write_episodes(self._run.trajectories / f"rl-{version:05}.parquet", rows)
 
+    async def _engine_reports(self) -> list[BusyReport]:
+        """Of each slot, as it says now; of all as they said last where one does not answer."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(REPORT_S):
+                self._reports = await self._pool.busy()
+        return self._reports
+
     async def result(self) -> dict[str, Any]:
-        engines = [list(report.spans) for report in await self._pool.busy()]
+        reports = await self._engine_reports()
         found = {
-            **self.stats.summary(engines),
+            **self.stats.summary([list(report.spans) for report in reports]),
+            **self.times.whole(reports),
             "steps": self._config.steps,
             "engine_restarts": self._pool.restarts,
             "episodes_moved": self._pool.moves,
@@ -276,10 +292,3 @@ class Reinforcement:
     def close(self) -> None:
         if self._metrics is not None:
             self._metrics.close()
-
-
-def tolerance_of(config: Recipe) -> float | None:
-    """Of the difference of log-probs between engine and learner; None where an engine samples from other distributions
-    than the learner's, by its grammar or by an older cache."""
-    differ = config.agent.grammar is Grammar.enforce or config.engine.kv_on_update is KvOnUpdate.keep
-    return None if differ else config.engine.probe_tolerance

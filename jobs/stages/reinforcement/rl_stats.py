@@ -10,12 +10,15 @@ from typing import Any
 
 import numpy as np
 
+from actors.rollout.config import KvOnUpdate
 from actors.weights.transport import Published
+from coa.agent.episode import Grammar
 from coa.agent.records import EpisodeRecord, GroupRecord
 from coa.errors import EpisodeFailed
 from coa.learning.accounts import length_bucket
 from coa.reporting.spans import Times, overlap, total
 from coa.types import Status
+from jobs.recipe.schema import Recipe
 
 _log = logging.getLogger(__name__)
 STAGE = "rl"
@@ -48,6 +51,8 @@ class RlStats:
         self.divergences: list[float] = []
         """Mean reverse KL of each group since the last step, if a teacher scores them."""
         self.syncs: list[Any] = []
+        self.sync_s: list[float] = []
+        """Of each version: seconds from new weights until all engines ran them."""
         self.refills = 0
         self.deadline_waits = 0
         self._began = 0.0
@@ -149,6 +154,7 @@ class RlStats:
             "logprob_max_diff": float(np.max([sync.logprob_diff for sync in self.syncs], initial=0.0)),
             "train_logprob_max_diff": self._diff,
             "sync_pause_mean_s": sum(s.pause_s for s in self.syncs) / max(len(self.syncs), 1),
+            "sync_mean_s": fmean(self.sync_s or [0.0]),
             "overlap": overlap(self._spans, generating) / learning if learning else 0.0,
             "busy": {
                 "engine": fmean([overlap(spans, whole) for spans in engines] or [0.0]) / (ended - self._began),
@@ -211,3 +217,10 @@ def shown(record: Mapping[str, Any]) -> dict[str, Any]:
     """What the terminal shows of a record."""
     fields = {label: record[name] for name, label in SHOWN.items() if name in record}
     return fields | ({"kl": f"{fields['kl']:.1e}"} if "kl" in fields else {})
+
+
+def tolerance_of(config: Recipe) -> float | None:
+    """Of the difference of log-probs between engine and learner; None where an engine samples from other distributions
+    than the learner's, by its grammar or by an older cache."""
+    differ = config.agent.grammar is Grammar.enforce or config.engine.kv_on_update is KvOnUpdate.keep
+    return None if differ else config.engine.probe_tolerance

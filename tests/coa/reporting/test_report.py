@@ -187,3 +187,14 @@ def test_an_svg_in_a_page_keeps_only_the_names_that_it_uses() -> None:
     assert found.startswith("<svg xmlns=")
     assert 'viewBox="0 0 9 9" role="img">' in found
     assert "metadata" not in found
+
+
+def test_the_page_tells_where_the_time_went(tmp_path: Path) -> None:
+    spent = {"engines": [{"generating": 6.0, "syncing": 2.0}, {"generating": 8.0}], "learner": {"learning": 8.0}}
+    found = {"sentence": "Learners are the bottleneck: at it.", "advice": "By simulation: more of them."}
+    page = written(tmp_path, {**REPORT, "rl": {**REPORT["rl"], "time": spent}, "bottleneck": found})
+    Balance(page)
+    assert "Where the time of RL went" in page
+    for text in ("engines: generating", "87.5 %", "engines: syncing", "12.5 %", "learners: learning", *found.values()):
+        assert text in page
+    assert "Where the time of RL went" not in written(tmp_path, REPORT)

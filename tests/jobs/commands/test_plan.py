@@ -101,9 +101,10 @@ def test_nodes_of_ray() -> None:
 
 
 def test_the_status_is_whether_it_fits(capfd: pytest.CaptureFixture[str]) -> None:
-    assert main(["plan", "--recipe", "web_7b", "--cluster", "2x8xH100"]) == 0
+    small = ["rl.window.groups_per_batch=2", "rl.group=2", "agent.limits.max_turns=2"]
+    assert main(["plan", "--recipe", "web_7b", "--cluster", "2x8xH100", *small]) == 0
     assert "does not fit" not in capfd.readouterr().out
-    assert main(["plan", "--recipe", "web_7b", "--cluster", "8xH100"]) == 1
+    assert main(["plan", "--recipe", "web_7b", "--cluster", "8xH100", *small]) == 1
     assert "does not fit: rl: no node has room for 8 learner ranks" in capfd.readouterr().out
     assert main(["plan", "--recipe", "web_7b", "--cluster", "8xH999"]) == 2
     with pytest.raises(UserError, match="8xH999"):

@@ -190,7 +190,7 @@ async def reinforce(
                 case Stepped():
                     await loop.stepped(event)
                 case Finished():
-                    return await loop.caught_up()
+                    return await loop.caught_up(event)
 
     working = [asyncio.ensure_future(one) for one in (learners.learn(), follow(), kill())]
     try:

@@ -1,0 +1,83 @@
+"""Where the time of the stage's engines and learners goes: since the last step, and in all."""
+
+import time
+from collections.abc import Sequence
+from itertools import zip_longest
+from typing import Any
+
+from actors.rollout.clocks import BusyReport, merged
+from coa.planning.spent import EngineState, LearnerState, Spent, added, filled, shares, since
+
+
+class LoopTimes:
+    """Engines and learners count for themselves; this takes what they have counted since the stage began."""
+
+    def __init__(self) -> None:
+        self._began: float | None = None
+        self._last = 0.0
+        self._engines_first: list[Spent] = []
+        self._engines_last: list[Spent] = []
+        self._decoding_first = BusyReport(())
+        self._learner_last: Spent = {}
+        self._learner: dict[str, float] = {}
+
+    def begin(self, engines: Sequence[BusyReport], learner: Spent) -> None:
+        """The loops begin, for the first time or again. learner: of the event that says so."""
+        if self._began is None:
+            self._began = self._last = time.monotonic()
+            self._engines_first = self._engines_last = [report.spent for report in engines]
+            self._decoding_first = merged(engines)
+        self._learner_last = learner
+
+    def step(self, engines: Sequence[BusyReport], learner: Spent) -> dict[str, float]:
+        """Metrics of a step: shares of the time since the one before, over all engines."""
+        now, spent = time.monotonic(), [report.spent for report in engines]
+        ours = _between(self._engines_last, spent, now - self._last)
+        learnt = filled(self._learnt(learner), now - self._last, LearnerState.GONE)
+        self._last, self._engines_last = now, spent
+        parts = (("engine", added(ours)), ("learner", learnt))
+        return {f"{who}/{state}": share for who, spent in parts for state, share in shares(spent).items()}
+
+    def finish(self, learner: Spent) -> None:
+        """The learners are done."""
+        self._learnt(learner)
+
+    def whole(self, engines: Sequence[BusyReport]) -> dict[str, Any]:
+        """The stage's result: seconds by state of each engine and of the learners, and how engines sampled. Each sums
+        to the wall time, but for what two processes' clocks differ."""
+        wall_s = time.monotonic() - (self._began or 0.0) if self._began is not None else 0.0
+        ours = _between(self._engines_first, [report.spent for report in engines], wall_s)
+        learner = filled(self._learner, wall_s, LearnerState.GONE)
+        return {
+            "time": {
+                "wall": round(wall_s, 3),
+                "engines": [_rounded(one) for one in ours],
+                "learner": _rounded(learner),
+            },
+            "decoding": self._decoding(merged(engines)),
+        }
+
+    def _learnt(self, learner: Spent) -> dict[str, float]:
+        spent = since(self._learner_last, learner)
+        self._learner_last = learner
+        self._learner = added([self._learner, spent])
+        return spent
+
+    def _decoding(self, now: BusyReport) -> list[tuple[int, float, int]]:
+        before = {requests: (seconds, tokens) for requests, seconds, tokens in self._decoding_first.decoding}
+        found = []
+        for requests, seconds, tokens in now.decoding:
+            seconds_before, tokens_before = before.get(requests, (0.0, 0))
+            if tokens > tokens_before:
+                found.append((requests, round(seconds - seconds_before, 3), tokens - tokens_before))
+        return found
+
+
+def _between(before: Sequence[Spent], now: Sequence[Spent], wall_s: float) -> list[dict[str, float]]:
+    """What each engine did between two moments; one that was not there for some of the time lacks it."""
+    pairs = zip_longest(before, now, fillvalue={})
+    return [filled(since(first, last), wall_s, EngineState.GONE) for first, last in pairs]
+
+
+def _rounded(spent: Spent) -> dict[str, float]:
+    return {str(state): round(seconds, 3) for state, seconds in spent.items()}
