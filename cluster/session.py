@@ -13,6 +13,7 @@ from typing import Any
 
 import psutil
 
+from cluster.remote.reach import require_cluster
 from coa.errors import ClusterDown
 from coa.extensions import VARIABLE
 
@@ -32,10 +33,20 @@ class SessionConfig:
     """Of a private cluster."""
 
 
+def address_of(config: SessionConfig) -> str | None:
+    """The cluster that a job joins; None where it starts one of its own."""
+    return config.address or os.environ.get("RAY_ADDRESS") or None
+
+
 @contextmanager
 def session(config: SessionConfig) -> Iterator[None]:
-    """Ray is up within. A private cluster goes with the context; a running one is only left."""
-    address = config.address or os.environ.get("RAY_ADDRESS")
+    """Ray is up within. A private cluster goes with the context; a running one is only left.
+
+    Raises UserError where no cluster that can be joined answers at the address.
+    """
+    address = address_of(config)
+    if address is not None and address != "local":
+        require_cluster(address)
     if address is None and MODE not in os.environ:
         # Ray's ports are open to the network, also those of a private cluster, and who may call them runs code here.
         # The token is this session's own: no file holds it, and who has another session's gets nowhere.
