@@ -1,5 +1,6 @@
 """What a run asks for, and whether a cluster has it or may get it."""
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -149,6 +150,18 @@ def beside_driver() -> dict[str, Any]:
 
     here = ray.get_runtime_context().get_node_id()
     return {"num_cpus": 0, "scheduling_strategy": NodeAffinitySchedulingStrategy(here, soft=False)}
+
+
+def this_node(cpus: int | None) -> Resources:
+    """What a private cluster of this machine has, without starting it; cpus: those that it is given, None for all."""
+    return {"CPU": cpus or os.cpu_count() or 1, "GPU": _gpus()}
+
+
+def _gpus() -> int:
+    """As Ray counts them, which has no public interface for it."""
+    from ray._private.accelerators import get_accelerator_manager_for_resource
+
+    return get_accelerator_manager_for_resource("GPU").get_current_node_num_accelerators()
 
 
 def cluster_nodes() -> list[Resources]:

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 import psutil
 
+from cluster.remote.reach import require_cluster
 from coa.errors import ClusterDown
 from coa.extensions import VARIABLE
 
@@ -33,10 +34,20 @@ class SessionConfig:
     """Of a private cluster."""
 
 
+def address_of(config: SessionConfig) -> str | None:
+    """The cluster that a job joins; None where it starts one of its own."""
+    return config.address or os.environ.get("RAY_ADDRESS") or None
+
+
 @contextmanager
 def session(config: SessionConfig) -> Iterator[None]:
-    """Ray is up within. A private cluster goes with the context; a running one is only left."""
-    address = config.address or os.environ.get("RAY_ADDRESS")
+    """Ray is up within. A private cluster goes with the context; a running one is only left.
+
+    Raises UserError where no cluster that can be joined answers at the address.
+    """
+    address = address_of(config)
+    if address is not None and address != "local":
+        require_cluster(address)
     if address is None:
         own_token()
     # Else a learner's report waits up to two seconds for the controller's next look.

@@ -1,7 +1,7 @@
 """The command line: the one table of commands, and the one place where a failure becomes a line of text.
 
     coa train|distill|sft|rl --recipe NAME [key=value ...]     jobs of a run directory
-    coa evaluate|select --model DIR --tasks WHAT ...           jobs with a model
+    coa evaluate|select|ask|serve --model DIR ...              jobs with a model
     coa plan --recipe NAME --cluster 4x8xH200                  what would fit, and how fast it would be
     coa ledger|replay RUN ...                                  checks of a run's reinforcement
     coa chaos --recipe NAME --kills N --seed N ...             reinforcement under kills
@@ -37,6 +37,7 @@ from jobs.commands import (
     submit,
     train,
 )
+from jobs.commands.ask import command as ask
 from jobs.commands.command import Command, Job
 from jobs.commands.doctor import command as doctor
 from jobs.commands.plan import command as plan
@@ -46,7 +47,7 @@ from jobs.commands.runs import chaos, ledger, replay, show
 COMMANDS: dict[str, Command] = {
     module.COMMAND.name: module.COMMAND
     for module in (
-        *(train, distill, sft, rl, evaluate, select, serve),
+        *(train, distill, sft, rl, evaluate, select, ask, serve),
         *(plan, ledger, replay, chaos, submit, export, keys, record, import_runs, show, recipe, benchmarks, doctor),
     )
 }
@@ -87,6 +88,7 @@ def parse(arguments: Sequence[str] | None = None) -> tuple[Command, dict[str, An
 
 def _run(job: Job, options: Mapping[str, Any]) -> int:
     from coa.config import load
+    from jobs.recipe.ranges import check_ranges
     from jobs.recipe.schema import Recipe
     from jobs.run.console import open_console
     from jobs.run.lease import hold, require_folder
@@ -95,6 +97,7 @@ def _run(job: Job, options: Mapping[str, Any]) -> int:
     recipe, dry_run = arguments.pop("recipe"), arguments.pop("dry_run", False)
     overrides = (*arguments.pop("overrides"), *(arguments.pop("said", None) or ()))
     config = load(Recipe, find_recipe(recipe) if recipe else None, overrides)
+    check_ranges(config)
     if job.of_model:
         arguments["overrides"] = overrides
     if job.folder is not None and arguments["out"] is None:
@@ -173,9 +176,9 @@ def _parser() -> argparse.ArgumentParser:
             formatter_class=argparse.RawDescriptionHelpFormatter,
             allow_abbrev=False,
         )
+        command.arguments(one)  # what has a place of its own comes before the overrides
         if isinstance(command, Job):
             _add_recipe(one, command)
-        command.arguments(one)
     return parser
 
 

@@ -4,10 +4,10 @@ import os
 from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 
-from omegaconf import OmegaConf
-
 from actors.learner.sizes import hub_name
 from actors.weights.transports import find_sender
+from cluster.resources import Demand, require, this_node
+from cluster.session import address_of
 from coa.agent.codec import Codec
 from coa.agent.episode import Grammar
 from coa.agent.profiles import profile as find_profile
@@ -36,7 +36,8 @@ def check_run(config: Recipe, stages: Collection[str] = STAGES) -> None:
     """Raises UserError, before anything is written, for a recipe whose stages can't be run or resumed."""
     check_secrets(config)
     mode_of(config.wandb)
-    check_counts(config)
+    check_group(config)
+    check_engines(config)
     world = world_of(config)
     if mistake := world.mistake():
         raise UserError(mistake)
@@ -89,7 +90,8 @@ def check_attempts(model: Path, tasks: Sequence[Task], config: Recipe) -> None:
     check_secrets(config)
     check_services(config, {task.grader for task in tasks}, {task.profile for task in tasks})
     Codec.load(model)
-    check_counts(config)
+    check_group(config)
+    check_engines(config)
 
 
 def check_services(config: Recipe, graders: set[str], profiles: Iterable[str]) -> None:
@@ -155,32 +157,21 @@ def check_data(config: Recipe) -> None:
             raise UserError(f"sft.data: no data set at {path}: a released file, or a folder with train-*.parquet")
 
 
-def check_counts(config: Recipe) -> None:
-    counts = {
-        "placement.engines": config.placement.engines,
-        "placement.tool_executors": config.placement.tool_executors,
-        "distill.runs": 1 if config.distill.runs is None else config.distill.runs,
-        "distill.keep": config.distill.keep,
-        "teaching.wave": config.teaching.wave,
-        "teaching.runs_in_flight": config.teaching.runs_in_flight,
-        "evaluation.tasks": config.evaluation.tasks,
-        "sft.learner.ranks": config.sft.learner.ranks,
-        "rl.learner.ranks": config.rl.learner.ranks,
-        "sft.checkpoint_every": config.sft.checkpoint_every,
-        "rl.checkpoint_every": config.rl.checkpoint_every,
-        "rl.window.groups_per_batch": config.rl.window.groups_per_batch,
-        "rl.window.max_staleness": config.rl.window.max_staleness + 1,
-        "rl.group": config.rl.group - config.rl.algorithm_of().needs.group + 1,
-    }
-    for key, count in counts.items():
-        if count < 1:
-            raise UserError(f"{key} is too small: {OmegaConf.select(OmegaConf.structured(config), key)}")
+def check_engines(config: Recipe) -> None:
+    """Raises UserError for a number of engines that is not within its own range."""
     (least, most), engines = config.placement.engine_range, config.placement.engines
     if not 1 <= least <= engines <= most:
         raise UserError(
             f"placement.engines is {engines}, to begin with: expected from {least} (min_engines, at least 1) to {most} "
             "(max_engines)"
         )
+
+
+def check_group(config: Recipe) -> None:
+    """Raises UserError for a group that is smaller than the algorithm needs."""
+    least = config.rl.algorithm_of().needs.group
+    if config.rl.group < least:
+        raise UserError(f"rl.group is {config.rl.group}, expected at least {least}")
 
 
 def check_algorithm(config: Recipe) -> None:
@@ -192,3 +183,11 @@ def check_algorithm(config: Recipe) -> None:
             f"rl.sampling has temperature {sampling.temperature:g} and top_p {sampling.top_p:g}: log-probs can follow "
             "any temperature above 0, and a top_p of 1 only"
         )
+
+
+def check_room(config: Recipe, demands: Iterable[Sequence[Demand]]) -> None:
+    """Raises UserError where this machine is the cluster, and has no room for one of the sets of demands."""
+    if address_of(config.session) is None:
+        node = this_node(config.session.cpus)
+        for together in demands:
+            require(together, [node])

@@ -25,6 +25,7 @@ from coa.planning.models import Architecture
 from coa.reporting.readable import DASH, in_bytes, number
 from coa.tools.sandbox.sandbox import Kind
 from jobs.commands.command import Job
+from jobs.recipe.checks import check_room
 from jobs.recipe.needs import graders_needed, memory_of_rank
 from jobs.recipe.schema import Recipe
 from jobs.recipe.worlds import world_of
@@ -41,10 +42,12 @@ class Section:
 
 
 def dry_run(config: Recipe, job: Job, console: Console) -> None:
-    """Shows the plan, then raises what the job's own check raises."""
+    """Shows the plan, then raises what the job would raise: its own check, and for want of room where this machine is
+    the cluster."""
     for section in plan_of(config, job):
         console.table(section.title, section.columns, section.rows)
     job.check(config)
+    check_room(config, job.demands(config).values())
     console.say("no problem found; nothing was started")
 
 

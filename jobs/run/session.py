@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from cluster.resources import Demand, require
+from jobs.recipe.checks import check_room
 from jobs.recipe.needs import local_models
 from jobs.recipe.schema import Recipe
 from jobs.run.console import Console
@@ -28,6 +29,8 @@ def in_session(
     from cluster.resources import cluster_nodes
     from cluster.session import session
 
+    demands = list(demands)
+    check_room(config, demands)
     with ExitStack() as stack:
         with console.waiting("ray", "starting, or finding the cluster"):
             stack.enter_context(session(config.session))

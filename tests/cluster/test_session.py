@@ -49,6 +49,7 @@ def test_a_cluster_of_ones_own_is_started_whatever_runs_on_the_machine(
     ray = SlowToStart(0)
     monkeypatch.setattr("ray.init", ray.init)
     monkeypatch.setattr("ray.shutdown", ray.shutdown)
+    monkeypatch.setattr("cluster.session.require_cluster", lambda _: None)
     monkeypatch.setenv("RAY_ADDRESS", address)
     with session(SessionConfig()):
         assert ray.asked[0]["address"] == asked
@@ -91,6 +92,7 @@ def environment(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, str]]:
     ray, before = SlowToStart(0), signal.getsignal(signal.SIGTERM)
     monkeypatch.setattr("ray.init", ray.init)
     monkeypatch.setattr("ray.shutdown", ray.shutdown)
+    monkeypatch.setattr("cluster.session.require_cluster", lambda _: None)
     variables = dict(os.environ)
     for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_ADDRESS"):
         variables.pop(name, None)

@@ -173,14 +173,16 @@ def test_an_error_in_a_group_of_tasks_is_told_as_itself(
 
 def test_every_command_is_described_and_those_with_a_recipe_say_what_they_ask_for() -> None:
     assert list(cli.COMMANDS) == [
-        *("train", "distill", "sft", "rl", "evaluate", "select", "serve"),
+        *("train", "distill", "sft", "rl", "evaluate", "select", "ask", "serve"),
         *("plan", "ledger", "replay", "chaos", "submit", "export", "keys", "record", "import", "show", "recipe"),
         *("benchmarks", "doctor"),
     ]
     jobs = {name: command for name, command in cli.COMMANDS.items() if isinstance(command, Job)}
-    assert list(jobs) == ["train", "distill", "sft", "rl", "evaluate", "select", "serve"]
+    assert list(jobs) == ["train", "distill", "sft", "rl", "evaluate", "select", "ask", "serve"]
     assert all(command.help for command in cli.COMMANDS.values())
-    assert [name for name, job in jobs.items() if job.of_model] == ["evaluate", "select", "serve"] == list(jobs)[4:]
+    assert (
+        [name for name, job in jobs.items() if job.of_model] == ["evaluate", "select", "ask", "serve"] == list(jobs)[4:]
+    )
     assert jobs["train"].stages == ("distill", "sft", "evaluation-sft", "rl", "evaluation-rl")
 
 
@@ -220,6 +222,13 @@ def test_a_setting_that_is_written_as_an_option_is_shown_as_it_is_written(
 ) -> None:
     assert cli.main(["train", "--recipe", "tiny", *words]) == 2
     assert capfd.readouterr().err == f"coa: {right}\n"
+
+
+def test_a_question_comes_before_the_settings() -> None:
+    words = ["ask", "--model", "m", "Who ?", "engine.threads=1", "--grammar", "enforce"]
+    options = vars(cli._parser().parse_args(words))
+    assert (options["question"], options["overrides"]) == ("Who ?", ["engine.threads=1"])
+    assert (options["model"], options["profile"], options["grammar"]) == (Path("m"), None, "enforce")
 
 
 def test_the_version_is_told(capfd: pytest.CaptureFixture[str]) -> None:

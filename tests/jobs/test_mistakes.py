@@ -235,14 +235,14 @@ def test_a_command_is_asked_for_what_its_own_stages_need(here: Path, monkeypatch
 @pytest.mark.parametrize(
     ("setting", "said"),
     [
-        ("evaluation.tasks=0", "evaluation.tasks is too small: 0"),
+        ("evaluation.tasks=0", "evaluation.tasks is 0, expected more than 0"),
         ("evaluation.tasks=2000", "evaluation.tasks=2000: the tiny world has fewer held-out questions"),
         ("world.held_out=0", "world.held_out=0.0 leaves no held-out tasks of some family"),
         ("world.held_out=1", "world.held_out=1.0 leaves no training tasks of some family"),
-        ("distill.runs=0", "distill.runs is too small: 0"),
-        ("distill.keep=0", "distill.keep is too small: 0"),
-        ("teaching.wave=0", "teaching.wave is too small: 0"),
-        ("teaching.runs_in_flight=0", "teaching.runs_in_flight is too small: 0"),
+        ("distill.runs=0", "distill.runs is 0, expected more than 0"),
+        ("distill.keep=0", "distill.keep is 0, expected more than 0"),
+        ("teaching.wave=0", "teaching.wave is 0, expected more than 0"),
+        ("teaching.runs_in_flight=0", "teaching.runs_in_flight is 0, expected more than 0"),
     ],
 )
 def test_numbers_that_leave_nothing_to_do(
@@ -250,6 +250,29 @@ def test_numbers_that_leave_nothing_to_do(
 ) -> None:
     assert mistake(capfd, "train", "--recipe", "tiny", "run_dir=run", "world.companies=20", setting).startswith(said)
     assert not (here / "run").exists()
+
+
+@pytest.mark.parametrize("words", [["train"], ["train", "--dry-run"]])
+def test_a_number_that_no_run_can_have_is_refused_before_anything_is_looked_at(
+    here: Path, capfd: pytest.CaptureFixture[str], words: list[str]
+) -> None:
+    told = mistake(capfd, *words, "--recipe", "tiny", "run_dir=run", "sft.learner.optimizer.lr=-1")
+    assert told == "sft.learner.optimizer.lr is -1, expected at least 0"
+    assert list(here.iterdir()) == []
+
+
+def test_gpus_that_this_machine_has_not_are_refused_before_ray_starts(
+    here: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.setattr("cluster.resources._gpus", lambda: 0)
+    monkeypatch.setattr("cluster.session.start", lambda **_: pytest.fail("Ray was started"))
+    words = ["train", "--recipe", "tiny", "run_dir=run", "placement.engine_gpus=2", "session.cpus=4"]
+    told = mistake(capfd, *words)
+    assert told.endswith("2 GPU in all, there are 4 CPU on 1 node; no room for a rollout engine of 1 CPU and 2 GPU")
+    assert not (here / "run").exists()
+    assert main([*words, "--dry-run"]) == 2
+    assert capfd.readouterr().err == f"coa: {told}\n"
 
 
 MODEL = ("models.m.endpoint.name=x", "team.model=m")
@@ -326,7 +349,7 @@ def test_more_than_the_cluster_has(here: Path) -> None:
         ("rl.algorithm=on_policy", "rl.algorithm=on_policy: a teacher in rl.on_policy.teacher goes with on_policy"),
         ("rl.sampling.top_p=0.9", "rl.sampling has temperature 1 and top_p 0.9: log-probs can follow"),
         ("rl.sampling.temperature=0", "rl.sampling has temperature 0 and top_p 1: log-probs can follow"),
-        ("rl.group=1", "rl.group is too small: 1"),
+        ("rl.group=1", "rl.group is 1, expected at least 2"),
         ("rl.on_policy.teacher=./gone", "rl.on_policy.teacher ./gone: no config.json there"),
         ("rl.on_policy.teacher=a/b agent.grammar=enforce", "rl.on_policy compares plain log-probs"),
         ("rl.on_policy.teacher=a/b rl.sampling.temperature=0.7", "rl.on_policy compares plain log-probs"),

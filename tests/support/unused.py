@@ -52,6 +52,9 @@ disk_failures
 outstanding
 next_group
 
+# Called by scripts/settings.py.
+as_markdown
+
 # Methods that Ray or vLLM call by name, from another process.
 next_order
 emit

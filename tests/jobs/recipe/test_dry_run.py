@@ -30,7 +30,7 @@ from coa.teams.transcript import AgentStep, Ending, Graded, Transcript
 from coa.types import Task
 from jobs.cli import COMMANDS, find_recipe
 from jobs.commands.command import Job
-from jobs.recipe.checks import check_counts
+from jobs.recipe.checks import check_engines
 from jobs.recipe.dry_run import Section, dry_run, plan_of, rate
 from jobs.recipe.schema import Recipe
 from jobs.run.console import Console
@@ -237,7 +237,7 @@ def test_engines_that_come_and_go_are_told_as_a_range_and_counted_at_their_most(
 )
 def test_a_range_of_engines_without_sense_is_a_mistake(wrong: tuple[str, ...]) -> None:
     with pytest.raises(UserError, match=r"placement\.engines is"):
-        check_counts(recipe("tiny", *wrong))
+        check_engines(recipe("tiny", *wrong))
 
 
 SERVED = ("models.own.serve.model=Qwen/Qwen3-8B", "models.own.serve.gpus=2", "team.model=own")

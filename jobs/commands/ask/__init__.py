@@ -1,0 +1,1 @@
+"""`coa ask`: one question to a model, with its tools, in the terminal."""

@@ -1,0 +1,100 @@
+"""`coa ask`: one episode of a model with its tools, tag by tag as it happens, and what it cost.
+
+coa ask --model runs/demo/model "Who is the current owner of Vexon Labs ?"
+<plan> find the town first
+<wiki_search> Nora Lind
+  wiki_search: Nora Lind was born in Amber Falls . (0.01 s)
+...
+"""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from jobs.commands.command import Job
+
+if TYPE_CHECKING:
+    from jobs.commands.command import Demands
+    from jobs.recipe.schema import Recipe
+    from jobs.run.console import Console
+
+
+def arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("question", metavar="QUESTION", help="in quotes")
+    parser.add_argument("--model", type=Path, required=True, help="model directory, Hugging Face layout")
+    parser.add_argument("--profile", help="of the agent; without it, that of the model's training")
+    parser.add_argument("--grammar", choices=("lenient", "enforce"), help="whether the form of its turns is enforced")
+    parser.add_argument("--out", type=Path, default=Path("runs/ask"), help="where logs go")
+
+
+def check(
+    config: Recipe,
+    *,
+    question: str,
+    model: Path,
+    profile: str | None,
+    grammar: str | None,
+    out: Path,
+    overrides: Sequence[str] = (),
+) -> None:
+    from coa.agent.codec import Codec
+    from coa.errors import UserError
+    from jobs.recipe.checks import check_secrets, check_services
+
+    if not question.strip():
+        raise UserError("the question is empty")
+    config, profile = settings_of(config, model, profile, grammar, out, overrides)
+    check_secrets(config)
+    check_services(config, set(), (profile,))
+    Codec.load(model)
+
+
+def run(
+    config: Recipe,
+    console: Console,
+    *,
+    question: str,
+    model: Path,
+    profile: str | None,
+    grammar: str | None,
+    out: Path,
+    overrides: Sequence[str] = (),
+) -> None:
+    import asyncio
+
+    from jobs.commands.ask.episode import ask_model
+
+    config, profile = settings_of(config, model, profile, grammar, out, overrides)
+    asyncio.run(ask_model(config, console, model, question, profile))
+
+
+def settings_of(
+    config: Recipe, model: Path, profile: str | None, grammar: str | None, out: Path, overrides: Sequence[str]
+) -> tuple[Recipe, str]:
+    """The settings of the model's training under those of the command line, and the agent's profile."""
+    from jobs.recipe.worlds import world_of
+    from jobs.run.agent_file import as_trained
+    from jobs.stages.serve import named
+
+    chosen = [f"agent.grammar={grammar}"] if grammar else []
+    config = as_trained(config, model, out, (*overrides, *chosen))
+    return config, profile or named(config, model, world_of(config)).profile
+
+
+def demands(config: Recipe) -> Demands:
+    return {}  # one process, without Ray
+
+
+COMMAND = Job(
+    name="ask",
+    help="ask a model one question, and see what it does",
+    check=check,
+    run=run,
+    arguments=arguments,
+    demands=demands,
+    of_model=True,
+    alone=False,  # it writes nothing but a log
+)
