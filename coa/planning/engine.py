@@ -9,8 +9,8 @@ import itertools
 from dataclasses import dataclass, field
 from typing import Any
 
-from coa.planning.spent import EngineState, TimeAccount
 from coa.planning.workload import Turn
+from coa.spent import EngineState, TimeAccount
 
 ROUNDING = 1e-9
 """Of a token: requests that are so near their end have ended."""

@@ -14,8 +14,8 @@ from typing import Any
 
 from coa.learning.window import Ticket, Window, WindowConfig
 from coa.planning.engine import Engine, Speeds
-from coa.planning.spent import LearnerState, TimeAccount, added, shares, since
 from coa.planning.workload import Episode, GroupWork, Turn, Workload
+from coa.spent import LearnerState, TimeAccount, added, shares, since
 
 Process = Generator[Any, Any, None]
 

@@ -18,10 +18,10 @@ from coa.planning.engine import Speeds
 from coa.planning.memory import width_of
 from coa.planning.models import Architecture
 from coa.planning.simulation import LoopShape, simulate
-from coa.planning.spent import added, shares
 from coa.planning.workload import Assumed, Replay, Workload
 from coa.reporting.metrics import read_metrics
 from coa.reporting.readable import look_up
+from coa.spent import added, shares
 from jobs.recipe.memory import processes
 from jobs.recipe.schema import Recipe
 from jobs.run.trajectories import read_groups
