@@ -24,7 +24,7 @@ from actors.weights.ranks import Ranks, from_first
 from actors.weights.transport import Published, WeightsConfig
 from actors.weights.transports import find_sender
 from coa.learning.orders import Checkpoint, Numbered, Order, Publish, Stop, Train
-from coa.reporting.spent import LearnerState, TimeAccount
+from coa.spent import LearnerState, TimeAccount
 from coa.types import ENVIRONMENT, Sample, Tokens
 
 PROBES = 2

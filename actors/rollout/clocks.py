@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
 from coa.errors import EpisodeTimeout
-from coa.reporting.spent import EngineState, TimeAccount, added
+from coa.spent import EngineState, TimeAccount, added
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from coa.planning.engine import Speeds
 from coa.planning.simulation import Forecast, LoopShape, simulate
 from coa.planning.workload import Workload
-from coa.reporting.spent import EngineState, LearnerState
+from coa.spent import EngineState, LearnerState
 
 FULL = 0.85
 """Share of its time from which on a half of the loop counts as busy all along."""

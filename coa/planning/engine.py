@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from coa.planning.workload import Turn
-from coa.reporting.spent import EngineState, TimeAccount
+from coa.spent import EngineState, TimeAccount
 
 ROUNDING = 1e-9
 """Of a token: requests that are so near their end have ended."""

@@ -17,7 +17,7 @@ from typing import Any
 from coa.learning.window import Ticket, Window, WindowConfig
 from coa.planning.engine import Engine, Speeds
 from coa.planning.workload import Episode, GroupWork, Turn, Workload
-from coa.reporting.spent import LearnerState, TimeAccount, added, shares, since
+from coa.spent import LearnerState, TimeAccount, added, shares, since
 
 Process = Generator[Any, Any, None]
 

@@ -11,7 +11,7 @@ from coa.reporting.curves import RED, RL, SFT, charts
 from coa.reporting.metrics import Record
 from coa.reporting.plots import Interval, interval_chart
 from coa.reporting.readable import DASH, duration, look_up, number, percent
-from coa.reporting.spent import added, shares
+from coa.spent import added, shares
 from coa.types import Task
 
 ROLE_COLOURS = {

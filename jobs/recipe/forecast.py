@@ -21,7 +21,7 @@ from coa.planning.simulation import LoopShape, simulate
 from coa.planning.workload import Assumed, Replay, Workload
 from coa.reporting.metrics import read_metrics
 from coa.reporting.readable import look_up
-from coa.reporting.spent import added, shares
+from coa.spent import added, shares
 from jobs.recipe.memory import processes
 from jobs.recipe.schema import Recipe
 from jobs.run.trajectories import read_groups

@@ -10,7 +10,7 @@ import numpy as np
 from coa.agent.codec import Codec
 from coa.agent.profiles import profile as find_profile
 from coa.planning.bottleneck import bottleneck
-from coa.reporting.spent import added, shares
+from coa.spent import added, shares
 from coa.types import Tokens
 from jobs.run.run_dir import RunDir
 from jobs.stages.reinforcement.loop import Reinforcement

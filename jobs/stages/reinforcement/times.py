@@ -6,7 +6,7 @@ from itertools import zip_longest
 from typing import Any
 
 from actors.rollout.clocks import BusyReport, merged
-from coa.reporting.spent import EngineState, LearnerState, Spent, added, filled, shares, since
+from coa.spent import EngineState, LearnerState, Spent, added, filled, shares, since
 
 
 class LoopTimes:
