@@ -161,7 +161,8 @@ def _gpus() -> int:
     """As Ray counts them, which has no public interface for it."""
     from ray._private.accelerators import get_accelerator_manager_for_resource
 
-    return get_accelerator_manager_for_resource("GPU").get_current_node_num_accelerators()
+    manager: Any = get_accelerator_manager_for_resource("GPU")
+    return manager.get_current_node_num_accelerators()
 
 
 def cluster_nodes() -> list[Resources]:

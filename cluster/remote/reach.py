@@ -54,7 +54,8 @@ def _metadata(address: str) -> dict[str, Any]:
     from ray._private.ray_constants import KV_NAMESPACE_CLUSTER
     from ray.core.generated import gcs_service_pb2, gcs_service_pb2_grpc
 
-    wanted = gcs_service_pb2.InternalKVGetRequest(key=CLUSTER_METADATA_KEY, namespace=KV_NAMESPACE_CLUSTER)
+    messages: Any = gcs_service_pb2
+    wanted = messages.InternalKVGetRequest(key=CLUSTER_METADATA_KEY, namespace=KV_NAMESPACE_CLUSTER)
     headers = [(name.lower(), value) for name, value in get_auth_headers_if_auth_enabled({}).items()]
     with grpc.insecure_channel(address, options=[("grpc.enable_http_proxy", 0)]) as channel:
         ask = gcs_service_pb2_grpc.InternalKVGcsServiceStub(channel).InternalKVGet

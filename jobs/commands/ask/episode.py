@@ -56,6 +56,7 @@ def request_of(config: Recipe, question: str, profile: str) -> AgentRequest:
         choices=1,
         samples=1,
         select="majority",
+        streamed=True,
         agent=config.agent,
     )
 

@@ -33,7 +33,8 @@ class Control(gcs_service_pb2_grpc.InternalKVGcsServiceServicer):
         if self.refuses:
             context.abort(grpc.StatusCode.UNAUTHENTICATED, "InvalidAuthToken: no token")
         assert (request.namespace, request.key) == (b"cluster", b"CLUSTER_METADATA")
-        return gcs_service_pb2.InternalKVGetReply(value=json.dumps(self.metadata).encode())
+        messages: Any = gcs_service_pb2
+        return messages.InternalKVGetReply(value=json.dumps(self.metadata).encode())
 
 
 @contextmanager

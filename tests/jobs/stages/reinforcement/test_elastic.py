@@ -61,7 +61,7 @@ async def reinforce(run: RunDir, world: FakeWorld, *, kill_every_s: float | None
                             world.calls_of = lambda episode: 0
                             world.token_s = 0.01
                     case Finished():
-                        await loop.caught_up()
+                        await loop.caught_up(event)
                         went.waited = asyncio.get_running_loop().time() - began - 2.0 * config.steps
                         return
 
