@@ -101,7 +101,8 @@ def test_a_file_that_a_document_shows_is_that_file(path: Path, name: str, shown:
 def test_every_algorithm_stands_in_the_table_with_a_reference_and_how_it_fails() -> None:
     rows = re.findall(r"^\| `(\w+)` \|(.*)\|$", (ROOT / "docs" / "algorithms.md").read_text(), re.MULTILINE)
     table = {name: [cell.strip() for cell in cells.split("|")] for name, cells in rows if cells.count("|") == 3}
-    assert list(table) == list(ALGORITHMS)
+    own_ones = [name for name, kind in ALGORITHMS.items() if kind.__module__.startswith("coa.")]
+    assert list(table) == own_ones
     shared = {field.name for field in fields(PolicyGradient)}
     for name, (reference, settings, when, failure) in table.items():
         assert when, name

@@ -42,9 +42,15 @@ def test_requests_episodes_tokens_and_tool_calls_are_counted() -> None:
     assert found["coa_tool_calls_total", (("tool", "wiki_search"),)] == 1
     assert found["coa_policy_tokens_total", ()] == usage["completion_tokens"]
     assert found["coa_input_tokens_total", ()] == usage["prompt_tokens"]
-    assert found["coa_first_token_seconds_count", ()] == 1
+    assert found["coa_first_token_seconds_count", ()] == 0, "nobody was told of a first token"
     assert found["coa_weight_version", ()] == 3
     assert found["coa_episodes", ()] == 0
+
+
+def test_the_first_token_of_an_episode_that_is_streamed_is_timed() -> None:
+    asking = Asking(make_server(Saying(*SEARCHES)))
+    asking.post("/v1/chat/completions", {"model": "afm", "messages": MESSAGES, "stream": True})
+    assert metrics_of(asking)["coa_first_token_seconds_count", ()] == 1
 
 
 def test_a_defect_counts_as_one_and_not_as_a_client_that_left() -> None:

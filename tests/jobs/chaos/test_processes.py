@@ -58,15 +58,19 @@ def test_a_look_tells_the_busy_from_the_idle_and_leaves_out_what_is_stopped() ->
         assert seen[Part.tools] == (True, spinning.pid)
         assert seen[Part.core][1] == sleeping.pid
         spent.suspend()
+        while spent.status() != psutil.STATUS_STOPPED:
+            time.sleep(0.01)
         assert [one.part for one, _ in below.look_below(time.time(), here)] == [Part.core]
         assert list(below.look_at(time.time(), spinning.pid, Part.driver)) == []
         spent.resume()
 
 
 def test_a_node_ends_with_all_that_runs_on_it() -> None:
-    code = f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {SLEEPS!r}]).wait()"
+    # A process with another title does not know where its own executable is.
+    code = f"import subprocess; subprocess.Popen([{sys.executable!r}, '-c', {SLEEPS!r}]).wait()"
     with process("raylet", code) as root:
         while not (children := descendants(root.pid)):
+            assert root.poll() is None
             time.sleep(0.05)
         end(root.pid)
         gone, left = psutil.wait_procs(children, 5.0)

@@ -55,6 +55,7 @@ def chaos_of(round_: Round, folder: Path, said: list[str]) -> loop.Chaos:
     return loop.Chaos(nodes, Journal(folder / "chaos.jsonl"), said.append, time.time() + 600)  # pyright: ignore[reportArgumentType]
 
 
+@pytest.mark.slow
 def test_each_part_is_struck_and_recovers_and_the_driver_is_started_again(round_: Round, tmp_path: Path) -> None:
     said: list[str] = []
     chaos = chaos_of(round_, tmp_path, said)
