@@ -96,6 +96,17 @@ def test_an_engine_that_leaves_ends_as_soon_as_its_episodes_have() -> None:
     in_virtual_time(go())
 
 
+def test_what_an_engine_did_is_told_in_its_place_after_it_has_left() -> None:
+    async def go() -> None:
+        async with pool_of(busy_world(), 2) as pool:
+            before = await pool.busy()
+            assert [report.spans for report in before] == [((0.0, 1.0),)] * 2
+            await pool._slots.retire(0)
+            assert await pool.busy() == before
+
+    in_virtual_time(go())
+
+
 def test_who_does_not_serve_goes_first_and_then_who_frees_a_node() -> None:
     async def go() -> None:
         world = busy_world(nodes=deque(["shared", "alone", "shared"]))

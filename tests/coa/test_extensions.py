@@ -34,3 +34,13 @@ def test_an_entry_point_that_fails_is_named(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(extensions, "installed", lambda: [entry])
     with pytest.raises(UserError, match=r"^the entry point 'mine' of coa\.extensions: no coa\.credit: import "):
         extensions.load_extensions()
+
+
+def test_what_is_installed_is_looked_up_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked: list[str] = []
+    monkeypatch.setattr(extensions, "entry_points", lambda group: looked.append(group) or [])
+    extensions.installed.cache_clear()
+    extensions.load_extensions()
+    extensions.load_extensions()
+    extensions.installed.cache_clear()
+    assert looked == [extensions.GROUP]

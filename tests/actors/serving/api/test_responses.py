@@ -203,6 +203,7 @@ def test_tokens_of_a_turn_for_which_the_time_was_up_are_in_the_usage() -> None:
     asking = Asking(make_server(Slow(*TURNS)))
     found = asking.post("/v1/responses", {"model": "afm", "input": "Who ?", "coa": {"max_seconds": 0.2}}).json()
     assert found["incomplete_details"] == {"reason": "max_seconds"}
+    assert "coa_first_token_seconds_count 0.0" in asking.request("GET", "/metrics").text, "it was told at the end"
     body = {"model": "afm", "input": "Who ?", "coa": {"max_turns": 1}}
     whole = Asking(make_server(Saying(*TURNS))).post("/v1/responses", body)
     assert found["usage"]["output_tokens"] == whole.json()["usage"]["output_tokens"]
