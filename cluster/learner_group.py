@@ -17,10 +17,13 @@ from cluster.resources import PlacementConfig, Role, beside_driver
 from cluster.weights import RayShelf, close_directory, start_directory
 from coa.errors import OutOfMemory, UserError
 from coa.learning.orders import Train
+from coa.storage.checkpoints import mend
 from coa.types import Tokens
 
 COLLECTIVE_S = 1800
 """A rank waits so long for the others in a collective."""
+ENDS_S = 10.0
+"""For so long the thread that waits for learners is waited for, once they are ended."""
 AGAIN_S = 0.5
 """Between two questions to a buffer that is starting again."""
 T = TypeVar("T")
@@ -76,6 +79,10 @@ class Learning:
             output=str(output),
         )
         self._ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._controller: Any = None
+        """Of Ray Train, once it is there."""
+        self._over = False
+        """Whether learners are ended before their end."""
         self._beside: set[asyncio.Task[None]] = set()
 
     async def __aenter__(self) -> "Learning":
@@ -84,6 +91,7 @@ class Learning:
         def fit() -> None:
             error: BaseException | None = None
             try:
+                mend(self._checkpoints / self._name)
                 self._trainer().fit()
             except BaseException as failure:  # handed to the event loop, which raises it
                 error = failure
@@ -91,7 +99,8 @@ class Learning:
                 loop.call_soon_threadsafe(self._settle, error)
 
         # A daemon: an interrupted driver must not wait for the learners.
-        threading.Thread(target=fit, name=f"learners-{self._name}", daemon=True).start()
+        self._thread = threading.Thread(target=fit, name=f"learners-{self._name}", daemon=True)
+        self._thread.start()
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
@@ -100,13 +109,38 @@ class Learning:
         if kind is None:
             await surely(self._buffer.release.remote)
             await self._ended
+        else:
+            await self._end()
         if self._directory is not None:
             await close_directory(self._directory)
         ray.kill(self._buffer)
 
+    async def _end(self) -> None:
+        """Ends the learners. The thread that waits for them is back before Ray is shut down, or it would be left in
+        memory that is no more."""
+        self._over = True
+        if self._controller is not None:
+            ray.kill(self._controller)
+        await asyncio.to_thread(self._thread.join, ENDS_S)
+
+    def _control(self, **arguments: Any) -> Any:
+        """In place of Ray Train's own way to start its controller, which tells nobody of it."""
+        from ray.train.v2._internal.constants import get_env_vars_to_propagate
+        from ray.train.v2._internal.execution.controller import TrainController
+
+        actor: Any = ray.remote(TrainController)
+        environment = {"env_vars": get_env_vars_to_propagate()}
+        self._controller = actor.options(runtime_env=environment, **beside_driver()).remote(**arguments)
+        if self._over:
+            ray.kill(self._controller)
+        ray.get(self._controller.run.remote())
+        return ray.get(self._controller.get_result.remote())
+
     def _settle(self, error: BaseException | None) -> None:
-        if not self._ended.done():
-            self._ended.set_result(None) if error is None else self._ended.set_exception(error)
+        if self._ended.done():
+            return
+        # Nobody is left to hear of an end that was asked for.
+        self._ended.set_result(None) if error is None or self._over else self._ended.set_exception(error)
 
     def beside(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
         """Runs `work` next to the learners until it ends or they do; if it fails, `events` raises its error."""
@@ -127,7 +161,7 @@ class Learning:
 
         gpus = self._placement.learner_gpus
         resources = {"CPU": self._placement.learner_cpus, "GPU": gpus}
-        return TorchTrainer(
+        trainer: Any = TorchTrainer(
             learn,
             train_loop_config={"job": self._job},
             torch_config=TorchConfig(backend="nccl" if gpus else "gloo", timeout_s=COLLECTIVE_S),
@@ -144,16 +178,22 @@ class Learning:
                 failure_config=FailureConfig(max_failures=self._placement.learner_restarts),
             ),
         )
+        trainer._initialize_and_run_controller = self._control
+        return trainer
 
     async def events(self) -> AsyncIterator[Event]:
         """What the learners tell, up to Finished; raises what ended them otherwise."""
         while True:
             found = asyncio.ensure_future(self._next())
-            await asyncio.wait({found, self._ended}, return_when=asyncio.FIRST_COMPLETED)
-            if not found.done():
+            # Who is interrupted here ends the buffer: what is asked of it fails then, and nobody is left to hear it.
+            found.add_done_callback(lambda asked: None if asked.cancelled() else asked.exception())
+            try:
+                await asyncio.wait({found, self._ended}, return_when=asyncio.FIRST_COMPLETED)
+                if not found.done():
+                    raise_cause(self._ended.exception())
+                event = found.result()
+            finally:
                 found.cancel()
-                raise_cause(self._ended.exception())
-            event = found.result()
             yield event
             if isinstance(event, Finished):
                 return

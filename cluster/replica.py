@@ -5,6 +5,7 @@ come up ──► poll: events ──► flights                     until its h
 """
 
 import asyncio
+import logging
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -20,6 +21,7 @@ from cluster.health import FINAL, Fault, Health, HealthConfig, State
 from cluster.link import CALL_FAILED, TICK_S, Changes, Link
 from coa.errors import EngineDied
 
+logger = logging.getLogger(__name__)
 POLL_S = 2.0
 """For so long an engine may keep a poll open without an event."""
 
@@ -147,22 +149,20 @@ class Replica:
         )
 
     async def _keep_current(self) -> None:
-        link, lost = self.link, 0
+        link = self.link
         while not link.over.done():
-            await link.changes.wait_for(lambda lost=lost: self._behind(lost))
+            await link.changes.wait_for(self._behind)
             live = self._live
             assert live is not None
             fault = await self._load(live)
-            # Weights that are lost are waited for, not asked for again.
-            lost = live.number if fault is Fault.NO_WEIGHTS else 0
             self.settled = live.number
             link.changes.changed()
-            if fault is not None and not lost:
+            if fault is not None:
                 await asyncio.sleep(TICK_S)
 
-    def _behind(self, lost: int) -> bool:
+    def _behind(self) -> bool:
         health, live = self.link.health, self._live
-        return health.up and live is not None and live.number not in (health.holds, lost)
+        return health.up and live is not None and live.number != health.holds
 
     async def _load(self, live: Live) -> Fault | None:
         link, began = self.link, self.link.now()
@@ -176,6 +176,8 @@ class Replica:
                 raise
             # Of what has no type nobody knows how far the update had come.
             fault = fault_of(error) or Fault.HALFWAY
+            if fault is not Fault.NO_WEIGHTS:  # which is asked for every second
+                logger.warning("an engine has not taken version %d: %s", live.version, why_of(error))
             link.become(link.health.sync_failed(link.now(), fault, why_of(error)))
             return fault
         self.flights.loading_s += report.pause_s

@@ -16,6 +16,7 @@ import psutil
 from cluster.remote.reach import require_cluster
 from coa.errors import ClusterDown
 from coa.extensions import VARIABLE
+from coa.given import VARIABLE as FUNCTION
 
 T = TypeVar("T")
 STARTS = 3
@@ -157,7 +158,7 @@ def _worker_environment() -> dict[str, str]:
     if extensions:
         path.append(os.getcwd())  # where the driver finds them
     return {
-        **({VARIABLE: extensions} if extensions else {}),
+        **{name: os.environ[name] for name in (VARIABLE, FUNCTION) if os.environ.get(name)},
         # The folder of the packages first: workers import what the driver runs.
         "PYTHONPATH": os.pathsep.join(path),
         # A thread that waits for another sleeps. Where it spins, two threads beside a busy process take 30 times as

@@ -9,7 +9,7 @@ import uuid
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ray.exceptions import RayError
 
@@ -42,6 +42,7 @@ class Slot:
 
     def __init__(self, number: int) -> None:
         self.number = number
+        self._since = asyncio.get_running_loop().time()
         self.replica: Replica | None = None
         self.keeper: asyncio.Task[None] | None = None
         self.given_up = False
@@ -50,6 +51,11 @@ class Slot:
         """Whether its engine is the last one, and is drained."""
         self.ended = BusyReport(())
         """What its engines did that have ended, as far as they have told."""
+
+    def report(self) -> BusyReport:
+        """Of all its engines, as far as they have told."""
+        now = merged([self.ended, *([self.replica.busy] if self.replica else [])])
+        return replace(now, place_s=asyncio.get_running_loop().time() - self._since)
 
     @property
     def coming(self) -> bool:
@@ -103,10 +109,7 @@ class Slots:
 
     def busy(self) -> list[BusyReport]:
         """Of each slot that there was, in order, over all its engines, as far as they have told."""
-        now = {
-            number: merged([slot.ended, *([slot.replica.busy] if slot.replica else [])])
-            for number, slot in self._slots.items()
-        }
+        now = {number: slot.report() for number, slot in self._slots.items()}
         return [report for _, report in sorted({**self._retired, **now}.items())]
 
     def publish(self, live: Live) -> None:
@@ -165,7 +168,7 @@ class Slots:
         if slot is not None and slot.keeper is not None:
             slot.keeper.cancel()
             await asyncio.wait({slot.keeper})
-            self._retired[number] = slot.ended
+            self._retired[number] = slot.report()
 
     def replace(self, number: int) -> None:
         """Ends the engine at once, and starts another in its place."""

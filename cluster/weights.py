@@ -68,7 +68,7 @@ class RayShelf:
 def start_directory() -> Any:
     """Its handle. The caller owns it, and it owns the holders."""
     actor: Any = ray.remote(WeightDirectory)
-    return actor.options(max_concurrency=1000, **beside_driver()).remote(start_holder)
+    return actor.options(max_concurrency=1000, **beside_driver()).remote(start_holder, (RayError,))
 
 
 def start_holder(node: str) -> Any:

@@ -51,6 +51,11 @@ class WeightsGone(SyncError):
     """A sync failed after the engine's update had begun: the engine has no whole weights until a complete one."""
 
 
+class WeightsLost(SyncError):
+    """The weights to load are lost with the process that kept them, which is no fault of whoever asks; learners that
+    start again publish others."""
+
+
 class StaleWeights(SyncError):
     """An engine's output does not follow its weights: it computes with others than those that were loaded."""
 

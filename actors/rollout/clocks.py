@@ -20,6 +20,8 @@ class BusyReport:
     """Seconds by `EngineState`: all of its time."""
     decoding: tuple[tuple[int, float, int], ...] = ()
     """(requests under way, seconds with so many, tokens sampled in them)."""
+    place_s: float = 0.0
+    """For how long its place in a pool is there, or was; 0 of an engine by itself."""
 
 
 def merged(reports: Sequence[BusyReport]) -> BusyReport:

@@ -9,6 +9,7 @@ import secrets
 import time
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
+from dataclasses import dataclass
 
 from actors import messages
 from actors.messages import (
@@ -42,6 +43,14 @@ from coa.types import Status, Task, Tokens, Trajectory
 
 EVENTS_PACE_S = 0.02
 """Between two batches of events: tokens that come closer together travel together."""
+
+
+@dataclass(slots=True)
+class Spent:
+    """What an episode has cost so far."""
+
+    tokens: int = 0
+    """That were read and sampled, each once."""
 
 
 class ServedAgent:
@@ -78,9 +87,12 @@ class ServedAgent:
         profile, instructed = find_profile(request.profile), request.agent.instructed
         return len(self._codec.prompt(profile, request.question, instructed=instructed))
 
-    async def play(self, request: AgentRequest, sample: int = 0, *, salt: str = "") -> AsyncGenerator[Event]:
+    async def play(
+        self, request: AgentRequest, sample: int = 0, *, salt: str = "", spent: "Spent | None" = None
+    ) -> AsyncGenerator[Event]:
         """Yields what happens in one episode, its end last. Closing this generator ends the episode, with its request
-        at the engine and its tool call. `salt`: episodes of another one share no KV cache with it."""
+        at the engine and its tool call. `salt`: episodes of another one share no KV cache with it. `spent`: is kept up
+        to date."""
         if self._reading is None:
             self._reading = asyncio.ensure_future(self._read())
             self._reading.add_done_callback(self._stop)
@@ -89,7 +101,7 @@ class ServedAgent:
         queue = self._queues[order.id] = asyncio.Queue()
         self._runner.start([order])
         try:
-            async with aclosing(self._follow(order, queue)) as events:
+            async with aclosing(self._follow(order, queue, spent or Spent())) as events:
                 async for event in events:
                     yield event
         finally:
@@ -138,7 +150,9 @@ class ServedAgent:
     def _reader(self, lenient: bool) -> ChainReader:
         return ChainReader(self._codec.stream(), lenient_tag_pattern() if lenient else None)
 
-    async def _follow(self, order: EpisodeOrder, queue: asyncio.Queue[messages.Event | None]) -> AsyncGenerator[Event]:
+    async def _follow(
+        self, order: EpisodeOrder, queue: asyncio.Queue[messages.Event | None], spent: "Spent"
+    ) -> AsyncGenerator[Event]:
         agent, lenient = order.agent, order.agent.grammar is Grammar.lenient
         reader, tool, called = self._reader(lenient), "", 0.0
         metrics, first = self.metrics, FirstToken(self.metrics)
@@ -150,10 +164,12 @@ class ServedAgent:
                         first.came()
                     metrics.policy_tokens.inc(len(token_ids))
                     heard += len(token_ids)
+                    spent.tokens += len(token_ids)
                     for mark in reader.feed(token_ids):
                         yield mark
                 case Advanced(delta=Said(token_ids=token_ids, ended=ended)):
                     metrics.policy_tokens.inc(len(token_ids) - heard)
+                    spent.tokens += len(token_ids) - heard
                     for mark in (*reader.feed(token_ids[heard:]), *reader.end()):
                         yield mark
                     heard, cut = 0, not ended
@@ -162,6 +178,7 @@ class ServedAgent:
                 case Advanced(delta=Observed(token_ids=token_ids)):
                     seconds = time.monotonic() - called
                     metrics.tool_calls.labels(tool).inc()
+                    spent.tokens += len(token_ids)
                     yield Returned(tool=tool, text=self._observed(token_ids), seconds=seconds, tokens=len(token_ids))
                 case Ended():
                     result = self._runner.results[order.id]
@@ -170,6 +187,7 @@ class ServedAgent:
                     usage = usage_of(result, self._codec, unfinished=heard if limit == "max_seconds" else 0)
                     metrics.ended.labels(result.status.name).inc()
                     metrics.input_tokens.inc(usage.input_tokens)
+                    spent.tokens = usage.input_tokens + usage.output_tokens
                     yield Finished(
                         status=result.status,
                         answer=result.answer,

@@ -15,20 +15,26 @@ from starlette.middleware.trustedhost import TrustedHostMiddleware
 from actors.serving.api.chat import ChatApi
 from actors.serving.api.messages import MessagesApi
 from actors.serving.api.responses import ResponsesApi
+from actors.serving.api.sse import written
 from actors.serving.body import BodyLimit
 from actors.serving.gate import Caller
-from actors.serving.mcp import McpApp, key_of
+from actors.serving.mcp import McpApp, WithoutSlash, key_of
 from actors.serving.metrics import CountedRequests
 from actors.serving.openapi import STREAMS, AnthropicError, OpenaiError, describe, told_as
 from actors.serving.server import Server
 from coa.serving.faults import ApiError, invalid_form
+from coa.serving.metering import ChunkMeter, MessageMeter, Meter, tokens_of
 from coa.serving.protocols.schemas import CreateChat, CreateCompletion, CreateMessage, CreateResponse
 
 Json = dict[str, Any]
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
-COUNTED = ("prompt_tokens", "completion_tokens", "input_tokens", "output_tokens")
 HTTP_CODES = {404: "not_found", 405: "method_not_allowed", 413: "request_too_large"}
 WEB = Path(__file__).parent / "web"
+
+
+class Answer(JSONResponse):
+    def render(self, content: Any) -> bytes:
+        return written(content).encode()
 
 
 def make_app(server: Server, prepare: Callable[[], Awaitable[None]] | None = None, host: str = "127.0.0.1") -> FastAPI:
@@ -56,10 +62,12 @@ def make_app(server: Server, prepare: Callable[[], Awaitable[None]] | None = Non
     app.add_middleware(BodyLimit, limit=int(server.config.max_request_mib * 2**20))
     app.add_middleware(CountedRequests, metrics=server.agent.metrics)
     app.mount("/mcp", mcp.app)
+    app.add_middleware(WithoutSlash, path="/mcp")
 
-    asks = Depends(_caller_at(server))
-    for add in (_answers, _responses, _state):
-        add(app, server, asks)
+    asks, knows = Depends(_caller(server.gate.admit)), Depends(_caller(server.gate.know))
+    _answers(app, server, asks)
+    _responses(app, server, asks, knows)
+    _state(app, server, knows)
     # One by one, so that nothing else of the folder can be asked for.
     for path, file, kind in (
         ("/", "page.html", "text/html"),
@@ -72,9 +80,11 @@ def make_app(server: Server, prepare: Callable[[], Awaitable[None]] | None = Non
     return app
 
 
-def _caller_at(server: Server) -> Callable[[Request], Awaitable[Caller]]:
+def _caller(find: Callable[[str], Awaitable[Caller]]) -> Callable[[Request], Awaitable[Caller]]:
+    """find: of the gate, by the key that the request carries."""
+
     async def caller(request: Request) -> Caller:
-        return await server.gate.admit(key_of(request.headers))
+        return await find(key_of(request.headers))
 
     return caller
 
@@ -86,61 +96,61 @@ def _answers(app: FastAPI, server: Server, asks: Any) -> None:
     @app.post("/v1/chat/completions", response_model=None, responses=STREAMS)
     async def chat(body: CreateChat, who: Caller = asks) -> Response:
         if server.target(body.model).plain:
-            return _counted(await server.plain.chat(_sent(body), who.salt), server, who)
+            return await _plain(server.plain.chat, _sent(body), server, who, ChunkMeter)
         if body.stream:
             return _stream(chat_api.stream_chat(body, who))
-        return JSONResponse(await chat_api.chat(body, who))
+        return Answer(await chat_api.chat(body, who))
 
     @app.post("/v1/completions", response_model=None, responses=STREAMS)
     async def completions(body: CreateCompletion, who: Caller = asks) -> Response:
         if server.target(body.model).plain:
-            return _counted(await server.plain.complete(_sent(body), who.salt), server, who)
+            return await _plain(server.plain.complete, _sent(body), server, who, ChunkMeter)
         if body.stream:
             return _stream(chat_api.stream_complete(body, who))
-        return JSONResponse(await chat_api.complete(body, who))
+        return Answer(await chat_api.complete(body, who))
 
     @app.post("/v1/messages", response_model=None, responses={**STREAMS, "default": told_as(AnthropicError)})
     async def messages(body: CreateMessage, who: Caller = asks) -> Response:
         if server.target(body.model).plain:
-            return _counted(await server.plain.message(_sent(body), who.salt), server, who)
+            return await _plain(server.plain.message, _sent(body), server, who, MessageMeter)
         if body.stream:
             return _stream(messages_api.stream(body, who))
-        return JSONResponse(await messages_api.create(body, who))
+        return Answer(await messages_api.create(body, who))
 
 
-def _responses(app: FastAPI, server: Server, asks: Any) -> None:
-    """Responses, and those that were made before."""
+def _responses(app: FastAPI, server: Server, asks: Any, knows: Any) -> None:
+    """Responses, and those that were made before, which cost nothing of a key's quota."""
     api = ResponsesApi(server)
 
     @app.post("/v1/responses", response_model=None, responses=STREAMS)
     async def responses(body: CreateResponse, who: Caller = asks) -> Response:
         if body.stream:
             return _stream(await api.stream(body, who))
-        return JSONResponse(await api.create(body, who))
+        return Answer(await api.create(body, who))
 
     @app.get("/v1/responses/{id}", response_model=None)
-    async def retrieve(id: str, stream: bool = False, who: Caller = asks) -> Response:
-        return JSONResponse(await api.stored(id, who, stream=stream))
+    async def retrieve(id: str, stream: bool = False, who: Caller = knows) -> Response:
+        return Answer(await api.stored(id, who, stream=stream))
 
     @app.post("/v1/responses/{id}/cancel", response_model=None)
-    async def cancel(id: str, who: Caller = asks) -> Response:
-        return JSONResponse(await api.cancel(id, who))
+    async def cancel(id: str, who: Caller = knows) -> Response:
+        return Answer(await api.cancel(id, who))
 
     @app.delete("/v1/responses/{id}", response_model=None)
-    async def delete(id: str, who: Caller = asks) -> Response:
-        return JSONResponse(await api.delete(id, who))
+    async def delete(id: str, who: Caller = knows) -> Response:
+        return Answer(await api.delete(id, who))
 
 
-def _state(app: FastAPI, server: Server, asks: Any) -> None:
+def _state(app: FastAPI, server: Server, knows: Any) -> None:
     """What there is, and how it is."""
 
     @app.get("/v1/models", response_model=None)
-    async def models(who: Caller = asks) -> Response:
-        return JSONResponse(server.models())
+    async def models(who: Caller = knows) -> Response:
+        return Answer(server.models())
 
     @app.get("/v1/load", response_model=None)
-    async def load(who: Caller = asks) -> Response:
-        return JSONResponse({"episodes": server.agent.under_way})
+    async def load(who: Caller = knows) -> Response:
+        return Answer({"episodes": server.agent.under_way})
 
     @app.get("/metrics", response_class=PlainTextResponse)
     async def metrics() -> Response:
@@ -153,7 +163,7 @@ def _state(app: FastAPI, server: Server, asks: Any) -> None:
 
     @app.get("/readyz", response_model=None)
     async def readyz() -> Response:
-        return JSONResponse({"ready": True, "version": await server.version()})
+        return Answer({"ready": True, "version": await server.version()})
 
 
 def _page(file: Path, kind: str) -> Callable[[], Awaitable[Response]]:
@@ -173,22 +183,29 @@ def _sent(body: Any) -> Json:
     return body.model_dump(exclude_unset=True)
 
 
-def _counted(answer: Json | AsyncIterator[str], server: Server, who: Caller) -> Response:
-    """The answer of the model alone, whole or as a stream, whose tokens count for the key: of a stream its events, of
-    which each has a token or more."""
+async def _plain(
+    ask: Callable[[Json, str], Awaitable[Json | AsyncIterator[str]]],
+    body: Json,
+    server: Server,
+    who: Caller,
+    metered: Callable[[Json], Meter],
+) -> Response:
+    """The answer of the model alone, whole or as a stream; its tokens count for a key with a quota."""
+    meter = metered(body) if who.metered and body.get("stream") else None
+    answer = await ask(body if meter is None else meter.body, who.salt)
     if isinstance(answer, Mapping):
-        usage = answer.get("usage") or {}
-        server.gate.spend(who, sum(usage.get(name) or 0 for name in COUNTED))
-        return JSONResponse(answer)
+        server.gate.spend(who, tokens_of(answer.get("usage") or {}))
+        return Answer(answer)
+    if meter is None:
+        return StreamingResponse(answer, media_type="text/event-stream")
 
     async def counted() -> AsyncIterator[str]:
-        events = 0
         try:
             async for text in answer:
-                events += text.count("data: ")
-                yield text
+                if told := meter.take(text):
+                    yield told
         finally:
-            server.gate.spend(who, events)
+            server.gate.spend(who, meter.tokens)
 
     return StreamingResponse(counted(), media_type="text/event-stream")
 
@@ -201,7 +218,7 @@ def _errors(app: FastAPI) -> None:
     def told(request: Request, error: ApiError) -> Response:
         body = error.anthropic() if request.url.path.startswith("/v1/messages") else error.openai()
         headers = {} if error.retry_after_s is None else {"Retry-After": str(max(1, round(error.retry_after_s)))}
-        return JSONResponse(body, error.status, headers)
+        return Answer(body, error.status, headers)
 
     async def api(request: Request, error: Exception) -> Response:
         assert isinstance(error, ApiError)

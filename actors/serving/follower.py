@@ -9,6 +9,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any
 
 from actors.weights.on_disk import published_file
@@ -69,10 +70,14 @@ def read_weights(made: Made) -> Published | Weights:
 
 def policy_of(path: Path) -> Mapping[str, Any]:
     """The policy's tensors in a learner's checkpoint, by their Hugging Face names; raises SyncError where they are not
-    all there: with ZeRO-3 they are sharded, and with adapters the frozen ones are left out."""
+    all there: with ZeRO-3 they are sharded, with adapters the frozen ones are left out, and a file may be cut short."""
     import torch
 
-    states = torch.load(path, map_location="cpu", weights_only=False, mmap=True)
+    try:
+        states = torch.load(path, map_location="cpu", weights_only=False, mmap=True)
+        states["module"]
+    except (RuntimeError, UnpicklingError, EOFError, KeyError) as error:
+        raise SyncError(f"not a whole checkpoint: {error}") from error
     if states.get("frozen_param_shapes") or any(not tensor.numel() for tensor in states["module"].values()):
         raise SyncError("its weights are sharded or adapters: only a finished model of such a run can be followed")
     names = states["module"].items()

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from actors.serving.shared import AnyShared
 from coa.serving.faults import ApiError
-from coa.serving.keys import KeyFile
+from coa.serving.keys import Key, KeyFile
 from coa.serving.quotas import Quota
 
 ANYBODY = "anybody"
@@ -31,20 +31,31 @@ class Gate:
         self._keys, self._shared = keys, shared
         self._spending: set[asyncio.Future[None]] = set()
 
+    async def know(self, text: str) -> Caller:
+        """Raises ApiError for a key that is missing, wrong or revoked."""
+        key = self._find(text)
+        return Caller(ANYBODY) if key is None else Caller(key.id, metered=key.quota != Quota())
+
     async def admit(self, text: str) -> Caller:
-        """Raises ApiError for a key that is missing, wrong or revoked, and for one that has used its quota up."""
-        if self._keys is None:
-            return Caller(ANYBODY)
-        if not text:
-            raise ApiError(401, "missing_api_key", "no API key; send Authorization: Bearer KEY")
-        key = self._keys.find(text)
+        """Counts a request that makes the model speak. Raises ApiError as `know`, and where the quota is used up."""
+        key = self._find(text)
         if key is None:
-            raise ApiError(401, "invalid_api_key", "no such API key")
+            return Caller(ANYBODY)
         metered = key.quota != Quota()
         if metered and (wait := await self._shared.admit(key.id, key.quota)):
             message = f"the key's quota is used up for {wait:.0f} s"
             raise ApiError(429, "rate_limit_exceeded", message, retry_after_s=wait)
         return Caller(key.id, metered)
+
+    def _find(self, text: str) -> Key | None:
+        """None where anybody may ask."""
+        if self._keys is None:
+            return None
+        if not text:
+            raise ApiError(401, "missing_api_key", "no API key; send Authorization: Bearer KEY")
+        if (key := self._keys.find(text)) is None:
+            raise ApiError(401, "invalid_api_key", "no such API key")
+        return key
 
     def spend(self, caller: Caller, tokens: int) -> None:
         """Counts the tokens of an episode that has ended; does not wait, since whoever asked may be gone."""

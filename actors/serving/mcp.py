@@ -1,14 +1,17 @@
 """The agent as a tool of other agents: an MCP server over Streamable HTTP, at /mcp of the server."""
 
 import logging
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing, asynccontextmanager
 from typing import Any
 
-from actors.serving.api.chat import ChatApi
 from actors.serving.server import Server
 from coa.errors import UserError
+from coa.serving.events import Broke, Event, Finished
+from coa.serving.faults import ApiError, fault_of
 from coa.serving.protocols.schemas import CreateChat
+from coa.serving.requests import of_chat
+from coa.types import Status
 
 
 class McpApp:
@@ -32,10 +35,10 @@ class McpApp:
                 body = CreateChat.model_validate(
                     {"model": server.name, "messages": [{"role": "user", "content": question}]}
                 )
-                found = await ChatApi(server).chat(body, who)
+                request = of_chat(body, server.target(body.model).profile, server.defaults)
+                return await answer_of(server.play(server.fitting(request), who))
             except UserError as error:
                 raise ToolError(str(error)) from error
-            return found["choices"][0]["message"]["content"]
 
         # Its annotations have to be values where the library looks at them.
         ask.__annotations__ = {"question": str, "ctx": Context, "return": str}
@@ -49,6 +52,32 @@ class McpApp:
         """Answers within."""
         async with self.mcp.session_manager.run():
             yield
+
+
+async def answer_of(episode: AsyncGenerator[Event]) -> str:
+    """Raises ApiError where the episode ends without one: half an answer would be taken for a whole one."""
+    async with aclosing(episode) as events:
+        async for event in events:
+            match event:
+                case Finished(status=Status.ANSWERED, answer=answer):
+                    return answer
+                case Finished(status=status, limit=limit):
+                    raise ApiError(500, "no_answer", f"the agent came to no answer: {limit or status.value}")
+                case Broke(code=code, message=message):
+                    raise fault_of(code, message)
+    raise AssertionError("an episode has an end")
+
+
+class WithoutSlash:
+    """Has a mounted application answer at its own path, too, which otherwise redirects to the one with a slash."""
+
+    def __init__(self, app: Any, path: str) -> None:
+        self._app, self._path = app, path
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] == "http" and scope["path"] == self._path:
+            scope = {**scope, "path": f"{self._path}/", "raw_path": f"{self._path}/".encode()}
+        await self._app(scope, receive, send)
 
 
 def key_of(headers: Any) -> str:

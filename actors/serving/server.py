@@ -5,16 +5,15 @@ import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import aclosing
 
-from actors.serving.agent import ServedAgent
+from actors.serving.agent import ServedAgent, Spent
 from actors.serving.api.sse import Json
 from actors.serving.gate import Caller, Gate
 from actors.serving.plain import PlainModel
 from actors.serving.shared import AnyShared
 from coa.agent.profiles import PROFILES
 from coa.concurrency import together
-from coa.serving.chain import Closed
 from coa.serving.config import ServingConfig
-from coa.serving.events import Event, Finished, Returned, fingerprint
+from coa.serving.events import Event, Finished, fingerprint
 from coa.serving.faults import ApiError
 from coa.serving.requests import PLAIN, AgentRequest, Defaults, Target, target_of
 from coa.serving.selection import selected
@@ -115,15 +114,10 @@ class Server:
 
     async def _episode(self, request: AgentRequest, who: Caller, sample: int) -> AsyncGenerator[Event]:
         """One episode, whose tokens count for the key, also where it is left or breaks."""
-        used = 0
+        spent = Spent(self.agent.prompt_tokens(request) if who.metered else 0)
         try:
-            async with aclosing(self.agent.play(request, sample, salt=who.salt)) as events:
+            async with aclosing(self.agent.play(request, sample, salt=who.salt, spent=spent)) as events:
                 async for event in events:
-                    match event:
-                        case Closed(tokens=tokens) | Returned(tokens=tokens):
-                            used += tokens
-                        case Finished(usage=usage):
-                            used = usage.input_tokens + usage.output_tokens
                     yield event
         finally:
-            self.gate.spend(who, used)
+            self.gate.spend(who, spent.tokens)

@@ -113,7 +113,7 @@ class Offer:
         self._withdrawn = threading.Event()
         self.address = address or own_address()
         self._store: Any = TCPStore(
-            self.address, 0, is_master=True, wait_for_workers=False, timeout=timedelta(seconds=join_s)
+            self.address, 0, is_master=True, wait_for_workers=False, timeout=timedelta(seconds=BUCKET_S)
         )
         self.port: int = self._store.port
         self.taken: list[str] = []

@@ -18,6 +18,7 @@ CHUNK_BYTES = 64 * 2**20
 READS = 4
 """Of them, so many are under way at once for one copy."""
 
+SUFFIX = ".safetensors"
 Ranges = Sequence[tuple[int, int]]
 """Bytes of a file, from one offset to another."""
 
@@ -56,6 +57,12 @@ class WeightHolder:
         """Processes that have the file mapped keep what they map."""
         self._path(name).unlink(missing_ok=True)
 
+    async def keep_only(self, names: Sequence[str]) -> None:
+        """Drops what nobody knows of: files of ranks that were killed as they wrote."""
+        for path in self._segments.path.glob(f"*{SUFFIX}"):
+            if path.name.removesuffix(SUFFIX) not in names:
+                path.unlink(missing_ok=True)
+
     async def close(self) -> None:
         self._segments.close()
 
@@ -64,7 +71,7 @@ class WeightHolder:
 
 
 def segment_path(folder: str, name: str) -> Path:
-    return Path(folder) / f"{name}.safetensors"
+    return Path(folder) / f"{name}{SUFFIX}"
 
 
 def chunks(ranges: Ranges, limit: int) -> Iterator[list[tuple[int, int]]]:

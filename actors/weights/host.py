@@ -37,6 +37,7 @@ class HostSender:
     def __init__(self, ranks: "Ranks", shelf: Shelf) -> None:
         self._ranks, self._shelf = ranks, shelf
         self._folder = shelf.folder(ranks.node)
+        ranks.barrier()  # what is removed there is of earlier ranks: nobody writes before all have asked
 
     def send(self, parts: "ModelParts", version: int, name: str) -> Published | None:
         ranks = self._ranks

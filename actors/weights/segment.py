@@ -82,7 +82,7 @@ def reading(path: Path, layout: Layout, base: int) -> Iterator[SegmentReader]:
 @contextmanager
 def opened(path: Path, flags: int) -> Iterator[int]:
     try:
-        file = os.open(path, flags, 0o600)
+        file = os.open(path, flags, 0o666)  # what is private is in a private folder
     except OSError as error:
         raise SyncError(f"{path}: {error.strerror}") from error
     try:

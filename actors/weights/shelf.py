@@ -16,13 +16,15 @@ from typing import Any, Protocol
 
 from actors.weights.holder import Ranges
 from actors.weights.transport import Address
-from coa.errors import SyncError
+from coa.errors import SyncError, WeightsLost
 from coa.learning.weights import Manifest
 
 KEPT = 2
 """Versions that are kept whatever the engines do: the newest and the one before it."""
 LEASE_S = 600.0
 """An engine that has not acknowledged a version after so long does not read it any more."""
+LOST_S = 600.0
+"""For so long learners may take to publish others where weights are lost: as long as they take to start again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,11 +111,14 @@ class Shelf(RankShelf, EngineShelf, Protocol):
 class WeightDirectory:
     """What is published, where it is, and who reads it. One for a run; its methods run in one event loop."""
 
-    def __init__(self, make_holder: Callable[[str], Any]) -> None:
-        """make_holder: starts a `WeightHolder` on a node; its methods are called with `.remote`."""
-        self._make_holder = make_holder
+    def __init__(self, make_holder: Callable[[str], Any], failed: tuple[type[Exception], ...] = ()) -> None:
+        """make_holder: starts a `WeightHolder` on a node; its methods are called with `.remote`. failed: what such a
+        call raises where it could not be made or met an error, be it that the holder or its node is lost."""
+        self._make_holder, self._failed = make_holder, failed
         self._holders: dict[str, Any] = {}
         self._kept: dict[str, Kept] = {}
+        self._lost: dict[str, float] = {}
+        """Versions that are kept and whose file is lost, and since when."""
         self._copies: dict[tuple[str, str], asyncio.Future[str]] = {}
         """Paths of copies on other nodes, by (version's name, node)."""
         self._retention = Retention()
@@ -125,12 +130,34 @@ class WeightDirectory:
         return self._holders[node]
 
     async def folder(self, node: str) -> str:
-        return await (await self.holder(node)).folder.remote()
+        """Where ranks of a node write, before any of them does: what ranks that were killed have left is removed. A
+        holder that was lost is followed by another one; on a node that is lost there is none."""
+        await self._forget_lost([node])
+        holder = await self.holder(node)
+        await holder.keep_only.remote(list(self._retention.names))
+        return await holder.folder.remote()
 
     async def merge(self, name: str, first: str, size: int, parts: Sequence[tuple[str, Ranges]]) -> None:
         target, sources = await self.holder(first), [await self.holder(node) for node, _ in parts]
         pairs = zip(sources, parts, strict=True)
-        await asyncio.gather(*(target.take.remote(name, source, size, ranges) for source, (_, ranges) in pairs))
+        try:
+            await asyncio.gather(*(target.take.remote(name, source, size, ranges) for source, (_, ranges) in pairs))
+        except self._failed:
+            await self._forget_lost([first, *(node for node, _ in parts)])
+            raise
+
+    async def _forget_lost(self, nodes: Sequence[str]) -> None:
+        """Those that are asked next get another holder, unless their node is lost, too; what they had is lost."""
+        for node in nodes:
+            if (holder := self._holders.get(node)) is None:
+                continue
+            try:
+                await holder.folder.remote()  # fails only where nobody is there
+            except self._failed:
+                if self._holders.get(node) is holder:
+                    del self._holders[node]
+                for name in (name for name, kept in self._kept.items() if kept.node == node):
+                    self._lost.setdefault(name, time.monotonic())
 
     async def keep(self, kept: Kept) -> None:
         """A version is whole; older ones that nobody needs are dropped on every node."""
@@ -138,14 +165,27 @@ class WeightDirectory:
         self._retention.publish(kept.name)
         for name in self._retention.drop(time.monotonic()):
             del self._kept[name]
+            self._lost.pop(name, None)
             self._copies = {key: copy for key, copy in self._copies.items() if key[0] != name}
-            await asyncio.gather(*(holder.drop.remote(name) for holder in self._holders.values()))
+            await self._drop(name)
+
+    async def _drop(self, name: str) -> None:
+        """Everywhere; what a lost node had is gone."""
+        asked = dict(self._holders)
+        answers = await asyncio.gather(*(one.drop.remote(name) for one in asked.values()), return_exceptions=True)
+        failed = {node: one for node, one in zip(asked, answers, strict=True) if isinstance(one, BaseException)}
+        await self._forget_lost(list(failed))
+        for node, error in failed.items():
+            if self._holders.get(node) is asked[node]:
+                raise error
 
     async def path(self, name: str, address: Address) -> str:
-        """A file with that version on the engine's node; raises SyncError for a version that is not kept any more."""
+        """A file with that version on the engine's node; raises SyncError for a version that is not kept any more, or
+        whose file is lost for long, and WeightsLost where others are to come."""
         kept = self._kept.get(name)
         if kept is None:
             raise SyncError(f"weights {name} are not kept any more")
+        self._require(name)
         self._retention.lease(name, address.engine, time.monotonic())
         await self.join(address)
         if address.node == kept.node:
@@ -157,10 +197,22 @@ class WeightDirectory:
         return await asyncio.shield(self._copies[key])
 
     async def _copy(self, kept: Kept, node: str) -> str:
-        holder, source = await self.holder(node), await self.holder(kept.node)
+        holder, source = await self.holder(node), self._holders[kept.node]
         layout = kept.manifest.layout
         size = len(layout.header()) + layout.nbytes
-        return await holder.take.remote(kept.name, source, size, [(0, size)])
+        try:
+            return await holder.take.remote(kept.name, source, size, [(0, size)])
+        except self._failed:
+            await self._forget_lost([node, kept.node])
+            self._require(kept.name)
+            raise
+
+    def _require(self, name: str) -> None:
+        if (since := self._lost.get(name)) is None:
+            return
+        for_s = time.monotonic() - since
+        error = WeightsLost if for_s < LOST_S else SyncError
+        raise error(f"weights {name} were lost {for_s:.0f} s ago with the process that kept them")
 
     async def acknowledge(self, name: str, address: Address) -> None:
         self._retention.acknowledge(name, address.engine)
@@ -178,4 +230,4 @@ class WeightDirectory:
 
     async def close(self) -> None:
         """Removes every file."""
-        await asyncio.gather(*(holder.close.remote() for holder in self._holders.values()))
+        await asyncio.gather(*(holder.close.remote() for holder in self._holders.values()), return_exceptions=True)

@@ -22,6 +22,8 @@ DRAIN_S = 60.0
 """Longest time that requests under way have when a replica ends."""
 DRAINED_EVERY_S = 0.2
 """How often a replica that ends looks whether they are done; without any, it ends after so long."""
+QUIET = {"enable_access_log": False}
+"""No line in Serve's own logs for each request: they took a fifth of the time of a proxy, and /metrics counts them."""
 
 
 def probe() -> Any:
@@ -37,7 +39,7 @@ def run(app: Any, *, host: str, port: int) -> None:
     from ray import serve
 
     # Where Serve runs already, its own options stay.
-    serve.start(proxy_location="HeadOnly", http_options={"host": host, "port": port})
+    serve.start(proxy_location="HeadOnly", http_options={"host": host, "port": port}, logging_config=QUIET)
     serve.run_many(
         [
             serve.RunTarget(probe(), name=PROBE, route_prefix=PROBE_ROUTE),
@@ -75,6 +77,7 @@ def deployment(replica: type, config: ServingConfig, placement: PlacementConfig)
         health_check_timeout_s=30.0,
         graceful_shutdown_timeout_s=DRAIN_S,
         graceful_shutdown_wait_loop_s=DRAINED_EVERY_S,
+        logging_config=QUIET,
     )(replica)
 
 

@@ -39,6 +39,8 @@ class Probe:
     async def __call__(self, request: Request) -> Response:
         found = await asyncio.to_thread(self._look)
         version = await self._version() if found.replicas else None
+        if found.replicas and version is None:  # the last one may have gone to rest meanwhile
+            found = await asyncio.to_thread(self._look)
         ready = found.ready and not (found.replicas and version is None)
         body = {"ready": ready, "replicas": found.replicas, "status": found.status, "version": version}
         return JSONResponse(body, 200 if ready else 503)

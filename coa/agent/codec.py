@@ -11,7 +11,6 @@ from pathlib import Path
 
 import numpy as np
 from tokenizers import Tokenizer
-from tokenizers.decoders import DecodeStream
 
 from coa.agent.constraint import turn_grammar
 from coa.agent.grammar import OBSERVATION, TAGS, Chain, Profile, Span, render
@@ -19,6 +18,8 @@ from coa.agent.untrusted import Untrusted
 from coa.errors import UserError
 from coa.types import ENVIRONMENT, Mask, Status, Task, Tokens, Trajectory
 
+NO_CHARACTER = 8
+"""Tokens after which bytes that make no character are taken for none; one has at most four."""
 _QUESTION_MARK = "\x00"
 
 
@@ -123,11 +124,22 @@ class Codec:
 
     def stream(self) -> Callable[[Sequence[int]], str]:
         """A function that takes a turn's tokens piece by piece and returns the text that each adds, special tokens
-        included. A character comes with the last of its bytes."""
-        stream = DecodeStream(skip_special_tokens=False)
+        included. A character comes with the last of its bytes; bytes that make none come with the next character.
+
+        (`tokenizers.decoders.DecodeStream` fails on such bytes where a vocabulary has a token for each byte.)
+        """
+        held: list[int] = []
+        told = 0  # of `held`: its first tokens, whose text is known and gives those after them their context
 
         def add(token_ids: Sequence[int]) -> str:
-            return "".join(stream.step(self._tokenizer, token) or "" for token in token_ids)
+            nonlocal told
+            held.extend(map(int, token_ids))
+            before, text = self.decode(held[:told]), self.decode(held)
+            if len(text) <= len(before) or (text.endswith("\ufffd") and len(held) - told < NO_CHARACTER):
+                return ""
+            del held[:told]
+            told = len(held)
+            return text[len(before) :]
 
         return add
 

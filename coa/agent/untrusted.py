@@ -13,6 +13,7 @@ from typing import Any
 from tokenizers import AddedToken, Tokenizer, decoders
 
 from coa.agent.grammar import TAGS, escape, tag_pattern
+from coa.storage.unicode import whole
 
 _SPACE = "\u2581"
 """What stands for a space in SentencePiece's vocabularies."""
@@ -42,8 +43,7 @@ class Untrusted:
 
     def ids(self, text: str) -> list[int]:
         """The tokens of a text."""
-        # JSON from the web may hold half a surrogate pair, which no tokenizer takes.
-        text = text.encode(errors="replace").decode()
+        text = whole(text)  # no tokenizer takes half a surrogate pair
         safe = escape(text)
         ids = self._raw(safe)
         if self._is_plain(safe, ids):
@@ -55,7 +55,7 @@ class Untrusted:
     def escaped(self, text: str) -> str:
         r"""Text in which nothing is a tag or a mark, before it is normalised and after: `<s>` becomes `<\s>`, and so
         does `<S>` where the normaliser makes it lower case."""
-        safe = self._escaped(text)
+        safe = self._escaped(whole(text))
         shown = self._normalise(safe)
         found = tag_pattern().search(shown) or any(mark in shown for mark in self._longest_first)
         return self._escaped(shown) if found else safe

@@ -7,6 +7,7 @@ a module of your own gets loaded. From then on tasks may name it, and so may rew
 from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
+from coa.given import GIVEN, grade_given, require_given
 from coa.grading.judge import JUDGE, JudgeConfig, check_judge, grade_judged
 from coa.grading.match import grade_exact, grade_f1, grade_first, grade_first_f1
 from coa.grading.maths import MATHS, grade_maths
@@ -34,6 +35,7 @@ GRADERS: Registry[Grader] = Registry(
         MATHS: grade_maths,
         TESTS: grade_programs,
         JUDGE: grade_judged,
+        GIVEN: grade_given,
     },
 )
 
@@ -56,8 +58,9 @@ def grader_of(profile: str, answers: Sequence[str]) -> str:
 
 
 def in_place_of(grader: str, asked: str | None) -> str:
-    """The grader that a recipe asks for, where a task's own compares answers to open questions; None asks for none."""
-    return grader if asked is None or grader not in OF_OPEN_QUESTIONS else asked
+    """The grader that a recipe asks for, where a task's own compares answers to open questions, or where it is one that
+    a program gives; None asks for none."""
+    return asked if asked is not None and (grader in OF_OPEN_QUESTIONS or asked == GIVEN) else grader
 
 
 def register(name: str, grader: Grader) -> None:
@@ -84,5 +87,7 @@ def check_graders(names: Iterable[str], config: Config, call_s: Callable[[str], 
         GRADERS.find(name)
         if name == JUDGE:
             check_judge(config.judge, call_s(JUDGE))
+        if name == GIVEN:
+            require_given()
         if name == TESTS:
             check_programs(config.programs, call_s(RUN_TEST))

@@ -8,7 +8,7 @@ A step that is done again, after the learners went back to a checkpoint, takes t
 
 import re
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -35,6 +35,8 @@ class BatchStore:
         self._folder = folder
         self._writing = threading.Lock()
         """A step that a restart has cut off is written before the one that takes its place."""
+        self._read: tuple[tuple[int, int] | None, Mapping[int, str]] = (None, {})
+        """The digests, and the file's time and size when they were read."""
 
     def write(self, step: int, shares: DealtSamples) -> None:
         """Returns once the file is on the disk. Raises DiskFull if there is no room."""
@@ -64,8 +66,13 @@ class BatchStore:
     def path(self, step: int) -> Path:
         return self._folder / f"rl-{step:05}.parquet"
 
-    def _digests(self) -> dict[int, str]:
-        return {line["step"]: line["digest"] for line in read_lines(self._folder / "digests.jsonl")}
+    def _digests(self) -> Mapping[int, str]:
+        path = self._folder / "digests.jsonl"
+        status = path.stat() if path.exists() else None
+        version = (status.st_mtime_ns, status.st_size) if status else None
+        if version is None or version != self._read[0]:
+            self._read = version, {line["step"]: line["digest"] for line in read_lines(path)}
+        return self._read[1]
 
 
 def to_table(shares: DealtSamples) -> pa.Table:

@@ -77,16 +77,20 @@ def recorded(
     *,
     engines: int,
     ranks: int,
+    max_requests: int,
 ) -> Calibration:
     """The speeds of a finished run of reinforcement with so many engines and ranks. records: of its steps; result: what
-    its stage left (`checkpoints/rl.json`); groups: some that it played. Raises ValueError where it recorded too
-    little."""
+    its stage left (`checkpoints/rl.json`); groups: some that it played; max_requests: that an engine computes at once.
+    Raises ValueError where it recorded too little."""
     steps = [(int(one["tokens"]), float(one["seconds"])) for one in records if "seconds" in one and "tokens" in one]
     update_s, token_s = fit_learning(steps)
     assumptions = ["speeds of engines and learners are those of the run, beside whatever else its machine did"]
     decoding = result.get("decoding")
     if decoding:
-        step_s, request_s = fit_decoding(decoding)
+        # More than an engine computes at once wait in it: they cost no time.
+        step_s, request_s = fit_decoding(
+            [(min(at_once, max_requests), seconds, tokens) for at_once, seconds, tokens in decoding]
+        )
     else:
         sampled = [episode.sampled for group in groups for episode in group.episodes]
         tokens = result["trajectories"] * (fmean(sampled) if sampled else 0.0)

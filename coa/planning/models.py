@@ -26,6 +26,9 @@ QWEN = {
     "32": {"hidden_size": 5120, "intermediate_size": 27648, "num_hidden_layers": 64, "num_attention_heads": 40},
 }
 """Qwen2.5 (arXiv 2412.15115, table 1, and each model's `config.json`), by billions of parameters."""
+SMOLLM = {"hidden_size": 576, "intermediate_size": 1536, "num_hidden_layers": 30, "num_attention_heads": 9}
+"""SmolLM2-135M (arXiv 2502.02737, and its `config.json`)."""
+SMOLLM_NAME = re.compile(r"HuggingFaceTB/SmolLM2-135M(?:-Instruct)?")
 QWEN_NAME = re.compile(r"Qwen/Qwen2\.5-(?:Coder-)?(0\.5|1\.5|3|7|14|32)B(?:-Instruct)?")
 
 
@@ -49,6 +52,9 @@ class Architecture:
 
 def published(name: str) -> dict[str, Any] | None:
     """The configuration of a model on the Hugging Face hub, as its `config.json` has it; None if it is not known."""
+    if SMOLLM_NAME.fullmatch(name):
+        sizes = {**SMOLLM, "num_key_value_heads": 3, "vocab_size": 49152}
+        return {"model_type": "llama", **sizes, "tie_word_embeddings": True}
     if (found := QWEN_NAME.fullmatch(name)) is None:
         return None
     billions = found[1]

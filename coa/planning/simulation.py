@@ -64,7 +64,7 @@ class Forecast:
 
 
 def simulate(shape: LoopShape, speeds: Speeds, work: Workload, *, seed: int = 0, warm: int = 0) -> Forecast:
-    """Plays the loop from an empty window to version `shape.steps`. warm: what happens before that version is trained
+    """Plays the loop from an empty window to version `shape.steps`. warm: what happens before that version is live
     does not count."""
     return Loop(shape, speeds, work, Random(seed), warm).run()
 
@@ -88,7 +88,8 @@ class Loop:
 
         self._shape, self._speeds, self._work, self._random, self._warm = shape, speeds, work, random, warm
         self._env = env = simpy.Environment()
-        self._window = Window(shape.window, version=0, batches=shape.steps)
+        # More batches than are counted: a run that goes on does not let its engines run dry at the last one.
+        self._window = Window(shape.window, version=0, batches=shape.steps + shape.window.max_staleness + 1)
         self._engines = [Engine(env, speeds, shape.max_requests) for _ in range(shape.engines)]
         self._places = simpy.PriorityResource(env, capacity=shape.engines * shape.places)
         self._batches = simpy.Store(env, capacity=1)
@@ -175,9 +176,6 @@ class Loop:
         while True:
             self._learner.enter(LearnerState.SAMPLES, self._env.now)
             version, batch = yield self._batches.get()
-            if version == self._warm and self._warm:
-                self._start = self._marks()
-                self._age = self._trained_tokens = self._oldest_age = 0
             self._learner.enter(LearnerState.LEARNING, self._env.now)
             tokens = sum(group.tokens for group in batch)
             speeds = self._speeds
@@ -202,5 +200,9 @@ class Loop:
             yield self._env.timeout(self._speeds.pause_s)
             for engine in self._engines:
                 engine.resume()
+            warmed = self._window.live < self._warm <= newest
             self._window.publish(newest)
             self._change()
+            if warmed:
+                self._start = self._marks()
+                self._age = self._trained_tokens = self._oldest_age = 0

@@ -15,6 +15,8 @@ LEGEND_CHARS = 40
 SMOOTHED = 25
 """A line of more points than this is drawn light, with its smoothed course over it."""
 INK, SOFT, LINE = "#1b2430", "#5d6878", "#e3e7ed"
+NAMED = {INK: "--ink", SOFT: "--soft", LINE: "--line"}
+"""Colours of the page's own, which has others in the dark (`templates/report.css`)."""
 SETTINGS: Any = {
     # Text stays text: it is small, can be found, and takes the page's font.
     "svg.fonttype": "none",
@@ -153,6 +155,8 @@ def element(svg: str) -> str:
     body = re.sub(r"<metadata>.*?</metadata>\s*", "", body, flags=re.DOTALL)
     used = set(re.findall(r'url\(#([^)]+)\)|href="#([^"]+)"', body))
     names = {name for pair in used for name in pair if name}
+    for colour, name in NAMED.items():
+        body = body.replace(f": {colour}", f": var({name}, {colour})")
     body = re.sub(r' id="([^"]+)"', lambda found: found[0] if found[1] in names else "", body)
     return re.sub(r'<svg [^>]*viewBox="([^"]+)"[^>]*>', _OPENING, body, count=1).strip()
 

@@ -48,7 +48,7 @@ class ChainReader:
     def __init__(self, decode: Callable[[Sequence[int]], str], tag: re.Pattern[str] | None = None) -> None:
         """decode: the text that further tokens add, special ones included (`Codec.stream`). tag: the pattern of tags,
         as of `coa.agent.grammar.parse_with`; by default that of tags in form. The lenient one also takes what an
-        episode would repair, but also text in which a tag is only mentioned with a small error of form."""
+        episode would repair: tags with a small error of form, but inside of another tag, where they are text."""
         self._decode, self._tag = decode, tag or tag_pattern()
         self._rest = ""
         """Decoded text that may still become a tag."""
@@ -78,13 +78,18 @@ class ChainReader:
         return list(self._scan(whole=True))
 
     def _scan(self, *, whole: bool) -> Iterator[Mark]:
-        while found := self._tag.search(self._rest):
+        while found := next(filter(self._counts, self._tag.finditer(self._rest)), None):
             before, self._rest = self._rest[: found.start()], self._rest[found.end() :]
             yield from self._pass_on(before)
             yield from self._meet(found[2].lower(), closing=bool(found[1]))
         keep = 0 if whole else _held(self._rest)
         text, self._rest = self._rest[: len(self._rest) - keep], self._rest[len(self._rest) - keep :]
         yield from self._pass_on(text)
+
+    def _counts(self, found: re.Match[str]) -> bool:
+        """Whether it is a tag: one with an error of form is text inside of another tag, as an episode reads it."""
+        closes = bool(found[1]) and found[2].lower() == self._open
+        return self._open is None or closes or tag_pattern().fullmatch(found[0]) is not None
 
     def _meet(self, tag: str, *, closing: bool) -> Iterator[Mark]:
         if self._open is not None:

@@ -16,7 +16,7 @@ class ServingConfig:
     name: str = ""
     """The model's name for clients; "" takes that of its folder."""
     profile: str = ""
-    """Profile of the agent where a request names none; "" takes the first one that the model was trained on."""
+    """Profile of the agent where a request names none; "" takes what the model was trained on, of several `multi`."""
     profiles: tuple[str, ...] = ()
     """Profiles that a request may name; () takes those whose tools are set up."""
     keys: Path | None = None

@@ -103,6 +103,9 @@ def of_completion(body: CreateCompletion, profile: str, defaults: Defaults) -> A
 
 def of_message(body: CreateMessage, profile: str, defaults: Defaults) -> AgentRequest:
     _refuse_fields_of_the_model(body.model_extra)
+    extra = body.model_extra or {}
+    _refuse_form("output_format", extra.get("output_format"))
+    _refuse_form("output_config.format", _field(extra.get("output_config"), "format"))
     system = [("system", _text(body.system, "system"))] if body.system else []
     return _request(question_of([*system, *_read(body.messages)]), body, profile, defaults, max_tokens=body.max_tokens)
 
@@ -110,6 +113,7 @@ def of_message(body: CreateMessage, profile: str, defaults: Defaults) -> AgentRe
 def of_response(body: CreateResponse, before: Sequence[Message], profile: str, defaults: Defaults) -> AgentRequest:
     """before: the conversation of `previous_response_id`."""
     _refuse_fields_of_the_model({**(body.model_extra or {}), "tools": body.tools})
+    _refuse_form("text.format", (body.text or {}).get("format"))
     instructions = [("system", body.instructions)] if body.instructions else []
     said = [*before, *messages_of(body)]
     options = (
@@ -183,6 +187,15 @@ def _refuse_fields_of_the_model(extra: dict[str, Any] | None) -> None:
             )
 
 
+def _refuse_form(name: str, form: Any) -> None:
+    if form is not None and _field(form, "type") != "text":
+        raise invalid(f"{name}: the agent's answers are text; the model alone, MODEL:{PLAIN}, heeds it", name)
+
+
+def _field(value: Any, name: str) -> Any:
+    return value.get(name) if isinstance(value, dict) else None
+
+
 def _request(
     question: str,
     body: CreateChat | CreateCompletion | CreateMessage | CreateResponse,
@@ -243,11 +256,11 @@ def fields_of(
         "tools": [{**bare, **tool} for tool in body.tools or ()],
         "tool_choice": extra.get("tool_choice") or "auto",
         "truncation": "disabled",
-        "parallel_tool_calls": False,
+        "parallel_tool_calls": bool(extra.get("parallel_tool_calls", plain)),
         "text": body.text or {"format": {"type": "text"}},
         "top_p": defaults.top_p if body.top_p is None else body.top_p,
-        "presence_penalty": 0.0,
-        "frequency_penalty": 0.0,
+        "presence_penalty": (plain and extra.get("presence_penalty")) or 0.0,
+        "frequency_penalty": (plain and extra.get("frequency_penalty")) or 0.0,
         "top_logprobs": 0,
         "temperature": temperature if body.temperature is None else body.temperature,
         "reasoning": None,

@@ -5,6 +5,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from coa.storage.unicode import whole
 from coa.types import Task
 
 TASK_COLUMNS = [
@@ -45,11 +46,3 @@ def task_of(row: Mapping[str, Any]) -> Task:
 def whole_texts(row: Mapping[str, Any]) -> dict[str, Any]:
     """The row with each of its texts made `whole`."""
     return {key: whole(value) if isinstance(value, str) else value for key, value in row.items()}
-
-
-def whole(text: str) -> str:
-    """The text with halves of surrogate pairs, which JSON may hold and Parquet refuses, replaced by question marks.
-
-    `coa.agent.codec.Codec.text` does the same.
-    """
-    return text.encode(errors="replace").decode()

@@ -29,10 +29,11 @@ class TasksConfig:
     """Agent profile of rows that name none."""
     grader: str | None = None
     """How answers to open questions are compared whose rows name no grader; None: the benchmark's way, or the
-    profile's. Programs keep their tests, and mathematics its own way, whatever is asked for. Of transcripts, all
-    open questions are compared so: they don't tell who named a grader."""
+    profile's. Programs keep their tests, and mathematics its own way, whatever is asked for; but `function`, which a
+    program gives to `coa.train`, compares these too. Of transcripts, all open questions are compared so: they don't
+    tell who named a grader."""
     held_out: float = 0.2
-    """Share of a file's tasks kept for evaluation."""
+    """Share of a file's tasks kept for evaluation: of 200 tasks, 0.25 holds out 50."""
 
 
 class FileTasks(World):
@@ -83,7 +84,10 @@ class FileTasks(World):
         training, held_out = self._sides
         if training and held_out:
             return ""
-        return f"{self._path}: {len(training)} tasks to train on and {len(held_out)} held out; both are needed"
+        return (
+            f"tasks.held_out={self.settings.held_out:g} of the {len(self._tasks)} tasks of {self._path} leaves "
+            f"{len(training)} to train on and {len(held_out)} held out; both are needed"
+        )
 
     @property
     def articles(self) -> Mapping[str, str] | None:

@@ -111,9 +111,13 @@ def load_tasks(
 
 
 def split(tasks: Iterable[Task], held_out_share: float) -> tuple[tuple[Task, ...], tuple[Task, ...]]:
-    """Training and held-out tasks; the side of a task depends on its id alone, so files may grow."""
+    """Training and held-out tasks; of n tasks the share's nearest whole number is held out, by the tasks' ids alone.
+
+    In a file that grows, a few of the old tasks may change sides.
+    """
     tasks = tuple(tasks)
-    held_out = {task.id for task in tasks if fraction("split", task.id) < held_out_share}
+    drawn = sorted(tasks, key=lambda task: (fraction("split", task.id), task.id))
+    held_out = {task.id for task in drawn[: round(held_out_share * len(tasks))]}
     return (
         tuple(task for task in tasks if task.id not in held_out),
         tuple(task for task in tasks if task.id in held_out),

@@ -110,6 +110,16 @@ class Course:
             return (replace(self, ready=True, since=now) if begun else self), None
         return self._strike(now, view, self.since)
 
+    def doing(self, now: float, view: View) -> str:
+        """In words, for who watches."""
+        if view.over:
+            return "evaluating"
+        if self.struck is not None:
+            return f"recovering from {self.struck.strike.kind}, {now - self.struck_at:.0f} s"
+        if view.step is None:
+            return "starting"
+        return f"{len(self.strikes)} kills left"
+
     def _steady(self, view: View) -> bool:
         """Whether the run trains, is whole, and goes on long enough for a strike."""
         step = view.step

@@ -118,7 +118,10 @@ def result(strikes: Sequence[Strike], journal: Journal, *, seed: int, staleness:
         "alarms": sum(hit.alarms for hit in journal.hits) + sum(verdict["alarms"] for verdict in rounds),
         "failed_checks": sum(verdict["failed_checks"] for verdict in rounds),
         "unprovoked": sum(verdict["unprovoked"] for verdict in rounds),
-        "staleness_max": max([hit.staleness for hit in journal.hits], default=0),
+        "staleness_max": max(
+            [*(hit.staleness for hit in journal.hits), *(verdict["staleness"] for verdict in journal.rounds.values())],
+            default=0,
+        ),
         "pass_at_1": fmean(made) if made else None,
         "pass_at_1_undisturbed": undisturbed,
         "took_s": round(journal.seconds, 1),

@@ -1,6 +1,5 @@
 """A Ray cluster of several nodes on this machine, whose nodes may be killed and are then replaced."""
 
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -13,8 +12,6 @@ NODES = 2
 NODE_CPUS = 3
 """Logical ones: either node alone has room for most of the run, so it goes on while the other one is replaced."""
 STORE_BYTES = 200 * 2**20
-COMES_UP_S = "150"
-"""In which a node has to come up: on a busy machine its own 30 s are not enough."""
 
 
 @dataclass
@@ -68,7 +65,6 @@ def nodes() -> Iterator[Nodes]:
     from cluster.session import own_token, until_up
 
     own_token()
-    os.environ.setdefault("RAY_raylet_start_wait_time_s", COMES_UP_S)
     from ray.cluster_utils import Cluster
 
     head = {"num_cpus": 0, "object_store_memory": STORE_BYTES, "include_dashboard": False}

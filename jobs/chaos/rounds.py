@@ -30,6 +30,9 @@ SETTINGS = (
     # However often the learners are killed, it is not they that fail.
     "placement.learner_restarts=10000",
     "rl.checkpoint_every=4",
+    # Short steps, and many of them before the policy is as good as it gets.
+    "rl.window.groups_per_batch=16",
+    "rl.learner.optimizer.lr=0.0001",
     "rl.teacher_fallback.attempts=2",
     "evaluation.samples=2",
 )
@@ -41,7 +44,8 @@ BEFORE = (
     "data",
 )
 """What a round begins with, of another run."""
-OUTPUT = "driver.out"
+OUTPUT, LOG = "driver.out", "logs/driver.log"
+"""What the driver said on the terminal, and its log."""
 TRIES = 5
 """Drivers that may fail in a row, without one that trains a step, before a round is given up."""
 FAILED_CHECKS = re.compile(r"DamagedWeights|IncompleteWeights|WrongVersion|StaleWeights")
@@ -101,7 +105,7 @@ class Round:
         version = step.version if (step := self.step()) else -1
         self._failed = 0 if struck or version > self._version else self._failed + 1
         self._version = version
-        if self._failed >= TRIES or status == 2:
+        if self._failed >= TRIES or (status == 2 and not struck):
             raise InfrastructureError(f"the driver ended with status {status}: see {self.folder / OUTPUT}")
         self.restarts += 1
         self.unprovoked += not struck
@@ -125,7 +129,7 @@ class Round:
         """The newest one."""
         rows = [row for row in read_metrics(self.folder / "metrics.jsonl") if row["stage"] == STAGE and "loss" in row]
         for row in rows:
-            self.alarms[row["time"]] = row["sync_alarms"]
+            self.alarms.setdefault(row["time"], row["sync_alarms"])
             self.staleness = max(self.staleness, row["staleness_max"])
         return Step(rows[-1]["step"], rows[-1]["time"], int(rows[-1]["engines_up"])) if rows else None
 
@@ -143,7 +147,8 @@ class Round:
         accounts = fold(read_lines(self.folder / LEDGER))
         [total] = accounts.balance().values()
         evaluation = json.loads((self.folder / "report.json").read_text())["evaluation"][STAGE]
-        said = (self.folder / OUTPUT).read_text(errors="replace")
+        told = [path for path in (self.folder / OUTPUT, self.folder / LOG) if path.exists()]
+        said = "".join(path.read_text(errors="replace") for path in told)
         return {
             "pass_at_1": evaluation["pass_at_1"]["mean"],
             "greedy": evaluation["greedy"]["mean"],
@@ -154,6 +159,7 @@ class Round:
             "failed_checks": len(FAILED_CHECKS.findall(said)),
             "alarms": sum(self.alarms.values()),
             "unprovoked": self.unprovoked,
+            "staleness": self.staleness,
         }
 
 

@@ -14,13 +14,14 @@ from dataclasses import dataclass, field, replace
 
 import psutil
 
-from coa.errors import InfrastructureError
+from coa.errors import ClusterDown, InfrastructureError
 from jobs.chaos.course import Course, Recovered, Seen, Struck, View
 from jobs.chaos.findings import Journal
 from jobs.chaos.nodes import NODES, Nodes
 from jobs.chaos.plan import STOP_S, Kind, Part, Strike
 from jobs.chaos.processes import Below, send
 from jobs.chaos.rounds import ENGINES, EXECUTORS, RANKS, Round
+from jobs.run.console import Stage
 
 LOOK_S = 1.0
 LAST_STEPS = 2
@@ -54,9 +55,10 @@ class Chaos:
     _stopped: list[tuple[float, psutil.Process]] = field(default_factory=list)
     _lost_at: float | None = None
 
-    def play(self, number: int, round_: Round, strikes: tuple[Strike, ...], steps: int) -> tuple[Strike, ...]:
+    def play(self, number: int, round_: Round, strikes: tuple[Strike, ...], stage: Stage) -> tuple[Strike, ...]:
         """A round to its end; the strikes that are left. Raises InfrastructureError where it does not recover."""
-        course = Course(strikes, WANTED, last_step=steps - 1 - LAST_STEPS)
+        assert stage.total is not None
+        course = Course(strikes, WANTED, last_step=stage.total - 1 - LAST_STEPS)
         restarts, moved = round_.restarts, time.time()
         if round_.driver is None:
             round_.start()
@@ -74,6 +76,8 @@ class Chaos:
                     self.say(f"{act.strike.number + 1:>3}  {act.strike.kind}: {act.victim.key}")
                 case Recovered():
                     self._recovered(act, number, round_, round_.restarts - restarts)
+            stage.update(view.step.version if view.step else 0)
+            stage.phase(course.doing(now, view))
             moved = view.step.at if view.step and view.step.at > moved else now if view.over else moved
             if now - moved > GIVEN_UP_S:
                 raise InfrastructureError(f"no step for {GIVEN_UP_S:.0f} s: see {round_.folder}")
@@ -125,5 +129,8 @@ class Chaos:
             self._stopped.remove(one)
             send(one[1], signal.SIGCONT)
         if self._lost_at is not None and now - self._lost_at >= REPLACED_S:
-            self._lost_at = None
-            self.nodes.replace_lost()
+            try:
+                self.nodes.replace_lost()
+                self._lost_at = None
+            except ClusterDown:  # a machine that restarts engines and learners may have no time for a node, too
+                self._lost_at = time.time()

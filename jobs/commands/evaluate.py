@@ -27,6 +27,12 @@ def arguments(parser: ArgumentParser) -> None:
         help="attempt each task N times, and compare pass@1, each way to choose one of the N, and pass@N; "
         "a language model chooses, too, if tools.judge is set",
     )
+    parser.add_argument(
+        "--against",
+        type=Path,
+        metavar="FOLDER",
+        help="an earlier evaluation on the same tasks (its --out): tells the difference, with an interval",
+    )
 
 
 def check(
@@ -37,9 +43,11 @@ def check(
     rows: int | None,
     out: Path,
     best_of: int | None,
+    against: Path | None = None,
     overrides: Sequence[str] = (),
 ) -> None:
     from jobs.recipe.checks import check_attempts
+    from jobs.run.compared import rates_in
     from jobs.stages.evaluate import asked_of
     from jobs.stages.scaling import check_best_of
 
@@ -47,6 +55,8 @@ def check(
     asked = asked_of(config, tasks, rows, best_of=best_of is not None)
     if asked.best_of:
         check_best_of(asked.tasks, config)
+    if against is not None:
+        rates_in(against, asked.tasks)
     check_attempts(model, asked.tasks, config)
 
 
@@ -59,6 +69,7 @@ def run(
     rows: int | None,
     out: Path,
     best_of: int | None,
+    against: Path | None = None,
     overrides: Sequence[str] = (),
 ) -> None:
     from jobs.run.agent_file import caution_about_agent
@@ -71,7 +82,7 @@ def run(
     async def body(run: RunDir) -> None:
         if caution := caution_about_agent(config, model, overrides):
             console.say(caution)
-        await evaluate_model(run, model, asked)
+        await evaluate_model(run, model, asked, against)
 
     in_session(settings, console, body, demands=demands(config).values(), model=model)
 
@@ -87,12 +98,16 @@ def settings_of(config: Recipe, model: Path, out: Path, best_of: int | None, ove
     return replace(config, evaluation=replace(config.evaluation, samples=samples))
 
 
+NOT_ATTEMPTED = ("model", "out", "overrides", "against")
+"""Arguments that stand for themselves in a folder's name, or do not change what is attempted."""
+
+
 def own_folder(recipe: str | None, arguments: Mapping[str, Any], overrides: Sequence[str]) -> Path:
     """The folder of an evaluation for which none is named: runs/evaluate/demo-math500-3fa91c02. The same command has
     the same folder, and resumes there; any other has another."""
     model = arguments["model"].resolve()
     name = model.parent.name if model.name == "model" else model.name
-    asked = {key: str(value) for key, value in sorted(arguments.items()) if key not in ("model", "out", "overrides")}
+    asked = {key: str(value) for key, value in sorted(arguments.items()) if key not in NOT_ATTEMPTED}
     digest = sha256(repr((recipe, str(model), asked, sorted(overrides))).encode()).hexdigest()[:8]
     tasks = Path((arguments["tasks"] or "held-out").partition("=")[0]).stem
     return Path("runs/evaluate") / "-".join(re.sub(r"[^\w.]+", "-", part) for part in (name, tasks, digest))

@@ -10,10 +10,11 @@ from cluster.resources import Demand, require, this_node
 from cluster.session import address_of
 from coa.agent.codec import Codec
 from coa.agent.episode import Grammar
+from coa.agent.profiles import PROFILES
 from coa.agent.profiles import profile as find_profile
 from coa.distill.dataset.shards import shard_paths
 from coa.errors import UserError
-from coa.grading.graders import TESTS, check_graders
+from coa.grading.graders import GRADERS, TESTS, check_graders
 from coa.grading.toolset import check_called, check_tools
 from coa.http.addresses import has_password, shown
 from coa.http.keys import secrets_in
@@ -27,6 +28,7 @@ from jobs.recipe.needs import graders_needed, roles_of
 from jobs.recipe.resume import check_same, settings_of
 from jobs.recipe.schema import Recipe
 from jobs.recipe.worlds import world_of
+from jobs.run.held_out import check_held_out
 
 STAGES = ("distill", "sft", "evaluation-sft", "rl", "evaluation-rl")
 """All that a run has: the stages of `coa train`."""
@@ -38,6 +40,7 @@ def check_run(config: Recipe, stages: Collection[str] = STAGES) -> None:
     mode_of(config.wandb)
     check_group(config)
     check_engines(config)
+    check_names(config)
     world = world_of(config)
     if mistake := world.mistake():
         raise UserError(mistake)
@@ -55,6 +58,15 @@ def check_run(config: Recipe, stages: Collection[str] = STAGES) -> None:
     if "rl" in stages:
         check_reinforcement(config)
     check_same(Path(config.run_dir) / "config.yaml", config)
+    check_held_out(Path(config.run_dir), config, world)
+
+
+def check_names(config: Recipe) -> None:
+    """Raises UserError for a profile or a grader of the recipe's tasks that nobody knows, whether a row takes it or
+    not."""
+    for key, known, name in (("profile", PROFILES, config.tasks.profile), ("grader", GRADERS, config.tasks.grader)):
+        if name is not None and name not in known:
+            raise UserError(f"tasks.{key} is {name!r}: known are {', '.join(known)}")
 
 
 def check_secrets(config: Recipe) -> None:

@@ -12,7 +12,7 @@ from actors.rollout.config import KvOnUpdate
 from coa.config import load
 from coa.errors import UserError
 from coa.planning.bottleneck import advice, bottleneck, gains, measured_part
-from coa.planning.calibration import assumed, recorded
+from coa.planning.calibration import Calibration, assumed, recorded
 from coa.planning.clusters import Device
 from coa.planning.engine import Speeds
 from coa.planning.memory import width_of
@@ -80,12 +80,24 @@ def loop_of_run(config: Recipe, folder: Path) -> Loop:
     return loop_recorded(config, recorder, folder, result, tools)
 
 
+def speeds_of(recorder: Recipe, records: Sequence[Any], result: Any, groups: Sequence[Any]) -> Calibration:
+    """What the run of a recipe recorded; arguments and errors are those of `recorded`."""
+    return recorded(
+        records,
+        result,
+        groups,
+        engines=recorder.placement.engines,
+        ranks=recorder.rl.learner.ranks,
+        max_requests=recorder.engine.max_concurrent,
+    )
+
+
 def loop_recorded(config: Recipe, recorder: Recipe, folder: Path, result: Any, tools: Any) -> Loop:
     """recorder: the recipe of the run; result: of its stage; tools: the counts of its calls."""
-    groups = read_groups(folder / "trajectories")
+    groups = read_groups(folder / "trajectories", recorder.rl.algorithm_of().keep)
     records = [one for one in read_metrics(folder / "metrics.jsonl") if one["stage"] == "rl"]
     try:
-        found = recorded(records, result, groups, engines=recorder.placement.engines, ranks=recorder.rl.learner.ranks)
+        found = speeds_of(recorder, records, result, groups)
     except ValueError as error:
         raise UserError(f"{folder}: it recorded too little to be simulated ({error})") from error
     if not groups:

@@ -33,6 +33,8 @@ FREE_TO_CHANGE = (
 )
 """Keys that may differ when a run is resumed: they set resources, amounts, retries and logging, and do not change what
 a finished stage contains."""
+TELLING = ("tasks.world", "tasks.path", "model.path")
+"""Of many settings that differ, those that say most of which run it is."""
 FREE_OF_ENDPOINTS = re.compile(
     r"models\.[^.]+\.(endpoint\.(url|key_env|timeout_s|attempts|timeouts|pause_s|max_pause_s|max_retry_after_s"
     r"|concurrent|requests_per_minute|tokens_per_minute|max_tokens)|serve\.(host|port))"
@@ -67,10 +69,11 @@ def check_same(path: Path, config: Recipe) -> None:
         ) from error
     now = fixed_settings(config)
     if changed := [key for key in {**now, **before} if before.get(key) != now.get(key)]:
-        key = changed[0]
+        key = next((key for key in TELLING if key in changed), changed[0])
+        others = f" and {len(changed) - 1} other settings" if len(changed) > 1 else ""
         raise UserError(
-            f"{path.parent} holds a run with {key}={before.get(key)}, not {now.get(key)}: resume it with the same "
-            "settings, or choose another run_dir"
+            f"{path.parent} holds a run with {key}={before.get(key)}, not {now.get(key)}{others}: resume it with the "
+            "same settings, or choose another run_dir"
         )
 
 

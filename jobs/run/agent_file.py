@@ -1,12 +1,14 @@
-"""Reads and writes a model's `agent.json` (prompt format and limits) and `world.json` (the training world)."""
+"""A model's `agent.json` (prompt format and limits) and `world.json` (world and profiles of its training)."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, replace
 from enum import Enum
 from pathlib import Path
+from typing import Any
 
 from coa.agent.episode import AgentConfig
+from coa.agent.profiles import PROFILES
 from coa.config import from_plain
 from coa.errors import UserError
 from coa.grading.rewards import GRADE, RewardConfig
@@ -82,12 +84,30 @@ def as_trained(config: Recipe, model: Path, out: Path, overrides: Sequence[str])
     )
 
 
-def write_world(model: Path, config: Recipe) -> None:
-    """Writes the world that the recipe names, if it names one: tools that are not configured search its pages."""
-    if config.tasks.world is not None:
-        settings = asdict(config.world)
-        kept = {"world": config.tasks.world, "settings": settings}
+def write_world(model: Path, config: Recipe, profiles: Iterable[str] = ()) -> None:
+    """Writes the world that the recipe names, whose pages are searched by tools that are not configured, and the
+    profiles of the tasks that the model was trained on. Without either there is no file."""
+    kept = {"world": config.tasks.world, "settings": asdict(config.world), "profiles": sorted(profiles)}
+    if kept["world"] is not None or kept["profiles"]:
         write_atomically(model / WORLD_FILE, json.dumps(kept, indent=2, default=_plain))
+
+
+def profiles_in(model: Path) -> set[str]:
+    """The profiles of the tasks that a model was trained on; empty where its folder does not say. Raises UserError for
+    a file that can't be read."""
+    named: list[str] = _world_in(model).get("profiles", [])
+    return {name for name in named if name in PROFILES}
+
+
+def _world_in(model: Path) -> dict[str, Any]:
+    path = model / WORLD_FILE
+    if not path.is_file():
+        return {"world": None}
+    try:
+        kept = json.loads(path.read_text())
+        return {"world": kept["world"], "settings": kept["settings"], "profiles": kept.get("profiles", [])}
+    except (json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError, AttributeError) as error:
+        raise UserError(f"{path}: can't be read: {error}") from error
 
 
 def in_its_world(config: Recipe, model: Path) -> Recipe:
@@ -95,14 +115,9 @@ def in_its_world(config: Recipe, model: Path) -> Recipe:
 
     Raises UserError for a file that can't be read, or a world that is not known here.
     """
-    path = model / WORLD_FILE
-    if config.tasks.world is not None or not path.is_file():
+    if config.tasks.world is not None or (kept := _world_in(model))["world"] is None:
         return config
-    try:
-        kept = json.loads(path.read_text())
-        name, settings = kept["world"], kept["settings"]
-    except (json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError) as error:
-        raise UserError(f"{path}: can't be read: {error}") from error
+    path, name, settings = model / WORLD_FILE, kept["world"], kept["settings"]
     try:
         world = from_plain(settings_of(name), settings, str(path))
     except UserError as error:

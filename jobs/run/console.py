@@ -70,7 +70,8 @@ class Stage:
 
     def line(self, width: int) -> str:
         """All of it in at most `width` columns."""
-        return f"{self.name:<12} {self.progress(width - 13)}".rstrip()
+        name = f"{self.name:<12} "
+        return f"{name}{self.progress(width - len(name))}".rstrip()
 
     def progress(self, width: int) -> str:
         """The line without the name: count, time, time left, and as much of the rest as fits."""

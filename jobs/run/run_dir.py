@@ -14,6 +14,7 @@ from coa.types import Task
 from jobs.recipe.schema import Recipe
 from jobs.recipe.worlds import world_of
 from jobs.run.console import Console
+from jobs.run.held_out import write_held_out
 from jobs.run.sinks import open_sinks
 
 
@@ -39,6 +40,7 @@ class RunDir:
         for folder in (self.trajectories, self.teachers, self.data, self.checkpoints):
             folder.mkdir(parents=True, exist_ok=True)
         write_atomically(self.folder / "config.yaml", dump(self.config))
+        write_held_out(self.folder, self.config, self.world)
 
     def result(self, stage: str) -> dict[str, Any] | None:
         """The result of a finished stage; None while it is not finished."""

@@ -1,9 +1,12 @@
 """Episodes as Parquet: one row each, to be read with pandas."""
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 from coa.agent.records import EpisodeRecord
 from coa.grading.graders import TESTS
@@ -11,50 +14,76 @@ from coa.planning.workload import Recorded, RecordedEpisode
 from coa.storage.files import replacing
 from coa.types import Task
 
+SCHEMA = pa.schema(
+    [
+        ("task_id", pa.string()),
+        ("family", pa.string()),
+        ("question", pa.string()),
+        ("answers", pa.list_(pa.string())),
+        ("group", pa.string()),
+        ("sample", pa.int64()),
+        ("reward", pa.float64()),
+        ("correct", pa.bool_()),
+        ("well_formed", pa.bool_()),
+        ("repairs", pa.list_(pa.string())),
+        ("status", pa.string()),
+        ("answer", pa.string()),
+        ("text", pa.string()),
+        ("turns", pa.int64()),
+        ("tool_calls", pa.list_(pa.string())),
+        ("tokens", pa.int64()),
+        ("policy_tokens", pa.int64()),
+        ("tokens_sent", pa.int64()),
+        ("oldest", pa.int64()),
+        ("newest", pa.int64()),
+    ]
+)
 
-def write_episodes(path: Path, rows: Sequence[tuple[Task, int | str, EpisodeRecord]], **columns: Any) -> None:
-    """(task, group or mode, episode) per row; `columns` are the same in every row. Appears whole or not at all."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
 
-    table = pa.Table.from_pylist(
-        [
-            {
-                "task_id": task.id,
-                "family": task.family,
-                "question": task.question,
-                # A program's tests may be megabytes: the task's id says which they are.
-                "answers": [] if task.grader == TESTS else list(task.answers),
-                "group": str(group),
-                "sample": episode.sample,
-                "reward": episode.reward,
-                "correct": episode.correct,
-                "well_formed": episode.well_formed,
-                "repairs": list(episode.repairs),
-                "status": episode.status.value,
-                "answer": episode.answer,
-                "text": episode.text,
-                "turns": episode.turns,
-                "tool_calls": list(episode.tool_calls),
-                "tokens": episode.tokens,
-                "policy_tokens": episode.policy_tokens,
-                "tokens_sent": episode.tokens_sent,
-                "oldest": episode.oldest,
-                "newest": episode.newest,
-                **columns,
-            }
-            for task, group, episode in rows
-        ]
-    )
+def write_episodes(path: Path, rows: Iterable[tuple[Task, int | str, EpisodeRecord]]) -> None:
+    """(task, group or mode, episode) per row; none at all is a table without rows. Appears whole or not at all."""
+    found = [_row(task, str(group), episode) for task, group, episode in rows]
     with replacing(path) as part:
-        pq.write_table(table, part)
+        pq.write_table(pa.Table.from_pylist(found, schema=SCHEMA), part)
 
 
-def read_groups(folder: Path, files: int = 20) -> list[Recorded]:
-    """The groups that ended before the last so many steps of a run's reinforcement, from its `trajectories`."""
-    import pyarrow.parquet as pq
+def _row(task: Task, group: str, episode: EpisodeRecord) -> dict[str, Any]:
+    return {
+        "task_id": task.id,
+        "family": task.family,
+        "question": task.question,
+        # A program's tests may be megabytes: the task's id says which they are.
+        "answers": [] if task.grader == TESTS else list(task.answers),
+        "group": group,
+        "sample": episode.sample,
+        "reward": episode.reward,
+        "correct": episode.correct,
+        "well_formed": episode.well_formed,
+        "repairs": list(episode.repairs),
+        "status": episode.status.value,
+        "answer": episode.answer,
+        "text": episode.text,
+        "turns": episode.turns,
+        "tool_calls": list(episode.tool_calls),
+        "tokens": episode.tokens,
+        "policy_tokens": episode.policy_tokens,
+        "tokens_sent": episode.tokens_sent,
+        "oldest": episode.oldest,
+        "newest": episode.newest,
+    }
 
-    columns = ["group", "correct", "turns", "tool_calls", "tokens", "policy_tokens"]
+
+class Outcome(NamedTuple):
+    """Of an episode, as an algorithm sees it. Files have whether it was right, which is its grade here."""
+
+    grade: float
+    reward: float
+
+
+def read_groups(folder: Path, keep: Callable[[Sequence[Outcome]], bool], files: int = 20) -> list[Recorded]:
+    """The groups that ended before the last so many steps of a run's reinforcement, from its `trajectories`. keep: the
+    algorithm's, which says whether something is learnt from a group."""
+    columns = ["group", "correct", "reward", "turns", "tool_calls", "tokens", "policy_tokens"]
     found: dict[str, list[dict[str, Any]]] = defaultdict(list)
     for path in sorted(folder.glob("rl-*.parquet"))[-files:]:
         for row in pq.read_table(path, columns=columns).to_pylist():
@@ -65,8 +94,7 @@ def read_groups(folder: Path, files: int = 20) -> list[Recorded]:
                 RecordedEpisode(row["tokens"], row["policy_tokens"], row["turns"], tuple(row["tool_calls"]))
                 for row in rows
             ),
-            # As grades go into the files: a group whose episodes are all right, or all wrong, says nothing.
-            kept=len({row["correct"] for row in rows}) > 1,
+            kept=keep([Outcome(float(row["correct"]), row["reward"]) for row in rows]),
         )
         for rows in found.values()
     ]

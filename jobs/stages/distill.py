@@ -35,7 +35,7 @@ from coa.tools.client import ToolClient
 from jobs.recipe.needs import models_asked
 from jobs.run.distill_store import DistillStore
 from jobs.run.run_dir import RunDir
-from jobs.stages.intake import Intake, require_some
+from jobs.stages.intake import Intake, require_right, require_some
 from jobs.stages.start import add_tokens, own_columns
 from jobs.teachers.review import Review
 from jobs.teachers.teaching import (
@@ -76,6 +76,7 @@ async def distill(run: RunDir, executors: Sequence[Any]) -> dict[str, Any]:
                 async for played in stream:
                     await intake.take(played)
                     intake.show(stage)
+                    require_right(run, intake, store.report.kept)
                     if store.report.kept >= config.keep or intake.failed_in_a_row.given_up:
                         break
             await intake.flush()
@@ -85,6 +86,7 @@ async def distill(run: RunDir, executors: Sequence[Any]) -> dict[str, Any]:
     run.console.table("transcripts by outcome", list(HEADER), [list(row) for row in rows(store.report)])
     for line in details(store.dropped()):
         run.console.say(line)
+    require_right(run, intake, store.report.kept, least=1)
     require_some(run, store)
     cost = store.usage + intake.unfinished_usage
     add_tokens(run, store.report, cost)

@@ -28,6 +28,7 @@ from coa.tasks.published.table import of_family
 from coa.types import Task
 from jobs.recipe.schema import Recipe
 from jobs.recipe.worlds import world_of
+from jobs.run.compared import EPISODES, differences, rates_in, rates_of
 from jobs.run.console import Console
 from jobs.run.journal import Episodes, Journal, evaluation_of
 from jobs.run.run_dir import RunDir
@@ -76,8 +77,11 @@ def asked_of(config: Recipe, spec: str | None, rows: int | None, *, best_of: boo
     )
 
 
-async def evaluate_model(run: RunDir, model: Path, asked: Asked) -> None:
-    """Attempts the tasks, writes the results to the run's folder, and shows them."""
+async def evaluate_model(run: RunDir, model: Path, asked: Asked, against: Path | None = None) -> None:
+    """Attempts the tasks, writes the results to the run's folder, and shows them.
+
+    against: the folder of another evaluation on these tasks, to be compared with.
+    """
     config, console, tasks = run.config, run.console, asked.tasks
     plan = {task.id: by_protocol(config.evaluation, task) for task in tasks}
     count = sum(map(len, plan.values()))
@@ -108,13 +112,16 @@ async def evaluate_model(run: RunDir, model: Path, asked: Asked) -> None:
             ),
             **measure(tasks, greedy, sampled, run.world),
             **({} if ways is None else {"test_time": ways}),
+            **({} if against is None else {"against": compared(against, tasks, greedy, sampled)}),
             "tools": tools,
         }
-        write_evaluation(run.folder / "episodes.parquet", tasks, greedy, sampled)
+        write_evaluation(run.folder / EPISODES, tasks, greedy, sampled)
         write_atomically(run.folder / "evaluation.json", json.dumps(found, indent=2))
     show_results(console, f"{model} on {asked.spec}", found)
     if ways is not None:
         show_ways(console, f"one of {config.evaluation.samples} attempts, and its price", ways)
+    if against is not None:
+        show_differences(console, found["against"])
     console.say(f"form errors {found['format_errors']:.1%}; details in {run.folder}")
     if advice := advice_on_form(found["format_errors"], tasks, config.agent):
         console.say(advice)
@@ -163,6 +170,16 @@ def show_results(console: Console, title: str, found: dict[str, Any]) -> None:
                 for name, part in (("all", found), *families.items())
             ],
         )
+
+
+def compared(against: Path, tasks: Sequence[Task], greedy: Episodes, sampled: Episodes) -> dict[str, Any]:
+    """The folder that is compared with, and the differences by mode. Raises UserError for one of other tasks."""
+    return {"folder": str(against), **differences(rates_of(greedy, sampled), rates_in(against, tasks))}
+
+
+def show_differences(console: Console, found: dict[str, Any]) -> None:
+    rows = [[mode, show(one), one["n"]] for mode, one in found.items() if mode != "folder"]
+    console.table(f"gain over {found['folder']}, task by task, with 95 % intervals", ["", "difference", "tasks"], rows)
 
 
 def rows_of(benchmarks: dict[str, dict[str, Any]]) -> Iterator[list[object]]:

@@ -6,6 +6,7 @@ sft.data: [runs/other/data, WebAgentSFTDataset.json] -> data/train-NNNNN.parquet
 
 from pathlib import Path
 
+from coa.distill.contamination import NAMED, OWN
 from coa.distill.dataset.external import add_rows, external_counts, read_run
 from coa.distill.dataset.shards import CARD, shard_paths
 from coa.distill.filters import FilterReport
@@ -32,9 +33,14 @@ def add_external_data(run: RunDir) -> None:
         listing = run.teachers / f"left-out-{number}.jsonl"
         first = len(shard_paths(run.data))
         counts = add_rows(read, run.data, listing, first=first, own=own_columns(run))
+        left_out = [
+            f"; {n} left out as {kind}"
+            for kind in (NAMED, OWN)
+            if (n := sum(n for reason, n in counts.contaminated.items() if reason.startswith(kind)))
+        ]
         run.console.say(
             f"{path.name}: {counts.kept} of {counts.rows} rows, {counts.violations} violate their profile's table of "
-            f"transitions; {sum(counts.contaminated.values())} left out as in an evaluation set"
+            f"transitions{''.join(left_out)}"
         )
     counts = external_counts(run.data)
     if not counts.kept:

@@ -6,12 +6,16 @@ from collections import Counter
 from actors.teachers.team import Played, Unfinished
 from coa.errors import InfrastructureError, UserError
 from coa.teams.run import FailedRun
+from coa.teams.teams import plays_free
 from coa.teams.transcript import Graded
 from coa.usage import Usage
 from jobs.run.console import Stage
 from jobs.run.distill_store import DistillStore
 from jobs.run.run_dir import RunDir
 from jobs.teachers.teaching import FailedInARow
+
+MANY = 100
+"""Runs after which scripted experts must have been right once."""
 
 
 class Intake:
@@ -25,6 +29,7 @@ class Intake:
         self._before, self._seconds_before = store.report.transcripts, store.seconds
         self.failed_in_a_row = FailedInARow(run.config.teaching)
         self.failures: Counter[str] = Counter()
+        self.right = self.graded = 0
         self.unfinished = 0
         self.unfinished_usage = Usage()
 
@@ -40,6 +45,8 @@ class Intake:
             match outcome:
                 case Graded():
                     self._fresh.append(outcome)
+                    self.graded += 1
+                    self.right += outcome.correct is not False
                 case FailedRun():
                     self._store.give_up(outcome)
                 case Unfinished(usage=usage):
@@ -66,6 +73,18 @@ class Intake:
         if self._store.usage.requests:
             shown |= {"requests": self._store.usage.requests, "tokens": self._store.usage.tokens}
         stage.update(done, **shown)
+
+
+def require_right(run: RunDir, intake: Intake, kept: int, least: int = MANY) -> None:
+    """Raises UserError where scripted experts were wrong in all of at least so many runs: they are of another world."""
+    experts = plays_free(run.config.team) and run.config.distill.transcripts is None
+    if not experts or kept or intake.right or intake.graded < least:
+        return
+    raise UserError(
+        f"the scripted experts of tasks.world={run.config.tasks.world} were wrong in all of the first {intake.graded} "
+        f"runs on {run.world.name}: let a language model teach (team.model and models, as in the recipe own_tasks; "
+        "docs/own_tasks.md), or set sft.data to demonstrations"
+    )
 
 
 def require_some(run: RunDir, store: DistillStore) -> None:

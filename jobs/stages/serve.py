@@ -16,6 +16,7 @@ from coa.serving.config import ServingConfig
 from coa.tasks.worlds import World
 from jobs.recipe.checks import check_lookups
 from jobs.recipe.schema import Recipe
+from jobs.run.agent_file import profiles_in
 from jobs.run.run_dir import RunDir
 from jobs.stages.services import tool_executors
 
@@ -72,8 +73,8 @@ async def serve_model(run: RunDir, model: Path) -> None:
 
 def named(config: Recipe, model: Path, world: World) -> ServingConfig:
     """The server's settings, with the names that they leave open. world: that of the tasks that the model was trained
-    on; of several profiles, an agent takes the one with every tool."""
-    settings, trained = config.serving, world.profiles()
+    on, whose profiles count where its folder names none; of several, an agent takes the one with every tool."""
+    settings, trained = config.serving, profiles_in(model) or world.profiles()
     [only] = trained if len(trained) == 1 else {MULTI.name}
     profile = settings.profile or only
     profiles = settings.profiles or tuple(

@@ -111,7 +111,7 @@ def finish_model(run: RunDir, model: Path) -> None:
     """Writes the tokenizer, `agent.json` and `world.json` beside the weights of a stage."""
     copy_tokenizer(run.start_model, model)
     write_agent(model, run.config.agent)
-    write_world(model, run.config)
+    write_world(model, run.config, run.world.profiles())
 
 
 def copy_tokenizer(source: Path, target: Path) -> None:

@@ -202,9 +202,9 @@ class TeacherFallback:
         return [one.sample for one in taken]
 
     def trained(self, version: int) -> int:
-        """The learners made `version`: the number of samples imitated for it. No restart goes back before the last
-        checkpoint, so what was taken until then is done with."""
-        checkpoint = (version - 1) // self._checkpoint_every * self._checkpoint_every
+        """The learners made `version`: the number of samples imitated for it. No restart goes back before the
+        last checkpoint but one, since the last one may still be written; what was taken until then is done with."""
+        checkpoint = ((version - 1) // self._checkpoint_every - 1) * self._checkpoint_every
         for batch in [batch for batch in self._taken if batch < checkpoint]:
             del self._taken[batch]
         return len(self._taken[version - 1])

@@ -8,10 +8,10 @@ the world's experts         -> RoleAgent (one a role) -------+
 import asyncio
 import shutil
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import replace
-from itertools import islice
+from itertools import chain, islice
 from typing import Any
 
 import ray
@@ -40,6 +40,8 @@ KEEP_LEDGERS = (TeacherModel, TeacherTeam)
 """They run on the driver's node: a ledger is a SQLite file in the run directory, on its disk."""
 WATCH_S = 5.0
 """Seconds between two looks at whether endpoints answer."""
+FIRST_WAVE = 100
+"""Runs of the first wave of scripted experts, at most."""
 GIVE_UP_AFTER = 2
 """Times as many runs as are in flight may fail, one after the other, before a stage gives up."""
 
@@ -74,6 +76,7 @@ class Teaching:
             return
         rest = iter(assignments)
         playing: set[asyncio.Task[Played]] = set()
+        done: set[asyncio.Task[Played]] = set()
         try:
             while True:
                 free = self._config.runs_in_flight - len(playing)
@@ -81,24 +84,32 @@ class Teaching:
                 if not playing:
                     return
                 done, playing = await asyncio.wait(playing, return_when=asyncio.FIRST_COMPLETED)
-                for task in done:
-                    yield task.result()
+                while done:
+                    yield done.pop().result()
         finally:
-            for task in playing:
-                task.cancel()
+            _end([*done, *playing])
 
     async def _in_waves(self, assignments: Iterable[Assignment], judge: Judge | None) -> AsyncGenerator[Played]:
         playing: deque[asyncio.Task[Played]] = deque()
         try:
-            for wave in chunks(assignments, self._config.wave):
+            rest = iter(assignments)
+            # The first wave is small: it may show that the experts can't play these tasks.
+            first = list(islice(rest, min(FIRST_WAVE, self._config.wave)))
+            for wave in chain([first] if first else [], chunks(rest, self._config.wave)):
                 playing.append(asyncio.ensure_future(self.play(wave, judge)))
                 if len(playing) >= self._config.waves_in_flight:
                     yield await playing.popleft()
             while playing:
                 yield await playing.popleft()
         finally:
-            for task in playing:
-                task.cancel()
+            _end(playing)
+
+
+def _end(playing: Collection["asyncio.Task[Played]"]) -> None:
+    """What fails of them beside the first failure is heard here, or asyncio would print it as never retrieved."""
+    for task in playing:
+        task.cancel()
+        task.add_done_callback(lambda ended: None if ended.cancelled() else ended.exception())
 
 
 class FailedInARow:

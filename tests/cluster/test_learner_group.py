@@ -1,12 +1,14 @@
 """What ends the learners is raised as what it is."""
 
 import asyncio
+import gc
+from types import SimpleNamespace
 
 import pytest
 from ray.exceptions import ActorDiedError, ActorUnavailableError
 
 from cluster import learner_group
-from cluster.learner_group import raise_cause, surely
+from cluster.learner_group import Learning, raise_cause, surely
 from coa.errors import OutOfMemory, UserError
 
 NO_MEMORY = """Training failed due to controller error:
@@ -47,3 +49,28 @@ def test_a_buffer_that_starts_again_is_asked_again_and_one_that_is_gone_is_not(m
     answers.append(ActorDiedError())
     with pytest.raises(ActorDiedError):
         asyncio.run(surely(ask))
+
+
+def test_who_is_interrupted_while_it_waits_for_an_event_hears_nothing_of_the_buffers_end() -> None:
+    """asyncio would print it on the terminal, as an exception that was never retrieved."""
+    told: list[object] = []
+
+    async def interrupted() -> None:
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(lambda _, context: told.append(context))
+        answer: asyncio.Future[object] = loop.create_future()
+        learning = object.__new__(Learning)
+        learning._ended = loop.create_future()
+        learning._buffer = SimpleNamespace(next_event=SimpleNamespace(remote=lambda: answer))
+        waiting = asyncio.ensure_future(anext(learning.events()))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        waiting.cancel()
+        answer.set_exception(ActorDiedError())
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        await asyncio.sleep(0)
+
+    asyncio.run(interrupted())
+    gc.collect()
+    assert told == []

@@ -4,6 +4,7 @@ import asyncio
 import math
 from collections import deque
 from collections.abc import Mapping
+from dataclasses import replace
 
 from cluster.health import State
 from cluster.notices import LOOK_EVERY_S, MARGIN_S, heed
@@ -99,10 +100,14 @@ def test_an_engine_that_leaves_ends_as_soon_as_its_episodes_have() -> None:
 def test_what_an_engine_did_is_told_in_its_place_after_it_has_left() -> None:
     async def go() -> None:
         async with pool_of(busy_world(), 2) as pool:
-            before = await pool.busy()
-            assert [report.spans for report in before] == [((0.0, 1.0),)] * 2
+            assert [report.spans for report in await pool.busy()] == [((0.0, 1.0),)] * 2
             await pool._slots.retire(0)
-            assert await pool.busy() == before
+            left, stayed = pool._slots.busy()
+            assert left.place_s > 0
+            await asyncio.sleep(7.0)
+            gone, there = pool._slots.busy()
+            assert gone == left
+            assert there == replace(stayed, place_s=stayed.place_s + 7.0)
 
     in_virtual_time(go())
 

@@ -34,6 +34,34 @@ def test_each_episode_goes_to_the_engine_with_the_least_to_do() -> None:
     in_virtual_time(go())
 
 
+def test_an_engine_is_known_by_the_tokens_that_its_episodes_have_come_to() -> None:
+    """Counted along: as they speak, as they end, as they come from an engine that died, and as they are given up."""
+
+    async def go() -> None:
+        world = FakeWorld(calls_of=lambda episode: 4, tools=FakeTools(seconds=2.0))
+        async with pool_of(world, 2) as pool:
+            playing = [asyncio.ensure_future(pool.play(order_of(number, group=number))) for number in range(8)]
+            seen = 0
+            for moment in range(60):
+                await asyncio.sleep(0.5)
+                if moment == 8:
+                    world.engines[0].die()
+                if moment == 12:
+                    playing[0].cancel()
+                for replica in pool._slots.replicas().values():
+                    flights = replica.flights
+                    tokens = sum(one.flight.tokens for one in flights._playing.values())
+                    assert flights.load == (len(flights._playing), tokens)
+                    seen = max(seen, tokens)
+            ended = await asyncio.gather(*playing, return_exceptions=True)
+            assert sum(isinstance(one, Scored) for one in ended) == 7
+            assert pool.moves > 0
+            assert seen > 20
+            assert {replica.flights.load for replica in pool._slots.replicas().values()} == {(0, 0)}
+
+    in_virtual_time(go())
+
+
 def test_what_is_beyond_the_places_of_the_first_engine_goes_to_those_that_come_up_later() -> None:
     async def go() -> None:
         world = FakeWorld(calls_of=lambda episode: 6, tools=FakeTools(seconds=20.0))

@@ -16,10 +16,10 @@ from ray.exceptions import (
 )
 
 from actors.messages import EpisodeOrder
-from cluster.engine_actor import Engine, fault_of
+from cluster.engine_actor import Engine, fault_of, why_of
 from cluster.health import Fault, PoolConfig, State
 from cluster.pool import OTHERS_S
-from coa.errors import EngineDied, NoEngine, SyncError
+from coa.errors import EngineDied, NoEngine, SyncError, WeightsGone, WeightsLost
 from tests.support.engines import FakeTools, FakeWorld, order_of
 from tests.support.pools import NOW, SAID, pool_of
 from tests.support.virtual_time import in_virtual_time
@@ -221,6 +221,7 @@ def test_a_defect_in_what_goes_on_beside_is_raised_too() -> None:
         (ObjectLostError("x", None, ""), Fault.NO_WEIGHTS),
         (RayTaskError("sync", "", EngineDied("its core gave no answer")), Fault.GONE),
         (RayTaskError("sync", "", SyncError("another digest")), Fault.REFUSED),
+        (RayTaskError("sync", "", WeightsLost("with their node")), Fault.NO_WEIGHTS),
         (RayTaskError("events", "", TypeError("a defect")), None),
         (TypeError("a defect"), None),
     ],
@@ -229,6 +230,11 @@ def test_what_ray_raises_of_itself_is_the_engines_end_and_a_defect_in_it_is_none
     error: Exception, fault: Fault | None
 ) -> None:
     assert fault_of(error) is fault
+
+
+def test_what_an_engine_raised_is_named_and_not_where() -> None:
+    error = RayTaskError("sync", "ray::sync()\n  File", WeightsGone("WrongVersion: worker 0 runs version 1"))
+    assert why_of(error) == "WeightsGone: WrongVersion: worker 0 runs version 1"
 
 
 def test_a_defect_is_raised_to_whoever_plays() -> None:

@@ -38,7 +38,7 @@ def test_one_that_stands_still_is_named_and_replaced_within_a_minute(
             await asyncio.sleep(stopped + 60 - NOW())
             assert pool.states == {0: State.HEALTHY, 1: State.HEALTHY}
             [said] = SAID
-            what = "no token for 3" if stop is FakeEngine.stop_core else "its actor gave no answer for 3"
+            what = "no token for 26 s" if stop is FakeEngine.stop_core else "its actor gave no answer for 26 s"
             assert said.startswith(f"rollout engine 0 died: {what}")
             if syncing is not None:
                 assert [report.version for report in await syncing] == [1]

@@ -6,13 +6,12 @@ import random
 import pytest
 from ray.exceptions import (
     ActorDiedError,
-    ObjectLostError,
     OutOfMemoryError,
     RayTaskError,
 )
 
 from cluster.health import FINAL, HealthConfig, PoolConfig, State
-from coa.errors import InfrastructureError, NoEngine, SyncError, WeightsGone
+from coa.errors import InfrastructureError, NoEngine, SyncError, WeightsGone, WeightsLost
 from tests.support.engines import FakeWorld, order_of
 from tests.support.pools import pool_of, tokens_of, undisturbed
 from tests.support.virtual_time import in_virtual_time
@@ -87,7 +86,7 @@ def test_weights_that_are_lost_are_waited_for() -> None:
     """The learners have died with them, and tell again when they are back."""
 
     async def go() -> None:
-        world = FakeWorld(always_at_sync=ObjectLostError("x", None, ""))
+        world = FakeWorld(always_at_sync=WeightsLost("with their node"))
         async with pool_of(world, 1) as pool:
             playing = asyncio.ensure_future(pool.play(order_of()))
             await asyncio.sleep(1.0)

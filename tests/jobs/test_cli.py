@@ -58,6 +58,7 @@ def test_evaluate_gets_its_arguments(job: SimpleNamespace) -> None:
         "rows": 3,
         "out": Path("o"),
         "best_of": None,
+        "against": None,
         "overrides": ("steps=2",),
     }
     assert Path("o/logs/driver.log").exists()
@@ -67,7 +68,8 @@ def test_evaluate_gets_its_arguments(job: SimpleNamespace) -> None:
 
 def test_an_evaluation_has_a_folder_of_its_own(job: SimpleNamespace) -> None:
     folders = list[Path]()
-    for words in (["--tasks", "a.jsonl"], ["--tasks", "a.jsonl", "--rows", "3"], ["--tasks", "a.jsonl"], ["steps=2"]):
+    again = ["--tasks", "a.jsonl", "--against", "before"]
+    for words in (["--tasks", "a.jsonl"], ["--tasks", "a.jsonl", "--rows", "3"], again, ["steps=2"]):
         assert cli.main(["evaluate", "--model", "runs/demo/model", *words]) == 0
         folders.append(job.arguments["out"])
     first, second, again, other = folders
@@ -207,6 +209,11 @@ def test_a_defect_of_a_check_is_one_line_too(job: SimpleNamespace, capfd: pytest
     log = Path("runs/test/logs/driver.log")
     assert capfd.readouterr().err == f"coa: train failed: PermissionError: tasks.jsonl may not be read (see {log})\n"
     assert "Traceback (most recent call last)" in log.read_text()
+
+
+def test_an_option_of_a_command_may_be_called_as_a_setting_is() -> None:
+    command, options = cli.parse(["chaos", "--recipe", "tiny", "--from-run", "runs/demo", "--seed", "3", "rl.steps=5"])
+    assert (command.name, options["seed"], options["overrides"]) == ("chaos", 3, ["rl.steps=5"])
 
 
 @pytest.mark.parametrize(

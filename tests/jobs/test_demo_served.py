@@ -5,11 +5,18 @@ COA_DEMO names the run directory of a finished demo, if it is not `runs/demo`.
 
 import asyncio
 import os
+import re
+import socket
+import subprocess
+import sys
+import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from coa.config import load
@@ -64,3 +71,43 @@ async def answers_to(tasks: Sequence[Task], url: str) -> list[str]:
 
     async with client:
         return await asyncio.gather(*map(answer, tasks))
+
+
+def test_a_server_that_knows_nothing_of_agents_takes_the_model(tmp_path: Path) -> None:
+    """vLLM's server, as docs/serving.md says: what it writes first is a plan, as in training. (Its command asks for the
+    version of a package `vllm`, which the CPU build is not.)"""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    command = ["-m", "vllm.entrypoints.openai.api_server", "--model", str(MODEL), "--served-model-name", "demo"]
+    here = ["--host", "127.0.0.1", "--port", port]
+    environment = {**os.environ, "VLLM_CPU_KVCACHE_SPACE": "1"}
+    with (tmp_path / "log").open("wb") as log:
+        server = subprocess.Popen([sys.executable, *command, *here], stdout=log, stderr=log, env=environment)
+    try:
+        url = f"http://127.0.0.1:{port}"
+        question = {"role": "user", "content": "Who is the current owner of Vexon Labs ?"}
+        asked = {
+            "model": "demo",
+            "messages": [question],
+            "max_tokens": 20,
+            "temperature": 0,
+            "skip_special_tokens": False,
+        }
+        deadline = time.monotonic() + 240
+        while True:
+            assert server.poll() is None, (tmp_path / "log").read_text()[-2000:]
+            assert time.monotonic() < deadline
+            with suppress(httpx.TransportError):
+                answer = httpx.post(f"{url}/v1/chat/completions", json=asked, timeout=60)
+                break
+            time.sleep(1.0)
+        turn = answer.json()["choices"][0]["message"]["content"]
+        assert re.fullmatch("<plan>[^<]*</plan><web_search>[^<]*", turn), turn  # the tag that ends it is left out
+    finally:
+        server.terminate()
+        try:
+            server.wait(60)
+        except subprocess.TimeoutExpired:
+            server.kill()
+            server.wait()

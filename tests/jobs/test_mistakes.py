@@ -1,6 +1,7 @@
 """A user's mistakes, on the real command line: one clear line, exit status 2, nothing written."""
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -125,8 +126,9 @@ def test_tasks_of_the_web_want_a_judge_or_another_grader(here: Path, capfd: pyte
     told = mistake(capfd, "train", "--recipe", "tiny", *settings)
     assert told.startswith("a judge is needed to grade answers: set tools.judge.url")
     check_run(load(Recipe, find_recipe("tiny"), [*settings, "tasks.grader=exact"]))
-    told = mistake(capfd, "train", "--recipe", "tiny", *settings, "tasks.grader=exat")
-    assert told.startswith(f"{path}, line 1: unknown grader 'exat'")
+    for key, known in (("grader", "exact, exact_first, f1"), ("profile", "code, math, mhqa")):
+        told = mistake(capfd, "train", "--recipe", "tiny", *settings, f"tasks.{key}=exat")
+        assert told.startswith(f"tasks.{key} is 'exat': known are {known}")
 
 
 @pytest.mark.parametrize("setting", ["samples=0", "temperature=-1", "top_p=0", "top_p=1.5"])
@@ -195,6 +197,45 @@ def test_a_folder_that_holds_another_run(here: Path, capfd: pytest.CaptureFixtur
     begin(here)
     told = mistake(capfd, "train", "--recipe", "tiny", "run_dir=run", "seed=5")
     assert told == ("run holds a run with seed=0, not 5: resume it with the same settings, or choose another run_dir")
+
+
+def test_a_folder_that_holds_a_run_of_another_recipe(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    (here / "run").mkdir()
+    config = load(Recipe, find_recipe("own_tasks"), ["run_dir=run", "tasks.path=mine.jsonl"])
+    (here / "run" / "config.yaml").write_text(dump(config))
+    told = mistake(capfd, "train", "--recipe", "tiny", "run_dir=run")
+    assert re.fullmatch(
+        r"run holds a run with tasks\.world=None, not tiny and \d\d other settings: resume it with the same settings, "
+        "or choose another run_dir",
+        told,
+    )
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("", "no tasks in it"),
+        ("hello\n", "line 1: not JSON: Expecting value at column 1"),
+        ('{"question": "?", "answer": "x", "profile": "wizard"}', "line 1: unknown profile 'wizard': known are code, "),
+        ('{"question": "?", "answer": "x", "grader": "guess"}', "line 1: unknown grader 'guess': known are exact, "),
+    ],
+)
+def test_a_tasks_file_that_holds_none(here: Path, capfd: pytest.CaptureFixture[str], content: str, said: str) -> None:
+    (here / "t.jsonl").write_text(content)
+    told = mistake(capfd, "train", "--recipe", "tiny", "run_dir=run", "tasks.path=t.jsonl")
+    assert re.match(rf"t\.jsonl[:,] {re.escape(said)}", told)
+
+
+@pytest.mark.parametrize(("share", "training", "held_out"), [("0", 3, 0), ("1", 0, 3), ("0.1", 3, 0)])
+def test_a_held_out_share_that_leaves_nothing(
+    here: Path, capfd: pytest.CaptureFixture[str], share: str, training: int, held_out: int
+) -> None:
+    path = tasks_file(here, *(ROW | {"question": f"{n} ?"} for n in range(3)))
+    told = mistake(capfd, "train", "--recipe", "tiny", "run_dir=run", f"tasks.path={path}", f"tasks.held_out={share}")
+    assert told == (
+        f"tasks.held_out={share} of the 3 tasks of {path} leaves {training} to train on and {held_out} held out; both "
+        "are needed"
+    )
 
 
 def test_a_setting_that_is_left_out_is_another_setting(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -309,6 +350,11 @@ def test_a_model_may_be_asked_elsewhere_when_a_run_goes_on_but_no_other_one(
             ["team.roles.refiner.duty=Refine."],
             "team.roles.refiner: a planner team does not use this role for these profiles",
         ),
+        (
+            ["team.roles.wizard.duty=Conjure."],
+            f"{find_recipe('tiny')}, run_dir=run, team.roles.wizard.duty=Conjure.: team.roles: no role 'wizard'; there",
+        ),
+        (["executor.call_s_of.teleport=3"], "executor limits teleport, which is no tool; tools are code, wiki_search"),
         (["team.debaters=5"], "team.debaters: a planner team does not read it, team.rules=debate does"),
         (["team.rules=debate", "team.thinker=true"], "team.thinker: a debate team does not read it, team"),
         (["distill.transcripts=here"], "distill.transcripts: no transcripts at here"),

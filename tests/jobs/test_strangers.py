@@ -88,6 +88,8 @@ def shown(words: str, url: str) -> str:
 # --- schemathesis: nothing that can be asked ends in a 5xx ------------------------------------------------------------
 
 REQUESTS = 2000
+ANSWERED = 80
+"""At least, of what is asked on each path: the others name responses, models or images that there are none of."""
 HOOKS = """\
 import schemathesis
 
@@ -117,7 +119,7 @@ def test_no_request_that_schemathesis_makes_up_fails_or_hangs(url: str, here: Pa
     record_property("asked", asked)
     for path in ("chat/completions", "completions", "messages", "responses"):
         count = asked[f"POST /v1/{path}"]
-        assert count["accepted"] >= count["rejected"], f"most requests to {path} are meaningful"
+        assert count["accepted"] >= ANSWERED, f"many requests to {path} are meaningful: {count}"
     wait_until_idle(url)
 
 

@@ -171,18 +171,22 @@ def test_the_model_is_evaluated_on_a_benchmark_and_agrees_with_transformers(
 
 
 def one_turn(model_dir: Path, question: str) -> str:
-    """A greedy turn by `transformers`, the stop included."""
+    """A greedy turn by `transformers`, the stop included. It ends where a turn of the benchmark's profile does: at a
+    call of a tool that the profile has."""
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
+    from coa.agent.codec import Codec
+    from coa.agent.profiles import MHQA
+
+    ends = Codec.load(model_dir).stops(MHQA).token_ids
     tokenizer = AutoTokenizer.from_pretrained(model_dir)
     model: Any = AutoModelForCausalLM.from_pretrained(model_dir)
     prompt = tokenizer.apply_chat_template(
         [{"role": "user", "content": question}], add_generation_prompt=True, return_tensors="pt", return_dict=True
     )
-    stops = [tokenizer.convert_tokens_to_ids(tag) for tag in ("</wiki_search>", "</answer>", "<|im_end|>")]
     with torch.no_grad():
-        ids = model.generate(**prompt, max_new_tokens=64, do_sample=False, eos_token_id=stops)
+        ids = model.generate(**prompt, max_new_tokens=64, eos_token_id=list(ends))
     return tokenizer.decode(ids[0, prompt["input_ids"].shape[1] :])
 
 

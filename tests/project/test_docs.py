@@ -10,10 +10,12 @@ import sys
 from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
+from string import Template
 from typing import Any
 
 import pytest
 
+from benchmarks import table
 from coa.config import load
 from coa.grading.graders import check_graders, grader_of
 from coa.learning.algorithms import ALGORITHMS
@@ -34,11 +36,15 @@ def blocks(path: Path, language: str = "") -> list[str]:
 
 def commands() -> Iterator[str]:
     for path in DOCUMENTS:
-        for block in blocks(path):
+        shared = dict(re.findall(r'^(\w+)="(.*)"$', "\n".join(blocks(path, "bash")), re.MULTILINE))
+        for block in (*blocks(path), *blocks(path, "bash")):
             for line in block.splitlines():
                 if line.startswith(("coa ", "make ")):
                     # What follows two blanks says what the command is for.
-                    yield re.split(r"\s{2,}|\s\[", line)[0]
+                    yield Template(re.split(r"\s{2,}|\s\[", line)[0]).safe_substitute(shared)
+
+
+COMMANDS = sorted(set(commands()))
 
 
 def test_every_recipe_that_is_shown_resolves(tmp_path: Path) -> None:
@@ -50,7 +56,7 @@ def test_every_recipe_that_is_shown_resolves(tmp_path: Path) -> None:
     check_graders({grader_of(config.tasks.profile, ())}, config.tools, config.executor.limit_s)
 
 
-@pytest.mark.parametrize("command", sorted(set(commands())))
+@pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_in_the_documents_is_one(command: str) -> None:
     program, *words = shlex.split(command)
     if program == "make":
@@ -64,11 +70,38 @@ def test_every_command_in_the_documents_is_one(command: str) -> None:
         assert config.agent.limits.max_tokens > 4096, "chains of real agents have thousands of tokens"
 
 
+def test_every_benchmark_that_is_named_is_there() -> None:
+    named = {name for path in DOCUMENTS for name in re.findall(r"python -m benchmarks\.(\w+)", path.read_text())}
+    assert "loop_limit" in named
+    assert {name for name in named if not (ROOT / "benchmarks" / f"{name}.py").exists()} == set()
+
+
+def test_the_table_of_performance_is_that_of_the_results() -> None:
+    text = table.DOCUMENT.read_text()
+    assert table.filled(text, "\n".join(table.lines(table.read()))) == text, "python -m benchmarks.table writes it"
+    for row in table.ROWS:
+        if (ROOT / "benchmarks" / f"{row.benchmark}.py").exists():
+            assert f"python -m benchmarks.{row.benchmark}" in text
+
+
+def anchors(path: Path) -> set[str]:
+    """What links may name in a page: its headings in small letters, a hyphen for a blank."""
+    headings = re.findall(r"^#+ (.*)$", path.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
 def test_every_link_leads_somewhere(path: Path) -> None:
-    for target in re.findall(r"\]\(([^)#]+)\)", path.read_text()):
+    for target, anchor in re.findall(r"\]\(([^)#]*)#?([^)]*)\)", path.read_text()):
         if not target.startswith("http"):
-            assert (path.parent / target).exists(), target
+            page = path.parent / target if target else path
+            assert page.exists(), target
+            assert not anchor or anchor in anchors(page), f"{target}#{anchor}"
+
+
+def test_the_index_has_every_page() -> None:
+    linked = set(re.findall(r"\]\(([\w.]+)\)", (ROOT / "docs" / "README.md").read_text()))
+    assert linked == {path.name for path in (ROOT / "docs").glob("*.md")} - {"README.md"}
 
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)

@@ -31,6 +31,10 @@ def says(reply: Callable[[Prompt], str]) -> Ask:
     return ask
 
 
+LOOP = asyncio.Runner()
+"""Of all runs: thousands of loops would take longer than what they run."""
+
+
 def uses(tool: Callable[[ToolCall], str]) -> Use:
     async def use(call: ToolCall, key: str) -> str:
         return tool(call)
@@ -47,7 +51,7 @@ def play_one(
     use: Use | None = None,
 ) -> Transcript:
     run = start(Assignment(task, attempt), team or TeamConfig(), seed=0, layouts=(PLAIN,))
-    return asyncio.run(play(run, ask or asks(MIND), use or uses(WORLD.observe)))
+    return LOOP.run(play(run, ask or asks(MIND), use or uses(WORLD.observe)))
 
 
 class WorldTools:

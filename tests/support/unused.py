@@ -6,6 +6,7 @@
 # Called or read by Python, torch, transformers, tokenizers, aiohttp and html.parser.
 find_spec
 exec_module
+__getattr__
 forward
 all_tied_weights_keys
 encode_special_tokens
@@ -19,6 +20,12 @@ trace
 on_step_begin
 on_step_end
 __call__
+
+# Read by TRL and transformers from a tokenizer and a model.
+eos_token
+response_template
+parse_response
+use_cache
 
 # Read by vLLM from a request's parameters, and from the handler of its protocol.
 structured_outputs

@@ -5,6 +5,7 @@ it is to be cancelled, goes by way of what all replicas share (`coa.serving.shar
 """
 
 import asyncio
+import logging
 import time
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
@@ -22,6 +23,7 @@ from coa.serving.protocols.schemas import CreateResponse
 from coa.serving.requests import AgentRequest, fields_of, messages_of, of_response, read_messages
 from coa.serving.store import Stored
 
+logger = logging.getLogger(__name__)
 RETRY_S = 1.0
 """Between two tries to reach what the replicas share."""
 
@@ -122,8 +124,17 @@ class ResponsesApi:
                 if resource.ended and resource.response["background"]:
                     await self._shared.finish(who.key, asked.stored())
                 elif resource.ended and resource.response["store"]:
-                    await self._shared.put(who.key, asked.stored())
+                    await self._keep(asked, who, events)
                 yield events
+
+    async def _keep(self, asked: _Asked, who: Caller, events: list[Json]) -> None:
+        """An answer that is made goes to its client, also where it can't be kept just now; it says so."""
+        try:
+            await self._shared.put(who.key, asked.stored())
+        except ApiError as error:
+            logger.warning("a response is not stored: %s", error)
+            for told in (asked.resource.response, *(event["response"] for event in events if "response" in event)):
+                told["store"] = False
 
     async def _episode(self, request: AgentRequest, resource: Resource, who: Caller) -> AsyncGenerator[list[Json]]:
         writer = ResponseWriter(resource, self._server.mcp)
@@ -169,12 +180,11 @@ class ResponsesApi:
         """Makes a response that nobody waits for, and tells of each step but single words."""
         resource = asked.resource
         try:
+            resource.begin()
+            await self._shared.update(who.key, resource.shown())
             async with aclosing(self._response(asked, who)) as steps:
                 async for events in steps:
-                    begins = resource.response["status"] == "queued"
-                    if begins:
-                        resource.begin()
-                    if begins or not all(event["type"].endswith(".delta") for event in events):
+                    if not all(event["type"].endswith(".delta") for event in events):
                         await self._shared.update(who.key, resource.shown())
         finally:
             if not resource.ended:

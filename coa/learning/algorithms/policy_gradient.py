@@ -126,7 +126,8 @@ def per_sequence(values: "Tensor", batch: TokenBatch) -> "Tensor":
 
 def moments(advantages: "Tensor") -> dict[str, float]:
     """The totals that `whitened` needs. advantages: of sampled tokens."""
-    return {"advantages": float(advantages.sum()), "squares": float(advantages.square().sum())}
+    exact = advantages.double()  # equal advantages have no variance at all, which rounded sums would give them
+    return {"advantages": float(exact.sum()), "squares": float(exact.square().sum())}
 
 
 def whitened(advantages: "Tensor", totals: Totals) -> "Tensor":
@@ -134,7 +135,7 @@ def whitened(advantages: "Tensor", totals: Totals) -> "Tensor":
     count = max(totals[SAMPLED], 1.0)
     mean = totals["advantages"] / count
     variance = max(totals["squares"] / count - mean**2, 0.0)
-    return (advantages - mean) / (variance**0.5 + 1e-8)
+    return ((advantages.double() - mean) / (variance + 1e-8) ** 0.5).to(advantages.dtype)
 
 
 def weighed(weight: Correction, config: LossConfig, per: str) -> dict[str, Sum]:

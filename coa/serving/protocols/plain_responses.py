@@ -20,6 +20,8 @@ def chat_of(body: CreateResponse, before: Sequence[Json]) -> Json:
     Raises ApiError for items that chat does not know.
     """
     extra = body.model_extra or {}
+    if extra.get("top_logprobs"):
+        raise invalid("top_logprobs: chat completions and completions of the model alone have them", "top_logprobs")
     instructions = [{"role": "system", "content": body.instructions}] if body.instructions else []
     request: Json = {
         "model": body.model,
@@ -31,7 +33,7 @@ def chat_of(body: CreateResponse, before: Sequence[Json]) -> Json:
         "max_completion_tokens": body.max_output_tokens,
         "tools": [_tool(tool) for tool in body.tools or ()] or None,
         "tool_choice": _choice(extra.get("tool_choice")) if body.tools else None,
-        "parallel_tool_calls": extra.get("parallel_tool_calls"),
+        **{name: extra.get(name) for name in ("parallel_tool_calls", "presence_penalty", "frequency_penalty")},
         "response_format": _format((body.text or {}).get("format")),
     }
     return {name: value for name, value in request.items() if value is not None}

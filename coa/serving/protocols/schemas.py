@@ -104,7 +104,7 @@ class CreateResponse(_Request):
     top_p: TopP | None = None
     max_output_tokens: Count | None = None
     max_tool_calls: Annotated[int, Field(ge=0)] | None = None
-    metadata: dict[str, Any] | None = None
+    metadata: dict[str, str] | None = None
     text: dict[str, Any] | None = None
     tools: list[dict[str, Any]] | None = None
     coa: AgentOptions = AgentOptions()

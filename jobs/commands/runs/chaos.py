@@ -22,21 +22,24 @@ if TYPE_CHECKING:
     from jobs.recipe.schema import Recipe
     from jobs.run.console import Console
 
-STEPS = 12
-"""Of a round: what a policy has learnt by then is far from all that it will."""
-MINUTES = 40
-FILE, RESULT = "chaos.jsonl", "result.json"
+STEPS = 60
+"""Of a round: room for some five kills, and a policy that has not learnt all that it will."""
+MINUTES = 60
+FILE, RESULT, PLAN = "chaos.jsonl", "result.json", "plan.json"
 
 
 def arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--recipe", required=True, help="name of a recipe (such as tiny), or a YAML file")
     parser.add_argument("--from-run", type=Path, required=True, help="a finished run: its fine-tuned model is trained")
-    parser.add_argument("--kills", type=positive, default=30)
+    parser.add_argument("--kills", type=positive, default=30, help="how many (30)")
     parser.add_argument("--seed", type=int, default=0, help="of the kills: their kinds, their order, their victims")
     parser.add_argument("--kind", dest="kinds", action="append", default=[], help="only kills of this kind; repeatable")
     parser.add_argument("--steps", type=positive, default=STEPS, help=f"of a round ({STEPS})")
     parser.add_argument(
         "--minutes", type=positive, default=MINUTES, help=f"after which no further kill is made ({MINUTES})"
+    )
+    parser.add_argument(
+        "--undisturbed", type=Path, help="folder of a chaos run with the same settings: compared with its first round"
     )
     parser.add_argument("--out", type=Path, help="folder of the rounds (runs/chaos-SEED); the same one resumes")
     parser.add_argument("overrides", nargs="*", metavar="key=value", help="overrides of the recipe")
@@ -50,6 +53,7 @@ def run(
     kinds: Sequence[str],
     steps: int,
     minutes: int,
+    undisturbed: Path | None,
     out: Path | None,
     overrides: Sequence[str],
 ) -> int:
@@ -72,9 +76,12 @@ def run(
     settings = (*SETTINGS, f"rl.steps={steps}", *overrides)
     config = load(Recipe, find_recipe(recipe), settings)
     console, folder = Console(sys.stdout, sys.stderr), (out or Path(f"runs/chaos-{seed}")).resolve()
+    before = None if undisturbed is None else verdict_of(undisturbed, list(settings))
     folder.mkdir(parents=True, exist_ok=True)
     check_plan(folder, {"strikes": [strike.kind.value for strike in strikes], "settings": list(settings), "seed": seed})
     journal, failed = Journal(folder / FILE), ""
+    if before is not None and 0 not in journal.rounds:
+        journal.finished(0, before)
     began = time.time()
     deadline = began + 60 * minutes - journal.seconds
     words = [sys.executable, "-m", "jobs.cli", "train", "--recipe", recipe, *settings]
@@ -119,11 +126,11 @@ def play(
             if number not in journal.rounds:
                 round_ = Round(place, words, environment)
                 prepare(round_.folder, source)
-                console.say(f"round {number}" if number else "undisturbed")
-                try:
-                    left = chaos.play(number, round_, strikes if number else (), config.rl.steps)
-                finally:
-                    round_.stop()
+                with console.stage(f"round {number}" if number else "undisturbed", config.rl.steps) as stage:
+                    try:
+                        left = chaos.play(number, round_, strikes if number else (), stage)
+                    finally:
+                        round_.stop()
                 strikes = left if number else strikes
                 verdict = round_.verdict()
                 journal.finished(number, verdict)
@@ -136,11 +143,24 @@ def check_plan(folder: Path, plan: dict[str, Any]) -> None:
     from coa.errors import UserError
     from coa.storage.files import write_atomically
 
-    path = folder / "plan.json"
+    path = folder / PLAN
     if not path.exists():
         write_atomically(path, json.dumps(plan, indent=1))
     elif json.loads(path.read_text()) != plan:
         raise UserError(f"{folder} holds a chaos run with other settings: choose another --out")
+
+
+def verdict_of(folder: Path, settings: list[str]) -> dict[str, Any]:
+    """Of the undisturbed round of another chaos run; raises UserError unless there is one with these settings."""
+    from coa.errors import UserError
+    from jobs.chaos.findings import Journal
+
+    plan, rounds = folder / PLAN, Journal(folder / FILE).rounds
+    if 0 not in rounds or not plan.exists():
+        raise UserError(f"--undisturbed {folder}: no chaos run that has played its first round")
+    if json.loads(plan.read_text())["settings"] != settings:
+        raise UserError(f"--undisturbed {folder}: a chaos run with other settings")
+    return rounds[0]
 
 
 def show(journal: Journal, found: dict[str, Any], console: Console) -> None:
@@ -156,7 +176,7 @@ def show(journal: Journal, found: dict[str, Any], console: Console) -> None:
 
 COMMAND = Command(
     name="chaos",
-    help="reinforcement under kills, and what became of its result and its accounts",
+    help="kill processes during reinforcement, and check that results and accounts stay right",
     run=run,
     arguments=arguments,
 )

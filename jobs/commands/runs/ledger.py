@@ -107,5 +107,8 @@ def open_in(row: Counter[str]) -> int:
 
 
 COMMAND = Command(
-    name="ledger", help="what became of every attempt at a task, and whether it balances", run=run, arguments=arguments
+    name="ledger",
+    help="what became of every attempt at a task; exit 1 where the accounts do not balance",
+    run=run,
+    arguments=arguments,
 )

@@ -52,4 +52,6 @@ def run(run_dir: Path, steps: tuple[int | None, int | None]) -> int:
     return 0
 
 
-COMMAND = Command(name="replay", help="train a run's recorded batches again, and compare", run=run, arguments=arguments)
+COMMAND = Command(
+    name="replay", help="train recorded batches of a run again, and compare", run=run, arguments=arguments
+)

@@ -33,6 +33,7 @@ from coa.learning.window import Ticket, Window
 from coa.types import Sample
 from jobs.run.console import Stage
 from jobs.run.run_dir import RunDir
+from jobs.run.trajectories import write_episodes
 from jobs.stages.reinforcement.elastic import ElasticEngines
 from jobs.stages.reinforcement.groups import Group, play_group, shares
 from jobs.stages.reinforcement.held_out import HeldOut
@@ -262,8 +263,6 @@ class Reinforcement:
     # --- what is left behind --------------------------------------------------------------------------------------
 
     def _write_trajectories(self, version: int, groups: list[GroupRecord]) -> None:
-        from jobs.run.trajectories import write_episodes
-
         rows = [(group.task, group.group, episode) for group in groups for episode in group.episodes]
         write_episodes(self._run.trajectories / f"rl-{version:05}.parquet", rows)
 

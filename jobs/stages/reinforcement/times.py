@@ -15,9 +15,8 @@ class LoopTimes:
     def __init__(self) -> None:
         self._began: float | None = None
         self._last = 0.0
-        self._engines_first: list[Spent] = []
-        self._engines_last: list[Spent] = []
-        self._decoding_first = BusyReport(())
+        self._engines_first: Sequence[BusyReport] = ()
+        self._engines_last: Sequence[BusyReport] = ()
         self._learner_last: Spent = {}
         self._learner: dict[str, float] = {}
 
@@ -25,16 +24,15 @@ class LoopTimes:
         """The loops begin, for the first time or again. learner: of the event that says so."""
         if self._began is None:
             self._began = self._last = time.monotonic()
-            self._engines_first = self._engines_last = [report.spent for report in engines]
-            self._decoding_first = merged(engines)
+            self._engines_first = self._engines_last = engines
         self._learner_last = learner
 
     def step(self, engines: Sequence[BusyReport], learner: Spent) -> dict[str, float]:
         """Metrics of a step: shares of the time since the one before, over all engines."""
-        now, spent = time.monotonic(), [report.spent for report in engines]
-        ours = _between(self._engines_last, spent, now - self._last)
+        now = time.monotonic()
+        ours = _between(self._engines_last, engines)
         learnt = filled(self._learnt(learner), now - self._last, LearnerState.GONE)
-        self._last, self._engines_last = now, spent
+        self._last, self._engines_last = now, engines
         parts = (("engine", added(ours)), ("learner", learnt))
         return {f"{who}/{state}": share for who, spent in parts for state, share in shares(spent).items()}
 
@@ -44,9 +42,10 @@ class LoopTimes:
 
     def whole(self, engines: Sequence[BusyReport]) -> dict[str, Any]:
         """The stage's result: seconds by state of each engine and of the learners, and how engines sampled. Each sums
-        to the wall time, but for what two processes' clocks differ."""
+        to the wall time, an engine's to the part of it in which it had a place, but for what two processes' clocks
+        differ."""
         wall_s = time.monotonic() - (self._began or 0.0) if self._began is not None else 0.0
-        ours = _between(self._engines_first, [report.spent for report in engines], wall_s)
+        ours = _between(self._engines_first, engines)
         learner = filled(self._learner, wall_s, LearnerState.GONE)
         return {
             "time": {
@@ -64,7 +63,7 @@ class LoopTimes:
         return spent
 
     def _decoding(self, now: BusyReport) -> list[tuple[int, float, int]]:
-        before = {requests: (seconds, tokens) for requests, seconds, tokens in self._decoding_first.decoding}
+        before = {requests: (seconds, tokens) for requests, seconds, tokens in merged(self._engines_first).decoding}
         found = []
         for requests, seconds, tokens in now.decoding:
             seconds_before, tokens_before = before.get(requests, (0.0, 0))
@@ -73,10 +72,12 @@ class LoopTimes:
         return found
 
 
-def _between(before: Sequence[Spent], now: Sequence[Spent], wall_s: float) -> list[dict[str, float]]:
-    """What each engine did between two moments; one that was not there for some of the time lacks it."""
-    pairs = zip_longest(before, now, fillvalue={})
-    return [filled(since(first, last), wall_s, EngineState.GONE) for first, last in pairs]
+def _between(before: Sequence[BusyReport], now: Sequence[BusyReport]) -> list[dict[str, float]]:
+    """What each engine did between two moments, for as long as its place was there."""
+    pairs = zip_longest(before, now, fillvalue=BusyReport(()))
+    return [
+        filled(since(first.spent, last.spent), last.place_s - first.place_s, EngineState.GONE) for first, last in pairs
+    ]
 
 
 def _rounded(spent: Spent) -> dict[str, float]:

@@ -305,11 +305,30 @@ def test_two_ranks_learn_what_one_does(
     assert distance(saved, weights_of(alone)) < 1e-5
 
 
-async def learn_on_two_ranks(model: Path, config: LearnerConfig, folder: Path) -> list[Stepped]:
-    import ray
+def test_learners_that_are_interrupted_end_with_the_thread_that_waits_for_them(
+    model: Path, ray_session: None, tmp_path: Path
+) -> None:
+    """Else it is in Ray's core when Ray is shut down, and the process ends by SIGSEGV now and then."""
 
-    learning = Learning(
-        "two-ranks",
+    async def interrupt(learning: Learning) -> None:
+        async with learning:
+            assert isinstance(await anext(learning.events()), Started)
+            raise KeyError
+
+    async def interrupted() -> Learning:
+        learning = learning_of(model, CONFIG, tmp_path)
+        with pytest.raises(KeyError):
+            await interrupt(learning)
+        return learning
+
+    learning = asyncio.run(interrupted())
+    assert not learning._thread.is_alive()
+    assert learning._ended.exception() is None, "or asyncio would print it"
+
+
+def learning_of(model: Path, config: LearnerConfig, folder: Path) -> Learning:
+    return Learning(
+        "learners",
         checkpoints=folder / "checkpoints",
         placement=PlacementConfig(),
         model_dir=model,
@@ -321,6 +340,12 @@ async def learn_on_two_ranks(model: Path, config: LearnerConfig, folder: Path) -
         checkpoint_every=100,
         output=folder / "trained",
     )
+
+
+async def learn_on_two_ranks(model: Path, config: LearnerConfig, folder: Path) -> list[Stepped]:
+    import ray
+
+    learning = learning_of(model, config, folder)
     told: list[Stepped] = []
     async with learning:
 

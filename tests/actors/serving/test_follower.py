@@ -93,3 +93,18 @@ def test_a_checkpoint_that_the_run_has_removed_is_left_out(tmp_path: Path) -> No
     gone = Made(1, tmp_path / "gone.pt", "gone")
     assert catch_up(Follower(lambda: gone, replica.load, every_s=0.0), 1) == [False]
     assert replica.loaded == []
+
+
+@pytest.mark.parametrize("kept", [0, 10, 1000])
+def test_a_checkpoint_that_is_cut_short_is_left_out(tmp_path: Path, kept: int) -> None:
+    made = states(tmp_path / "states.pt", {"model.norm.weight": torch.ones(5000)})
+    made.path.write_bytes(made.path.read_bytes()[:kept])
+    replica = Replica()
+    assert catch_up(Follower(lambda: made, replica.load, every_s=0.0), 1) == [False]
+    assert replica.loaded == []
+
+
+def test_a_file_that_is_no_learners_checkpoint_is_left_out(tmp_path: Path) -> None:
+    torch.save({"other": 1}, tmp_path / "states.pt")
+    with pytest.raises(SyncError, match="not a whole checkpoint: 'module'"):
+        read_weights(Made(1, tmp_path / "states.pt", "one"))

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -13,6 +14,7 @@ from coa.serving.keys import KeyFile
 from coa.serving.quotas import Quota
 from tests.actors.serving.test_server import TURNS
 from tests.support.agent_server import make_server
+from tests.support.policies import AGENT
 from tests.support.runners import Saying
 
 
@@ -24,7 +26,7 @@ async def call(app: Any, headers: dict[str, str]) -> Any:
         transport = httpx.ASGITransport(app=app)
         async with (
             httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1:8000", headers=headers) as client,
-            streamable_http_client("http://127.0.0.1:8000/mcp/", http_client=cast("Any", client)) as (read, write, *_),
+            streamable_http_client("http://127.0.0.1:8000/mcp", http_client=cast("Any", client)) as (read, write, *_),
             ClientSession(read, write) as session,
         ):
             await session.initialize()
@@ -51,3 +53,24 @@ def test_an_mcp_client_needs_a_key_where_there_are_keys(tmp_path: Path, right: b
     found = asyncio.run(call(app, {"authorization": f"Bearer {key if right else 'coa-1-2'}"}))
     assert found.is_error is not right
     assert found.content[0].text == ("Berg" if right else "Error executing tool ask: no such API key")
+
+
+def test_an_episode_without_an_answer_is_an_error() -> None:
+    """Else the agent that asks would take half of an answer for all of it."""
+    unfinished = replace(AGENT, limits=replace(AGENT.limits, max_turns=1))
+    found = asyncio.run(call(make_app(make_server(Saying(*TURNS), agent_config=unfinished)), {}))
+    assert found.is_error
+    assert found.content[0].text == "Error executing tool ask: the agent came to no answer: max_turns"
+
+
+def test_it_answers_at_its_own_path_without_a_redirect() -> None:
+    async def go() -> int:
+        app = make_app(make_server(Saying()))
+        async with app.router.lifespan_context(app):
+            transport = httpx.ASGITransport(app=app)
+            async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1:8000") as client:
+                headers = {"accept": "application/json, text/event-stream"}
+                ping = {"jsonrpc": "2.0", "id": 1, "method": "ping"}
+                return (await client.post("/mcp", json=ping, headers=headers)).status_code
+
+    assert asyncio.run(go()) == 200

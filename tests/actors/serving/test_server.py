@@ -253,9 +253,11 @@ def test_keys_are_needed_where_there_are_keys(tmp_path: Path) -> None:
 def test_a_key_whose_quota_is_used_up_waits(tmp_path: Path) -> None:
     key = KeyFile(tmp_path / "keys.jsonl").add("me", Quota(requests_per_minute=2), 1)
     asking = Asking(make_server(keys=tmp_path / "keys.jsonl"), key)
-    answers = [asking.request("GET", "/v1/models") for _ in range(3)]
-    assert [answer.status_code for answer in answers] == [200, 200, 429]
+    question = {"model": "nobody's", "messages": [{"role": "user", "content": "Who ?"}]}
+    answers = [asking.request("POST", "/v1/chat/completions", question) for _ in range(3)]
+    assert [answer.status_code for answer in answers] == [404, 404, 429]
     assert 1 <= int(answers[2].headers["retry-after"]) <= 30
+    assert asking.request("GET", "/v1/models").status_code == 200, "what makes nobody speak is not counted"
 
 
 def test_models_are_the_agent_its_profiles_and_the_model_alone(asking: Asking) -> None:
@@ -350,3 +352,43 @@ def test_a_huge_request_is_refused_before_it_is_read(told: bool) -> None:
     answer = asking.request("POST", "/v1/responses", content=content if told else pieces(), headers=JSON)
     assert (answer.status_code, answer.json()["error"]["code"]) == (413, "request_too_large")
     assert asking.request("POST", "/v1/messages", content=b"{}", headers=JSON).status_code == 400
+
+
+HALF = "half of an emoji \\ud83d"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/responses", f'"input": "Who ? {HALF}", "instructions": "{HALF}", "metadata": {{"of": "{HALF}"}}'),
+        ("/v1/chat/completions", f'"messages": [{{"role": "user", "content": "{HALF}"}}]'),
+        ("/v1/messages", f'"max_tokens": 64, "messages": [{{"role": "user", "content": "{HALF}"}}]'),
+    ],
+)
+def test_half_a_surrogate_pair_is_answered_like_any_text(asking: Asking, path: str, body: str, stream: bool) -> None:
+    """JavaScript's `slice` leaves one of an emoji."""
+    text = f'{{"model": "afm", "stream": {str(stream).lower()}, {body}}}'
+    answer = asking.request("POST", path, content=text, headers=JSON)
+    assert answer.status_code == 200
+    assert "Berg" in answer.text
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/responses", {"input": "Who ?", "text": {"format": {"type": "json_schema", "schema": {}}}}),
+        ("/v1/messages", {"max_tokens": 9, "messages": MESSAGES, "output_format": {"type": "json_schema"}}),
+        ("/v1/messages", {"max_tokens": 9, "messages": MESSAGES, "output_config": {"format": {"type": "json_schema"}}}),
+        ("/v1/chat/completions", {"messages": MESSAGES, "response_format": {"type": "json_object"}}),
+    ],
+)
+def test_a_form_that_the_agent_would_not_keep_is_refused(asking: Asking, path: str, body: dict[str, Any]) -> None:
+    answer = asking.post(path, {"model": "afm", **body})
+    assert answer.status_code == 400
+    assert "the model alone, MODEL:plain, heeds it" in answer.text
+
+
+def test_a_response_may_say_that_it_is_text(asking: Asking) -> None:
+    body = {"model": "afm", "input": "Who ?", "text": {"format": {"type": "text"}}}
+    assert asking.post("/v1/responses", body).status_code == 200

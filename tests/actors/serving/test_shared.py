@@ -66,8 +66,9 @@ def test_replicas_share_responses_cancellations_and_quotas(tmp_path: Path) -> No
         async with asyncio.timeout(10):
             while waiting or servers[0].agent.under_way:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
-        codes = [(await client.get("/v1/models")).status_code for client in (one, two) * 6]
-        assert 429 in codes, "each alone has answered eight, but nine a minute are of both together"
+        question = {"model": "nobody's", "input": "Who ?"}
+        codes = [(await client.post("/v1/responses", json=question)).status_code for client in (one, two) * 6]
+        assert codes == [404] * 8 + [429] * 4, "nine a minute are of both together, the first one included"
 
     asyncio.run(go())
 

@@ -228,6 +228,7 @@ def test_a_broken_way_is_left_for_the_one_behind_it(bench: Bench) -> None:
     assert bench.served() == bench.version
 
 
+@pytest.mark.slow
 def test_an_engine_with_a_tied_output_layer_refuses_other_weights(tmp_path: Path) -> None:
     """vLLM's CPU backend would keep the old projection without a word."""
     from transformers import AutoModelForCausalLM

@@ -1,6 +1,8 @@
 """Where published weights are kept: what goes when, copies on other nodes, and what a killed process leaves."""
 
 import asyncio
+import os
+import stat
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -9,13 +11,14 @@ import numpy as np
 import pytest
 
 from actors.weights import holder as holder_module
+from actors.weights import shelf
 from actors.weights.holder import WeightHolder, chunks, segment_path
 from actors.weights.host import elsewhere
 from actors.weights.segment import PREFIX, SegmentFolder, reading, write_pieces
 from actors.weights.shelf import KEPT, LEASE_S, Kept, Retention, WeightDirectory
 from actors.weights.transport import Address
 from cluster import weights
-from coa.errors import DamagedWeights, SyncError
+from coa.errors import DamagedWeights, SyncError, WeightsLost
 from coa.learning.weights import seal
 from tests.actors.weights.test_transports import LAYOUT, model
 from tests.support.weights import LocalActor
@@ -124,6 +127,101 @@ def test_parts_of_other_nodes_are_put_together_on_the_first(tmp_path: Path) -> N
         await directory.close()
 
     asyncio.run(main())
+
+
+class Lost(Exception):
+    """Of a call to a process that is no more."""
+
+
+class Mortal(LocalActor):
+    """A holder's handle whose process may end."""
+
+    def __init__(self, holder: WeightHolder) -> None:
+        super().__init__(holder)
+        self.dead = False
+
+    def __getattr__(self, name: str) -> Any:
+        if not self.__dict__["dead"]:
+            return super().__getattr__(name)
+
+        async def fails(*_: Any) -> None:
+            raise Lost
+
+        return SimpleNamespace(remote=fails)
+
+
+def test_a_holder_that_is_lost_stops_no_later_version_and_is_followed_by_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    handles: list[tuple[str, Mortal]] = []
+
+    def make(node: str) -> Any:
+        (tmp_path / f"{len(handles)}").mkdir()
+        handles.append((node, Mortal(WeightHolder(tmp_path / f"{len(handles)}"))))
+        return handles[-1][1]
+
+    async def main() -> None:
+        directory = WeightDirectory(make, (Lost,))
+        folder = Path(await directory.folder("first"))
+
+        async def publish(name: str) -> None:
+            path, manifest, _ = model(folder, name)
+            await directory.keep(Kept(name, "first", str(path), manifest))
+
+        await publish("1")
+        await directory.path("1", Address("two", "second"))
+        handles[1][1].dead = True
+        for name in ("2", "3", "4", "5"):
+            await publish(name)
+        await directory.path("5", Address("two", "second"))
+        assert [node for node, _ in handles] == ["first", "second", "second"]
+        # The one that has the weights: they are waited for, and learners that start again publish others.
+        handles[0][1].dead = True
+        for _ in range(2):
+            with pytest.raises(WeightsLost, match="5 were lost 0 s ago"):
+                await directory.path("5", Address("three", "third"))
+        with monkeypatch.context() as patch:
+            patch.setattr(shelf, "LOST_S", 0.0)
+            with pytest.raises(SyncError) as raised:
+                await directory.path("5", Address("three", "third"))
+            assert not isinstance(raised.value, WeightsLost)
+        assert [node for node, _ in handles] == ["first", "second", "second", "third"], "not one on a lost node"
+        again = Path(await directory.folder("first"))
+        assert again != folder
+        folder = again
+        for name in ("6", "7", "8"):
+            await publish(name)
+            await directory.path(name, Address("three", "third"))
+        assert [node for node, _ in handles] == ["first", "second", "second", "third", "first"]
+        await directory.close()
+
+    asyncio.run(main())
+
+
+def test_what_killed_ranks_have_written_goes_when_others_begin(tmp_path: Path) -> None:
+    async def main() -> None:
+        directory, _ = two_nodes(tmp_path)
+        folder = Path(await directory.folder("first"))
+        path, manifest, _ = model(folder, "1")
+        await directory.keep(Kept("1", "first", str(path), manifest))
+        model(folder, "2")
+        assert await directory.folder("first") == str(folder)
+        assert [path.stem for path in folder.glob("*.safetensors")] == ["1"]
+        await directory.close()
+
+    asyncio.run(main())
+
+
+def test_weights_in_memory_are_private_and_a_saved_model_is_as_any_file_beside_it(tmp_path: Path) -> None:
+    folder = SegmentFolder(tmp_path)
+    assert stat.S_IMODE(folder.path.stat().st_mode) == 0o700
+    folder.close()
+    before = os.umask(0o022)
+    try:
+        write_pieces(tmp_path / "model.safetensors", LAYOUT, iter([]))
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE((tmp_path / "model.safetensors").stat().st_mode) == 0o644
 
 
 class SlowSource:

@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
-from coa.agent.codec import Codec, Stops
+from coa.agent.codec import NO_CHARACTER, Codec, Stops
 from coa.agent.grammar import OBSERVATION, TAGS, Chain, Parsed, Profile, Span, parse, render
 from coa.agent.profiles import PROFILES, profile
 from coa.agent.tokenizer import BEGIN, END, PAD, save_tokenizer, train_tokenizer
@@ -199,6 +200,45 @@ def test_stops_are_ids_where_tags_are_tokens_and_strings_where_they_are_text() -
     assert [tag_codec().decode([i]) for i in ids.token_ids] == list(profile("web").stops)
     assert ids.strings == ()
     assert text_codec().stops(profile("web")) == Stops((), ("</web_search>", "</crawl_page>", "</answer>"))
+
+
+@pytest.fixture(scope="module")
+def bytewise() -> Codec:
+    """With a token for each byte, as vocabularies of SentencePiece have them."""
+    words = ["▁", "a", "b", "▁b", "é"]
+    vocabulary = {f"<0x{byte:02X}>": byte for byte in range(256)} | {word: 256 + i for i, word in enumerate(words)}
+    made = Tokenizer(models.BPE(vocab=vocabulary, merges=[("▁", "b")], byte_fallback=True))
+    made.pre_tokenizer = pre_tokenizers.Metaspace(split=False)
+    steps = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+    made.decoder = decoders.Sequence(steps)
+    return Codec(made, opening="", closing="")
+
+
+BYTES = st.lists(st.one_of(st.sampled_from([0xC4, 0x9E, 0xCD, 0xF0, 0x9F, 0x99, 0x82]), st.integers(256, 260)))
+
+
+@given(BYTES, st.data())
+def test_tokens_that_come_piece_by_piece_have_the_text_of_all(
+    bytewise: Codec, token_ids: list[int], data: st.DataObject
+) -> None:
+    """Bytes that make no character spoil those before them in the text of all, so they are only passed on somehow."""
+    add, told = bytewise.stream(), ""
+    at = 0
+    while at < len(token_ids):
+        size = data.draw(st.integers(1, 3))
+        told += add(token_ids[at : at + size])
+        at += size
+    whole = bytewise.decode(token_ids)
+    assert "\ufffd" in whole or told == whole
+
+
+def test_a_half_of_a_character_is_told_with_what_follows(bytewise: Codec) -> None:
+    add = bytewise.stream()
+    assert [add([token]) for token in (0xC4, 0x9E, 0xCD, 259, 0xF0, 0x9F, 0x99, 0x82)] == [
+        *("", "Ğ", "", "\ufffd\ufffd b"),
+        *("", "", "", "🙂"),
+    ]
+    assert "".join(add([0xCD]) for _ in range(20)).startswith("\ufffd" * NO_CHARACTER)
 
 
 def test_tokens_are_counted_as_plain_text() -> None:

@@ -106,7 +106,7 @@ def check(profile: str, episodes: Sequence[EpisodeRecord]) -> None:
 
 @pytest.mark.parametrize("profile", ["code", "mhqa"])
 def test_every_episode_is_in_form_and_nearly_all_reach_an_answer(bench: Bench, profile: str) -> None:
-    check(profile, bench.episodes(profile, 64))
+    check(profile, bench.episodes(profile, 32))
 
 
 @pytest.mark.slow
@@ -140,6 +140,7 @@ def test_a_budget_that_is_too_small_cuts_a_valid_chain_off(bench: Bench) -> None
         assert PROFILES["web"].transitions_hold(parsed.chain)
 
 
+@pytest.mark.slow
 def test_every_tag_closes_where_nothing_is_said_of_its_length(bench: Bench) -> None:
     """An untrained policy ends no tag by itself: each is as long as it may be."""
     plain = replace(AGENT, limits=replace(AGENT.limits, max_tag_tokens=None))

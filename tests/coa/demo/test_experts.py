@@ -17,7 +17,7 @@ from coa.demo.strategy import DECISION, careful_route, strategy_of
 from coa.demo.tasks import to_task
 from coa.distill import to_chain
 from coa.teams.teams import Rules, TeamConfig
-from coa.teams.transcript import Ending
+from coa.teams.transcript import Ending, Transcript
 from coa.types import Task
 from tests.support.teams import TASKS, WORLD, asks, play_one, uses
 
@@ -27,7 +27,12 @@ def chain_by(config: ExpertConfig, task: Task) -> Chain:
 
 
 ALWAYS_LAZY = ExpertConfig(lazy_calc=(1.0,) * 4, lazy_mhqa=(1.0,) * 4, lazy_web=(1.0,) * 4)
-TRANSCRIPTS = [play_one(task) for task in TASKS]
+
+
+@pytest.fixture(scope="module")
+def transcripts() -> list[Transcript]:
+    return [play_one(task) for task in TASKS]
+
 
 # The first task of each family of evaluation_tasks(WORLD, 30, seed=0).
 CAREFUL = {
@@ -71,8 +76,8 @@ LAZY = {
 # The experts' chains.
 
 
-def test_every_run_of_the_experts_ends_with_an_answer_and_obeys_its_profile():
-    for transcript in TRANSCRIPTS:
+def test_every_run_of_the_experts_ends_with_an_answer_and_obeys_its_profile(transcripts: list[Transcript]):
+    for transcript in transcripts:
         chain = to_chain(transcript)
         assert transcript.ending is Ending.ANSWERED
         assert PROFILES[transcript.task.profile].transitions_hold(chain)
@@ -121,10 +126,10 @@ def test_a_task_of_ones_own_has_no_careful_route():
 EXPERTS = ExpertConfig()
 
 
-def test_the_experts_are_lazy_and_right_as_often_as_configured():
+def test_the_experts_are_lazy_and_right_as_often_as_configured(transcripts: list[Transcript]):
     lazy: defaultdict[tuple[str, str], list[bool]] = defaultdict(list)
     right: defaultdict[tuple[str, str], list[bool]] = defaultdict(list)
-    for transcript in TRANSCRIPTS:
+    for transcript in transcripts:
         family, puzzle = transcript.task.family, read_question(transcript.task.question)
         assert puzzle is not None
         strategy = strategy_of(to_chain(transcript), family)
@@ -140,8 +145,8 @@ def test_the_experts_are_lazy_and_right_as_often_as_configured():
     assert rates == pytest.approx({"calc": 0.46, "mhqa": 0.48, "web": 0.35}, abs=0.05)
 
 
-def test_a_lazy_web_run_is_right_exactly_where_the_snippet_is_fresh():
-    for transcript in TRANSCRIPTS:
+def test_a_lazy_web_run_is_right_exactly_where_the_snippet_is_fresh(transcripts: list[Transcript]):
+    for transcript in transcripts:
         puzzle = read_question(transcript.task.question)
         if isinstance(puzzle, Current) and strategy_of(to_chain(transcript), "web") == "lazy":
             assert transcript.answer == WORLD.snippet_value(puzzle.company, puzzle.kind)
@@ -243,12 +248,12 @@ def test_every_team_of_experts_ends_in_chains_that_obey_their_profile(team: Team
 
 
 @pytest.mark.parametrize(("name", "least"), [("refine", 0.68), ("debate", 0.75), ("long debate", 0.77)])
-def test_teams_that_check_their_answers_are_right_more_often(name: str, least: float):
+def test_teams_that_check_their_answers_are_right_more_often(name: str, least: float, transcripts: list[Transcript]):
     """The planner's team is right 0.58 of the time on these tasks."""
     tasks = TASKS[:300]
     right = sum(play_one(task, team=TEAMS[name]).answer in task.answers for task in tasks)
     assert right / len(tasks) > least
-    assert sum(one.answer in one.task.answers for one in TRANSCRIPTS[:300]) / 300 < 0.63
+    assert sum(one.answer in one.task.answers for one in transcripts[:300]) / 300 < 0.63
 
 
 def test_a_doubted_answer_is_mended_by_looking():

@@ -38,7 +38,7 @@ STEPS = [{"tokens": 100, "seconds": 1.5}, {"eval/pass_at_1": 1.0}, {"tokens": 20
 
 def test_what_an_older_run_did_not_measure_is_told() -> None:
     result = {"seconds": 10.0, "trajectories": 40, "busy": {"engine": 0.9}, "sync_pause_mean_s": 0.25}
-    found = recorded(STEPS, result, GROUPS, engines=2, ranks=3)
+    found = recorded(STEPS, result, GROUPS, engines=2, ranks=3, max_requests=64)
     assert found.speeds.request_s == pytest.approx(0.9 * 10 * 2 / (40 * 15))
     assert found.speeds.trained_token_s == pytest.approx(0.01 * 3)
     assert (found.speeds.update_s, found.speeds.pause_s) == (pytest.approx(0.5), 0.25)
@@ -53,10 +53,10 @@ def test_what_a_run_measured_is_taken() -> None:
         "trajectories": 40,
         "sync_pause_mean_s": 0.25,
         "sync_mean_s": 0.75,
-        "decoding": [[1, 1.15, 50], [4, 1.6, 200]],
+        "decoding": [[1, 1.15, 50], [9, 1.6, 200]],
         "time": {"learner": {"publishing": 0.6}},
     }
-    found = recorded(STEPS, result, GROUPS, engines=1, ranks=1)
+    found = recorded(STEPS, result, GROUPS, engines=1, ranks=1, max_requests=4)  # five of the nine wait
     assert (found.speeds.step_s, found.speeds.request_s) == (pytest.approx(0.02), pytest.approx(0.003))
     assert (found.speeds.publish_s, found.speeds.load_s) == (pytest.approx(0.3), pytest.approx(0.5))
     assert not any("did not measure" in sentence for sentence in found.assumptions)
@@ -64,4 +64,4 @@ def test_what_a_run_measured_is_taken() -> None:
 
 def test_a_run_that_sampled_nothing_has_no_speed() -> None:
     with pytest.raises(ValueError, match="no token"):
-        recorded(STEPS, {"seconds": 10.0, "trajectories": 0}, [], engines=1, ranks=1)
+        recorded(STEPS, {"seconds": 10.0, "trajectories": 0}, [], engines=1, ranks=1, max_requests=64)

@@ -8,6 +8,7 @@ from actors.learner.sizes import counted_on_meta
 from coa.planning.models import Architecture, architecture_of, published
 
 COUNTS = {
+    "HuggingFaceTB/SmolLM2-135M-Instruct": 134_515_008,
     "Qwen/Qwen2.5-0.5B": 494_032_768,
     "Qwen/Qwen2.5-1.5B-Instruct": 1_543_714_304,
     "Qwen/Qwen2.5-3B": 3_085_938_688,

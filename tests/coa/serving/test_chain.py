@@ -7,8 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from coa.agent import lenient
 from coa.agent.codec import Codec
 from coa.agent.grammar import TAGS, Span, escape, parse, render
+from coa.agent.lenient import lenient_tag_pattern
 from coa.agent.tokenizer import train_tokenizer
 from coa.serving.chain import HELD, ChainReader, Closed, Mark, Opened, Text
 from tests.support.tiny import TEXTS
@@ -18,8 +20,8 @@ def characters(pieces: Sequence[int]) -> str:
     return "".join(map(chr, pieces))
 
 
-def read(text: str, cuts: Sequence[int]) -> list[Mark]:
-    reader = ChainReader(characters)
+def read(text: str, cuts: Sequence[int], *, loose: bool = False) -> list[Mark]:
+    reader = ChainReader(characters, lenient_tag_pattern() if loose else None)
     marks = []
     for begin, end in pairwise([0, *sorted({cut % (len(text) + 1) for cut in cuts}), len(text)]):
         marks += reader.feed([ord(letter) for letter in text[begin:end]])
@@ -66,6 +68,28 @@ def test_no_text_makes_it_raise_and_what_is_closed_was_passed_on(text: str, cuts
                 texts.append(piece)
             case Closed(_, whole, _):
                 assert whole == "".join(texts)
+
+
+MENTIONS = st.lists(
+    st.sampled_from(["a", " ", "<", "<Think>", "</THINK>", "< code >", "</ Code>", "<\\answer>"]), max_size=8
+).map("".join)
+OPENERS = st.sampled_from(["<{}>", "<{} >", "< {}>"])
+
+
+@given(st.tuples(OPENERS, MENTIONS), st.tuples(OPENERS, MENTIONS), st.booleans(), st.lists(st.integers(0, 200)))
+def test_a_lenient_reader_reads_what_the_episode_reads(
+    plan: tuple[str, str], answer: tuple[str, str], capitals: bool, cuts: list[int]
+) -> None:
+    """Tags with an error of form that another tag's text mentions included."""
+    text = "".join(
+        f"{opener.format(tag.upper() if capitals else tag)} {words}</{tag}>"
+        for tag, (opener, words) in (("plan", plan), ("answer", answer))
+    )
+    reading = lenient.read(text).parsed
+    marks = read(text, cuts, loose=True)
+    if reading.fault is None:
+        closed = [(mark.tag, mark.text) for mark in marks if isinstance(mark, Closed)]
+        assert closed == [(span.tag, span.text) for span in reading.chain]
 
 
 def test_text_is_late_by_a_possible_tag_only() -> None:

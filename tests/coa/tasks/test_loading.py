@@ -358,13 +358,16 @@ def test_an_unreadable_file_is_one_line_that_names_it(tmp_path: Path, name: str,
     assert "\n" not in str(caught.value)
 
 
-def test_the_side_of_a_task_depends_on_its_id_alone():
+def test_the_share_that_is_asked_for_is_held_out_by_the_ids_alone():
     tasks = [Task(id=f"t-{i}", question="q", answers=("a",), profile="web", family="f") for i in range(1000)]
     training, held_out = split(tasks, 0.2)
-    assert len(held_out) == 184
+    assert len(held_out) == 200
     assert {*training} | {*held_out} == {*tasks}
     assert not {*training} & {*held_out}
-    assert split(tasks[500:], 0.2)[1] == tuple(task for task in held_out if int(task.id[2:]) >= 500)
+    assert {*split(tasks[::-1], 0.2)[1]} == {*held_out}
+    assert [len(split(tasks[:n], 0.25)[1]) for n in (2, 3, 5, 200)] == [0, 1, 1, 50]
+    grown = {*split(tasks[:900], 0.2)[1]}
+    assert len(grown & {*held_out}) > 165, "few change sides where a file grows"
     assert split(tasks, 0.0) == (tuple(tasks), ())
 
 

@@ -127,7 +127,8 @@ def test_a_file_is_a_world_whose_training_tasks_come_again_and_are_never_evaluat
 def test_a_file_that_has_nothing_to_hold_out_is_a_mistake(tmp_path: Path) -> None:
     path = tasks_file(tmp_path)
     world = FileTasks(TasksConfig(path=str(path), held_out=0.0), NoWorld(Settings()))
-    assert world.mistake() == f"{path}: 20 tasks to train on and 0 held out; both are needed"
+    told = f"tasks.held_out=0 of the 20 tasks of {path} leaves 20 to train on and 0 held out; both are needed"
+    assert world.mistake() == told
 
 
 def test_a_file_has_what_the_world_around_it_gives(tmp_path: Path) -> None:

@@ -347,6 +347,7 @@ def test_site_and_executor_work_as_ray_actors(ray_session: None) -> None:
     assert isinstance(down, ToolDown)
 
 
+@pytest.mark.slow
 def test_executors_of_a_run_use_what_the_recipe_names_else_its_world(ray_session: None, tmp_path: Path) -> None:
     ray: Any = import_module("ray")
     services, recipe = import_module("jobs.stages.services"), import_module("jobs.recipe.schema")

@@ -97,6 +97,16 @@ def test_a_course_strikes_all_and_waits_for_each_recovery_and_its_pause() -> Non
         assert struck.strike.pause_s <= struck_at - recovered_at <= struck.strike.pause_s + 2
 
 
+def test_who_watches_is_told_what_is_waited_for() -> None:
+    course, run = course_of(Kind.core, Kind.rank), FakeRun()
+    assert course.doing(run.now, View()) == "starting"
+    assert course.doing(run.now, run.look()) == "2 kills left"
+    strike = course.strikes[0]
+    struck = replace(course, struck=Struck(strike, Seen("p1", strike.kind.part, busy=True)), struck_at=run.now - 21.4)
+    assert struck.doing(run.now, run.look()) == f"recovering from {strike.kind}, 21 s"
+    assert struck.doing(run.now, View(over=True)) == "evaluating"
+
+
 def test_an_engine_has_recovered_with_the_step_that_says_it_serves() -> None:
     course, told = play(course_of(Kind.engine), FakeRun(), 500)
     [_, (_, found)] = told

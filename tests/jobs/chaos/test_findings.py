@@ -1,13 +1,26 @@
 """What a chaos run writes down, from what it goes on, and what it calls wrong."""
 
+import json
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from coa.errors import UserError
 from jobs.chaos.course import Recovered, Seen
 from jobs.chaos.findings import Journal, result, table
 from jobs.chaos.plan import Kind, Part, Strike, draw
+from jobs.commands.runs.chaos import FILE, PLAN, verdict_of
 
-VERDICT = {"pass_at_1": 0.7, "faults": [], "finished": True, "failed_checks": 0, "alarms": 0, "unprovoked": 0}
+VERDICT = {
+    "pass_at_1": 0.7,
+    "faults": [],
+    "finished": True,
+    "failed_checks": 0,
+    "alarms": 0,
+    "unprovoked": 0,
+    "staleness": 0,
+}
 
 
 def recovered(strike: Strike, seconds: float, *, stepped: bool = True) -> Recovered:
@@ -69,4 +82,17 @@ def test_each_thing_that_is_wrong_is_named(tmp_path: Path) -> None:
     assert named(5, failed_checks=1) == "1 checks of weights failed"
     assert named(8, unprovoked=1) == "the driver ended 1 times without a strike"
     assert named(6, staleness=1) == "a token was 2 versions old"
+    late = filled(tmp_path / "late.jsonl", [10.0])
+    late.finished(2, {**VERDICT, "staleness": 3})
+    assert result(draw(1, 0), late, seed=0, staleness=2)["wrong"] == ["a token was 3 versions old"]
     assert named(7, pass_at_1=0.66) == "pass@1 is -0.060 from the undisturbed run's"
+
+
+def test_the_undisturbed_round_of_another_chaos_run_counts_if_its_settings_are_the_same(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"^--undisturbed \S+: no chaos run that has played its first round$"):
+        verdict_of(tmp_path, ["rl.steps=12"])
+    filled(tmp_path / FILE, [10.0])
+    (tmp_path / PLAN).write_text(json.dumps({"settings": ["rl.steps=12"], "seed": 1}))
+    assert verdict_of(tmp_path, ["rl.steps=12"]) == {**VERDICT, "pass_at_1": 0.72}
+    with pytest.raises(UserError, match=r"^--undisturbed \S+: a chaos run with other settings$"):
+        verdict_of(tmp_path, ["rl.steps=13"])

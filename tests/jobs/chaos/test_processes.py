@@ -47,6 +47,7 @@ def test_titles(title: str, part: Part | None) -> None:
 def test_a_look_tells_the_busy_from_the_idle_and_leaves_out_what_is_stopped() -> None:
     here = psutil.Process().pid
     with process("ray::ToolExecutor", SPINS) as spinning, process("VLLM::EngineCore", SLEEPS) as sleeping:
+        ours = (spinning.pid, sleeping.pid)  # a worker of the suite may have Ray's processes beside them
         below = Below()
         list(below.look_below(time.time(), here))
         below.looked()
@@ -54,13 +55,14 @@ def test_a_look_tells_the_busy_from_the_idle_and_leaves_out_what_is_stopped() ->
         before = spent.cpu_times().user
         while spent.cpu_times().user - before < 0.2:
             time.sleep(0.05)
-        seen = {one.part: (one.busy, found.pid) for one, found in below.look_below(time.time(), here)}
+        looked = [(one, found.pid) for one, found in below.look_below(time.time(), here) if found.pid in ours]
+        seen = {one.part: (one.busy, pid) for one, pid in looked}
         assert seen[Part.tools] == (True, spinning.pid)
         assert seen[Part.core][1] == sleeping.pid
         spent.suspend()
         while spent.status() != psutil.STATUS_STOPPED:
             time.sleep(0.01)
-        assert [one.part for one, _ in below.look_below(time.time(), here)] == [Part.core]
+        assert [found.pid for _, found in below.look_below(time.time(), here) if found.pid in ours] == [sleeping.pid]
         assert list(below.look_at(time.time(), spinning.pid, Part.driver)) == []
         spent.resume()
 

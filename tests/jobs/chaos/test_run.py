@@ -1,5 +1,6 @@
 """The loop that strikes, on processes that have nothing but the titles of a run's parts."""
 
+import json
 import os
 import sys
 import time
@@ -9,12 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from coa.errors import InfrastructureError
+from coa.errors import ClusterDown, InfrastructureError
 from jobs.chaos import processes
 from jobs.chaos import run as loop
 from jobs.chaos.findings import Journal
 from jobs.chaos.plan import Kind, Part, Strike
 from jobs.chaos.rounds import TRIES, Round
+from jobs.run.console import Stage
 
 FAKE = (sys.executable, "-m", "tests.support.fake_run")
 KINDS = (Kind.core, Kind.stop_rank, Kind.buffer, Kind.driver, Kind.tools)
@@ -59,7 +61,7 @@ def chaos_of(round_: Round, folder: Path, said: list[str]) -> loop.Chaos:
 def test_each_part_is_struck_and_recovers_and_the_driver_is_started_again(round_: Round, tmp_path: Path) -> None:
     said: list[str] = []
     chaos = chaos_of(round_, tmp_path, said)
-    assert chaos.play(1, round_, STRIKES, steps=60) == ()
+    assert chaos.play(1, round_, STRIKES, Stage("round 1", 60)) == ()
     hits = chaos.journal.hits
     assert [hit.kind for hit in hits] == [kind.value for kind in KINDS]
     assert all(hit.stepped for hit in hits)
@@ -74,12 +76,55 @@ def test_what_is_left_of_the_strikes_when_a_round_ends_is_for_the_next_one(tmp_p
     (tmp_path / "round").mkdir()
     short = Round(tmp_path / "round", [*FAKE, "4"], dict(os.environ))
     late = tuple(Strike(number, Kind.core, 60.0, 0.5) for number in range(2))
-    assert chaos_of(short, tmp_path, []).play(1, short, late, steps=4) == late
+    assert chaos_of(short, tmp_path, []).play(1, short, late, Stage("round 1", 4)) == late
 
 
 def test_a_driver_that_fails_again_and_again_ends_it_with_one_line(tmp_path: Path) -> None:
     (tmp_path / "round").mkdir()
     failing = Round(tmp_path / "round", [*FAKE, "4", "fails"], dict(os.environ))
     with pytest.raises(InfrastructureError, match=r"the driver ended with status 1: see .*driver\.out"):
-        chaos_of(failing, tmp_path, []).play(1, failing, STRIKES, steps=4)
+        chaos_of(failing, tmp_path, []).play(1, failing, STRIKES, Stage("round 1", 4))
     assert failing.unprovoked == TRIES - 1
+
+
+def test_a_mistake_ends_it_at_once_unless_a_strike_may_be_behind_it(tmp_path: Path) -> None:
+    """A driver that is started beside a lost node may find the cluster unfit."""
+    mistaken = Round(tmp_path, ["sh", "-c", "exit 2"], dict(os.environ))
+
+    def ended(*, struck: bool) -> bool:
+        assert mistaken._driver is not None
+        mistaken._driver.wait()
+        return mistaken.keep_up(struck=struck)
+
+    mistaken.start()
+    assert not ended(struck=True)
+    with pytest.raises(InfrastructureError, match="status 2"):
+        ended(struck=False)
+
+
+def test_an_alarm_that_was_told_is_not_told_again(tmp_path: Path) -> None:
+    row = {"stage": "rl", "step": 1, "time": 5.0, "loss": 0.1, "sync_alarms": 2, "staleness_max": 0, "engines_up": 2}
+    (tmp_path / "metrics.jsonl").write_text(json.dumps(row) + "\n")
+    round_ = Round(tmp_path, [], {})
+    round_.step()
+    assert sum(round_.alarms.values()) == 2
+    round_.alarms = dict.fromkeys(round_.alarms, 0)
+    round_.step()
+    assert sum(round_.alarms.values()) == 0
+
+
+def test_a_node_that_does_not_come_up_is_tried_again_later(round_: Round, tmp_path: Path) -> None:
+    class Busy(OneNode):
+        tries = 0
+
+        def replace_lost(self) -> None:
+            self.tries += 1
+            if self.tries == 1:
+                raise ClusterDown("no time for it")
+
+    chaos = chaos_of(round_, tmp_path, [])
+    nodes = chaos.nodes = Busy(round_)  # pyright: ignore[reportAttributeAccessIssue]
+    chaos._lost_at = 0.0
+    chaos._go_on(loop.REPLACED_S)
+    chaos._go_on(time.time() + loop.REPLACED_S + 1)
+    assert (nodes.tries, chaos._lost_at) == (2, None)

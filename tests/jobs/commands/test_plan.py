@@ -4,6 +4,7 @@ import json
 import re
 from pathlib import Path
 
+import pyarrow.dataset as pads
 import pytest
 
 from actors.learner.sizes import architecture
@@ -11,6 +12,7 @@ from cluster.remote.present import node_of
 from coa.agent.records import EpisodeRecord
 from coa.config import load
 from coa.errors import UserError
+from coa.learning.algorithms import ALGORITHMS
 from coa.planning.clusters import DEVICES, Node, parse_cluster
 from coa.planning.memory import GIB
 from coa.reporting.readable import in_bytes
@@ -21,7 +23,7 @@ from jobs.commands.plan.speed import speed_of
 from jobs.recipe.memory import processes
 from jobs.recipe.needs import reinforcement_demands
 from jobs.recipe.schema import Recipe
-from jobs.run.trajectories import write_episodes
+from jobs.run.trajectories import read_groups, write_episodes
 
 
 def recipe(name: str, *overrides: str) -> Recipe:
@@ -111,10 +113,11 @@ def test_the_status_is_whether_it_fits(capfd: pytest.CaptureFixture[str]) -> Non
         parse_cluster("8xH999")
 
 
+CPU = ("tiny", "own_tasks")
 LINE = re.compile(r"^# Memory of a GPU, by estimate, on (\S+): (.*)\.$", re.MULTILINE)
 
 
-@pytest.mark.parametrize("name", sorted(path.stem for path in RECIPES.glob("*.yaml") if path.stem != "tiny"))
+@pytest.mark.parametrize("name", sorted(path.stem for path in RECIPES.glob("*.yaml") if path.stem not in CPU))
 def test_a_recipe_for_gpus_fits_the_machines_that_it_names_and_tells_its_memory(name: str) -> None:
     [(cluster, told)] = LINE.findall((RECIPES / f"{name}.yaml").read_text())
     config, nodes = recipe(name), parse_cluster(cluster)
@@ -165,6 +168,21 @@ def test_a_recorded_run_gives_lengths_and_speeds(tmp_path: Path) -> None:
     assert any("episodes are those of the run" in sentence for sentence in said)
     with pytest.raises(UserError, match="not finished"):
         speed_of(recipe("tiny"), (), tmp_path / "nowhere", None)
+
+
+def test_the_runs_algorithm_says_which_of_its_groups_are_trained(tmp_path: Path) -> None:
+    rows = [(task_named("t"), group, episode(sample)) for group, right in ((1, 1), (2, 0)) for sample in (1, right)]
+    write_episodes(tmp_path / "rl-00001.parquet", rows)
+    kept = {name: ALGORITHMS[name]().keep for name in ("grpo", "reinforce_pp")}
+    assert [group.kept for group in read_groups(tmp_path, kept["grpo"])] == [False, True]
+    assert [group.kept for group in read_groups(tmp_path, kept["reinforce_pp"])] == [True, True]
+
+
+def test_a_step_in_which_no_episode_ended_is_a_table_like_the_others(tmp_path: Path) -> None:
+    write_episodes(tmp_path / "rl-00001.parquet", [(task_named("t"), 1, episode(1))])
+    write_episodes(tmp_path / "rl-00002.parquet", [])
+    assert len(read_groups(tmp_path, ALGORITHMS["grpo"]().keep)) == 1
+    assert pads.dataset(tmp_path).to_table().num_rows == 1
 
 
 def test_without_a_gpu_and_a_run_no_speed_is_told() -> None:

@@ -13,9 +13,18 @@ from coa.config import dump, load
 from coa.errors import UserError
 from coa.tasks.worlds import WORLDS, NoWorld, Settings
 from jobs.recipe.schema import Recipe
-from jobs.run.agent_file import agent_of, as_trained, caution_about_agent, in_its_world, write_agent, write_world
+from jobs.run.agent_file import (
+    agent_of,
+    as_trained,
+    caution_about_agent,
+    in_its_world,
+    profiles_in,
+    write_agent,
+    write_world,
+)
 from jobs.run.console import Console
 from jobs.run.run_dir import RunDir
+from jobs.stages.serve import named
 from jobs.stages.start import finish_model
 from tests.support.registries import lend
 
@@ -72,6 +81,19 @@ def test_a_model_is_asked_in_the_world_that_it_was_trained_in(model: Path) -> No
     assert load(Recipe, _written(model / "again.yaml", dump(asked))) == asked
     other = load(Recipe, None, ["tasks.world=tiny", "world.seed=9"])
     assert in_its_world(other, model) is other, "a recipe that names a world means it"
+
+
+def test_a_model_is_asked_in_the_profile_of_its_own_tasks(model: Path) -> None:
+    assert profiles_in(model) == set()
+    write_world(model, Recipe())
+    assert not (model / "world.json").exists()
+    write_world(model, Recipe(), ["code"])
+    assert profiles_in(model) == {"code"}
+    assert in_its_world(recipe := load(Recipe), model) is recipe
+    assert named(recipe, model, NoWorld(Settings())).profile == "code"
+    write_world(model, Recipe(), ["code", "mhqa", "of an extension that is not loaded"])
+    assert profiles_in(model) == {"code", "mhqa"}
+    assert named(recipe, model, NoWorld(Settings())).profile == "multi"
 
 
 def test_a_world_of_a_model_that_is_not_known_here_is_one_line(model: Path) -> None:

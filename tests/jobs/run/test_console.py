@@ -97,6 +97,8 @@ def test_a_line_fits_whatever_it_has_to_say(width: int, monkeypatch: pytest.Monk
     stage.phase("bringing the engines to the learners' weights, which takes some time")
     assert len(stage.line(width)) <= width
     assert stage.line(width).endswith("…")
+    stage.name += " (stopped)"
+    assert len(stage.line(width)) <= width
 
 
 def test_at_80_columns_a_step_of_rl_shows_reward_entropy_and_kl(monkeypatch: pytest.MonkeyPatch) -> None:

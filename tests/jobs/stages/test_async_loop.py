@@ -135,6 +135,7 @@ def losses_of(run: RunDir) -> list[float]:
     return [record["loss"] for record in read_metrics(run.folder / "metrics.jsonl")]
 
 
+@pytest.mark.slow
 def test_without_staleness_the_loop_is_the_synchronous_one(
     stage: EnginePool, loop: asyncio.AbstractEventLoop, learner: Any, tmp_path: Path
 ) -> None:
@@ -162,7 +163,7 @@ def test_with_staleness_the_bound_holds_and_work_overlaps(
     assert result["staleness_mean"] > 0
     assert result["logprob_max_diff"] < 1e-4
     assert result["syncs"] >= STEPS / 2
-    assert json.loads((run.checkpoints / "rl.json").read_text()) == result
+    assert json.loads((run.checkpoints / "rl.json").read_text()) == json.loads(json.dumps(result))
     assert (run.model / "model.safetensors").exists()
 
 
@@ -199,16 +200,17 @@ def test_a_scoring_teacher_weighs_every_group_and_pulls_the_policy_to_itself(
     assert divergences[-1] < 0.7 * divergences[0]
 
 
-def test_a_teacher_with_another_tokenizer_is_refused(
-    stage: EnginePool, loop: asyncio.AbstractEventLoop, tmp_path: Path
+def test_a_teacher_with_another_tokenizer_is_refused_before_anything_is_played(
+    ray_session: None, tmp_path: Path
 ) -> None:
     from coa.agent.tokenizer import save_tokenizer, train_tokenizer
 
     teacher = make_model(tmp_path / "teacher")
     save_tokenizer(train_tokenizer(("other words",) * 20, (), vocabulary=1000), teacher)
     run = make_run(tmp_path / "run", f"rl.on_policy.teacher={teacher}", max_staleness=0)
+    nobody: Any = None
     with pytest.raises(UserError, match="has another tokenizer than the policy"):
-        loop.run_until_complete(rl(run, stage, EXECUTORS))
+        asyncio.run(rl(run, nobody, ()))
 
 
 class Shown(TeacherFallback):

@@ -331,6 +331,7 @@ def test_a_model_judges_what_was_done_and_another_writes_it_anew(ray_session: No
             assert {span.text.strip() for span in spans} == {"In other words."}
 
 
+@pytest.mark.slow
 def test_data_of_another_run_and_a_released_file_are_trained_on(ray_session: None, tmp_path: Path) -> None:
     with run_in(tmp_path / "other") as other:
         kept = distilled(other)["kept"]

@@ -73,11 +73,12 @@ def test_held_out_questions_and_named_evaluation_sets_are_left_out_of_data_that_
     assert kept == [loss_mask, "Who leads Arden ?", "Who leads Berg ?"]
     told = out.getvalue()
     assert (
-        "afm.json: 2 of 4 rows, 0 violate their profile's table of transitions; 2 left out as in an evaluation set"
-        in told
+        "afm.json: 2 of 4 rows, 0 violate their profile's table of transitions; 1 left out as in an evaluation set; "
+        "1 left out as in the held-out part of its own tasks\n" in told
     )
     assert (
-        "other: 1 of 2 rows, 0 violate their profile's table of transitions; 1 left out as in an evaluation set" in told
+        "other: 1 of 2 rows, 0 violate their profile's table of transitions; "
+        "1 left out as in the held-out part of its own tasks\n" in told
     )
     assert "Questions that are in an evaluation: 3 rows, left out." in (run.data / CARD).read_text()
     listed = [json.loads(line) for line in (run.teachers / "left-out-0.jsonl").read_text().splitlines()]

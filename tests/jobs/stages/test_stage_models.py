@@ -16,6 +16,7 @@ from jobs.stages.start import prepare_start
 from tests.support.tiny import AGENT, make_model, sum_task
 
 
+@pytest.mark.slow
 def test_a_start_model_for_gpus_is_made_on_a_machine_without_one(tmp_path: Path) -> None:
     source = make_model(tmp_path / "source")
     config = ModelConfig(path=str(source), attention="flash_attention_2")

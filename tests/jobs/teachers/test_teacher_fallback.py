@@ -184,6 +184,19 @@ def test_what_was_taken_since_the_checkpoint_waits_again_when_learners_restart(r
     asyncio.run(main())
 
 
+def test_a_checkpoint_that_is_still_written_is_not_gone_back_to(run: RunDir) -> None:
+    """Learners that die as they write that of version 2 begin again at version 0."""
+
+    async def main() -> None:
+        stage = Stage(run)
+        batches = await four_batches(stage)
+        await stage.start(0)
+        again = [sample for version in (0, 1) for sample in stage.fallback.take(version)]
+        assert same(again, [sample for batch in batches for sample in batch])
+
+    asyncio.run(main())
+
+
 def test_a_driver_that_is_killed_loses_nothing_that_was_paid_for(run: RunDir) -> None:
     async def main() -> None:
         first = Stage(run)

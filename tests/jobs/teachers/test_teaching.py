@@ -109,6 +109,7 @@ def pid_of(actor: Any) -> int:
     return ray.get(actor.__ray_call__.remote(lambda self: os.getpid()))
 
 
+@pytest.mark.slow
 def test_teacher_actors_that_are_killed_lose_nothing_and_ask_nothing_twice(ray_session: None, tmp_path: Path) -> None:
     log = tmp_path / "log.jsonl"
     with EndpointProcess(*ENDPOINT, "--log", str(log)) as endpoint, open_console(tmp_path / "driver.log") as console:

@@ -4,6 +4,8 @@ import asyncio
 from collections.abc import Sequence
 from types import SimpleNamespace
 
+import pytest
+
 from actors.teachers.model import TeacherModel
 from actors.teachers.team import Outcome, Played, RoleAgent, TeacherTeam, TeachingConfig, Unfinished
 from coa.config import load
@@ -12,7 +14,9 @@ from coa.teams.transcript import Graded
 from coa.usage import Usage
 from jobs.recipe.needs import models_by_role
 from jobs.recipe.schema import Recipe
-from jobs.teachers.teaching import Teaching, actor_options
+from jobs.run.console import Stage
+from jobs.teachers import teaching
+from jobs.teachers.teaching import Teaching, actor_options, watched
 from tests.support.teams import TASKS, play_one
 
 
@@ -66,3 +70,39 @@ def test_a_team_is_told_what_all_runs_that_ended_took() -> None:
 
     asyncio.run(main())
     assert told == [Usage(), Usage(3, 40, 6)]
+
+
+class _Model:
+    """A teacher's model, as its handle is called: each look takes the next of its answers, then the last."""
+
+    def __init__(self, *answers: str) -> None:
+        self._answers = list(answers)
+        self.looks, self.looked_enough = 0, asyncio.Event()
+        self.trouble = SimpleNamespace(remote=self._look)
+
+    async def _look(self) -> str:
+        self.looks += 1
+        if self.looks == 6:
+            self.looked_enough.set()
+        return self._answers.pop(0) if len(self._answers) > 1 else self._answers[0]
+
+
+def test_an_endpoint_that_fails_is_told_of_while_it_does_and_again_when_it_fails_anew(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(teaching, "WATCH_S", 0.0)
+    away = "no answer for 31 s"
+    strong, own = _Model(away, away, "", away, ""), _Model("")
+    stage, said, phases = Stage("distill", None), list[str](), list[str]()
+    monkeypatch.setattr(stage, "phase", phases.append)
+
+    async def watch() -> None:
+        async with watched({"strong": strong, "own": own}, stage, said.append):
+            await strong.looked_enough.wait()
+        looks = strong.looks
+        await asyncio.sleep(0.01)
+        assert strong.looks == looks, "nobody looks once the context has ended"
+
+    asyncio.run(watch())
+    assert said == [f"strong: {away}; runs wait, and are tried again"] * 2
+    assert phases == [away] * 3

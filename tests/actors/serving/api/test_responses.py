@@ -8,7 +8,9 @@ import pytest
 from coa.agent.episode import AgentConfig
 from coa.agent.grammar import Span
 from coa.errors import ToolDown
-from coa.serving.store import StoreConfig
+from coa.serving.faults import ApiError
+from coa.serving.shared import Shared
+from coa.serving.store import StoreConfig, Stored
 from coa.tools.base import ToolCall
 from tests.support.agent_server import LOOP, Asking, make_server
 from tests.support.policies import AGENT
@@ -224,3 +226,40 @@ def test_a_stream_of_completions_ends_with_its_usage_where_it_is_asked_for(askin
     assert (last["choices"][0]["finish_reason"], done) == ("stop", "[DONE]")
     assert usage["usage"] == asking.post("/v1/completions", body).json()["usage"]
     assert usage["choices"] == []
+
+
+class Away(Shared):
+    """A store that keeps nothing new for now."""
+
+    async def put(self, owner: str, stored: Stored) -> None:
+        raise ApiError(503, "unavailable", "the store is away")
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_an_answer_that_can_not_be_stored_is_sent_and_says_so(stream: bool) -> None:
+    asking = Asking(make_server(Saying(*TURNS), shared=Away(StoreConfig())))
+    body = {"model": "afm", "input": "Who is the mayor of Arden ?"}
+    if stream:
+        *_, last, done = asking.events("/v1/responses", body)
+        response = last["response"]
+        assert done == "[DONE]"
+    else:
+        response = asking.post("/v1/responses", body).json()
+    assert (response["status"], response["store"]) == ("completed", False)
+    assert response["output"][-1]["content"][0]["text"] == "Berg"
+
+
+def test_a_response_in_the_background_has_begun_before_its_first_turn_is_over() -> None:
+    class Slow(Saying):
+        may = asyncio.Event()
+
+        async def generate(self, *args: Any, **named: Any) -> Any:
+            await self.may.wait()
+            return await super().generate(*args, **named)
+
+    policy = Slow(*TURNS)
+    asking = Asking(make_server(policy))
+    id = asking.post("/v1/responses", ASKED).json()["id"]
+    assert until(asking, id, "in_progress")["output"] == []
+    policy.may.set()
+    until(asking, id, "completed")

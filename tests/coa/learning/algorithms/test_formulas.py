@@ -11,7 +11,8 @@ import pytest
 import torch
 
 from coa.learning.algorithms import ALGORITHMS, loss_of, make, reduced
-from coa.learning.algorithms.base import Algorithm, TokenBatch, TokenTargets, standard_totals
+from coa.learning.algorithms.base import SAMPLED, Algorithm, TokenBatch, TokenTargets, standard_totals
+from coa.learning.algorithms.policy_gradient import moments, whitened
 from coa.learning.losses import Level, LossConfig, Proximal
 from tests.support.numpy_losses import Array, Episode, Formula, parts, slopes
 
@@ -179,3 +180,12 @@ def test_loss_and_gradient_are_those_of_the_formula(name: str, case: int) -> Non
         theirs = [slopes(lambda at, part=part, n=now: part(n, at), values) for part, now, values in expected]
         assert by_value == pytest.approx(np.concatenate(theirs), abs=1e-6)
         assert np.abs(by_value).max() > 0.01
+
+
+@pytest.mark.parametrize("reward", [1.1, 0.1, -0.2, 0.0, 1.0])
+@pytest.mark.parametrize("dealt", [1, 7])
+def test_equal_rewards_teach_nothing_whatever_rounding_makes_of_them(reward: float, dealt: int) -> None:
+    micro = [torch.full((333,), reward) for _ in range(dealt)]
+    found = [moments(one) for one in micro]
+    totals = {name: sum(one[name] for one in found) for name in found[0]} | {SAMPLED: 333.0 * dealt}
+    assert float(whitened(micro[0], totals).abs().max()) < 1e-3

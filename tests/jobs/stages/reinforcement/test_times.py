@@ -14,15 +14,15 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return now
 
 
-def engine(decoding: tuple[tuple[int, float, int], ...] = (), **spent: float) -> BusyReport:
-    return BusyReport((), spent, decoding)
+def engine(place_s: float, decoding: tuple[tuple[int, float, int], ...] = (), **spent: float) -> BusyReport:
+    return BusyReport((), spent, decoding, place_s)
 
 
 def test_a_step_and_the_whole_stage(clock: list[float]) -> None:
     counted = LoopTimes()
-    counted.begin([engine(waiting_for_weights=7.0)], {"publishing": 3.0})
+    counted.begin([engine(7.0, waiting_for_weights=7.0)], {"publishing": 3.0})
     clock[0] = 110.0
-    first = [engine(waiting_for_weights=9.0, generating=6.0, syncing=2.0)]
+    first = [engine(17.0, waiting_for_weights=9.0, generating=6.0, syncing=2.0)]
     found = counted.step(first, {"publishing": 4.0, "learning": 9.0})
     assert found == {
         "engine/generating": 0.6,
@@ -32,14 +32,14 @@ def test_a_step_and_the_whole_stage(clock: list[float]) -> None:
         "learner/learning": 0.9,
     }
     clock[0] = 120.0
-    second = [engine(waiting_for_weights=9.0, generating=16.0, syncing=2.0)]
+    second = [engine(27.0, waiting_for_weights=9.0, generating=16.0, syncing=2.0)]
     assert counted.step(second, {"publishing": 4.0, "learning": 19.0}) == {
         "engine/generating": 1.0,
         "learner/learning": 1.0,
     }
     counted.finish({"publishing": 4.0, "learning": 19.0, "saving": 1.0})
     clock[0] = 121.0
-    whole = counted.whole([engine(waiting_for_weights=10.0, generating=16.0, syncing=2.0)])["time"]
+    whole = counted.whole([engine(28.0, waiting_for_weights=10.0, generating=16.0, syncing=2.0)])["time"]
     assert whole["wall"] == 21.0
     assert whole["engines"] == [{"waiting_for_weights": 3.0, "generating": 16.0, "syncing": 2.0, "not_serving": 0.0}]
     assert whole["learner"] == {"publishing": 1.0, "learning": 19.0, "saving": 1.0, "not_serving": 0.0}
@@ -48,24 +48,39 @@ def test_a_step_and_the_whole_stage(clock: list[float]) -> None:
 
 def test_what_an_engine_or_learners_that_came_later_lack_is_named(clock: list[float]) -> None:
     counted = LoopTimes()
-    counted.begin([engine(generating=5.0)], {"publishing": 1.0})
+    counted.begin([engine(5.0, generating=5.0)], {"publishing": 1.0})
     clock[0] = 104.0
-    counted.step([engine(generating=9.0), engine(generating=1.0)], {"publishing": 1.0, "learning": 4.0})
+    counted.step([engine(9.0, generating=9.0), engine(4.0, generating=1.0)], {"publishing": 1.0, "learning": 4.0})
     # The learners start again, and count from nothing; two seconds are gone.
     counted.begin([], {"publishing": 0.5})
     clock[0] = 110.0
-    assert counted.step([engine(generating=15.0), engine(generating=7.0)], {"publishing": 0.5, "learning": 4.0})[
-        "learner/not_serving"
-    ] == pytest.approx(2 / 6)
-    whole = counted.whole([engine(generating=15.0), engine(generating=7.0)])["time"]
+    assert counted.step(
+        [engine(15.0, generating=15.0), engine(10.0, generating=7.0)], {"publishing": 0.5, "learning": 4.0}
+    )["learner/not_serving"] == pytest.approx(2 / 6)
+    whole = counted.whole([engine(15.0, generating=15.0), engine(10.0, generating=7.0)])["time"]
     assert whole["engines"] == [{"generating": 10.0, "not_serving": 0.0}, {"generating": 7.0, "not_serving": 3.0}]
     assert whole["learner"] == {"publishing": 0.0, "learning": 8.0, "not_serving": 2.0}
 
 
+def test_an_engine_whose_place_was_given_up_lacks_nothing_afterwards(clock: list[float]) -> None:
+    counted = LoopTimes()
+    counted.begin([engine(5.0, generating=5.0)], {})
+    clock[0] = 110.0
+    then = [engine(15.0, generating=14.0), engine(8.0, generating=8.0)]
+    assert counted.step(then, {})["engine/not_serving"] == pytest.approx(1 / 18)
+    clock[0] = 120.0
+    retired = [engine(25.0, generating=24.0), engine(8.0, generating=8.0)]
+    assert counted.step(retired, {}) == {"engine/generating": 1.0, "learner/not_serving": 1.0}
+    assert counted.whole(retired)["time"]["engines"] == [
+        {"generating": 19.0, "not_serving": 1.0},
+        {"generating": 8.0, "not_serving": 0.0},
+    ]
+
+
 def test_how_engines_sampled_is_counted_from_the_stage_s_beginning(clock: list[float]) -> None:
     counted = LoopTimes()
-    counted.begin([engine(((4, 1.0, 100),))], {})
-    found = counted.whole([engine(((2, 1.0, 10), (4, 3.0, 500))), engine(((4, 1.0, 50),))])
+    counted.begin([engine(0.0, ((4, 1.0, 100),))], {})
+    found = counted.whole([engine(0.0, ((2, 1.0, 10), (4, 3.0, 500))), engine(0.0, ((4, 1.0, 50),))])
     assert found["decoding"] == [(2, 1.0, 10), (4, 3.0, 450)]
 
 

@@ -1,0 +1,183 @@
+"""What data costs on its way from engines to learners: 1,000 trajectories of 8k tokens a step, and the driver's memory.
+
+    python -m benchmarks.data [--smoke]
+
+Everything between an engine and a learner is a run's own; the engine samples noise at once, and the learner packs its
+batch and then only takes LEARN_S: 137,000 tokens a second, as two nodes of eight GPUs might learn. `overhead` is the
+share of the time in which the learner did not do that, once it has batches waiting: it asks for its orders (`order_s`,
+long only where the engine is too slow for it), fetches the batch from the object store, and packs it. `driver_cpu` is
+what the driver computed, as a share of a core; it runs beside the learners, and `put_s` is the part of it that wrote a
+batch into the object store.
+
+Memory is the driver's, resident, over small steps one after the other: `growth` is how much more it holds for each
+trajectory that has gone through it, as a share of the trajectory's own size.
+"""
+
+import argparse
+import asyncio
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from statistics import fmean, median
+from typing import Any
+
+import psutil
+import ray
+
+from actors.learner.buffer import Finished, Started, Stepped
+from benchmarks.constrained import make_model
+from benchmarks.harness import report
+from benchmarks.speed.runs import recipe
+from benchmarks.speed.synthetic import SyntheticEngine, SyntheticLearning
+from cluster.engine_actor import launcher
+from cluster.pool import EnginePool
+from cluster.session import SessionConfig, session
+from coa.reporting.metrics import read_metrics
+from jobs.recipe.schema import Recipe
+from jobs.run.console import Console, open_console
+from jobs.run.run_dir import RunDir
+from jobs.stages.engines import places_of
+from jobs.stages.reinforcement.loop import Reinforcement
+
+TOKENS, GROUP, LEARN_S = 8192, 8, 60.0
+BYTES = 21 * TOKENS
+"""Of a trajectory as a sample: ids, mask, two weights, log-probs and versions."""
+TARGETS = {"overhead": "<= 0.03", "driver_cpu": "<= 0.03", "growth": "<= 0.02"}
+Figures = dict[str, float]
+
+
+def settings(folder: Path, groups: int, steps: int) -> Recipe:
+    limits = f"agent.limits.max_turn_tokens={TOKENS}", f"agent.limits.max_tokens={TOKENS}"
+    window = f"rl.window.groups_per_batch={groups}", "rl.window.max_staleness=1"
+    return recipe(folder, *limits, *window, f"rl.steps={steps}", f"rl.group={GROUP}")
+
+
+class Watched:
+    """The driver's own figures at each step."""
+
+    def __init__(self) -> None:
+        self.process = psutil.Process()
+        self.memory: list[float] = []
+        self.cpu: list[float] = []
+        self.moments: list[float] = []
+        self.put_s: list[float] = [0.0]
+
+    def put(self, value: Any) -> Any:
+        began = time.perf_counter()
+        reference = ray.put(value)
+        self.put_s[-1] += time.perf_counter() - began
+        return reference
+
+    def step(self) -> None:
+        times = self.process.cpu_times()
+        used = self.process.memory_info()
+        self.memory.append(float(used.rss - used.shared))  # what it maps of the object store is not its own
+        self.cpu.append(times.user + times.system)
+        self.moments.append(time.monotonic())
+        self.put_s.append(0.0)
+
+
+async def play(run: RunDir, pool: Any, learn_s: float) -> tuple[Watched, Sequence[Mapping[str, Any]]]:
+    config, watched = run.config.rl, Watched()
+    learning = SyntheticLearning(
+        learn_s=learn_s,
+        name="rl",
+        checkpoints=run.checkpoints,
+        placement=run.config.placement,
+        model_dir=run.sft_model,
+        model=run.config.model,
+        learner=config.learner,
+        objective=config.objective(),
+        steps=config.steps,
+        publish=False,
+        checkpoint_every=config.checkpoint_every,
+        output=run.model,
+    )
+    with run.console.stage("rl", config.steps) as stage:
+        async with learning:
+            loop = Reinforcement(run, pool, learning, stage, put=watched.put)
+            async for event in learning.events():
+                match event:
+                    case Started():
+                        await loop.start(event)
+                    case Stepped():
+                        await loop.stepped(event)
+                        watched.step()
+                    case Finished():
+                        await loop.caught_up(event)
+            loop.close()
+    return watched, read_metrics(run.folder / "metrics.jsonl")
+
+
+async def one(folder: Path, model: Path, console: Console, config: Recipe, learn_s: float) -> Any:
+    run = RunDir(config, console)
+    run.prepare()
+    launch = launcher(
+        SyntheticEngine,
+        config.placement,
+        [],
+        str(model),
+        config=config.engine,
+        agent=config.agent,
+        reward=config.rl.reward,
+        seed=0,
+    )
+    pool = EnginePool(launch, config.pool, config.agent, places=places_of(config), patience_s=60.0)
+    pool.add()
+    try:
+        await pool.ready()
+        return await play(run, pool, learn_s)
+    finally:
+        await pool.stop()
+        run.close()
+
+
+def overheads(watched: Watched, records: Sequence[Mapping[str, Any]], learn_s: float) -> Figures:
+    """Of the steps behind the second, when a batch waits."""
+    wall = watched.moments[-1] - watched.moments[1]
+    steps = len(records) - 2
+    return {
+        "overhead": 1 - steps * learn_s / wall,
+        **{name: median(record[name] for record in records[2:]) for name in ("order_s", "fetch_s", "pack_s")},
+        "driver_cpu": (watched.cpu[-1] - watched.cpu[1]) / wall,
+        "driver_cpu_s": (watched.cpu[-1] - watched.cpu[1]) / steps,
+        "put_s": median(watched.put_s[2:-1]),
+        "step_s": wall / steps,
+    }
+
+
+def growth(memory: Sequence[float], trajectories: int) -> Figures:
+    """memory: bytes at each step; trajectories: of a step. The last quarter is compared with the second."""
+    quarter = len(memory) // 4
+    before, after = fmean(memory[quarter : 2 * quarter]), fmean(memory[-quarter:])
+    between = trajectories * (len(memory) - quarter / 2 - 1.5 * quarter)
+    return {
+        "driver_mb": after / 2**20,
+        "growth_bytes": (after - before) / between,
+        "growth": (after - before) / between / BYTES,
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--smoke", action="store_true", help="a tenth of the trajectories")
+    smoke = parser.parse_args().smoke
+    began = time.monotonic()
+    groups, steps, learn_s = (13, 4, LEARN_S / 10) if smoke else (125, 4, LEARN_S)
+    small, many = (4, 12) if smoke else (8, 40)
+    with tempfile.TemporaryDirectory() as temporary:
+        folder, model = Path(temporary), Path(temporary, "model")
+        make_model(model)
+        with open_console(folder / "driver.log") as console, session(SessionConfig(object_store_gib=2.0)):
+            large = settings(folder / "large", groups, steps)
+            watched, records = asyncio.run(one(folder, model, console, large, learn_s))
+            figures = overheads(watched, records, learn_s)
+            watched, _ = asyncio.run(one(folder, model, console, settings(folder / "small", small, many), 0.0))
+    figures |= growth(watched.memory, small * GROUP)
+    figures["took_s"] = time.monotonic() - began
+    report("data" + "_smoke" * smoke, figures, TARGETS)
+
+
+if __name__ == "__main__":
+    main()

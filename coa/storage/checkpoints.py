@@ -1,0 +1,55 @@
+"""The folder in which Ray Train keeps a stage's checkpoints, and what a process that was killed leaves in it.
+
+RUN/checkpoints/STAGE/checkpoint_manager_snapshot.json     the record of those that it knows
+RUN/checkpoints/STAGE/checkpoint_TIME                      one each, names in the order of time
+"""
+
+import json
+import shutil
+from importlib.metadata import version
+from pathlib import Path
+
+from coa.storage.files import write_atomically
+
+RECORD = "checkpoint_manager_snapshot.json"
+
+
+def mend(run: Path) -> None:
+    """Makes the folder one from which learners can start: a record that was cut short is written anew, and checkpoints
+    that no record names are removed. run: the folder of a stage, in which nobody writes now."""
+    record = run / RECORD
+    found = sorted(path for path in run.glob("checkpoint_*") if path.is_dir())
+    if record.exists() and not _whole(record):
+        # It is written once the newest checkpoint that it names is whole, while the next may have begun.
+        write_atomically(record, _record_of([path.name for path in (found[:-1] or found)]))
+    known = record.read_text() if record.exists() else ""
+    for folder in found:
+        if folder.name not in known:
+            shutil.rmtree(folder)
+
+
+def _whole(record: Path) -> bool:
+    try:
+        json.loads(record.read_text())
+    except ValueError:  # Ray Train writes it in place: a full disk or a kill leaves a part of it
+        return False
+    return True
+
+
+def _record_of(names: list[str]) -> str:
+    """A record as Ray Train 2.60 writes it, in which these checkpoints are the reports there were."""
+    results = [{"version": 0, "checkpoint_dir_name": name, "metrics": {}} for name in names]
+    return json.dumps(
+        {
+            "ray_version": version("ray"),
+            "checkpoint_results": results,
+            "checkpoint_report_indices": list(range(len(results))),
+            "latest_checkpoint_result": results[-1] if results else None,
+            "pending_training_results": [],
+            "pending_validation_specs": [],
+            "current_report_index": len(results),
+            "validated_checkpoint_dir_names": [],
+            "timed_out_validation_checkpoint_dir_names": [],
+            "failed_validation_checkpoint_dir_names": [],
+        }
+    )
