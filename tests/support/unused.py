@@ -62,6 +62,9 @@ next_group
 # Called by scripts/settings.py.
 as_markdown
 
+# Called by Ray Train, whose own it replaces.
+_initialize_and_run_controller
+
 # Methods that Ray or vLLM call by name, from another process.
 next_order
 emit
