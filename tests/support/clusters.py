@@ -5,13 +5,16 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import psutil
+import ray
 
+from tests.support.autoscaling import VARIABLES, written
 from tests.support.ports import free_port
 
 ROOT = Path(__file__).parents[2]
@@ -49,8 +52,12 @@ COMMON = (
 
 
 @contextmanager
-def head(mode: str, *, token: str = "", cpus: int = 4, **variables: str) -> Iterator[Cluster]:
-    """`ray start --head` with a mode of RAY_AUTH_MODE. Sockets have short paths, so it is not in a test's folder."""
+def head(
+    mode: str, *, token: str = "", cpus: int = 4, grown: Mapping[str, Any] | None = None, **variables: str
+) -> Iterator[Cluster]:
+    """`ray start --head` with a mode of RAY_AUTH_MODE. Sockets have short paths, so it is not in a test's folder.
+
+    grown: what its autoscaler may add, as `tests.support.autoscaling.written` takes it."""
     folder = Path(tempfile.mkdtemp(prefix="coa-ray-"))
     port, dashboard = free_port(), free_port()
     environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
@@ -62,14 +69,21 @@ def head(mode: str, *, token: str = "", cpus: int = 4, **variables: str) -> Iter
         # On a busy machine its own 30 s are not enough.
         "RAY_raylet_start_wait_time_s": "150",
         **({"RAY_AUTH_TOKEN": token} if token else {}),
+        **(VARIABLES if grown else {}),
         **variables,
     }
     words = [str(RAY), "start", "--head", f"--port={port}", f"--dashboard-port={dashboard}", f"--num-cpus={cpus}"]
     words += [f"--ray-client-server-port={free_port()}", f"--temp-dir={folder}", *COMMON]
+    if grown:
+        address = f"{ray.util.get_node_ip_address()}:{port}"
+        words.append(f"--autoscaling-config={written(folder, address, **grown)}")
     cluster = Cluster(f"http://127.0.0.1:{dashboard}", f"127.0.0.1:{port}", folder, environment)
     try:
-        started = subprocess.run(words, env=environment, capture_output=True, text=True, check=False, timeout=180)
-        assert started.returncode == 0, started.stderr
+        # Into a file: the processes that stay might keep a pipe open.
+        said = folder / "start.txt"
+        with said.open("w") as out:
+            started = subprocess.run(words, env=environment, stdout=out, stderr=out, check=False, timeout=400)
+        assert started.returncode == 0, said.read_text()
         yield cluster
     finally:
         for process in cluster.processes():
