@@ -178,6 +178,7 @@ def main() -> None:
         side, folder = given.memory
         join(folder)
         print(memory(Path(folder), side, given.count))
+        torch.distributed.destroy_process_group()
         return
     count, rounds = (32, 1) if given.smoke else (given.count, ROUNDS)
     figures: Figures = {}

@@ -1,9 +1,13 @@
 """Reinforcement with engines that come and go on a cluster with an autoscaler, as a driver of its own.
 
-    python -m tests.support.elastic ADDRESS FOLDER
+    python -m tests.support.elastic ADDRESS FOLDER come_and_go | alone | struck
 
-Engines are actors that obey `actors.messages` without vLLM; learners take two seconds a step. Episodes are long until
-three engines serve and one of them has been drained with its node, and short from then on. Prints what it saw as JSON.
+Engines are actors that obey `actors.messages` without vLLM; learners take two seconds a step, and episodes are long.
+Prints what it saw as JSON.
+
+    come_and_go   1 to 3 engines, one of which is drained with its node; then episodes are short
+    alone         one engine, all along
+    struck        1 to 3 engines; one of three loses its node without notice every STRUCK_EVERY_S
 """
 
 import asyncio
@@ -11,12 +15,13 @@ import json
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import psutil
 import ray
 
 from actors.learner.buffer import Finished, Started, Stepped
@@ -26,7 +31,6 @@ from cluster.engine_actor import launcher
 from cluster.notices import heed
 from cluster.pool import EnginePool
 from cluster.resources import PlacementConfig
-from coa.learning.accounts import TRAINED
 from coa.learning.scaling import EngineScaling
 from coa.reporting.metrics import read_metrics
 from coa.types import Scored
@@ -38,8 +42,10 @@ from tests.jobs.stages.test_reinforcement import FakeLearners, accounts_of, make
 from tests.support.engines import FakeEngine, FakeTools, FakeWorld
 
 SCALING = EngineScaling(look_back_s=10.0, cooldown_s=20.0, handover_s=5.0)
-PLACES, STEPS, LAST_STEPS = 8, 200, 40
-"""LAST_STEPS: with short episodes; then the run is cut off."""
+PLACES, STEPS, LEARNING_S = 8, 400, 2.0
+LAST_STEPS, ALONE_STEPS = 40, 8
+"""With short episodes, and of an engine alone; then the run is cut off."""
+STRUCK_EVERY_S, STRIKES = 90.0, 2
 LONG, SHORT = 24, 0
 """Tool calls of an episode."""
 NOTICE_S = 15
@@ -112,6 +118,12 @@ def drain_node(node: str) -> None:
     assert accepted, why
 
 
+def lose_node(node: str) -> None:
+    """Kills Ray's own process there, on this machine, which takes its actors with it."""
+    [raylet] = [one for one in psutil.process_iter(["cmdline"]) if f"--node_id={node}" in (one.info["cmdline"] or ())]
+    raylet.kill()
+
+
 def nodes() -> int:
     return sum(node["Alive"] for node in ray.nodes()) - 1
 
@@ -127,7 +139,68 @@ class Watched(EnginePool):
         return scored
 
 
-async def reinforce(run: RunDir, log: Callable[[str], None]) -> dict[str, Any]:
+@dataclass
+class Seen:
+    """A run as it goes."""
+
+    pool: Watched
+    length: Any
+    log: Callable[[str], None]
+    most: int = STEPS
+    """Steps after which the run is cut off."""
+    ends: list[float] = field(default_factory=list)
+    """Of steps, in seconds."""
+    found: dict[str, Any] = field(default_factory=lambda: {"nodes": []})
+
+    async def until(self, so: Callable[[], bool], look_s: float = 1.0) -> None:
+        while not so():
+            self.found["nodes"].append(nodes())
+            await asyncio.sleep(look_s)
+
+    def waited_s(self, first: int) -> float:
+        """Seconds that the learners waited, a step behind the first ones."""
+        ends = self.ends[first:]
+        return (ends[-1] - ends[0]) / (len(ends) - 1) - LEARNING_S
+
+
+async def come_and_go(seen: Seen) -> None:
+    pool = seen.pool
+    await seen.until(lambda: pool.occupancy.serving >= 3)
+    [(number, replica), *_] = pool._slots.replicas().items()
+    node, began = replica.link.engine.node, time.monotonic()
+    seen.log(f"draining {node}, on which engine {number} is")
+    await asyncio.to_thread(drain_node, node)
+    await seen.until(lambda: number not in pool.states and pool.occupancy.serving >= 3, 0.2)
+    seen.found["drained_s"] = time.monotonic() - began
+    seen.found["first"] = number
+    seen.found["on"] = [one.link.engine.node != node for one in pool._slots.replicas().values()]
+    await seen.length.shorten.remote()
+    seen.most = len(seen.ends) + LAST_STEPS
+
+
+async def alone(seen: Seen) -> None:
+    seen.most = ALONE_STEPS
+    await seen.until(lambda: len(seen.ends) == ALONE_STEPS)
+    seen.found["waited_s"] = seen.waited_s(1)
+
+
+async def struck(seen: Seen) -> None:
+    await seen.until(lambda: seen.pool.occupancy.serving >= 3)
+    first = len(seen.ends)
+    for strike in range(STRIKES):
+        replica = list(seen.pool._slots.replicas().values())[strike]
+        seen.log(f"the node of an engine is lost: {replica.link.engine.node}")
+        lose_node(replica.link.engine.node)
+        again = time.monotonic() + STRUCK_EVERY_S
+        await seen.until(lambda again=again: time.monotonic() >= again)
+    seen.found["waited_s"] = seen.waited_s(first)
+    seen.most = len(seen.ends)
+
+
+DRIVES = {"come_and_go": come_and_go, "alone": alone, "struck": struck}
+
+
+async def reinforce(run: RunDir, log: Callable[[str], None], drive: Callable[[Seen], Coroutine[Any, Any, None]]) -> Any:
     length: Any = ray.remote(Length).options(num_cpus=0).remote()
     launch = launcher(StubEngine, run.config.placement, [], length=length)
     pool = Watched(launch, run.config.pool, run.config.agent, places=PLACES, patience_s=60.0, say=log)
@@ -144,76 +217,54 @@ async def reinforce(run: RunDir, log: Callable[[str], None]) -> dict[str, Any]:
         elastic=elastic_engines(pool, run.config, log),
         put=lambda share: share,
     )
-    found: dict[str, Any] = {"nodes": []}
-    left = LAST_STEPS
+    seen = Seen(pool, length, log)
 
     async def follow() -> None:
-        nonlocal left
-        while left:
+        while len(seen.ends) < seen.most:
             match event := await learners.events.get():
                 case Started():
                     await loop.start(event)
                 case Stepped():
                     await loop.stepped(event)
-                    left -= "drained_s" in found
+                    seen.ends.append(time.monotonic())
                     log(f"step {event.version}: {pool.occupancy}, {nodes()} nodes")
                 case Finished():
                     return
 
-    async def watch() -> None:
-        while pool.occupancy.serving < 3:
-            found["nodes"].append(nodes())
-            await asyncio.sleep(1.0)
-        [(number, replica), *_] = pool._slots.replicas().items()
-        node, began = replica.link.engine.node, time.monotonic()
-        log(f"draining {node}, on which engine {number} is")
-        await asyncio.to_thread(drain_node, node)
-        while number in pool.states or pool.occupancy.serving < 3:
-            found["nodes"].append(nodes())
-            await asyncio.sleep(0.2)
-        found["drained_s"] = time.monotonic() - began
-        found["first"] = number
-        found["on"] = [one.link.engine.node != node for one in pool._slots.replicas().values()]
-        await length.shorten.remote()
-
-    working = [asyncio.ensure_future(one) for one in (follow(), learners.learn(), watch())]
+    driving = asyncio.ensure_future(drive(seen))
+    working = [asyncio.ensure_future(one) for one in (follow(), learners.learn())]
     await asyncio.wait({working[0], learners.failure}, return_when=asyncio.FIRST_COMPLETED)
+    await driving
     for one in (*working, *learners._beside):
         one.cancel()
-    for one in (working[0], working[2]):
-        with suppress(asyncio.CancelledError):
-            await one
+    with suppress(asyncio.CancelledError):
+        await working[0]
     loop.close()
-    async with asyncio.timeout(90):
-        while found["nodes"][-1] > 1:
-            await asyncio.sleep(0.5)
-            found["nodes"].append(nodes())
-    heeding.cancel()
-    found |= {"size": pool.size, "restarts": pool.restarts, "moves": pool.moves}
-    found["twice"] = sum(times > 1 for times in pool.ended.values())
     await pool.stop()
-    return found
+    async with asyncio.timeout(90):
+        await seen.until(lambda: nodes() == 0, 0.5)
+    heeding.cancel()
+    twice = sum(times > 1 for times in pool.ended.values())
+    return seen.found | {"restarts": pool.restarts, "moves": pool.moves, "twice": twice}
 
 
-def main(address: str, folder: Path) -> None:
+def main(address: str, folder: Path, drive: str) -> None:
     def log(text: str) -> None:
         print(f"{time.monotonic() - began:6.1f} {text}", file=sys.stderr, flush=True)
 
     began = time.monotonic()
     ray.init(address, log_to_driver=False)
     run = make_run(folder, "engine.max_concurrent=4", "rl.group=4", max_staleness=1, steps=STEPS)
-    placement = PlacementConfig(engines=1, max_engines=3, engine_cpus=1.0)
+    placement = PlacementConfig(engines=1, max_engines=1 if drive == "alone" else 3, engine_cpus=1.0)
     config = replace(run.config, placement=placement, pool=replace(run.config.pool, scaling=SCALING))
     run = RunDir(config, run.console)
-    found = asyncio.run(reinforce(run, log))
+    found = asyncio.run(reinforce(run, log, DRIVES[drive]))
     accounts = accounts_of(run)
     found["faults"] = accounts.faults
-    states = Counter(map(accounts.state, accounts.attempts.values()))
-    found["states"] = dict(states)
+    found["states"] = dict(Counter(map(accounts.state, accounts.attempts.values())))
     found["engines"] = [record["engines_wished"] for record in read_metrics(run.folder / "metrics.jsonl")]
-    found["trained"] = states[TRAINED]
     print(json.dumps(found))
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], Path(sys.argv[2]))
+    main(sys.argv[1], Path(sys.argv[2]), sys.argv[3])
