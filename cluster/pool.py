@@ -276,6 +276,6 @@ class EnginePool:
     async def busy(self) -> list[BusyReport]:
         """Of each slot, over all engines that were in it: of one that has ended, or does not answer, as far as it has
         told."""
-        serving = [replica for replica in self._slots.replicas().values() if replica.serving]
-        await asyncio.gather(*(replica.report() for replica in serving))
+        up = [replica for replica in self._slots.replicas().values() if replica.state in (State.STALE, State.HEALTHY)]
+        await asyncio.gather(*(replica.report() for replica in up))
         return self._slots.busy()

@@ -68,6 +68,8 @@ class Replica:
         """Share of its KV cache that the requests under way would fill, as it said last."""
         self.busy = BusyReport(())
         """What it did, as it said last."""
+        self.told_until: float | None = None
+        """When it was asked for that; None before it has said anything."""
         self._live = live
 
     @property
@@ -188,5 +190,7 @@ class Replica:
 
     async def report(self) -> None:
         """Asks it when it was generating, now and then: nobody can ask one that has ended."""
+        asked = self.link.now()
         with suppress(EngineDied):
             self.busy = await self.link.ask(lambda engine: engine.busy())
+            self.told_until = asked

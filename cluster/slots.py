@@ -53,9 +53,12 @@ class Slot:
         """What its engines did that have ended, as far as they have told."""
 
     def report(self) -> BusyReport:
-        """Of all its engines, as far as they have told."""
-        now = merged([self.ended, *([self.replica.busy] if self.replica else [])])
-        return replace(now, place_s=asyncio.get_running_loop().time() - self._since)
+        """Of all its engines, as far as they have told: up to now, or to when the one that is up was asked last."""
+        replica, until = self.replica, asyncio.get_running_loop().time()
+        if replica is not None and replica.state not in FINAL and replica.told_until is not None:
+            until = replica.told_until
+        told = merged([self.ended, *([replica.busy] if replica else [])])
+        return replace(told, place_s=until - self._since)
 
     @property
     def coming(self) -> bool:

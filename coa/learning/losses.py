@@ -23,7 +23,8 @@ class Proximal(Enum):
     """The policy that a step is clipped around."""
 
     recomputed = "recomputed"
-    """The one that the batch finds: an extra pass where a batch is several updates, none where it is one."""
+    """The one that the batch finds: an extra pass where a batch is several updates. Where it is one, nothing is ever
+    clipped, and with old samples the policy may run away."""
     interpolated = "interpolated"
     """Between the sampling policy and the present one, by the age of each token: no extra pass (AReaL's loglinear,
     A-3PO, arXiv 2512.06547). Of a token of d versions ago: rollout + (1 - 1 / max(d, 1)) (logp - rollout)."""
@@ -47,8 +48,9 @@ class LossConfig:
     """How far above 1 a ratio of probabilities counts; above `clip_low`, it is DAPO's "clip higher"."""
     dual_clip: float | None = None
     """Largest ratio that counts against a token (dual-clip PPO, arXiv 1912.09729); None is no limit."""
-    proximal: Proximal = Proximal.recomputed
-    """The policy that a step is clipped around, and to which the sampling policy's age is corrected."""
+    proximal: Proximal | None = None
+    """The policy that a step is clipped around, and to which the sampling policy's age is corrected; None is the
+    algorithm's own: `sampler` for cispo, `interpolated` for all others."""
     correction: Level = Level.tokens
     """Truncated importance weights: of each token by its own ratio, or of a sequence by the product of its tokens'."""
     correction_cap: float = 2.0

@@ -53,8 +53,10 @@ def test_a_loop_is_held_against_its_slower_half() -> None:
 def test_rewards_are_alike_where_their_intervals_overlap() -> None:
     assert intervals_overlap([0.90, 0.92, 0.94], [0.93, 0.95, 0.97])
     assert not intervals_overlap([0.90, 0.901, 0.902], [0.95, 0.951, 0.952])
-    found = compared([{"0": 0.9, "4": 0.92}, {"0": 0.92, "4": 0.9}, {"0": 0.91, "4": 0.91}])
-    assert found == {"reward_0": pytest.approx(0.91), "reward_4": pytest.approx(0.91), "rewards_overlap": 1.0}
+    of_seeds = [{"0": 0.9, "4": 0.92, "4_uncorrected": 0.5}, {"0": 0.92, "4": 0.9, "4_uncorrected": 0.0}]
+    found = compared([*of_seeds, {"0": 0.91, "4": 0.91, "4_uncorrected": 0.1}])
+    means = {"reward_0": 0.91, "reward_4": 0.91, "reward_4_uncorrected": 0.2}
+    assert found == {**{name: pytest.approx(mean) for name, mean in means.items()}, "rewards_overlap": 1.0}
 
 
 def test_engines_and_tools_have_a_core_and_all_else_the_other() -> None:

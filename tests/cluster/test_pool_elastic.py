@@ -4,7 +4,8 @@ import asyncio
 import math
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import replace
+
+import pytest
 
 from cluster.health import State
 from cluster.notices import LOOK_EVERY_S, MARGIN_S, heed
@@ -105,9 +106,25 @@ def test_what_an_engine_did_is_told_in_its_place_after_it_has_left() -> None:
             left, stayed = pool._slots.busy()
             assert left.place_s > 0
             await asyncio.sleep(7.0)
-            gone, there = pool._slots.busy()
+            assert pool._slots.busy() == [left, stayed], "nobody was asked"
+            gone, there = await pool.busy()
             assert gone == left
-            assert there == replace(stayed, place_s=stayed.place_s + 7.0)
+            assert there.place_s == pytest.approx(stayed.place_s + 7.0, abs=0.01)
+
+    in_virtual_time(go())
+
+
+def test_an_engine_that_loads_weights_is_asked_what_it_does_too() -> None:
+    async def go() -> None:
+        world = busy_world(sync_s=5.0)
+        async with pool_of(world, 1) as pool:
+            [before] = await pool.busy()
+            syncing = asyncio.ensure_future(pool.sync(1))
+            await asyncio.sleep(2.0)
+            assert pool.states == {0: State.STALE}
+            [after] = await pool.busy()
+            assert after.place_s == pytest.approx(before.place_s + 2.0, abs=0.01)
+            await syncing
 
     in_virtual_time(go())
 

@@ -21,7 +21,7 @@ ROOT = Path(__file__).parents[2]
 COMPILING = ("compile", "search", "match", "fullmatch", "finditer", "findall", "sub", "subn", "split")
 CHARACTERS, PUMPS = 1000, 200
 """A string has so many characters, and so many pumps at least."""
-SLOW_S = 0.0005
+SLOW_S = 0.0001
 """Seconds of CPU for such a string, from which on a pattern is looked at again."""
 GROWTH, MOST_GROWTH = 4, 9
 """How much longer the second string is, and from which factor of time on it is no linear time: a quadratic pattern

@@ -3,18 +3,18 @@
     loss = -mean over tokens of weight * sg(clip(r, ratio_low, ratio_high)) * A_i * logp      sg: without a gradient
 
 A_i is GRPO's. Tokens that a clipped surrogate drops as soon as they have moved, rare ones at which reasoning turns, go
-on being learnt. In the paper r is the ratio to the policy that sampled the token: `rl.learner.loss.proximal=sampler`.
+on being learnt. As in the paper, r is the ratio to the policy that sampled the token, unless the recipe says otherwise.
 
 How it fails: nothing bounds how far a batch moves the policy but the rate, so many updates of one batch or a large rate
 run away, which the loss does not show; `kl_rollout` and `entropy` do.
 """
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from coa.learning.algorithms.base import LossSums, TokenBatch, Totals
 from coa.learning.algorithms.policy_gradient import GroupRelative, check_clips
-from coa.learning.losses import Surrogate, ratio_of
+from coa.learning.losses import Proximal, Surrogate, ratio_of
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Cispo(GroupRelative):
+    OWN_PROXIMAL: ClassVar[Proximal] = Proximal.sampler
     ratio_low: float = 0.0
     """Least weight of a token; the paper has no lower bound."""
     ratio_high: float = 5.0

@@ -12,7 +12,7 @@ gradient; each token answers for itself and what follows it, as what came before
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
@@ -49,6 +49,8 @@ class KlIn(Enum):
 class PolicyGradient:
     """All of an algorithm but its credit and its loss."""
 
+    OWN_PROXIMAL: ClassVar[Proximal] = Proximal.interpolated
+    """Where the recipe chooses none."""
     surrogate: LossConfig = field(default_factory=LossConfig)
     kl_weight: float = 0.0
     """Of the divergence from the model that the stage began with, per token; 0 needs no such model."""
@@ -62,8 +64,12 @@ class PolicyGradient:
             raise ValueError("kl_estimator k1 in the loss pulls nowhere: k2 or k3, or kl_in reward")
 
     @property
+    def proximal(self) -> Proximal:
+        return self.surrogate.proximal or self.OWN_PROXIMAL
+
+    @property
     def needs(self) -> Needs:
-        return Needs(proximal=self.surrogate.proximal is Proximal.recomputed, reference=self.kl_weight > 0)
+        return Needs(proximal=self.proximal is Proximal.recomputed, reference=self.kl_weight > 0)
 
     def totals(self, targets: TokenTargets) -> Totals:
         return {}
@@ -83,7 +89,7 @@ class PolicyGradient:
     def policy_loss(self, batch: TokenBatch, advantages: "Tensor", per: str = TOKENS, scale: float = 1.0) -> LossSums:
         """The step, token by token. advantages: [P]. per, scale: of the policy's loss, its denominator and a factor."""
         here, config = batch.sampled, self.surrogate
-        log_ratio, age = ratios(batch, config)
+        log_ratio, age = ratios(batch, self.proximal)
         step = self.step(log_ratio, batch.logprobs[here], advantages[here])
         weight = correction(age, batch.segments[here], batch.samples, config)
         sums = LossSums(
@@ -109,13 +115,13 @@ class PolicyGradient:
         return LossSums({**sums.terms, **terms}, {**sums.metrics, "kl_reference": Sum(found.detach(), TOKENS)})
 
 
-def ratios(batch: TokenBatch, config: LossConfig) -> "tuple[Tensor, Tensor]":
+def ratios(batch: TokenBatch, around: Proximal) -> "tuple[Tensor, Tensor]":
     """Of the sampled tokens, the logarithms of two ratios: policy to proximal policy, and that to the sampling one."""
     # What no policy sampled has log-probs that mean nothing: it is left out here, before exp could overflow.
     here = batch.sampled
     now, rollout = batch.logprobs[here], batch.rollout_logprobs[here]
     before, ages = batch.proximal_logprobs[here], batch.ages[here]
-    proximal = proximal_of(config.proximal, logprobs=now, before=before, rollout=rollout, ages=ages)
+    proximal = proximal_of(around, logprobs=now, before=before, rollout=rollout, ages=ages)
     return now - proximal, proximal - rollout
 
 

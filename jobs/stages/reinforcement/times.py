@@ -17,22 +17,37 @@ class LoopTimes:
         self._last = 0.0
         self._engines_first: Sequence[BusyReport] = ()
         self._engines_last: Sequence[BusyReport] = ()
+        self._gone: list[float] = []
+        """For how long each engine has not served, as far as is known."""
         self._learner_last: Spent = {}
         self._learner: dict[str, float] = {}
+        self._again = False
+        """Whether the learners have started again since the last step."""
 
     def begin(self, engines: Sequence[BusyReport], learner: Spent) -> None:
         """The loops begin, for the first time or again. learner: of the event that says so."""
         if self._began is None:
             self._began = self._last = time.monotonic()
             self._engines_first = self._engines_last = engines
+        else:
+            self._again = True
         self._learner_last = learner
 
     def step(self, engines: Sequence[BusyReport], learner: Spent) -> dict[str, float]:
-        """Metrics of a step: shares of the time since the one before, over all engines."""
+        """Metrics of a step: shares of the time since the one before, over all engines.
+
+        What the driver hears comes late, now more and now less: that is no time in which nobody was there."""
         now = time.monotonic()
-        ours = _between(self._engines_last, engines)
-        learnt = filled(self._learnt(learner), now - self._last, LearnerState.GONE)
-        self._last, self._engines_last = now, engines
+        ours = [
+            {**since(before.spent, report.spent), EngineState.GONE: gone}
+            for (before, report), gone in zip(
+                _pairs(self._engines_last, engines), self._more_gone(engines), strict=True
+            )
+        ]
+        learnt = self._learnt(learner)
+        if self._again:
+            learnt = filled(learnt, now - self._last, LearnerState.GONE)
+        self._last, self._engines_last, self._again = now, engines, False
         parts = (("engine", added(ours)), ("learner", learnt))
         return {f"{who}/{state}": share for who, spent in parts for state, share in shares(spent).items()}
 
@@ -62,6 +77,13 @@ class LoopTimes:
         self._learner = added([self._learner, spent])
         return spent
 
+    def _more_gone(self, engines: Sequence[BusyReport]) -> list[float]:
+        """Seconds that each engine has not served, beside those that were counted in the steps before."""
+        in_all = [spent.get(EngineState.GONE, 0.0) for spent in _between(self._engines_first, engines)]
+        before = [*self._gone, *[0.0] * (len(in_all) - len(self._gone))]
+        self._gone = [max(pair) for pair in zip(before, in_all, strict=True)]
+        return [now - then for now, then in zip(self._gone, before, strict=True)]
+
     def _decoding(self, now: BusyReport) -> list[tuple[int, float, int]]:
         before = {requests: (seconds, tokens) for requests, seconds, tokens in merged(self._engines_first).decoding}
         found = []
@@ -74,10 +96,14 @@ class LoopTimes:
 
 def _between(before: Sequence[BusyReport], now: Sequence[BusyReport]) -> list[dict[str, float]]:
     """What each engine did between two moments, for as long as its place was there."""
-    pairs = zip_longest(before, now, fillvalue=BusyReport(()))
     return [
-        filled(since(first.spent, last.spent), last.place_s - first.place_s, EngineState.GONE) for first, last in pairs
+        filled(since(first.spent, last.spent), last.place_s - first.place_s, EngineState.GONE)
+        for first, last in _pairs(before, now)
     ]
+
+
+def _pairs(before: Sequence[BusyReport], now: Sequence[BusyReport]) -> list[tuple[BusyReport, BusyReport]]:
+    return list(zip_longest(before, now, fillvalue=BusyReport(())))
 
 
 def _rounded(spent: Spent) -> dict[str, float]:

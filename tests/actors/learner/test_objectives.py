@@ -23,7 +23,13 @@ from coa.types import Sample
 from tests.support.ranks import save
 from tests.support.tiny import make_model, random_sample
 
-CONFIG = LearnerConfig(optimizer=OptimizerConfig(lr=1e-3), packing=PackingConfig(row_tokens=96, rows=2), threads=1)
+CONFIG = LearnerConfig(
+    optimizer=OptimizerConfig(lr=1e-3),
+    packing=PackingConfig(row_tokens=96, rows=2),
+    threads=1,
+    # Around the policy of the batch nothing is clipped, so that any step has a gradient.
+    loss=LossConfig(proximal=Proximal.recomputed),
+)
 LORA = LoraConfig(rank=4, alpha=8.0, targets=("q_proj", "up_proj"))
 
 

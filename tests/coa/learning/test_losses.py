@@ -10,11 +10,11 @@ from torch import Tensor
 from coa.learning.algorithms import loss_of, reduced
 from coa.learning.algorithms.base import SAMPLED, SEQUENCES, TOKENS, TokenTargets, Totals, token_batch
 from coa.learning.algorithms.grpo import Grpo
-from coa.learning.losses import LossConfig, divergence
+from coa.learning.losses import LossConfig, Proximal, divergence
 from tests.support.tokens import loss_by, targets_of
 
 torch.set_num_threads(1)
-CONFIG = LossConfig(clip_low=0.2, clip_high=0.28, correction_cap=2.0)
+CONFIG = LossConfig(clip_low=0.2, clip_high=0.28, correction_cap=2.0, proximal=Proximal.recomputed)
 
 
 @dataclass(frozen=True)
@@ -117,6 +117,14 @@ def test_a_token_counts_as_much_as_the_proximal_policy_finds_it_likely(gap: floa
     assert terms.loss.item() == pytest.approx(-2 * weight, rel=1e-6)
     assert gradient == pytest.approx(-2 * weight, rel=1e-6)
     assert terms.weight_sum.item() == pytest.approx(weight, rel=1e-6)
+
+
+@pytest.mark.parametrize(("gap", "advantage"), [(math.log(1.3), 1.0), (math.log(0.75), -1.0)])
+def test_by_default_what_an_old_sample_asked_for_and_has_is_asked_for_no_further(gap: float, advantage: float) -> None:
+    """One update a batch: around the policy that the batch finds, each of several old batches would push again."""
+    for config, moved in ((LossConfig(), 0.0), (CONFIG, -advantage * math.exp(gap))):
+        _, [gradient] = loss([-1.0], sampled=[-1.0 - gap], reinforce=[advantage], config=config)
+        assert gradient == pytest.approx(moved, rel=1e-6)
 
 
 def test_a_token_of_neither_kind_has_no_gradient_and_counts_nowhere() -> None:

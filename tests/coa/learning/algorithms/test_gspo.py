@@ -6,10 +6,10 @@ import pytest
 
 from coa.learning.algorithms.base import SEQUENCES
 from coa.learning.algorithms.gspo import Gspo
-from coa.learning.losses import LossConfig
+from coa.learning.losses import LossConfig, Proximal
 from tests.support.tokens import loss_by, targets_of
 
-WIDE = Gspo(LossConfig(correction_cap=2.0), clip_low=0.2, clip_high=0.28)
+WIDE = Gspo(LossConfig(correction_cap=2.0, proximal=Proximal.recomputed), clip_low=0.2, clip_high=0.28)
 
 
 def test_every_token_of_a_sequence_has_the_ratio_of_their_mean() -> None:

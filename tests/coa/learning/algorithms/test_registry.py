@@ -1,5 +1,7 @@
 """Algorithms are found by name, take their settings, and leave what is imitated alone."""
 
+from typing import Any
+
 import pytest
 
 from coa.errors import UserError
@@ -16,8 +18,8 @@ def test_an_algorithm_is_made_from_the_recipe() -> None:
     loss = LossConfig(clip_high=0.3)
     assert make("grpo", loss, {"spread": "reward", "kl_weight": 0.1}) == Grpo(loss, kl_weight=0.1, spread=Spread.reward)
     assert make("ppo", loss, {"gae_lambda": 0.9}) == Ppo(surrogate=loss, gae_lambda=0.9)
-    assert make("grpo", loss, {"kl_weight": 0.1}).needs == Needs(group=2, reference=True)
-    assert make("ppo").needs == Needs(values=True)
+    assert make("grpo", loss, {"kl_weight": 0.1}).needs == Needs(group=2, reference=True, proximal=False)
+    assert make("ppo").needs == Needs(values=True, proximal=False)
 
 
 @pytest.mark.parametrize(
@@ -48,9 +50,19 @@ def test_gspo_and_cispo_have_clips_of_their_own(name: str) -> None:
 def test_a_proximal_pass_and_a_reference_are_asked_for_where_they_are_read() -> None:
     assert not make("ppo", LossConfig(proximal=Proximal.interpolated)).needs.proximal
     assert not make("reinforce_pp", LossConfig(proximal=Proximal.sampler)).needs.proximal
-    assert make("reinforce_pp", LossConfig(), {"baseline": True, "kl_weight": 0.1}).needs == Needs(
+    recomputed = LossConfig(proximal=Proximal.recomputed)
+    assert make("reinforce_pp", recomputed, {"baseline": True, "kl_weight": 0.1}).needs == Needs(
         group=2, reference=True
     )
+
+
+def test_each_algorithm_has_a_policy_of_its_own_to_clip_around() -> None:
+    found = {name: getattr(make(name), "proximal", None) for name in ALGORITHMS}
+    assert found.pop("cispo") is Proximal.sampler
+    assert found.pop("imitation") is None
+    assert set(found.values()) == {Proximal.interpolated}
+    chosen: Any = make("cispo", LossConfig(proximal=Proximal.recomputed))
+    assert chosen.proximal is Proximal.recomputed
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)

@@ -70,11 +70,24 @@ def test_an_engine_whose_place_was_given_up_lacks_nothing_afterwards(clock: list
     assert counted.step(then, {})["engine/not_serving"] == pytest.approx(1 / 18)
     clock[0] = 120.0
     retired = [engine(25.0, generating=24.0), engine(8.0, generating=8.0)]
-    assert counted.step(retired, {}) == {"engine/generating": 1.0, "learner/not_serving": 1.0}
+    assert counted.step(retired, {}) == {"engine/generating": 1.0}
     assert counted.whole(retired)["time"]["engines"] == [
         {"generating": 19.0, "not_serving": 1.0},
         {"generating": 8.0, "not_serving": 0.0},
     ]
+
+
+def test_what_is_heard_late_now_and_then_is_no_time_without_anybody(clock: list[float]) -> None:
+    counted = LoopTimes()
+    counted.begin([engine(0.0)], {})
+    for step, by in enumerate((0.5, 0.0, 0.5, 0.25, 0.5), 1):
+        clock[0] = 100.0 + 2 * step + by
+        found = counted.step([engine(2.0 * step + by, generating=2.0 * step)], {"learning": 2.0 * step})
+        assert found == (
+            {"engine/generating": 0.8, "engine/not_serving": 0.2} if step == 1 else {"engine/generating": 1.0}
+        ) | {"learner/learning": 1.0}
+    # Nobody was asked: nothing is known of this step.
+    assert counted.step([engine(10.5, generating=10.0)], {"learning": 12.0}) == {"learner/learning": 1.0}
 
 
 def test_how_engines_sampled_is_counted_from_the_stage_s_beginning(clock: list[float]) -> None:
