@@ -178,7 +178,7 @@ class Jobs:
             ) from error
         except (ConnectionError, RequestException) as error:
             raise UserError(
-                f"no cluster answers at {self.address}: its dashboard is meant, such as http://head:8265"
+                f"no cluster answers at {self.address}: expected the address of its dashboard, such as http://head:8265"
             ) from error
 
 
