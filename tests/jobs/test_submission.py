@@ -64,6 +64,8 @@ def test_a_cluster_that_does_not_answer_is_one_line(
         "coa: no cluster answers at http://127.0.0.1:9: expected the address of its dashboard, such as "
         "http://head:8265\n"
     )
+    assert cli.main(["submit", "--address", "head:8265", "benchmarks"]) == 2
+    assert capfd.readouterr().err.startswith("coa: no cluster answers at head:8265: expected the address of its dash")
     monkeypatch.delenv("RAY_API_SERVER_ADDRESS", raising=False)
     assert cli.main(["submit", "benchmarks"]) == 2
     assert "needs --address" in capfd.readouterr().err
