@@ -237,5 +237,5 @@ def raise_cause(error: BaseException | None) -> None:
     if said := next((line for line in str(error).splitlines() if NO_MEMORY in line), None):
         used = said.partition(" was ")[2] or said
         hint = "--dry-run shows what each part takes"
-        raise OutOfMemory(f"Ray ended learners for want of memory: {used}; {hint}") from error
+        raise OutOfMemory(f"Ray ended learners because memory ran out: {used}; {hint}") from error
     raise error

@@ -133,7 +133,7 @@ def require(demands: Sequence[Demand], nodes: Sequence[Resources]) -> None:
     total = {name: sum(d.resources.get(name, 0) for d in demands) for name in ("CPU", "GPU")}
     has = {name: sum(node.get(name, 0) for node in nodes) for name in ("CPU", "GPU")}
     raise UserError(
-        f"the recipe asks for more than the cluster has or may get: {_show(total)} in all, there are {_show(has)} on "
+        f"the recipe needs more than the cluster has or can add: {_show(total)} in all, there are {_show(has)} on "
         f"{len(nodes)} node{'s' * (len(nodes) != 1)}; no room for a {missing.what} of {_show(missing.resources)}"
     )
 

@@ -32,6 +32,7 @@ _log = logging.getLogger(__name__)
 
 _NEW = object()
 """In a leaf's place: a section that a recipe names itself, such as `models.NAME`, begins."""
+LONGEST_SHOWN = 80
 _OVERRIDE = re.compile(r"[A-Za-z_]\w*(\.\w+)*=.*", re.DOTALL)
 
 
@@ -75,7 +76,7 @@ def _chosen(schema: type, config: DictConfig, layers: Sequence[tuple[object, str
         for tree, where in layers:
             value = _value(tree, key.split("."), value)
             if not isinstance(value, str | None):
-                raise UserError(f"{where}: {key} is {value!r}, expected a name")
+                raise UserError(f"{where}: {key} is {_brief(value)}, expected a name")
         found[section] = settings_of(value)
     return found
 
@@ -154,7 +155,7 @@ def _lay_over(config: DictConfig, schema: type, tree: object, where: str, chosen
         try:
             OmegaConf.update(config, key, value, merge=True)
         except OmegaConfBaseException as error:
-            raise UserError(f"{where}: {key} is {value!r}, expected {_type_name(hint)}") from error
+            raise UserError(f"{where}: {key} is {_brief(value)}, expected {_type_name(hint)}") from error
 
 
 def _leaves(
@@ -168,7 +169,7 @@ def _leaves(
     """Dotted key, value and type of everything that a recipe sets; raises UserError at the first unknown key."""
     if not isinstance(tree, Mapping):
         section = prefix.removesuffix(".") or "a recipe"
-        raise UserError(f"{where}: {section} is {tree!r}, expected a section with keys")
+        raise UserError(f"{where}: {section} is {_brief(tree)}, expected a section with keys")
     hints = _hints(schema, prefix, chosen)
     for name, value in tree.items():
         key = f"{prefix}{name}"
@@ -178,10 +179,10 @@ def _leaves(
             yield from _leaves(hints[name], value, where, known, f"{key}.")
         elif section := named_section(hints[name]):
             if not isinstance(value, Mapping):
-                raise UserError(f"{where}: {key} is {value!r}, expected sections with names")
+                raise UserError(f"{where}: {key} is {_brief(value)}, expected sections with names")
             for own, held in value.items():
                 if not re.fullmatch(r"[\w-]+", str(own)):
-                    raise UserError(f"{where}: {key}.{own}: a name is of letters, digits, _ and -")
+                    raise UserError(f"{where}: {key}.{own}: a name may have letters, digits, _ and -")
                 yield f"{key}.{own}", _NEW, section
                 inner = f"{key}.{own}."
                 yield from _leaves(section, held, where, [k for k, _ in known_keys(section, inner)], inner)
@@ -240,9 +241,15 @@ def _type_name(hint: Any) -> str:
     return hint.__name__ if type(hint) is type else str(hint)
 
 
+def _brief(value: object) -> str:
+    """A value as an error shows it: whole files of data have been taken for recipes."""
+    text = repr(value)
+    return text if len(text) <= LONGEST_SHOWN else f"{text[:LONGEST_SHOWN]}..."
+
+
 def _yaml_problem(error: yaml.YAMLError) -> str:
     mark = getattr(error, "problem_mark", None)
-    problem = getattr(error, "problem", None) or _first_line(error)
+    problem = (getattr(error, "problem", None) or _first_line(error)).partition(". ")[0]
     return f"line {mark.line + 1}: {problem}" if mark else f"bad YAML: {problem}"
 
 

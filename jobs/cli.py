@@ -17,7 +17,7 @@ import sys
 import traceback
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from coa import __version__
 from coa.errors import UserError
@@ -71,10 +71,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def parse(arguments: Sequence[str] | None = None) -> tuple[Command, dict[str, Any]]:
-    """The command and its arguments by name; ends the process with status 2 for what is none.
-
-    Raises UserError for a setting that is written as an option.
-    """
+    """The command and its arguments by name; raises UserError for words that are none."""
     words = sys.argv[1:] if arguments is None else list(arguments)
     parser = _parser()
     parsed, unknown = parser.parse_known_args(words)
@@ -84,7 +81,7 @@ def parse(arguments: Sequence[str] | None = None) -> tuple[Command, dict[str, An
             following = next((one for one in after if not one.startswith("-")), "VALUE")
             raise UserError(f"{word}: a setting is written without dashes, {found[1]}={found[2] or following}")
     if unknown:
-        parser.error(f"unrecognized arguments: {' '.join(unknown)}")
+        raise UserError(f"unknown options: {' '.join(unknown)} (see coa {parsed.command} --help)")
     options = vars(parsed)
     return COMMANDS[options.pop("command")], options
 
@@ -130,21 +127,31 @@ def show_plan(config: Any, job: Job) -> None:
 
 def find_recipe(name: str) -> Path:
     """A recipe of this package by name, or a file by path; raises UserError with the known names."""
-    if name.endswith((".yaml", ".yml")) or "/" in name:
-        return Path(name)
+    path = Path(name)
+    if path.suffix not in ("", ".yaml", ".yml", ".json"):
+        raise UserError(f"recipe {name}: a recipe is a YAML file, whose name ends in .yaml or .yml")
+    if path.suffix or "/" in name:
+        return path
     path = RECIPES / f"{name}.yaml"
     if not path.is_file():
         known = ", ".join(sorted(recipe.stem for recipe in RECIPES.glob("*.yaml")))
-        raise UserError(f"no recipe {name}: known are {known}; a file is given by its path")
+        raise UserError(
+            f"no recipe {name}: known are {known}; a file of your own is given by its path, such as ./mine.yaml"
+        )
     return path
 
 
+class _Parser(argparse.ArgumentParser):
+    """Raises UserError, with one line, in place of printing how a command is used."""
+
+    def error(self, message: str) -> NoReturn:
+        raise UserError(f"{message} (see {self.prog} --help)")
+
+
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="coa", description="Trains agent foundation models (Chain-of-Agents).", allow_abbrev=False
-    )
+    parser = _Parser(prog="coa", description="Trains agent foundation models (Chain-of-Agents).", allow_abbrev=False)
     parser.add_argument("--version", action="version", version=f"coa {__version__}")
-    commands = parser.add_subparsers(dest="command", required=True, metavar="|".join(COMMANDS))
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name, command in COMMANDS.items():
         one = commands.add_parser(
             name,

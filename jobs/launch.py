@@ -73,15 +73,15 @@ def unwrapped(folder: Path) -> Iterator[None]:
         yield
     except BaseException as raised:
         error = innermost(raised)
-        if isinstance(error, UserError) and fresh and _holds_logs_alone(folder):
+        if isinstance(error, UserError) and fresh and _holds_logs_at_most(folder):
             shutil.rmtree(folder)
         if error is raised:
             raise
         raise error from raised
 
 
-def _holds_logs_alone(folder: Path) -> bool:
-    return folder.is_dir() and [path.name for path in folder.iterdir()] == ["logs"]
+def _holds_logs_at_most(folder: Path) -> bool:
+    return folder.is_dir() and {path.name for path in folder.iterdir()} <= {"logs"}
 
 
 def innermost(error: BaseException) -> BaseException:

@@ -18,6 +18,7 @@ from typing import Any
 
 from cluster.session import MODE, TOKEN
 from coa.errors import ClusterDown, UserError
+from coa.http.addresses import is_web_address
 
 NEVER_SENT = ("/runs", "/models", "/wandb", ".venv", ".git", ".env", "*.pem", "*.key", "__pycache__", ".*_cache")
 """As in a .gitignore. What a cluster has of its own, what is large, and where secrets are kept."""
@@ -101,6 +102,8 @@ class Jobs:
         from ray.job_submission import JobSubmissionClient
 
         self.address = address
+        if not is_web_address(address):  # Ray would take it for the address of a node, and look there for minutes
+            raise self._nobody()
         with self._answers():
             self._client = JobSubmissionClient(address)
 
@@ -177,9 +180,12 @@ class Jobs:
                 f"as the cluster has them ({MODE} is {os.environ[MODE]})"
             ) from error
         except (ConnectionError, RequestException) as error:
-            raise UserError(
-                f"no cluster answers at {self.address}: its dashboard is meant, such as http://head:8265"
-            ) from error
+            raise self._nobody() from error
+
+    def _nobody(self) -> UserError:
+        return UserError(
+            f"no cluster answers at {self.address}: expected the address of its dashboard, such as http://head:8265"
+        )
 
 
 def _gone() -> tuple[type[BaseException], ...]:

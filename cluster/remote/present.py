@@ -2,6 +2,7 @@
 
 import os
 
+from cluster.remote.reach import require_cluster
 from cluster.resources import Resources, cluster_nodes
 from coa.planning.clusters import Node, device_of
 
@@ -11,9 +12,11 @@ ACCELERATOR = "accelerator_type:"
 
 def present_nodes(address: str | None) -> tuple[Node, ...]:
     """The nodes of the Ray cluster at an address, those that its autoscaler may add among them; without an address,
-    this machine, and no Ray is started. Raises ConnectionError where no cluster answers."""
+    this machine, and no Ray is started. Raises UserError where no cluster that can be joined answers."""
     if address is None:
         return (_here(),)
+    if address != "local":
+        require_cluster(address)
     import ray
 
     ray.init(address=address, log_to_driver=False)

@@ -14,6 +14,7 @@ from coa.errors import UserError
 CONNECT_S = 4.0
 ANSWER_S = 5.0
 """Seconds for each of two questions: with CONNECT_S, whoever mistook an address knows within 15 s."""
+OTHER = "the port is open, but it does not answer as a Ray cluster does"
 _ADDRESS = re.compile(r"(ray://)?(\[[0-9a-fA-F:.]+\]|[\w.-]+):(\d{1,5})")
 
 
@@ -24,10 +25,7 @@ def require_cluster(address: str) -> None:
     """
     if address == "auto":
         address = _running_here()
-    matched = _ADDRESS.fullmatch(address)
-    if matched is None:
-        raise UserError(f"the cluster's address {address!r} (RAY_ADDRESS) is not host:port, such as 10.0.0.7:6379")
-    scheme, host, port = matched[1], matched[2].strip("[]"), int(matched[3])
+    scheme, host, port = parts_of(address)
     try:
         socket.create_connection((host, port), timeout=CONNECT_S).close()
     except (OSError, OverflowError) as error:
@@ -37,13 +35,21 @@ def require_cluster(address: str) -> None:
         _require_versions(address, _metadata(address))
 
 
+def parts_of(address: str) -> tuple[str | None, str, int]:
+    """Scheme (or None), host and port of an address; raises UserError if it is malformed."""
+    matched = _ADDRESS.fullmatch(address)
+    if matched is None:
+        raise UserError(f"the cluster's address {address!r} (RAY_ADDRESS) is not host:port, such as 10.0.0.7:6379")
+    return matched[1], matched[2].strip("[]"), int(matched[3])
+
+
 def _running_here() -> str:
     from ray._private.services import canonicalize_bootstrap_address_or_die  # has no public interface
 
     try:
         return canonicalize_bootstrap_address_or_die("auto")
     except ConnectionError as error:
-        raise UserError("RAY_ADDRESS is auto, and no Ray cluster, or several, run on this machine") from error
+        raise UserError("RAY_ADDRESS is auto, but this machine runs no Ray cluster, or several") from error
 
 
 def _metadata(address: str) -> dict[str, Any]:
@@ -64,11 +70,11 @@ def _metadata(address: str) -> dict[str, Any]:
         except grpc.RpcError as error:
             status: Any = error
             if status.code() in (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED):
-                why = "it asks for another token: set RAY_AUTH_MODE=token and RAY_AUTH_TOKEN to the cluster's"
+                why = "it asks for another token: set RAY_AUTH_MODE=token and RAY_AUTH_TOKEN to the cluster's token"
             else:
-                why = f"what listens there is none ({status.code().name.lower()})"
+                why = f"{OTHER} ({status.code().name.lower()})"
         except ValueError:
-            why = "what listens there is none"
+            why = OTHER
     raise UserError(f"no Ray cluster answers at {address} (RAY_ADDRESS): {why}")
 
 

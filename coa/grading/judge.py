@@ -217,7 +217,7 @@ def check_judge(config: JudgeConfig, call_s: float, tool: str = JUDGE) -> None:
     longest_s = config.asks * config.timeout_s
     if longest_s > call_s:
         raise UserError(
-            f"a verdict may take {longest_s:g} s by tools.judge.asks and timeout_s, and the executor stops it after "
+            f"a verdict may take {longest_s:g} s by tools.judge.asks and timeout_s, but the executor stops it after "
             f"{call_s:g} s: set executor.call_s_of.{tool}"
         )
 

@@ -212,7 +212,7 @@ def check_programs(config: ProgramsConfig, call_s: float) -> None:
     wall_s = limits.wall_s + limits.busy_s
     if wall_s >= call_s:
         raise UserError(
-            f"a test may take {wall_s:g} s by tools.programs.longest_s, and the executor stops it after {call_s:g} s: "
+            f"a test may take {wall_s:g} s by tools.programs.longest_s, but the executor stops it after {call_s:g} s: "
             f"set executor.call_s_of.{RUN_TEST}"
         )
 

@@ -99,7 +99,7 @@ def check_tools(config: ToolsConfig, *, crawl_s: float, named: Collection[str] =
     known = _known(config)
     for name in named:
         if name not in known:
-            raise UserError(f"executor limits {name}, which is no tool; tools are {', '.join(known)}")
+            raise UserError(f"executor sets a limit for {name}, which is not a tool; tools are {', '.join(known)}")
     services = {
         "search.url": config.search.url,
         "crawl.site": config.crawl.site,
@@ -113,14 +113,14 @@ def check_tools(config: ToolsConfig, *, crawl_s: float, named: Collection[str] =
             raise UserError(f"tools.{key} is {shown(url)}, expected an address such as http://127.0.0.1:8000")
     if config.search.url is not None and not config.crawl.leads_somewhere:
         raise UserError(
-            "tools.search.url is set, and crawl_page may read nothing: set tools.crawl.open_web=true, or else "
+            "tools.search.url is set, but crawl_page may not read any page: set tools.crawl.open_web=true, or else "
             "tools.crawl.site, reader or allow_hosts"
         )
     if config.crawl.summary.url is not None and not config.crawl.summary.model:
         raise UserError("tools.crawl.summary.url is set, and tools.crawl.summary.model names no model")
     if config.crawl.call_s > crawl_s:
         raise UserError(
-            f"a call of crawl_page may take {config.crawl.call_s:g} s by tools.crawl, and the executor stops it after "
+            f"a call of crawl_page may take {config.crawl.call_s:g} s by tools.crawl, but the executor stops it after "
             f"{crawl_s:g} s: set executor.call_s_of.crawl_page"
         )
     for variable in (config.search.key_env, config.crawl.reader_key_env, config.crawl.summary.key_env):
@@ -137,7 +137,7 @@ def check_called(tools: Iterable[str], config: ToolsConfig, *, articles: bool, s
     for name in sorted(called):
         if name not in known:
             raise UserError(
-                f"a profile calls {name}, which is no tool; tools are {', '.join(known)}, an extension registers "
+                f"a profile calls {name}, which is not a tool; tools are {', '.join(known)}, an extension registers "
                 f"others (coa.grading.toolset.register), and tools.mcp.SERVER.tags.{name} names one of an MCP server"
             )
     nowhere = {

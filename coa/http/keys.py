@@ -15,9 +15,9 @@ def read_key(variable: str) -> str:
     """The key that an environment variable holds; raises UserError, which names the variable and never its value."""
     key = os.environ.get(variable, "").strip()
     if not key:
-        raise UserError(f"the environment variable {variable} is not set; it is to hold a service's key")
+        raise UserError(f"the environment variable {variable} is not set; set it to the service's key")
     if not (key.isascii() and key.isprintable()):
-        raise UserError(f"the environment variable {variable} holds characters that no key has")
+        raise UserError(f"the environment variable {variable} holds characters that a key can't have")
     return key
 
 

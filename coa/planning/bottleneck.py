@@ -27,7 +27,7 @@ def bottleneck(engine: Mapping[str, float], learner: Mapping[str, float]) -> str
         return f"Learners are the bottleneck: {ours}, engines waited {weights:.0%} for weights."
     waits = {
         f"Tools are the bottleneck: engines waited {tools:.0%} for them": tools,
-        f"Moving weights is the bottleneck: engines stood {syncing:.0%}, learners published {publishing:.0%}": syncing
+        f"Moving weights is the bottleneck: engines paused {syncing:.0%}, learners published {publishing:.0%}": syncing
         + publishing,
         f"The staleness window is the bottleneck: engines waited {weights:.0%} for weights, learners {samples:.0%} for "
         "samples": min(weights, samples),
@@ -36,7 +36,7 @@ def bottleneck(engine: Mapping[str, float], learner: Mapping[str, float]) -> str
     if waits[worst] >= 1 - max(generating, learning) - 0.5:
         return f"{worst}; {ours}."
     slower = "Engines" if generating >= learning else "Learners"
-    return f"{slower} are the slower half, and not busy all along: {ours}."
+    return f"{slower} are the slower part, though not always busy: {ours}."
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +91,7 @@ def gains(
 def advice(found: list[Gain]) -> str:
     """A sentence on the setting that moves most."""
     if not found or found[0].gain < NOTICED:
-        return "By simulation no single setting would move it by 3 % or more."
+        return "By simulation, no single setting would speed training up by 3 % or more."
     return f"By simulation: {found[0].in_words()}."
 
 

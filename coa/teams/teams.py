@@ -127,7 +127,9 @@ def check_team(team: TeamConfig, models: Mapping[str, object], profiles: set[str
     for name, rules in RULES_WITH.items():
         if team.rules not in rules and getattr(team, name) != getattr(standard, name):
             others = " or ".join(sorted(rules))
-            raise UserError(f"team.{name}: a {team.rules} team does not read it, team.rules={others} does")
+            raise UserError(
+                f"team.{name} has no effect with team.rules={team.rules}; it is a setting of team.rules={others}"
+            )
     asked = {role for name in profiles for role in members(team, find_profile(name))}
     if idle := set(team.roles) - asked:
         raise UserError(f"team.roles.{min(idle)}: a {team.rules} team does not use this role for these profiles")
@@ -140,9 +142,9 @@ def check_team(team: TeamConfig, models: Mapping[str, object], profiles: set[str
         named = team.role(role).tools
         if named and role not in (*SOLVERS, *(worker_of(find_profile(name)) for name in profiles)):
             raise UserError(f"team.roles.{role}.tools: this role calls no tools")
+        if unknown := set(named) - tools:
+            raise UserError(f"team.roles.{role}.tools: no tool {min(unknown)!r} in {', '.join(sorted(profiles))}")
         for name in sorted(profiles if named else ()):
             mine = {tag.name for tag in find_profile(name).tools}
             if mine and role in members(team, find_profile(name)) and not mine & set(named):
                 raise UserError(f"team.roles.{role}.tools: none of them is a tool of {name}")
-        if unknown := set(named) - tools:
-            raise UserError(f"team.roles.{role}.tools: no tool {min(unknown)!r} in {', '.join(sorted(profiles))}")

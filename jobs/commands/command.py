@@ -70,7 +70,7 @@ def retry_failed(parser: ArgumentParser) -> None:
         dest="said",
         action="append_const",
         const="distill.retry_failed=true",
-        help="try again what is in teachers/failed.jsonl",
+        help="try the team runs in teachers/failed.jsonl again",
     )
 
 

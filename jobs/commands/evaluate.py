@@ -31,7 +31,7 @@ def arguments(parser: ArgumentParser) -> None:
         "--against",
         type=Path,
         metavar="FOLDER",
-        help="an earlier evaluation on the same tasks (its --out): tells the difference, with an interval",
+        help="an earlier evaluation on the same tasks (its --out): reports the difference, with an interval",
     )
 
 

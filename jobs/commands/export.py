@@ -25,7 +25,7 @@ def check(run: Path, format: str, out: Path) -> None:
 
     FORMATS.find(format)
     if not (run / "config.yaml").exists() or not shard_paths(run / DATA):
-        raise UserError(f"{run}: nothing distilled there yet: `coa distill` comes first")
+        raise UserError(f"{run}: nothing is distilled there yet: run `coa distill` first")
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise UserError(f"{out} is not an empty folder: an export takes one of its own")
 
@@ -48,5 +48,5 @@ def run(run: Path, format: str, out: Path) -> None:
 
 
 COMMAND = Command(
-    name="export", help="write a run's data set as another trainer reads it", run=run, arguments=arguments
+    name="export", help="write a run's data set in the format of another trainer", run=run, arguments=arguments
 )

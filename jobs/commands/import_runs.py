@@ -29,9 +29,9 @@ def arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--format", dest="form", required=True, help="recorded, smolagents or oagents")
     parser.add_argument("--runs", type=Path, required=True, help="a file or folder of recorded sessions or logs")
     parser.add_argument("--tasks", required=True, help="the tasks that were worked on, as for `evaluate`")
-    parser.add_argument("--profile", help="of all runs, whatever the tasks say")
+    parser.add_argument("--profile", help="profile of all runs, in place of the tasks' own")
     parser.add_argument("--model", default="", help="name of the model that played them, where their logs do not say")
-    parser.add_argument("--tools", type=Path, help="YAML or JSON: their tools' names and ours")
+    parser.add_argument("--tools", type=Path, help="YAML or JSON file: the tags of their tools' names")
     parser.add_argument("--out", type=Path, required=True, help="folder of the transcripts")
 
 

@@ -18,11 +18,11 @@ def arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--file", type=Path, required=True, help="file of the keys, as in serving.keys")
     what = parser.add_subparsers(dest="what", required=True)
     add = what.add_parser("add", help="make a key and print it; it can't be shown again")
-    add.add_argument("name", help="whose it is")
+    add.add_argument("name", help="name of the key's owner")
     add.add_argument("--requests-per-minute", type=positive)
     add.add_argument("--tokens-per-minute", type=positive)
     what.add_parser("list", help="show ids, names and quotas")
-    revoke = what.add_parser("revoke", help="end a key; running servers see it with the next request")
+    revoke = what.add_parser("revoke", help="revoke a key; running servers notice with the next request")
     revoke.add_argument("id")
 
 

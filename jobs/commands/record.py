@@ -27,7 +27,7 @@ def arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--out", type=Path, required=True, help="folder of the recorded sessions")
     parser.add_argument("--host", default="127.0.0.1", help="address to serve at")
     parser.add_argument("--port", type=positive, default=PORT)
-    parser.add_argument("--key-env", help="environment variable with the upstream's key; else the caller's")
+    parser.add_argument("--key-env", help="environment variable of the endpoint's key, in place of the caller's")
 
 
 def run(
@@ -58,7 +58,7 @@ async def _serve(config: RecorderConfig, host: str, port: int, say: Callable[[st
 
 COMMAND = Command(
     name="record",
-    help="serve a model endpoint that records what agents of other systems say",
+    help="forward an agent's calls to a model endpoint, and record them",
     run=run,
     arguments=arguments,
 )

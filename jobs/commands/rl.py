@@ -20,7 +20,7 @@ def check(config: Recipe) -> None:
 
     check_run(config, ("rl",))
     if not (Path(config.run_dir) / "checkpoints" / "sft.json").exists():
-        raise UserError(f"{config.run_dir}: no fine-tuned model there yet: `coa sft` comes first")
+        raise UserError(f"{config.run_dir}: no fine-tuned model is there yet: run `coa sft` first")
 
 
 def run(config: Recipe, console: Console) -> None:
@@ -43,4 +43,4 @@ def demands(config: Recipe) -> Demands:
     return {"rl": reinforcement_demands(config)}
 
 
-COMMAND = Job(name="rl", help="train by reinforcement", check=check, run=run, stages=("rl",), demands=demands)
+COMMAND = Job(name="rl", help="train by reinforcement learning", check=check, run=run, stages=("rl",), demands=demands)

@@ -22,8 +22,8 @@ def arguments(parser: ArgumentParser) -> None:
         "--mode",
         required=True,
         choices=("direct", "tuned"),
-        help="direct: a base model without tools, drops what it knows; "
-        "tuned: a fine-tuned model with its tools, drops what it always solves",
+        help="direct: a base model without tools; drops tasks that it knows. "
+        "tuned: a fine-tuned model with its tools; drops tasks that it always solves",
     )
 
 

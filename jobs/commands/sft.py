@@ -20,7 +20,7 @@ def check(config: Recipe) -> None:
 
     check_run(config, ("sft",))
     if not config.sft.data and not (Path(config.run_dir) / "checkpoints" / "distill.json").exists():
-        raise UserError(f"{config.run_dir}: nothing distilled there yet: `coa distill` comes first")
+        raise UserError(f"{config.run_dir}: nothing is distilled there yet: run `coa distill` first")
 
 
 def run(config: Recipe, console: Console) -> None:

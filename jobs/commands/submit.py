@@ -35,7 +35,7 @@ def arguments(parser: ArgumentParser) -> None:
     )
     parser.add_argument("--storage", default=STORAGE, help="folder of the cluster for runs/ and models/ (%(default)s)")
     parser.add_argument("--requirements", type=Path, help="packages to install for the job, where the image lacks them")
-    parser.add_argument("--env", action="append", default=[], metavar="NAME", help="send this variable, no secret")
+    parser.add_argument("--env", action="append", default=[], metavar="NAME", help="send this variable (no secrets)")
     parser.add_argument("--detach", action="store_true", help="print the job's id, and do not follow it")
     which = parser.add_mutually_exclusive_group()
     which.add_argument("--follow", metavar="JOB", help="follow a job that runs")
@@ -43,16 +43,16 @@ def arguments(parser: ArgumentParser) -> None:
     which.add_argument("--kuberay", type=Path, metavar="FILE", help="write a manifest for KubeRay, and send nothing")
     kuberay = parser.add_argument_group("for --kuberay")
     kuberay.add_argument("--cluster", action="store_true", help="a RayCluster alone, for coa submit --address")
-    kuberay.add_argument("--name", help="of the resource (coa-COMMAND-RECIPE)")
-    kuberay.add_argument("--image", help="as of the Dockerfile (chain-of-agents:VERSION)")
+    kuberay.add_argument("--name", help="name of the resource (coa-COMMAND-RECIPE)")
+    kuberay.add_argument("--image", help="image, built from the Dockerfile (chain-of-agents:VERSION)")
     kuberay.add_argument("--claim", default="coa", help="volume that many nodes may write (%(default)s)")
     kuberay.add_argument("--secret", default="coa", help="Secret whose keys are variables of every pod (%(default)s)")
     kuberay.add_argument(
         "--spot", default=SPOT, metavar="LABEL=VALUE", help=f"label of spot machines, or {ANY}: %(default)s"
     )
-    kuberay.add_argument("--node-cpus", type=positive, default=64, help="of the largest node (%(default)s)")
-    kuberay.add_argument("--node-gpus", type=positive, default=8, help="of the largest node (%(default)s)")
-    parser.add_argument("words", nargs=REMAINDER, metavar="COMMAND ...", help="as after `coa`")
+    kuberay.add_argument("--node-cpus", type=positive, default=64, help="CPUs of the largest node (%(default)s)")
+    kuberay.add_argument("--node-gpus", type=positive, default=8, help="GPUs of the largest node (%(default)s)")
+    parser.add_argument("words", nargs=REMAINDER, metavar="COMMAND ...", help="the command, as after `coa`")
 
 
 def run(

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from actors.learner.sizes import hub_name
 from actors.weights.transports import find_sender
+from cluster.remote.reach import parts_of
 from cluster.resources import Demand, require, this_node
 from cluster.session import address_of
 from coa.agent.codec import Codec
@@ -17,7 +18,7 @@ from coa.errors import UserError
 from coa.grading.graders import GRADERS, TESTS, check_graders
 from coa.grading.toolset import check_called, check_tools
 from coa.http.addresses import has_password, shown
-from coa.http.keys import secrets_in
+from coa.http.keys import bearer, secrets_in
 from coa.llm.client import check_endpoint
 from coa.reporting.wandb_sink import mode_of
 from coa.tasks.worlds import World
@@ -52,6 +53,8 @@ def check_run(config: Recipe, stages: Collection[str] = STAGES) -> None:
         check_team(config.team, config.models, world.profiles())
         check_experts(config, world)
         check_models(config)
+    if config.tools.judge.url is not None:  # a key that is named is to be there, whether a task needs the judge or not
+        bearer(config.tools.judge.key_env)
     if set(stages) != {"sft"}:  # fine-tuning neither calls tools nor grades
         check_services(config, graders_needed(config), world.profiles())
     check_model("model.path", config.model.path)
@@ -137,12 +140,17 @@ def check_experts(config: Recipe, world: World) -> None:
 
 
 def check_models(config: Recipe) -> None:
-    """Raises UserError for a teacher model without an address, or with two."""
+    """Raises UserError for a teacher model without an address, with two, or with no room for a prompt."""
     for name, model in config.models.items():
         if bool(model.endpoint.url) == bool(model.serve.model):
             raise UserError(f"models.{name}: name an endpoint.url or a serve.model, one of the two")
         if not model.serve.model:
             check_endpoint(model.endpoint, f"models.{name}.endpoint")
+        elif (reply := model.endpoint.max_tokens or 0) >= (context := model.serve.max_model_len):
+            raise UserError(
+                f"models.{name}.endpoint.max_tokens is {reply}, which leaves no room for a prompt in "
+                f"models.{name}.serve.max_model_len={context}: lower the first, or raise the second"
+            )
 
 
 def check_distill(config: Recipe, runs: int) -> None:
@@ -166,7 +174,7 @@ def check_distill(config: Recipe, runs: int) -> None:
 def check_data(config: Recipe) -> None:
     for path in map(Path, config.sft.data):
         if not path.exists() or (path.is_dir() and not shard_paths(path)):
-            raise UserError(f"sft.data: no data set at {path}: a released file, or a folder with train-*.parquet")
+            raise UserError(f"sft.data: no data set at {path}: expected a released file or a folder of train-*.parquet")
 
 
 def check_engines(config: Recipe) -> None:
@@ -174,8 +182,8 @@ def check_engines(config: Recipe) -> None:
     (least, most), engines = config.placement.engine_range, config.placement.engines
     if not 1 <= least <= engines <= most:
         raise UserError(
-            f"placement.engines is {engines}, to begin with: expected from {least} (min_engines, at least 1) to {most} "
-            "(max_engines)"
+            f"placement.engines is {engines}, expected from {least} (placement.min_engines, at least 1) to {most} "
+            "(placement.max_engines)"
         )
 
 
@@ -198,8 +206,12 @@ def check_algorithm(config: Recipe) -> None:
 
 
 def check_room(config: Recipe, demands: Iterable[Sequence[Demand]]) -> None:
-    """Raises UserError where this machine is the cluster, and has no room for one of the sets of demands."""
-    if address_of(config.session) is None:
+    """Raises UserError where this machine is the cluster, and has no room for one of the sets of demands; and for a
+    malformed address of another cluster, which is not asked here."""
+    address = address_of(config.session)
+    if address is None:
         node = this_node(config.session.cpus)
         for together in demands:
             require(together, [node])
+    elif address not in ("auto", "local"):
+        parts_of(address)

@@ -16,6 +16,7 @@ from pathlib import Path
 from actors.learner.config import LearnerConfig
 from actors.learner.sizes import architecture
 from cluster.resources import Demand
+from cluster.session import address_of
 from coa.errors import UserError
 from coa.grading.graders import JUDGE
 from coa.http.addresses import shown
@@ -26,6 +27,7 @@ from coa.reporting.readable import DASH, in_bytes, number
 from coa.tools.sandbox.sandbox import Kind
 from jobs.commands.command import Job
 from jobs.recipe.checks import check_room
+from jobs.recipe.hub import hub_models
 from jobs.recipe.needs import graders_needed, memory_of_rank
 from jobs.recipe.schema import Recipe
 from jobs.recipe.worlds import world_of
@@ -48,7 +50,9 @@ def dry_run(config: Recipe, job: Job, console: Console) -> None:
         console.table(section.title, section.columns, section.rows)
     job.check(config)
     check_room(config, job.demands(config).values())
-    console.say("no problem found; nothing was started")
+    address = address_of(config.session)
+    cluster = f", but the cluster at {address} was not asked" if address else ""
+    console.say(f"no problem found{cluster}; nothing was started")
 
 
 def plan_of(config: Recipe, job: Job) -> list[Section]:
@@ -212,6 +216,7 @@ def _needs(config: Recipe) -> Iterator[tuple[str, str, str]]:
         *(("sft.data", path) for path in config.sft.data),
     ]
     yield from ((what, path, _there(path)) for what, path in files if path is not None)
+    yield from ((key, name, "not asked") for key, name in hub_models(config) if not key.startswith("models."))
     services = {
         "web_search": (tools.search.url, tools.search.key_env),
         "crawl_page": (tools.crawl.reader, tools.crawl.reader_key_env),

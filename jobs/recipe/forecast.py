@@ -71,11 +71,16 @@ def loop_of(config: Recipe, speeds: Speeds, work: Workload, cached: int | None, 
     return Loop(shape, warm, speeds, work, tuple(assumptions))
 
 
+def require_recorded(folder: Path) -> None:
+    """Raises UserError for a folder without a run whose reinforcement is finished."""
+    if not _json(folder / "checkpoints" / "rl.json"):
+        raise UserError(f"{folder}: its stage rl is not finished (no checkpoints/rl.json)")
+
+
 def loop_of_run(config: Recipe, folder: Path) -> Loop:
     """Of `config`, with what the run in a folder recorded. Raises UserError where that is too little."""
+    require_recorded(folder)
     result, tools = _json(folder / "checkpoints" / "rl.json"), _json(folder / "checkpoints" / "tools.json")
-    if not result:
-        raise UserError(f"{folder}: its reinforcement is not finished (no checkpoints/rl.json)")
     recorder = load(Recipe, folder / "config.yaml")
     return loop_recorded(config, recorder, folder, result, tools)
 

@@ -12,6 +12,7 @@ that clocks of hosts may differ. A lease without a heartbeat for LAPSE_S seconds
 import fcntl
 import json
 import os
+import shutil
 import signal
 import socket
 import tempfile
@@ -28,6 +29,8 @@ from coa.errors import UserError
 
 FILE = "lease.json"
 BEAT_S = 10.0
+LEAST_FREE = 16 * 2**20
+"""Bytes of free space below which no command begins."""
 LAPSE_S = 60.0
 """Seconds without a heartbeat after which a holder on another host counts as dead."""
 _SIZE = 512
@@ -56,13 +59,19 @@ def is_held(holder: Holder, *, by: Holder, running: bool, silent_s: float) -> bo
 
 
 def require_folder(folder: Path) -> None:
-    """Raises UserError if nothing can be written to the folder, which need not be there yet; writes nothing."""
+    """Raises UserError if a command can't write to the folder, which need not be there yet; writes nothing."""
     whole = folder.absolute()
     there = next(one for one in (whole, *whole.parents) if os.path.lexists(one))
     if not there.is_dir():
         raise UserError(f"{folder} can't be a run's folder: {there} is a file")
     if not os.access(there, os.W_OK | os.X_OK):
         raise UserError(f"{folder} can't be a run's folder: {there} is not writable")
+    disk = shutil.disk_usage(there)
+    if disk.total and disk.free < LEAST_FREE:  # some file systems do not know their size
+        raise UserError(
+            f"{folder} can't be a run's folder: its disk is full ({disk.free / 2**20:.1f} MiB free, at least "
+            f"{LEAST_FREE / 2**20:.0f} are needed)"
+        )
 
 
 @contextmanager
@@ -109,8 +118,13 @@ def _acquire(folder: Path, us: Holder) -> int:
             holder = _read(descriptor)
             if not locked or (holder is not None and _is_held(folder, descriptor, holder, us)):
                 raise UserError(f"{folder} is in use: {_describe(holder)}; end it, or choose another folder")
-            os.pwrite(descriptor, json.dumps(asdict(us)).ljust(_SIZE).encode(), 0)
-            os.fsync(descriptor)
+            try:
+                os.pwrite(descriptor, json.dumps(asdict(us)).ljust(_SIZE).encode(), 0)
+                os.fsync(descriptor)
+            except OSError:  # the disk is full: what was made of the file goes
+                with suppress(OSError):
+                    path.unlink()
+                raise
             return descriptor
         except BaseException:
             os.close(descriptor)

@@ -8,6 +8,7 @@ from typing import Any
 
 from cluster.resources import Demand, require
 from jobs.recipe.checks import check_room
+from jobs.recipe.hub import require_hub_models
 from jobs.recipe.needs import local_models
 from jobs.recipe.schema import Recipe
 from jobs.run.console import Console
@@ -31,8 +32,10 @@ def in_session(
 
     demands = list(demands)
     check_room(config, demands)
+    if model is None:
+        require_hub_models(config)
     with ExitStack() as stack:
-        with console.waiting("ray", "starting, or finding the cluster"):
+        with console.waiting("ray", "starting Ray, or joining the cluster"):
             stack.enter_context(session(config.session))
         nodes = cluster_nodes()
         for together in demands:

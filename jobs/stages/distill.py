@@ -132,7 +132,7 @@ def over(run: RunDir, done: dict[str, Any]) -> str:
     """Why no further run is needed; empty if one may be."""
     if tuned(run):
         return "the model is fine-tuned on these runs"
-    return "as many runs are kept as distill.keep wants" if done["kept"] >= run.config.distill.keep else ""
+    return "distill.keep runs are kept already" if done["kept"] >= run.config.distill.keep else ""
 
 
 def tuned(run: RunDir) -> bool:

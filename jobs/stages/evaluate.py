@@ -65,7 +65,7 @@ def asked_of(config: Recipe, spec: str | None, rows: int | None, *, best_of: boo
     if spec is not None:
         tasks = load(spec, profile=config.tasks.profile, grader=config.tasks.grader, rows=rows)
     elif world.mistake():
-        raise UserError("--tasks is needed: the model was trained in no world that has tasks of its own (world.json)")
+        raise UserError("--tasks is needed: the model's training world has no tasks of its own (world.json)")
     else:
         tasks = world.evaluation_tasks(config.evaluation.tasks, seed=config.evaluation.seed)[:rows]
     return Asked(
@@ -119,7 +119,7 @@ async def evaluate_model(run: RunDir, model: Path, asked: Asked, against: Path |
         write_atomically(run.folder / "evaluation.json", json.dumps(found, indent=2))
     show_results(console, f"{model} on {asked.spec}", found)
     if ways is not None:
-        show_ways(console, f"one of {config.evaluation.samples} attempts, and its price", ways)
+        show_ways(console, f"one of {config.evaluation.samples} attempts, and the cost", ways)
     if against is not None:
         show_differences(console, found["against"])
     console.say(f"form errors {found['format_errors']:.1%}; details in {run.folder}")

@@ -40,8 +40,10 @@ def check_serving(settings: ServingConfig) -> None:
         found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             found.bind((settings.host, settings.port))
+        except OverflowError as error:
+            raise UserError(f"serving.port is {settings.port}, expected 0 to 65535") from error
         except OSError as error:
-            why = "is taken" if error.errno == errno.EADDRINUSE else f"can't be served at ({error.strerror})"
+            why = "is taken" if error.errno == errno.EADDRINUSE else f"can't be used ({error.strerror})"
             raise UserError(f"port {settings.port} of {settings.host} {why}") from error
 
 

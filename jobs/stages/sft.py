@@ -42,7 +42,7 @@ async def sft(run: RunDir) -> dict[str, Any]:
     config = run.config.sft
     began = time.monotonic()
     with run.console.stage(STAGE, config.steps) as stage:
-        stage.phase("making tokenizer, tokens and the start model")
+        stage.phase("making the tokenizer, the token ids and the initial model")
         samples = await asyncio.to_thread(prepare, run)
         steps = config.steps_of(len(samples))
         stage.update(0, total=steps)

@@ -17,7 +17,7 @@ Refer to the documentation on how to address the out of memory issue: https://do
 
 
 def test_an_end_for_want_of_memory_says_so_and_how_much_there_was() -> None:
-    with pytest.raises(OutOfMemory, match=r"for want of memory: 22\.1GB / 23\.5GB; --dry-run shows"):
+    with pytest.raises(OutOfMemory, match=r"because memory ran out: 22\.1GB / 23\.5GB; --dry-run shows"):
         raise_cause(RuntimeError(NO_MEMORY))
 
 

@@ -231,6 +231,22 @@ def test_a_setting_that_is_written_as_an_option_is_shown_as_it_is_written(
     assert capfd.readouterr().err == f"coa: {right}\n"
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["trian", "--recipe", "tiny"], "argument COMMAND: invalid choice: 'trian' (choose from "),
+        ([], "the following arguments are required: COMMAND (see coa --help)"),
+        (["train"], "the following arguments are required: --recipe (see coa train --help)"),
+        (["train", "--recipe", "tiny", "--steps", "5"], "unknown options: --steps (see coa train --help)"),
+    ],
+)
+def test_words_that_are_no_command_are_one_line(capfd: pytest.CaptureFixture[str], words: list[str], said: str) -> None:
+    assert cli.main(words) == 2
+    told = capfd.readouterr().err
+    assert told.startswith(f"coa: {said}")
+    assert told.count("\n") == 1
+
+
 def test_a_question_comes_before_the_settings() -> None:
     words = ["ask", "--model", "m", "Who ?", "engine.threads=1", "--grammar", "enforce"]
     options = vars(cli._parser().parse_args(words))

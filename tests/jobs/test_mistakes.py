@@ -2,6 +2,7 @@
 
 import json
 import re
+import socket
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -11,9 +12,11 @@ import pytest
 
 from coa.config import dump, load
 from coa.errors import UserError
+from coa.serving.config import ServingConfig
 from jobs.cli import find_recipe, main
 from jobs.recipe.checks import check_run
 from jobs.recipe.schema import Recipe
+from jobs.stages.serve import check_serving
 
 ROW = {"question": "What is 2 + 3 ?", "answer": "5"}
 
@@ -57,6 +60,22 @@ def test_an_unreadable_recipe(here: Path, capfd: pytest.CaptureFixture[str]) -> 
     assert "bad.yaml: line" in mistake(capfd, "train", "--recipe", "./bad.yaml")
     (here / "bytes.yaml").write_bytes(b"\xff\xfe\x00")
     assert "bytes.yaml" in mistake(capfd, "train", "--recipe", "./bytes.yaml")
+
+
+def test_a_file_of_data_in_place_of_a_recipe(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    (here / "rows.yaml").write_text(json.dumps([ROW] * 100))
+    told = mistake(capfd, "train", "--recipe", "rows.yaml")
+    assert told.startswith("rows.yaml: a recipe is [{'question': 'What is 2 + 3 ?', 'answer': '5'}, {")
+    assert told.endswith("..., expected a section with keys")
+    assert len(told) < 200
+    (here / "rows.yaml").write_text(json.dumps([ROW] * 5000))
+    told = mistake(capfd, "train", "--recipe", "rows.yaml")
+    assert told.startswith("recipe rows.yaml: line 1: YAML node expansion exceeds")
+    assert len(told) < 200
+    (here / "notebook.ipynb").write_text(json.dumps({"cells": [], "nbformat": 4}))
+    for name in ("notebook.ipynb", "./notebook.ipynb", "tasks.jsonl"):
+        told = mistake(capfd, "train", "--recipe", name)
+        assert told == f"recipe {name}: a recipe is a YAML file, whose name ends in .yaml or .yml"
 
 
 def test_a_missing_model(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -154,7 +173,7 @@ def test_a_judge_that_the_executor_would_stop(here: Path, capfd: pytest.CaptureF
 
 def test_a_model_without_a_world_and_no_tasks(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
     told = evaluate(capfd, here)
-    assert told == "--tasks is needed: the model was trained in no world that has tasks of its own (world.json)"
+    assert told == "--tasks is needed: the model's training world has no tasks of its own (world.json)"
 
 
 def test_a_row_without_an_answer_names_file_and_line(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -182,8 +201,8 @@ def test_tools_that_lead_nowhere_and_a_team_that_nobody_plays(here: Path, capfd:
 
 
 def test_a_stage_before_its_time(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    assert "`coa distill` comes first" in mistake(capfd, "sft", "--recipe", "tiny", "run_dir=run")
-    assert "`coa sft` comes first" in mistake(capfd, "rl", "--recipe", "tiny", "run_dir=run")
+    assert "run `coa distill` first" in mistake(capfd, "sft", "--recipe", "tiny", "run_dir=run")
+    assert "run `coa sft` first" in mistake(capfd, "rl", "--recipe", "tiny", "run_dir=run")
 
 
 def begin(here: Path, *overrides: str) -> None:
@@ -316,6 +335,31 @@ def test_gpus_that_this_machine_has_not_are_refused_before_ray_starts(
     assert capfd.readouterr().err == f"coa: {told}\n"
 
 
+def test_a_malformed_address_of_a_cluster_is_found_by_a_dry_run_too(
+    here: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RAY_ADDRESS", "foo")
+    told = mistake(capfd, "train", "--recipe", "tiny", "run_dir=run")
+    assert told == "the cluster's address 'foo' (RAY_ADDRESS) is not host:port, such as 10.0.0.7:6379"
+    assert main(["train", "--recipe", "tiny", "run_dir=run", "--dry-run"]) == 2
+    assert capfd.readouterr().err == f"coa: {told}\n"
+    monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")
+    assert main(["train", "--recipe", "tiny", "run_dir=run", "--dry-run"]) == 0
+    assert "no problem found, but the cluster at 127.0.0.1:1 was not asked;" in capfd.readouterr().out
+    assert list(here.iterdir()) == []
+
+
+def test_a_port_that_can_not_be_served_at(here: Path) -> None:
+    with pytest.raises(UserError, match=r"^serving\.port is 70000, expected 0 to 65535$"):
+        check_serving(ServingConfig(port=70000))
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        with pytest.raises(UserError, match=rf"^port {port} of 127\.0\.0\.1 is taken$"):
+            check_serving(ServingConfig(port=port))
+
+
 MODEL = ("models.m.endpoint.name=x", "team.model=m")
 
 
@@ -341,10 +385,19 @@ def test_a_model_may_be_asked_elsewhere_when_a_run_goes_on_but_no_other_one(
         ),
         ([*MODEL], "models.m: name an endpoint.url or a serve.model, one of the two"),
         (
+            [*MODEL, "models.m.serve.model=here"],
+            "models.m.endpoint.max_tokens is 4096, which leaves no room for a prompt in models.m.serve.max_mod",
+        ),
+        (
             [*MODEL, "models.m.endpoint.url=http://127.0.0.1:1/v1", "models.m.endpoint.key_env=NO_SUCH_KEY"],
             "the environment variable NO_SUCH_KEY is not set",
         ),
         (["team.model=gone"], "team: no model 'gone' for the"),
+        (["team.roles.searcher.tools=[teleport]"], "team.roles.searcher.tools: no tool 'teleport' in code, mhqa, web"),
+        (
+            ["tools.judge.url=http://127.0.0.1:1/v1", "tools.judge.model=x", "tools.judge.key_env=NO_SUCH_KEY"],
+            "the environment variable NO_SUCH_KEY is not set",
+        ),
         (["team.roles.searcher.tools=[web_search]"], "team.roles.searcher.tools: none of them is a tool of mhqa"),
         (
             ["team.roles.refiner.duty=Refine."],
@@ -354,9 +407,9 @@ def test_a_model_may_be_asked_elsewhere_when_a_run_goes_on_but_no_other_one(
             ["team.roles.wizard.duty=Conjure."],
             f"{find_recipe('tiny')}, run_dir=run, team.roles.wizard.duty=Conjure.: team.roles: no role 'wizard'; there",
         ),
-        (["executor.call_s_of.teleport=3"], "executor limits teleport, which is no tool; tools are code, wiki_search"),
-        (["team.debaters=5"], "team.debaters: a planner team does not read it, team.rules=debate does"),
-        (["team.rules=debate", "team.thinker=true"], "team.thinker: a debate team does not read it, team"),
+        (["executor.call_s_of.teleport=3"], "executor sets a limit for teleport, which is not a tool; tools are code"),
+        (["team.debaters=5"], "team.debaters has no effect with team.rules=planner; it is a setting of team.rules="),
+        (["team.rules=debate", "team.thinker=true"], "team.thinker has no effect with team.rules=debate; it is a"),
         (["distill.transcripts=here"], "distill.transcripts: no transcripts at here"),
         (["sft.data=[tasks.jsonl]"], "sft.data is set, so there is nothing to distil"),
     ],
@@ -373,7 +426,7 @@ def test_teachers_that_can_not_be_asked(
 def test_a_models_name_is_a_plain_word(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
     (here / "dotted.yaml").write_text("models: {qwen2.5: {endpoint: {name: x}}}\n")
     told = mistake(capfd, "distill", "--recipe", "./dotted.yaml")
-    assert told.endswith("models.qwen2.5: a name is of letters, digits, _ and -")
+    assert told.endswith("models.qwen2.5: a name may have letters, digits, _ and -")
 
 
 def test_more_than_the_cluster_has(here: Path) -> None:
@@ -381,7 +434,7 @@ def test_more_than_the_cluster_has(here: Path) -> None:
     done = subprocess.run([*command, "placement.engines=3"], capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert done.stderr == (
-        "coa: the recipe asks for more than the cluster has or may get: 3.75 CPU in all, there are 2 CPU on 1 node; "
+        "coa: the recipe needs more than the cluster has or can add: 3.75 CPU in all, there are 2 CPU on 1 node; "
         "no room for a rollout engine of 1 CPU\n"
     )
     assert list(here.iterdir()) == []

@@ -61,8 +61,11 @@ def test_a_cluster_that_does_not_answer_is_one_line(
     monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
     assert cli.main(["submit", "--address", "http://127.0.0.1:9", "benchmarks"]) == 2
     assert capfd.readouterr().err == (
-        "coa: no cluster answers at http://127.0.0.1:9: its dashboard is meant, such as http://head:8265\n"
+        "coa: no cluster answers at http://127.0.0.1:9: expected the address of its dashboard, such as "
+        "http://head:8265\n"
     )
+    assert cli.main(["submit", "--address", "head:8265", "benchmarks"]) == 2
+    assert capfd.readouterr().err.startswith("coa: no cluster answers at head:8265: expected the address of its dash")
     monkeypatch.delenv("RAY_API_SERVER_ADDRESS", raising=False)
     assert cli.main(["submit", "benchmarks"]) == 2
     assert "needs --address" in capfd.readouterr().err

@@ -90,7 +90,7 @@ def _slot(where: str, entry: object) -> Slot:
         case _:
             raise UserError(f"{where}: expected a tag, or a tag and an argument")
     if slot.tags[0] not in known:
-        raise UserError(f"{where}: {slot.tags[0]!r} is no tool; tools are {', '.join(known)}")
+        raise UserError(f"{where}: {slot.tags[0]!r} is not a tool; tools are {', '.join(known)}")
     return slot
 
 

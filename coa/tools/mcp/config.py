@@ -70,6 +70,7 @@ def check_mcp(servers: Mapping[str, McpConfig], tags: Collection[str]) -> None:
             read_key(variable)
         for tag in server.tags:
             if tag not in tags:
-                raise UserError(f"{where}.tags.{tag}: no such tag calls a tool; those are {', '.join(sorted(tags))}")
+                known = ", ".join(sorted(tags))
+                raise UserError(f"{where}.tags.{tag}: no profile has such a tag for a tool; known are {known}")
             if (other := of.setdefault(tag, where)) != where:
                 raise UserError(f"{where}.tags.{tag}: {other} has this tag already")

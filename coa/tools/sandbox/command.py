@@ -48,7 +48,7 @@ def interpreter_of(packages: str | None = None) -> Interpreter:
     python, folder = link.resolve(), Path(packages).resolve()
     if not (folder / "pyvenv.cfg").is_file() or not python.is_file() or python.is_relative_to(folder):
         make = f"{base_python()} -m venv {packages}"
-        raise UserError(f"tools.sandbox.packages={packages} is no virtual environment; make one with: {make}")
+        raise UserError(f"tools.sandbox.packages={packages} is not a virtual environment; make one with: {make}")
     flags = tuple(flag for flag in FLAGS if flag != "-S")
     return Interpreter(
         command=(f"{PACKAGES}/bin/python", *flags),

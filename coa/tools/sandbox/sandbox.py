@@ -175,4 +175,6 @@ def require_bubblewrap(config: SandboxConfig | None = None) -> None:
     try:
         asyncio.run(try_it())
     except ToolDown as down:
-        raise UserError(f"programs need a sandbox (tools.sandbox; warm=false asks less of a system): {down}") from down
+        raise UserError(
+            f"programs need a sandbox (tools.sandbox; tools.sandbox.warm=false needs fewer rights): {down}"
+        ) from down

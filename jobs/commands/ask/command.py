@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 
 
 def arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("question", metavar="QUESTION", help="in quotes")
+    parser.add_argument("question", metavar="QUESTION", help="the question, in quotes")
     parser.add_argument("--model", type=Path, required=True, help="model directory, Hugging Face layout")
-    parser.add_argument("--profile", help="of the agent; without it, that of the model's training")
-    parser.add_argument("--grammar", choices=("lenient", "enforce"), help="whether the form of its turns is enforced")
+    parser.add_argument("--profile", help="profile of the agent (default: that of the model's training)")
+    parser.add_argument("--grammar", choices=("lenient", "enforce"), help="enforce: only correct tags can be sampled")
     parser.add_argument("--out", type=Path, default=Path("runs/ask"), help="where logs go")
 
 

@@ -100,7 +100,7 @@ def lines_of(event: Event, seconds: float) -> Iterator[str]:
             if event.status is not Status.ANSWERED:
                 yield f"no answer: {event.status.value}" + (f", over the limit {event.limit}" if event.limit else "")
             yield (
-                f"\n{_count(used.output_tokens, 'token')} said, {used.input_tokens} read, "
+                f"\n{_count(used.output_tokens, 'token')} sampled, {used.input_tokens} read, "
                 f"{_count(used.tool_calls, 'tool call')}, {_count(used.turns, 'turn')}, {seconds:.1f} s"
             )
 

@@ -16,7 +16,7 @@ WIDTH = 80
 
 
 def arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("--recipe", help="name of a recipe, or a YAML file: what that needs, its keys among it")
+    parser.add_argument("--recipe", help="name of a recipe, or a YAML file, whose needs are checked, API keys included")
 
 
 def run(*, recipe: str | None = None) -> int:
@@ -46,5 +46,5 @@ def run(*, recipe: str | None = None) -> int:
 
 
 COMMAND = Command(
-    name="doctor", help="say what this machine has and lacks, and what to type", run=run, arguments=arguments
+    name="doctor", help="check what this machine lacks, and say what to type", run=run, arguments=arguments
 )

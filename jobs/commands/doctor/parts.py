@@ -95,7 +95,7 @@ def gpu(recipe: Recipe | None) -> Iterator[Finding]:
         done = subprocess.run(asked, capture_output=True, text=True, timeout=QUICK_S, check=True)
     except (OSError, subprocess.SubprocessError):
         state = State.MISSING if needed else State.OK
-        why = "none, and the recipe places parts on GPUs" if needed else "none: recipes for CPUs run"
+        why = "none, but the recipe needs GPUs" if needed else "none; recipes for CPUs work"
         yield Finding(state, why, "nvidia-smi  (the driver's; it has to list the GPUs)" if needed else "")
     else:
         names = done.stdout.strip().splitlines()
@@ -107,7 +107,7 @@ def shared_memory(recipe: Recipe | None) -> Iterator[Finding]:
 
     store = (SessionConfig() if recipe is None else recipe.session).object_store_gib
     free = shutil.disk_usage("/dev/shm").free / GIB
-    what = f"{free:.1f} GiB free in /dev/shm; Ray's object store takes {store:g}, and weights come on top"
+    what = f"{free:.1f} GiB free in /dev/shm; Ray's object store needs {store:g} GiB, plus the weights"
     size = f"mount -o remount,size={max(2, round(4 * store))}G /dev/shm  (Docker: --shm-size)"
     state = State.MISSING if free < store else State.WARN if free < 2 * store else State.OK
     yield Finding(state, what, "" if state is State.OK else size)
@@ -130,7 +130,7 @@ def ray(recipe: Recipe | None) -> Iterator[Finding]:
         return
     address = address_of(recipe)
     if not address:
-        yield Finding(State.OK, f"{version}; a cluster of its own is started on this machine")
+        yield Finding(State.OK, f"{version}; commands start a cluster on this machine")
     elif _reached(address):
         yield Finding(State.OK, f"{version}; the cluster at {address} answers")
     else:
@@ -158,7 +158,7 @@ def compilers(recipe: Recipe | None) -> Iterator[Finding]:
     if lacking:
         packages = " ".join({"g++": "g++", "ninja": "ninja-build"}[tool] for tool in lacking)
         yield Finding(
-            State.MISSING, f"{' and '.join(lacking)}, which DeepSpeed builds with", f"apt-get install {packages}"
+            State.MISSING, f"{' and '.join(lacking)}, which DeepSpeed needs to compile", f"apt-get install {packages}"
         )
     else:
         yield Finding(State.OK, "g++ and ninja")
@@ -188,11 +188,11 @@ def ports(recipe: Recipe | None) -> Iterator[Finding]:
 
 def keys(recipe: Recipe | None) -> Iterator[Finding]:
     if recipe is None:
-        yield Finding(State.OK, "a recipe may name some", "coa doctor --recipe NAME")
+        yield Finding(State.OK, "depends on the recipe", "coa doctor --recipe NAME")
         return
     named = dict(variables_of(recipe))
     if not named:
-        yield Finding(State.OK, "the recipe names none")
+        yield Finding(State.OK, "the recipe needs none")
     for variable, where in sorted(named.items()):
         if os.environ.get(variable, "").strip():
             yield Finding(State.OK, f"{variable} ({where})")

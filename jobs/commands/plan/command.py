@@ -19,9 +19,9 @@ def arguments(parser: ArgumentParser) -> None:
         "--cluster", help="NODESxGPUSxDEVICE, such as 4x8xH200; without it the cluster of RAY_ADDRESS, or this machine"
     )
     parser.add_argument(
-        "--run", type=Path, help="a run directory: lengths, latencies and speeds are those that it recorded"
+        "--run", type=Path, help="a run directory, whose recorded lengths, latencies and speeds are used"
     )
-    parser.add_argument("--up-to", type=positive, metavar="GPUS", help="go on with larger clusters, up to so many GPUs")
+    parser.add_argument("--up-to", type=positive, metavar="GPUS", help="also plan larger clusters, up to so many GPUs")
 
 
 def run(*, recipe: str, overrides: list[str], cluster: str | None, run: Path | None, up_to: int | None) -> int:
@@ -34,10 +34,13 @@ def run(*, recipe: str, overrides: list[str], cluster: str | None, run: Path | N
     from jobs.cli import find_recipe
     from jobs.commands.plan.places import plan_of
     from jobs.commands.plan.speed import speed_of
+    from jobs.recipe.forecast import require_recorded
     from jobs.recipe.schema import Recipe
     from jobs.run.console import Console
 
     config = load(Recipe, find_recipe(recipe), tuple(overrides))
+    if run is not None:
+        require_recorded(run)
     if cluster is not None:
         nodes = parse_cluster(cluster)
     else:
@@ -60,7 +63,7 @@ def run(*, recipe: str, overrides: list[str], cluster: str | None, run: Path | N
 
 COMMAND = Command(
     name="plan",
-    help="say what would run where, what would not fit, and how fast it would be",
+    help="show what would run where, what would not fit, and how fast it would be",
     run=run,
     arguments=arguments,
 )

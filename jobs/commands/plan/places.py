@@ -31,11 +31,11 @@ def plan_of(config: Recipe, nodes: Sequence[Node]) -> tuple[list[Section], list[
     on_gpu = config.placement.learner_gpus > 0 or config.placement.engine_gpus > 0
     if built is None:
         wrong.append(
-            f"nobody knows: the configuration of {config.model.path} is neither on this machine nor among the "
-            "published ones, so memory is not told"
+            f"not known: the configuration of {config.model.path} is neither on this machine nor among the "
+            "published ones, so memory is not estimated"
         )
     elif on_gpu and device is None:
-        wrong.append("nobody knows: the memory of this kind of GPU; name a cluster, such as --cluster 1x8xH100")
+        wrong.append("not known: the memory of this kind of GPU; name a cluster, such as --cluster 1x8xH100")
     else:
         parts = processes(config, built, device if config.placement.engine_gpus else None)
         sections.append(_memory(parts, device if on_gpu else None))
@@ -47,7 +47,7 @@ def _demands(config: Recipe) -> list[Demand]:
     try:
         return reinforcement_demands(config)
     except UserError as error:
-        raise UserError(f"what reinforcement takes is not known: {error}") from error
+        raise UserError(f"the resources of the stage rl are not known: {error}") from error
 
 
 def smallest(nodes: Sequence[Node]) -> Device | None:
@@ -88,7 +88,7 @@ def _without_place(stage: str, places: Sequence[tuple[Demand, int | None]], node
     for (what, resources), count in missing.items():
         each = " and ".join(f"{amount:g} {name}" for name, amount in resources if amount) or "nothing"
         yield (
-            f"{stage}: no node has room for {count} {what}{'s' * (count != 1)} of {each}; the stage asks for {total:g} "
+            f"{stage}: no node has room for {count} {what}{'s' * (count != 1)} of {each}; the stage needs {total:g} "
             f"GPUs, there are {sum(node.gpus for node in nodes)}"
         )
 
@@ -97,7 +97,7 @@ def _memory(found: Sequence[Process], device: Device | None) -> Section:
     where = f"memory of a GPU ({device.name}: {in_bytes(device.memory)})" if device else "memory"
     rows = [(part, *(_bytes(one.parts[part]) for one in found)) for part in PARTS]
     rows.append(("in all", *(_bytes(one.total) for one in found)))
-    rows.append(("beside it, of its node", *(_bytes(one.host) for one in found)))
+    rows.append(("memory of its node", *(_bytes(one.host) for one in found)))
     rows.append(("tokens in the cache", *(number(one.engine.tokens) if one.engine else DASH for one in found)))
     return Section(where, ("", *(one.what for one in found)), tuple(rows))
 

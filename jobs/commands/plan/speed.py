@@ -29,7 +29,7 @@ def speed_of(
     else:
         built, device, measured = architecture(config.model), smallest(nodes), None
         if built is None or device is None or not config.placement.engine_gpus:
-            return [], ["how fast it would be is not told: there is no GPU of a known kind; --run takes a run's speeds"]
+            return [], ["speed is not estimated: there is no GPU of a known kind; --run takes the speeds of a run"]
         loop = loop_assumed(config, built, device)
     sections, sentences = speed(loop, measured)
     place = config.placement
@@ -75,7 +75,7 @@ def splits(loop: Loop, gpus_of_engine: float, gpus_of_rank: float) -> Section | 
         for way, speed in found.items()
         for engines, ranks in (way,)
     )
-    return Section(f"{total:g} GPUs, divided otherwise", ("", "trained/s", ""), rows)
+    return Section(f"{total:g} GPUs, other divisions", ("", "trained/s", ""), rows)
 
 
 def larger(loop: Loop, gpus: float, up_to: int) -> Section:
@@ -88,10 +88,10 @@ def larger(loop: Loop, gpus: float, up_to: int) -> Section:
         window = replace(shape.window, groups_per_batch=factor * shape.window.groups_per_batch)
         if factor <= LARGEST:
             base = _forecast(loop, replace(grown, window=window)).trained_s / factor
-        how = "simulated" if factor <= LARGEST else "in proportion"
+        how = "simulated" if factor <= LARGEST else "extrapolated"
         rows.append((f"{factor * gpus:g}", number(same), number(base * factor), how))
         factor *= 2
-    return Section("larger clusters, trained/s", ("GPUs", "same batch", "batch as much larger", ""), tuple(rows))
+    return Section("larger clusters, trained/s", ("GPUs", "same batch", "batch scaled, too", ""), tuple(rows))
 
 
 def _forecast(loop: Loop, shape: LoopShape) -> Forecast:
@@ -101,8 +101,8 @@ def _forecast(loop: Loop, shape: LoopShape) -> Forecast:
 def _rows(found: Forecast, loop: Loop, measured: float | None) -> Iterator[tuple[str, str]]:
     yield "trajectories a second", number(found.trajectories_s)
     if measured is not None:
-        yield "of the run itself, measured", number(measured)
-    yield "trained of them, a second", number(found.trained_s)
+        yield "measured in the run", number(measured)
+    yield "trained trajectories a second", number(found.trained_s)
     yield "tokens sampled a second", number(round(found.tokens / found.seconds))
     yield "seconds of a step", number(found.seconds / max(1, loop.shape.steps - loop.warm))
     for who, spent in (("engines", found.engine), ("learners", found.learner)):

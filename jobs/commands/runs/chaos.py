@@ -31,12 +31,12 @@ FILE, RESULT, PLAN = "chaos.jsonl", "result.json", "plan.json"
 def arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--recipe", required=True, help="name of a recipe (such as tiny), or a YAML file")
     parser.add_argument("--from-run", type=Path, required=True, help="a finished run: its fine-tuned model is trained")
-    parser.add_argument("--kills", type=positive, default=30, help="how many (30)")
-    parser.add_argument("--seed", type=int, default=0, help="of the kills: their kinds, their order, their victims")
+    parser.add_argument("--kills", type=positive, default=30, help="number of kills (30)")
+    parser.add_argument("--seed", type=int, default=0, help="determines kinds, order and victims of the kills")
     parser.add_argument("--kind", dest="kinds", action="append", default=[], help="only kills of this kind; repeatable")
-    parser.add_argument("--steps", type=positive, default=STEPS, help=f"of a round ({STEPS})")
+    parser.add_argument("--steps", type=positive, default=STEPS, help=f"steps of a round ({STEPS})")
     parser.add_argument(
-        "--minutes", type=positive, default=MINUTES, help=f"after which no further kill is made ({MINUTES})"
+        "--minutes", type=positive, default=MINUTES, help=f"minutes after which no further kill is made ({MINUTES})"
     )
     parser.add_argument(
         "--undisturbed", type=Path, help="folder of a chaos run with the same settings: compared with its first round"
@@ -176,7 +176,7 @@ def show(journal: Journal, found: dict[str, Any], console: Console) -> None:
 
 COMMAND = Command(
     name="chaos",
-    help="kill processes during reinforcement, and check that results and accounts stay right",
+    help="kill processes during reinforcement learning, and check results and ledger",
     run=run,
     arguments=arguments,
 )

@@ -43,7 +43,7 @@ def run(run_dir: Path) -> int:
     for fault in accounts.faults[:FAULTS_SHOWN]:
         console.say(f"{path}, {fault}")
     if accounts.faults:
-        console.say(f"it does not balance: {len(accounts.faults)} faults")
+        console.say(f"the ledger does not balance: {len(accounts.faults)} faults")
     return bool(accounts.faults)
 
 
@@ -108,7 +108,7 @@ def open_in(row: Counter[str]) -> int:
 
 COMMAND = Command(
     name="ledger",
-    help="what became of every attempt at a task; exit 1 where the accounts do not balance",
+    help="show what became of every attempt at a task; exit 1 if one is missing or counted twice",
     run=run,
     arguments=arguments,
 )

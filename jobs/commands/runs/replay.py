@@ -16,7 +16,7 @@ from jobs.commands.command import Command
 def arguments(parser: ArgumentParser) -> None:
     parser.add_argument("run_dir", type=Path, metavar="RUN", help="run directory")
     parser.add_argument(
-        "--steps", type=steps, metavar="A:B", default=(None, None), help="both included; as A: or :B, too"
+        "--steps", type=steps, metavar="A:B", default=(None, None), help="first and last step (also A: or :B)"
     )
 
 

@@ -54,7 +54,7 @@ class Shown:
 def arguments(parser: ArgumentParser) -> None:
     parser.add_argument("path", type=Path, help="a file or folder of transcripts, or of a data set (train-*.parquet)")
     parser.add_argument("--task", help="only runs of the task with this id")
-    parser.add_argument("--rows", type=positive, default=1, help="at most so many runs (1)")
+    parser.add_argument("--rows", type=positive, default=1, help="at most this many runs (1)")
 
 
 def run(path: Path, *, task: str | None = None, rows: int = 1) -> None:

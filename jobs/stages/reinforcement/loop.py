@@ -111,7 +111,7 @@ class Reinforcement:
         if self._fallback is not None:
             await self._fallback.start(event.version, self._learning.beside)
         self._stage.update(event.version)
-        self._stage.phase("bringing the engines to the learners' weights")
+        self._stage.phase("loading the learners' weights into the engines")
         self.stats.syncs += await self._pool.sync(event.version, event.weights, event.probes)
         self._stage.phase("waiting for the first group")
         # Groups get new numbers, and with them new seeds: what was lost is not sampled again.
@@ -146,7 +146,7 @@ class Reinforcement:
     async def caught_up(self, event: Any) -> None:
         """Waits until the engines run the final version; raises what keeps them from it."""
         self.times.finish(event.spent)
-        self._stage.phase("bringing the engines to the last weights")
+        self._stage.phase("loading the last weights into the engines")
         await self._publishing
         await self._held_out.finish()
 

@@ -47,7 +47,7 @@ def test_a_mistake_is_raised_at_every_call_and_known_before_the_first(
         played(tmp_path, "*=404", seeds=[[0]])
     monkeypatch.delenv("TEST_MODEL_KEY", raising=False)
     model = TeacherModel(EndpointConfig(key_env="TEST_MODEL_KEY"), tmp_path)
-    assert model.mistake() == "the environment variable TEST_MODEL_KEY is not set; it is to hold a service's key"
+    assert model.mistake() == "the environment variable TEST_MODEL_KEY is not set; set it to the service's key"
     for seed in range(2):
         with pytest.raises(UserError, match="TEST_MODEL_KEY is not set"):
             asyncio.run(model.complete(ASKED, seed))

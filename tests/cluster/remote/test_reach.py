@@ -81,7 +81,7 @@ def test_one_that_listens_and_says_nothing_is_no_cluster(monkeypatch: pytest.Mon
         silent.listen()
         address = f"127.0.0.1:{silent.getsockname()[1]}"
         began = time.monotonic()
-        assert refusal(address).startswith(f"no Ray cluster answers at {address} (RAY_ADDRESS): what listens there is")
+        assert refusal(address).startswith(f"no Ray cluster answers at {address} (RAY_ADDRESS): the port is open, but")
         assert time.monotonic() - began < 5
 
 

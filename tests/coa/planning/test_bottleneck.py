@@ -45,8 +45,8 @@ def test_the_setting_that_moves_most_is_the_slower_half_s() -> None:
 
 
 def test_where_nothing_helps_nothing_is_recommended() -> None:
-    assert best(speeds(update_s=1.0)) == "By simulation no single setting would move it by 3 % or more."
-    assert advice([]).startswith("By simulation no single setting")
+    assert best(speeds(update_s=1.0)) == "By simulation, no single setting would speed training up by 3 % or more."
+    assert advice([]).startswith("By simulation, no single setting")
 
 
 def test_a_simulation_is_as_long_as_its_budget() -> None:

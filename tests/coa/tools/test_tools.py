@@ -157,7 +157,7 @@ def test_a_key_that_is_not_there_is_a_mistake_that_names_the_variable(monkeypatc
     monkeypatch.setenv("TEST_KEY", "k3\ny")
     with pytest.raises(UserError) as wrong:
         WebSearch(config, HttpConfig(), "http://127.0.0.1:9")
-    assert str(wrong.value) == "the environment variable TEST_KEY holds characters that no key has"
+    assert str(wrong.value) == "the environment variable TEST_KEY holds characters that a key can't have"
 
 
 def corpus_file(folder: Path, *rows: object) -> Path:
@@ -245,7 +245,7 @@ def test_a_worlds_site_is_needed_where_no_search_is_configured() -> None:
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        (["search.url=http://a/search"], "crawl_page may read nothing: set tools.crawl.open_web=true"),
+        (["search.url=http://a/search"], "crawl_page may not read any page: set tools.crawl.open_web=true"),
         (["crawl.summary.url=http://a/v1"], "tools.crawl.summary.model names no model"),
         (["search.key_env=NO_SUCH_KEY"], "NO_SUCH_KEY is not set"),
         (["crawl.reader_key_env=NO_SUCH_KEY"], "NO_SUCH_KEY is not set"),
@@ -259,7 +259,7 @@ def test_a_worlds_site_is_needed_where_no_search_is_configured() -> None:
         (["crawl.summary.url=http://["], "tools.crawl.summary.url is http://"),
         (["judge.url=http://me:s3cret@a/v1?key=s3cret"], "tools.judge.url is http://a/v1, expected an address"),
         (["wiki.backend=retriever", "wiki.retriever=http://"], "tools.wiki.retriever is http"),
-        (["crawl.page_s=28"], "may take 33 s by tools.crawl, and the executor stops it after 30 s"),
+        (["crawl.page_s=28"], "may take 33 s by tools.crawl, but the executor stops it after 30 s"),
         (["crawl.summary.url=http://a/v1", "crawl.summary.model=m"], "may take 80 s by tools.crawl"),
     ],
 )
@@ -270,7 +270,7 @@ def test_a_configuration_that_cannot_work_is_a_mistake(overrides: list[str], mes
 
 def test_a_limit_for_what_is_no_tool_is_a_mistake() -> None:
     check_tools(ToolsConfig(), crawl_s=30, named=["code", "crawl_page", "judge"])
-    with pytest.raises(UserError, match="executor limits crawl_pag, which is no tool; tools are code, wiki_search"):
+    with pytest.raises(UserError, match="executor sets a limit for crawl_pag, which is not a tool; tools are code, "):
         check_tools(ToolsConfig(), crawl_s=30, named=["crawl_pag"])
 
 
@@ -287,7 +287,7 @@ def test_a_profile_that_calls_what_is_no_tool_is_a_mistake(tmp_path: Path, monke
     config = load(recipe.Recipe, overrides=settings)
     [profile] = {task.profile for task in load_tasks(str(path), profile="mhqa")}
     for check in (lambda: checks.check_run(config), lambda: checks.check_services(config, {"exact"}, {profile})):
-        with pytest.raises(UserError, match="a profile calls abacus, which is no tool; tools are code, wiki_search"):
+        with pytest.raises(UserError, match="a profile calls abacus, which is not a tool; tools are code, wiki_search"):
             check()
     lend(monkeypatch, REGISTERED, "abacus", lambda: TitleLookup({}))
     checks.check_run(config)

@@ -40,14 +40,14 @@ def test_an_episode_is_shown_tag_by_tag_with_what_it_cost() -> None:
     plan, search, returned, answer, empty, cost = said(*SEARCHES)
     assert (plan, search, answer, empty) == ("<plan> p", "<wiki_search> x", "<answer> 1", "")
     assert returned.startswith("  wiki_search: x! (0.")
-    assert cost.startswith("11 tokens said, 27 read, 1 tool call, 2 turns, ")
+    assert cost.startswith("11 tokens sampled, 27 read, 1 tool call, 2 turns, ")
 
 
 def test_an_episode_without_an_answer_says_why() -> None:
     finished = Finished(status=Status.OUT_OF_TURNS, answer="", usage=ServedUsage(turns=3), limit="max_turns")
     why, cost = lines_of(finished, 1.25)
     assert why == "no answer: out_of_turns, over the limit max_turns"
-    assert cost == "\n0 tokens said, 0 read, 0 tool calls, 3 turns, 1.2 s"
+    assert cost == "\n0 tokens sampled, 0 read, 0 tool calls, 3 turns, 1.2 s"
 
 
 def test_a_tool_that_is_down_ends_it_with_a_failure() -> None:

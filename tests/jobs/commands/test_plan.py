@@ -56,7 +56,7 @@ def test_nodes_that_hold_the_same_are_one_row() -> None:
 def test_too_few_gpus_are_told_with_what_there_is() -> None:
     [sentence] = wrong("web_32b", "4x8xH200")
     assert sentence == (
-        "rl: no node has room for 32 learner ranks of 4 CPU and 1 GPU; the stage asks for 64 GPUs, there are 32"
+        "rl: no node has room for 32 learner ranks of 4 CPU and 1 GPU; the stage needs 64 GPUs, there are 32"
     )
 
 
@@ -143,7 +143,7 @@ def test_how_fast_it_would_be_is_told_with_what_is_assumed() -> None:
     assert titles == [
         "the loop, simulated",
         "each setting alone",
-        "8 GPUs, divided otherwise",
+        "8 GPUs, other divisions",
         "larger clusters, trained/s",
     ]
     split = [row[0] for row in sections[2].rows]
@@ -162,9 +162,9 @@ def test_a_recorded_run_gives_lengths_and_speeds(tmp_path: Path) -> None:
     recorded_run(tmp_path)
     sections, said = speed_of(recipe("tiny", *BATCH), (Node(0, None, 2.0),), tmp_path, None)
     values = {row[0]: row[1] for row in sections[0].rows}
-    assert values["of the run itself, measured"] == "8"
+    assert values["measured in the run"] == "8"
     # Eight episodes of 10 tokens at 0.01 s each a version, and a second of learning beside them.
-    assert float(values["trained of them, a second"]) == pytest.approx(8.0, rel=0.05)
+    assert float(values["trained trajectories a second"]) == pytest.approx(8.0, rel=0.05)
     assert any("episodes are those of the run" in sentence for sentence in said)
     with pytest.raises(UserError, match="not finished"):
         speed_of(recipe("tiny"), (), tmp_path / "nowhere", None)

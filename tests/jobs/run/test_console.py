@@ -52,7 +52,7 @@ def test_what_a_stage_came_to_outlasts_what_it_did_last() -> None:
     out = io.StringIO()
     with Console(out, io.StringIO()).stage("rl", total=36) as stage:
         stage.update(36, reward=0.95)
-        stage.phase("bringing the engines to the last weights")
+        stage.phase("loading the last weights into the engines")
     assert out.getvalue() == "rl           36/36    0:00  reward 0.95\n"
 
 
@@ -94,7 +94,7 @@ def test_a_line_fits_whatever_it_has_to_say(width: int, monkeypatch: pytest.Monk
         stage.update(done, **RL_FIELDS)
         assert len(stage.line(width)) <= width
     assert "~22:10:00 left" in stage.line(width)
-    stage.phase("bringing the engines to the learners' weights, which takes some time")
+    stage.phase("loading the learners' weights into the engines, which takes some time")
     assert len(stage.line(width)) <= width
     assert stage.line(width).endswith("…")
     stage.name += " (stopped)"
@@ -145,7 +145,7 @@ with open_console(Path({log!r})) as console:
     with console.waiting("engines", "starting 2"):
         time.sleep(0.5)
     with console.stage("evaluate sft", 1200) as stage:
-        stage.phase("bringing the engines to the weights of the learners, which may take some time")
+        stage.phase("loading the weights of the learners into the engines, which may take some time")
         time.sleep(0.5)
         stage.update(1100, reward=0.71234, entropy=0.3456, kl="1.2e-04", stale=0.9)
         stage.update(1150)

@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -16,7 +17,7 @@ import pytest
 
 from coa.errors import UserError
 from jobs.run import lease
-from jobs.run.lease import FILE, LAPSE_S, Holder, hold, is_held
+from jobs.run.lease import FILE, LAPSE_S, Holder, hold, is_held, require_folder
 
 US = Holder("here", 7, "2026-11-23 00:12:14", 5.0)
 HOLDS = "import sys; from pathlib import Path; from jobs.run.lease import hold\n"
@@ -127,3 +128,17 @@ def test_a_full_disk_is_said_before_anything_starts(tmp_path: Path, monkeypatch:
         hold(tmp_path / "run"),
     ):
         pass
+    assert list((tmp_path / "run").iterdir()) == []
+
+
+def test_a_disk_with_hardly_any_room_is_refused_before_anything_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    require_folder(tmp_path / "run")
+    little = shutil.disk_usage(tmp_path)._replace(free=2**20)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: little)
+    with pytest.raises(UserError, match=r"run can't be a run's folder: its disk is full \(1\.0 MiB free, at least 16 "):
+        require_folder(tmp_path / "run")
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: little._replace(total=0, free=0))
+    require_folder(tmp_path / "run")
+    assert list(tmp_path.iterdir()) == []

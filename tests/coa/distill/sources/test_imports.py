@@ -42,7 +42,7 @@ def test_a_file_extends_the_table(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("a: send", "'send' is no tool"),
+        ("a: send", "'send' is not a tool"),
         ("a: {tag: code, arg: x}", "expected a tag"),
         ("- a", "expected a table"),
         ("a: [", "cannot be read"),

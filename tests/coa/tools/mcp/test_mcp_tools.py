@@ -242,8 +242,8 @@ def test_an_episode_is_played_with_such_a_tool(served: Served) -> None:
         ([], "tools.mcp.w: set url or command, one of the two"),
         (["url=http://h/mcp", "command=[python]"], "tools.mcp.w: set url or command, one of the two"),
         (["command=[no-such-program]"], "tools.mcp.w.command: there is no program no-such-program"),
-        (["url=http://h/mcp", "key_env=NO_SUCH_KEY"], "the environment variable NO_SUCH_KEY is not set; it is to hold"),
-        (["url=http://h/mcp", "tags.plan.tool=x"], "tools.mcp.w.tags.plan: no such tag calls a tool; those are code,"),
+        (["url=http://h/mcp", "key_env=NO_SUCH_KEY"], "the environment variable NO_SUCH_KEY is not set; set it to"),
+        (["url=http://h/mcp", "tags.plan.tool=x"], "tools.mcp.w.tags.plan: no profile has such a tag"),
     ],
 )
 def test_a_mistake_in_a_recipe_is_one_line(overrides: list[str], said: str) -> None:

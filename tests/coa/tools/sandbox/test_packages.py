@@ -48,7 +48,7 @@ def test_without_them_there_is_the_standard_library_alone(warm: bool) -> None:
 
 
 def test_a_folder_that_is_no_virtual_environment_is_told(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=f"tools.sandbox.packages={tmp_path} is no virtual environment; make one with:"):
+    with pytest.raises(UserError, match=f"tools.sandbox.packages={tmp_path} is not a virtual environment; make one"):
         Sandbox(SandboxConfig(packages=str(tmp_path)))
 
 

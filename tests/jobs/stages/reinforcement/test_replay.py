@@ -136,4 +136,4 @@ def test_a_ledger_that_does_not_balance_is_status_1(tmp_path: Path, capfd: pytes
     said = capfd.readouterr().out
     assert said.startswith("issued 2 = trained 0 + dropped 0 + open 2\n")
     assert f"{tmp_path}/ledger.jsonl, line 3: tasks 1 to 1 are skipped: group 1 has task 2" in said
-    assert "it does not balance: 1 faults" in said
+    assert "the ledger does not balance: 1 faults" in said

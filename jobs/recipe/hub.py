@@ -1,0 +1,61 @@
+"""Whether models that a recipe names by `NAME` or `OWNER/NAME` can be fetched: asked before the first stage, since a
+model that is missing would otherwise be found only after hours of distillation."""
+
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+from actors.learner.sizes import hub_name
+from coa.errors import UserError
+from jobs.recipe.schema import Recipe
+
+ANSWER_S = 5.0
+"""Seconds that the hub has for an answer."""
+
+
+def hub_models(config: Recipe) -> Iterator[tuple[str, str]]:
+    """The models of a hub that the stages which are not finished need, each with its key."""
+    checkpoints = Path(config.run_dir) / "checkpoints"
+    named: list[tuple[str, str | None]] = []
+    if not (checkpoints / "start").exists():
+        named.append(("model.path", config.model.path))
+    if not (checkpoints / "rl.json").exists():
+        named.append(("rl.on_policy.teacher", config.rl.on_policy.teacher))
+    if not config.sft.data and not (checkpoints / "distill.json").exists():
+        named += [(f"models.{name}.serve.model", model.serve.model) for name, model in config.models.items()]
+    yield from ((key, path) for key, path in named if path and hub_name(path))
+
+
+def require_hub_models(config: Recipe) -> None:
+    """Raises UserError for a model that is neither in the cache of this machine nor on the hub."""
+    for key, name in hub_models(config):
+        if why := _missing(name):
+            raise UserError(f"{key} {name}: there is no such folder, and {why}")
+
+
+def _missing(name: str) -> str:
+    """Why the model can't be fetched; empty where it can, or where the hub's answer does not say."""
+    from huggingface_hub import constants, get_token, hf_hub_url, try_to_load_from_cache
+    from huggingface_hub.errors import HFValidationError
+
+    try:
+        if isinstance(try_to_load_from_cache(name, "config.json"), str):
+            return ""
+    except HFValidationError:
+        return "no model of the Hugging Face hub can have this name"
+    if constants.HF_HUB_OFFLINE:
+        return "no such model in the cache (HF_HUB_OFFLINE is set, so the Hugging Face hub is not asked)"
+    headers = {"Authorization": f"Bearer {token}"} if (token := get_token()) else {}
+    request = urllib.request.Request(hf_hub_url(name, "config.json"), headers=headers, method="HEAD")
+    try:
+        urllib.request.urlopen(request, timeout=ANSWER_S).close()
+    except urllib.error.HTTPError as error:
+        return {
+            401: "no such model on the Hugging Face hub, unless it is private (`hf auth login`)",
+            403: "the Hugging Face hub gives access only on request: ask for it on the model's page (`hf auth login`)",
+            404: "no such model with a config.json on the Hugging Face hub",
+        }.get(error.code, "")
+    except OSError as error:
+        return f"the Hugging Face hub can't be reached: {getattr(error, 'reason', None) or error}"
+    return ""
