@@ -53,7 +53,8 @@ async def play_group(pool: Any, task: Task, ticket: Ticket, index: int, config: 
     return Group(number=ticket.group, index=index, task=task, episodes=tuple(episodes))
 
 
-def shares(samples: Sequence[Sample], ranks: int, updates: int) -> list[tuple[Sample, ...]]:
-    """What each rank trains of a batch: in each update as many tokens, and as much attention, as any other."""
+def shares(samples: Sequence[Sample], replicas: int, updates: int) -> list[tuple[Sample, ...]]:
+    """What each rank, or group of ranks that share rows, trains of a batch: in each update as many tokens, and as much
+    attention, as any other."""
     lengths, groups = [len(sample) for sample in samples], [sample.group for sample in samples]
-    return [tuple(samples[i] for i in dealt) for dealt in deal_updates(lengths, groups, ranks, updates)]
+    return [tuple(samples[i] for i in dealt) for dealt in deal_updates(lengths, groups, replicas, updates)]
