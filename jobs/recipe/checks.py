@@ -99,6 +99,9 @@ def check_reinforcement(config: Recipe) -> None:
     on_policy, sampling = config.rl.on_policy, config.rl.sampling
     check_model("rl.on_policy.teacher", on_policy.teacher)
     check_algorithm(config)
+    short, most = config.rl.short_tokens, config.agent.limits.max_tokens
+    if short > most:
+        raise UserError(f"rl.short_tokens is {short}, more than agent.limits.max_tokens={most}")
     plainly = config.agent.grammar is Grammar.lenient and (sampling.temperature, sampling.top_p) == (1.0, 1.0)
     if on_policy.teacher is not None and not plainly:
         raise UserError(

@@ -95,6 +95,12 @@ def test_rows_that_ranks_can_not_share(
     assert list(here.iterdir()) == []
 
 
+def test_episodes_that_are_longest_at_first(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    short = ["agent.limits.max_tokens=1024", "rl.short_tokens=2048", "rl.short_steps=3"]
+    told = mistake(capfd, "train", "--recipe", "tiny", "run_dir=run", *short)
+    assert told == "rl.short_tokens is 2048, more than agent.limits.max_tokens=1024"
+
+
 def test_an_unreadable_model(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
     (here / "model").mkdir()
     (here / "model" / "config.json").write_text("{not json")
