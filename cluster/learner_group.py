@@ -56,7 +56,8 @@ class Learning:
         """weights: how they are published, where `publish` says that they are. checkpoint: one of another job, to begin
         at. last: the version at which to end, before `steps`, which the schedule of learning rates follows."""
         self._name, self._checkpoints, self._placement = name, checkpoints, placement
-        self.ranks = learner.ranks
+        self.replicas = learner.replicas
+        """Shares that a batch is dealt in."""
         buffer: Any = ray.remote(TrajectoryBuffer)
         self._buffer: Any = buffer.options(max_concurrency=1000, max_restarts=-1, **beside_driver()).remote(
             ranks=learner.ranks, steps=last or steps, publish=publish, checkpoint_every=checkpoint_every
@@ -166,7 +167,7 @@ class Learning:
             train_loop_config={"job": self._job},
             torch_config=TorchConfig(backend="nccl" if gpus else "gloo", timeout_s=COLLECTIVE_S),
             scaling_config=ScalingConfig(
-                num_workers=self.ranks,
+                num_workers=self._job.learner.ranks,
                 use_gpu=bool(gpus),
                 resources_per_worker={name: amount for name, amount in resources.items() if amount},
                 **self._placement.on(Role.learner),

@@ -79,7 +79,10 @@ class ValueHeadConfig:
 @dataclass(frozen=True)
 class LearnerConfig:
     ranks: int = 1
-    """Data-parallel ranks of the learner group."""
+    """Processes of the learner group, which a batch is dealt to."""
+    sequence_parallel: int = 1
+    """Ranks that share each row of tokens, for rows too long for one of them (DeepSpeed-Ulysses, arXiv 2309.14509); 1
+    shares none. A divisor of `ranks`, and of the model's attention heads."""
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     loss: LossConfig = field(default_factory=LossConfig)
     value_head: ValueHeadConfig = field(default_factory=ValueHeadConfig)
@@ -108,10 +111,18 @@ class LearnerConfig:
     """CPU threads of a rank; 0 leaves the choice to PyTorch."""
 
     def __post_init__(self) -> None:
+        if self.sequence_parallel < 1 or self.ranks % self.sequence_parallel:
+            shared, ranks = self.sequence_parallel, self.ranks
+            raise ValueError(f"learner.sequence_parallel is {shared}, expected a divisor of learner.ranks={ranks}")
         if self.zero_stage not in (1, 2, 3):
             raise ValueError(f"learner.zero_stage is {self.zero_stage}, expected 1 to 3")
         if self.offload_parameters and self.zero_stage != 3:
             raise ValueError("learner.offload_parameters needs learner.zero_stage=3")
+
+    @property
+    def replicas(self) -> int:
+        """Groups of ranks that share rows: a batch is divided among so many."""
+        return self.ranks // self.sequence_parallel
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from actors.learner.config import LearnerConfig, ModelConfig, Objective
 from actors.learner.lora import add_adapters, sources
 from actors.learner.policy import Outputs, TrainedPolicy, load_model, to_tensors
 from actors.learner.scoring import Passes, ScoredBatch, Unadapted, filler, load_reference
+from actors.learner.sequence.groups import sequence_group
 from actors.learner.step_report import StepReport, Sums
 from actors.learner.zero import deepspeed_config, gather, join_process_group, sharded_loading
 from actors.weights.parts import ModelParts
@@ -63,6 +64,7 @@ class Learner:
         self.algorithm = make(objective.algorithm, config.loss, objective.settings)
         needs, temperature = self.algorithm.needs, objective.temperature
         settings = deepspeed_config(config, model.dtype)
+        sequence = sequence_group(config.sequence_parallel)
         with sharded_loading(settings, model_dir):
             hf_model = load_model(model_dir, model)
         if config.lora.rank:
@@ -70,7 +72,11 @@ class Learner:
         if config.gradient_checkpointing:
             hf_model.gradient_checkpointing_enable(gradient_checkpointing_kwargs=CHECKPOINTING)
         self.policy = TrainedPolicy(
-            hf_model, logits_bytes=config.logits_bytes, temperature=temperature, values=needs.values
+            hf_model,
+            logits_bytes=config.logits_bytes,
+            temperature=temperature,
+            values=needs.values,
+            sequence=sequence,
         )
         head = hf_model.get_output_embeddings()
         # Adapters make modules of their own in it, which ZeRO-3 is to gather with it: it calls them once a chunk.
@@ -85,12 +91,19 @@ class Learner:
             reference = Unadapted(self.engine)
         elif needs.reference:
             reference = load_reference(
-                model_dir, model, settings, self.device, temperature=temperature, logits_bytes=config.logits_bytes
+                model_dir,
+                model,
+                settings,
+                self.device,
+                temperature=temperature,
+                logits_bytes=config.logits_bytes,
+                sequence=sequence,
             )
         self._passes = Passes(self.engine, reference, needs, self.device)
 
     def step(self, samples: Sequence[Sample], version: int) -> StepReport:
-        """Trains this rank's samples of the batch of `version`. Ranks may hold different numbers of samples."""
+        """Trains this rank's samples of the batch of `version`. Ranks may hold different numbers of samples; those that
+        share rows hold the same ones."""
         updates = [self._pack(share) for share in self._shares(samples)]
         most = [max(column) for column in zip(*gather([len(batches) for batches in updates]), strict=True)]
         several = len(updates) > 1
@@ -105,14 +118,15 @@ class Learner:
         sums = Sums(version, samples=len(samples))
         for batches, longest in zip(scored, most, strict=True):
             self._update(batches, longest, sums)
-        return sums.report(rate)
+        return sums.report(rate, alike=self.config.sequence_parallel)
 
     def _shares(self, samples: Sequence[Sample]) -> list[list[Sample]]:
         """This rank's samples of each update."""
         if (updates := self.config.updates_per_batch) == 1:
             return [list(samples)]
-        groups = gather([sample.group for sample in samples])
-        return [[samples[i] for i in share] for share in updates_of(groups, updates, dist.get_rank())]
+        alike = self.config.sequence_parallel
+        groups = gather([sample.group for sample in samples], alike=alike)
+        return [[samples[i] for i in share] for share in updates_of(groups, updates, dist.get_rank() // alike)]
 
     def _pack(self, samples: Sequence[Sample]) -> list[MicroBatch]:
         return pack(samples, self.config.packing) if samples else []
@@ -136,7 +150,7 @@ class Learner:
     def _totals(self, batches: Sequence[ScoredBatch]) -> Totals:
         """Over the micro-batches of all ranks: the loss's denominators, and what else it has to know of the update."""
         found = [{**standard_totals(one.targets), **self.algorithm.totals(one.targets)} for one in batches]
-        return added(gather(added(found)))
+        return added(gather(added(found), alike=self.config.sequence_parallel))
 
     def _train(self, batch: ScoredBatch, totals: Totals, sums: Sums) -> None:
         outputs: Outputs = self.engine(**to_tensors(batch.rows, self.device), entropy=self.config.entropy)
@@ -150,7 +164,8 @@ class Learner:
             # Where the loss leaves them out, the head gets a gradient of zero, as it does from a filler: ranks must not
             # differ in which gradients they reduce.
             loss = loss + 0.0 * outputs.values.sum()
-        # DeepSpeed averages gradients over the ranks; the loss is a sum.
+        # DeepSpeed averages gradients over all ranks; the loss is a sum. Ranks that share rows have parts of one
+        # gradient, so they count as others do.
         self.engine.backward(loss * dist.get_world_size())
         sums.add(batch, outputs, proximal, loss, totals)
         sums.measure(losses)

@@ -23,7 +23,7 @@ from actors.weights.loader import own_node
 from actors.weights.ranks import Ranks, from_first
 from actors.weights.transport import Published, WeightsConfig
 from actors.weights.transports import find_sender
-from coa.learning.orders import Checkpoint, Numbered, Order, Publish, Stop, Train
+from coa.learning.orders import Checkpoint, Numbered, Order, Publish, Stop, Train, share_of
 from coa.spent import LearnerState, TimeAccount
 from coa.types import ENVIRONMENT, Sample, Tokens
 
@@ -154,7 +154,7 @@ class Rank:
         checkpoint."""
         import ray
 
-        references = list(shares[self._rank])
+        references = list(shares[share_of(self._rank, dist.get_world_size(), len(shares))])
         return [sample for samples in ray.get(references, timeout=ANSWER_S) for sample in samples]
 
     # --- orders -------------------------------------------------------------------------------------------------------

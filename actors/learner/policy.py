@@ -1,5 +1,6 @@
 """The policy as the learner sees it: a causal language model that gives log-probs of chosen tokens in packed rows."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,6 +19,8 @@ from actors.learner.attention import (
 )
 from actors.learner.config import LOGITS_BYTES, ModelConfig
 from actors.learner.logits import Chosen, reduce_in_place
+from actors.learner.sequence.attention import share
+from actors.learner.sequence.groups import SequenceGroup, padded
 from coa.agent.grammar import TAGS, Kind
 from coa.agent.tokenizer import END, PAD
 from coa.errors import UserError
@@ -102,17 +105,32 @@ def remove_dropout(model: nn.Module) -> None:
             module.attention_dropout = 0.0
 
 
+class Predicting(NamedTuple):
+    """What this rank predicts trained tokens from: all P of them, or those of its slice where ranks share rows."""
+
+    hidden: Tensor
+    """[p, H]."""
+    chosen: Tensor
+    """[p], the trained tokens."""
+    counts: Sequence[int]
+    """For each rank that shares the rows, its p; empty where nobody does."""
+
+
 class PackedPolicy(nn.Module):
     """Log-probs of the trained tokens of a micro-batch. Samples of one row don't see each other.
 
     Any causal language model of transformers that tells its decoder and its output projection; UserError for others.
+    Ranks that share rows (`sequence`) are called with the same ones, and each gives what it would give alone.
     """
 
     model: Any
 
-    def __init__(self, model: nn.Module, *, logits_bytes: int = LOGITS_BYTES) -> None:
+    def __init__(
+        self, model: nn.Module, *, logits_bytes: int = LOGITS_BYTES, sequence: SequenceGroup | None = None
+    ) -> None:
         super().__init__()
         self.model = model
+        self._sequence = sequence
         config = self.model.config.get_text_config()
         decoder = self.model.get_decoder() if hasattr(model, "get_decoder") else None
         if decoder is None or decoder is model or self.model.get_output_embeddings() is None:
@@ -129,42 +147,63 @@ class PackedPolicy(nn.Module):
             limit=logits_bytes,
         )
         self._attention: str = config._attn_implementation
-        if self._attention == "sdpa":
+        if sequence is not None:
+            share(self.model, self._attention, sequence.size)
+        elif self._attention == "sdpa":
             register()
             self.model.set_attn_implementation(SEGMENTED)
             self._attention = SEGMENTED
 
     def forward(self, token_ids: Tensor, positions: Tensor, segments: Tensor, loss_mask: Tensor) -> Tensor:
         """[R, L] each; returns [P] float32, the trained tokens in row-major order."""
-        hidden, chosen = self._predicting(token_ids, positions, segments, loss_mask)
-        return self._head(hidden, chosen).logprobs
+        found = self._predicting(token_ids, positions, segments, loss_mask)
+        return self._whole(found.counts, self._head(found).logprobs)[0]
 
-    def _head(self, hidden: Tensor, chosen: Tensor, **how: Any) -> Chosen:
+    def _head(self, found: Predicting, **how: Any) -> Chosen:
         """The output projection, on the positions that predict a trained token and on no other."""
-        return self.model.get_output_embeddings()(hidden, chosen, **how)
+        return self.model.get_output_embeddings()(found.hidden, found.chosen, **how)
 
-    def _predicting(
-        self, token_ids: Tensor, positions: Tensor, segments: Tensor, loss_mask: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        """Hidden states [P, H] that the trained tokens are predicted from, and these tokens [P]."""
+    def _whole(self, counts: Sequence[int], *own: Tensor) -> tuple[Tensor, ...]:
+        """[p] each, of this rank, to [P], of all ranks that share the rows."""
+        if self._sequence is None:
+            return own
+        return self._sequence.gathered(torch.stack(own), counts).unbind()
+
+    def _predicting(self, token_ids: Tensor, positions: Tensor, segments: Tensor, loss_mask: Tensor) -> Predicting:
+        predicting = nn.functional.pad(loss_mask[:, 1:], (0, 1))
+        # Each token's next one, which the rank that holds a slice's last token would not know of its own slice.
+        following = token_ids.roll(-1, dims=1)
         how: dict[str, Any] = {}
+        counts: Sequence[int] = ()
         if self._masked(token_ids.shape[1]):
             how["attention_mask"] = block_diagonal(segments, self.model.dtype)
         else:
             real = segments > 0
-            token_ids, positions, loss_mask = (x[real].unsqueeze(0) for x in (token_ids, positions, loss_mask))
-            if self._attention == SEGMENTED:
-                how["segment_lengths"] = lengths(positions[0]).tolist()
-            elif self._attention != "flex_attention":  # which reads them off the positions
-                how |= varlen_arguments(positions[0])
+            line = [x[real].unsqueeze(0) for x in (token_ids, positions, predicting, following)]
+            if self._sequence is not None:
+                line = padded(line, self._sequence.size)
+            how = self._arguments(line[1][0])
+            if self._sequence is not None:
+                counts = line[2].view(self._sequence.size, -1).sum(dim=1).tolist()
+                line = [self._sequence.slice_of(x) for x in line]
+            token_ids, positions, predicting, following = line
         decoder = self.model.get_decoder()
         hidden = decoder(input_ids=token_ids, position_ids=positions, use_cache=False, **how).last_hidden_state
-        predicting = torch.zeros_like(loss_mask)
-        predicting[:, :-1] = loss_mask[:, 1:]
-        return hidden[predicting], token_ids[loss_mask]
+        return Predicting(hidden[predicting], following[predicting], counts)
+
+    def _arguments(self, positions: Tensor) -> dict[str, Any]:
+        """What attention wants to know of a line."""
+        how: dict[str, Any] = {}
+        if self._attention in (SEGMENTED, "sdpa"):
+            how["segment_lengths"] = lengths(positions).tolist()
+        elif self._attention != "flex_attention":  # which reads them off the positions
+            how = varlen_arguments(positions)
+        return how if self._sequence is None else {**how, "sequence": self._sequence, "attention": self._attention}
 
     def _masked(self, length: int) -> bool:
         """Whether rows of that length are attended with a mask, which knows nothing of a sliding window."""
+        if self._sequence is not None:
+            return False
         if self._attention == SEGMENTED:
             return length <= min(MASKED_TOKENS, self._window or MASKED_TOKENS)
         return self._attention not in VARLEN
@@ -194,9 +233,15 @@ class TrainedPolicy(PackedPolicy):
     for, from a head on the hidden state that a token is predicted from. The head begins at zero."""
 
     def __init__(
-        self, model: nn.Module, *, logits_bytes: int = LOGITS_BYTES, temperature: float = 1.0, values: bool = False
+        self,
+        model: nn.Module,
+        *,
+        logits_bytes: int = LOGITS_BYTES,
+        temperature: float = 1.0,
+        values: bool = False,
+        sequence: SequenceGroup | None = None,
     ) -> None:
-        super().__init__(model, logits_bytes=logits_bytes)
+        super().__init__(model, logits_bytes=logits_bytes, sequence=sequence)
         self._temperature = temperature
         self.value_head: nn.Linear | None = None
         if values:
@@ -215,14 +260,13 @@ class TrainedPolicy(PackedPolicy):
         entropy: bool = False,
     ) -> Outputs:
         """[R, L] each. `temperature`: another one than that of the samples."""
-        hidden, chosen = self._predicting(token_ids, positions, segments, loss_mask)
-        found = self._head(
-            hidden, chosen, temperature=self._temperature if temperature is None else temperature, entropy=entropy
-        )
-        values = torch.zeros_like(found.entropy)
+        found = self._predicting(token_ids, positions, segments, loss_mask)
+        own = self._head(found, temperature=self._temperature if temperature is None else temperature, entropy=entropy)
+        values = torch.zeros_like(own.entropy)
         if self.value_head is not None:
-            values = self.value_head(hidden).squeeze(-1)
-        return Outputs(found.logprobs, found.entropy, values)
+            values = self.value_head(found.hidden).squeeze(-1)
+        logprobs, nats, values = self._whole(found.counts, own.logprobs, own.entropy, values)
+        return Outputs(logprobs, nats.detach(), values)
 
 
 def to_tensors(batch: MicroBatch, device: torch.device) -> dict[str, Tensor]:

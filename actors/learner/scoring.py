@@ -17,6 +17,7 @@ from torch import Tensor
 from actors.learner.config import ModelConfig
 from actors.learner.lora import without_adapters
 from actors.learner.policy import Outputs, TrainedPolicy, load_model, to_tensors
+from actors.learner.sequence.groups import SequenceGroup
 from actors.learner.zero import sharded_loading
 from coa.learning.algorithms.base import Needs, TokenTargets
 from coa.learning.packing import MicroBatch
@@ -113,13 +114,16 @@ def load_reference(
     *,
     temperature: float,
     logits_bytes: int,
+    sequence: SequenceGroup | None,
 ) -> Any:
-    """The model of `model_dir`, frozen; sharded over the ranks where `settings` are those of ZeRO-3."""
+    """The model of `model_dir`, frozen; sharded over the ranks where `settings` are those of ZeRO-3. sequence: the
+    ranks that share rows."""
     import deepspeed
 
     with sharded_loading(settings, model_dir):
         hf_model = load_model(model_dir, model)
-    policy = TrainedPolicy(hf_model, logits_bytes=logits_bytes, temperature=temperature).eval().requires_grad_(False)
+    policy = TrainedPolicy(hf_model, logits_bytes=logits_bytes, temperature=temperature, sequence=sequence)
+    policy.eval().requires_grad_(False)
     if settings["zero_optimization"]["stage"] != 3:
         return policy.to(device)
     engine, _, _, _ = deepspeed.initialize(model=policy, config=settings)

@@ -9,6 +9,21 @@ from actors.learner.config import ModelConfig
 from coa.errors import UserError
 from coa.planning.models import Architecture, architecture_of, published
 
+SHARING = ("sdpa", "flash_attention_2", "flash_attention_3")
+"""Kinds of attention that ranks can share a row with."""
+
+
+def check_sequence_parallel(size: int, *, heads: int | None, attention: str) -> None:
+    """Raises UserError where so many ranks can't share the rows of a model. heads: of a layer; None where nobody knows
+    them yet."""
+    if size == 1:
+        return
+    said = f"learner.sequence_parallel is {size}"
+    if heads is not None and heads % size:
+        raise UserError(f"{said}, expected a divisor of the model's {heads} attention heads")
+    if attention not in SHARING:
+        raise UserError(f"{said}, and model.attention {attention}: expected one of {', '.join(SHARING)}")
+
 
 def hub_name(path: str) -> bool:
     """Whether it may name a model of a hub, `NAME` or `OWNER/NAME`, where no folder has that name."""
@@ -89,6 +104,7 @@ def counted_on_meta(configuration: Any) -> Architecture:
         parameters=sum(p.numel() for p in model.parameters()),
         adapted=tuple((name, module.in_features, module.out_features) for name, module in linear),
         layers=text.num_hidden_layers,
+        heads=heads,
         hidden=text.hidden_size,
         vocabulary=text.vocab_size,
         kept=kept // text.num_hidden_layers,

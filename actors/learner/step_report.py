@@ -117,8 +117,9 @@ class Sums:
             self.metrics[name] = self.metrics.get(name, 0.0) + float(one.total.detach())
             self.per[name] = one.per
 
-    def report(self, lr: float) -> StepReport:
-        ranks = gather(self)
+    def report(self, lr: float, *, alike: int) -> StepReport:
+        """alike: ranks with the same sums, as of `gather`."""
+        ranks = gather(self, alike=alike)
         tokens, sampled = sum(r.tokens for r in ranks), sum(r.sampled for r in ranks)
         per = {name: self.totals[total] for rank in ranks for name, total in rank.per.items()}
         here, late, early, pairs = np.sum([r.gaps for r in ranks], axis=0).tolist()

@@ -14,7 +14,7 @@ from typing import Any
 from coa.errors import InfrastructureError
 
 Shares = tuple[tuple[Any, ...], ...]
-"""For each rank, references to tuples of samples."""
+"""For each group of ranks that share rows, and so for each rank where none does, references to tuples of samples."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,8 +121,14 @@ class OrderRow:
         order = numbered.order
         if not isinstance(order, Train):
             return numbered
-        shares = tuple(share if at == rank else () for at, share in enumerate(order.shares))
+        own = share_of(rank, self.ranks, len(order.shares))
+        shares = tuple(share if at == own else () for at, share in enumerate(order.shares))
         return replace(numbered, order=_with_shares(order, shares))
+
+
+def share_of(rank: int, ranks: int, shares: int) -> int:
+    """Index of a rank's share: where there are fewer shares than ranks, ranks next to one another have the same one."""
+    return rank * shares // ranks
 
 
 def _with_shares(order: Order, shares: Shares) -> Order:

@@ -67,7 +67,8 @@ def changes(shape: LoopShape, *, recompute: bool = False) -> Iterator[Change]:
     which `engine.kv_on_update` changes nothing."""
     window = shape.window
     yield Change("placement.engines", shape.engines, shape.engines + 1, replace(shape, engines=shape.engines + 1))
-    yield Change("rl.learner.ranks", shape.ranks, shape.ranks + 1, replace(shape, ranks=shape.ranks + 1))
+    ranks = shape.ranks + shape.sequence_parallel
+    yield Change("rl.learner.ranks", shape.ranks, ranks, replace(shape, ranks=ranks))
     later = replace(window, max_staleness=window.max_staleness + 1)
     yield Change("rl.window.max_staleness", window.max_staleness, later.max_staleness, replace(shape, window=later))
     more = replace(shape, max_requests=2 * shape.max_requests, places=2 * shape.places)

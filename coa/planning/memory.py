@@ -53,6 +53,8 @@ class LearnerSettings(Protocol):
     @property
     def ranks(self) -> int: ...
     @property
+    def sequence_parallel(self) -> int: ...
+    @property
     def packing(self) -> Any: ...
     @property
     def zero_stage(self) -> int: ...
@@ -137,19 +139,23 @@ def rank_memory(
 
 
 def activation_bytes(built: Architecture, config: LearnerSettings, dtype: str) -> int:
-    """Of a micro-batch: what all layers keep for the way back; with gradient checkpointing the inputs of all layers,
-    and what one of them keeps while it is computed again."""
-    tokens = config.packing.row_tokens * config.packing.rows
+    """Of a micro-batch, or a rank's slice of it: what all layers keep for the way back; with gradient checkpointing the
+    inputs of all layers, and what one of them keeps while it is computed again."""
+    tokens = tokens_of_rank(config)
     layer = KEPT * built.kept + built.hidden
     kept = built.layers * built.hidden + layer if config.gradient_checkpointing else built.layers * layer
     return width_of(dtype) * tokens * int(kept)
 
 
+def tokens_of_rank(config: LearnerSettings) -> int:
+    """Of a micro-batch, that one rank computes."""
+    return -(-config.packing.row_tokens * config.packing.rows // config.sequence_parallel)
+
+
 def logits_bytes(built: Architecture, config: LearnerSettings, dtype: str) -> int:
     """Of a chunk of positions: float32 logits or their gradient, their probabilities, and in bfloat16 what the output
     layer gave."""
-    tokens = config.packing.row_tokens * config.packing.rows
-    chunk = min(tokens, max(1, config.logits_bytes // (4 * built.vocabulary)))
+    chunk = min(tokens_of_rank(config), max(1, config.logits_bytes // (4 * built.vocabulary)))
     return chunk * built.vocabulary * (8 if dtype == "float32" else 10)
 
 

@@ -41,6 +41,8 @@ class Architecture:
     adapted: tuple[tuple[str, int, int], ...]
     """Name of each linear layer, its inputs and its outputs."""
     layers: int
+    heads: int
+    """Attention heads of a layer."""
     hidden: int
     vocabulary: int
     kept: int
@@ -100,6 +102,7 @@ def architecture_of(config: Mapping[str, Any]) -> Architecture | None:
         parameters=layers * layer + hidden + 2 * vocabulary * hidden,
         adapted=(*names, ("lm_head", hidden, vocabulary)),
         layers=layers,
+        heads=heads,
         hidden=hidden,
         vocabulary=vocabulary,
         kept=sum(inputs + outputs for inputs, outputs in linear.values()),

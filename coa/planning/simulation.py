@@ -35,6 +35,8 @@ class LoopShape:
     """Episodes on an engine at a time."""
     recompute: bool = True
     """Whether new weights empty the KV cache."""
+    sequence_parallel: int = 1
+    """Ranks come in groups of so many."""
 
 
 @dataclass(frozen=True, slots=True)

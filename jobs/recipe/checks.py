@@ -4,7 +4,7 @@ import os
 from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 
-from actors.learner.sizes import hub_name
+from actors.learner.sizes import architecture, check_sequence_parallel, hub_name
 from actors.weights.transports import find_sender
 from cluster.remote.reach import parts_of
 from cluster.resources import Demand, require, this_node
@@ -58,6 +58,7 @@ def check_run(config: Recipe, stages: Collection[str] = STAGES) -> None:
     if set(stages) != {"sft"}:  # fine-tuning neither calls tools nor grades
         check_services(config, graders_needed(config), world.profiles())
     check_model("model.path", config.model.path)
+    check_sharing(config, stages)
     if "rl" in stages:
         check_reinforcement(config)
     check_same(Path(config.run_dir) / "config.yaml", config)
@@ -87,11 +88,23 @@ def check_model(key: str, path: str | None) -> None:
         raise UserError(f"{key} {path}: no config.json there")
 
 
+def check_sharing(config: Recipe, stages: Collection[str]) -> None:
+    """Raises UserError for ranks that can't share rows of the recipe's model, as far as it is known here."""
+    for stage, learner in (("sft", config.sft.learner), ("rl", config.rl.learner)):
+        if stage in stages and (size := learner.sequence_parallel) > 1:
+            built = architecture(config.model)
+            heads = built.heads if built is not None else None
+            check_sequence_parallel(size, heads=heads, attention=config.model.attention)
+
+
 def check_reinforcement(config: Recipe) -> None:
     """Raises UserError for an algorithm, a teacher of log-probs or a transport that reinforcement can't use."""
     on_policy, sampling = config.rl.on_policy, config.rl.sampling
     check_model("rl.on_policy.teacher", on_policy.teacher)
     check_algorithm(config)
+    short, most = config.rl.short_tokens, config.agent.limits.max_tokens
+    if short > most:
+        raise UserError(f"rl.short_tokens is {short}, more than agent.limits.max_tokens={most}")
     plainly = config.agent.grammar is Grammar.lenient and (sampling.temperature, sampling.top_p) == (1.0, 1.0)
     if on_policy.teacher is not None and not plainly:
         raise UserError(

@@ -150,7 +150,8 @@ def _learner(
         for what, is_so in (("optimizer", learner.offload_optimizer), ("parameters", learner.offload_parameters))
         if is_so
     ]
-    yield "ranks", str(learner.ranks)
+    shared = learner.sequence_parallel
+    yield "ranks", str(learner.ranks) if shared == 1 else f"{learner.ranks}, a row on {shared} of them"
     yield "ZeRO stage", str(learner.zero_stage)
     yield "offloaded", " and ".join(offloaded) or DASH
     yield "gradient checkpointing", "yes" if learner.gradient_checkpointing else "no"

@@ -63,6 +63,7 @@ def loop_of(config: Recipe, speeds: Speeds, work: Workload, cached: int | None, 
         max_requests=most,
         places=PLACES * settings.max_concurrent,
         recompute=settings.kv_on_update is KvOnUpdate.recompute,
+        sequence_parallel=config.rl.learner.sequence_parallel,
     )
     played = config.rl.window.groups_per_batch * fmean(len(group.episodes) for group in drawn) / kept
     shape, warm = measured_part(shape, played, fmean(len(episode) for episode in episodes), BUDGET)

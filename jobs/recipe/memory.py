@@ -114,6 +114,6 @@ HELPS = {
     "weights": "zero_stage=3 or more ranks share them, lora.rank trains less",
     "optimizer": "more ranks share it, offload_optimizer moves it, lora.rank trains less",
     "gradients": "zero_stage=2 and more ranks share them, a smaller reduce_bucket_size helps",
-    "activations": "gradient_checkpointing or a smaller packing.row_tokens helps",
+    "activations": "gradient_checkpointing, a smaller packing.row_tokens or a larger sequence_parallel helps",
     "KV cache": "a smaller engine.gpu_memory_utilization helps",
 }

@@ -110,6 +110,11 @@ class RlConfig:
     window: WindowConfig = field(default_factory=WindowConfig)
     reward: RewardConfig = field(default_factory=RewardConfig)
     sampling: SamplingConfig = field(default_factory=SamplingConfig)
+    short_steps: int = 0
+    """Versions in which episodes are admitted with `short_tokens`, before they have `agent.limits.max_tokens`; 0 has
+    none."""
+    short_tokens: int = 0
+    """Most tokens of an episode at first; not above `agent.limits.max_tokens`, which engines are started at."""
     learner: LearnerConfig = field(default_factory=LearnerConfig)
     algorithm: str = DEFAULT
     """The learning algorithm: a key of `coa.learning.algorithms.ALGORITHMS`. It is on_policy if `on_policy` names a
@@ -139,6 +144,8 @@ class RlConfig:
         if self.evaluate_every < 0 or self.evaluate_tasks < 1:
             given = f"{self.evaluate_every} and {self.evaluate_tasks}"
             raise ValueError(f"rl.evaluate_every and rl.evaluate_tasks are {given}, expected at least 0 and 1")
+        if (self.short_tokens > 0) != (self.short_steps > 0):
+            raise ValueError("rl.short_steps and rl.short_tokens are one without the other, expected both or neither")
 
     def objective(self) -> Objective:
         """The learners' objective. Raises UserError if `rl.on_policy.teacher` and `rl.algorithm` contradict each

@@ -78,7 +78,7 @@ async def follow(run: RunDir, learning: Any, samples: list[Sample], steps: int, 
     """Feeds the learners and records their steps, from each start of theirs to the last step."""
     from actors.learner.buffer import Started, Stepped
 
-    stage.phase(f"starting {learning.ranks} learners, loading the model")
+    stage.phase(f"starting {run.config.sft.learner.ranks} learners, loading the model")
     feeding: asyncio.Task[None] | None = None
     with ExitStack() as opened:
         metrics: MetricsLog | None = None
@@ -128,7 +128,7 @@ async def feed(run: RunDir, learning: Any, samples: list[Sample], steps: int, st
     for at, batch in enumerate(batches):
         if at < started.version:
             continue
-        dealt = deal([len(samples[i]) for i in batch], learning.ranks)
+        dealt = deal([len(samples[i]) for i in batch], learning.replicas)
         shares = tuple((ray.put(tuple(samples[batch[i]] for i in share)),) for share in dealt)
         if not await learning.put(Train(version=at, shares=shares, cursor=at), started.epoch):
             return

@@ -87,6 +87,39 @@ def test_a_missing_model(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert [path.name for path in here.iterdir()] == ["tasks.jsonl"]
 
 
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        (["rl.learner.ranks=3"], "learner.sequence_parallel is 2, expected a divisor of learner.ranks=3"),
+        (
+            ["model.heads=3", "model.key_value_heads=3"],
+            "learner.sequence_parallel is 2, expected a divisor of the model's 3 attention heads",
+        ),
+        (
+            ["model.path=Qwen/Qwen2.5-7B-Instruct", "rl.learner.ranks=8", "rl.learner.sequence_parallel=8"],
+            "learner.sequence_parallel is 8, expected a divisor of the model's 28 attention heads",
+        ),
+        (
+            ["model.attention=flex_attention"],
+            "learner.sequence_parallel is 2, and model.attention flex_attention: expected one of sdpa, "
+            "flash_attention_2, flash_attention_3",
+        ),
+    ],
+)
+def test_rows_that_ranks_can_not_share(
+    here: Path, capfd: pytest.CaptureFixture[str], settings: list[str], said: str
+) -> None:
+    shared = ["rl.learner.ranks=2", "rl.learner.sequence_parallel=2"]
+    assert mistake(capfd, "train", "--recipe", "tiny", "run_dir=run", *shared, *settings).endswith(said)
+    assert list(here.iterdir()) == []
+
+
+def test_episodes_that_are_longest_at_first(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    short = ["agent.limits.max_tokens=1024", "rl.short_tokens=2048", "rl.short_steps=3"]
+    told = mistake(capfd, "train", "--recipe", "tiny", "run_dir=run", *short)
+    assert told == "rl.short_tokens is 2048, more than agent.limits.max_tokens=1024"
+
+
 def test_an_unreadable_model(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
     (here / "model").mkdir()
     (here / "model" / "config.json").write_text("{not json")

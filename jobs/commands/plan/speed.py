@@ -62,12 +62,14 @@ def splits(loop: Loop, gpus_of_engine: float, gpus_of_rank: float) -> Section | 
     if gpus_of_engine < 1 or gpus_of_rank < 1:
         return None
     total = shape.engines * gpus_of_engine + shape.ranks * gpus_of_rank
-    ways = [n for n in range(1, int(total // gpus_of_engine) + 1) if total - n * gpus_of_engine >= gpus_of_rank]
+    least = gpus_of_rank * shape.sequence_parallel
+    ways = [n for n in range(1, int(total // gpus_of_engine) + 1) if total - n * gpus_of_engine >= least]
     stride = max(1, round(len(ways) / SPLITS))
     chosen = sorted({*ways[stride - 1 :: stride], shape.engines})
     found = {}
     for engines in chosen:
-        ranks = int((total - engines * gpus_of_engine) // gpus_of_rank)
+        groups = int((total - engines * gpus_of_engine) // least)
+        ranks = groups * shape.sequence_parallel
         found[engines, ranks] = _forecast(loop, replace(shape, engines=engines, ranks=ranks)).trained_s
     best, now = max(found, key=found.__getitem__), (shape.engines, shape.ranks)
     rows = tuple(

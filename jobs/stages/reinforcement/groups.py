@@ -1,7 +1,7 @@
 """A group: the episodes of one task, ordered one by one, and what is learnt from them."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from actors.messages import EpisodeId, EpisodeOrder
@@ -47,13 +47,22 @@ def orders_of(task: Task, group: int, config: RlConfig, agent: AgentConfig) -> l
     ]
 
 
+def limited(agent: AgentConfig, config: RlConfig, version: int) -> AgentConfig:
+    """The agent of episodes that are admitted under `version`: all of a group have one limit of tokens."""
+    if version >= config.short_steps:
+        return agent
+    return replace(agent, limits=replace(agent.limits, max_tokens=config.short_tokens))
+
+
 async def play_group(pool: Any, task: Task, ticket: Ticket, index: int, config: RlConfig, agent: AgentConfig) -> Group:
     """Plays all episodes of a group at once. One that fails for good ends the others: raises EpisodeFailed."""
-    episodes = await together(pool.play(order) for order in orders_of(task, ticket.group, config, agent))
+    orders = orders_of(task, ticket.group, config, limited(agent, config, ticket.version))
+    episodes = await together(pool.play(order) for order in orders)
     return Group(number=ticket.group, index=index, task=task, episodes=tuple(episodes))
 
 
-def shares(samples: Sequence[Sample], ranks: int, updates: int) -> list[tuple[Sample, ...]]:
-    """What each rank trains of a batch: in each update as many tokens, and as much attention, as any other."""
+def shares(samples: Sequence[Sample], replicas: int, updates: int) -> list[tuple[Sample, ...]]:
+    """What each rank, or group of ranks that share rows, trains of a batch: in each update as many tokens, and as much
+    attention, as any other."""
     lengths, groups = [len(sample) for sample in samples], [sample.group for sample in samples]
-    return [tuple(samples[i] for i in dealt) for dealt in deal_updates(lengths, groups, ranks, updates)]
+    return [tuple(samples[i] for i in dealt) for dealt in deal_updates(lengths, groups, replicas, updates)]

@@ -234,7 +234,7 @@ class Reinforcement:
             if self._fallback is not None:
                 samples.extend(self._fallback.take(version))
             updates = self._config.learner.updates_per_batch
-            dealt = shares(samples, self._learning.ranks, updates)
+            dealt = shares(samples, self._learning.replicas, updates)
             references = tuple((self._put(share),) for share in dealt)
             order = Train(version=version, shares=references, cursor=self._issue.cursor())
             self.ledger.lease(version, groups)

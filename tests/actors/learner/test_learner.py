@@ -246,7 +246,12 @@ def test_a_tied_model_learns_its_two_ends_apart(one_rank: None, tmp_path: Path) 
 
 @pytest.mark.parametrize(
     ("settings", "said"),
-    [({"zero_stage": 0}, "zero_stage is 0"), ({"offload_parameters": True}, "offload_parameters needs")],
+    [
+        ({"zero_stage": 0}, "zero_stage is 0"),
+        ({"offload_parameters": True}, "offload_parameters needs"),
+        ({"ranks": 4, "sequence_parallel": 3}, r"sequence_parallel is 3, expected a divisor of learner\.ranks=4"),
+        ({"sequence_parallel": 0}, r"sequence_parallel is 0, expected a divisor of learner\.ranks=1"),
+    ],
 )
 def test_settings_that_do_not_fit_are_refused(settings: dict[str, Any], said: str) -> None:
     with pytest.raises(ValueError, match=said):
@@ -281,21 +286,22 @@ def test_splitting_a_batch_into_updates_keeps_the_proximal_policy(model: Path, o
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "settings",
+    ("settings", "shared"),
     [
-        pytest.param({}, id="stage 1"),
-        pytest.param({"zero_stage": 2}, id="stage 2"),
-        pytest.param({"zero_stage": 3, "gradient_checkpointing": True, "lora": LORA}, id="stage 3, adapters"),
+        pytest.param({}, 1, id="stage 1"),
+        pytest.param({"zero_stage": 2}, 1, id="stage 2"),
+        pytest.param({"zero_stage": 3, "gradient_checkpointing": True, "lora": LORA}, 1, id="stage 3, adapters"),
+        pytest.param({"zero_stage": 3}, 2, id="stage 3, a row on both"),
     ],
 )
 def test_two_ranks_learn_what_one_does(
-    settings: dict[str, Any], model: Path, one_rank: None, ray_session: None, tmp_path: Path
+    settings: dict[str, Any], shared: int, model: Path, one_rank: None, ray_session: None, tmp_path: Path
 ) -> None:
     config = replace(CONFIG, **settings)
     if config.lora.rank:
         pytest.importorskip("peft")
     alone, reports = loss_mask(model, config)
-    told = asyncio.run(learn_on_two_ranks(model, replace(config, ranks=2), tmp_path))
+    told = asyncio.run(learn_on_two_ranks(model, replace(config, ranks=2, sequence_parallel=shared), tmp_path))
     for mine, theirs in zip([event.report for event in told], reports, strict=True):
         assert mine.samples == theirs.samples == 7
         assert mine.tokens == theirs.tokens
@@ -351,7 +357,8 @@ async def learn_on_two_ranks(model: Path, config: LearnerConfig, folder: Path) -
 
         async def feed(epoch: int) -> None:
             for version, batch in enumerate(batches()):
-                shares: tuple[Any, ...] = tuple((ray.put(tuple(batch[rank::2])),) for rank in range(2))
+                ways = config.replicas
+                shares: tuple[Any, ...] = tuple((ray.put(tuple(batch[at::ways])),) for at in range(ways))
                 assert await learning.put(Train(version=version, shares=shares, cursor=version), epoch)
 
         async for event in learning.events():

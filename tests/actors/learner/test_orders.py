@@ -84,6 +84,15 @@ def test_a_rank_gets_its_own_share_alone() -> None:
     assert found[1] == Stop()
 
 
+def test_ranks_that_share_rows_get_the_same_share() -> None:
+    row = OrderRow(ranks=4)
+    epoch = row.begin()
+    row.add((train(0),), epoch)
+    found = [row.for_rank(Numbered(epoch, 0, row.orders[0]), rank).order for rank in range(4)]
+    first, second = ((("0-0",), ()), ((), ("0-1",)))
+    assert [order.shares for order in found if isinstance(order, Train)] == [first, first, second, second]
+
+
 def make_buffer(**settings: int) -> TrajectoryBuffer:
     return TrajectoryBuffer(ranks=2, steps=settings.get("steps", 10), publish=True, checkpoint_every=100)
 

@@ -325,6 +325,9 @@ def test_memory_of_the_published_32b() -> None:
     assert inputs < found.device["activations"] < 1.6 * inputs
     assert 65 < found.on_device / GIB < 75, "tight on a device of 80 GB"
     assert found.host["snapshot"] == 12 * share
+    shared = rank_memory(built, replace(fitting, sequence_parallel=4), "bfloat16", bucket_bytes=64 * 2**20)
+    assert shared.device["activations"] * 4 == found.device["activations"]
+    assert {**shared.device, "activations": 0} == {**found.device, "activations": 0}
     offloaded = replace(fitting, offload_optimizer=True, offload_parameters=True)
     beside = rank_memory(built, offloaded, "bfloat16", bucket_bytes=64 * 2**20)
     assert beside.on_device + beside.on_host == found.on_device + found.on_host

@@ -44,7 +44,7 @@ def test_a_record_of_fine_tuning_leaves_out_what_only_sampled_tokens_have() -> N
 class Restarting:
     """Learners that take three steps, go back to the checkpoint after the first, and end with the fourth."""
 
-    ranks = 2
+    replicas = 2
 
     def __init__(self, stage: Stage) -> None:
         self.stage = stage

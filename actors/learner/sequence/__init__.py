@@ -1,0 +1,1 @@
+"""Rows that several ranks of the learner hold together."""

@@ -1,0 +1,118 @@
+"""Attention over a line of tokens whose slices are on several ranks: DeepSpeed-Ulysses (arXiv 2309.14509).
+
+    each rank has        its slice of the line, all heads      everything but attention looks at one token at a time
+      all-to-all   ->    the whole line, its share of heads    attention as of a rank that is alone
+      all-to-all   ->    its slice of the line, all heads
+
+The memory of a rank for activations is that of its slice. Keys and values that too few heads have for all ranks are
+repeated, as grouped-query attention would repeat them anyway.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from actors.learner.attention import segmented_attention
+from actors.learner.sequence.groups import SequenceGroup
+from actors.learner.sizes import check_sequence_parallel
+from coa.errors import UserError
+
+SHARED = "coa_shared"
+"""Name under which transformers knows `shared_attention`. It has no mask function there, so no mask is made for it."""
+LAYERS = {"full_attention", "sliding_attention"}
+"""Kinds of layers whose tokens see each other in attention alone."""
+ROTATIONS = {"dynamic", "longrope"}
+"""Kinds of rotary embeddings that depend on the longest position that a model is called with."""
+
+
+def share(model: Any, attention: str, size: int) -> None:
+    """Has a model of transformers attend over the slices of `size` ranks, with `attention` for its part of the heads.
+    Raises UserError for a model that can't."""
+    from transformers import AttentionInterface
+
+    config = model.config.get_text_config()
+    check_sequence_parallel(size, heads=config.num_attention_heads, attention=attention)
+    AttentionInterface.register(SHARED, shared_attention)
+    model.set_attn_implementation(SHARED)
+    if why := next(_hindrances(model, config), None):
+        raise UserError(f"learner.sequence_parallel is {size}, and {type(model).__name__} has {why}: expected 1")
+
+
+def _hindrances(model: Any, config: Any) -> Iterator[str]:
+    if config._attn_implementation != SHARED:
+        yield "attention of its own"
+    if others := set(getattr(config, "layer_types", None) or ()) - LAYERS:
+        yield f"layers of the kind {min(others)}"
+    rope = getattr(config, "rope_parameters", None) or {}
+    kinds = {one.get("rope_type") for one in (rope, *rope.values()) if isinstance(one, Mapping)}
+    if found := kinds & ROTATIONS:
+        yield f"rotary embeddings of the kind {min(found)}"
+    if any(name.endswith(".sinks") for name, _ in model.named_parameters()):
+        yield "attention sinks"
+
+
+def shared_attention(
+    module: torch.nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    sequence: SequenceGroup,
+    attention: str,
+    **kwargs: Any,
+) -> tuple[Tensor, None]:
+    """[1, heads, N / S, D] each, of this rank's slice; returns [1, N / S, heads, D]. Collective.
+
+    attention: what transformers would call on a rank that is alone. kwargs: of the whole line.
+    """
+    assert attention_mask is None, "a line has no mask"
+    repeats = sequence.size // math.gcd(key.shape[1], sequence.size)
+    if repeats > 1:
+        key, value = (x.repeat_interleave(repeats, dim=1) for x in (key, value))
+    query, key, value = to_heads(sequence, query, key, value)
+    found, _ = _attention(attention)(_seen(module, attention, query, key), query, key, value, None, **kwargs)
+    return to_slices(sequence, found), None
+
+
+def to_heads(sequence: SequenceGroup, *tensors: Tensor) -> tuple[Tensor, ...]:
+    """[1, heads, N / S, D] each to [1, heads / S, N, D], heads and D their own. They travel together: one collective,
+    whose gradient is one, too, so that no two ranks can take theirs in another order."""
+    parts = [x.reshape(sequence.size, -1) for x in tensors]
+    found = sequence.exchanged(torch.cat(parts, dim=1)).split([part.shape[1] for part in parts], dim=1)
+    return tuple(_joined(one, x, sequence.size) for one, x in zip(found, tensors, strict=True))
+
+
+def _joined(part: Tensor, like: Tensor, size: int) -> Tensor:
+    _, heads, tokens, width = like.shape
+    slices = part.reshape(size, heads // size, tokens, width)
+    return slices.transpose(0, 1).reshape(1, heads // size, size * tokens, width)
+
+
+def to_slices(sequence: SequenceGroup, found: Tensor) -> Tensor:
+    """[1, N, heads / S, D] to [1, N / S, heads, D]."""
+    _, tokens, heads, width = found.shape
+    parts = sequence.exchanged(found.reshape(sequence.size, tokens // sequence.size, heads, width))
+    return parts.transpose(0, 1).reshape(1, tokens // sequence.size, sequence.size * heads, width)
+
+
+def _attention(name: str) -> Callable[..., tuple[Tensor, Any]]:
+    if name == "sdpa":
+        return segmented_attention
+    from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+    return ALL_ATTENTION_FUNCTIONS[name]
+
+
+def _seen(module: Any, attention: str, query: Tensor, key: Tensor) -> Any:
+    """What functions of attention read of their module, for this rank's share of the heads."""
+    return SimpleNamespace(
+        num_key_value_groups=query.shape[1] // key.shape[1],
+        is_causal=getattr(module, "is_causal", True),
+        layer_idx=getattr(module, "layer_idx", None),
+        config=SimpleNamespace(_attn_implementation=attention),
+        modules=module.modules,
+    )
