@@ -31,12 +31,12 @@ class EpisodeId:
 
     task: str
     group: int
-    """Number of the group in its run; EVALUATION for episodes that nothing is learnt from."""
+    """Number of the group in its start of the learners; EVALUATION for episodes that nothing is learnt from."""
     sample: int
     """Index within the group."""
     serial: int = 0
-    """Tells episodes apart that share their seeds, such as a greedy and a sampled evaluation of a task: no seed depends
-    on it."""
+    """Tells episodes apart that share their seeds, such as those of a task in two starts of the learners, or a greedy
+    and a sampled evaluation of it: no seed depends on it."""
 
 
 @dataclass(frozen=True, slots=True)

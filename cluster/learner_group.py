@@ -2,22 +2,24 @@
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
 import ray
 from ray.exceptions import ActorUnavailableError
 
-from actors.learner.buffer import Event, Finished, TrajectoryBuffer
+from actors.learner.buffer import Event, Finished, Started, Stepped, TrajectoryBuffer
 from actors.learner.config import LearnerConfig, ModelConfig, Objective
 from actors.learner.loop import LearnJob, learn
 from actors.weights.transport import WeightsConfig
 from cluster.resources import PlacementConfig, Role, beside_driver
 from cluster.weights import RayShelf, close_directory, start_directory
-from coa.errors import OutOfMemory, UserError
+from coa.errors import DiskFull, OutOfMemory, ReadOnlyDisk, UserError
 from coa.learning.orders import Train
 from coa.storage.checkpoints import mend
+from coa.storage.files import of_disk
 from coa.types import Tokens
 
 COLLECTIVE_S = 1800
@@ -183,7 +185,9 @@ class Learning:
         return trainer
 
     async def events(self) -> AsyncIterator[Event]:
-        """What the learners tell, up to Finished; raises what ended them otherwise."""
+        """What the learners tell, up to Finished; raises what ended them otherwise. Who asks for the next has recorded
+        the one before: no checkpoint is kept of a step that is not."""
+        epoch = 0
         while True:
             found = asyncio.ensure_future(self._next())
             # Who is interrupted here ends the buffer: what is asked of it fails then, and nobody is left to hear it.
@@ -191,13 +195,18 @@ class Learning:
             try:
                 await asyncio.wait({found, self._ended}, return_when=asyncio.FIRST_COMPLETED)
                 if not found.done():
-                    raise_cause(self._ended.exception())
+                    raise_cause(self._ended.exception(), self._checkpoints)
                 event = found.result()
             finally:
                 found.cancel()
             yield event
-            if isinstance(event, Finished):
-                return
+            match event:
+                case Started():
+                    epoch = event.epoch
+                case Stepped(version=version):
+                    await surely(partial(self._buffer.recorded.remote, version, epoch))
+                case Finished():
+                    return
 
     async def _next(self) -> Event:
         return await surely(self._buffer.next_event.remote)
@@ -224,17 +233,25 @@ NO_MEMORY = "running low on memory"
 """What Ray says of processes that it has ended for that."""
 
 
-def raise_cause(error: BaseException | None) -> None:
-    """A person's mistake that a learner found is raised as that, and an end for want of memory in one line."""
+def causes(error: BaseException) -> Iterator[BaseException]:
+    """The error, those that it came from, and those of learners and of Ray Train's controller that it tells of."""
+    yield error
+    told = (getattr(error, name, None) for name in ("cause", "_base_exc", "controller_failure", "__cause__"))
+    for inner in (*told, *getattr(error, "worker_failures", {}).values()):
+        if isinstance(inner, BaseException) and inner is not error:
+            yield from causes(inner)
+
+
+def raise_cause(error: BaseException | None, folder: Path) -> None:
+    """A person's mistake that a learner found is raised as that, and an end for want of memory or disk in one line.
+    folder: where checkpoints are kept."""
     if error is None:
         raise RuntimeError("the learners ended before their last step")
-    cause: BaseException | None = error
-    while cause is not None:
-        for found in (cause, *getattr(cause, "worker_failures", {}).values()):
-            inner = getattr(found, "cause", found)
-            if isinstance(inner, UserError):
-                raise inner
-        cause = cause.__cause__
+    for inner in causes(error):
+        if isinstance(inner, UserError | DiskFull | ReadOnlyDisk):
+            raise inner
+        if found := of_disk(folder, inner):
+            raise found from error
     if said := next((line for line in str(error).splitlines() if NO_MEMORY in line), None):
         used = said.partition(" was ")[2] or said
         hint = "--dry-run shows what each part takes"

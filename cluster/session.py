@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import psutil
 
 from cluster.remote.reach import require_cluster
-from coa.errors import ClusterDown
+from coa.errors import ClusterDown, DiskFull
 from coa.extensions import VARIABLE
 from coa.given import VARIABLE as FUNCTION
 
@@ -83,6 +83,20 @@ def session(config: SessionConfig) -> Iterator[None]:
         yield
     finally:
         ray.shutdown()
+
+
+def stored(value: Any) -> Any:
+    """A reference to the value. Raises DiskFull where neither Ray's object store nor the disk behind it has room."""
+    import ray
+    from ray.exceptions import ObjectStoreFullError, OutOfDiskError
+
+    try:
+        return ray.put(value)
+    except (ObjectStoreFullError, OutOfDiskError) as error:
+        raise DiskFull(
+            "Ray's object store is full, and so is the disk that it spills to: make room there, or raise "
+            "session.object_store_gib"
+        ) from error
 
 
 def own_token() -> None:

@@ -120,5 +120,9 @@ class DiskFull(InfrastructureError):
     """A file that has to be kept can't be written, because the disk is full."""
 
 
+class ReadOnlyDisk(InfrastructureError):
+    """A file that has to be kept can't be written, because its file system has become read-only."""
+
+
 class DamagedFile(InfrastructureError):
     """A file that a run has recorded is missing, or not what was written."""

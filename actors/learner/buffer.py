@@ -70,6 +70,8 @@ class TrajectoryBuffer:
         self._changed = asyncio.Condition()
         self._events: asyncio.Queue[Event] = asyncio.Queue()
         self._released = asyncio.Event()
+        self._recorded = 0
+        """The driver has recorded the steps up to this version."""
 
     # --- the driver's side --------------------------------------------------------------------------------------------
 
@@ -86,6 +88,13 @@ class TrajectoryBuffer:
     async def next_event(self) -> Event:
         return await self._events.get()
 
+    async def recorded(self, version: int, epoch: int) -> None:
+        """The driver has recorded the step that made this version."""
+        async with self._changed:
+            if epoch == self._row.epoch:
+                self._recorded = version
+            self._changed.notify_all()
+
     async def release(self) -> None:
         """The driver needs nothing more of the learners."""
         self._released.set()
@@ -95,7 +104,7 @@ class TrajectoryBuffer:
     async def begin(self, version: int) -> int:
         """The learners are (again) at `version`: orders given before are void. The new epoch."""
         async with self._changed:
-            epoch = self._row.begin()
+            epoch, self._recorded = self._row.begin(), version
             if version >= self._steps:
                 self._row.add((Stop(),), epoch)
             self._changed.notify_all()
@@ -113,6 +122,18 @@ class TrajectoryBuffer:
                 return self._row.for_rank(found, rank)
         except TimeoutError:
             return None
+
+    async def has_recorded(self, version: int, epoch: int) -> bool:
+        """Whether the driver has recorded that step, known within POLL_S; raises VoidEpoch."""
+        try:
+            async with asyncio.timeout(POLL_S), self._changed:
+                self._row.require(epoch)
+                while self._recorded < version:
+                    await self._changed.wait()
+                    self._row.require(epoch)
+        except TimeoutError:
+            return False
+        return True
 
     async def emit(self, event: Event) -> None:
         await self._events.put(event)

@@ -7,14 +7,16 @@ snapshot ── DeepSpeed's own state, each tensor copied once ──► trainin
 import shutil
 import tempfile
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import torch
 from deepspeed.runtime.checkpoint_engine import TorchCheckpointEngine
 
 from coa.errors import InfrastructureError
+from coa.storage.files import room_at
 
 TAG = "state"
 PROGRESS = "progress.json"
@@ -33,15 +35,19 @@ class Snapshot:
     """What goes into each file, by its path within the checkpoint."""
 
     def write(self, filesystem: Any, folder: str) -> None:
-        """Writes the files below `folder` of a pyarrow filesystem."""
+        """Writes the files below `folder` of a pyarrow filesystem. Raises DiskFull if there is no room."""
         for name, content in self.files.items():
             path = PurePosixPath(folder, name)
-            filesystem.create_dir(str(path.parent), recursive=True)
-            with filesystem.open_output_stream(str(path)) as file:
+            with room_at(Path(path)), self._stream(filesystem, path) as file:
                 if isinstance(content, str):
                     file.write(content.encode())
                 else:
                     torch.save(content, file)
+
+    @staticmethod
+    def _stream(filesystem: Any, path: PurePosixPath) -> Any:
+        filesystem.create_dir(str(path.parent), recursive=True)
+        return filesystem.open_output_stream(str(path))
 
 
 class _Keeping(TorchCheckpointEngine):
@@ -91,8 +97,11 @@ class Writer:
         self._idle = threading.Event()
         self._idle.set()
 
-    def write(self, learner: Any, version: int, progress: str | None) -> None:
-        """Takes a snapshot, and returns while it is written; collective. `progress` goes with it where it is given."""
+    def write(
+        self, learner: Any, version: int, progress: str | None, recorded: Callable[[], object] = lambda: None
+    ) -> None:
+        """Takes a snapshot, and returns while it is written; collective. `progress` goes with it where it is given. It
+        is not kept before `recorded` has returned."""
         import ray.train
         from ray.train import CheckpointUploadMode
 
@@ -108,6 +117,7 @@ class Writer:
             try:
                 state.write(storage.storage_filesystem, path)
                 state.files.clear()
+                recorded()
             finally:
                 self._idle.set()
             return ray.train.Checkpoint(path, filesystem=storage.storage_filesystem)

@@ -9,6 +9,7 @@ the driver's answers, collectives (the process group's limit) and files.
 import json
 import time
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -114,7 +115,9 @@ class Rank:
             case Checkpoint():
                 self._enter(LearnerState.SAVING)
                 state = json.dumps({"version": self._version, "cursor": self._cursor})
-                self._writer.write(self._learner, self._version, state if self._rank == 0 else None)
+                version, first = self._version, self._rank == 0
+                recorded = partial(self._until_recorded, version) if first else lambda: None
+                self._writer.write(self._learner, version, state if first else None, recorded)
             case Stop():
                 pass
 
@@ -148,6 +151,11 @@ class Rank:
         import ray
 
         return ray.get(getattr(self._job.buffer, method).remote(*args), timeout=ANSWER_S)
+
+    def _until_recorded(self, version: int) -> None:
+        """Returns once the driver has recorded the step: one that goes on from a checkpoint hears of no step before."""
+        while not self._ask("has_recorded", version, self._epoch):
+            pass
 
     def _fetch(self, shares: tuple[tuple[Any, ...], ...]) -> list[Sample]:
         """This rank's samples. A lost object fails the rank, and with it the group, which restarts from its

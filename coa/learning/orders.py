@@ -107,14 +107,18 @@ class OrderRow:
 
     def ask(self, rank: int, epoch: int, number: int) -> Numbered | None:
         """Order `number` of a rank, None while there is none; raises VoidEpoch for an older epoch."""
-        if epoch != self.epoch:
-            raise VoidEpoch(f"epoch {epoch} is over: this is epoch {self.epoch}")
+        self.require(epoch)
         self.asked[rank] = max(self.asked[rank], number)
         while self.cleared < min(*self.asked, len(self.orders)):
             # All ranks are past it: nobody needs its samples any more.
             self.orders[self.cleared] = _with_shares(self.orders[self.cleared], ())
             self.cleared += 1
         return Numbered(epoch, number, self.orders[number]) if number < len(self.orders) else None
+
+    def require(self, epoch: int) -> None:
+        """Raises VoidEpoch for an older epoch."""
+        if epoch != self.epoch:
+            raise VoidEpoch(f"epoch {epoch} is over: this is epoch {self.epoch}")
 
     def for_rank(self, numbered: Numbered, rank: int) -> Numbered:
         """With this rank's share alone."""

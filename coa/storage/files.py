@@ -1,13 +1,13 @@
-"""Files and folders that are either whole or absent, and the typed error of a full disk."""
+"""Files and folders that are either whole or absent, and the typed errors of a disk that takes no more."""
 
 import errno
 import os
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from coa.errors import DiskFull
+from coa.errors import DiskFull, ReadOnlyDisk
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 
@@ -35,7 +35,8 @@ def replacing(path: Path) -> Iterator[Path]:
             sync(part)
             part.replace(path)
     finally:
-        part.unlink(missing_ok=True)
+        with suppress(OSError):  # on a disk that is read-only it is not even looked for
+            part.unlink()
 
 
 @contextmanager
@@ -67,13 +68,25 @@ def sync(path: Path) -> None:
 
 @contextmanager
 def room_at(path: Path) -> Iterator[None]:
-    """Raises DiskFull, with one line, where there is no room for what is written inside."""
+    """Raises DiskFull or ReadOnlyDisk, with one line, where the disk does not take what is written inside."""
     try:
         yield
-    except OSError as error:
-        if error.errno in _FULL:
-            raise full(path) from error
+    except (OSError, RuntimeError) as error:  # PyTorch makes a RuntimeError of what its stream raises
+        if found := of_disk(path, error):
+            raise found from error
         raise
+
+
+def of_disk(path: Path, error: BaseException) -> DiskFull | ReadOnlyDisk | None:
+    """What the error, or one on the way to it, says of the disk on which `path` is."""
+    found: BaseException | None = error
+    while found is not None:
+        if isinstance(found, OSError) and found.errno in _FULL:
+            return full(path)
+        if isinstance(found, OSError) and found.errno == errno.EROFS:
+            return ReadOnlyDisk(f"{path}: the disk has become read-only")
+        found = found.__cause__ or found.__context__
+    return None
 
 
 def full(path: Path) -> DiskFull:

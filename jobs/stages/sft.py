@@ -121,7 +121,7 @@ def prepare(run: RunDir) -> list[Sample]:
 
 async def feed(run: RunDir, learning: Any, samples: list[Sample], steps: int, started: Any) -> None:
     """Puts the batches from the version on at which the learners have started, dealt to the ranks."""
-    import ray
+    from cluster.session import stored
 
     config = run.config.sft
     batches = batch_indices(len(samples), config.batch, steps, run.config.seed)
@@ -129,7 +129,7 @@ async def feed(run: RunDir, learning: Any, samples: list[Sample], steps: int, st
         if at < started.version:
             continue
         dealt = deal([len(samples[i]) for i in batch], learning.replicas)
-        shares = tuple((ray.put(tuple(samples[batch[i]] for i in share)),) for share in dealt)
+        shares = tuple((stored(tuple(samples[batch[i]] for i in share)),) for share in dealt)
         if not await learning.put(Train(version=at, shares=shares, cursor=at), started.epoch):
             return
 

@@ -1,16 +1,21 @@
 """What ends the learners is raised as what it is."""
 
 import asyncio
+import errno
 import gc
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 from ray.exceptions import ActorDiedError, ActorUnavailableError
+from ray.train import ControllerError, WorkerGroupError
+from ray.train.v2._internal.exceptions import UserExceptionWithTraceback
 
 from cluster import learner_group
 from cluster.learner_group import Learning, raise_cause, surely
-from coa.errors import OutOfMemory, UserError
+from coa.errors import DiskFull, OutOfMemory, ReadOnlyDisk, UserError
 
+FOLDER = Path("checkpoints")
 NO_MEMORY = """Training failed due to controller error:
 6 worker(s) were killed due to the node running low on memory. Memory on the node (IP: 192.0.2.2) was 22.1GB / 23.5GB
 Refer to the documentation on how to address the out of memory issue: https://docs.ray.io/"""
@@ -18,19 +23,30 @@ Refer to the documentation on how to address the out of memory issue: https://do
 
 def test_an_end_for_want_of_memory_says_so_and_how_much_there_was() -> None:
     with pytest.raises(OutOfMemory, match=r"because memory ran out: 22\.1GB / 23\.5GB; --dry-run shows"):
-        raise_cause(RuntimeError(NO_MEMORY))
+        raise_cause(RuntimeError(NO_MEMORY), FOLDER)
 
 
 def test_a_mistake_that_a_learner_found_is_raised_as_that() -> None:
     failed = RuntimeError("a rank failed")
     failed.__cause__ = UserError("no such model")
     with pytest.raises(UserError, match="no such model"):
-        raise_cause(failed)
+        raise_cause(failed, FOLDER)
+
+
+def test_a_disk_that_a_learner_or_the_controller_found_full_is_told_of_in_one_line() -> None:
+    """A learner's error crosses as Ray Train wraps it, which has neither cause nor text of its own."""
+    wrapped = UserExceptionWithTraceback(DiskFull("state: no space left on the disk"), "Traceback ...")
+    with pytest.raises(DiskFull, match=r"^state: no space left on the disk$"):
+        raise_cause(WorkerGroupError("rank 0 failed", {0: wrapped}), FOLDER)
+    with pytest.raises(DiskFull, match=r"^checkpoints: no space left on the disk$"):
+        raise_cause(ControllerError(OSError(errno.ENOSPC, "full")), FOLDER)
+    with pytest.raises(ReadOnlyDisk, match=r"^checkpoints: the disk has become read-only$"):
+        raise_cause(ControllerError(OSError(errno.EROFS, "read-only")), FOLDER)
 
 
 def test_anything_else_is_raised_as_it_is() -> None:
     with pytest.raises(KeyError):
-        raise_cause(KeyError("x"))
+        raise_cause(KeyError("x"), FOLDER)
 
 
 def test_a_buffer_that_starts_again_is_asked_again_and_one_that_is_gone_is_not(monkeypatch: pytest.MonkeyPatch) -> None:

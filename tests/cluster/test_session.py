@@ -7,9 +7,10 @@ from collections.abc import Iterator
 from signal import SIGKILL
 
 import pytest
+from ray.exceptions import OutOfDiskError
 
-from cluster.session import STARTS, SessionConfig, session, start
-from coa.errors import ClusterDown
+from cluster.session import STARTS, SessionConfig, session, start, stored
+from coa.errors import ClusterDown, DiskFull
 
 LATE = Exception("The current node timed out during startup. This could be")
 
@@ -128,3 +129,12 @@ def test_who_is_told_to_terminate_ends_as_one_that_is_interrupted(environment: d
     assert environment
     with pytest.raises(KeyboardInterrupt), session(SessionConfig()):
         signal.raise_signal(signal.SIGTERM)
+
+
+def test_a_full_object_store_is_told_of_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    def put(_: object) -> None:
+        raise OutOfDiskError("Local disk is full")
+
+    monkeypatch.setattr("ray.put", put)
+    with pytest.raises(DiskFull, match=r"^Ray's object store is full, and so is the disk .*object_store_gib$"):
+        stored(1)

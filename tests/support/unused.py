@@ -67,6 +67,7 @@ _initialize_and_run_controller
 
 # Methods that Ray or vLLM call by name, from another process.
 next_order
+has_recorded
 emit
 released
 WeightWorker

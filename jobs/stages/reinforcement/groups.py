@@ -33,11 +33,23 @@ class Group:
         return to_samples(self.episodes, algorithm, self.number, mask_truncated=mask_truncated)
 
 
+GROUPS_A_START = 1_000_000
+"""Numbers of groups that a start of the learners has for itself."""
+
+
+def first_group(start: int, cursor: int | Sequence[int]) -> int:
+    """The number of the first group of a start, whose tasks go on at `cursor`. Where nothing failed, a group's place
+    among the numbers of its start is that of its task in the stream, whatever died before."""
+    return start * GROUPS_A_START + (cursor if isinstance(cursor, int) else cursor[0])
+
+
 def orders_of(task: Task, group: int, config: RlConfig, agent: AgentConfig) -> list[EpisodeOrder]:
-    """Seeds follow from the ids: they are the same wherever and however often an episode is played."""
+    """Seeds follow from the ids, but for the start: they are the same wherever and however often an episode is
+    played."""
+    start, place = divmod(group, GROUPS_A_START)
     return [
         EpisodeOrder(
-            id=EpisodeId(task.id, group, sample),
+            id=EpisodeId(task.id, place, sample, start),
             task=task,
             sampling=config.sampling,
             agent=agent,

@@ -19,9 +19,8 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
-import ray
-
 from actors.rollout.clocks import BusyReport
+from cluster.session import stored
 from coa.agent.records import GroupRecord
 from coa.errors import EpisodeFailed, InfrastructureError
 from coa.learning import faults
@@ -35,7 +34,7 @@ from jobs.run.console import Stage
 from jobs.run.run_dir import RunDir
 from jobs.run.trajectories import write_episodes
 from jobs.stages.reinforcement.elastic import ElasticEngines
-from jobs.stages.reinforcement.groups import Group, play_group, shares
+from jobs.stages.reinforcement.groups import Group, first_group, play_group, shares
 from jobs.stages.reinforcement.held_out import HeldOut
 from jobs.stages.reinforcement.ledger import AttemptLedger
 from jobs.stages.reinforcement.rl_stats import NO_VARIANCE, STAGE, RlStats, engines_in, shown, tolerance_of
@@ -49,8 +48,6 @@ LONGEST_PAUSE_S = 60.0
 """For which the slot of a group that failed stays empty, when many have failed one after the other."""
 REPORT_S = 5.0
 """For which a step waits for engines to say how they spent their time."""
-GROUPS_A_START = 1_000_000
-"""Numbers of groups that a start of the learners has for itself."""
 
 
 class Reinforcement:
@@ -65,7 +62,7 @@ class Reinforcement:
         scorer: TeacherScoring | None = None,
         fallback: TeacherFallback | None = None,
         elastic: ElasticEngines | None = None,
-        put: Callable[[Any], Any] = ray.put,
+        put: Callable[[Any], Any] = stored,
     ) -> None:
         """put: makes a reference of what goes to a rank."""
         self._run, self._pool, self._learning, self._stage, self._put = run, pool, learning, stage, put
@@ -114,9 +111,8 @@ class Reinforcement:
         self._stage.phase("loading the learners' weights into the engines")
         self.stats.syncs += await self._pool.sync(event.version, event.weights, event.probes)
         self._stage.phase("waiting for the first group")
-        # Groups get new numbers, and with them new seeds: what was lost is not sampled again.
         begun = self._run.count_start(STAGE)
-        first = begun * GROUPS_A_START
+        first = first_group(begun, event.cursor)
         self._window = Window(self._config.window, version=event.version, batches=self._config.steps, first_group=first)
         self.ledger.start(begun, event.version, event.cursor)
         beside = self._learning.beside

@@ -13,7 +13,7 @@ from pyarrow.fs import LocalFileSystem
 from actors.learner import checkpoint
 from actors.learner.checkpoint import PROGRESS, Snapshot, Writer
 from cluster import learner_group
-from coa.errors import InfrastructureError
+from coa.errors import DiskFull, InfrastructureError
 
 
 class Failing:
@@ -58,6 +58,19 @@ def test_an_upload_that_is_tried_again_writes_everything_again(uploads: list[Any
     assert torch.equal(torch.load(tmp_path / "kept" / "state" / "weights.pt"), torch.arange(5))
     assert (tmp_path / "kept" / PROGRESS).read_text() == "progress"
     writer.wait()
+
+
+class Full(Failing):
+    """A filesystem whose disk is full."""
+
+    def open_output_stream(self, path: str) -> Any:
+        return self._inner.open_output_stream("/dev/full")
+
+
+@pytest.mark.parametrize("content", ["progress", torch.zeros(1 << 20)], ids=["text", "tensor"])
+def test_a_full_disk_is_told_of_by_the_file_that_did_not_fit(content: Any) -> None:
+    with pytest.raises(DiskFull, match=r"^/dev/full-state: no space left on the disk$"):
+        Snapshot({"full-state": content}).write(Full(0), "/dev")
 
 
 def test_a_rank_that_waits_for_its_checkpoint_says_so_before_others_give_it_up(

@@ -133,6 +133,25 @@ def test_a_waiting_batch_is_refused_when_the_learners_start_again() -> None:
     asyncio.run(main())
 
 
+def test_a_checkpoint_waits_until_the_driver_has_recorded_its_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main() -> None:
+        row = make_buffer()
+        epoch = await row.begin(3)
+        assert await row.has_recorded(3, epoch)
+        waiting = asyncio.ensure_future(row.has_recorded(4, epoch))
+        await row.recorded(4, epoch - 1)
+        assert not waiting.done(), "it was the step of an epoch before"
+        await row.recorded(4, epoch)
+        assert await waiting
+        monkeypatch.setattr(buffer, "POLL_S", 0.01)
+        assert not await row.has_recorded(5, epoch)
+        await row.begin(2)
+        with pytest.raises(VoidEpoch):
+            await row.has_recorded(2, epoch)
+
+    asyncio.run(main())
+
+
 def test_a_buffer_in_the_place_of_another_refuses_what_was_for_that() -> None:
     async def main() -> None:
         first, second = make_buffer(), make_buffer()

@@ -3,8 +3,8 @@ from pathlib import Path
 
 import pytest
 
-from coa.errors import DiskFull
-from coa.storage.files import replacing, replacing_folder, write_atomically
+from coa.errors import DiskFull, ReadOnlyDisk
+from coa.storage.files import replacing, replacing_folder, room_at, write_atomically
 
 
 def tree(folder: Path) -> dict[str, str]:
@@ -60,3 +60,21 @@ def test_a_full_disk_is_an_error_of_its_own(tmp_path: Path, replace: object, num
     with pytest.raises(DiskFull, match="x: no space left on the disk"), replace(tmp_path / "x"):  # pyright: ignore
         raise OSError(number, "full")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_disk_that_has_become_read_only_is_an_error_of_its_own(tmp_path: Path) -> None:
+    with pytest.raises(ReadOnlyDisk, match="x: the disk has become read-only"), replacing(tmp_path / "x"):
+        raise OSError(errno.EROFS, "read-only")
+
+
+def test_what_a_library_makes_of_a_full_disk_is_known_by_where_it_came_from(tmp_path: Path) -> None:
+    def write() -> None:
+        try:
+            raise OSError(errno.ENOSPC, "full")
+        finally:
+            raise RuntimeError("unexpected pos 64 vs 0")
+
+    with pytest.raises(DiskFull, match="x: no space left on the disk"), room_at(tmp_path / "x"):
+        write()
+    with pytest.raises(RuntimeError, match="unexpected"), room_at(tmp_path / "x"):
+        raise RuntimeError("unexpected")

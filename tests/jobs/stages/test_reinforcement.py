@@ -222,7 +222,7 @@ async def reinforce(
     return Played(batches, groups, loop.stats, list(pool.played.values()), learners, result)
 
 
-def test_what_is_trained_is_the_same_whether_calls_fail_or_engines_die(tmp_path: Path) -> None:
+def test_what_is_trained_is_the_same_whether_calls_fail_or_engines_or_learners_die(tmp_path: Path) -> None:
     """0 to 6 tool calls an episode, of which 1 % fail; synchronous, so that nothing may depend on time."""
     quiet = in_virtual_time(reinforce(make_run(tmp_path / "quiet"), FakeWorld()))
     assert [len(batch) for batch in quiet.batches] == [3 * GROUPS] * 6
@@ -236,6 +236,8 @@ def test_what_is_trained_is_the_same_whether_calls_fail_or_engines_die(tmp_path:
     assert killed.batches == quiet.batches
     assert len(killed_world.engines) > 10
     assert killed.result["calls_retried"] > 0
+    starts = reinforce(make_run(tmp_path / "restarted"), FakeWorld(), dies_after=(1, 3, 5))
+    assert in_virtual_time(starts).batches == quiet.batches
     assert killed.result["episodes_moved"] > 0
     up = [
         {row["engines_up"] for row in read_metrics(tmp_path / name / "metrics.jsonl") if "engines_up" in row}
@@ -248,8 +250,8 @@ def test_what_is_trained_is_the_same_whether_calls_fail_or_engines_die(tmp_path:
 def test_no_group_has_the_number_of_one_of_an_earlier_start_of_the_driver(tmp_path: Path) -> None:
     run = make_run(tmp_path, steps=1)
     starts = [in_virtual_time(reinforce(run, FakeWorld())) for _ in range(3)]
-    numbers = [{order.id.group for order in played.orders} for played in starts]
-    assert min(numbers[0]) == 0
+    numbers = [{(order.id.serial, order.id.group) for order in played.orders} for played in starts]
+    assert min(numbers[0]) == (0, 0)
     assert not numbers[0] & numbers[1]
     assert not numbers[1] & numbers[2]
     assert not numbers[0] & numbers[2]
