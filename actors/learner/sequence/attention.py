@@ -45,10 +45,11 @@ def share(model: Any, attention: str, size: int) -> None:
 def _hindrances(model: Any, config: Any) -> Iterator[str]:
     if config._attn_implementation != SHARED:
         yield "attention of its own"
-    if others := set(getattr(config, "layer_types", None) or ()) - LAYERS:
+    layers: list[str] = getattr(config, "layer_types", None) or []
+    if others := set(layers) - LAYERS:
         yield f"layers of the kind {min(others)}"
     rope = getattr(config, "rope_parameters", None) or {}
-    kinds = {one.get("rope_type") for one in (rope, *rope.values()) if isinstance(one, Mapping)}
+    kinds = {str(one.get("rope_type")) for one in (rope, *rope.values()) if isinstance(one, Mapping)}
     if found := kinds & ROTATIONS:
         yield f"rotary embeddings of the kind {min(found)}"
     if any(name.endswith(".sinks") for name, _ in model.named_parameters()):
