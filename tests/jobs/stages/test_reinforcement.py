@@ -67,7 +67,7 @@ class FakeLearners:
     checkpoint_every: int
     dies_after: deque[int] = field(default_factory=deque)
     """The steps after which they die, once each."""
-    ranks: int = 2
+    replicas: int = 2
     trained: dict[int, Train] = field(default_factory=dict)
     """By the version it was trained at; what a restart takes back is not in it."""
     events: "asyncio.Queue[Any]" = field(default_factory=asyncio.Queue)

@@ -301,7 +301,7 @@ def test_the_command_refuses_what_it_can_not_do(tmp_path: Path, finished: Path) 
     assert sorted(FORMATS) == ["alpaca", "llamafactory", "trl"]
     with pytest.raises(UserError, match="unknown format 'sharegpt': known are trl, llamafactory, alpaca"):
         export.check(finished, "sharegpt", tmp_path / "out")
-    with pytest.raises(UserError, match="nothing distilled there yet"):
+    with pytest.raises(UserError, match="nothing is distilled there yet"):
         export.check(tmp_path / "nowhere", "trl", tmp_path / "out")
     (tmp_path / "out").mkdir()
     export.check(finished, "trl", tmp_path / "out")

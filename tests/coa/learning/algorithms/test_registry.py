@@ -57,12 +57,14 @@ def test_a_proximal_pass_and_a_reference_are_asked_for_where_they_are_read() -> 
 
 
 def test_each_algorithm_has_a_policy_of_its_own_to_clip_around() -> None:
-    found = {name: getattr(make(name), "proximal", None) for name in ALGORITHMS}
-    assert found.pop("cispo") is Proximal.sampler
-    assert found.pop("imitation") is None
-    assert set(found.values()) == {Proximal.interpolated}
-    chosen: Any = make("cispo", LossConfig(proximal=Proximal.recomputed))
-    assert chosen.proximal is Proximal.recomputed
+    def around(name: str, loss: LossConfig | None = None) -> Proximal:
+        made: Any = make(name, loss)
+        return made.proximal
+
+    assert around("cispo") is Proximal.sampler
+    for name in ("grpo", "dr_grpo", "rloo", "reinforce_pp", "gspo", "ppo", "on_policy"):
+        assert around(name) is Proximal.interpolated
+    assert around("cispo", LossConfig(proximal=Proximal.recomputed)) is Proximal.recomputed
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
