@@ -67,7 +67,7 @@ def test_too_few_gpus_are_told_with_what_there_is() -> None:
         (
             "2x8xH100",
             "rl.learner.gradient_checkpointing=false",
-            "most of it are activations .* gradient_checkpointing or",
+            "most of it are activations .* gradient_checkpointing, a smaller",
         ),
         (
             "2x8xH100",
