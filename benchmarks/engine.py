@@ -34,7 +34,7 @@ from coa.types import Tokens, Trajectory
 from jobs.stages.reinforcement.groups import orders_of
 
 ROUNDS = 3
-TARGETS = {"large/ratio": ">= 0.85", "tiny/ratio": ">= 0.85"}
+TARGETS = {"large/ratio": ">= 0.85"}
 Figures = dict[str, float]
 
 
