@@ -9,7 +9,7 @@ repeated, as grouped-query attention would repeat them anyway.
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -45,12 +45,11 @@ def share(model: Any, attention: str, size: int) -> None:
 def _hindrances(model: Any, config: Any) -> Iterator[str]:
     if config._attn_implementation != SHARED:
         yield "attention of its own"
-    if others := set(getattr(config, "layer_types", None) or ()) - LAYERS:
-        yield f"layers of the kind {min(others)}"
-    rope = getattr(config, "rope_parameters", None) or {}
-    kinds = {one.get("rope_type") for one in (rope, *rope.values()) if isinstance(one, Mapping)}
-    if found := kinds & ROTATIONS:
-        yield f"rotary embeddings of the kind {min(found)}"
+    layers: Sequence[str] = getattr(config, "layer_types", None) or ()
+    yield from (f"layers of the kind {kind}" for kind in layers if kind not in LAYERS)
+    rope: Mapping[str, Any] = getattr(config, "rope_parameters", None) or {}
+    kinds = [one.get("rope_type") for one in (rope, *rope.values()) if isinstance(one, Mapping)]
+    yield from (f"rotary embeddings of the kind {kind}" for kind in kinds if kind in ROTATIONS)
     if any(name.endswith(".sinks") for name, _ in model.named_parameters()):
         yield "attention sinks"
 
