@@ -42,8 +42,11 @@ def make_model(folder: Path, **settings: Any) -> Path:
     return folder
 
 
-def samples_of(tokens: int, *, groups: Sequence[int], seed: int, vocabulary: int = VOCABULARY) -> tuple[Sample, ...]:
-    """So many trained tokens, in a sample for each group; what has no group is imitated."""
+def samples_of(
+    tokens: int, *, groups: Sequence[int], seed: int, vocabulary: int = VOCABULARY, rollout: float = -11.5
+) -> tuple[Sample, ...]:
+    """So many trained tokens, in a sample for each group; what has no group is imitated. rollout: log-probs at
+    sampling."""
     rng = np.random.default_rng(seed)
     made: list[Sample] = []
     for group, trained in zip(groups, np.diff(np.linspace(0, tokens, len(groups) + 1).astype(int)), strict=True):
@@ -57,7 +60,7 @@ def samples_of(tokens: int, *, groups: Sequence[int], seed: int, vocabulary: int
                 loss_mask=loss_mask,
                 imitate=ones if imitated else zeros,
                 reinforce=zeros if imitated else ones * np.float32(rng.normal()),
-                rollout_logprobs=np.where(loss_mask, np.float32(0.4 - np.log(vocabulary)), np.float32(0)),
+                rollout_logprobs=np.where(loss_mask, np.float32(rollout), np.float32(0)),
                 versions=np.full(length, ENVIRONMENT if imitated else 0, np.int32),
                 group=group,
             )

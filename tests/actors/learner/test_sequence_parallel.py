@@ -47,7 +47,7 @@ Settings = tuple[dict[str, Any], Objective]
 
 
 def made(tokens: int, groups: list[int], *, seed: int = 0) -> tuple[Sample, ...]:
-    return samples_of(tokens, groups=groups, seed=seed, vocabulary=VOCABULARY)
+    return samples_of(tokens, groups=groups, seed=seed, vocabulary=VOCABULARY, rollout=-6.5)
 
 
 def demonstrations() -> tuple[Sample, ...]:
