@@ -13,8 +13,9 @@ from tests.project.test_docs import COMMANDS, ROOT
 from tests.support.documented import runs_here
 
 LIMIT_S = 600
-ALLOWED = {"doctor": {0, 1}, "plan": {0, 1}}
-"""Statuses other than 0 that say something of this machine or of the recipe, and not of the command."""
+ALLOWED = {"coa doctor": {0, 1}, "coa plan": {0, 1}, "coa train --recipe web_32b --dry-run": {2}}
+"""Statuses other than 0 that say something of this machine or of the recipe, and not of the command, by how a command
+begins: the data of web_32b is not here."""
 
 pytestmark = pytest.mark.slow
 
@@ -42,7 +43,7 @@ def here(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("documented")
     rows = [{"question": f"What is {a} * 2 - 4 ?", "answer": str(a * 2 - 4), "profile": "code"} for a in range(4)]
     (folder / "questions.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
-    small = " ".join((*SETTINGS, "evaluation.tasks=8", "world.companies=60"))
+    small = " ".join((*SETTINGS, "evaluation.tasks=8"))
     done = run(folder, f"coa train --recipe tiny {small}")
     assert done.returncode == 0, done.stdout + done.stderr
     return folder
@@ -51,5 +52,6 @@ def here(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("command", [command for command in COMMANDS if runs_here(command)])
 def test_a_documented_command_works(here: Path, command: str) -> None:
     done = run(here, command)
-    assert done.returncode in ALLOWED.get(command.split()[1], {0}), done.stdout + done.stderr
+    allowed = next((statuses for begins, statuses in ALLOWED.items() if command.startswith(begins)), {0})
+    assert done.returncode in allowed, done.stdout + done.stderr
     assert "Traceback" not in done.stdout + done.stderr

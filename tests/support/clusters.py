@@ -5,7 +5,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,9 +39,9 @@ class Cluster:
                     found |= {process, *process.children(recursive=True)}
         return sorted(found, key=lambda process: process.pid)
 
-    def join(self, *before: str, cpus: int = 2) -> None:
-        """Starts another node. before: what its command is run by."""
-        words = [*before, str(RAY), "start", f"--address={self.gcs}", f"--num-cpus={cpus}", *COMMON]
+    def join(self, *before: str, cpus: int = 2, words: Sequence[str] = ()) -> None:
+        """Starts another node. before: what its command is run by. words: more arguments of Ray's."""
+        words = [*before, str(RAY), "start", f"--address={self.gcs}", f"--num-cpus={cpus}", *COMMON, *words]
         subprocess.run(words, env=self.environment, check=True, capture_output=True, timeout=120)
 
 
@@ -53,11 +53,19 @@ COMMON = (
 
 @contextmanager
 def head(
-    mode: str, *, token: str = "", cpus: int = 4, grown: Mapping[str, Any] | None = None, **variables: str
+    mode: str,
+    *words_of_ray: str,
+    token: str = "",
+    cpus: int = 4,
+    grown: Mapping[str, Any] | None = None,
+    before: Sequence[str] = (),
+    address: str = "127.0.0.1",
+    **variables: str,
 ) -> Iterator[Cluster]:
     """`ray start --head` with a mode of RAY_AUTH_MODE. Sockets have short paths, so it is not in a test's folder.
 
-    grown: what its autoscaler may add, as `tests.support.autoscaling.written` takes it."""
+    words_of_ray: more of its arguments. grown: what its autoscaler may add, as `tests.support.autoscaling.written`
+    takes it. before: what its command is run by. address: where it is reached."""
     folder = Path(tempfile.mkdtemp(prefix="coa-ray-"))
     port, dashboard = free_port(), free_port()
     environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
@@ -72,12 +80,20 @@ def head(
         **(VARIABLES if grown else {}),
         **variables,
     }
-    words = [str(RAY), "start", "--head", f"--port={port}", f"--dashboard-port={dashboard}", f"--num-cpus={cpus}"]
-    words += [f"--ray-client-server-port={free_port()}", f"--temp-dir={folder}", *COMMON]
+    words = [
+        *before,
+        str(RAY),
+        "start",
+        "--head",
+        f"--port={port}",
+        f"--dashboard-port={dashboard}",
+        f"--num-cpus={cpus}",
+    ]
+    words += [f"--ray-client-server-port={free_port()}", f"--temp-dir={folder}", *COMMON, *words_of_ray]
     if grown:
         address = f"{ray.util.get_node_ip_address()}:{port}"
         words.append(f"--autoscaling-config={written(folder, address, **grown)}")
-    cluster = Cluster(f"http://127.0.0.1:{dashboard}", f"127.0.0.1:{port}", folder, environment)
+    cluster = Cluster(f"http://{address}:{dashboard}", f"{address}:{port}", folder, environment)
     try:
         # Into a file: the processes that stay might keep a pipe open.
         said = folder / "start.txt"

@@ -4,7 +4,7 @@ import re
 from collections.abc import Sequence
 
 HERE: Sequence[str] = (
-    r"coa ask .*",
+    r"coa ask --model runs/demo/model .*",
     r"coa benchmarks",
     r"coa doctor .*",
     r"coa evaluate --model runs/demo/model --best-of 3",
@@ -25,7 +25,7 @@ ELSEWHERE = {
     r"coa distill --recipe teachers.yaml .*": "tests/jobs/teachers/test_teams_served.py",
     r"coa distill --recipe tiny": "tests/jobs/test_train.py",
     r"coa (train|distill) --recipe tiny distill.transcripts=imported .*": "tests/coa/distill/sources/test_imports.py",
-    r"coa (distill|sft|evaluate|ask|train) .*own_tasks .*": "tests/jobs/test_own_tasks.py",
+    r"coa (distill|sft|evaluate|ask|train) .*own_tasks.*": "tests/jobs/test_own_tasks.py",
     r"coa evaluate .* --best-of 8 tools.judge.url=.*": "tests/coa/grading/test_chooser.py",
     r"coa evaluate .* --tasks math500=math500.parquet": "tests/coa/tasks/test_published.py",
     r"coa import .*": "tests/coa/distill/sources/test_imports.py",
