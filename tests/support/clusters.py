@@ -91,8 +91,8 @@ def head(
     ]
     words += [f"--ray-client-server-port={free_port()}", f"--temp-dir={folder}", *COMMON, *words_of_ray]
     if grown:
-        address = f"{ray.util.get_node_ip_address()}:{port}"
-        words.append(f"--autoscaling-config={written(folder, address, **grown)}")
+        seen_by_nodes = f"{ray.util.get_node_ip_address()}:{port}"
+        words.append(f"--autoscaling-config={written(folder, seen_by_nodes, **grown)}")
     cluster = Cluster(f"http://{address}:{dashboard}", f"{address}:{port}", folder, environment)
     try:
         # Into a file: the processes that stay might keep a pipe open.
