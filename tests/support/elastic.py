@@ -43,8 +43,10 @@ from tests.support.engines import FakeEngine, FakeTools, FakeWorld
 
 SCALING = EngineScaling(look_back_s=10.0, cooldown_s=20.0, handover_s=5.0)
 PLACES, STEPS, LEARNING_S = 8, 400, 2.0
-LAST_STEPS, ALONE_STEPS = 40, 8
-"""With short episodes, and of an engine alone; then the run is cut off."""
+ALONE_STEPS = 8
+"""Of an engine alone; then the run is cut off."""
+REST_S = 200.0
+"""Within which one engine is left where episodes are short."""
 STRUCK_EVERY_S, STRIKES = 90.0, 2
 LONG, SHORT = 24, 0
 """Tool calls of an episode."""
@@ -175,7 +177,9 @@ async def come_and_go(seen: Seen) -> None:
     seen.found["first"] = number
     seen.found["on"] = [one.link.engine.node != node for one in pool._slots.replicas().values()]
     await seen.length.shorten.remote()
-    seen.most = len(seen.ends) + LAST_STEPS
+    async with asyncio.timeout(REST_S):
+        await seen.until(lambda: pool.size == 1)
+    seen.most = len(seen.ends) + 2
 
 
 async def alone(seen: Seen) -> None:
