@@ -11,9 +11,11 @@ from ray.exceptions import ActorDiedError, ActorUnavailableError
 from ray.train import ControllerError, WorkerGroupError
 from ray.train.v2._internal.exceptions import UserExceptionWithTraceback
 
+from actors.learner.buffer import Event, Finished, Started, Stepped
 from cluster import learner_group
 from cluster.learner_group import Learning, raise_cause, surely
 from coa.errors import DiskFull, OutOfMemory, ReadOnlyDisk, UserError
+from tests.support.reports import a_report
 
 FOLDER = Path("checkpoints")
 NO_MEMORY = """Training failed due to controller error:
@@ -65,6 +67,35 @@ def test_a_buffer_that_starts_again_is_asked_again_and_one_that_is_gone_is_not(m
     answers.append(ActorDiedError())
     with pytest.raises(ActorDiedError):
         asyncio.run(surely(ask))
+
+
+def test_a_step_counts_as_recorded_once_the_next_event_is_asked_for() -> None:
+    def stepped(version: int) -> Stepped:
+        times = {"began": 0.0, "ended": 1.0, "waited": 0.0}
+        return Stepped(version=version, report=a_report(), weights=None, probes=(), **times)
+
+    async def heard() -> None:
+        started = Started(version=2, cursor=0, weights=None, probes=(), epoch=5)
+        told = iter([started, stepped(3), Finished(version=3)])
+        recorded: list[tuple[int, int]] = []
+
+        async def next_event() -> Event:
+            return next(told)
+
+        async def take(version: int, epoch: int) -> None:
+            recorded.append((version, epoch))
+
+        learning = object.__new__(Learning)
+        learning._ended = asyncio.get_running_loop().create_future()
+        learning._buffer = SimpleNamespace(
+            next_event=SimpleNamespace(remote=next_event), recorded=SimpleNamespace(remote=take)
+        )
+        seen = []
+        async for event in learning.events():
+            seen.append((type(event), list(recorded)))
+        assert seen == [(Started, []), (Stepped, []), (Finished, [(3, 5)])]
+
+    asyncio.run(heard())
 
 
 def test_who_is_interrupted_while_it_waits_for_an_event_hears_nothing_of_the_buffers_end() -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from signal import SIGKILL
 
 import pytest
-from ray.exceptions import OutOfDiskError
+from ray.exceptions import ObjectStoreFullError, OutOfDiskError
 
 from cluster.session import STARTS, SessionConfig, session, start, stored
 from coa.errors import ClusterDown, DiskFull
@@ -131,9 +131,10 @@ def test_who_is_told_to_terminate_ends_as_one_that_is_interrupted(environment: d
         signal.raise_signal(signal.SIGTERM)
 
 
-def test_a_full_object_store_is_told_of_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("error", [ObjectStoreFullError("full"), OutOfDiskError("Local disk is full")])
+def test_a_full_object_store_is_told_of_in_one_line(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
     def put(_: object) -> None:
-        raise OutOfDiskError("Local disk is full")
+        raise error
 
     monkeypatch.setattr("ray.put", put)
     with pytest.raises(DiskFull, match=r"^Ray's object store is full, and so is the disk .*object_store_gib$"):

@@ -50,11 +50,15 @@ def uploads(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Any]:
 def test_an_upload_that_is_tried_again_writes_everything_again(uploads: list[Any], tmp_path: Path) -> None:
     state = {"state/weights.pt": torch.arange(5)}
     learner, writer = SimpleNamespace(snapshot=lambda: Snapshot(dict(state))), Writer()
-    writer.write(learner, 3, "progress")
+    there_when_asked: list[bool] = []
+    progress = tmp_path / "kept" / PROGRESS
+    writer.write(learner, 3, "progress", lambda: there_when_asked.append(progress.exists()))
     [upload] = uploads
     with pytest.raises(OSError, match="try again"):
         upload(None, "kept")
+    assert there_when_asked == []
     upload(None, "kept")
+    assert there_when_asked == [True], "it waits for the driver's word once all is written"
     assert torch.equal(torch.load(tmp_path / "kept" / "state" / "weights.pt"), torch.arange(5))
     assert (tmp_path / "kept" / PROGRESS).read_text() == "progress"
     writer.wait()
