@@ -38,6 +38,20 @@ def seconds(action: Callable[[], object]) -> float:
     return time.perf_counter() - started
 
 
+def step_clock(took: list[float]) -> Any:
+    """A callback of transformers' trainers, which adds the seconds of each step to `took`."""
+    from transformers import TrainerCallback
+
+    class Clock(TrainerCallback):
+        def on_step_begin(self, *_: Any, **__: Any) -> None:
+            self.began = time.perf_counter()
+
+        def on_step_end(self, *_: Any, **__: Any) -> None:
+            took.append(time.perf_counter() - self.began)
+
+    return Clock()
+
+
 def in_turns(sides: Mapping[str, Callable[[], object]], rounds: int) -> dict[str, list[float]]:
     """Seconds of each side, one after the other in every round, so that a busy moment meets them all."""
     found: dict[str, list[float]] = {name: [] for name in sides}

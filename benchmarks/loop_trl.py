@@ -24,7 +24,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from benchmarks.harness import PEER, report
+from benchmarks.harness import PEER, report, step_clock
 from benchmarks.speed.rates import loop_rate
 from benchmarks.speed.runs import AT_ONCE, SLOW, STILL, Bench, Latency, bench, measured, recipe
 from coa.demo import World, WorldConfig
@@ -94,19 +94,11 @@ def train(model: Path, folder: Path, latency: Latency, steps: int, groups: int) 
     """Trains, and saves the model; seconds of each step."""
     import torch
     from datasets import Dataset
-    from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
+    from transformers import AutoModelForCausalLM, AutoTokenizer
     from trl.trainer.grpo_config import GRPOConfig  # pyright: ignore[reportMissingImports]
     from trl.trainer.grpo_trainer import GRPOTrainer  # pyright: ignore[reportMissingImports]
 
     took: list[float] = []
-
-    class Clock(TrainerCallback):
-        def on_step_begin(self, *_: Any, **__: Any) -> None:
-            self.began = time.perf_counter()
-
-        def on_step_end(self, *_: Any, **__: Any) -> None:
-            took.append(time.perf_counter() - self.began)
-
     config = recipe(folder)
     group, rate, agent = config.rl.group, config.rl.learner.optimizer, config.agent.limits
     world = world_of(config)
@@ -126,7 +118,7 @@ def train(model: Path, folder: Path, latency: Latency, steps: int, groups: int) 
         reward_funcs=rewards,
         train_dataset=Dataset.from_list(rows),
         tools=[make_tool(latency)],
-        callbacks=[Clock()],
+        callbacks=[step_clock(took)],
         args=GRPOConfig(
             output_dir=str(folder),
             per_device_train_batch_size=group * groups,

@@ -26,7 +26,7 @@ import torch
 from actors.learner.config import LearnerConfig, ModelConfig, Objective
 from actors.learner.learner import Learner
 from actors.learner.policy import PackedPolicy, load_model, new_model, to_tensors
-from benchmarks.harness import PEER, median_ratio, report
+from benchmarks.harness import PEER, median_ratio, report, step_clock
 from coa.agent.tokenizer import save_tokenizer, train_tokenizer
 from coa.demo import World, WorldConfig
 from coa.learning.packing import MicroBatch, PackingConfig, pack
@@ -124,19 +124,11 @@ def trl_beside(folder: Path) -> float:
 def trl_seconds(folder: Path) -> float:
     """SFTTrainer on the same demonstrations: seconds of its steps but the first."""
     from datasets import Dataset
-    from transformers import AutoTokenizer, TrainerCallback
+    from transformers import AutoTokenizer
     from trl.trainer.sft_config import SFTConfig  # pyright: ignore[reportMissingImports]
     from trl.trainer.sft_trainer import SFTTrainer  # pyright: ignore[reportMissingImports]
 
     took: list[float] = []
-
-    class Clock(TrainerCallback):
-        def on_step_begin(self, *_: Any, **__: Any) -> None:
-            self.began = time.perf_counter()
-
-        def on_step_end(self, *_: Any, **__: Any) -> None:
-            took.append(time.perf_counter() - self.began)
-
     torch.set_num_threads(1)
     tokenizer: Any = AutoTokenizer.from_pretrained(folder)
     samples = make_demonstrations(STEPS * BATCH, len(tokenizer))
@@ -159,7 +151,7 @@ def trl_seconds(folder: Path) -> float:
         args=arguments,
         train_dataset=Dataset.from_list(rows),
         processing_class=tokenizer,
-        callbacks=[Clock()],
+        callbacks=[step_clock(took)],
     )
     trainer.train()
     return sum(took[1:])
