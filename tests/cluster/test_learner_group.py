@@ -71,9 +71,7 @@ def test_a_buffer_that_starts_again_is_asked_again_and_one_that_is_gone_is_not(m
 
 def test_a_step_counts_as_recorded_once_the_next_event_is_asked_for() -> None:
     def stepped(version: int) -> Stepped:
-        return Stepped(
-            version=version, report=a_report(), weights=None, probes=(), began=0.0, ended=1.0, waited=0.0
-        )
+        return Stepped(version=version, report=a_report(), weights=None, probes=(), began=0.0, ended=1.0, waited=0.0)
 
     async def heard() -> None:
         started = Started(version=2, cursor=0, weights=None, probes=(), epoch=5)
