@@ -148,9 +148,10 @@ def overheads(watched: Watched, records: Sequence[Mapping[str, Any]], learn_s: f
 
 
 def growth(memory: Sequence[float], trajectories: int) -> Figures:
-    """memory: bytes at each step; trajectories: of a step. The last quarter is compared with the second."""
+    """memory: bytes at each step; trajectories: of a step. The last quarter is compared with the second, by their
+    medians: what a step has under way at the moment of looking is no growth."""
     quarter = len(memory) // 4
-    before, after = fmean(memory[quarter : 2 * quarter]), fmean(memory[-quarter:])
+    before, after = median(memory[quarter : 2 * quarter]), median(memory[-quarter:])
     between = trajectories * (len(memory) - quarter / 2 - 1.5 * quarter)
     return {
         "driver_mb": after / 2**20,
@@ -165,7 +166,7 @@ def main() -> None:
     smoke = parser.parse_args().smoke
     began = time.monotonic()
     groups, steps, learn_s = (13, 4, LEARN_S / 10) if smoke else (125, 4, LEARN_S)
-    small, many = (4, 12) if smoke else (8, 40)
+    small, many = (4, 12) if smoke else (8, 120)
     with tempfile.TemporaryDirectory() as temporary:
         folder, model = Path(temporary), Path(temporary, "model")
         make_model(model)

@@ -34,6 +34,7 @@ SETTINGS = (
     "tasks.world=tiny",
     "serving.profile=mhqa",
     "serving.max_requests=2000",
+    "serving.max_queued=2000",
     f"engine.max_concurrent={SLOTS}",
     "engine.kv_cache_gib=2.0",
 )

@@ -1,0 +1,160 @@
+"""Every algorithm on the tiny recipe: sampled pass@1 on held-out tasks, and the reward over the steps.
+
+    python -m benchmarks.algorithms [--only ppo gspo] [--seeds 0 1 2]
+    python -m benchmarks.algorithms --table            writes table and curves into `docs/algorithms.md`
+
+The runs of a seed begin with the same fine-tuned model, and have the recipe's steps and its staleness of 2. Those of
+SEEDED are run for three seeds, the others for seed 0. A seed takes ten minutes on two cores for its fine-tuned model,
+and three for each algorithm; a run that was interrupted goes on, and what a run came to is kept in
+`results/algorithms/`.
+"""
+
+import argparse
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from statistics import fmean
+from typing import Any, TypedDict
+
+from benchmarks.harness import RESULTS, ROOT, report
+from benchmarks.tiny_runs import RUNS, kept, train, tuned_copy
+from coa.reporting.metrics import read_metrics
+from coa.reporting.plots import smooth
+
+WAYS: Mapping[str, tuple[str, ...]] = {
+    "dapo": (),
+    "grpo": (
+        "rl.learner.loss.clip_high=0.2",
+        "rl.window.max_refills=0",
+        "rl.algorithm_settings.kl_weight=0.001",
+    ),
+    "ppo": ("rl.algorithm=ppo", "rl.learner.value_head.lr=1e-3"),
+    "gspo": ("rl.algorithm=gspo",),
+    "dr_grpo": ("rl.algorithm=dr_grpo", "rl.algorithm_settings.length=64"),
+    "rloo": ("rl.algorithm=rloo",),
+    "reinforce_pp": ("rl.algorithm=reinforce_pp",),
+    "reinforce_pp with baseline": ("rl.algorithm=reinforce_pp", "rl.algorithm_settings.baseline=true"),
+    "cispo": ("rl.algorithm=cispo",),
+}
+"""By name, what differs from the tiny recipe, which is DAPO."""
+SEEDED, SEEDS = ("dapo", "grpo", "ppo", "gspo"), (0, 1, 2)
+TARGET = 0.9
+DOCUMENT, CURVES = ROOT / "docs" / "algorithms.md", ROOT / "docs" / "algorithms.png"
+BEGIN, END = "<!-- table: python -m benchmarks.algorithms --table -->", "<!-- end -->"
+
+
+class Found(TypedDict):
+    """What a run came to."""
+
+    before: float
+    """Sampled pass@1 of the fine-tuned model."""
+    after: float
+    low: float
+    """Of the 95 % interval of `after`, over tasks."""
+    high: float
+    greedy: float
+    seconds: float
+    """Of the RL stage."""
+    rewards: list[float]
+    """By step, of the samples trained."""
+
+
+def folder_of(name: str) -> str:
+    return name.replace(" ", "_")
+
+
+def run(name: str, seed: int) -> Found:
+    """Trains the run of DAPO first, whose fine-tuned model and data the others take."""
+    first = train(RUNS / "algorithms" / f"dapo-{seed}", f"seed={seed}", *WAYS["dapo"])
+    if name == "dapo":
+        return found_in(first)
+    folder = tuned_copy(first, RUNS / "algorithms" / f"{folder_of(name)}-{seed}")
+    return found_in(train(folder, f"seed={seed}", f"sft.data=[{first / 'data'}]", *WAYS[name]))
+
+
+def found_in(folder: Path) -> Found:
+    told = json.loads((folder / "report.json").read_text())
+    before, after = told["evaluation"]["sft"], told["evaluation"]["rl"]
+    low, high = after["pass_at_1"]["ci95"]
+    records = read_metrics(folder / "metrics.jsonl")
+    return Found(
+        before=before["pass_at_1"]["mean"],
+        after=after["pass_at_1"]["mean"],
+        low=low,
+        high=high,
+        greedy=after["greedy"]["mean"],
+        seconds=told["stages"]["rl"]["seconds"],
+        rewards=[round(record["reward"], 4) for record in records if record["stage"] == "rl"],
+    )
+
+
+def results() -> dict[str, dict[int, Found]]:
+    """What was kept, by name and seed."""
+    found: dict[str, dict[int, Found]] = {}
+    for name in WAYS:
+        paths = {seed: RESULTS / "algorithms" / folder_of(name) / f"seed-{seed}.json" for seed in SEEDS}
+        found[name] = {seed: json.loads(path.read_text())["found"] for seed, path in paths.items() if path.exists()}
+    return found
+
+
+def table(found: Mapping[str, Mapping[int, Found]]) -> str:
+    rows = [
+        "| algorithm | changes to the recipe | seed | before | sampled pass@1 | greedy |",
+        "|---|---|---|---|---|---|",
+    ]
+    for name, seeds in found.items():
+        changes = "<br>".join(f"`{change}`" for change in WAYS[name])
+        for seed, one in seeds.items():
+            after = f"{one['after']:.3f} ({one['low']:.3f} to {one['high']:.3f})"
+            rows.append(f"| {name} | {changes} | {seed} | {one['before']:.3f} | {after} | {one['greedy']:.3f} |")
+    return "\n".join(rows)
+
+
+def draw(found: Mapping[str, Mapping[int, Found]], path: Path) -> None:
+    """A panel for each algorithm, with a line for each seed, over those of all others."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(9, 7), layout="constrained", dpi=110)
+    panels: Any = figure.subplots(3, 3, sharex=True, sharey=True).flat
+    lines = {name: [smooth(one["rewards"], 1) for one in seeds.values()] for name, seeds in found.items()}
+    for axes, (name, own) in zip(panels, lines.items(), strict=True):
+        for line in (line for others in lines.values() for line in others):
+            axes.plot(range(1, len(line) + 1), line, color="#d5dae1", linewidth=0.8)
+        for line in own:
+            axes.plot(range(1, len(line) + 1), line, color="#2563eb", linewidth=1.6)
+        axes.set_title(name, fontsize=10, loc="left")
+        axes.set_ylim(0, 1.05)
+        axes.grid(True, axis="y", color="#eceff3")
+        axes.spines[["top", "right"]].set_visible(False)
+    figure.supxlabel("step", fontsize=9)
+    figure.supylabel("reward of the samples, mean of three steps", fontsize=9)
+    figure.savefig(path)
+
+
+def write() -> None:
+    found = results()
+    document = DOCUMENT.read_text()
+    head, _, rest = document.partition(BEGIN)
+    DOCUMENT.write_text(f"{head}{BEGIN}\n{table(found)}\n{END}{rest.partition(END)[2]}")
+    draw(found, CURVES)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Every algorithm on the tiny recipe.")
+    parser.add_argument("--only", nargs="+", choices=list(WAYS), default=list(WAYS))
+    parser.add_argument("--seeds", type=int, nargs="+", choices=SEEDS, default=list(SEEDS))
+    parser.add_argument("--table", action="store_true", help="only write what was kept into the document")
+    given = parser.parse_args()
+    if given.table:
+        write()
+        return
+    for seed in given.seeds:
+        for name in given.only:
+            if seed == 0 or name in SEEDED:
+                kept(f"algorithms/{folder_of(name)}", seed, lambda seed, name=name: run(name, seed))
+    means = {name: fmean(one["after"] for one in seeds.values()) for name, seeds in results().items() if seeds}
+    report("algorithms", means, dict.fromkeys(means, f">= {TARGET}"))
+
+
+if __name__ == "__main__":
+    main()
