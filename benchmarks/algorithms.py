@@ -56,7 +56,7 @@ class Found(TypedDict):
     seconds: float
     """Of the RL stage."""
     rewards: list[float]
-    """By step, of the samples trained."""
+    """Of the groups that were played in a step, by step; one in which none ended is left out."""
 
 
 def folder_of(name: str) -> str:
@@ -84,7 +84,7 @@ def found_in(folder: Path) -> Found:
         high=high,
         greedy=after["greedy"]["mean"],
         seconds=told["stages"]["rl"]["seconds"],
-        rewards=[round(record["reward"], 4) for record in records if record["stage"] == "rl"],
+        rewards=[round(record["reward"], 4) for record in records if record["stage"] == "rl" and "reward" in record],
     )
 
 
