@@ -27,12 +27,16 @@ TIMED_OUT = "timed out during startup"
 
 @dataclass(frozen=True)
 class SessionConfig:
+    """The Ray cluster that a command runs on."""
+
     address: str | None = None
-    """Address of a running cluster; None takes RAY_ADDRESS, or starts a private cluster."""
+    """Address of a running cluster (host:port, or `auto`). None takes the environment variable RAY_ADDRESS; if that is
+    not set, the command starts Ray on this machine."""
     cpus: int | None = None
-    """CPUs of a private cluster; None takes the machine's."""
+    """CPUs of the Ray that the command starts; None takes all of the machine."""
     object_store_gib: float = 1.0
-    """Of a private cluster."""
+    """Memory of Ray's object store, if the command starts Ray. Raise it if a message says that the object store is
+    full."""
 
 
 def address_of(config: SessionConfig) -> str | None:

@@ -2,7 +2,7 @@
 
 [one] = search(settings_of(Recipe()), "stale", "versions")
 one.assignment == "rl.window.max_staleness=2"
-one.sentence   == "Versions between the weights that sampled a token and those trained on it."
+one.sentence   == "Most versions between the weights that sampled a token and those trained on it; 0: synchronous."
 """
 
 import ast

@@ -27,22 +27,25 @@ ALWAYS = 0.99
 
 @dataclass(frozen=True)
 class EngineScaling:
-    """When engines are added and taken away, where `placement` gives them a range."""
+    """When rollout engines are added and removed, if `placement` gives a range."""
 
     wait_share: float = 0.1
-    """Share of its time for which the learner may wait for a batch before more engines are wanted."""
+    """Share of its time that the learner has to wait for batches before engines are added."""
     full: float = 0.9
-    """Share of their places, of their batches or of their KV caches from which on engines are full."""
+    """Engines count as full if this share of their places for episodes, of their batches or of their KV caches is
+    used."""
     slack: float = 0.7
-    """An engine goes where the others would be below this share of theirs."""
+    """An engine is removed if the others would stay below this share of their places, batches and KV caches. A smaller
+    value keeps engines longer."""
     least_sampling: float = 0.1
-    """Share of the engines' batches that is sampled at least where more of them help; else episodes wait for tools."""
+    """No engine is added while requests take less than this share of the engines' batches, since episodes wait for
+    tools then."""
     look_back_s: float = 60.0
-    """Shares are over so many seconds at least."""
+    """Shortest time over which these shares are measured, besides two whole steps."""
     cooldown_s: float = 300.0
-    """For how long an engine that was added is not taken away, nor the other way round."""
+    """Time in which an engine that was added is not removed, and the other way round."""
     handover_s: float = 30.0
-    """For how long the episodes of an engine that leaves go on there, before others take them over."""
+    """Time for which an engine that is removed may finish its episodes, before other engines continue them."""
 
     def __post_init__(self) -> None:
         shares = (self.wait_share, self.full, self.slack)
