@@ -1,4 +1,4 @@
-"""Whether a rollout engine is well: a state that follows from what it gets done and from what its calls raise.
+"""The health of a rollout engine: a state that follows from its progress and from the errors of its calls.
 
     STARTING ── came_up ──► STALE ── synced ──► HEALTHY ──quiet──► SUSPECT ──quiet──► DEAD
                               ▲                   │  ▲                │

@@ -1,7 +1,8 @@
-"""Nodes that are about to be taken away: their engines are drained, and others started elsewhere, once it is known.
+"""Nodes that are about to be shut down: as soon as this is known, their engines are drained, and others are started
+elsewhere.
 
-Whoever takes a node away says so to Ray: its autoscaler with a cloud's notice of preemption, an operator with
-`ray drain-node`. Ray places nothing new there from then on, and says until when the node stays.
+Ray is told that a node will be shut down, by its autoscaler after a cloud's notice of preemption, or by an operator
+with `ray drain-node`. From then on Ray places nothing new there, and knows until when the node stays.
 """
 
 import asyncio

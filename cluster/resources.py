@@ -1,4 +1,4 @@
-"""What a run asks for, and whether a cluster has it or may get it."""
+"""The resources that a run needs, and whether a cluster has them or can add them."""
 
 import os
 from collections.abc import Mapping, Sequence

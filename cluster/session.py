@@ -46,7 +46,7 @@ def address_of(config: SessionConfig) -> str | None:
 
 @contextmanager
 def session(config: SessionConfig) -> Iterator[None]:
-    """Ray is up within. A private cluster goes with the context; a running one is only left.
+    """Ray runs within the context. A private cluster ends with it; a cluster that was joined keeps running.
 
     Raises UserError where no cluster that can be joined answers at the address.
     """
@@ -137,7 +137,7 @@ def _end_as_interrupted() -> None:
 
 
 def start(**settings: Any) -> None:
-    """`ray.init`, tried again where a private cluster does not come up; raises ClusterDown in the end."""
+    """`ray.init`, repeated if a private cluster does not start; raises ClusterDown after the last try."""
     import ray
 
     until_up(lambda: ray.init(**settings), ray.shutdown)

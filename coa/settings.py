@@ -1,4 +1,4 @@
-"""Every setting of a recipe, told: its key, type, unit, default, and the sentence that stands beside it in the code.
+"""Every setting of a recipe: its key, type, unit, default, and the sentence that stands beside it in the code.
 
 [one] = search(settings_of(Recipe()), "stale", "versions")
 one.assignment == "rl.window.max_staleness=2"

@@ -3,7 +3,7 @@
     ask() -> Ask -> (the policy) -> Said -> hear() -> ToolCall -> (the tool) -> text -> observe() -> ask() ...
 
 It never waits and knows no engine, so training, evaluation, serving and tests can all drive it. Its journal records
-what has happened. Resumed from the journal in another process, it ends as it would have ended here.
+what has happened. An episode that is resumed from its journal in another process ends in the same way.
 """
 
 from collections.abc import Awaitable, Callable

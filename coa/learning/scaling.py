@@ -1,15 +1,16 @@
-"""How many rollout engines a run wants. Pure: readings come in, each with its time, and a number comes out.
+"""Decides how many rollout engines a run should have. Pure: readings with their times come in, a number comes out.
 
-More engines help only where three things are so: the learner waits, the engines are full, and the window leaves more to
-be played than they have places for. Each alone misleads: engines are full for a while after every publication, and a
-learner also waits for slow tools, or for the last episodes of an old group.
+More engines help only if the learner waits, the engines are full, and the window allows more episodes than the engines
+have places for. Each condition alone is misleading: engines are full for a while after every publication, and a learner
+also waits for slow tools, or for the last episodes of an old group.
 
     up      the learner waits for `wait_share` of its time or more, and the engines are full:
             to engines / (1 - share), with which it would just not wait, but no more than have something to play
     down    what is played would leave the rest below `slack` of their places (`coa.scaling`)
 
-Shares are over two whole steps or more, since within a step the learner waits first and computes then; and the first
-one is none of them, which waits for the window to fill. A learner that waits all the time needs no steps to say so.
+Shares are measured over two whole steps or more, since within a step the learner first waits and then computes. The
+first step is not measured, since it waits for the window to fill. If the learner waits all the time, no steps are
+needed.
 """
 
 import math
@@ -71,7 +72,7 @@ class Fleet:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """What is so at a moment, and stays so until the next reading."""
+    """The state of the loop at a moment, which is taken to hold until the next reading."""
 
     at: float
     """Seconds, by any clock."""

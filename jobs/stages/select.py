@@ -1,4 +1,4 @@
-"""Query selection: the tasks of a file or benchmark that are worth reinforcing (`coa.tasks.selection`).
+"""Query selection: chooses the tasks of a file or benchmark that RL can learn from (`coa.tasks.selection`).
 
     tasks -> what SFT had is left out -> attempts on the engine pool -> tasks.jsonl, dropped.jsonl, selection.json
 

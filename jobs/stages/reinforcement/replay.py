@@ -3,7 +3,7 @@
     batches/ (digests) ──► the same number of ranks ──► losses, weights ──► compared with metrics.jsonl, step by step
                                        └── log-probs of some trajectories, under the version that sampled each token
 
-What a restart of the run's learners undid is in neither file, so this follows the history that holds.
+Steps that a restart of the learners undid are in neither file, so only the steps that count are replayed.
 """
 
 import json
