@@ -39,5 +39,7 @@ async def heed(
         for node, left_s in (await asyncio.to_thread(look)).items():
             stay_s = handover_s if math.isinf(left_s) else max(0.0, left_s - MARGIN_S)
             if engines := pool.evacuate(node, stay_s):
-                say(f"node {node[:8]} is about to be shut down: {engines} rollout engine{'s' * (engines != 1)} replaced")
+                say(
+                    f"node {node[:8]} is about to be shut down: {engines} rollout engine{'s' * (engines != 1)} replaced"
+                )
         await asyncio.sleep(LOOK_EVERY_S)

@@ -59,7 +59,9 @@ def show(accounts: Accounts, console: Console) -> None:
         f" + open {open_in(total)}"
     )
     upto = f"the last known checkpoint is at version {accounts.acknowledged}"
-    console.say(f"learners started {accounts.starts} times; {upto}; {'finished' if accounts.finished else 'not finished'}")
+    console.say(
+        f"learners started {accounts.starts} times; {upto}; {'finished' if accounts.finished else 'not finished'}"
+    )
     following, *flying = accounts.cursor()
     console.say(f"{following} tasks were issued; {len(flying)} of them are under way, or will be issued again")
     by_length = accounts.grouped(lambda one: -1 if one.tokens is None else length_bucket(one.tokens))

@@ -79,7 +79,7 @@ def plan_replay(run: RunDir, first: int | None, last: int | None) -> Plan:
     start = max(version for version in kept if version < begin)
     if missing := [step for step in range(start + 1, end + 1) if step not in recorded]:
         raise UserError(
-            f"{run.folder}: step {missing[0]} is not recorded, but a replay of {begin}:{end} has to begin at version {start}"
+            f"{run.folder}: step {missing[0]} is not recorded, but a replay of {begin}:{end} begins at version {start}"
         )
     return Plan(store, records, start, kept[start], end)
 
