@@ -1,1 +1,1 @@
-"""Where things run and whether they are well: the Ray session, resources, the engine pool, the learner group."""
+"""Where actors run and whether they are healthy: the Ray session, resources, the engine pool, the learner group."""

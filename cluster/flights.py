@@ -1,4 +1,5 @@
-"""The episodes that the pool plays: each on one engine after another where they die, from its last finished turn on."""
+"""The episodes that the pool plays. If an engine dies, another one continues its episodes after their last finished
+turns."""
 
 import asyncio
 from collections.abc import Awaitable, Sequence

@@ -1,4 +1,4 @@
-"""Whether a rollout engine is well: a state that follows from what it gets done and from what its calls raise.
+"""The health of a rollout engine: a state that follows from its progress and from the errors of its calls.
 
     STARTING ── came_up ──► STALE ── synced ──► HEALTHY ──quiet──► SUSPECT ──quiet──► DEAD
                               ▲                   │  ▲                │
@@ -49,22 +49,22 @@ class Fault(Enum):
 
 @dataclass(frozen=True)
 class HealthConfig:
-    """When an engine is given up. A stopped one is named within `dead_s`, and replaced within a minute in all where a
-    new one comes up in the rest of it."""
+    """When a rollout engine counts as failed. With the defaults, an engine that has stopped is found within `dead_s`,
+    and replaced within a minute if a new one starts in the remaining time."""
 
     suspect_s: float = 10.0
-    """Seconds without an answer, or without a token while requests run, after which it is given no new episode."""
+    """Time without an answer, or without a token while requests run, after which an engine gets no new episodes."""
     dead_s: float = 25.0
-    """The same, after which it is ended and replaced."""
+    """Time without an answer, or without a token while requests run, after which an engine is ended and replaced."""
     start_s: float = 900.0
-    """Seconds for its process to come up, once it has a place."""
+    """Longest time for an engine's process to start, once Ray has placed it. Raise it for models that load slowly."""
     sync_s: float = 300.0
-    """Seconds that one sync may take, beside three times what its weights need at the lowest rate: two ways to bring
-    them, and the load."""
+    """Longest time for one load of new weights, in addition to three times what the weights need at 0.5 GB/s (two ways
+    to transfer them, and the load)."""
     pause_s: float = 30.0
-    """Seconds for which a core may be paused in a sync, beside what its weights need at the lowest rate."""
+    """Longest pause of generation while new weights are loaded, in addition to what the weights need at 0.5 GB/s."""
     syncs: int = 2
-    """Syncs that may fail in a row before it is replaced."""
+    """Loads of new weights that may fail in a row before an engine is replaced."""
 
     def __post_init__(self) -> None:
         if not 0 < self.suspect_s < self.dead_s:
@@ -73,16 +73,20 @@ class HealthConfig:
 
 @dataclass(frozen=True)
 class PoolConfig:
-    """What becomes of engines that fail, and of what they were doing."""
+    """What happens when rollout engines fail, and when their number changes."""
 
     health: HealthConfig = field(default_factory=HealthConfig)
     starts: int = 3
-    """Starts of an engine that may fail in a row before it is given up. It is tried again as long as another serves."""
+    """Starts of an engine that may fail in a row before it counts as given up. If all engines are given up, the run
+    ends; while another one serves, it is still tried."""
     place_s: float = 1800.0
-    """Seconds that an engine waits for its place: as long as an autoscaler may take for a node."""
+    """Longest time that an engine waits for its resources, which may include the time that an autoscaler needs for a
+    node."""
     deaths: int = 5
-    """Engines that may die under an episode without a finished turn in between, before it fails."""
+    """Engines that may die while playing the same episode, without a finished turn in between, before the episode
+    fails."""
     scaling: EngineScaling = field(default_factory=EngineScaling)
+    """When engines are added and removed, if `placement.min_engines` or `max_engines` sets a range."""
 
     def __post_init__(self) -> None:
         if min(self.starts, self.deaths) < 1:
@@ -216,12 +220,12 @@ class Health:
         limits = after.limits
         if not after.up:
             late = now - after.began >= limits.start_s
-            return after._died(f"it did not come up within {limits.start_s:g} s") if late else after
+            return after._died(f"it did not start within {limits.start_s:g} s") if late else after
         sync_s, pause_s = limits.sync_s + 3 * after.loading_s, limits.pause_s + after.loading_s
         if after.syncing_since is not None and now - after.syncing_since >= sync_s:
-            return after._died(f"a sync took more than {sync_s:.0f} s")
+            return after._died(f"loading new weights took more than {sync_s:.0f} s")
         if after.paused_since is not None and now - after.paused_since >= pause_s:
-            return after._died(f"its core did not go on within {pause_s:.0f} s of its pause for new weights")
+            return after._died(f"its core was paused for new weights for more than {pause_s:.0f} s")
         silent, stuck = now - after.answered_at, after._without_progress(now)
         if silent >= limits.dead_s:
             return after._died(f"its actor gave no answer for {silent:.0f} s")

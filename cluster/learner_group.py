@@ -32,7 +32,8 @@ T = TypeVar("T")
 
 
 class Learning:
-    """Use as `async with`. A run of the same name in the same folder goes on from its last checkpoint."""
+    """Use as `async with`. If the folder has checkpoints of a run of the same name, learners continue from the last
+    one."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""The calls of one engine: what they raise goes to its health, and nobody waits for an engine that has ended."""
+"""Calls of one engine: their errors change its health, and a call of an engine that has ended fails at once."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine

@@ -1,7 +1,8 @@
-"""Nodes that are about to be taken away: their engines are drained, and others started elsewhere, once it is known.
+"""Nodes that are about to be shut down: as soon as this is known, their engines are drained, and others are started
+elsewhere.
 
-Whoever takes a node away says so to Ray: its autoscaler with a cloud's notice of preemption, an operator with
-`ray drain-node`. Ray places nothing new there from then on, and says until when the node stays.
+Ray is told that a node will be shut down, by its autoscaler after a cloud's notice of preemption, or by an operator
+with `ray drain-node`. From then on Ray places nothing new there, and knows until when the node stays.
 """
 
 import asyncio
@@ -38,5 +39,7 @@ async def heed(
         for node, left_s in (await asyncio.to_thread(look)).items():
             stay_s = handover_s if math.isinf(left_s) else max(0.0, left_s - MARGIN_S)
             if engines := pool.evacuate(node, stay_s):
-                say(f"node {node[:8]} is about to leave: {engines} rollout engine{'s' * (engines != 1)} replaced")
+                say(
+                    f"node {node[:8]} is about to be shut down: {engines} rollout engine{'s' * (engines != 1)} replaced"
+                )
         await asyncio.sleep(LOOK_EVERY_S)

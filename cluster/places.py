@@ -1,4 +1,4 @@
-"""Who waits for a place on an engine, and who is next.
+"""The queue of episodes that wait for a place on an engine.
 
 older groups first, and within a group whoever came first; an evaluation's episode behind every group that was there
 before it, and before every group that came after it
@@ -18,7 +18,7 @@ Rank = tuple[int, int]
 
 
 class Ranks:
-    """Gives each episode its rank, once: it keeps it where it has to wait again."""
+    """Gives each episode its rank. An episode that has to wait again keeps its rank."""
 
     def __init__(self) -> None:
         self._newest = 0

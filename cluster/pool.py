@@ -1,11 +1,12 @@
-"""The rollout engines of a run: episodes go to whichever is free, and move where an engine dies.
+"""The rollout engines of a run: each episode goes to an engine with a free place, and to another one if its engine
+dies.
 
     play(order) ──► waits for a place ──► the serving replica with the least to do ──► Scored
                           ▲                     │
                           └── dies: the episode goes on elsewhere, from its last finished turn
     sync(version, weights) ──► every replica loads them; those that join take the newest
 
-What happens to an engine never ends a run; where none can be started any more, whoever wants one meets NoEngine.
+The failure of an engine never ends a run. If no engine can be started any more, calls of the pool raise NoEngine.
 
     health     what is wrong with an engine (pure)
     flights    the episodes on one engine

@@ -1,4 +1,4 @@
-"""One start of a rollout engine, from its coming up to its end.
+"""One start of a rollout engine, until its end.
 
 come up ──► poll: events ──► flights                     until its health says DEAD, or nobody needs it
             load: the newest weights, whenever it has others
@@ -49,7 +49,8 @@ class Live:
 
 
 class Replica:
-    """Its health decides; its loops act. `changes` is told whenever that may let somebody go on."""
+    """Its health decides what happens; its loops act. `changes` is notified whenever a waiting caller might be able to
+    continue."""
 
     def __init__(self, engine: Engine, limits: HealthConfig, changes: Changes, live: Live | None) -> None:
         now = asyncio.get_running_loop().time()

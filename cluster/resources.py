@@ -1,4 +1,4 @@
-"""What a run asks for, and whether a cluster has it or may get it."""
+"""The resources that a run needs, and whether a cluster has them or can add them."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -27,36 +27,36 @@ ROLE_LABEL = "coa-role"
 
 @dataclass(frozen=True)
 class PlacementConfig:
-    """How many of each heavy thing there are, and what one of them takes."""
+    """How many engines, learners and tool executors there are, and the resources of each."""
 
     engines: int = 1
-    """Rollout engines that a command begins with."""
+    """Rollout engines that a command starts with."""
     min_engines: int | None = None
-    """Where this or `max_engines` is set, reinforcement adds and removes engines between the two (`pool.scaling`), of
-    which one that is not set is `engines`."""
+    """Fewest rollout engines. If `min_engines` or `max_engines` is set, RL adds and removes engines within this range
+    (`pool.scaling`); None stands for `engines`."""
     max_engines: int | None = None
-    """The largest number; as of `min_engines`."""
+    """Most rollout engines, see `min_engines`; None stands for `engines`."""
     engine_cpus: float = 1.0
-    """CPUs of one engine, as Ray counts them."""
+    """CPUs that one engine reserves in Ray."""
     engine_gpus: float = 0.0
-    """GPUs of one engine."""
+    """GPUs that one engine reserves in Ray; below 1, it shares a GPU."""
     learner_cpus: float = 0.5
-    """Of one rank."""
+    """CPUs that one learner rank reserves in Ray."""
     learner_gpus: float = 0.0
-    """GPUs of one rank."""
+    """GPUs that one learner rank reserves in Ray; below 1, it shares a GPU."""
     scorer_cpus: float = 0.25
-    """Of the model that on-policy distillation asks (`rl.on_policy.teacher`)."""
+    """CPUs that the teacher of on-policy distillation (`rl.on_policy.teacher`) reserves in Ray."""
     scorer_gpus: float = 0.0
-    """GPUs of that model."""
+    """GPUs that this teacher reserves in Ray."""
     tool_executors: int = 1
-    """Processes that run tools."""
+    """Tool executors: processes that run tools."""
     tool_cpus: float = 0.25
-    """CPUs of one tool executor."""
+    """CPUs that one tool executor reserves in Ray."""
     learner_restarts: int = 3
-    """How often the learner group may fail; it goes on from its last checkpoint."""
+    """How often the learners may fail and restart from their last checkpoint before the run ends."""
     by_role: bool = False
-    """Whether each of these goes only to nodes of its role, which have the label `coa-role`: learners never to spot
-    machines, and engines never to where learners are to be."""
+    """Whether learners, engines, tool executors and teachers' models run only on nodes whose label `coa-role` names
+    their role. It keeps learners off spot machines, and engines off the learners' nodes."""
 
     @property
     def engine_range(self) -> tuple[int, int]:

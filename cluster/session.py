@@ -27,12 +27,16 @@ TIMED_OUT = "timed out during startup"
 
 @dataclass(frozen=True)
 class SessionConfig:
+    """The Ray cluster that a command runs on."""
+
     address: str | None = None
-    """Address of a running cluster; None takes RAY_ADDRESS, or starts a private cluster."""
+    """Address of a running cluster (host:port, or `auto`). None takes the environment variable RAY_ADDRESS; if that is
+    not set, the command starts Ray on this machine."""
     cpus: int | None = None
-    """CPUs of a private cluster; None takes the machine's."""
+    """CPUs of the Ray that the command starts; None takes all of the machine."""
     object_store_gib: float = 1.0
-    """Of a private cluster."""
+    """Memory of Ray's object store, if the command starts Ray. Raise it if a message says that the object store is
+    full."""
 
 
 def address_of(config: SessionConfig) -> str | None:
@@ -42,7 +46,7 @@ def address_of(config: SessionConfig) -> str | None:
 
 @contextmanager
 def session(config: SessionConfig) -> Iterator[None]:
-    """Ray is up within. A private cluster goes with the context; a running one is only left.
+    """Ray runs within the context. A private cluster ends with it; a cluster that was joined keeps running.
 
     Raises UserError where no cluster that can be joined answers at the address.
     """
@@ -133,7 +137,7 @@ def _end_as_interrupted() -> None:
 
 
 def start(**settings: Any) -> None:
-    """`ray.init`, tried again where a private cluster does not come up; raises ClusterDown in the end."""
+    """`ray.init`, repeated if a private cluster does not start; raises ClusterDown after the last try."""
     import ray
 
     until_up(lambda: ray.init(**settings), ray.shutdown)

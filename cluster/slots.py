@@ -1,4 +1,5 @@
-"""Keeps an engine in each slot of a pool: started, replaced where it dies, and given up after so many tries.
+"""Keeps an engine in each slot of a pool: starts it, replaces it if it dies, and gives it up after several failed
+starts.
 
 slot ── launch ──► replica ── live, until it is DEAD ──► launch again ...
 """
@@ -79,7 +80,8 @@ class Slot:
 
 
 class Slots:
-    """`say` is told of engines that end; `changes` whenever that may let somebody go on."""
+    """`say` is called with a line for each engine that ends; `changes` is notified whenever a waiting caller might be
+    able to continue."""
 
     def __init__(self, launch: Launch, config: PoolConfig, changes: Changes, say: Callable[[str], None]) -> None:
         self._launch, self._config, self._changes, self._say = launch, config, changes, say

@@ -67,7 +67,7 @@ def packed(function: Given) -> str:
         if by_value:
             cloudpickle.unregister_pickle_by_value(module)
     if len(text) > MOST:
-        raise UserError(f"reward holds {len(text):,} bytes, more than {MOST:,}: let it read its data where it runs")
+        raise UserError(f"reward takes {len(text):,} bytes, more than {MOST:,}: let the function load its data itself")
     return text
 
 

@@ -1,4 +1,4 @@
-"""Child processes that do what cannot be trusted to end, one request at a time, and that can be ended at any moment.
+"""Child processes for work that may never end: they take one request at a time, and can be ended at any moment.
 
     parent                                              the module, as a child
     child = Child("coa.grading.equivalence", "5")       if __name__ == "__main__":

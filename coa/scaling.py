@@ -1,4 +1,5 @@
-"""How many of something a load needs, without adding and removing it again and again. Pure; the clock is passed in.
+"""Decides how many engines or replicas a load needs, without adding and removing them again and again. Pure; the time
+is passed in.
 
 need        0.0 ... 1.0 ... 2.0 ... 3.0       how many would be exactly at their target
 of 2 now    |-- fewer --|-- 2 --|-- more --|  fewer only where the rest would be below `slack` of its target
@@ -19,9 +20,9 @@ def banded(need: float, now: int, slack: float) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """What a number did last. It turns at most once in any span as long as its cool-down: what was added is not taken
-    away within it, nor the other way round; more of the same is no turn. A number that turns again soon, as at a load
-    between two numbers, has to wait twice as long each time."""
+    """How a number changed last. Its direction changes at most once within its cool-down: what was added is not removed
+    within it, nor the other way round; further changes in the same direction are allowed. If the direction changes
+    again soon, as at a load between two numbers, each wait is twice as long as the one before."""
 
     cooldown_s: float
     changed_at: float = -math.inf

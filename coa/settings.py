@@ -1,8 +1,8 @@
-"""Every setting of a recipe, told: its key, type, unit, default, and the sentence that stands beside it in the code.
+"""Every setting of a recipe: its key, type, unit, default, and the sentence that stands beside it in the code.
 
 [one] = search(settings_of(Recipe()), "stale", "versions")
 one.assignment == "rl.window.max_staleness=2"
-one.sentence   == "Versions between the weights that sampled a token and those trained on it."
+one.sentence   == "Most versions between the weights that sampled a token and those trained on it; 0: synchronous."
 """
 
 import ast

@@ -1,5 +1,5 @@
-"""How the time of an engine or of a learner is spent: it is in one state at a time, and the states' seconds add up to
-all of its time."""
+"""Accounts for the time of an engine or a learner: it is in one state at a time, so the states' seconds add up to all
+of its time."""
 
 from collections.abc import Mapping, Sequence
 from enum import StrEnum

@@ -5,8 +5,8 @@
     with coa.load_agent(run.model) as agent:
         agent.ask("What is 2 + 3 ?").answer
 
-A user's mistake is a `UserError`, whatever else ends a job is raised as it is. The terminal shows what the commands
-show; what libraries print goes to the log of the job's folder. A program that calls these needs the usual
+A user's mistake is a `UserError`; any other error that ends a job is raised unchanged. The terminal shows what the
+commands show; what libraries print goes to the log of the job's folder. A program that calls these needs the usual
 `if __name__ == "__main__":`, since some parts run in processes of their own.
 """
 

@@ -1,5 +1,5 @@
-"""What `coa submit` sends: the command that is to run elsewhere, checked here as far as it can be; and the manifests
-for KubeRay that its recipe makes.
+"""What `coa submit` sends: a command, checked here as far as possible, or the manifest for KubeRay that follows from
+its recipe.
 """
 
 import os

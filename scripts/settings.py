@@ -12,8 +12,9 @@ HEAD = """\
 # Settings
 
 Every setting of a recipe, with its default. `coa recipe rl.window` prints a part of them, and `coa recipe --search
-stale` looks for words. This page is made from the code: `python -m scripts.settings` writes it. What a sentence
-calls None is `null` in YAML, `NAME` is a name that the recipe gives, and the section `world` is the world `tiny`'s.
+stale` searches for words. This page is generated from the code by `python -m scripts.settings`. None in a sentence is
+`null` in YAML, `NAME` stands for a name that the recipe chooses, and the section `world` has the settings of the world
+`tiny`.
 """
 
 

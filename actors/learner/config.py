@@ -18,34 +18,36 @@ LOGITS_BYTES = 1 << 29
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """Where the policy comes from: a Hugging Face model, or a new one of the Qwen3 architecture."""
+    """The policy at the beginning: a pretrained Hugging Face model, or a new one of the Qwen3 architecture."""
 
     path: str | None = None
     """Folder or hub name of a pretrained model; None makes a new model of the sizes below."""
     hidden_size: int = 128
-    """Width of the residual stream of a new model."""
+    """Width of a new model's residual stream."""
     layers: int = 4
     """Transformer layers of a new model."""
     heads: int = 4
-    """Attention heads of a layer."""
+    """Attention heads of a layer of a new model."""
     key_value_heads: int = 2
-    """Heads of keys and values, which query heads share."""
+    """Heads of keys and values of a new model, which the attention heads share."""
     head_dim: int = 32
-    """Width of one head."""
+    """Width of one attention head of a new model."""
     intermediate_size: int = 256
-    """Width of the feed-forward layer."""
+    """Width of the feed-forward layers of a new model."""
     rope_theta: float = 10_000.0
-    """Base of the rotary position embedding."""
+    """Base of the rotary position embedding of a new model."""
     max_positions: int = 1024
     """Longest sequence of a new model, in tokens."""
     initializer_range: float = 0.02
     """Standard deviation of a new model's weights."""
     vocabulary_limit: int = 4096
-    """Most tokens that the tokenizer trained for a new model may have."""
+    """Most tokens of the tokenizer that is trained for a new model."""
     dtype: str = "float32"
-    """Of the weights that compute and travel. With bfloat16 the optimizer keeps float32 ones of its own."""
+    """Number type of the learners' weights and of those sent to engines: float32 or bfloat16. With bfloat16 the
+    optimizer keeps float32 copies."""
     attention: str = "sdpa"
-    """sdpa runs everywhere; flash_attention_2 and flex_attention are for GPUs (`actors.learner.attention`)."""
+    """Attention kernel of the learners: sdpa runs everywhere, flash_attention_2 and flex_attention on GPUs
+    (`actors.learner.attention`)."""
 
     def __post_init__(self) -> None:
         if self.dtype not in ("float32", "bfloat16"):
@@ -54,23 +56,25 @@ class ModelConfig:
 
 @dataclass(frozen=True)
 class LoraConfig:
+    """Adapters (LoRA): only they are trained, and they are merged into the weights that engines get."""
+
     rank: int = 0
-    """Of the adapters; 0 trains the whole model."""
+    """Rank of the adapters; 0 trains the whole model."""
     alpha: float = 32.0
-    """The adapters' product is scaled by alpha / rank."""
+    """Scale of the adapters: their product is multiplied by alpha / rank."""
     targets: tuple[str, ...] = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
     """Names of the linear layers that get adapters."""
 
 
 @dataclass(frozen=True)
 class ValueHeadConfig:
-    """The head that gives values, where an algorithm asks for them. It begins at zero, and learns much faster than a
-    pretrained policy may."""
+    """The head that predicts values, for algorithms that need them (`ppo`). It begins at zero, and needs a much higher
+    learning rate than a pretrained policy."""
 
     lr: float = 1e-4
-    """Without weight decay; all else of its optimizer and schedule is the policy's."""
+    """Highest learning rate of the value head. It has no weight decay; the other settings are those of `optimizer`."""
     warmup_ratio: float = 0.0
-    """Share of the steps, rounded up."""
+    """Share of the steps in which its learning rate grows from 0, rounded up."""
 
     def of(self, policy: OptimizerConfig) -> OptimizerConfig:
         return replace(policy, lr=self.lr, warmup_steps=0, warmup_ratio=self.warmup_ratio)
@@ -78,37 +82,44 @@ class ValueHeadConfig:
 
 @dataclass(frozen=True)
 class LearnerConfig:
+    """The learners: how a batch is distributed, what is computed, and how the model is updated."""
+
     ranks: int = 1
-    """Processes of the learner group, which a batch is dealt to."""
+    """Processes that share the work of each batch, usually one per GPU."""
     sequence_parallel: int = 1
-    """Ranks that share each row of tokens, for rows too long for one of them (DeepSpeed-Ulysses, arXiv 2309.14509); 1
-    shares none. A divisor of `ranks`, and of the model's attention heads."""
+    """Ranks that share each row of tokens, for rows too long for one GPU (DeepSpeed-Ulysses, arXiv 2309.14509); 1 for
+    none. It has to divide `ranks` and the number of the model's attention heads."""
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
+    """AdamW and the schedule of its learning rate."""
     loss: LossConfig = field(default_factory=LossConfig)
     value_head: ValueHeadConfig = field(default_factory=ValueHeadConfig)
     packing: PackingConfig = field(default_factory=PackingConfig)
     updates_per_batch: int = 1
-    """Optimizer updates of a batch, each on whole groups of its own; the version grows once a batch all the same."""
+    """Optimizer updates per batch, each with a part of its groups. The version increases once per batch."""
     zero_stage: int = 1
-    """What ranks shard among them: 1 the optimizer's state, 2 gradients too, 3 parameters too."""
+    """What DeepSpeed shards over the ranks: 1 the optimizer's state, 2 also gradients, 3 also parameters. Raise it if
+    memory runs out."""
     offload_optimizer: bool = False
-    """Keeps the optimizer's state in the host's memory, and steps there."""
+    """Whether the optimizer's state is kept and updated in the host's memory instead of the GPU's, which is slower."""
     offload_parameters: bool = False
-    """Keeps parameters in the host's memory until a layer needs them; stage 3 only."""
+    """Whether parameters are kept in the host's memory until a layer needs them; only with `zero_stage` 3."""
     reduce_bucket_size: int = 50_000_000
-    """Elements of gradients that ranks reduce together: 200 MB of float32, enough for any network's full rate. ZeRO-3
-    holds two buckets, and gloo a third."""
+    """Gradients that ranks sum up at a time, in elements: 50 million are 200 MB in float32. ZeRO-3 holds two such
+    buckets, and gloo a third."""
     max_live_parameters: int = 1_000_000_000
-    """Most parameters that ZeRO-3 keeps gathered, those that are used again soon among them."""
+    """Most parameters that ZeRO-3 keeps gathered at a time, including those that are used again soon."""
     gradient_checkpointing: bool = False
-    """Keeps of each layer its input alone, and computes the rest again on the way back."""
+    """Whether only the inputs of layers are kept in the forward pass, and the rest is computed again in the backward
+    pass: less memory, more time."""
     lora: LoraConfig = field(default_factory=LoraConfig)
+    """Adapters (LoRA): only they are trained, and they are merged into the weights that engines get."""
     logits_bytes: int = LOGITS_BYTES
-    """Of float32 logits that are in memory at a time; where a micro-batch has more, they are computed twice."""
+    """Most bytes of float32 logits in memory at a time. If a micro-batch has more, they are computed in parts, and
+    again in the backward pass."""
     entropy: bool = True
-    """Whether the policy's entropy is measured at each trained token, where its logits are there anyway."""
+    """Whether the policy's entropy at trained tokens is measured."""
     threads: int = 1
-    """CPU threads of a rank; 0 leaves the choice to PyTorch."""
+    """CPU threads of a rank; 0 leaves the number to PyTorch."""
 
     def __post_init__(self) -> None:
         if self.sequence_parallel < 1 or self.ranks % self.sequence_parallel:

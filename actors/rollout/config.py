@@ -9,10 +9,13 @@ from enum import Enum
 
 @dataclass(frozen=True)
 class SamplingConfig:
+    """Sampling of the policy."""
+
     temperature: float = 1.0
-    """0 is greedy decoding."""
+    """Sampling temperature; 0 is greedy decoding."""
     top_p: float = 1.0
-    """Nucleus sampling: tokens within this share of probability; 1 takes all."""
+    """Nucleus sampling: only the likeliest tokens that have this probability together are sampled; 1 samples from
+    all."""
 
 
 class KvOnUpdate(Enum):
@@ -27,26 +30,31 @@ class KvOnUpdate(Enum):
 
 @dataclass(frozen=True)
 class EngineConfig:
+    """The vLLM engine that samples the policy."""
+
     dtype: str = "float32"
-    """Type of the weights that sample: float32, bfloat16 or float16."""
+    """Number type of the engine's weights: float32, bfloat16 or float16."""
     max_concurrent: int = 128
-    """Requests in a batch of the engine."""
+    """Most requests in a batch of the engine. More of them need a larger KV cache."""
     block_size: int | None = None
-    """Tokens of a block of the KV cache; only whole blocks are shared. None takes vLLM's choice, 128 on CPU."""
+    """Tokens in a block of the KV cache; requests share only whole blocks. None takes vLLM's choice, 128 on a CPU."""
     kv_cache_gib: float = 1.0
-    """On CPU; on a GPU `gpu_memory_utilization` decides."""
+    """Size of the KV cache on a CPU. On a GPU `gpu_memory_utilization` determines it."""
     gpu_memory_utilization: float = 0.85
-    """Share of the GPU's memory that the engine takes for weights and KV cache."""
+    """Share of the GPU's memory that the engine takes for weights and KV cache. Lower it if learners share the GPU."""
     tensor_parallel: int = 1
-    """GPUs that one engine's model is split over."""
+    """GPUs over which one engine's model is split."""
     enforce_eager: bool | None = None
-    """Whether nothing is compiled or captured in graphs. None: on a CPU."""
+    """Whether compilation and CUDA graphs are switched off. None: only on a CPU."""
     chunked_prefill: bool | None = None
-    """Whether a long prompt may be computed in pieces. None: on a GPU."""
+    """Whether a long prompt may be computed in parts. None: only on a GPU."""
     threads: int | None = None
-    """CPU threads of the engine. None: one where it computes on the CPU."""
+    """CPU threads of the engine; None takes one if the engine runs on a CPU."""
     kv_on_update: KvOnUpdate = KvOnUpdate.recompute
-    """Whether the KV cache of episodes under way is computed again or kept when new weights are loaded."""
+    """What happens to the KV cache of episodes under way when new weights are loaded. recompute computes it again, so
+    that log-probs are exactly those of the version that sampled. keep is faster, with log-probs of no single
+    version."""
     probe_tolerance: float = 1e-4
-    """Difference of log-probs between learner and engine after a sync above which the record has an alarm. The run goes
-    on nevertheless, since other checks make sure that the weights are complete and in use (`actors.weights.loader`)."""
+    """Difference of log-probs between learner and engine after a load of new weights above which `sync_alarms` counts
+    an alarm. The run continues, since other checks make sure that the weights are complete and used. Raise it for
+    pretrained models."""

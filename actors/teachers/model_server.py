@@ -32,37 +32,39 @@ LOOK_EVERY_S = 0.2
 
 @dataclass(frozen=True)
 class ModelServerConfig:
+    """A model that vLLM serves in the cluster."""
+
     model: str = ""
-    """A folder in Hugging Face layout, or a model's id."""
+    """Folder in Hugging Face layout, or name on the hub; empty serves no model."""
     name: str = ""
-    """Name of the model in requests; empty for `model`."""
+    """Name of the model in requests; empty takes `model`."""
     dtype: str = "auto"
-    """Type of its weights; auto takes the one they are stored in."""
+    """Number type of the weights; auto takes the one in which they are stored."""
     max_model_len: int = 4096
-    """Tokens of a prompt and its reply together."""
+    """Most tokens of a prompt and its reply together."""
     max_concurrent: int = 64
-    """Requests in a batch."""
+    """Most requests in a batch."""
     gpus: int = 0
-    """GPUs that the model is split over; 0 runs it on CPU."""
+    """GPUs over which the model is split; 0 runs it on the CPU."""
     cpus: float = 1.0
-    """CPUs that the actor reserves in Ray."""
+    """CPUs that the server reserves in Ray."""
     threads: int = 1
-    """CPU threads of the engine, where it runs on CPU."""
+    """CPU threads of the server, if it runs on the CPU."""
     kv_cache_gib: float = 1.0
-    """GiB of the KV cache on CPU; on GPUs `gpu_memory_utilization` decides."""
+    """Size of the KV cache, if it runs on the CPU."""
     gpu_memory_utilization: float = 0.85
-    """Share of each GPU's memory that the server takes."""
+    """Share of each GPU's memory that the server takes for weights and KV cache."""
     enforce_eager: bool = True
-    """Whether nothing is compiled or captured in graphs, which starts sooner and is slower on a GPU."""
+    """Whether compilation and CUDA graphs are switched off: the server starts sooner, and is slower on a GPU."""
     host: str | None = None
-    """The address to listen at. None takes loopback in a cluster of one node, else the node's own address, which can be
-    reached from the other nodes and from their network."""
+    """Address at which the server listens. None takes loopback in a cluster of one node, and otherwise the node's own
+    address, which other machines of its network can reach too."""
     port: int = 0
-    """Port to listen at; 0 for a free one."""
+    """Port at which the server listens; 0 takes a free one."""
     arguments: list[str] = field(default_factory=list)
-    """Further arguments of vLLM's server: `[--reasoning-parser, qwen3]`."""
+    """Further arguments of vLLM's server, such as `[--reasoning-parser, qwen3]`."""
     start_s: float = 900.0
-    """Seconds within which it must answer."""
+    """Longest time until the server answers."""
 
 
 class ModelServer:

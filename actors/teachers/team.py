@@ -43,9 +43,9 @@ class BudgetConfig:
     are still finished."""
 
     requests: int = 0
-    """Requests to language models."""
+    """Most requests to language models; 0 sets no limit."""
     tokens: int = 0
-    """Tokens of prompts and replies."""
+    """Most tokens of prompts and replies; 0 sets no limit."""
 
     def exceeds(self, other: "BudgetConfig") -> bool:
         """Whether this budget allows more than the other."""
@@ -59,24 +59,26 @@ class BudgetConfig:
 
 @dataclass(frozen=True)
 class TeachingConfig:
-    """How teams play runs."""
+    """How many team runs are played at a time, how failures are retried, and the budget."""
 
     wave: int = 1000
-    """Runs that scripted experts play in step with each other, and the most runs of a shard."""
+    """Runs that scripted experts play at a time, and the most runs in one shard of transcripts."""
     waves_in_flight: int = 2
-    """Waves that are under way at the same time."""
+    """Waves of scripted experts that are under way at the same time."""
     runs_in_flight: int = 200
     """Runs that a team of language models plays at the same time."""
     shard_s: float = 60.0
-    """Seconds after which finished runs of language models are written, even if they are less than a wave."""
+    """Time after which finished runs of language models are written to a shard, even if they are fewer than `wave`."""
     reissues: int = 8
-    """How often a run that an infrastructure failure ended, or a request about a finished one, is issued again before
-    it is given up. With the default, an endpoint that comes back within some three minutes costs no run."""
+    """How often a run is played again, or a request of a judge or rewriter sent again, after an infrastructure failure.
+    With the default, an endpoint that is down for up to three minutes costs no run."""
     reissue_after_s: float = 0.5
-    """Wait before the first reissue, in seconds; it doubles from one to the next."""
+    """Pause before the first repetition; it doubles for each further one."""
     cpus_per_agent: float = 0.0
-    """CPUs that each actor of a role, a model and the team reserves in Ray."""
+    """CPUs that each actor of the team (roles, models, the team itself) reserves in Ray."""
     budget: BudgetConfig = BudgetConfig()
+    """Requests and tokens that the team's models may use in all, over all restarts. Requests that are under way when it
+    is spent are finished."""
 
     def pauses(self) -> Iterator[float]:
         """Seconds to wait before each issue; 0 before the first."""

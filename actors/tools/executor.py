@@ -28,26 +28,28 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class ExecutorConfig:
+    """The processes that run tools: limits, caches and retries."""
+
     concurrency: int = 16
-    """Calls of one tool at the same time; the others wait."""
+    """Calls of one tool that run at the same time in an executor; further ones wait."""
     concurrency_of: dict[str, int] = field(default_factory=dict)
-    """The same for single tools: `{crawl_page: 64}`."""
+    """`concurrency` of single tools: `{crawl_page: 64}`."""
     call_s: float = 30.0
-    """Seconds for one call, waiting for a place not counted; over it the tool counts as down."""
+    """Longest time for one call, without waiting for its turn; after it, the tool counts as down."""
     call_s_of: dict[str, float] = field(default_factory=lambda: {"judge": 60.0, "chooser": 60.0, "run_test": 60.0})
-    """The same for single tools: `{crawl_page: 200}`."""
+    """`call_s` of single tools: `{crawl_page: 200}`."""
     cache_entries: int = 100_000
-    """Observations kept in memory; beyond this number the oldest are dropped."""
+    """Tool results that are cached in memory; the oldest are dropped."""
     cache_dir: str | None = None
-    """Folder of observations that are kept across restarts, or None. Executors of a machine may share it. Entries are
-    told apart by the configuration of a tool, not by the data behind it: a changed corpus needs a new folder."""
+    """Folder of tool results that are cached across restarts; None caches none. The executors of a machine may share
+    it. Results are distinguished by a tool's settings and not by its data: a changed corpus needs a new folder."""
     cache_bytes: int = 1 << 30
-    """Largest size of the folder; beyond it the least recently stored entries are dropped."""
+    """Largest size of this folder; the results stored longest ago are dropped."""
     kept_results: int = 10_000
-    """Results that are kept for callers which have not acknowledged them, such as engines that died; beyond this number
-    the oldest are dropped."""
+    """Most results that are kept for callers that have not acknowledged them, such as engines that died; the oldest are
+    dropped."""
     retry: RetryConfig = field(default_factory=RetryConfig)
-    """How a call that failed is tried again by an episode."""
+    """How an episode repeats a call that failed."""
 
     def __post_init__(self) -> None:
         limits = {"concurrency": self.concurrency, "call_s": self.call_s, "cache_entries": self.cache_entries}

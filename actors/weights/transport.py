@@ -34,13 +34,13 @@ def slowest_s(nbytes: int) -> float:
 
 @dataclass(frozen=True)
 class WeightsConfig:
-    """How weights are published."""
+    """How new weights get from learners to engines."""
 
     transport: str = "host"
-    """host: through memory that the processes of a node share. collective: engines that are up take part in a
-    broadcast over TCP (gloo), and others take host."""
+    """host: through shared memory on a node, and through Ray's object store between nodes. collective: by a broadcast
+    over TCP (gloo) to all engines that are ready; others use host."""
     bucket_mib: float = 64.0
-    """Size of the buckets that weights are moved and checked by; a rank needs two beside its own part."""
+    """Size of the parts in which weights are moved and checked. A rank needs memory for two."""
 
     def __post_init__(self) -> None:
         if self.bucket_mib <= 0:

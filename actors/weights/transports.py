@@ -17,7 +17,7 @@ def find_sender(name: str) -> MakeSender:
     load_extensions()
     sender = TRANSPORTS.find(name).sender
     if sender is None:
-        raise UserError(f"weight transport {name!r} publishes nothing")
+        raise UserError(f"rl.weights.transport={name!r} can't publish weights: it only reads them")
     return sender
 
 

@@ -1,1 +1,1 @@
-"""A cluster that others have started: how a job gets there, and what its nodes must share."""
+"""Clusters that are already running: how a job is sent there, and what their nodes have to share."""

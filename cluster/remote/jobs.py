@@ -153,7 +153,7 @@ class Jobs:
                     return exit_status(str(info.status.value), info.driver_exit_code)
             except _gone() as error:
                 if time.monotonic() - answered > UNREACHED_S:
-                    raise ClusterDown(f"{self.address} does not answer any more; the job may go on") from error
+                    raise ClusterDown(f"{self.address} has stopped answering; the job may still be running") from error
             await asyncio.sleep(LOOK_S)
 
     def message(self, job: str) -> str:

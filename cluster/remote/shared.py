@@ -75,7 +75,9 @@ def require_shared(folder: Path | None, reads: Sequence[str], *, by_role: bool) 
         try:
             seen = ray.get(looks, timeout=ANSWER_S)
         except GetTimeoutError as error:
-            raise UserError(f"a node did not answer within {ANSWER_S:g} s when asked what files it sees") from error
+            raise UserError(
+                f"a node did not answer within {ANSWER_S:g} s when it was asked which files it sees"
+            ) from error
     if line := complaint(str(folder), seen):
         raise UserError(line)
 

@@ -3,7 +3,7 @@
     ask() -> Ask -> (the policy) -> Said -> hear() -> ToolCall -> (the tool) -> text -> observe() -> ask() ...
 
 It never waits and knows no engine, so training, evaluation, serving and tests can all drive it. Its journal records
-what has happened. Resumed from the journal in another process, it ends as it would have ended here.
+what has happened. An episode that is resumed from its journal in another process ends in the same way.
 """
 
 from collections.abc import Awaitable, Callable
@@ -24,24 +24,26 @@ from coa.types import ENVIRONMENT, Status, Task, Tokens, Trajectory
 
 @dataclass(frozen=True)
 class Limits:
-    """Budgets of one episode, in tokens and turns."""
+    """Limits of one episode."""
 
     max_turns: int = 8
-    """Turns of the policy; an episode that takes more ends without an answer."""
+    """Most turns of the policy; an episode without an answer by then ends without one."""
     max_turn_tokens: int = 4096
-    """Tokens of one turn."""
+    """Most tokens of one turn."""
     max_observation_tokens: int = 4096
-    """Tokens of one tool's result; what is longer is cut."""
+    """Most tokens of one tool result; a longer result is cut."""
     max_tokens: int = 32768
-    """Prompt, policy and observations together."""
+    """Most tokens of an episode: prompt, turns and observations together."""
     max_tag_tokens: int | None = None
-    """Tokens of the text of one tag where the grammar is enforced; each tag's own limit holds as well. None stands for
-    an eighth of a turn, at most 2048, so that a policy which never ends a tag by itself still gets through a turn."""
+    """Most tokens of the text in one tag, with `agent.grammar=enforce`; a tag's own limit, if smaller, still applies.
+    None stands for an eighth of `max_turn_tokens`, at most 2048, so that a policy that never closes a tag still
+    finishes its turn."""
     max_tool_calls: int | None = None
-    """A call beyond them is not made: an enforced grammar has the turn answer instead, else it is OUT_OF_TURNS."""
+    """Most tool calls of an episode; None sets no limit. A further call is not made: with an enforced grammar the
+    policy has to answer instead, otherwise the episode ends as OUT_OF_TURNS."""
     max_seconds: float = 3600.0
-    """Without pauses for weights and starts of engines. In training, an episode that takes longer fails and is no data.
-    In an evaluation it is cut off there and counts as truncated."""
+    """Longest time of an episode, without pauses for new weights and engine starts. An episode that takes longer fails
+    in training and is not used; in an evaluation it ends there and counts as truncated."""
 
     @property
     def tag_tokens(self) -> int:
@@ -61,16 +63,18 @@ class Grammar(Enum):
 
 @dataclass(frozen=True)
 class AgentConfig:
-    """How the policy is asked and bounded; the same in training and evaluation."""
+    """The prompt, the format and the limits of an agent's episodes; the same in training and evaluation."""
 
     instructed: bool = True
-    """Whether the prompt states the profile's rules. A model trained from scratch knows them from its data."""
+    """Whether the prompt explains the profile's tags. Set it to false for a model that is trained from scratch, which
+    learns them from its data."""
     grammar: Grammar = Grammar.lenient
-    """Whether decoding is free, and small errors of form are repaired (lenient), or constrained to the profile's tags
-    (enforce)."""
+    """lenient: decoding is free, and small errors in tags are repaired. enforce: decoding is constrained to the
+    profile's tags."""
     layouts: tuple[str, ...] = (PLAIN,)
-    """The formats in which tools' results are written (`coa.tools.layouts`); each task is assigned one of them."""
+    """Formats in which tool results are written (plain, numbered, json); of several, each task is assigned one."""
     limits: Limits = field(default_factory=Limits)
+    """Limits of one episode."""
 
     def __post_init__(self) -> None:
         if not self.layouts or not set(self.layouts) <= LAYOUTS.keys():

@@ -1,4 +1,4 @@
-"""Encodes text that nobody vouches for, with any tokenizer: none of its tokens is a mark's, and it spells no tag.
+"""Encodes untrusted text with any tokenizer, so that it contains no special token and spells no tag.
 
 <answer>      a tag: escaped
 <tool_call>   a mark, which is an added token: encoded as plain characters
@@ -24,8 +24,8 @@ _WIDE = {number: number + 0xFEE0 for number in range(0x21, 0x7F)}
 
 
 class Untrusted:
-    """Encodes with a tokenizer, which belongs to it from then on: its marks become special tokens, and special tokens
-    are found in no text, unless its owner switches `encode_special_tokens` off."""
+    """Encodes text with a tokenizer, which it owns and changes: marks become special tokens, and special tokens are
+    found in no text, unless the owner switches `encode_special_tokens` off."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         added = tokenizer.get_added_tokens_decoder()

@@ -64,7 +64,8 @@ _NEXT = "next: "
 
 @dataclass(frozen=True)
 class ExpertConfig:
-    """How the scripted experts err. One share per kind of question, in the order of `coa.demo.questions.KINDS`.
+    """How often the scripted experts take the lazy route, and how often that succeeds. Lists have a share for each kind
+    of question, in the order of `coa.demo.questions.KINDS`.
 
     The shares fall from kind to kind, so that some kinds are mostly careful after filtering and others mostly lazy.
     """
@@ -74,12 +75,12 @@ class ExpertConfig:
     lazy_mhqa: tuple[float, ...] = (0.90, 0.86, 0.72, 0.60)
     """Shares of multi-hop questions that are answered without the last look-up."""
     lazy_web: tuple[float, ...] = (0.92, 0.88, 0.76, 0.64)
-    """Shares of questions about the web that are answered from a search's snippet."""
+    """Shares of web questions that are answered from a search snippet, without opening the page."""
     recall_calc: float = 0.46
-    """Share of sums that the lazy planner's head gets right."""
+    """Share of sums that the lazy planner gets right without a program."""
     recall_mhqa: float = 0.48
-    """Share of towns of which the lazy searcher remembers the right name. (The lazy verifier is right where the
-    search snippet is up to date.)"""
+    """Share of towns whose name the lazy searcher remembers correctly. (The lazy verifier is right if the search
+    snippet is up to date.)"""
 
     def lazy(self, puzzle: Puzzle) -> float:
         family = family_of(puzzle)

@@ -25,21 +25,21 @@ NO_PAGE = "404 no such page"
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorldConfig:
     seed: int = 0
-    """Of the facts of the world."""
+    """Seed of the world's facts."""
     people: int = 1200
-    """People that there are."""
+    """Number of people in the world."""
     towns: int = 576
-    """Towns that they are born in."""
+    """Number of towns in which they are born."""
     companies: int = 384
-    """Companies, each with a chief, an owner, a sponsor and a captain."""
+    """Number of companies, each with a chief, an owner, a sponsor and a captain."""
     stale: float = 0.65
-    """Share of (company, kind) whose search snippet names a former holder."""
+    """Share of the facts about companies for which a search snippet names a former holder of the position."""
     held_out: float = 0.2
-    """Share of people, companies and sums that training never asks about."""
+    """Share of people, companies and sums that occur only in evaluation tasks."""
     families: tuple[str, ...] = FAMILIES
-    """Kinds of tasks that are asked."""
+    """Families of tasks: calc (arithmetic), mhqa (multi-hop questions) and web."""
     profile: str | None = None
-    """Agent profile of every task; None takes each family's own."""
+    """Agent profile of every task; None takes the profile of each family."""
 
     def __post_init__(self) -> None:
         for name, first, last in _NAME_WORDS:

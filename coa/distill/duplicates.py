@@ -35,18 +35,21 @@ ANSWER_WORDS = 20
 
 @dataclass(frozen=True)
 class DuplicateConfig:
+    """Which runs count as duplicates of others."""
+
     threshold: float | None = 0.9
-    """Jaccard similarity of word shingles from which on two questions are the same; None or 0 compares no tasks."""
+    """Similarity of two questions (Jaccard, over their word shingles) from which they count as the same; None or 0
+    compares no questions."""
     solutions_per_task: int = 0
-    """Most chains of one task; 0 sets no limit, and drops only what is the same chain."""
+    """Most chains of one task; 0 sets no limit, and drops only equal chains."""
     documents: int = 200_000
-    """Most runs that can be kept; determines the memory, about 30 bytes for each."""
+    """Most runs that can be kept. It determines the memory, about 30 bytes for each."""
     error_rate: float = 1e-4
-    """Share of new runs that a full memory takes for duplicates by mistake."""
+    """Largest share of runs that are dropped as duplicates by mistake."""
     hashes: int = 128
-    """Hashes of a MinHash signature."""
+    """Hash functions of a MinHash signature; more of them estimate the similarity more exactly."""
     shingle: int = 3
-    """Words of a shingle."""
+    """Words in a shingle."""
 
     def __post_init__(self) -> None:
         if self.threshold is not None and not 0 <= self.threshold <= 1:
@@ -104,8 +107,8 @@ class Duplicates:
         for duplicates."""
         if self._remembered == self._config.documents:
             raise UserError(
-                f"the memory of duplicates holds the {self._remembered} runs that it was made for: "
-                "set duplicates.documents of the filters"
+                f"the filter of duplicates is full after {self._remembered} runs: "
+                "raise distill.filters.duplicates.documents"
             )
         self._remembered += 1
         keys = [_chain_key(task_id, chain), _task_key(task_id, solutions + 1)]

@@ -19,13 +19,16 @@ from coa.types import Sample
 
 @dataclass(frozen=True)
 class FallbackConfig:
+    """The teacher fallback: the team plays tasks that the policy failed in every episode of a group, and the policy
+    imitates its kept runs."""
+
     attempts: int = 0
-    """Runs of the team for each such task; 0 for no fallback."""
+    """Team runs for each such task; 0 for no fallback."""
     weight: float = 1.0
-    """Weight of an imitated token, where a reinforced one has its advantage."""
+    """Weight of an imitated token in the loss."""
     share: float = 0.25
-    """Most imitated samples of a batch, as a share of the episodes of a full batch; with a policy that fails nearly
-    everywhere, they outnumber its own. While that number waits, the team gets no further task."""
+    """Most imitated samples in a batch, as a share of a full batch's episodes. While that many samples wait, the team
+    gets no further task."""
 
     def __post_init__(self) -> None:
         if self.attempts < 0 or self.weight <= 0 or self.share <= 0:

@@ -24,13 +24,14 @@ from coa.tools.chat import Message
 @dataclass(frozen=True)
 class ObedienceConfig:
     model: str = ""
-    """A key of the recipe's `models`; "" for no judge."""
+    """Name under `models` of the judge; "" for no judge."""
     schema: bool = True
-    """Whether the verdict's JSON schema is sent along (`response_format`); not every endpoint knows it."""
+    """Whether requests have the JSON schema of a verdict (`response_format`); set it to false for an endpoint that does
+    not support it."""
     asks: int = 3
-    """How often the model is asked, as long as its replies hold no verdict."""
+    """How often the judge is asked before its replies count as no verdict."""
     observation_chars: int = 500
-    """Characters of each observation, from its head, that the judge is shown: it judges agents, not tools."""
+    """Most characters of each observation, from its beginning, that the judge gets."""
 
     def __post_init__(self) -> None:
         if self.asks < 1:

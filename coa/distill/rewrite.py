@@ -34,11 +34,11 @@ _REASON = "double_check"
 @dataclass(frozen=True)
 class RewriteConfig:
     model: str = ""
-    """A key of the recipe's `models`; "" to rewrite nothing."""
+    """Name under `models` of the rewriter; "" rewrites nothing."""
     chars: int = 800
-    """Characters of the longest new text."""
+    """Most characters of a rewritten text."""
     context_chars: int = 4000
-    """Characters, from its head, that the model is shown of the observation or candidate concerned."""
+    """Most characters, from its beginning, of the observation or answer concerned that the model gets."""
 
 
 INSTRUCTIONS = """\

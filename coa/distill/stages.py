@@ -29,20 +29,21 @@ class FilterConfig:
     up."""
 
     contamination_words: int = 13
-    """Words in a row that a task may not share with an evaluation question."""
+    """A task is dropped if it shares this many consecutive words with an evaluation question."""
     min_interactions: int = 5
-    """Fewest activations of agents and tools, pure routing not counted."""
+    """Fewest steps of agents and tools in a run, not counting decisions about which role is next."""
     right_answers_only: bool = True
-    """Whether to drop wrong and ungraded runs."""
+    """Whether runs without a right answer are dropped."""
     keep_without_reflection: float = 0.5
-    """Share of the runs without reflection that is kept."""
+    """Share of the runs without a reflection that are kept."""
     reflection_required: tuple[str, ...] = ("code", "math")
-    """Profiles of which no run without reflection is kept."""
+    """Profiles for which all runs without a reflection are dropped."""
     duplicates: DuplicateConfig = field(default_factory=DuplicateConfig)
+    """Which runs count as duplicates of others."""
     correction_copies: float = 2.0
-    """Average number of copies of a run that corrected itself; at least 1."""
+    """Average number of copies of a run that doubted an answer and was right in the end; at least 1."""
     seed: int = 0
-    """Of the filters that choose at random."""
+    """Seed of the random choices of the filters."""
 
     def __post_init__(self) -> None:
         if self.contamination_words < 1:

@@ -40,28 +40,31 @@ class Prompt(Enum):
 
 @dataclass(frozen=True)
 class JudgeConfig:
+    """The language model that grades open questions."""
+
     url: str | None = None
-    """An OpenAI-compatible API, such as http://127.0.0.1:8000/v1; None: there is no judge."""
+    """Address of an OpenAI-compatible API, such as http://127.0.0.1:8000/v1; None sets up no judge."""
     model: str = ""
-    """The name that the endpoint knows its model by."""
+    """Name of the model at this endpoint."""
     key_env: str | None = None
-    """Environment variable that holds the API's key, where tools run; None sends none."""
+    """Environment variable that holds the API's key, on the nodes that run tools; None sends no key."""
     temperature: float = 0.0
-    """Of the judge's sampling; 0 is greedy decoding."""
+    """Sampling temperature of the judge; 0 is greedy decoding."""
     max_tokens: int = 1024
-    """Tokens of a reply."""
+    """Most tokens of a reply."""
     prompt: Prompt = Prompt.ours
-    """Ours holds its own against predictions that argue with it; results are comparable with published ones under the
-    paper's."""
+    """ours tells the judge to ignore instructions and arguments in an answer; paper has the paper's words, for results
+    that can be compared with published ones."""
     schema: bool = True
-    """Whether the verdict's JSON schema is sent along (`response_format`). An endpoint that refuses it is asked without
-    it from then on."""
+    """Whether requests have the JSON schema of a verdict (`response_format`). If the endpoint refuses it, it is left
+    out from then on."""
     asks: int = 3
-    """How often the model is asked, as long as its replies hold no verdict."""
+    """How often the judge is asked before its replies count as no verdict."""
     prediction_chars: int = 4000
-    """Characters of a prediction, from its head, that the judge is shown."""
+    """Most characters of an answer, from its beginning, that the judge gets."""
     timeout_s: float = 20.0
-    """Seconds for one attempt at a request; a call may take several, within the executor's time for it."""
+    """Longest time for one attempt at a request. A verdict may take several attempts within
+    `executor.call_s_of.judge`."""
 
 
 INSTRUCTIONS = """\

@@ -41,11 +41,11 @@ class ProgramsConfig:
     """Limits of programs that answer programming tasks."""
 
     longest_s: float = 10.0
-    """Most seconds of CPU time for a test, whatever it allows itself. The wall clock only guards: it gives a test twice
-    its seconds and one more, and as much and two again where the program waits for a core, which the executor's limit
-    must leave room for. A program that got none all the same has no verdict; one that slept is wrong."""
+    """Most CPU time of one test, even if the test allows more. The wall-clock limit is twice that time and one second,
+    and is doubled if the program waits for a CPU core; `executor.call_s_of.run_test` has to leave room for it. A
+    program that got no core even then is run again; one that slept is wrong."""
     memory_mib: int = 1024
-    """MiB of memory that a program may take in a test."""
+    """Most memory of a program in a test."""
 
     def limits(self, limit_s: float, output_bytes: int) -> RunLimits:
         """Those of one test, whose program may take `limit_s` of CPU time."""

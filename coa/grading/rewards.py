@@ -30,10 +30,13 @@ from coa.types import Scored, Status, Task, Trajectory
 
 @dataclass(frozen=True)
 class RewardConfig:
+    """The reward of an episode."""
+
     formula: str = "grade * form + overlong"
-    """Sums, differences and products of terms and numbers."""
+    """Sums, differences and products of numbers and terms: `grade`, `form`, `overlong`, the names of graders, and
+    registered rewards."""
     overlong_buffer: float = 0.125
-    """Share of the response budget over which the penalty grows from 0 to -1."""
+    """Share of an episode's tokens, before its limit, over which the term `overlong` falls from 0 to -1."""
 
     def __post_init__(self) -> None:
         formula_of(self)

@@ -36,6 +36,8 @@ def register(name: str, make: Callable[[], Tool]) -> None:
 
 @dataclass(frozen=True)
 class ToolsConfig:
+    """The tools of agents and graders."""
+
     sandbox: SandboxConfig = field(default_factory=SandboxConfig)
     http: HttpConfig = field(default_factory=HttpConfig)
     search: SearchConfig = field(default_factory=SearchConfig)
@@ -44,7 +46,7 @@ class ToolsConfig:
     programs: ProgramsConfig = field(default_factory=ProgramsConfig)
     judge: JudgeConfig = field(default_factory=JudgeConfig)
     mcp: dict[str, McpConfig] = field(default_factory=dict)
-    """MCP servers, by names of your own. Their tools answer tags in place of the tools that are otherwise there."""
+    """MCP servers, under names of your own, whose tools answer tags in place of the tools above."""
 
     @property
     def mapped(self) -> set[str]:

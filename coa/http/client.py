@@ -46,18 +46,21 @@ HEADERS = {"User-Agent": "Mozilla/5.0 (compatible; chain-of-agents)", "Accept-En
 
 @dataclass(frozen=True)
 class HttpConfig:
+    """HTTP requests of tools."""
+
     timeout_s: float = 10.0
-    """Seconds for one attempt, from connecting to the last byte."""
+    """Longest time for one attempt, from connecting to the last byte."""
     attempts: int = 4
-    """Attempts of one request, the first included."""
+    """Attempts at a request, the first included."""
     timeouts: int = 2
-    """Attempts of one request that may time out."""
+    """Attempts at a request that may time out."""
     pause_s: float = 0.1
-    """Longest pause before the second attempt, doubled for each further one; a pause is drawn evenly from 0 up."""
+    """Longest pause before the second attempt; it doubles for each further one. Each pause is drawn at random between 0
+    and this."""
     max_pause_s: float = 5.0
-    """Longest pause, also where a server asks for a longer one (Retry-After)."""
+    """Longest pause between two attempts, even if a server asks for a longer one (Retry-After)."""
     max_bytes: int = 1 << 21
-    """Bytes of an unpacked body that are read; the rest is dropped."""
+    """Most bytes of a decompressed body that are read; the rest is dropped."""
 
 
 @dataclass(frozen=True, slots=True)

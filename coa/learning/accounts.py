@@ -3,9 +3,9 @@
     issue ──► playing ──play──► waiting ──lease──► leased to a batch ──(a checkpoint behind it)──► trained
                  └─────drop: a reason, and whether the task is issued again
 
-An attempt is a group: a task of the stream, played under a ticket. The lines of a ledger are folded in their order; a
-`start` says from which checkpoint the learners went on, which acknowledges the batches before it, and undoes whatever
-came after: those attempts are dropped as `rolled_back`, and their tasks are issued again.
+An attempt is a group: the play of one task of the stream, under a ticket. The lines of a ledger are read in their
+order. A `start` says from which checkpoint the learners continued: the batches before it count as trained, and
+everything later is undone. Those attempts are dropped as `rolled_back`, and their tasks are issued again.
 
     {"what": "start", "start": 0, "version": 0, "cursor": [0]}
     {"what": "issue", "group": 0, "task": 0, "version": 0}
@@ -13,7 +13,7 @@ came after: those attempts are dropped as `rolled_back`, and their tasks are iss
     {"what": "lease", "version": 0, "groups": [0]}                   on disk before the batch is handed out
     {"what": "finish", "version": 1}
 
-What does not fit together is a fault; accounts without any balance. Pure.
+Lines that contradict each other are faults; accounts without faults balance. Pure: no files, no clock.
 """
 
 from collections import Counter

@@ -1,4 +1,4 @@
-"""How much better than its group each episode did."""
+"""Advantages: how much better each episode was than the others of its group."""
 
 from collections.abc import Sequence
 from enum import Enum

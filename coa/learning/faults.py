@@ -1,4 +1,4 @@
-"""Faults that change what is learnt and stop nothing, each in a sentence. Pure.
+"""Detects errors that change what is learnt without stopping anything, and describes each in a sentence. Pure.
 
     log-probs one token off       they fit the learner's better when they are shifted back
     stale weights, a fresh name   tokens of the version that is trained have other log-probs than its weights give

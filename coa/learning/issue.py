@@ -13,7 +13,7 @@ Cursor = list[int]
 
 
 class Issue:
-    """Hands out the indices of an endless stream of tasks, and again those whose group failed.
+    """Hands out the indices of an endless stream of tasks, and repeats those whose group failed.
 
     A task that failed is issued again only after `apart` new ones, since a task that always fails must not hold up the
     others, and it is played `tries` times in all at most.

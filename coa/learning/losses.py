@@ -42,26 +42,32 @@ class Level(Enum):
 
 @dataclass(frozen=True)
 class LossConfig:
+    """Clipping and off-policy correction, for all algorithms (docs/algorithms.md). Fine-tuning ignores them."""
+
     clip_low: float = 0.2
-    """How far below 1 a ratio of probabilities counts."""
+    """How far below 1 a token's probability ratio may be before its gradient is cut off (PPO's clip range)."""
     clip_high: float = 0.28
-    """How far above 1 a ratio of probabilities counts; above `clip_low`, it is DAPO's "clip higher"."""
+    """How far above 1 a token's probability ratio may be before its gradient is cut off; above `clip_low` it is DAPO's
+    clip-higher."""
     dual_clip: float | None = None
-    """Largest ratio that counts against a token (dual-clip PPO, arXiv 1912.09729); None is no limit."""
+    """Largest ratio that counts for a token with a negative advantage (dual-clip PPO, arXiv 1912.09729); None sets no
+    limit."""
     proximal: Proximal | None = None
-    """The policy that a step is clipped around, and to which the sampling policy's age is corrected; None is the
-    algorithm's own: `sampler` for cispo, `interpolated` for all others."""
+    """The policy around which a step is clipped: recomputed (the one before the batch), sampler (the one that sampled)
+    or interpolated (between both). None takes sampler for cispo and interpolated for all other algorithms."""
     correction: Level = Level.tokens
-    """Truncated importance weights: of each token by its own ratio, or of a sequence by the product of its tokens'."""
+    """Truncated importance weights for what is older than the proximal policy: of each token by its own ratio (tokens),
+    by the product over a sequence (sequences), or none."""
     correction_cap: float = 2.0
-    """Largest weight of a token (or sequence) that the sampling policy found less likely than the proximal one does."""
+    """Largest of these importance weights."""
     reject: Level = Level.none
-    """Gives no weight to a token whose ratio is not between the two bounds (as in IcePop), or to a sequence for which
-    the geometric mean of its tokens' ratios is not. What is rejected still counts in the loss's denominator."""
+    """Which tokens get weight 0: those whose ratio is outside of `reject_below` to `reject_above` (tokens, as in
+    IcePop), all tokens of a sequence for which the geometric mean of ratios is (sequences), or none. Rejected tokens
+    still count in the denominator."""
     reject_below: float = 0.5
-    """The lower bound of `reject`."""
+    """Smallest ratio that is not rejected."""
     reject_above: float = 2.0
-    """The upper bound of `reject`."""
+    """Largest ratio that is not rejected."""
 
     def __post_init__(self) -> None:
         if self.dual_clip is not None and self.dual_clip <= 1 + self.clip_high:

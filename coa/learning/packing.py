@@ -11,8 +11,11 @@ from coa.types import Floats, Mask, Sample, Tokens
 
 @dataclass(frozen=True)
 class PackingConfig:
+    """How samples are packed into rows of a micro-batch."""
+
     row_tokens: int = 8192
-    """Capacity of a row, in tokens; a longer sample gets a row of its own."""
+    """Tokens of a row. Several short samples share a row, and a longer sample gets a row of its own. A smaller value
+    needs less memory."""
     rows: int = 1
     """Rows of a micro-batch."""
 

@@ -1,4 +1,5 @@
-"""Samples: what is learnt from, of either kind. The weight is on each token that the policy says, and on no other."""
+"""Samples: token sequences to learn from, by reinforcement or by imitation. Only tokens that the policy writes have a
+weight."""
 
 from collections.abc import Sequence
 

@@ -1,15 +1,16 @@
-"""How many rollout engines a run wants. Pure: readings come in, each with its time, and a number comes out.
+"""Decides how many rollout engines a run should have. Pure: readings with their times come in, a number comes out.
 
-More engines help only where three things are so: the learner waits, the engines are full, and the window leaves more to
-be played than they have places for. Each alone misleads: engines are full for a while after every publication, and a
-learner also waits for slow tools, or for the last episodes of an old group.
+More engines help only if the learner waits, the engines are full, and the window allows more episodes than the engines
+have places for. Each condition alone is misleading: engines are full for a while after every publication, and a learner
+also waits for slow tools, or for the last episodes of an old group.
 
     up      the learner waits for `wait_share` of its time or more, and the engines are full:
             to engines / (1 - share), with which it would just not wait, but no more than have something to play
     down    what is played would leave the rest below `slack` of their places (`coa.scaling`)
 
-Shares are over two whole steps or more, since within a step the learner waits first and computes then; and the first
-one is none of them, which waits for the window to fill. A learner that waits all the time needs no steps to say so.
+Shares are measured over two whole steps or more, since within a step the learner first waits and then computes. The
+first step is not measured, since it waits for the window to fill. If the learner waits all the time, no steps are
+needed.
 """
 
 import math
@@ -27,22 +28,25 @@ ALWAYS = 0.99
 
 @dataclass(frozen=True)
 class EngineScaling:
-    """When engines are added and taken away, where `placement` gives them a range."""
+    """When rollout engines are added and removed, if `placement` gives a range."""
 
     wait_share: float = 0.1
-    """Share of its time for which the learner may wait for a batch before more engines are wanted."""
+    """Share of its time that the learner has to wait for batches before engines are added."""
     full: float = 0.9
-    """Share of their places, of their batches or of their KV caches from which on engines are full."""
+    """Engines count as full if this share of their places for episodes, of their batches or of their KV caches is
+    used."""
     slack: float = 0.7
-    """An engine goes where the others would be below this share of theirs."""
+    """An engine is removed if the others would stay below this share of their places, batches and KV caches. A smaller
+    value keeps engines longer."""
     least_sampling: float = 0.1
-    """Share of the engines' batches that is sampled at least where more of them help; else episodes wait for tools."""
+    """No engine is added while requests take less than this share of the engines' batches, since episodes wait for
+    tools then."""
     look_back_s: float = 60.0
-    """Shares are over so many seconds at least."""
+    """Shortest time over which these shares are measured, besides two whole steps."""
     cooldown_s: float = 300.0
-    """For how long an engine that was added is not taken away, nor the other way round."""
+    """Time in which an engine that was added is not removed, and the other way round."""
     handover_s: float = 30.0
-    """For how long the episodes of an engine that leaves go on there, before others take them over."""
+    """Time for which an engine that is removed may finish its episodes, before other engines continue them."""
 
     def __post_init__(self) -> None:
         shares = (self.wait_share, self.full, self.slack)
@@ -68,7 +72,7 @@ class Fleet:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """What is so at a moment, and stays so until the next reading."""
+    """The state of the loop at a moment, which is taken to hold until the next reading."""
 
     at: float
     """Seconds, by any clock."""

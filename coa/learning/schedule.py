@@ -23,28 +23,29 @@ class Schedule(Enum):
 
 @dataclass(frozen=True)
 class OptimizerConfig:
-    """AdamW and its rate."""
+    """AdamW and the schedule of its learning rate."""
 
     lr: float = 1e-6
-    """AdamW's learning rate at its highest."""
+    """Highest learning rate."""
     schedule: Schedule = Schedule.wsd
-    """How the rate changes after the warm-up."""
+    """Learning rate after the warm-up: wsd stays constant for `flat_share` of the steps and then falls linearly;
+    constant, linear and cosine are as elsewhere."""
     warmup_steps: int = 0
-    """Steps in which the rate grows from 0 in a line."""
+    """Steps in which the learning rate grows linearly from 0."""
     warmup_ratio: float = 0.0
-    """Share of the steps, rounded up, instead of `warmup_steps`."""
+    """The same as a share of all steps, rounded up; set only one of the two."""
     flat_share: float = 1.0
-    """Of wsd: share of the steps at the full rate, warm-up included. 1 is a constant rate."""
+    """wsd: share of the steps before the rate falls, warm-up included; with 1 it never falls."""
     min_share: float = 0.0
-    """Share of the rate that a decay ends at, one step after the last."""
+    """Share of the highest rate that would be reached one step after the last."""
     beta1: float = 0.9
-    """Decay of the mean of gradients."""
+    """AdamW's decay of the mean of gradients."""
     beta2: float = 0.95
-    """Decay of the mean of their squares."""
+    """AdamW's decay of the mean of squared gradients."""
     weight_decay: float = 0.0
-    """On matrices; norms have none."""
+    """AdamW's weight decay of matrices; norms and other vectors have none."""
     clip_norm: float = 1.0
-    """Largest norm of a step's gradient; a larger one is scaled down."""
+    """Largest norm of a step's gradient; a larger gradient is scaled down."""
 
     def __post_init__(self) -> None:
         if self.warmup_steps and self.warmup_ratio:

@@ -21,12 +21,15 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class WindowConfig:
+    """How old trained samples may be, and how many groups a batch has."""
+
     max_staleness: int = 2
-    """Versions between the weights that sampled a token and those trained on it."""
+    """Most versions between the weights that sampled a token and those trained on it; 0: synchronous."""
     groups_per_batch: int = 64
-    """Groups of a batch, each the episodes of one task."""
+    """Groups per batch, each with the episodes of one task."""
     max_refills: int = 2
-    """How many batches' worth of uninformative groups may be replaced, per batch; later ones leave the batch short."""
+    """How many uninformative groups may be replaced per batch, in batches: 2 allows twice `groups_per_batch`. If more
+    are uninformative, the batch is smaller."""
 
 
 @dataclass(frozen=True, slots=True)

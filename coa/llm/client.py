@@ -48,40 +48,43 @@ CUT_OFF = "length"
 
 @dataclass(frozen=True)
 class EndpointConfig:
+    """An endpoint of language models, and the requests to it."""
+
     url: str | None = None
-    """An OpenAI-compatible API, such as http://127.0.0.1:8000/v1."""
+    """Address of an OpenAI-compatible API, such as http://127.0.0.1:8000/v1."""
     name: str = ""
-    """The name that the endpoint knows its model by."""
+    """Name of the model at this endpoint."""
     key_env: str | None = None
-    """Environment variable that holds the API's key; None sends none."""
+    """Environment variable that holds the API's key; None sends no key."""
     timeout_s: float = 120.0
-    """Seconds for one attempt."""
+    """Longest time for one attempt at a request."""
     attempts: int = 6
-    """Attempts of one request, the first included."""
+    """Attempts at a request, the first included."""
     timeouts: int = 2
-    """Attempts of one request that may time out."""
+    """Attempts at a request that may time out."""
     pause_s: float = 0.5
-    """Longest pause before the second attempt, doubled for each further one; a pause is drawn evenly from 0 up."""
+    """Longest pause before the second attempt; it doubles for each further one. Each pause is drawn at random between 0
+    and this."""
     max_pause_s: float = 60.0
-    """Longest pause that is drawn; one that the server asks for (Retry-After) is made in full."""
+    """Upper limit of these pauses. A pause that the server asks for (Retry-After) is made in full."""
     max_retry_after_s: float = 600.0
-    """Longest pause that a server may ask for; a longer one ends the stage that needs the endpoint, to be resumed
-    later."""
+    """Longest pause that a server may ask for. A longer one ends the stage; the same command resumes it later."""
     concurrent: int = 64
-    """Requests at the same time; 0 is no limit."""
+    """Most requests at the same time; 0 sets no limit."""
     requests_per_minute: int = 0
-    """0 is no limit."""
+    """Most requests within 60 seconds; 0 sets no limit."""
     tokens_per_minute: int = 0
-    """Tokens of prompts and completions; 0 is no limit."""
+    """Most tokens of prompts and replies within 60 seconds; 0 sets no limit."""
     temperature: float | None = None
-    """None leaves the temperature to the endpoint."""
+    """Sampling temperature of replies; None leaves it to the endpoint."""
     top_p: float | None = None
-    """Nucleus sampling of its replies; None leaves it to the endpoint."""
+    """Nucleus sampling of replies; None leaves it to the endpoint."""
     max_tokens: int | None = 4096
-    """Tokens of a reply; None leaves the limit to the endpoint."""
+    """Most tokens of a reply; None leaves the limit to the endpoint. A reply that is cut off before its first word
+    fails its run."""
     extra: dict[str, Any] = field(default_factory=dict)
-    """Further fields of a request, as the endpoint knows them: `{reasoning_effort: low}`,
-    `{structured_outputs: {choice: ["yes", "no"]}}`."""
+    """Further fields of each request, in the endpoint's own names: `{reasoning_effort: low}`, `{structured_outputs:
+    {choice: ["yes", "no"]}}`."""
 
     def __post_init__(self) -> None:
         for name in ("timeout_s", "attempts", "timeouts"):

@@ -41,14 +41,17 @@ class WandbMode(Enum):
 
 @dataclass(frozen=True)
 class WandbConfig:
+    """Logging to Weights & Biases."""
+
     mode: WandbMode = WandbMode.auto
-    """auto is online where there is a key, else offline."""
+    """auto: the value of WANDB_MODE; if that is not set, online if there is a key, otherwise offline. offline writes
+    files only, which `wandb sync` can send later."""
     project: str = "chain-of-agents"
-    """Project that the run is logged to."""
+    """Project to which the run is logged."""
     entity: str | None = None
-    """User or team; None takes the key's."""
+    """User or team; None takes the key's default."""
     name: str | None = None
-    """Name of the run; None takes the run directory's."""
+    """Name of the run; None takes the run folder's name."""
     tags: tuple[str, ...] = ()
     """Tags of the run."""
 

@@ -9,38 +9,45 @@ from coa.serving.store import StoreConfig
 
 @dataclass(frozen=True)
 class ServingConfig:
+    """The server that `coa serve` starts."""
+
     host: str = "127.0.0.1"
-    """Address that the server listens at; 0.0.0.0 is every one of this machine."""
+    """Address at which the server listens: 127.0.0.1 can be reached from this machine only, 0.0.0.0 from every network
+    of this machine."""
     port: int = 8000
     """TCP port that the server listens at."""
     name: str = ""
-    """The model's name for clients; "" takes that of its folder."""
+    """Name of the model for clients; "" takes the name of the model's folder."""
     profile: str = ""
-    """Profile of the agent where a request names none; "" takes what the model was trained on, of several `multi`."""
+    """Profile of the agent if a request names none; "" takes the one that the model was trained on, or `multi` if these
+    are several."""
     profiles: tuple[str, ...] = ()
-    """Profiles that a request may name; () takes those whose tools are set up."""
+    """Profiles that a request may name; an empty list takes all profiles whose tools are set up."""
     keys: Path | None = None
-    """File of the API keys (`coa keys`); None lets anybody ask who reaches the port."""
+    """File of the API keys (`coa keys`); None admits every client that reaches the port."""
     min_replicas: int = 1
-    """0 starts an engine at the first request only, and ends the last one where there is none for a while."""
+    """Fewest engines. With 0, the first request starts an engine, and the last engine ends after `scaling.zero_after_s`
+    without a request."""
     max_replicas: int = 1
-    """Most engines that the server runs."""
+    """Most engines. Each replica of the server has one."""
     scaling: ScalingConfig = field(default_factory=ScalingConfig)
-    """When there are more or fewer, within these bounds."""
+    """When replicas are added and removed between `min_replicas` and `max_replicas`."""
     max_requests: int = 256
-    """Requests under way at a replica, at most."""
+    """Most requests under way at one replica; further ones wait."""
     max_queued: int = 512
-    """Requests that may wait for a replica; further ones are refused with 429."""
+    """Most requests that wait for a replica; further ones are refused with status 429."""
     max_background: int = 256
-    """Responses in the background under way at a replica; further ones are refused with 429."""
+    """Most background responses under way at one replica; further ones are refused with status 429."""
     max_request_mib: float = 16.0
-    """Of a request's body; larger ones are refused with 413."""
+    """Largest body of a request; larger ones are refused with status 413."""
     tool_parser: str = "hermes"
-    """How the model alone writes calls of a client's tools: a tool parser of vLLM."""
+    """vLLM's tool parser for requests to the model alone (`NAME:plain`): the format in which the model calls the
+    client's tools."""
     follow: Path | None = None
-    """A run's folder whose new weights are taken over while it trains (`coa serve --follow`)."""
+    """Folder of a run that is still training: the server loads its new weights as they are written (`coa serve
+    --follow`)."""
     follow_every_s: float = 5.0
-    """How often to look for them."""
+    """Time between two looks for new weights of the run that `follow` names."""
     store: StoreConfig = field(default_factory=StoreConfig)
 
     def __post_init__(self) -> None:

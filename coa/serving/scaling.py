@@ -26,20 +26,23 @@ class ReplicaLoad:
 
 @dataclass(frozen=True)
 class ScalingConfig:
+    """When replicas of the server are added and removed."""
+
     target_requests: int = 32
-    """Requests under way, on average over the replicas, above which another is started."""
+    """Requests under way per replica, on average, above which a replica is added."""
     target_kv_use: float = 0.8
-    """The same of the share of the KV cache that requests hold."""
+    """Used share of the KV caches, on average over the replicas, above which a replica is added."""
     slack: float = 0.7
-    """One goes where the others would be below this share of their targets."""
+    """A replica is removed if the others would stay below this share of both targets. A smaller value keeps replicas
+    longer."""
     up_after_s: float = 10.0
-    """For how long more are wanted before they are started."""
+    """How long more replicas have to be needed before they are started."""
     down_after_s: float = 120.0
-    """For how long fewer are wanted before one goes."""
+    """How long fewer replicas have to suffice before one is removed."""
     zero_after_s: float = 600.0
-    """For how long there is no request before the last one goes, where serving.min_replicas=0."""
+    """Time without a request after which the last replica ends, if serving.min_replicas=0."""
     look_back_s: float = 20.0
-    """Loads are averages over so many seconds."""
+    """The load is an average over this time."""
 
     def __post_init__(self) -> None:
         if self.target_requests < 1 or not 0 < self.target_kv_use <= 1 or not 0 < self.slack < 1:

@@ -10,12 +10,12 @@ Json = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class StoreConfig:
-    """0 entries switch the store off."""
+    """Finished responses that clients may ask for again or continue from; the oldest are dropped first."""
 
     entries: int = 10_000
-    """Finished responses that are kept for clients to ask for again."""
+    """Most responses that are stored; 0 stores none."""
     gib: float = 0.25
-    """GiB of memory that they may take."""
+    """Most GiB of memory for them."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,22 +18,22 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TasksConfig:
-    """Where tasks come from: a world that is known by name, or a file of the user's."""
+    """Where tasks come from: a file of the user, or a world that is known by its name."""
 
     world: str | None = None
-    """A name that `coa.tasks.worlds` knows, whose settings are the recipe's section `world`. Beside a `path` it has no
-    tasks, and gives what else it has: pages, experts, words."""
+    """Name of a world, such as `tiny`; the recipe's section `world` has its settings. If `path` is set too, tasks come
+    from the file, and the world provides only its pages, experts and words."""
     path: str | None = None
-    """JSONL, JSON, CSV or Parquet, or a folder of such files; None takes the world's."""
+    """File of tasks (JSONL, JSON, CSV or Parquet), or a folder of such files; None takes the world's tasks."""
     profile: str = "mhqa"
-    """Agent profile of rows that name none."""
+    """Agent profile of rows that name none; it decides the tools."""
     grader: str | None = None
-    """How answers to open questions are compared whose rows name no grader; None: the benchmark's way, or the
-    profile's. Programs keep their tests, and mathematics its own way, whatever is asked for; but `function`, which a
-    program gives to `coa.train`, compares these too. Of transcripts, all open questions are compared so: they don't
-    tell who named a grader."""
+    """Grader of open questions whose rows name none; None takes that of the benchmark or of the profile. Programs are
+    still graded by their tests and mathematics by Math-Verify; only the reward function given to `coa.train`
+    (`function`) replaces these too. In imported transcripts this grader compares all open questions, since they do not
+    record who chose a grader."""
     held_out: float = 0.2
-    """Share of a file's tasks kept for evaluation: of 200 tasks, 0.25 holds out 50."""
+    """Share of a file's tasks that is kept for evaluation and never trained on: of 200 tasks, 0.25 keeps 50."""
 
 
 class FileTasks(World):

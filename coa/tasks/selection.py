@@ -40,16 +40,16 @@ class Mode(StrEnum):
 
 @dataclass(frozen=True)
 class Screen:
-    """Which results of attempts let a task pass."""
+    """Which tasks are kept, by the results of several tries."""
 
     tries: int
-    """Attempts at each task."""
+    """Tries at each task."""
     max_rate: float = 1.0
-    """The highest pass rate that is kept."""
+    """Highest share of right tries for which a task is kept."""
     drop_solved: bool = False
-    """Whether to drop tasks that every attempt solves."""
+    """Whether tasks that are right in every try are dropped."""
     drop_unsolved: bool = False
-    """Whether to drop tasks that no attempt solves: they are out of reach, or their answers are wrong."""
+    """Whether tasks that are right in no try are dropped: they are too hard, or their answers are wrong."""
 
     def __post_init__(self) -> None:
         if self.tries < 1:
@@ -60,25 +60,29 @@ class Screen:
 
 @dataclass(frozen=True)
 class SelectionConfig:
-    """Settings of the selection. Defaults are the paper's where it gives them, which it does not for the sampling of
-    attempts and the number of tasks."""
+    """Which tasks `coa select` keeps. Defaults are the paper's where it gives them; it gives no sampling parameters and
+    no number of tasks."""
 
     direct: Screen = field(default_factory=lambda: Screen(tries=32, max_rate=0.3))
+    """What `--mode direct` keeps: tasks that a base model does not already solve without tools."""
     tuned: Screen = field(default_factory=lambda: Screen(tries=8, drop_solved=True))
+    """What `--mode tuned` keeps: tasks that the fine-tuned model does not solve in every try."""
     temperature: float = 1.0
-    """Temperature of the attempts; above 0, since all attempts at a task would be the same otherwise."""
+    """Sampling temperature of the tries; above 0, since all tries at a task would be equal otherwise."""
     top_p: float = 1.0
-    """Nucleus sampling of the attempts."""
+    """Nucleus sampling of the tries."""
     judge: bool = False
-    """Whether direct answers to tasks of the judge are judged; else they are compared exactly, as in the paper."""
+    """Whether a judge grades direct answers to tasks that have one as grader; otherwise they are compared exactly, as
+    in the paper."""
     sft: str | None = None
-    """What the model was trained on: a run's folder, a folder of distilled data, or what `--tasks` reads."""
+    """Data that the model was fine-tuned on: a run's folder, a folder of distilled data, or a tasks file. Its tasks are
+    left out for the profiles in `disjoint`."""
     disjoint: tuple[str, ...] = ("web",)
-    """Profiles of which no task that is in `sft` is kept. (For programs, the paper uses the same tasks for both.)"""
+    """Profiles for which tasks in `sft` are left out. (For programs, the paper uses the same tasks in both.)"""
     limit: int | None = None
     """Most tasks to keep; None keeps all that pass."""
     seed: int = 0
-    """Seed that decides which tasks are kept of those that pass."""
+    """Seed that decides which of the passing tasks are kept if `limit` is set."""
 
     def __post_init__(self) -> None:
         if self.temperature <= 0:

@@ -44,35 +44,39 @@ class RoleConfig:
     """Settings of one role of a team."""
 
     model: str | None = None
-    """A key of the recipe's `models`; None takes the team's."""
+    """Name under `models` of this role's language model; None takes `team.model`."""
     duty: str = ""
-    """Text of its duty in the system prompt; "" leaves the role's own."""
+    """Instructions that replace the role's own in the system prompt; "" keeps these."""
     tools: tuple[str, ...] = ()
-    """Those of the profile's tools that it may call; empty for all."""
+    """Tools of the profile that this role may call; an empty list allows all."""
 
 
 @dataclass(frozen=True)
 class TeamConfig:
-    """A team."""
+    """The team of agents that teaches."""
 
     rules: Rules = Rules.PLANNER
-    """How the team works: planner (one plans, others do), debate, or refine."""
+    """How the team works: planner (one agent plans, others work and check), debate (several answers, critiques, a vote)
+    or refine (an answer is checked and improved)."""
     model: str = EXPERTS
-    """A key of the recipe's `models`, for every role without a model of its own; "" lets scripted experts play."""
+    """Name under `models` of the language model for every role that names none; "" lets the world's scripted experts
+    play."""
     roles: dict[str, RoleConfig] = field(default_factory=dict)
-    """Settings of roles that differ from the standard, by role."""
+    """Settings of single roles, by the role's name."""
     thinker: bool = False
-    """planner: whether a thinker, instead of the last tag, decides who is next."""
+    """planner: whether a separate agent (the thinker), instead of the last tag, decides which role is next."""
     planning_interval: int = 0
-    """planner: tool calls after which the planner is asked for a new plan, where the profile allows one; 0: never."""
+    """planner: number of tool calls after which the planner makes a new plan, if the profile allows one; 0 for
+    never."""
     debaters: int = 3
-    """debate: the number of agents that answer."""
+    """debate: number of agents that answer; at least 2."""
     rounds: int = 1
-    """debate: rounds of critique and revision before the vote; refine: how often an answer may be mended."""
+    """debate: rounds of critique and revision before the vote. refine: how often an answer may be improved."""
     max_steps: int = 40
-    """Most steps of agents and tools on a line; it ends as "out of steps" then."""
+    """Most steps of agents and tools in a run (in a debate, for each debater); a run that needs more counts as out of
+    steps."""
     corrections: int = 1
-    """How often an agent is asked again for a reply that is not tag text of its role; scripted experts never are."""
+    """How often a language model is asked again if its reply does not have the form that its role requires."""
 
     def __post_init__(self) -> None:
         if self.debaters < 2:

@@ -32,7 +32,7 @@ class RetryConfig:
     attempts: int = 5
     """Attempts at a call, the first included."""
     pause_s: float = 0.5
-    """Seconds before the second attempt; they double from one to the next."""
+    """Pause before the second attempt; it doubles for each further one."""
 
     def __post_init__(self) -> None:
         if self.attempts < 1 or self.pause_s < 0:

@@ -87,9 +87,9 @@ class Chaos:
     def _recovered(self, found: Recovered, number: int, round_: Round, restarts: int) -> None:
         alarms, round_.alarms = sum(round_.alarms.values()), dict.fromkeys(round_.alarms, 0)
         hit = self.journal.recovered(found, restarts=restarts, alarms=alarms, staleness=round_.staleness, round_=number)
-        again = f", the command given again {restarts} times" if restarts else ""
-        end = "" if hit.stepped else ", by the end of the stage"
-        self.say(f"     recovered in {hit.seconds:.0f} s, whole in {hit.whole_s:.0f} s{again}{end}")
+        again = f", the command was started again {restarts} times" if restarts else ""
+        end = "" if hit.stepped else ", at the end of the stage"
+        self.say(f"     recovered in {hit.seconds:.0f} s, all processes back in {hit.whole_s:.0f} s{again}{end}")
 
     # --- looks and signals --------------------------------------------------------------------------------------------
 

@@ -44,7 +44,7 @@ def check(
 
     path = source(tasks).path
     if path is not None and path.resolve() == (out / TASKS).resolve():
-        raise UserError(f"{tasks}: the tasks that are kept would take its place; choose another --out")
+        raise UserError(f"{tasks}: the kept tasks would overwrite this file; choose another --out")
     work = work_of(config, model=model, tasks=tasks, mode=mode, rows=rows)
     if not work.asked():
         raise UserError(f"{tasks}: every task is in selection.sft={config.selection.sft}")

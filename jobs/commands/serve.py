@@ -21,7 +21,9 @@ if TYPE_CHECKING:
 def arguments(parser: ArgumentParser) -> None:
     which = parser.add_mutually_exclusive_group(required=True)
     which.add_argument("--model", type=Path, help="model directory, Hugging Face layout")
-    which.add_argument("--follow", type=Path, metavar="RUN", help="folder of a run, whose new weights are taken over")
+    which.add_argument(
+        "--follow", type=Path, metavar="RUN", help="folder of a run that is still training: serves its newest weights"
+    )
     parser.add_argument("--out", type=Path, default=Path("runs/serve"), help="where logs go")
 
 

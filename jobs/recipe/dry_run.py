@@ -131,7 +131,7 @@ def _model(config: Recipe, built: Architecture | None) -> Iterator[tuple[str, st
         yield "parameters", "not known here: its configuration is neither on this machine nor among the published ones"
     else:
         upper = "at most " if model.path is None else ""
-        yield "parameters", f"{upper}{_count(built.parameters)}, output projection apart"
+        yield "parameters", f"{upper}{_count(built.parameters)}, without the output projection"
         weights = engine_bytes(built, config.engine.dtype, config.engine.tensor_parallel)
         yield "weights on a GPU of an engine", in_bytes(weights)
         store = int(config.session.object_store_gib * GIB)
@@ -151,7 +151,7 @@ def _learner(
         if is_so
     ]
     shared = learner.sequence_parallel
-    yield "ranks", str(learner.ranks) if shared == 1 else f"{learner.ranks}, a row on {shared} of them"
+    yield "ranks", str(learner.ranks) if shared == 1 else f"{learner.ranks}, each row shared by {shared}"
     yield "ZeRO stage", str(learner.zero_stage)
     yield "offloaded", " and ".join(offloaded) or DASH
     yield "gradient checkpointing", "yes" if learner.gradient_checkpointing else "no"

@@ -40,8 +40,9 @@ class TeacherModelConfig:
     """A language model that teachers think with: behind an endpoint, or served in the cluster for the stage."""
 
     endpoint: EndpointConfig = field(default_factory=EndpointConfig)
+    """The endpoint of the model, and the limits and sampling of requests to it."""
     serve: ModelServerConfig = field(default_factory=ModelServerConfig)
-    """If it names a model, that model is served, and `endpoint` needs no `url`."""
+    """A model that vLLM serves in the cluster during the stage. If `model` is set here, `endpoint` needs no `url`."""
 
     @property
     def name(self) -> str:
@@ -51,38 +52,49 @@ class TeacherModelConfig:
 
 @dataclass(frozen=True)
 class DistillConfig:
+    """Distillation: which team runs become demonstrations."""
+
     runs: int | None = None
-    """Number of team runs; None takes the world's number, which for a file is one for each training task."""
+    """Number of team runs; None takes the world's number, or for a tasks file one for each training task. More runs
+    than tasks give several tries at a task."""
     keep: int = 1_000_000
-    """Number of kept runs at which distillation stops early."""
+    """Number of kept runs at which distillation ends early."""
     transcripts: str | None = None
-    """Folder or file of transcripts that are there already, imported or of another run; None lets the team work."""
+    """Folder or file of existing transcripts (imported, or of another run) to use in place of a team's runs; None lets
+    the team play."""
     filters: FilterConfig = field(default_factory=FilterConfig)
+    """Which runs are dropped. Defaults are the paper's; it gives no value for `keep_without_reflection` and
+    `correction_copies`."""
     obedience: ObedienceConfig = field(default_factory=ObedienceConfig)
+    """A language model that drops runs that disobey their instructions."""
     rewriting: RewriteConfig = field(default_factory=RewriteConfig)
+    """A language model that improves the wording of reflections and checks."""
     against: tuple[str, ...] = ()
-    """Evaluation sets whose tasks are left out, as `coa evaluate --tasks` names them; the run's own always are."""
+    """Evaluation sets whose tasks are left out, as names or paths like those of `coa evaluate --tasks`. The run's own
+    evaluation set is always left out."""
     retry_failed: bool = False
-    """Whether runs that infrastructure ended are tried once more."""
+    """Whether runs that failed in every try because a service was down are tried once more (`--retry-failed`)."""
     most_failed: float = 0.1
-    """Share of the runs that infrastructure may have ended for good, for fine-tuning to begin without them."""
+    """Largest share of runs that may have failed because a service was down; above it, fine-tuning does not begin."""
 
 
 @dataclass(frozen=True)
 class SftConfig:
+    """Supervised fine-tuning on demonstrations."""
+
     steps: int | None = None
-    """None if `epochs` is set; if neither is, DEFAULT_STEPS."""
+    """Number of steps; None takes `epochs`, or 1000 if that is not set either. Set only one of the two."""
     epochs: float | None = None
-    """Passes over the demonstrations, in place of `steps`; 2.5 sees half of them a third time."""
+    """Passes over the demonstrations, in place of `steps`; with 2.5, half of them are seen a third time."""
     batch: int = 64
-    """Demonstrations of a step."""
+    """Demonstrations per step."""
     max_tokens: int | None = None
-    """A demonstration with more is left out; None takes what an episode may have, `agent.limits.max_tokens`."""
+    """Longer demonstrations are left out; None takes `agent.limits.max_tokens`."""
     data: tuple[str, ...] = ()
-    """Data sets to train on instead of distilled ones: the `data` folder of another run, or released AFM files."""
+    """Data sets to train on in place of distilled ones: the `data` folder of another run, or a released AFM file."""
     learner: LearnerConfig = field(default_factory=LearnerConfig)
     checkpoint_every: int = 100
-    """Steps between two checkpoints of fine-tuning."""
+    """Steps between two checkpoints."""
 
     DEFAULT_STEPS: ClassVar[int] = 1000
 
@@ -103,40 +115,43 @@ class SftConfig:
 
 @dataclass(frozen=True)
 class RlConfig:
+    """Reinforcement learning (RL)."""
+
     steps: int = 100
-    """Batches; the version at the end."""
+    """Number of steps, each on one batch; it is also the number of the last version."""
     group: int = 8
-    """Episodes of one task."""
+    """Episodes of each task. Their rewards are compared with each other."""
     window: WindowConfig = field(default_factory=WindowConfig)
     reward: RewardConfig = field(default_factory=RewardConfig)
     sampling: SamplingConfig = field(default_factory=SamplingConfig)
+    """Sampling of the policy's episodes."""
     short_steps: int = 0
-    """Versions in which episodes are admitted with `short_tokens`, before they have `agent.limits.max_tokens`; 0 has
+    """Versions during which episodes have at most `short_tokens`, before they have `agent.limits.max_tokens`; 0 for
     none."""
     short_tokens: int = 0
-    """Most tokens of an episode at first; not above `agent.limits.max_tokens`, which engines are started at."""
+    """Most tokens of an episode during these versions; not above `agent.limits.max_tokens`."""
     learner: LearnerConfig = field(default_factory=LearnerConfig)
     algorithm: str = DEFAULT
-    """The learning algorithm: a key of `coa.learning.algorithms.ALGORITHMS`. It is on_policy if `on_policy` names a
-    teacher."""
+    """Name of the RL algorithm (docs/algorithms.md). If `on_policy.teacher` is set, it is on_policy."""
     algorithm_settings: dict[str, Any] = field(default_factory=dict)
-    """The algorithm's own, by the names in its file; what several share is in `learner.loss`."""
+    """Settings of the algorithm, by the names in docs/algorithms.md. Those that several algorithms share are in
+    `learner.loss`."""
     mask_truncated: bool = False
-    """Leaves episodes that ran out of tokens out of what is learnt from (DAPO's overlong filtering): their reward says
-    more of the limit than of what they did. They still count in the group that the others are compared with."""
+    """Whether episodes that ran out of tokens are left out of the loss (DAPO's overlong filtering). Their rewards still
+    count in their group's baseline."""
     on_policy: OnPolicyConfig = field(default_factory=OnPolicyConfig)
     teacher_fallback: FallbackConfig = field(default_factory=FallbackConfig)
     weights: WeightsConfig = field(default_factory=WeightsConfig)
     """How new weights get to the engines."""
     checkpoint_every: int = 10
-    """Steps between two checkpoints of reinforcement."""
+    """Steps between two checkpoints."""
     keep_batches: bool = True
-    """Whether each batch is recorded, beside training, so that `coa replay` can train it again."""
+    """Whether each batch is recorded, so that `coa replay` can train it again."""
     evaluate_every: int = 0
-    """Versions between two evaluations on held-out tasks beside the loop, the first of them before the first step; 0
-    has none."""
+    """Versions between two evaluations on held-out tasks that run while training goes on; the first runs before the
+    first step. 0 for none."""
     evaluate_tasks: int = 64
-    """Held-out tasks of such an evaluation, always the same, each attempted once and greedily."""
+    """Held-out tasks of such an evaluation: always the same, one greedy attempt each."""
 
     RENAMED: ClassVar[dict[str, str]] = {"rescue": "teacher_fallback"}
 
@@ -165,19 +180,22 @@ class RlConfig:
 
 @dataclass(frozen=True)
 class EvaluationConfig:
+    """Evaluation on held-out tasks."""
+
     tasks: int = 600
-    """Number of held-out tasks of a world without an end. Of a file (`tasks.path`) all held-out tasks are evaluated."""
+    """Number of held-out tasks of a world. Of a tasks file, all held-out tasks are evaluated."""
     seed: int = 1
-    """Which of a world's held-out tasks: the same for every run seed. Without effect with `tasks.path`."""
+    """Seed that chooses the world's held-out tasks; it does not depend on the run's seed. Without effect for a tasks
+    file."""
     samples: int | None = None
-    """Sampled attempts at each task. None here and below: what `coa.tasks.published.protocol` has, the benchmark's own
-    protocol if `coa evaluate` attempts a benchmark."""
+    """Sampled attempts at each task. None takes the number of the benchmark's protocol, and 4 for other tasks."""
     temperature: float | None = None
-    """Of the sampled attempts."""
+    """Sampling temperature of these attempts. None takes that of the benchmark's protocol, and 1 for other tasks; 0
+    makes one greedy attempt."""
     top_p: float | None = None
-    """Nucleus sampling of the sampled attempts."""
+    """Nucleus sampling of these attempts. None takes that of the benchmark's protocol, and 1 for other tasks."""
     patience_s: float = 300.0
-    """Seconds of pauses, in all, between attempts at a task while a tool, a judge or an engine is down."""
+    """Longest time, in pauses, for which a task is attempted again while a tool, a judge or an engine is down."""
 
     def __post_init__(self) -> None:
         """Raises ValueError for what nothing can be sampled with."""
@@ -187,21 +205,21 @@ class EvaluationConfig:
 @dataclass(frozen=True)
 class Recipe:
     seed: int = 0
-    """Of everything that is random in a run: its tasks, samples, and a new model's weights."""
+    """Seed of everything random in a run: tasks, sampling, and the weights of a new model."""
     run_dir: str = "runs/run"
-    """Folder of all that the run makes; the same folder resumes it."""
+    """Folder of the run. The same command with the same folder resumes it."""
     serving: ServingConfig = field(default_factory=ServingConfig)
     session: SessionConfig = field(default_factory=SessionConfig)
     placement: PlacementConfig = field(default_factory=PlacementConfig)
     pool: PoolConfig = field(default_factory=PoolConfig)
     world: Settings = field(default_factory=Settings)
-    """The settings of the world that `tasks.world` names."""
+    """Settings of the world that `tasks.world` names."""
     tasks: TasksConfig = field(default_factory=TasksConfig)
     agent: AgentConfig = field(default_factory=AgentConfig)
     tools: ToolsConfig = field(default_factory=ToolsConfig)
     executor: ExecutorConfig = field(default_factory=ExecutorConfig)
     models: dict[str, TeacherModelConfig] = field(default_factory=dict)
-    """The language models of teachers, by the names that `team` calls them."""
+    """Language models of teachers, under names of your own, to which `team` refers."""
     team: TeamConfig = field(default_factory=TeamConfig)
     teaching: TeachingConfig = field(default_factory=TeachingConfig)
     distill: DistillConfig = field(default_factory=DistillConfig)

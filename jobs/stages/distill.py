@@ -3,8 +3,8 @@
     tasks -> teachers -> graded transcripts -> DistillStore -> filter -> data/train-NNNNN.parquet -> tokens, card
              or transcripts that are there already
 
-Nothing that was finished is run or paid for again: a stage that was interrupted goes on with what its store lacks, and
-its teachers find in their ledgers what unfinished runs had been told.
+Nothing that was finished is run or paid for again: an interrupted stage continues with the runs that its store lacks,
+and the replies that unfinished runs already got are in the teachers' ledgers.
 """
 
 import asyncio

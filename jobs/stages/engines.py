@@ -1,4 +1,4 @@
-"""A pool of engines for the length of a job."""
+"""A pool of engines that exists as long as a job runs."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence

@@ -89,7 +89,7 @@ async def evaluate_model(run: RunDir, model: Path, asked: Asked, against: Path |
         if journal.notice:
             console.say(journal.notice)
         if before := len(journal.greedy) + len(journal.sampled):
-            console.say(f"{before} of {count} attempts are there already, in {run.folder}")
+            console.say(f"{before} of {count} attempts were made already, see {run.folder}")
         async with (
             tool_executors(run, None if asked.of_world else {task.profile for task in tasks}) as executors,
             engine_pool(run, model.resolve(), executors) as pool,
@@ -122,7 +122,7 @@ async def evaluate_model(run: RunDir, model: Path, asked: Asked, against: Path |
         show_ways(console, f"one of {config.evaluation.samples} attempts, and the cost", ways)
     if against is not None:
         show_differences(console, found["against"])
-    console.say(f"form errors {found['format_errors']:.1%}; details in {run.folder}")
+    console.say(f"episodes with incorrect tags: {found['format_errors']:.1%}; details in {run.folder}")
     if advice := advice_on_form(found["format_errors"], tasks, config.agent):
         console.say(advice)
 

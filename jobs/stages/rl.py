@@ -1,5 +1,5 @@
-"""The stage of asynchronous reinforcement learning: engines, learners and teachers around the loops of
-`jobs.stages.reinforcement.loop`.
+"""The stage of asynchronous reinforcement learning: starts engines, learners and teachers, and runs the loops of
+`jobs.stages.reinforcement.loop` with them.
 """
 
 from collections.abc import Sequence

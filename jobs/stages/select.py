@@ -1,4 +1,4 @@
-"""Query selection: the tasks of a file or benchmark that are worth reinforcing (`coa.tasks.selection`).
+"""Query selection: chooses the tasks of a file or benchmark that RL can learn from (`coa.tasks.selection`).
 
     tasks -> what SFT had is left out -> attempts on the engine pool -> tasks.jsonl, dropped.jsonl, selection.json
 
@@ -92,7 +92,7 @@ async def select_with(pool: Any, work: Work, run: RunDir) -> Selection:
         if journal.notice:
             run.console.say(journal.notice)
         if before := len(journal.sampled):
-            run.console.say(f"{before} of {len(attempted)} tasks were attempted already, in {run.folder}")
+            run.console.say(f"{before} of {len(attempted)} tasks were attempted already, see {run.folder}")
         with run.console.stage("select", len(attempted)) as stage:
             _, episodes = await attempt_all(pool, attempted, plan, stage, journal)
         attempts = {
@@ -176,5 +176,5 @@ def show(console: Console, found: Mapping[str, Any], folder: Path) -> None:
             "difficulty (agent.grammar=enforce holds a model to the form, agent.limits gives it room)"
         )
     if not everything["kept"]:
-        console.say("no task is kept: nothing to reinforce")
-    console.say(f"the tasks that are kept: {folder / TASKS}")
+        console.say("no task is kept: there is nothing to train on")
+    console.say(f"kept tasks: {folder / TASKS}")

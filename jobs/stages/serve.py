@@ -1,4 +1,4 @@
-"""Serves a model until somebody ends it."""
+"""Serves a model until the command is interrupted."""
 
 import asyncio
 import errno

@@ -1,4 +1,4 @@
-"""Supervised fine-tuning: the policy learns to say what the team's agents said, in one stream.
+"""Supervised fine-tuning: the policy learns to write what the team's agents wrote, as one token sequence.
 
 data set (distilled, or external) -> samples to imitate -> batches -> learners -> checkpoints/sft-model
 

@@ -182,7 +182,8 @@ def test_two_runs_calibrate_as_one_and_latencies_are_those_that_are_told(tmp_pat
 def test_the_table_says_what_holds_and_what_is_missing() -> None:
     results = {"learner": {"figures": {"tiny/ratio": 0.97, "memory_ratio": 1.31}, "commit": "abc"}}
     found = list(table.lines(results))
-    assert "| `learner` | the learner over a bare loop, the tiny model | >= 0.95 | 0.97 | yes | abc |" in found
+    what = "speed of the learner divided by that of a bare training loop, the tiny model"
+    assert f"| `learner` | {what} | >= 0.95 | 0.97 | yes | abc |" in found
     assert any(line.endswith("| 1.31 | **no** | abc |") for line in found)
     assert sum(table.MISSING in line for line in found) == len(table.ROWS) - 2
     document = f"a\n{table.BEGIN}\nold\n{table.END}\nb\n"

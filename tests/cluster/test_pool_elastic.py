@@ -192,7 +192,7 @@ def test_engines_of_a_node_that_leaves_are_replaced_at_once_and_hand_over_before
             assert tokens_of(await playing) == expected
             assert once_each(world)
             assert (len(pool.states), pool.restarts) == (3, 0)
-            assert said == ["node going is about to leave: 2 rollout engines replaced"]
+            assert said == ["node going is about to be shut down: 2 rollout engines replaced"]
             heeding.cancel()
 
     in_virtual_time(go())

@@ -69,7 +69,7 @@ def test_a_core_that_stops_while_it_loads_is_replaced_within_a_minute_and_others
             await asyncio.sleep(stopped + 60 - NOW())
             assert pool.states == {0: State.HEALTHY, 1: State.HEALTHY}
             assert SAID == [
-                "rollout engine 0 died: its core did not go on within 30 s of its pause for new weights",
+                "rollout engine 0 died: its core was paused for new weights for more than 30 s",
             ]
             assert world.engines[2].loaded == [1]
             await playing
@@ -89,7 +89,7 @@ def test_a_slow_load_of_large_weights_is_let_go_on() -> None:
             assert await pool.sync(2, large) == []
             await asyncio.sleep(1.0)
             assert {said.partition(": ")[2] for said in SAID} == {
-                "its core did not go on within 70 s of its pause for new weights"
+                "its core was paused for new weights for more than 70 s"
             }
 
     in_virtual_time(go())

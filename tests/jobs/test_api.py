@@ -161,7 +161,7 @@ def test_a_function_that_fails_or_holds_too_much_is_told() -> None:
     with giving(lambda task, answer: 1 / 0), pytest.raises(UserError, match=r"^reward failed at task t: ZeroDivision"):
         graded("5")
     data = os.urandom(80_000)
-    with pytest.raises(UserError, match=r"^reward holds 10\d,\d+ bytes, more than 100,000"):
+    with pytest.raises(UserError, match=r"^reward takes 10\d,\d+ bytes, more than 100,000"):
         packed(lambda task, answer: len(data))
     lock = threading.Lock()
     with pytest.raises(UserError, match=r"^reward can't be sent to other processes: cannot pickle "):

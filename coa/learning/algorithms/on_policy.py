@@ -25,14 +25,17 @@ from coa.types import Floats, Sample
 
 @dataclass(frozen=True)
 class OnPolicyConfig:
+    """On-policy distillation: a larger model scores each token that the policy samples."""
+
     teacher: str | None = None
-    """Folder or hub name of the model that scores the policy's tokens; None lets the group's rewards alone decide."""
+    """Folder or hub name of the model that scores the tokens; it needs the policy's tokenizer. None for no on-policy
+    distillation."""
     weight: float = 1.0
-    """Of a token's gap, in nats."""
+    """Weight of a token's gap: the teacher's log-prob less the policy's."""
     reward: float = 0.0
-    """Of the advantage within the group, added to it."""
+    """Weight of the reward's advantage, which is added to the gaps; 0 ignores the reward."""
     limit: float = 5.0
-    """Largest gap either way: one token that the teacher rules out must not outweigh a batch."""
+    """Largest absolute gap of a token, in nats, so that a token that the teacher excludes does not outweigh a batch."""
 
     def __post_init__(self) -> None:
         if self.weight <= 0 or self.reward < 0 or self.limit <= 0:

@@ -15,16 +15,16 @@ class McpTagConfig:
     """The tool that answers a tag."""
 
     tool: str = ""
-    """The server's name of it; empty takes the tag's."""
+    """Name of the tool on the server; empty takes the tag's name."""
     argument: str = ""
-    """The argument that the tag's text is for; empty takes the only one that the tool requires, or else its only one.
-    For a tool that requires several the text is a JSON object of arguments."""
+    """Argument that gets the tag's text; empty takes the only argument that the tool requires, or else its only
+    argument. If the tool requires several, the tag's text is a JSON object of arguments."""
     arguments: dict[str, Any] = field(default_factory=dict)
     """Arguments that are the same in each call."""
     cached: bool = False
-    """Whether calls with the same text share one result: right for a tool that reads, and has no effects."""
+    """Whether calls with the same text share one result. Set it for a tool that only reads."""
     max_chars: int = 8000
-    """Characters of an observation."""
+    """Most characters of a tool result."""
 
 
 @dataclass(frozen=True)
@@ -32,17 +32,17 @@ class McpConfig:
     """A server, by its address or by the command that starts it, and the tags that its tools answer."""
 
     url: str | None = None
-    """Its endpoint for Streamable HTTP, such as http://127.0.0.1:9000/mcp."""
+    """The server's endpoint for Streamable HTTP, such as http://127.0.0.1:9000/mcp; set either `url` or `command`."""
     command: tuple[str, ...] = ()
-    """A program with its arguments, started where tools run; it speaks MCP on its standard input and output."""
+    """Program with its arguments that speaks MCP on standard input and output. Each tool executor starts one."""
     key_env: str | None = None
-    """Environment variable with the key that is sent to `url` as a bearer token; None sends none."""
+    """Environment variable whose value is sent to `url` as a bearer token; None sends none."""
     env: tuple[str, ...] = ()
-    """Environment variables that the command gets, besides PATH, HOME and the like."""
+    """Environment variables that `command` gets, besides PATH, HOME and the like."""
     tags: dict[str, McpTagConfig] = field(default_factory=dict)
-    """By the tag's name."""
+    """The tools of this server, by the tag that each answers."""
     connect_s: float = 20.0
-    """Seconds to connect and list the tools."""
+    """Longest time to connect and to list the server's tools."""
 
     def __post_init__(self) -> None:
         if self.connect_s <= 0:

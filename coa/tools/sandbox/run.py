@@ -23,17 +23,17 @@ class RunLimits:
     """Limits of one run."""
 
     cpu_s: int = 5
-    """Seconds of CPU time, all threads together."""
+    """Most CPU time of a program, over all its threads."""
     wall_s: float = 7.0
-    """Seconds of wall clock, from the start of the program."""
+    """Most wall-clock time of a program, from its start."""
     busy_s: float = 0.0
-    """Seconds of wall clock more, where the program waited for a core during a quarter of the others."""
+    """Additional wall-clock time for a program that waited for a CPU core during more than a quarter of `wall_s`."""
     memory_mib: int = 512
-    """Address space of the program."""
+    """Most address space of a program."""
     files_mib: int = 16
-    """All files of the workspace together; they live in memory."""
+    """Most memory for the files in a program's workspace."""
     output_bytes: int = 4096
-    """Bytes that are kept of the output, half of them from its head and half from its tail."""
+    """Most bytes of output that are kept: half from its beginning, half from its end."""
 
 
 @dataclass(frozen=True, slots=True)

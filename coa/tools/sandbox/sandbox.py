@@ -61,20 +61,22 @@ class Kind(Enum):
 
 @dataclass(frozen=True)
 class SandboxConfig(RunLimits):
-    """How programs are run; the limits hold for a run that has none of its own."""
+    """How programs are run. The limits are those of the tool `code`; tests of programs have their own
+    (`tools.programs`)."""
 
     kind: Kind = Kind.bubblewrap
-    """What programs are kept in; none protects from nothing."""
+    """bubblewrap isolates programs. none does not isolate them: a program may do whatever the user may."""
     warm: bool = True
-    """Fork each program from an interpreter that is running already, instead of starting one."""
+    """Whether programs are forked from a running interpreter, which is faster, instead of starting one for each. false
+    needs fewer rights."""
     packages: str | None = None
-    """A virtual environment whose packages programs may import; without one, the standard library alone."""
+    """Folder of a virtual environment whose packages programs may import; None allows only the standard library."""
     threads: int = 64
-    """Threads of a program at once."""
+    """Most threads of a program."""
     cores: float = 1.0
-    """Processor cores that a program may use at once, where it has a cgroup."""
+    """CPU cores that a program may use, if it has a cgroup."""
     cgroup: bool = True
-    """Hold each program in a cgroup of its own where one can be made."""
+    """Whether each program gets its own cgroup, if the system allows to create one."""
 
 
 def outcome(ended: Ended, limits: RunLimits) -> Output:

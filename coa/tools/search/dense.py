@@ -28,18 +28,21 @@ _FAISS_SOURCE = re.compile(r"Error in .* at \S+:\d+: ")
 
 @dataclass(frozen=True)
 class DenseConfig:
+    """The encoder and the index of `backend=dense`."""
+
     encoder: str = "intfloat/e5-base-v2"
-    """A sentence-transformers model: its name on the hub, or a folder."""
+    """Name on the Hugging Face hub, or folder, of a sentence-transformers model."""
     query_prefix: str = "query: "
     """Text before each query, as in the encoder's training."""
     passage_prefix: str = "passage: "
     """Text before each passage, as in the encoder's training."""
     factory: str = "Flat"
-    """The kind of index, in faiss's words: "Flat" is exact; "HNSW32", "SQfp16" or "IVF4096,Flat" are for large ones."""
+    """Kind of index, as a faiss factory string: `Flat` is exact; `HNSW32`, `SQfp16` or `IVF4096,Flat` are for large
+    corpora."""
     parameters: str = ""
-    """How the index is searched, in faiss's words, such as "nprobe=32" (IVF) or "efSearch=64" (HNSW)."""
+    """Search parameters of the index, as a faiss string, such as `nprobe=32` (IVF) or `efSearch=64` (HNSW)."""
     batch: int = 256
-    """Passages that are encoded together."""
+    """Passages that are encoded at a time."""
 
 
 class Encoder:

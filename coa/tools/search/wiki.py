@@ -37,19 +37,22 @@ class Backend(Enum):
 
 @dataclass(frozen=True)
 class WikiConfig:
+    """The tool `wiki_search`."""
+
     backend: Backend = Backend.bm25
-    """How passages are found: by words (bm25), by vectors (dense), or by a service (retriever)."""
+    """How passages are found: bm25 by words, dense by vectors, retriever by a service."""
     corpus: str = ""
-    """A JSONL or Parquet file of passages (`coa.tools.search.corpus`); empty for none, or where a retriever has one."""
+    """JSONL or Parquet file of passages (`coa.tools.search.corpus`). Empty takes the world's articles, or is for a
+    retriever, which has its own corpus."""
     index: str = ""
-    """Folder of what is built from the corpus; where empty, CORPUS.index beside it."""
+    """Folder of the index that is built from the corpus; empty takes CORPUS.index beside the corpus."""
     topk: int = 3
-    """Passages shown for a query."""
+    """Passages in a tool result."""
     language: str = "english"
-    """Language of BM25's stop words and stemmer, as `coa.tools.search.bm25.words_of` knows it; empty for neither."""
+    """Language of BM25's stop words and stemmer (`coa.tools.search.bm25.words_of`); empty for neither."""
     dense: DenseConfig = field(default_factory=DenseConfig)
     retriever: str = ""
-    """Address of the retriever that queries are posted to, such as http://10.0.0.7:8000/retrieve."""
+    """Address of the retriever to which queries are posted, such as http://10.0.0.7:8000/retrieve."""
 
     def __post_init__(self) -> None:
         if not 1 <= self.topk <= MAX_TOPK:

@@ -37,34 +37,36 @@ _MARKDOWN_LINK = re.compile(r"\[[^\[\]]*\]\(\s*+<?((?:[^()<>\s]|\([^()<>\s]*\))*
 
 @dataclass(frozen=True)
 class CrawlConfig:
+    """The tool `crawl_page`."""
+
     site: str | None = None
-    """Base URL of a site of ours: relative links lead there. None takes the world's, where its search is used."""
+    """Base URL of a site of your own, to which relative links lead; None takes the world's site if `tools.search` uses
+    it too."""
     open_web: bool = False
     """Whether every public host may be read, at the usual ports."""
     allow_hosts: tuple[str, ...] = ()
-    """`host` or `host:port` of further hosts that may be read, in an inner network too."""
+    """Further hosts that may be read, as `host` or `host:port`; they may be in a private network."""
     reader: str | None = None
-    """Prefix of a service that reads pages, such as https://r.jina.ai/: GET PREFIX + address answers with text. It gets
-    every public address, and has to keep away from inner networks by itself."""
+    """Prefix of a service that reads pages, such as https://r.jina.ai/: `GET PREFIX + address` returns a page's text.
+    It gets every public address, and has to refuse addresses of private networks by itself."""
     reader_key_env: str | None = None
-    """Environment variable that holds the reader's key, where tools run; None sends none."""
+    """Environment variable that holds the reader's key, on the nodes that run tools; None sends no key."""
     pages: int = 5
     """Most pages that one call reads."""
     max_chars: int = 8000
-    """Characters shown of all pages of a call together."""
+    """Most characters of a tool result, over all its pages."""
     redirects: int = 5
     """Redirects that are followed for a page."""
     page_s: float = 15.0
-    """Seconds to get a page of somebody else's server, redirects and further attempts included."""
+    """Longest time to fetch a page, redirects and repeated attempts included."""
     extract_s: float = 5.0
-    """Seconds to extract the text of a page. After `page_s` seconds, this is the most that is left for everything,
-    waiting for a busy extractor included."""
+    """Longest time to extract the text of a page, after `page_s` at the latest; waiting for a free extractor counts."""
     extractors: int = 2
-    """Processes that extract the texts of pages."""
+    """Processes that extract the text of pages."""
     text_chars: int = 200_000
-    """Characters of a page's text that are used."""
+    """Most characters of a page's text that are used."""
     kept_pages: int = 512
-    """Texts of pages kept in memory: the same page is often read for another goal."""
+    """Texts of pages that are kept in memory, since the same page is often read again."""
     summary: SummaryConfig = field(default_factory=SummaryConfig)
 
     @property

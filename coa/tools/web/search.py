@@ -25,14 +25,17 @@ QUERY_CHARS = 2000
 
 @dataclass(frozen=True)
 class SearchConfig:
+    """The tool `web_search`."""
+
     url: str | None = None
-    """The address for queries, such as https://google.serper.dev/search; None searches the world's site."""
+    """Address of a search service of Serper's protocol, such as https://google.serper.dev/search; None searches the
+    world's site, if it has one."""
     key_env: str | None = None
-    """Environment variable that holds the service's key, where tools run; None sends none."""
+    """Environment variable that holds the service's key, on the nodes that run tools; None sends no key."""
     hits: int = 5
-    """Results asked for and shown."""
+    """Results that are requested and shown."""
     max_chars: int = 8000
-    """Characters of an observation."""
+    """Most characters of a tool result."""
 
 
 class WebSearch:

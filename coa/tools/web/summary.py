@@ -39,19 +39,21 @@ _SENTENCE_END = re.compile(r"(?<=[.!?])\s+|(?<=[\u3002\uff01\uff1f])")
 
 @dataclass(frozen=True)
 class SummaryConfig:
+    """The language model that summarises pages for `crawl_page`."""
+
     url: str | None = None
-    """An OpenAI-compatible API, such as http://127.0.0.1:8000/v1; None shows parts of the page instead."""
+    """Address of an OpenAI-compatible API, such as http://127.0.0.1:8000/v1; None shows the most relevant parts of a
+    page instead of a summary."""
     model: str = ""
-    """The name that the endpoint knows its model by."""
+    """Name of the model at this endpoint."""
     key_env: str | None = None
-    """Environment variable that holds the API's key, where tools run; None sends none."""
+    """Environment variable that holds the API's key, on the nodes that run tools; None sends no key."""
     max_tokens: int = 1024
-    """Tokens of a summary."""
+    """Most tokens of a summary."""
     page_chars: int = 60_000
-    """Characters of a page, from its head, that the model is shown; more than its context holds is an endpoint's
-    error."""
+    """Most characters of a page, from its beginning, that the model gets. They have to fit into its context."""
     timeout_s: float = 60.0
-    """Seconds for one attempt; `executor.call_s_of.crawl_page` must leave room for it."""
+    """Longest time for one attempt at a summary. `executor.call_s_of.crawl_page` has to leave room for it."""
 
 
 class Summariser:

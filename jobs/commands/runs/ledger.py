@@ -58,10 +58,12 @@ def show(accounts: Accounts, console: Console) -> None:
         f"issued {total.total()} = trained {total['trained']} + dropped {count}{f' ({dropped})' if dropped else ''}"
         f" + open {open_in(total)}"
     )
-    upto = f"batches of versions below {accounts.acknowledged} are in a kept checkpoint"
-    console.say(f"{accounts.starts} starts; {upto}; {'finished' if accounts.finished else 'not finished'}")
+    upto = f"the last known checkpoint is at version {accounts.acknowledged}"
+    console.say(
+        f"learners started {accounts.starts} times; {upto}; {'finished' if accounts.finished else 'not finished'}"
+    )
     following, *flying = accounts.cursor()
-    console.say(f"tasks {following}, of which {len(flying)} under way or to be issued again")
+    console.say(f"{following} tasks were issued; {len(flying)} of them are under way, or will be issued again")
     by_length = accounts.grouped(lambda one: -1 if one.tokens is None else length_bucket(one.tokens))
     by_calls = accounts.grouped(lambda one: -1 if one.calls is None else one.calls)
     table(console, "by the tokens of the longest episode", accounts, by_length, reasons, "up to {}")

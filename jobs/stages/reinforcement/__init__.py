@@ -1,1 +1,1 @@
-"""The loops of reinforcement, and the groups that they play."""
+"""The loops of the RL stage, and the groups that they play."""

@@ -1,4 +1,4 @@
-"""Engines that come and go with the work of reinforcement, where `placement` gives them a range.
+"""Adds and removes engines during RL, if `placement` gives a range.
 
 loop, pool ── readings ──► EngineController ── engines ──► pool: adds, or drains and retires
 """
@@ -16,7 +16,7 @@ LOOK_EVERY_S = 1.0
 
 
 class ElasticEngines:
-    """Looks at the loop and its pool, and does what the controller wishes."""
+    """Observes the loop and its pool, and carries out the controller's decisions."""
 
     def __init__(self, pool: EnginePool, config: Recipe, say: Callable[[str], None]) -> None:
         least, most = config.placement.engine_range

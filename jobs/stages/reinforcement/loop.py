@@ -11,7 +11,7 @@ pack     waits for a batch that keeps every deadline; records it, and deals it t
          (teachers may weigh its samples, or add some to imitate: `jobs.teachers.fallback`)
 publish  waits for new weights; brings the engines to the newest, and moves the window
 
-Whatever happens to a group is a line of the ledger (`coa.learning.accounts`) as it happens.
+Each event of a group is written to the ledger at once (`coa.learning.accounts`).
 """
 
 import asyncio

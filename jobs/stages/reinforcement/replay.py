@@ -3,7 +3,7 @@
     batches/ (digests) ──► the same number of ranks ──► losses, weights ──► compared with metrics.jsonl, step by step
                                        └── log-probs of some trajectories, under the version that sampled each token
 
-What a restart of the run's learners undid is in neither file, so this follows the history that holds.
+Steps that a restart of the learners undid are in neither file, so only the steps that count are replayed.
 """
 
 import json
@@ -71,7 +71,7 @@ def plan_replay(run: RunDir, first: int | None, last: int | None) -> Plan:
     records = {row["step"]: row for row in rows if row["stage"] == STAGE and "loss" in row}
     recorded = records.keys() & set(store.steps())
     if not recorded:
-        raise UserError(f"{run.folder}: no batches are recorded there: rl.keep_batches does that")
+        raise UserError(f"{run.folder}: no batches are recorded there (rl.keep_batches=true records them)")
     begin, end = first or min(recorded), last or max(recorded)
     if begin > end:
         raise UserError(f"--steps {begin}:{end}: the first is behind the last")
@@ -79,7 +79,7 @@ def plan_replay(run: RunDir, first: int | None, last: int | None) -> Plan:
     start = max(version for version in kept if version < begin)
     if missing := [step for step in range(start + 1, end + 1) if step not in recorded]:
         raise UserError(
-            f"{run.folder}: step {missing[0]} is not recorded, and a replay of {begin}:{end} begins at version {start}"
+            f"{run.folder}: step {missing[0]} is not recorded, but a replay of {begin}:{end} begins at version {start}"
         )
     return Plan(store, records, start, kept[start], end)
 

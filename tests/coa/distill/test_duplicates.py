@@ -136,7 +136,7 @@ def test_a_memory_that_is_full_is_a_mistake_that_a_person_can_mend():
     seen = Duplicates(DuplicateConfig(documents=2))
     for n in range(2):
         assert seen.take(f"t{n}", f"Who is {n} ?", "Berg", CHAIN) is None
-    with pytest.raises(UserError, match=r"holds the 2 runs .* set duplicates\.documents"):
+    with pytest.raises(UserError, match=r"is full after 2 runs: raise distill\.filters\.duplicates\.documents"):
         seen.take("t2", "Who is 2 ?", "Berg", CHAIN)
 
 

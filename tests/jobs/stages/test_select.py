@@ -243,7 +243,7 @@ def test_a_judge_is_needed_by_the_tuned_agent_and_not_by_a_direct_attempt(tiny: 
 
 
 def test_what_would_come_to_nothing_is_refused(tiny: Path, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"tasks\.jsonl: the tasks that are kept would take its place"):
+    with pytest.raises(UserError, match=r"tasks\.jsonl: the kept tasks would overwrite this file"):
         checked(tiny, tmp_path, out=".")
     same = f"selection.sft={tmp_path / 'tasks.jsonl'}"
     with pytest.raises(UserError, match=r"every task is in selection\.sft="):

@@ -186,9 +186,7 @@ async def serving(
         try:
             await web.TCPSite(runner, host, port).start()
         except (OSError, OverflowError) as error:  # OverflowError: no such port
-            raise UserError(
-                f"nothing can be served at {host}:{port}: {getattr(error, 'strerror', None) or error}"
-            ) from error
+            raise UserError(f"can't listen at {host}:{port}: {getattr(error, 'strerror', None) or error}") from error
         yield f"http://{host}:{runner.addresses[0][1]}"
     finally:
         await runner.cleanup()

@@ -171,7 +171,7 @@ def test_a_port_that_is_taken_is_a_persons_mistake(tmp_path: Path) -> None:
             async with serving(RecorderConfig(upstream=url, folder=tmp_path), port=port):
                 raise AssertionError
 
-    with pytest.raises(UserError, match=r"nothing can be served at 127\.0\.0\.1"):
+    with pytest.raises(UserError, match=r"can't listen at 127\.0\.0\.1"):
         asyncio.run(main())
 
 
@@ -180,7 +180,7 @@ def test_a_port_that_does_not_exist_is_a_users_mistake(tmp_path: Path) -> None:
         async with serving(RecorderConfig(upstream="http://127.0.0.1:1/v1", folder=tmp_path), port=99999):
             raise AssertionError
 
-    with pytest.raises(UserError, match=r"nothing can be served at 127\.0\.0\.1:99999: .*port must be 0-65535"):
+    with pytest.raises(UserError, match=r"can't listen at 127\.0\.0\.1:99999: .*port must be 0-65535"):
         asyncio.run(main())
 
 
