@@ -179,9 +179,10 @@ def read(folder: Path = RESULTS) -> dict[str, Any]:
     return {name: json.loads(path.read_text()) for name, path in paths.items() if path.exists()}
 
 
-def filled(document: str, table: str) -> str:
-    before, _, rest = document.partition(BEGIN)
-    return f"{before}{BEGIN}\n{table}\n{END}{rest.partition(END)[2]}"
+def filled(document: str, table: str, begin: str = BEGIN) -> str:
+    """The document with that table, between the line `begin` and the next END."""
+    before, _, rest = document.partition(begin)
+    return f"{before}{begin}\n{table}\n{END}{rest.partition(END)[2]}"
 
 
 def main() -> None:

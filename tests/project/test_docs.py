@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks import table
+from benchmarks import algorithms, table
 from coa.config import load
 from coa.grading.graders import check_graders, grader_of
 from coa.learning.algorithms import ALGORITHMS
@@ -82,6 +82,11 @@ def test_the_table_of_performance_is_that_of_the_results() -> None:
     for row in table.ROWS:
         if (ROOT / "benchmarks" / f"{row.benchmark}.py").exists():
             assert f"python -m benchmarks.{row.benchmark}" in text
+
+
+def test_the_table_of_the_algorithms_is_that_of_the_results() -> None:
+    text = algorithms.DOCUMENT.read_text()
+    assert table.filled(text, algorithms.table(algorithms.results()), algorithms.BEGIN) == text
 
 
 def anchors(path: Path) -> set[str]:
