@@ -38,7 +38,8 @@ class WeightsConfig:
 
     transport: str = "host"
     """host: through memory that the processes of a node share. collective: engines that are up take part in a
-    broadcast over TCP (gloo), and others take host."""
+    broadcast over TCP (gloo), and others take host. ipc: engines on the GPU of the only learner rank copy the weights
+    from its memory (CUDA IPC; on a CPU, shared memory), no file holds them, and others take host."""
     bucket_mib: float = 64.0
     """Size of the buckets that weights are moved and checked by; a rank needs two beside its own part."""
 
@@ -88,12 +89,19 @@ class ReceiveOrder:
 
 
 class Sender(Protocol):
-    """The ranks' side; built on every rank, with its `Ranks` and the run's `Shelf`."""
+    """The ranks' side; built on every rank, with its `Ranks` and the run's `Shelf`. A class that inherits it has to
+    define `send` alone."""
 
     def send(self, parts: "ModelParts", version: int, name: str) -> Published | None:
         """Publishes the model whose `ModelParts` these are; collective. `name` is another one each time. None on all
         ranks but the first."""
         ...
+
+    def withdraw(self) -> None:
+        """The model is about to change: what engines would read from the ranks' own memory is offered no longer."""
+
+    def check(self) -> None:
+        """Called now and then between two orders: raises what has gone wrong beside them."""
 
 
 class Receiver(Protocol):
