@@ -45,6 +45,9 @@ class EngineConfig:
     """Whether a long prompt may be computed in pieces. None: on a GPU."""
     threads: int | None = None
     """CPU threads of the engine. None: one where it computes on the CPU."""
+    sleep_mode: bool = False
+    """Whether engines and learners that share GPUs take turns: while learners learn, an engine gives up its GPU's
+    memory (vLLM's sleep mode), until it loads the next weights. Needs `rl.window.max_staleness=0`."""
     kv_on_update: KvOnUpdate = KvOnUpdate.recompute
     """Whether the KV cache of episodes under way is computed again or kept when new weights are loaded."""
     probe_tolerance: float = 1e-4
