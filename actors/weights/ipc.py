@@ -115,7 +115,8 @@ class Offer:
         self._members = shelf.members()
         """Engines that have taken weights before."""
         self._listener = Listener((own_address(), 0), "AF_INET", backlog=16)
-        self.meeting = Meeting(self._listener.address, secrets.token_hex(16))
+        address: Any = self._listener.address
+        self.meeting = Meeting(address, secrets.token_hex(16))
         self._over = self._kept = False
         self.elsewhere = False
         """Whether a worker could not take part."""

@@ -55,7 +55,8 @@ def parts_of(tensors: Iterable[tuple[str, torch.Tensor]], bucket_bytes: int) -> 
 
 
 def sender_of(shelf: Any, transport: str = "ipc", ranks: Any = None) -> Any:
-    return find_sender(transport)(ranks or OnlyRank(), shelf)
+    alone: Any = OnlyRank()
+    return find_sender(transport)(ranks or alone, shelf)
 
 
 def shelf_in(folder: Path, members: dict[str, int] | None = None) -> FolderShelf:

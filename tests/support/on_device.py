@@ -83,9 +83,8 @@ def build(setting: Setting) -> Models:
 
     torch.manual_seed(0)
     # Logits a few units apart: at the default range all tokens of an untrained model are about as likely.
-    config = Qwen3Config(
-        **setting.sizes, initializer_range=0.05, tie_word_embeddings=False, use_cache=False, attn_implementation="sdpa"
-    )  # pyright: ignore[reportArgumentType]
+    settings: dict[str, Any] = {**setting.sizes, "initializer_range": 0.05, "attn_implementation": "sdpa"}
+    config = Qwen3Config(**settings, tie_word_embeddings=False, use_cache=False)
     with setting.device:
         exact = Qwen3ForCausalLM(config).float().eval()
     with torch.no_grad():

@@ -64,7 +64,7 @@ def _on_gpu(nbytes: int, device: torch.device) -> tuple[Tensor, Handle]:
     from torch.multiprocessing.reductions import reduce_tensor
 
     tensor = torch.empty(nbytes, dtype=torch.uint8, device=device)
-    _, arguments = reduce_tensor(tensor)
+    arguments: Any = reduce_tensor(tensor)[1]
     memory = [one.hex() if isinstance(one, bytes) else one for one in arguments[CUDA_MEMORY:]]
     return tensor, {"nbytes": nbytes, "offset": arguments[CUDA_OFFSET], "cuda": memory}
 
