@@ -186,7 +186,7 @@ def test_a_worker_that_says_nothing_more_is_given_up_after_a_time(rank: Rank, mo
     with hello(rank, published) as connection:
         hear(connection)
         assert len(rank.files()) == 2
-        until(lambda: rank.files() == ["1-0.safetensors"])
+        until(lambda: rank.files() == ["1-0.safetensors"], ipc.HELLO_S / 2)
     assert take(published)["digests"] == digests_of(published)
 
 

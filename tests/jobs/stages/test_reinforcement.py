@@ -261,7 +261,7 @@ def test_engines_that_take_turns_with_learners_sleep_while_these_learn_and_train
         under_way = sum(not episode.done() for engine in up for episode in engine._episodes.values())
         turns.append((under_way, [engine.asleep for engine in up]))
 
-    run = make_run(tmp_path / "turns", "engine.sleep_mode=true", "rl.evaluate_every=2", "rl.evaluate_tasks=8")
+    run = make_run(tmp_path / "turns", "engine.sleep_mode=true", "rl.evaluate_every=2", "rl.evaluate_tasks=40")
     played = in_virtual_time(reinforce(run, world, handed_out=look, kills=kills))
     assert played.batches == side_by_side.batches
     assert [under_way for under_way, _ in turns] == [0] * 6
