@@ -53,6 +53,7 @@ class Engine(Protocol):
     async def logprobs(self, token_ids: Tokens) -> Floats: ...
     async def busy(self) -> BusyReport: ...
     async def sync(self, version: int, *weights: Any) -> SyncReport: ...
+    async def sleep(self) -> None: ...
 
     def kill(self) -> None:
         """Ends the process, however it is, and gives its place back."""
@@ -106,6 +107,9 @@ class EngineActor:
 
     async def sync(self, version: int, *weights: Any) -> SyncReport:
         return await self._handle.sync.remote(version, *weights)
+
+    async def sleep(self) -> None:
+        await self._handle.sleep.remote()
 
     def kill(self) -> None:
         # It may only be stopped, and wake up.

@@ -55,9 +55,11 @@ class Learning:
         weights: WeightsConfig | None = None,
         checkpoint: Path | None = None,
         last: int | None = None,
+        takes_turns: bool = False,
     ) -> None:
         """weights: how they are published, where `publish` says that they are. checkpoint: one of another job, to begin
-        at. last: the version at which to end, before `steps`, which the schedule of learning rates follows."""
+        at. last: the version at which to end, before `steps`, which the schedule of learning rates follows.
+        takes_turns: whether ranks leave their GPUs to engines while they wait."""
         self._name, self._checkpoints, self._placement = name, checkpoints, placement
         self.replicas = learner.replicas
         """Shares that a batch is dealt in."""
@@ -76,6 +78,7 @@ class Learning:
             publish=publish,
             shelf=RayShelf(self._directory) if publish else None,
             weights=weights or WeightsConfig(),
+            takes_turns=takes_turns,
             probe=probe,
             probe_tokens=probe_tokens,
             probe_temperature=probe_temperature,

@@ -85,6 +85,8 @@ class EnginePool:
         self._changes = Changes(self._queue.wake)
         self._slots = Slots(launch, config, self._changes, say)
         self._published = 0
+        self._asleep = False
+        """Whether nobody is given an engine until the next sync."""
         self.moves = 0
         """Episodes that went on in another engine."""
 
@@ -200,6 +202,8 @@ class EnginePool:
         the defect of one."""
         if self._slots.broken:
             raise self._slots.broken
+        if self._asleep:
+            return None
         serving = [one for one in self._slots.replicas().values() if one.serving and one.flights.load[0] < places]
         return min(serving, key=lambda replica: replica.flights.load, default=None)
 
@@ -230,9 +234,18 @@ class EnginePool:
         self._published += 1
         number = self._published
         up = [replica for replica in self._slots.replicas().values() if replica.link.health.up]
+        self._asleep = False  # each serves again once it is at the new weights
         self._slots.publish(Live(number, version, weights))
         await self._changes.wait_for(lambda: all(replica.settled_at(number) for replica in up))
         return [replica.synced[1] for replica in up if replica.synced and replica.synced[0] >= number]
+
+    async def sleep(self) -> None:
+        """Has every engine give up its GPU's memory until the next `sync`, once the episodes on engines have ended;
+        who wants an engine meanwhile waits."""
+        self._asleep = True
+        await self._changes.wait_for(lambda: not self.occupancy.playing)
+        up = [replica for replica in self._slots.replicas().values() if replica.link.health.up]
+        await asyncio.gather(*(replica.sleep() for replica in up))
 
     # --- what is known of them ----------------------------------------------------------------------------------
 

@@ -189,6 +189,11 @@ class Replica:
         link.beside(self.report())
         return None
 
+    async def sleep(self) -> None:
+        """Has the engine give up its memory until it loads weights; one that ends meanwhile has none."""
+        with suppress(EngineDied):
+            await self.link.ask(lambda engine: engine.sleep())
+
     async def report(self) -> None:
         """Asks it when it was generating, now and then: nobody can ask one that has ended."""
         asked = self.link.now()

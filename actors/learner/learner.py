@@ -182,6 +182,11 @@ class Learner:
             list(sources(self.policy.model)), sharded=self.config.zero_stage == 3, bucket_bytes=bucket_bytes
         )
 
+    def rest(self) -> None:
+        """Gives back to the GPU what PyTorch has kept of it for the next step; not collective."""
+        if self.device.type == "cuda":
+            torch.cuda.empty_cache()
+
     def save_model(self, folder: Path) -> None:
         """Hugging Face layout, whose weights every rank writes its part of: all see the folder. Appears whole or not
         at all."""

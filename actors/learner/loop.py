@@ -49,6 +49,8 @@ class LearnJob:
     shelf: Any = None
     """Where they are kept (`actors.weights.shelf.Shelf`), where they are published."""
     weights: WeightsConfig = field(default_factory=WeightsConfig)
+    takes_turns: bool = False
+    """Whether the rank's GPU is an engine's while it waits for samples."""
     probe: tuple[Tokens, ...]
     """Token sequences that engines are probed with, shorter than their context; at least one where weights are
     published."""
@@ -143,6 +145,8 @@ class Rank:
         self._enter(LearnerState.SAMPLES)
         while True:
             found: Numbered | None = self._ask("next_order", self._rank, self._epoch, self._number)
+            if self._sender is not None:
+                self._sender.check()
             if found is not None:
                 self._number += 1
                 return found.order
@@ -169,6 +173,9 @@ class Rank:
 
     def _train(self, order: Train) -> None:
         samples = self._fetch(order.shares)
+        if self._sender is not None:
+            self._enter(LearnerState.PUBLISHING)
+            self._sender.withdraw()
         self._enter(LearnerState.LEARNING)
         began = time.time()
         waited = self._spent().get(LearnerState.SAMPLES, 0.0)
@@ -225,6 +232,8 @@ class Rank:
         samples = [all_trained(token_ids) for token_ids in sequences]
         logprobs = self._learner.logprobs(samples, temperature=self._job.probe_temperature)
         published = self._sender.send(self._parts, self._version, f"{self._version}-{self._epoch}-{self._number}")
+        if self._job.takes_turns:
+            self._learner.rest()
         if published is None:
             return None, ()
         return published, tuple(Probe(token_ids=t, logprobs=p) for t, p in zip(sequences, logprobs, strict=True))

@@ -14,8 +14,9 @@ import numpy as np
 from actors.rollout.clocks import BusyClock, BusyReport, TimeLimits
 from actors.rollout.config import EngineConfig, KvOnUpdate, SamplingConfig
 from actors.rollout.device import start_llm
+from actors.rollout.sleep import Sleeper
+from actors.weights.checks.path_check import check_path
 from actors.weights.loader import WeightLoader
-from actors.weights.path_check import check_path
 from actors.weights.transport import Published
 from coa.agent.codec import Stops
 from coa.agent.episode import Ask
@@ -58,6 +59,7 @@ class PolicyAdapter:
             on_pause=self._stand_still,
         )
         self._loading = asyncio.Lock()
+        self._sleeper = Sleeper(self._llm)
         self._busy = BusyClock(lambda: self.tokens)
         self.limits = TimeLimits()
         self.tokens = 0
@@ -211,11 +213,19 @@ class PolicyAdapter:
         """Loads weights and checks that they are complete (`actors.weights.loader` says how, and what it raises).
 
         Returns the seconds in which no token was sampled. Several calls run one after another. Episodes under way are
-        paused meanwhile, and go on under the new weights.
+        paused meanwhile, and go on under the new weights. An engine that is asleep wakes first.
         """
         async with self._loading:
             with _alive():
+                await self._sleeper.wake()
                 return await self._weights.load(version, weights)
+
+    async def sleep(self) -> None:
+        """Gives up the device's memory until the next `load`, where the engine has a sleep mode. No request may be
+        under way, nor come."""
+        async with self._loading:
+            with _alive():
+                await self._sleeper.sleep()
 
     def _stand_still(self, paused: bool) -> None:
         self._busy.pause(paused)

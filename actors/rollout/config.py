@@ -50,6 +50,9 @@ class EngineConfig:
     """Whether a long prompt may be computed in parts. None: only on a GPU."""
     threads: int | None = None
     """CPU threads of the engine; None takes one if the engine runs on a CPU."""
+    sleep_mode: bool = False
+    """Whether engines and learners that share GPUs take turns: while learners train, an engine frees its GPU memory
+    (vLLM's sleep mode) until it loads the next weights. Needs `rl.window.max_staleness=0`."""
     kv_on_update: KvOnUpdate = KvOnUpdate.recompute
     """What happens to the KV cache of episodes under way when new weights are loaded. recompute computes it again, so
     that log-probs are exactly those of the version that sampled. keep is faster, with log-probs of no single

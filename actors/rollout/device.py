@@ -45,7 +45,9 @@ def arguments(config: EngineConfig, *, cpu: bool, max_tokens: int) -> dict[str, 
         if config.tensor_parallel == 1 and config.threads in (None, 1):
             # Named as "uni", vLLM would put "mp" in its place on a CPU, for the sake of OpenMP's threads.
             chosen["distributed_executor_backend"] = IN_CORE
-    elif config.chunked_prefill is False:
+    else:
+        chosen["enable_sleep_mode"] = config.sleep_mode or None
+    if not cpu and config.chunked_prefill is False:
         chosen["max_num_batched_tokens"] = max(8192, max_tokens)
     return {name: value for name, value in chosen.items() if value is not None}
 

@@ -2,6 +2,7 @@
 
 start(orders) --> episodes --> events(after, wait_s), long polls --> take(ids), a return value each --> acknowledge(ids)
 sync(version, weights) --> take, pause, load, check, resume; episodes under way go on under the new weights
+sleep() --> its device's memory is the learners' until the next sync
 """
 
 import asyncio
@@ -146,6 +147,10 @@ class RolloutEngine:
         """
         pause_s = await self.policy.load(version, weights)
         return await self.check(version, probes, pause_s=pause_s)
+
+    async def sleep(self) -> None:
+        """Gives up its device's memory until the next `sync` (`engine.sleep_mode`); no episode may be under way."""
+        await self.policy.sleep()
 
     async def check(self, version: int, probes: Sequence[Probe], *, pause_s: float = 0.0) -> SyncReport:
         """Compares the engine with the learner: its version, where a difference raises WrongVersion, and its log-probs,

@@ -12,6 +12,7 @@ is lost ends a wait of gloo's with an error, where NCCL would end the process.
 """
 
 import json
+import sys
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -26,7 +27,7 @@ from numpy.typing import NDArray
 from actors.weights.holder import segment_path
 from actors.weights.host import HostPlace, HostSender
 from actors.weights.segment import reading
-from actors.weights.transport import Address, Published, WeightTransport
+from actors.weights.transport import Address, Published, Sender, WeightTransport
 from coa.errors import SyncError
 from coa.learning.weights import Layout, Manifest
 
@@ -66,7 +67,7 @@ class Invitation:
     engine: str
 
 
-class CollectiveSender:
+class CollectiveSender(Sender):
     """Publishes on the host, and offers the same to the engines that are up."""
 
     def __init__(self, ranks: "Ranks", shelf: "Shelf") -> None:
@@ -216,9 +217,8 @@ def broadcast(group: Any, data: NDArray[np.uint8]) -> None:
 
 def own_address() -> str:
     """Of this machine, as the others of a Ray cluster see it."""
-    import ray
-
-    return ray.util.get_node_ip_address() if ray.is_initialized() else "127.0.0.1"
+    ray: Any = sys.modules.get("ray")  # which every process on Ray has loaded
+    return ray.util.get_node_ip_address() if ray and ray.is_initialized() else "127.0.0.1"
 
 
 TRANSPORT = WeightTransport(sender=CollectiveSender, receiver=CollectiveReceiver())

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING
 from actors.weights.holder import Ranges, segment_path
 from actors.weights.on_disk import FilePlace, FileReceiver
 from actors.weights.shelf import Kept, Shelf
-from actors.weights.transport import Address, Published, WeightTransport
+from actors.weights.transport import Address, Published, Sender, WeightTransport
+from coa.errors import SyncError, WeightsLost
 
 if TYPE_CHECKING:
     from actors.weights.parts import ModelParts
@@ -31,9 +32,11 @@ class HostPlace:
     shelf: Shelf
     name: str
     base: int
+    pending: bool = False
+    """Whether the version may not be there, and come if it is needed."""
 
 
-class HostSender:
+class HostSender(Sender):
     def __init__(self, ranks: "Ranks", shelf: Shelf) -> None:
         self._ranks, self._shelf = ranks, shelf
         self._folder = shelf.folder(ranks.node)
@@ -75,7 +78,12 @@ def elsewhere(everyones: Sequence[tuple[str, Ranges]], first: str) -> list[tuple
 class HostReceiver(FileReceiver):
     async def prepare(self, published: Published, address: Address) -> FilePlace:
         place: HostPlace = published.place
-        return FilePlace(await place.shelf.path(place.name, address), place.base)
+        try:
+            return FilePlace(await place.shelf.path(place.name, address), place.base)
+        except SyncError as error:
+            if not place.pending:
+                raise
+            raise WeightsLost(f"{error}: they are asked for again, or others") from error
 
     async def acknowledge(self, published: Published, address: Address) -> None:
         await published.place.shelf.acknowledge(published.place.name, address)

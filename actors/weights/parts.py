@@ -11,9 +11,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from actors.learner.lora import Source
@@ -50,8 +48,20 @@ class ModelParts:
             return [(start + a, start + b) for start, a, b in own if b > a]
         return [] if writer is None else [self.layout.shares(writers)[writer]]
 
+    @property
+    def device(self) -> torch.device:
+        """That has this rank's part in its memory."""
+        weight: Any = next(iter(self._sources.values())).parameters[0]
+        return (weight.ds_tensor if self._sharded else weight).device
+
     def pieces(self, writer: int | None = 0, writers: int = 1) -> Iterator[Piece]:
-        """The bytes of `ranges`, at most a bucket at a time. A piece holds until the next one is asked for."""
+        """The bytes of `ranges`, at most a bucket at a time. A piece holds until the next one is asked for. No copy
+        where the model is in the host's memory."""
+        for at, piece in self.tensors(writer, writers):
+            yield at, piece.cpu().numpy()
+
+    def tensors(self, writer: int | None = 0, writers: int = 1) -> Iterator[tuple[int, Tensor]]:
+        """As `pieces`, in the memory of `device`: flat tensors of bytes."""
         share = None if self._sharded or writer is None else self.layout.shares(writers)[writer]
         for group in self._in_groups():
             with self._gathered(group):
@@ -89,7 +99,7 @@ class ModelParts:
         start = min(weight.ds_zero_partition_rank * size, weight.ds_numel)
         return start * width, min(start + size, weight.ds_numel) * width
 
-    def _read(self, span: TensorSpan, a: int, b: int) -> Iterator[Piece]:
+    def _read(self, span: TensorSpan, a: int, b: int) -> Iterator[tuple[int, Tensor]]:
         """Bytes `a` to `b` of a tensor."""
         source = self._sources[span.name]
         weight: Any = source.parameters[0].detach()
@@ -106,7 +116,7 @@ class ModelParts:
             piece = flat[at - first : stop - first]
             if adapter:
                 piece = merge(piece, adapter[0], adapter[1], source.scale, at)
-            yield span.start + at * width, to_bytes(piece)
+            yield span.start + at * width, piece.contiguous().view(torch.uint8)
 
 
 def merge(piece: Tensor, a: Tensor, b: Tensor, scale: float, at: int) -> Tensor:
@@ -119,11 +129,6 @@ def merge(piece: Tensor, a: Tensor, b: Tensor, scale: float, at: int) -> Tensor:
     change = (b[first:last].float() @ a.float()).reshape(-1)
     skip = at - first * columns
     return (piece.float() + scale * change[skip : skip + len(piece)]).to(piece.dtype)
-
-
-def to_bytes(piece: Tensor) -> NDArray[np.uint8]:
-    """The bytes of a flat tensor; no copy where it is in the host's memory."""
-    return piece.cpu().contiguous().view(torch.uint8).numpy()
 
 
 def overlap(span: TensorSpan, share: tuple[int, int] | None) -> tuple[int, int]:

@@ -38,7 +38,8 @@ class WeightsConfig:
 
     transport: str = "host"
     """host: through shared memory on a node, and through Ray's object store between nodes. collective: by a broadcast
-    over TCP (gloo) to all engines that are ready; others use host."""
+    over TCP (gloo) to all engines that are ready; others use host. ipc: engines on the GPU of the only learner rank
+    copy the weights from its memory (CUDA IPC; on a CPU, shared memory); others use host."""
     bucket_mib: float = 64.0
     """Size of the parts in which weights are moved and checked. A rank needs memory for two."""
 
@@ -88,12 +89,19 @@ class ReceiveOrder:
 
 
 class Sender(Protocol):
-    """The ranks' side; built on every rank, with its `Ranks` and the run's `Shelf`."""
+    """The ranks' side; built on every rank, with its `Ranks` and the run's `Shelf`. A class that inherits it has to
+    define `send` alone."""
 
     def send(self, parts: "ModelParts", version: int, name: str) -> Published | None:
         """Publishes the model whose `ModelParts` these are; collective. `name` is another one each time. None on all
         ranks but the first."""
         ...
+
+    def withdraw(self) -> None:
+        """The model is about to change: what engines would read from the ranks' own memory is offered no longer."""
+
+    def check(self) -> None:
+        """Called now and then between two orders: raises what has gone wrong beside them."""
 
 
 class Receiver(Protocol):

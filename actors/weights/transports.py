@@ -1,6 +1,6 @@
 """The ways for weights, by name. An extension adds its own: `TRANSPORTS.register("name", WeightTransport(...))`."""
 
-from actors.weights import collective, host, on_disk
+from actors.weights import collective, host, ipc, on_disk
 from actors.weights.transport import MakeSender, Receiver, WeightTransport
 from coa.errors import UserError
 from coa.extensions import load_extensions
@@ -8,7 +8,12 @@ from coa.registry import Registry
 
 TRANSPORTS: Registry[WeightTransport] = Registry(
     "weight transport",
-    {"host": host.TRANSPORT, "collective": collective.TRANSPORT, "on_disk": on_disk.TRANSPORT},
+    {
+        "host": host.TRANSPORT,
+        "collective": collective.TRANSPORT,
+        "ipc": ipc.TRANSPORT,
+        "on_disk": on_disk.TRANSPORT,
+    },
 )
 
 

@@ -26,7 +26,7 @@ from vllm.distributed.weight_transfer.base import (
 )
 from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload
 
-from actors.weights.load_watch import LoadWatch
+from actors.weights.checks.load_watch import LoadWatch
 from actors.weights.parts import DTYPES
 from actors.weights.transport import ReceiveOrder
 from actors.weights.transports import find_receiver

@@ -45,6 +45,10 @@ PREFILL_TOKENS = 8192
 """That an engine on a GPU computes at a time: vLLM's own default there (`max_num_batched_tokens`)."""
 GRAPHS = GIB
 """For CUDA graphs of an engine. An assumption."""
+ASLEEP = GRAPHS
+"""What an engine keeps of its GPU while it sleeps, which is its graphs."""
+PASSING = ("step", "gathered", "activations", "logits")
+"""Parts of a rank's memory on its device that are there within a step only."""
 
 
 class LearnerSettings(Protocol):
@@ -91,6 +95,11 @@ class RankMemory:
     @property
     def on_device(self) -> int:
         return sum(self.device.values())
+
+    @property
+    def resting(self) -> int:
+        """On the device between two steps."""
+        return sum(count for name, count in self.device.items() if name not in PASSING)
 
     @property
     def on_host(self) -> int:

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from actors.weights.on_disk import FilePlace, FileReceiver
-from actors.weights.transport import Published, WeightTransport
+from actors.weights.transport import Published, Sender, WeightTransport
 from actors.weights.transports import TRANSPORTS
 
 
-class FolderSender:
+class FolderSender(Sender):
     def __init__(self, ranks: Any, shelf: Any) -> None:
         self.ranks, self.folder = ranks, Path(os.environ.get("COA_WEIGHTS_FOLDER", "weights"))
         self.folder.mkdir(parents=True, exist_ok=True)

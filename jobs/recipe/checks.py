@@ -111,6 +111,22 @@ def check_reinforcement(config: Recipe) -> None:
             "rl.on_policy compares plain log-probs: it needs agent.grammar=lenient, and temperature and top_p of 1"
         )
     find_sender(config.rl.weights.transport)
+    check_turns(config)
+
+
+def check_turns(config: Recipe) -> None:
+    """Raises UserError where engines and learners are to take turns, and the recipe has them work side by side."""
+    if not config.engine.sleep_mode:
+        return
+    if stale := config.rl.window.max_staleness:
+        raise UserError(
+            f"engine.sleep_mode has engines and learners take turns: it needs rl.window.max_staleness=0, not {stale}"
+        )
+    if len(set(config.placement.engine_range)) > 1:
+        raise UserError(
+            "engine.sleep_mode has engines and learners take turns, and one that is added in the learners' turn has no "
+            "memory: leave out placement.min_engines and placement.max_engines"
+        )
 
 
 def check_attempts(model: Path, tasks: Sequence[Task], config: Recipe) -> None:

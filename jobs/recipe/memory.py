@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from coa.planning.clusters import Device
-from coa.planning.memory import GIB, USABLE, EngineMemory, RankMemory, engine_memory
+from coa.planning.memory import ASLEEP, GIB, USABLE, EngineMemory, RankMemory, engine_memory
 from coa.planning.models import Architecture
 from coa.reporting.readable import in_bytes
 from jobs.recipe.needs import memory_of_rank
@@ -37,6 +37,8 @@ class Process:
     host: int
     """Bytes in the memory of its node, beside these."""
     engine: EngineMemory | None = None
+    resting: int = 0
+    """Bytes of the GPU while another process has its turn (`engine.sleep_mode`)."""
 
     @property
     def total(self) -> int:
@@ -56,7 +58,7 @@ def _rank(what: str, memory: RankMemory) -> Process:
     parts: dict[str, int] = dict.fromkeys(PARTS, 0)
     for name, count in memory.device.items():
         parts[PART_OF[name]] += count
-    return Process(what, parts, memory.on_host)
+    return Process(what, parts, memory.on_host, resting=memory.resting)
 
 
 def _engine(config: Recipe, built: Architecture, device: Device | None) -> Process:
@@ -74,7 +76,10 @@ def _engine(config: Recipe, built: Architecture, device: Device | None) -> Proce
     if device is None:  # the cache has its own memory there, whatever the rest takes
         memory = EngineMemory(memory.weights, 0, given, memory.kv_token)
     parts = {"weights": memory.weights, "activations": memory.workspace, "KV cache": max(0, memory.kv_cache)}
-    return Process(ENGINE, {name: parts.get(name, 0) for name in PARTS}, 0, memory)
+    sleeps = settings.sleep_mode and device is not None
+    kept = memory.weights if sleeps else 0  # by the host, for as long as it sleeps
+    asleep = ASLEEP if sleeps else memory.total
+    return Process(ENGINE, {name: parts.get(name, 0) for name in PARTS}, kept, memory, asleep)
 
 
 def mistakes(config: Recipe, found: list[Process], device: Device | None) -> Iterator[str]:
@@ -98,10 +103,16 @@ def mistakes(config: Recipe, found: list[Process], device: Device | None) -> Ite
     if not place.learner_gpus or device is None:
         return
     shared = place.engine_gpus > 0 and place.engine_gpus + place.learner_gpus <= 1
+    turns = config.engine.sleep_mode
+    if shared and turns and engine.total + rl.resting > (limit := int(USABLE * device.memory)):
+        yield (
+            f"an engine needs {in_bytes(engine.total)} beside {in_bytes(rl.resting)} of an rl rank that waits, above "
+            f"the {in_bytes(limit)} that are counted on of a {device.name}: {HELPS['KV cache']}"
+        )
     for rank in (sft, rl):
-        beside = engine.total if shared and rank is rl else 0
+        beside = (engine.resting if turns else engine.total) if shared and rank is rl else 0
         if rank.total + beside > (limit := int(USABLE * device.memory)):
-            with_engine = f" beside an engine of {in_bytes(beside)}" if beside else ""
+            with_engine = f" beside an engine of {in_bytes(beside)}{' asleep' * turns}" if beside else ""
             largest = max(rank.parts, key=rank.parts.__getitem__)
             yield (
                 f"a {rank.what} needs {in_bytes(rank.total)}{with_engine}, above the {in_bytes(limit)} that are "

@@ -35,6 +35,8 @@ async def rl(run: RunDir, pool: Any, executors: Sequence[Any]) -> dict[str, Any]
     from cluster.learner_group import Learning
     from jobs.stages.start import finish_model
 
+    if run.config.engine.sleep_mode:
+        await pool.sleep()
     with run.console.stage("rl", config.steps) as stage:
         stage.phase(f"starting {config.learner.ranks} learners, loading the model")
         learning = Learning(
@@ -52,6 +54,7 @@ async def rl(run: RunDir, pool: Any, executors: Sequence[Any]) -> dict[str, Any]
             checkpoint_every=config.checkpoint_every,
             output=run.model,
             weights=config.weights,
+            takes_turns=run.config.engine.sleep_mode,
         )
         async with scoring(run) as scorer, teacher_fallback(run, executors) as fallback, learning:
             elastic = elastic_engines(pool, run.config, run.console.say)

@@ -33,6 +33,35 @@ def test_every_engine_takes_the_newest_weights_and_so_does_one_that_joins() -> N
     in_virtual_time(go())
 
 
+def test_engines_sleep_once_nothing_is_played_and_serve_again_with_the_next_weights() -> None:
+    async def go() -> None:
+        world = FakeWorld()
+        async with pool_of(world) as pool:
+            await pool.sync(1)
+            playing = [asyncio.ensure_future(pool.play(order_of(number, group=number))) for number in range(8)]
+            await asyncio.sleep(1.0)
+            sleeping = asyncio.ensure_future(pool.sleep())
+            await asyncio.sleep(0.1)
+            assert not any(engine.asleep for engine in world.engines), "episodes are under way"
+            late = asyncio.ensure_future(pool.play(order_of(9, group=9)))
+            await sleeping
+            assert all(one.done() for one in playing)
+            assert [engine.slept for engine in world.engines] == [[0], [0]]
+            await asyncio.sleep(100.0)
+            assert not late.done()
+            assert set(pool.states.values()) == {State.HEALTHY}, "who sleeps is not taken for stuck"
+            await pool.sync(2)
+            assert tokens_of([await late]) == await undisturbed([order_of(9, group=9)])
+            assert pool.restarts == 0
+            await pool.sleep()
+            world.engines[0].die()
+            await pool.sync(3)
+            await asyncio.sleep(30.0)
+            assert pool.up == 2
+
+    in_virtual_time(go())
+
+
 @pytest.mark.parametrize(
     ("faults", "loaded", "restarts"),
     [

@@ -114,6 +114,22 @@ def test_rows_that_ranks_can_not_share(
     assert list(here.iterdir()) == []
 
 
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        (["rl.window.max_staleness=1"], "it needs rl.window.max_staleness=0, not 1"),
+        (["rl.window.max_staleness=0", "placement.max_engines=4"], "leave out placement.min_engines"),
+    ],
+)
+def test_engines_that_take_turns_with_learners_and_do_not(
+    here: Path, capfd: pytest.CaptureFixture[str], settings: list[str], said: str
+) -> None:
+    told = mistake(capfd, "train", "--recipe", "tiny", "run_dir=run", "engine.sleep_mode=true", *settings)
+    assert told.startswith("engine.sleep_mode has engines and learners take turns")
+    assert said in told
+    assert list(here.iterdir()) == []
+
+
 def test_episodes_that_are_longest_at_first(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
     short = ["agent.limits.max_tokens=1024", "rl.short_tokens=2048", "rl.short_steps=3"]
     told = mistake(capfd, "train", "--recipe", "tiny", "run_dir=run", *short)

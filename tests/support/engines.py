@@ -152,6 +152,9 @@ class FakeEngine:
         self.defect: BaseException | None = None
         """Of an episode."""
         self.retried = 0
+        self.asleep = False
+        self.slept: list[int] = []
+        """Episodes under way at each sleep."""
         self._core, self._actor, self._sampling = asyncio.Event(), asyncio.Event(), asyncio.Event()
         for one in (self._core, self._actor, self._sampling):
             one.set()
@@ -204,6 +207,7 @@ class FakeEngine:
         self.starts += 1
 
         async def begin() -> None:
+            assert not self.asleep, "it has no memory to play in"
             for order in orders:
                 if order.id not in self._episodes and order.id not in self._results:
                     self.started.append(order)
@@ -289,6 +293,7 @@ class FakeEngine:
             if fault is not None and not isinstance(fault, WeightsGone):
                 raise fault
             await self._core.wait()  # the core has to say that it has paused
+            self.asleep = False
             self._sampling.clear()
             await asyncio.sleep(world.sync_s)
             await self._core.wait()  # it may stop while it is paused, too
@@ -300,6 +305,13 @@ class FakeEngine:
             return SyncReport(version=version, logprob_diff=0.0, pause_s=world.sync_s)
 
         return await self._call(load)
+
+    async def sleep(self) -> None:
+        async def fall_asleep() -> None:
+            self.asleep = True
+            self.slept.append(sum(not episode.done() for episode in self._episodes.values()))
+
+        await self._call(fall_asleep)
 
     # --- inside -------------------------------------------------------------------------------------------------
 

@@ -11,6 +11,7 @@ from typing import Any
 from actors.weights.holder import Ranges
 from actors.weights.shelf import Kept
 from actors.weights.transport import Address
+from coa.errors import SyncError
 
 
 class LocalActor:
@@ -59,7 +60,10 @@ class FolderShelf:
         Path(self.root, "absent").write_text(json.dumps(list(engines)))
 
     async def path(self, name: str, address: Address) -> str:
-        return Path(self.root, f"{name}.kept").read_text()
+        kept = Path(self.root, f"{name}.kept")
+        if not kept.exists():
+            raise SyncError(f"weights {name} are not kept any more")
+        return kept.read_text()
 
     async def join(self, address: Address) -> None:
         pass

@@ -38,7 +38,7 @@ def plan_of(config: Recipe, nodes: Sequence[Node]) -> tuple[list[Section], list[
         wrong.append("not known: the memory of this kind of GPU; name a cluster, such as --cluster 1x8xH100")
     else:
         parts = processes(config, built, device if config.placement.engine_gpus else None)
-        sections.append(_memory(parts, device if on_gpu else None))
+        sections.append(_memory(parts, device if on_gpu else None, turns=config.engine.sleep_mode))
         wrong += mistakes(config, parts, device)
     return sections, wrong
 
@@ -93,10 +93,12 @@ def _without_place(stage: str, places: Sequence[tuple[Demand, int | None]], node
         )
 
 
-def _memory(found: Sequence[Process], device: Device | None) -> Section:
+def _memory(found: Sequence[Process], device: Device | None, *, turns: bool) -> Section:
     where = f"memory of a GPU ({device.name}: {in_bytes(device.memory)})" if device else "memory"
     rows = [(part, *(_bytes(one.parts[part]) for one in found)) for part in PARTS]
     rows.append(("in all", *(_bytes(one.total) for one in found)))
+    if turns:
+        rows.append(("in the other's turn", *(_bytes(one.resting) for one in found)))
     rows.append(("memory of its node", *(_bytes(one.host) for one in found)))
     rows.append(("tokens in the cache", *(number(one.engine.tokens) if one.engine else DASH for one in found)))
     return Section(where, ("", *(one.what for one in found)), tuple(rows))

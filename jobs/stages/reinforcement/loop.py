@@ -8,6 +8,7 @@
 feed     waits for room in the window; admits a group and starts its roll
 roll     plays the group's episodes; a group that says nothing is dropped, a failed one's task is issued again later
 pack     waits for a batch that keeps every deadline; records it, and deals it to the learners
+         (under `engine.sleep_mode` engines sleep first, until publish; nothing is played then, as nothing may be stale)
          (teachers may weigh its samples, or add some to imitate: `jobs.teachers.fallback`)
 publish  waits for new weights; brings the engines to the newest, and moves the window
 
@@ -236,6 +237,9 @@ class Reinforcement:
             self.ledger.lease(version, groups)
             if self._config.keep_batches:
                 await asyncio.to_thread(self._batches.write, version + 1, dealt)
+            if self._run.config.engine.sleep_mode:
+                await self._held_out.finish()  # what it plays is this version's
+                await self._pool.sleep()
             if not await self._learning.put(order, epoch):
                 return
 

@@ -36,6 +36,12 @@ def test_a_gpu_gets_vllms_own_defaults() -> None:
     assert environment(EngineConfig(), cpu=False) == {}
 
 
+def test_sleep_mode_is_asked_of_a_gpu_alone() -> None:
+    asleep = EngineConfig(sleep_mode=True)
+    assert arguments(asleep, cpu=False, max_tokens=300) == {"enable_sleep_mode": True}
+    assert arguments(asleep, cpu=True, max_tokens=300) == arguments(EngineConfig(), cpu=True, max_tokens=300)
+
+
 @pytest.mark.parametrize("cpu", [True, False])
 def test_what_a_recipe_sets_holds_on_every_device(cpu: bool) -> None:
     config = EngineConfig(enforce_eager=not cpu, chunked_prefill=cpu, block_size=32, threads=4)

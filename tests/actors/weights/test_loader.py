@@ -13,13 +13,22 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from actors.weights.checks.path_check import check_path, difference, kinds, probe_tokens
 from actors.weights.loader import WeightLoader
 from actors.weights.on_disk import published_file
-from actors.weights.path_check import check_path, difference, kinds, probe_tokens
 from actors.weights.segment import SHARED_MEMORY
 from actors.weights.transport import Published
-from coa.errors import DamagedWeights, IncompleteWeights, StaleWeights, SyncError, WeightsGone, WrongVersion
+from coa.errors import (
+    DamagedWeights,
+    IncompleteWeights,
+    StaleWeights,
+    SyncError,
+    WeightsGone,
+    WeightsLost,
+    WrongVersion,
+)
 from coa.learning.weights import Manifest, serialise
+from tests.support.offers import OnlyRank, parts_of, sender_of, shelf_in
 from tests.support.tiny import make_model
 from tests.support.weights import prompt_logprobs, start_llm
 
@@ -226,6 +235,29 @@ def test_a_broken_way_is_left_for_the_one_behind_it(bench: Bench) -> None:
         file.truncate(50)
     bench.run(bench.loader.load(bench.version, broken))
     assert bench.served() == bench.version
+
+
+def test_weights_come_out_of_the_memory_of_a_rank_and_leave_no_file(bench: Bench, tmp_path: Path) -> None:
+    published, path = bench.publish()
+    bench.run(bench.loader.load(bench.version, published))
+    expected = bench.run(bench.logprobs())
+    bench.publish()
+    bench.run(bench.loader.load(bench.version, serialise(bench.state)))
+    same = load_file(path)
+    bench.version += 1
+    sender = sender_of(shelf_in(tmp_path), ranks=OnlyRank(bench.loader._address.node))
+    offered = sender.send(parts_of(same.items(), 10_000), bench.version, "1-0")
+    bench.run(bench.loader.load(bench.version, offered))
+    assert np.array_equal(bench.run(bench.logprobs()), expected)
+    assert bench.served() == bench.version
+    assert len(sender._offer.taken) == 1
+    # What changes under an engine's eyes is not served, and the engine goes on with what it has.
+    same["lm_head.weight"].add_(1)
+    bench.version += 1
+    offered = replace(offered, manifest=replace(offered.manifest, version=bench.version))
+    refused(bench, offered, WeightsLost, "not kept any more")
+    sender.withdraw()
+    assert list(tmp_path.glob("**/*.safetensors")) == []
 
 
 @pytest.mark.slow

@@ -12,9 +12,9 @@ from safetensors.torch import save_file
 
 from actors.learner.config import ModelConfig
 from actors.learner.policy import load_model
+from actors.weights.checks.path_check import check_path
 from actors.weights.loader import WeightLoader
 from actors.weights.on_disk import published_file
-from actors.weights.path_check import check_path
 from coa.errors import StaleWeights
 from tests.support.tiny import make_model
 

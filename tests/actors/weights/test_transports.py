@@ -149,7 +149,7 @@ def test_two_workers_of_an_engine_get_every_byte(gpus: bool, tmp_path: Path, mon
 
 
 def test_a_way_that_is_not_there_and_one_that_publishes_nothing_are_the_persons_mistakes() -> None:
-    with pytest.raises(UserError, match="unknown weight transport 'hots': known are host, collective, on_disk"):
+    with pytest.raises(UserError, match="unknown weight transport 'hots': known are host, collective, ipc, on_disk"):
         find_sender("hots")
     with pytest.raises(UserError, match="'on_disk' can't publish weights"):
         find_sender("on_disk")

@@ -91,6 +91,23 @@ def test_an_engine_and_a_rank_on_one_gpu_share_its_memory() -> None:
     assert "beside an engine of 67.1 GiB" in sentence
 
 
+def test_an_engine_and_a_rank_that_take_turns_each_have_what_the_other_does_not_keep() -> None:
+    """Side by side the one GPU's recipe would not fit; in turns an engine is beside a rank that rests, which keeps its
+    weights, and a rank beside an engine that sleeps."""
+    cluster = "1x1xRTX4090"
+    assert wrong("one_gpu", cluster) == []
+    [sentence] = wrong("one_gpu", cluster, "engine.sleep_mode=false")
+    assert "beside an engine of 16.1 GiB" in sentence
+    [sentence] = wrong("one_gpu", cluster, "engine.gpu_memory_utilization=0.8")
+    assert re.search(r"an engine needs 18\.4 GiB beside .* of an rl rank that waits", sentence)
+    sections, _ = plan_of(recipe("one_gpu"), parse_cluster(cluster))
+    rows = {row[0]: row[1:] for row in sections[-1].rows}
+    _, rank, engine = rows["in the other's turn"]
+    assert engine == "1.0 GiB"
+    assert 3.0 < float(rank.removesuffix(" GiB")) < 4.5
+    assert rows["memory of its node"][2] == rows["weights"][2], "the weights of an engine that sleeps"
+
+
 def test_what_is_not_known_is_said() -> None:
     assert "neither on this machine" in wrong("web_7b", "2x8xH100", "model.path=nobody/has-this")[0]
     _, mistakes = plan_of(recipe("web_7b"), (Node(8, None, 64.0),) * 2)

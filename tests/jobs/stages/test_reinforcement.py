@@ -247,6 +247,33 @@ def test_what_is_trained_is_the_same_whether_calls_fail_or_engines_or_learners_d
     assert up[1] & {0, 1}, "a step says how many engines were up"
 
 
+@pytest.mark.parametrize("kills", [0.0, 0.1])
+def test_engines_that_take_turns_with_learners_sleep_while_these_learn_and_train_the_same(
+    tmp_path: Path, kills: float
+) -> None:
+    side_by_side = in_virtual_time(reinforce(make_run(tmp_path / "side_by_side"), FakeWorld()))
+    world = FakeWorld(start_s=1.0)
+    turns: list[tuple[int, list[bool]]] = []
+    """Of each batch, the episodes under way when the learners get it, and which engines that came up are asleep."""
+
+    def look(plan: Train) -> None:
+        up = [engine for engine in world.alive if engine.loaded]
+        under_way = sum(not episode.done() for engine in up for episode in engine._episodes.values())
+        turns.append((under_way, [engine.asleep for engine in up]))
+
+    run = make_run(tmp_path / "turns", "engine.sleep_mode=true", "rl.evaluate_every=2", "rl.evaluate_tasks=40")
+    played = in_virtual_time(reinforce(run, world, handed_out=look, kills=kills))
+    assert played.batches == side_by_side.batches
+    assert [under_way for under_way, _ in turns] == [0] * 6
+    if not kills:
+        assert [asleep for _, asleep in turns] == [[True, True]] * 6
+        assert [engine.slept for engine in world.engines] == [[0] * 6] * 2
+        assert [engine.loaded for engine in world.engines] == [list(range(7))] * 2, "each sync wakes them"
+    rows = [row for row in read_metrics(run.folder / "metrics.jsonl") if "eval/pass_at_1" in row]
+    assert [(row["step"], row["eval/oldest_version"]) for row in rows] == [(0, 0), (2, 2), (4, 4), (6, 6)]
+    assert all(row["eval/newest_version"] == row["step"] for row in rows), "an evaluation ends before they sleep"
+
+
 def test_no_group_has_the_number_of_one_of_an_earlier_start_of_the_driver(tmp_path: Path) -> None:
     run = make_run(tmp_path, steps=1)
     starts = [in_virtual_time(reinforce(run, FakeWorld())) for _ in range(3)]

@@ -1,0 +1,286 @@
+"""Weights through memory of the device that a rank and an engine share: CUDA IPC on a GPU, shared memory on a CPU.
+
+    rank      finds the digests, then offers the version from a thread, until its weights change
+    worker    comes to the rank's port, says where it is, and gets handles of two buffers, a bucket each
+    rank ──fills one──► worker copies it to its own host's memory, while the rank fills the other ──► ...
+
+No file holds the model. A rank needs two buckets while somebody takes them, and a worker the model once, until it has
+loaded it. What can't go this way goes by `host`, which the rank is asked for: to a worker on another device or node,
+one of several, one that can't open the handles, and one that has not come when the weights are about to change. The
+versions after one that went elsewhere are published by `host` from the beginning, and so are those of several ranks.
+"""
+
+import hmac
+import logging
+import secrets
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from multiprocessing.connection import Client, Connection, Listener
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from actors.weights.collective import own_address
+from actors.weights.holder import segment_path
+from actors.weights.host import NAME as HOST
+from actors.weights.host import HostPlace, HostSender
+from actors.weights.segment import write_pieces
+from actors.weights.sharing.link import CANNOT, DONE, bounded, expect, hear, say, until_closed
+from actors.weights.shelf import Kept
+from actors.weights.transport import Address, Published, Sender, WeightTransport, slowest_s
+from coa.errors import SyncError
+from coa.learning.weights import Layout, Manifest, digest
+
+if TYPE_CHECKING:
+    from actors.weights.parts import ModelParts
+    from actors.weights.ranks import Ranks
+    from actors.weights.sharing.buffers import Handle
+    from actors.weights.shelf import Shelf
+
+NAME = "ipc"
+HELLO_S = 10.0
+"""Longest wait for what a worker says first."""
+STEP_S = 60.0
+"""Longest wait of one side for the other, for a bucket; whoever is waited for longer has failed."""
+WAIT_S = 20.0
+"""A rank that is about to change its weights waits so long for engines that have not taken them."""
+BUFFERS = 2
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Meeting:
+    """Where workers find the rank, and what they show it."""
+
+    address: tuple[str, int]
+    token: str = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class IpcPlace:
+    meeting: Meeting
+    host: HostPlace
+
+
+@dataclass(frozen=True, slots=True)
+class Invitation:
+    """What the workers of one engine need."""
+
+    meeting: Meeting
+    address: Address
+
+
+class IpcSender(Sender):
+    def __init__(self, ranks: "Ranks", shelf: "Shelf") -> None:
+        self._ranks, self._shelf = ranks, shelf
+        self._host = HostSender(ranks, shelf)
+        self._folder = shelf.folder(ranks.node)
+        self._offer: Offer | None = None
+        self._elsewhere = ranks.world > 1
+        """Whether versions are published on the host."""
+
+    def send(self, parts: "ModelParts", version: int, name: str) -> Published | None:
+        self.withdraw()
+        if self._elsewhere:
+            return self._host.send(parts, version, name)
+        manifest = sealed(parts, version)
+        self._offer = Offer(parts, manifest, name, node=self._ranks.node, folder=self._folder, shelf=self._shelf)
+        host = HostPlace(self._shelf, name, len(parts.layout.header()), pending=True)
+        by_host = Published(manifest=manifest, transport=HOST, place=host)
+        return Published(manifest=manifest, transport=NAME, place=IpcPlace(self._offer.meeting, host), fallback=by_host)
+
+    def withdraw(self) -> None:
+        if self._offer is not None:
+            offer, self._offer = self._offer, None
+            offer.withdraw()
+            self._elsewhere = offer.elsewhere
+
+    def check(self) -> None:
+        if self._offer is not None and self._offer.failure is not None:
+            raise self._offer.failure
+
+
+class Offer:
+    """One version, given by a rank's thread to one worker after another until it is withdrawn."""
+
+    def __init__(
+        self, parts: "ModelParts", manifest: Manifest, name: str, *, node: str, folder: str, shelf: "Shelf"
+    ) -> None:
+        self._parts, self._manifest, self._name, self._node = parts, manifest, name, node
+        self._path, self._shelf = segment_path(folder, name), shelf
+        self._members = shelf.members()
+        """Engines that have taken weights before."""
+        self._listener = Listener((own_address(), 0), "AF_INET", backlog=16)
+        address: Any = self._listener.address
+        self.meeting = Meeting(address, secrets.token_hex(16))
+        self._over = self._kept = False
+        self.elsewhere = False
+        """Whether a worker could not take part."""
+        self.taken: set[str] = set()
+        """Engines that have got every bucket."""
+        self.failure: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, name="weights-offer", daemon=True)
+        self._thread.start()
+
+    def withdraw(self) -> None:
+        """Waits for engines that are known and have not come; what they have missed then, they find on the host."""
+        until = time.monotonic() + WAIT_S
+        while self._missing() and self._thread.is_alive() and time.monotonic() < until:
+            time.sleep(0.005)
+        self._over = True
+        with suppress(OSError):
+            Client(self.meeting.address, "AF_INET").close()  # the thread waits for whoever comes next
+        self._thread.join()
+        if self.failure is not None:
+            raise self.failure
+        if missing := self._missing():
+            self._keep()
+            self._shelf.absent(missing)
+
+    def _missing(self) -> list[str]:
+        return [] if self._kept else [engine for engine in self._members if engine not in self.taken]
+
+    def _run(self) -> None:
+        try:
+            with self._listener as listener:
+                while True:
+                    with listener.accept() as connection:
+                        if self._over:
+                            return
+                        if (said := self._greeted(connection)) is not None:
+                            self._serve(connection, said)
+        except BaseException as error:  # the rank raises it, when it looks
+            self.failure = error
+
+    def _greeted(self, connection: Connection) -> dict[str, Any] | None:
+        """What a worker says of itself; None of somebody who has no business here."""
+        try:
+            bounded(connection, HELLO_S)
+            said = hear(connection)
+            return said if hmac.compare_digest(said["token"], self.meeting.token) else None
+        except (OSError, EOFError, ValueError, TypeError, KeyError):
+            return None
+
+    def _serve(self, connection: Connection, said: dict[str, Any]) -> None:
+        """Whatever fails, the version is on the host before the worker's connection ends."""
+        from actors.weights.sharing.buffers import device_name
+
+        try:
+            bounded(connection, STEP_S)
+            here = (self._node, device_name(self._parts.device), 1)
+            if (said["node"], said["device"], said["workers"]) != here:
+                say(connection, None)
+                raise SyncError(f"engine {said['engine']} is not on the rank's device alone")
+            self._hand_over(connection)
+            self.taken.add(said["engine"])
+        except (SyncError, OSError, EOFError, ValueError, RuntimeError) as error:
+            logger.warning("weights by %s: %s: %s; they go to the host", NAME, type(error).__name__, error)
+            self.elsewhere |= isinstance(error, SyncError)
+            self._keep()
+
+    def _hand_over(self, connection: Connection) -> None:
+        from actors.weights.sharing.buffers import buckets_of, shared_buffers
+
+        layout = self._manifest.layout
+        with shared_buffers(self._path, BUFFERS, bucket_size(layout), self._parts.device) as (tensors, handles):
+            say(connection, handles)
+            for index, bucket in buckets_of(self._parts, tensors):
+                del bucket  # a view of a buffer, which would stay as long
+                say(connection, index)
+                if index:  # the other buffer is filled next
+                    expect(connection, index - 1)
+            expect(connection, layout.buckets - 1)
+            expect(connection, DONE)
+
+    def _keep(self) -> None:
+        if not self._kept:
+            write_pieces(self._path, self._manifest.layout, self._parts.pieces())
+            self._shelf.keep(Kept(self._name, self._node, str(self._path), self._manifest))
+            self._kept = True
+
+
+def sealed(parts: "ModelParts", version: int) -> Manifest:
+    """The manifest of a model that this rank has all of."""
+    import torch
+
+    from actors.weights.sharing.buffers import buckets_of
+
+    buffer = torch.empty(bucket_size(parts.layout), dtype=torch.uint8, device=parts.device)
+    found = tuple(digest(bucket.cpu().numpy()) for _, bucket in buckets_of(parts, [buffer]))
+    return Manifest(version, parts.layout, found)
+
+
+def bucket_size(layout: Layout) -> int:
+    return min(layout.bucket_bytes, layout.nbytes)
+
+
+# --- the engines' side ------------------------------------------------------------------------------------------------
+
+
+class IpcReceiver:
+    async def prepare(self, published: Published, address: Address) -> Invitation:
+        place: IpcPlace = published.place
+        await place.host.shelf.join(address)
+        return Invitation(place.meeting, address)
+
+    @contextmanager
+    def receive(self, manifest: Manifest, prepared: Invitation, worker: int) -> Iterator[NDArray[np.uint8]]:
+        yield take(prepared, manifest.layout)
+
+    async def acknowledge(self, published: Published, address: Address) -> None:
+        """The rank knows who has copied every bucket, and has nothing more to keep for it."""
+
+
+def take(invitation: Invitation, layout: Layout) -> NDArray[np.uint8]:
+    """The flattened model, in this host's memory; raises SyncError where it can't be had this way."""
+    from actors.weights.sharing.buffers import device_name, own_device
+
+    address = invitation.address
+    said = {
+        "token": invitation.meeting.token,
+        "engine": address.engine,
+        "node": address.node,
+        "workers": address.workers,
+        "device": device_name(own_device()),
+    }
+    try:
+        with Client(invitation.meeting.address, "AF_INET") as rank:
+            bounded(rank, STEP_S + slowest_s(layout.nbytes))  # so long it may take to bring the version to the host
+            say(rank, said)
+            handles = hear(rank)
+            if handles is None:
+                until_closed(rank)
+                raise SyncError("the rank is not on this device")
+            return copied(rank, handles, layout)
+    except (OSError, EOFError, ValueError, RuntimeError) as error:
+        raise SyncError(f"the rank's buffers were missed: {type(error).__name__}: {error}") from error
+
+
+def copied(rank: Connection, handles: "list[Handle]", layout: Layout) -> NDArray[np.uint8]:
+    import torch
+
+    from actors.weights.sharing.buffers import opened_buffers
+
+    data = np.empty(layout.nbytes, np.uint8)
+    try:
+        buffers = opened_buffers(handles)
+    except (OSError, RuntimeError):
+        say(rank, CANNOT)
+        until_closed(rank)
+        raise
+    for index in range(layout.buckets):
+        expect(rank, index)
+        start, stop = layout.bucket(index)
+        torch.from_numpy(data[start:stop]).copy_(buffers[index % BUFFERS][: stop - start])
+        say(rank, index)
+    buffers.clear()
+    say(rank, DONE)
+    until_closed(rank)
+    return data
+
+
+TRANSPORT = WeightTransport(sender=IpcSender, receiver=IpcReceiver())

@@ -1,0 +1,1 @@
+"""How two processes of one machine share memory of a device, and agree on what is in it."""

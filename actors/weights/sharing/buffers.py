@@ -1,0 +1,119 @@
+"""Buffers in a device's memory that two processes of one machine see: tensors here, handles for the other.
+
+On a GPU a handle is CUDA's for inter-process communication, as `torch.multiprocessing` makes it; on a CPU it names a
+file in shared memory, which both sides map.
+"""
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from actors.weights.segment import opened
+
+if TYPE_CHECKING:
+    from actors.weights.parts import ModelParts
+
+Handle = dict[str, Any]
+"""What memory is found by, as plain data."""
+CUDA_OFFSET, CUDA_MEMORY = 3, 7
+"""Places in what `reduce_tensor` gives for a tensor on a GPU: where it begins in its memory, and from there on how that
+is found. What is before says what a tensor of bytes is, and on which GPU, which the other process may number
+otherwise."""
+
+
+def device_name(device: torch.device) -> str:
+    """The same for all processes of a machine that use this device."""
+    return str(torch.cuda.get_device_properties(device).uuid) if device.type == "cuda" else device.type
+
+
+def own_device() -> torch.device:
+    """That this process computes on."""
+    return torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else torch.device("cpu")
+
+
+@contextmanager
+def shared_buffers(path: Path, count: int, nbytes: int, device: torch.device) -> Iterator[tuple[list[Tensor], Any]]:
+    """So many buffers of bytes, and their handles; `path`: what files are called after, where it takes files.
+
+    Their memory is free again when the context ends. On a GPU, what a process was killed with that had it open stays
+    allocated until this one ends."""
+    tensors: list[Tensor] = []
+    handles: list[Handle] = []
+    files = [path.with_name(f"{path.stem}-{number}{path.suffix}") for number in range(count)]
+    try:
+        for file in files:
+            tensor, handle = _on_gpu(nbytes, device) if device.type == "cuda" else _in_file(file, nbytes)
+            tensors.append(tensor)
+            handles.append(handle)
+            del tensor
+        yield tensors, handles
+    finally:
+        tensors.clear()
+        for file in files:
+            file.unlink(missing_ok=True)
+        _collect()
+
+
+def _on_gpu(nbytes: int, device: torch.device) -> tuple[Tensor, Handle]:
+    from torch.multiprocessing.reductions import reduce_tensor
+
+    tensor = torch.empty(nbytes, dtype=torch.uint8, device=device)
+    arguments: Any = reduce_tensor(tensor)[1]
+    memory = [one.hex() if isinstance(one, bytes) else one for one in arguments[CUDA_MEMORY:]]
+    return tensor, {"nbytes": nbytes, "offset": arguments[CUDA_OFFSET], "cuda": memory}
+
+
+def _in_file(path: Path, nbytes: int) -> tuple[Tensor, Handle]:
+    with opened(path, os.O_RDWR | os.O_CREAT) as file:
+        os.posix_fallocate(file, 0, nbytes)  # or a write into memory that is not there would end the process
+    return _mapped(path), {"nbytes": nbytes, "file": str(path)}
+
+
+def opened_buffers(handles: Sequence[Handle]) -> list[Tensor]:
+    """The buffers of another process; it learns that they are let go of when the tensors are. Raises OSError or
+    RuntimeError where they can't be opened."""
+    from torch.multiprocessing.reductions import rebuild_cuda_tensor
+
+    found: list[Tensor] = []
+    for handle in handles:
+        if "file" in handle:
+            found.append(_mapped(Path(handle["file"])))
+            continue
+        size, device = torch.Size([handle["nbytes"]]), torch.cuda.current_device()
+        kind: list[Any] = [torch.Tensor, size, (1,), handle["offset"], torch.storage.TypedStorage, torch.uint8, device]
+        memory = [bytes.fromhex(one) if isinstance(one, str) else one for one in handle["cuda"]]
+        found.append(rebuild_cuda_tensor(*kind, *memory))
+    return found
+
+
+def _mapped(path: Path) -> Tensor:
+    return torch.from_numpy(np.memmap(path, np.uint8, "r+"))
+
+
+def _collect() -> None:
+    """Gives memory back that no other process has open any more."""
+    if torch.cuda.is_available():
+        torch.cuda.ipc_collect()
+
+
+def buckets_of(parts: "ModelParts", buffers: Sequence[Tensor]) -> Iterator[tuple[int, Tensor]]:
+    """Copies a model that this rank has all of into the buffers, bucket after bucket, in turn; each with its number,
+    once it is there. It holds until its buffer's turn comes again."""
+    layout, index = parts.layout, 0
+    for at, piece in parts.tensors():
+        while len(piece):
+            start, stop = layout.bucket(index)
+            target, some = buffers[index % len(buffers)], piece[: stop - at]
+            target[at - start : at - start + len(some)].copy_(some)
+            at, piece = at + len(some), piece[len(some) :]
+            if at == stop:
+                if target.is_cuda:
+                    torch.cuda.synchronize(target.device)  # another process does not wait for this one's stream
+                yield index, target[: stop - start]
+                index += 1
