@@ -39,6 +39,7 @@ from jobs.run.console import Console, open_console
 from jobs.run.run_dir import RunDir
 from jobs.stages.engines import places_of
 from jobs.stages.reinforcement.loop import Reinforcement
+from jobs.stages.rl import learners_of
 
 TOKENS, GROUP, LEARN_S = 8192, 8, 60.0
 BYTES = 21 * TOKENS
@@ -79,22 +80,10 @@ class Watched:
 
 
 async def play(run: RunDir, pool: Any, learn_s: float) -> tuple[Watched, Sequence[Mapping[str, Any]]]:
-    config, watched = run.config.rl, Watched()
-    learning = SyntheticLearning(
-        learn_s=learn_s,
-        name="rl",
-        checkpoints=run.checkpoints,
-        placement=run.config.placement,
-        model_dir=run.sft_model,
-        model=run.config.model,
-        learner=config.learner,
-        objective=config.objective(),
-        steps=config.steps,
-        publish=False,
-        checkpoint_every=config.checkpoint_every,
-        output=run.model,
-    )
-    with run.console.stage("rl", config.steps) as stage:
+    watched = Watched()
+    learning = learners_of(run, SyntheticLearning, publish=False)
+    learning.learn_s = learn_s
+    with run.console.stage("rl", run.config.rl.steps) as stage:
         async with learning:
             loop = Reinforcement(run, pool, learning, stage, put=watched.put)
             async for event in learning.events():

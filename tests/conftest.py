@@ -12,6 +12,7 @@ TAKE_THE_MACHINE = {
     "tests/actors/rollout/test_engine.py",
     "tests/actors/weights/test_loader.py",
     "tests/jobs/stages/test_async_loop.py",
+    "tests/jobs/stages/test_synchronous.py",
     "tests/jobs/test_serve.py",
     "tests/jobs/test_train.py",
 }

@@ -36,6 +36,10 @@ def arguments(config: EngineConfig, *, cpu: bool, max_tokens: int) -> dict[str, 
         "enable_chunked_prefill": config.chunked_prefill,
         "block_size": config.block_size,
     }
+    if config.tensor_parallel > 1:
+        # In an actor's placement group vLLM would have Ray place its workers, a bundle each; the engine's one bundle
+        # holds what all of them need.
+        chosen["distributed_executor_backend"] = "mp"
     if cpu:
         # A seeded request whose prefill is cut ends the engine: a prefill has to fit into a batch as a whole.
         cautious = {"enforce_eager": True, "enable_chunked_prefill": False}

@@ -163,12 +163,12 @@ NOTHING = StepReport(
 class SyntheticLearning(Learning):
     """Its buffer is a run's; behind it is one synthetic rank."""
 
-    def __init__(self, *, learn_s: float, **settings: Any) -> None:
-        super().__init__(**settings)
-        rank: Any = ray.remote(SyntheticRank)
-        self._rank: Any = rank.options(num_cpus=0).remote(self._buffer, learn_s)
+    learn_s = 0.0
+    """Of a step; to be set before they start."""
 
     async def __aenter__(self) -> "SyntheticLearning":
+        rank: Any = ray.remote(SyntheticRank)
+        self._rank: Any = rank.options(num_cpus=0).remote(self._buffer, self.learn_s)
         self._running = asyncio.ensure_future(self._run())
         return self
 

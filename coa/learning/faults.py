@@ -3,7 +3,7 @@
     log-probs one token off       they fit the learner's better when they are shifted back
     stale weights, a fresh name   tokens of the version that is trained have other log-probs than its weights give
     a mask one token off          tokens are trained that nobody sampled, and that are not to be imitated
-    advantages of another group   those of a group do not add up to 0
+    advantages of another group   those of a group do not add up to 0, or do not follow its rewards
 
 An empty completion, and a reward that raises, fail their episode or the stage where they happen.
 """
@@ -55,12 +55,21 @@ def of_step(report: Measured, tolerance: float | None) -> list[str]:
     return found
 
 
-def of_credit(group: int, samples: Sequence[Sample]) -> list[str]:
-    """Of all samples of a group whose advantages are relative to one another."""
-    credit = [float(sample.reinforce[sample.loss_mask][0]) for sample in samples if sample.loss_mask.any()]
-    if abs(sum(credit)) <= LEAST_SUM * max(map(abs, credit), default=0.0) * len(credit):
-        return []
-    return [f"the advantages of group {group} add up to {sum(credit):.2g}, not 0: they are of another group"]
+def of_credit(group: int, samples: Sequence[Sample], rewards: Sequence[float]) -> list[str]:
+    """Of all samples of a group, with their episodes' rewards, whose advantages are relative to one another."""
+    pairs = [
+        (reward, float(sample.reinforce[sample.loss_mask][0]))
+        for reward, sample in zip(rewards, samples, strict=True)
+        if sample.loss_mask.any()
+    ]
+    credit = [one for _, one in pairs]
+    largest = max(map(abs, credit), default=0.0)
+    if abs(sum(credit)) > LEAST_SUM * largest * len(credit):
+        return [f"the advantages of group {group} add up to {sum(credit):.2g}, not 0: they are of another group"]
+    # All of another group's add up as well, but belong to other rewards.
+    if any(one > other + LEAST_SUM * largest for less, one in pairs for more, other in pairs if less <= more):
+        return [f"the advantages of group {group} do not follow its rewards: they are of another group"]
+    return []
 
 
 def gaps(rollout: Floats, learner: Floats, segments: Tokens) -> tuple[float, float, float, int]:

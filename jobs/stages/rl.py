@@ -3,7 +3,7 @@
 """
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
@@ -19,6 +19,10 @@ from jobs.stages.reinforcement.rl_stats import STAGE
 from jobs.teachers.fallback import teacher_fallback
 from jobs.teachers.scoring import scoring
 
+if TYPE_CHECKING:
+    from cluster.learner_group import Learning
+
+Learners = TypeVar("Learners", bound="Learning")
 PROBE_TOKENS = 256
 """Of the beginnings of samples that engines are probed with."""
 LONG_PROBE_TOKENS = 4096
@@ -39,23 +43,8 @@ async def rl(run: RunDir, pool: Any, executors: Sequence[Any]) -> dict[str, Any]
         await pool.sleep()
     with run.console.stage("rl", config.steps) as stage:
         stage.phase(f"starting {config.learner.ranks} learners, loading the model")
-        learning = Learning(
-            STAGE,
-            checkpoints=run.checkpoints,
-            placement=run.config.placement,
-            model_dir=run.sft_model,
-            model=run.config.model,
-            learner=config.learner,
-            objective=config.objective(),
-            steps=config.steps,
-            publish=True,
-            probe=probe_sequences(run),
-            probe_tokens=min(PROBE_TOKENS, run.config.agent.limits.max_tokens - 1),
-            checkpoint_every=config.checkpoint_every,
-            output=run.model,
-            weights=config.weights,
-            takes_turns=run.config.engine.sleep_mode,
-        )
+        tokens = min(PROBE_TOKENS, run.config.agent.limits.max_tokens - 1)
+        learning = learners_of(run, Learning, probe=probe_sequences(run), probe_tokens=tokens)
         async with scoring(run) as scorer, teacher_fallback(run, executors) as fallback, learning:
             elastic = elastic_engines(pool, run.config, run.console.say)
             loop = Reinforcement(run, pool, learning, stage, scorer, fallback, elastic)
@@ -75,6 +64,30 @@ async def rl(run: RunDir, pool: Any, executors: Sequence[Any]) -> dict[str, Any]
     finish_model(run, run.model)
     await pool.load(config.steps, run.model)
     return run.finish(STAGE, result)
+
+
+def learners_of(
+    run: RunDir, kind: type[Learners], *, publish: bool = True, probe: tuple[Tokens, ...] = (), probe_tokens: int = 0
+) -> Learners:
+    """The stage's learners, which begin at the fine-tuned model."""
+    config = run.config.rl
+    return kind(
+        STAGE,
+        checkpoints=run.checkpoints,
+        placement=run.config.placement,
+        model_dir=run.sft_model,
+        model=run.config.model,
+        learner=config.learner,
+        objective=config.objective(),
+        steps=config.steps,
+        publish=publish,
+        probe=probe,
+        probe_tokens=probe_tokens,
+        checkpoint_every=config.checkpoint_every,
+        output=run.model,
+        weights=config.weights,
+        takes_turns=run.config.engine.sleep_mode,
+    )
 
 
 def probe_sequences(run: RunDir) -> tuple[Tokens, ...]:

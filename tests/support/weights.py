@@ -60,13 +60,14 @@ class FolderShelf:
         Path(self.root, "absent").write_text(json.dumps(list(engines)))
 
     async def path(self, name: str, address: Address) -> str:
+        await self.join(address)
         kept = Path(self.root, f"{name}.kept")
         if not kept.exists():
             raise SyncError(f"weights {name} are not kept any more")
         return kept.read_text()
 
     async def join(self, address: Address) -> None:
-        pass
+        self.expected[address.engine] = address.workers
 
     async def acknowledge(self, name: str, address: Address) -> None:
         Path(self.root, f"{name}.acknowledged").touch()

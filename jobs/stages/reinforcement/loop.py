@@ -198,7 +198,8 @@ class Reinforcement:
         if self._algorithm.keep(group.episodes):
             samples = group.samples(self._algorithm, mask_truncated=self._config.mask_truncated)
             if isinstance(self._algorithm, GroupRelative) and not self._config.mask_truncated:
-                self.stats.suspect(faults.of_credit(group.number, samples))
+                rewards = [episode.reward for episode in group.episodes]
+                self.stats.suspect(faults.of_credit(group.number, samples, rewards))
             if self._scorer is not None:
                 divergence, samples = await self._scorer.weigh(samples)
                 self.stats.divergences.append(divergence)

@@ -217,15 +217,18 @@ def test_silent_faults_are_named_in_the_step_that_has_them(model: Path, one_rank
     assert named(samples) == []
     [said] = named([rolled(sample) for sample in samples])
     assert "one token off" in said
-    stale = [
-        replace(s, rollout_logprobs=s.rollout_logprobs + np.where(s.loss_mask, np.float32(1e-3), 0)) for s in samples
-    ]
-    [said] = named(stale)
+    learner = learner_of(model)
+    learner.step(samples, 0)
+    assert faults.of_step(learner.step(samples, 1), 1e-4) == [], "they say that they are a version old"
+    renamed = [replace(s, versions=np.where(s.loss_mask, 2, -1).astype(np.int32)) for s in samples]
+    [said] = faults.of_step(learner.step(renamed, 2), 1e-4)
     assert "other weights" in said
     by_nobody = [replace(s, versions=np.where(s.loss_mask, 0, -1).astype(np.int32)) for s in samples]
     assert named(by_nobody) == []
-    [said] = named([replace(s, loss_mask=np.roll(s.loss_mask, 1)) for s in by_nobody])[-1:]
-    assert "tokens were trained that no policy sampled" in said
+    for shift in (1, -1):
+        masks = [np.roll(s.loss_mask, shift) & (np.arange(len(s)) > 0) for s in by_nobody]
+        *_, said = named([replace(s, loss_mask=mask) for s, mask in zip(by_nobody, masks, strict=True)])
+        assert "tokens were trained that no policy sampled" in said
 
 
 @pytest.mark.parametrize("name", ["dr_grpo", "rloo", "reinforce_pp", "cispo"])

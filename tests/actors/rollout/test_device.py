@@ -26,9 +26,14 @@ def test_a_cpu_gets_what_it_needs() -> None:
     }
 
 
-@pytest.mark.parametrize("config", [EngineConfig(threads=2), EngineConfig(tensor_parallel=2)])
-def test_a_worker_that_needs_its_own_threads_has_its_own_process(config: EngineConfig) -> None:
-    assert "distributed_executor_backend" not in arguments(config, cpu=True, max_tokens=300)
+def test_a_worker_that_needs_its_own_threads_has_its_own_process() -> None:
+    assert "distributed_executor_backend" not in arguments(EngineConfig(threads=2), cpu=True, max_tokens=300)
+
+
+@pytest.mark.parametrize("cpu", [True, False])
+def test_workers_that_share_a_model_are_processes_below_the_engines_own(cpu: bool) -> None:
+    chosen = arguments(EngineConfig(tensor_parallel=2), cpu=cpu, max_tokens=300)
+    assert chosen["distributed_executor_backend"] == "mp"
 
 
 def test_a_gpu_gets_vllms_own_defaults() -> None:

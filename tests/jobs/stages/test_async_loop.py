@@ -1,83 +1,32 @@
-"""The asynchronous loop against a plain synchronous one, and its staleness bound, on real engines and learners."""
+"""The asynchronous loop on real engines and learners: its staleness bound, and what fails or teaches beside it."""
 
 import asyncio
-import io
 import json
 import os
 import signal
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-import ray
 
-from actors.messages import EpisodeId, EpisodeOrder
+from actors.messages import EpisodeOrder
 from actors.teachers.team import Outcome
 from cluster.pool import EnginePool
-from coa.config import load
 from coa.errors import UserError
-from coa.learning.window import Ticket, WindowConfig
 from coa.reporting.metrics import read_metrics
 from coa.teams.store import read_transcripts
-from coa.types import Sample, Scored, Tokens
-from jobs.cli import find_recipe
-from jobs.recipe.schema import Recipe
-from jobs.run.console import Console
-from jobs.run.run_dir import RunDir
+from coa.types import Scored
 from jobs.stages.engines import engine_pool
-from jobs.stages.reinforcement.groups import play_group
 from jobs.stages.rl import rl
 from jobs.stages.services import tool_executors
 from jobs.teachers import fallback
 from jobs.teachers.fallback import FIRST_ATTEMPT, TeacherFallback
-from tests.support.ranks import weights_of
-from tests.support.tiny import AGENT, make_model
+from tests.support.loop_runs import GROUPS, Recording, make_run
+from tests.support.tiny import make_model
 
 STEPS = 3
-GROUPS = 4
 EXECUTORS: list[Any] = []
-
-
-def make_run(folder: Path, *overrides: str, max_staleness: int) -> RunDir:
-    """Rewards differ by length alone: an untrained model's groups say something too."""
-    settings = [
-        f"run_dir={folder}",
-        f"rl.steps={STEPS}",
-        "rl.group=3",
-        "rl.algorithm_settings.spread=reward",
-        *overrides,
-    ]
-    config = load(Recipe, find_recipe("tiny"), settings)
-    rl = replace(
-        config.rl,
-        window=WindowConfig(max_staleness=max_staleness, groups_per_batch=GROUPS, max_refills=1),
-        reward=replace(config.rl.reward, overlong_buffer=1.0),
-        checkpoint_every=100,
-    )
-    run = RunDir(replace(config, agent=AGENT, rl=rl), Console(io.StringIO(), io.StringIO()))
-    run.prepare()
-    for model in (run.start_model, run.sft_model):
-        make_model(model)
-    return run
-
-
-class Recording:
-    """A pool that keeps what was played."""
-
-    def __init__(self, pool: EnginePool) -> None:
-        self.pool = pool
-        self.played: dict[EpisodeId, Tokens] = {}
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.pool, name)
-
-    async def play(self, order: EpisodeOrder) -> Scored:
-        scored = await self.pool.play(order)
-        self.played[order.id] = scored.trajectory.token_ids
-        return scored
 
 
 @pytest.fixture(scope="module")
@@ -99,57 +48,6 @@ def stage(
     yield loop.run_until_complete(pool.__aenter__())
     loop.run_until_complete(pool.__aexit__(None, None, None))
     loop.run_until_complete(executors.__aexit__(None, None, None))
-
-
-async def synchronous(run: RunDir, pool: Recording, learner: Any) -> list[float]:
-    """The plain loop: play a batch to its end, learn from it, load the weights, and again. Returns the losses."""
-    config, losses, group = run.config.rl, [], 0
-    algorithm = config.algorithm_of()
-    await pool.sync(0, ray.put(weights_of(learner)), ())
-    for version in range(config.steps):
-        batch: list[Sample] = []
-        missing, refills = config.window.groups_per_batch, 0
-        while missing:
-            task = run.training_task("rl", group)
-            played = await play_group(pool, task, Ticket(group, version), group, config, run.config.agent)
-            missing -= 1
-            if algorithm.keep(played.episodes):
-                batch.extend(played.samples(algorithm, mask_truncated=config.mask_truncated))
-            elif refills < config.window.max_refills * config.window.groups_per_batch:
-                missing, refills = missing + 1, refills + 1
-            group += 1
-        losses.append(learner.step(batch, version).loss)
-        await pool.sync(version + 1, ray.put(weights_of(learner)), ())
-    return losses
-
-
-@pytest.fixture
-def learner(one_rank: None, tmp_path: Path) -> Any:
-    from actors.learner.learner import Learner
-
-    run = make_run(tmp_path / "reference", max_staleness=0)
-    return Learner(run.sft_model, run.config.model, run.config.rl.learner, steps=STEPS)
-
-
-def losses_of(run: RunDir) -> list[float]:
-    return [record["loss"] for record in read_metrics(run.folder / "metrics.jsonl")]
-
-
-@pytest.mark.slow
-def test_without_staleness_the_loop_is_the_synchronous_one(
-    stage: EnginePool, loop: asyncio.AbstractEventLoop, learner: Any, tmp_path: Path
-) -> None:
-    run = make_run(tmp_path / "run", max_staleness=0)
-    plain = Recording(stage)
-    expected = loop.run_until_complete(synchronous(run, plain, learner))
-    ours = Recording(stage)
-    result = loop.run_until_complete(rl(run, ours, EXECUTORS))
-    assert ours.played.keys() == plain.played.keys()
-    for episode, token_ids in plain.played.items():
-        assert np.array_equal(ours.played[episode], token_ids)
-    assert np.abs(np.array(losses_of(run)) - expected).max() < 1e-5
-    assert len(expected) == STEPS
-    assert result["staleness_max"] == 0
 
 
 @pytest.mark.slow

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from actors.learner.buffer import Finished, Started, Stepped
+from actors.learner.step_report import StepReport
 from actors.messages import EpisodeOrder
 from cluster.health import PoolConfig
 from cluster.pool import EnginePool
@@ -80,6 +81,8 @@ class FakeLearners:
     _beside: set["asyncio.Task[None]"] = field(default_factory=set)
     handed_out: Callable[[Train], None] = lambda plan: None
     """Sees each batch as it comes."""
+    report: Callable[[int], StepReport] = lambda version: a_report()
+    """What they measure in the step to a version."""
     failure: "asyncio.Future[None]" = field(default_factory=lambda: asyncio.get_running_loop().create_future())
 
     def beside(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
@@ -123,8 +126,9 @@ class FakeLearners:
                 await asyncio.sleep(2.0)
                 self.trained[version] = plan
                 version += 1
+                report = self.report(version)
                 event = Stepped(
-                    version=version, report=a_report(), began=0.0, ended=1.0, waited=0.0, weights=None, probes=()
+                    version=version, report=report, began=0.0, ended=1.0, waited=0.0, weights=None, probes=()
                 )
                 await self.events.put(event)
                 if version % self.checkpoint_every == 0:
@@ -162,15 +166,22 @@ async def reinforce(
     dies_after: tuple[int, ...] = (),
     saved: tuple[int, Any] = (0, 0),
     handed_out: Callable[[Train], None] = lambda plan: None,
+    report: Callable[[int], StepReport] = lambda version: a_report(),
+    pool_class: type[Remembering] = Remembering,
 ) -> Played:
     """kills: engines a second. saved: the checkpoint of a driver before this one."""
     config = run.config.rl
-    pool = Remembering(world.launch, PoolConfig(deaths=1000), run.config.agent, places=256, patience_s=60.0)
+    pool = pool_class(world.launch, PoolConfig(deaths=1000), run.config.agent, places=256, patience_s=60.0)
     pool.played = {}
     for _ in range(2):
         pool.add()
     learners = FakeLearners(
-        config.steps, config.checkpoint_every, deque(dies_after), saved=saved, handed_out=handed_out
+        config.steps,
+        config.checkpoint_every,
+        deque(dies_after),
+        saved=saved,
+        handed_out=handed_out,
+        report=report,
     )
     loop = Reinforcement(run, pool, learners, Stage("rl", None), put=lambda share: share)
 

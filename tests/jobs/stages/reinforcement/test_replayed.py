@@ -21,29 +21,16 @@ from jobs.run.console import Console
 from jobs.run.run_dir import RunDir
 from jobs.stages.reinforcement.replay import Different, plan_replay, recipe_of, replay
 from jobs.stages.reinforcement.rl_stats import STAGE, learnt
+from jobs.stages.rl import learners_of
 from tests.support.tiny import make_model, random_sample
 
-STEPS, EVERY = 5, 2
+STEPS = 5
 
 
 async def record(run: RunDir) -> None:
     """What the stage leaves of its learners: batches, records, and the last two checkpoints."""
-    config, dice = run.config.rl, np.random.default_rng(0)
-    learning = Learning(
-        STAGE,
-        checkpoints=run.checkpoints,
-        placement=run.config.placement,
-        model_dir=run.sft_model,
-        model=run.config.model,
-        learner=config.learner,
-        objective=config.objective(),
-        steps=STEPS,
-        publish=True,
-        probe=(np.arange(9, dtype=np.int32),),
-        probe_tokens=8,
-        checkpoint_every=EVERY,
-        output=run.model,
-    )
+    dice = np.random.default_rng(0)
+    learning = learners_of(run, Learning, probe=(np.arange(9, dtype=np.int32),), probe_tokens=8)
 
     async def feed(epoch: int) -> None:
         for version in range(STEPS):
@@ -77,8 +64,8 @@ def replayed(run: RunDir, *steps: int | None) -> str:
 
 @pytest.mark.slow
 def test_learners_do_again_bit_for_bit_what_they_did(tmp_path: Path, ray_session: None) -> None:
-    overrides = ["run_dir=x", f"rl.steps={STEPS}", "rl.learner.ranks=2", "placement.learner_cpus=0.5"]
-    config = load(Recipe, find_recipe("tiny"), [*overrides, "wandb.mode=disabled"])
+    overrides = ["run_dir=x", f"rl.steps={STEPS}", "rl.checkpoint_every=2", "rl.learner.ranks=2"]
+    config = load(Recipe, find_recipe("tiny"), [*overrides, "placement.learner_cpus=0.5", "wandb.mode=disabled"])
     (tmp_path / "config.yaml").write_text(dump(config))
     run = RunDir(recipe_of(tmp_path), Console(io.StringIO(), io.StringIO()))
     make_model(run.sft_model)
