@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 from actors.messages import Probe
 from actors.rollout.config import EngineConfig
 from actors.rollout.engine import RolloutEngine
-from actors.weights.path_check import probe_tokens
+from actors.weights.checks.path_check import probe_tokens
 from cluster.engine_actor import launcher
 from cluster.resources import PlacementConfig
 from coa.grading.rewards import RewardConfig

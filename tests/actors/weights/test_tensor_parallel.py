@@ -16,9 +16,9 @@ from torch.nn import Parameter
 from actors.learner.lora import Source
 from actors.rollout.adapter import PolicyAdapter
 from actors.rollout.config import EngineConfig, SamplingConfig
+from actors.weights.checks.path_check import difference, probe_tokens
 from actors.weights.on_disk import FilePlace
 from actors.weights.parts import ModelParts
-from actors.weights.path_check import difference, probe_tokens
 from actors.weights.ranks import Ranks
 from actors.weights.transport import Published
 from actors.weights.transports import TRANSPORTS, find_sender

@@ -51,32 +51,6 @@ def stage(
 
 
 @pytest.mark.slow
-def test_in_turns_on_one_device_the_loop_is_the_synchronous_one_too(
-    stage: EnginePool, loop: asyncio.AbstractEventLoop, learner: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Engines sleep while the rank learns, as far as a CPU lets them, and copy its weights from its memory."""
-    slept: list[int] = []
-    sleep = stage.sleep
-
-    async def counted() -> None:
-        await sleep()
-        slept.append(stage.occupancy.playing)
-
-    monkeypatch.setattr(stage, "sleep", counted)
-    settings = ("engine.sleep_mode=true", "rl.weights.transport=ipc")
-    run = make_run(tmp_path / "run", *settings, max_staleness=0)
-    plain = Recording(stage)
-    expected = loop.run_until_complete(synchronous(run, plain, learner))
-    ours = Recording(stage)
-    result = loop.run_until_complete(rl(run, ours, EXECUTORS))
-    for episode, token_ids in plain.played.items():
-        assert np.array_equal(ours.played[episode], token_ids)
-    assert np.abs(np.array(losses_of(run)) - expected).max() < 1e-5
-    assert result["syncs"] == STEPS + 1
-    assert slept == [0] * (1 + STEPS)
-
-
-@pytest.mark.slow
 def test_with_staleness_the_bound_holds_and_work_overlaps(
     stage: EnginePool, loop: asyncio.AbstractEventLoop, tmp_path: Path
 ) -> None:

@@ -68,11 +68,13 @@ async def synchronous(run: RunDir, pool: Recording, learner: Any) -> Plain:
 
 
 @pytest.fixture
-def learner(one_rank: None, tmp_path: Path) -> Any:
+def learner(request: pytest.FixtureRequest, one_rank: None, tmp_path: Path) -> Any:
+    """Of STEPS steps, or of as many as the test says."""
     from actors.learner.learner import Learner
 
     run = make_run(tmp_path / "reference", max_staleness=0)
-    return Learner(run.sft_model, run.config.model, run.config.rl.learner, steps=STEPS)
+    steps = getattr(request, "param", STEPS)
+    return Learner(run.sft_model, run.config.model, run.config.rl.learner, steps=steps)
 
 
 @pytest.fixture
@@ -119,3 +121,35 @@ def test_without_staleness_the_loop_is_the_synchronous_one(
     weights, reference = load_file(run.model / "model.safetensors"), load(weights_of(learner).tobytes())
     assert weights.keys() == reference.keys()
     assert all(weights[name].equal(reference[name]) for name in reference)
+
+
+@pytest.mark.parametrize("learner", [3], indirect=True)
+def test_in_turns_on_one_device_the_loop_is_the_synchronous_one_too(
+    ray_session: None, learner: Any, loop: asyncio.Runner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Engines sleep while the rank learns, as far as a CPU lets them, and copy its weights from its memory."""
+    settings = ("engine.sleep_mode=true", "rl.weights.transport=ipc")
+    run = make_run(tmp_path / "run", *settings, max_staleness=0, steps=3)
+    slept: list[int] = []
+
+    async def both() -> tuple[Plain, Recording, Recording, dict[str, Any]]:
+        async with engines(run) as (pool, executors):
+            plain, sleep = Recording(pool), pool.sleep
+            expected = await synchronous(run, plain, learner)
+
+            async def counted() -> None:
+                await sleep()
+                slept.append(pool.occupancy.playing)
+
+            monkeypatch.setattr(pool, "sleep", counted)
+            ours = Recording(pool)
+            return expected, plain, ours, await rl(run, ours, executors)
+
+    expected, plain, ours, result = loop.run(both())
+    assert ours.played.keys() == plain.played.keys()
+    for episode, token_ids in plain.played.items():
+        assert np.array_equal(ours.played[episode], token_ids)
+    records = read_metrics(run.folder / "metrics.jsonl")
+    assert [record["loss"] for record in records] == expected.losses, "bit for bit"
+    assert result["syncs"] == 4
+    assert slept == [0] * 4, "before the learners came up, and before each step"
