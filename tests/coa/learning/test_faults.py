@@ -7,7 +7,6 @@ import pytest
 
 from coa.learning.algorithms.dr_grpo import DrGrpo
 from coa.learning.algorithms.grpo import Grpo
-from coa.learning.algorithms.policy_gradient import GroupRelative
 from coa.learning.algorithms.rloo import Rloo
 from coa.learning.faults import gaps, of_credit, of_step
 from coa.learning.samples import to_samples
@@ -79,7 +78,7 @@ def test_all_advantages_of_another_group_do_not_follow_the_rewards(others: tuple
 
 
 @pytest.mark.parametrize("algorithm", [Grpo(), DrGrpo(), Rloo()], ids=["grpo", "dr_grpo", "rloo"])
-def test_advantages_of_a_groups_own_are_no_fault(algorithm: GroupRelative) -> None:
+def test_advantages_of_a_groups_own_are_no_fault(algorithm: Grpo | DrGrpo | Rloo) -> None:
     """Nor are those of a group that nothing is to be learnt from: all of them are 0."""
     rng = np.random.default_rng(0)
     for _ in range(200):
