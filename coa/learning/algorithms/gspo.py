@@ -7,8 +7,9 @@ The age of the sampling policy is corrected, and rejected, per sequence whatever
 exp(mean(proximal - rollout)). A ratio of a sequence hardly moves, so its clips are a thousandth of those per token
 (section 5.1 of the paper).
 
-How it fails: clips of tokens are never reached by a sequence, so nothing is clipped, without a word; one bad token in
-a long episode is averaged away, or takes the whole episode with it.
+How it fails: a clip range meant for tokens is never reached by a sequence, so nothing is clipped, and nothing says so;
+the paper's range, for sequences of thousands of tokens, clips most of the short ones (`clip_fraction` shows it). One bad
+token in a long episode is averaged away, or takes the whole episode with it.
 """
 
 from dataclasses import dataclass, replace
