@@ -24,7 +24,7 @@ from benchmarks.speed.rates import intervals_overlap, loop_rate, mean_shares
 from benchmarks.speed.runs import SLOW, STILL, bench, measured
 from benchmarks.tiny_runs import kept
 
-STEPS = {0: 20, 1: 14, 2: 16, 3: 20, 4: 44, 8: 32}
+STEPS = {0: 24, 1: 24, 2: 28, 3: 32, 4: 44, 8: 44}
 """The target is a ratio of two of them, whose tools have a long tail: so these two are long."""
 SMOKE_STEPS = {0: 3, 4: 6}
 COMPARED = 4

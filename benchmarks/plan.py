@@ -30,7 +30,9 @@ from jobs.recipe.forecast import loop_of, speeds_of
 from jobs.recipe.schema import Recipe
 from jobs.run.trajectories import read_groups
 
-STEPS = 10
+STEPS, GROUPS = 16, 32
+"""Batches of so many groups that are measured. A slow call holds up a batch for seconds, so a few batches would tell
+more of their calls than of the configuration."""
 TARGETS = {"worst_error": "<= 0.2"}
 Figures = dict[str, float]
 
@@ -42,7 +44,7 @@ class Case:
     latency: Latency
     max_concurrent: int = 256
     max_staleness: int = 4
-    groups: int = 32
+    groups: int = GROUPS
 
     @property
     def name(self) -> str:
@@ -50,8 +52,10 @@ class Case:
         return f"{tools}-requests{self.max_concurrent}-staleness{self.max_staleness}-groups{self.groups}"
 
     def overrides(self, steps: int) -> tuple[str, ...]:
+        """With `steps` batches of GROUPS in the loop's stride."""
+        count = steps * GROUPS // self.groups + 2 * self.max_staleness + 2
         window = f"rl.window.max_staleness={self.max_staleness}", f"rl.window.groups_per_batch={self.groups}"
-        return (*window, f"rl.steps={steps + self.max_staleness}")
+        return (*window, f"rl.steps={count}")
 
 
 CALIBRATING = (Case(AT_ONCE, max_staleness=2), Case(SLOW, max_staleness=2))
