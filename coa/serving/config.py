@@ -35,7 +35,8 @@ class ServingConfig:
     max_requests: int = 256
     """Most requests under way at one replica; further ones wait."""
     max_queued: int = 512
-    """Most requests that wait for a replica; further ones are refused with status 429."""
+    """Most requests that wait for a replica; further ones are refused with status 429. Requests that come all at once
+    wait for a moment even if the replica has room for them."""
     max_background: int = 256
     """Most background responses under way at one replica; further ones are refused with status 429."""
     max_request_mib: float = 16.0
