@@ -116,6 +116,7 @@ def test_without_staleness_the_loop_is_the_synchronous_one(
     assert [record["loss"] for record in records] == expected.losses, "bit for bit"
     assert {record["engines_serving"] for record in records} == {ENGINES}
     assert result["staleness_max"] == 0
-    weights, reference = load_file(run.model / "model.safetensors"), load(weights_of(learner).tobytes())
+    own: Any = weights_of(learner)
+    weights, reference = load_file(run.model / "model.safetensors"), load(own.tobytes())
     assert weights.keys() == reference.keys()
     assert all(weights[name].equal(reference[name]) for name in reference)
