@@ -8,8 +8,8 @@ exp(mean(proximal - rollout)). A ratio of a sequence hardly moves, so its clips 
 (section 5.1 of the paper).
 
 How it fails: a clip range meant for tokens is never reached by a sequence, so nothing is clipped, and nothing says so;
-the paper's range, for sequences of thousands of tokens, clips most of the short ones (`clip_fraction` shows it). One bad
-token in a long episode is averaged away, or takes the whole episode with it.
+the paper's range, for sequences of thousands of tokens, clips most of the short ones (`clip_fraction` shows it). One
+bad token in a long episode is averaged away, or takes the whole episode with it.
 """
 
 from dataclasses import dataclass, replace
