@@ -3,13 +3,17 @@
 import errno
 import os
 import shutil
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from coa.errors import DiskFull, ReadOnlyDisk
 
+ABANDONED_S = 60.0
+"""Seconds without a change after which what is half written counts as left behind."""
 _FULL = (errno.ENOSPC, errno.EDQUOT)
+_PARTIAL = ".partial"
 
 
 def write_atomically(path: Path, text: str) -> None:
@@ -27,7 +31,7 @@ def replacing(path: Path) -> Iterator[Path]:
 
     Raises DiskFull if there is no room. Several processes may replace one file at the same time; the last one wins.
     """
-    part = _part_of(path, f"{os.getpid()}.partial")
+    part = _part_of(path, f".{os.getpid()}")
     try:
         with room_at(path):
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -45,7 +49,7 @@ def replacing_folder(path: Path) -> Iterator[Path]:
 
     Raises DiskFull if there is no room. One process at a time: what a killed one left behind is removed first.
     """
-    part = _part_of(path, "partial")
+    part = _part_of(path, "")
     shutil.rmtree(part, ignore_errors=True)
     try:
         with room_at(path):
@@ -58,6 +62,17 @@ def replacing_folder(path: Path) -> Iterator[Path]:
             part.replace(path)
     finally:
         shutil.rmtree(part, ignore_errors=True)
+
+
+def remove_partial(folder: Path) -> None:
+    """Removes what killed processes left in the folder's tree of files that `replacing` and `replacing_folder` began.
+
+    One that changed in the last ABANDONED_S seconds may still be written by a process that outlives its command.
+    """
+    for part in list(folder.rglob(f".*{_PARTIAL}")):
+        with suppress(OSError):
+            if time.time() - max(one.stat().st_mtime for one in (part, *part.rglob("*"))) > ABANDONED_S:
+                shutil.rmtree(part) if part.is_dir() else part.unlink()
 
 
 def sync(path: Path) -> None:
@@ -93,6 +108,6 @@ def full(path: Path) -> DiskFull:
     return DiskFull(f"{path}: no space left on the disk")
 
 
-def _part_of(path: Path, ending: str) -> Path:
+def _part_of(path: Path, writer: str) -> Path:
     """A hidden name beside `path`, so that no reader takes what is not finished for data."""
-    return path.with_name(f".{path.name}.{ending}")
+    return path.with_name(f".{path.name}{writer}{_PARTIAL}")

@@ -18,6 +18,8 @@ def check(config: Recipe) -> None:
     from jobs.recipe.checks import check_run
 
     check_run(config, ("distill",))
+    if config.sft.skipped:
+        raise UserError("sft.steps is 0, so there is nothing to distil for")
     if config.sft.data:
         raise UserError("sft.data is set, so there is nothing to distil: set sft.data=[] to run the teacher team")
 

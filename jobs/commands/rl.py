@@ -19,8 +19,11 @@ def check(config: Recipe) -> None:
     from jobs.recipe.checks import check_run
 
     check_run(config, ("rl",))
-    if not (Path(config.run_dir) / "checkpoints" / "sft.json").exists():
-        raise UserError(f"{config.run_dir}: no fine-tuned model is there yet: run `coa sft` first")
+    if not config.sft.skipped and not (Path(config.run_dir) / "checkpoints" / "sft.json").exists():
+        raise UserError(
+            f"{config.run_dir}: no fine-tuned model is there yet: run `coa sft` first, or begin at model.path with "
+            "sft.steps=0"
+        )
 
 
 def run(config: Recipe, console: Console) -> None:
@@ -28,9 +31,12 @@ def run(config: Recipe, console: Console) -> None:
     from jobs.stages.engines import engine_pool
     from jobs.stages.rl import rl
     from jobs.stages.services import tool_executors
+    from jobs.stages.sft import sft
 
     async def body(run: RunDir) -> None:
         run.prepare()
+        if config.sft.skipped:
+            await sft(run)
         async with tool_executors(run) as executors, engine_pool(run, run.sft_model, executors) as pool:
             await rl(run, pool, executors)
 

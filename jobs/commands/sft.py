@@ -19,7 +19,7 @@ def check(config: Recipe) -> None:
     from jobs.recipe.checks import check_run
 
     check_run(config, ("sft",))
-    if not config.sft.data and not (Path(config.run_dir) / "checkpoints" / "distill.json").exists():
+    if config.distils and not (Path(config.run_dir) / "checkpoints" / "distill.json").exists():
         raise UserError(f"{config.run_dir}: nothing is distilled there yet: run `coa distill` first")
 
 

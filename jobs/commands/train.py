@@ -34,7 +34,7 @@ def demands(config: Recipe) -> Demands:
     from jobs.recipe.needs import distill_demands, reinforcement_demands, sft_demands
 
     return {
-        "distill": [] if config.sft.data else distill_demands(config),
+        "distill": distill_demands(config) if config.distils else [],
         # The tools are there from the first stage to the last.
         "sft": [*tool_demands(config.placement), *sft_demands(config)],
         "rl": reinforcement_demands(config),

@@ -48,7 +48,7 @@ def check_run(config: Recipe, stages: Collection[str] = STAGES) -> None:
     world.training_task("rl", 0, seed=config.seed)
     world.evaluation_tasks(config.evaluation.tasks, seed=config.evaluation.seed)
     check_data(config)
-    if "distill" in stages or ("rl" in stages and config.rl.teacher_fallback.attempts):
+    if ("distill" in stages and config.distils) or ("rl" in stages and config.rl.teacher_fallback.attempts):
         check_distill(config, world.team_runs if config.distill.runs is None else config.distill.runs)
         check_team(config.team, config.models, world.profiles())
         check_experts(config, world)
@@ -58,6 +58,8 @@ def check_run(config: Recipe, stages: Collection[str] = STAGES) -> None:
     if set(stages) != {"sft"}:  # fine-tuning neither calls tools nor grades
         check_services(config, graders_needed(config), world.profiles())
     check_model("model.path", config.model.path)
+    if config.sft.skipped and config.model.path is None:
+        raise UserError("sft.steps=0 leaves fine-tuning out: set model.path to the model that reinforcement begins at")
     check_sharing(config, stages)
     if "rl" in stages:
         check_reinforcement(config)
@@ -157,7 +159,7 @@ def check_lookups(config: Recipe, world: World, profiles: Iterable[str]) -> set[
 
 def check_experts(config: Recipe, world: World) -> None:
     """Raises UserError if a role of the team has neither a language model nor an expert of the world."""
-    plays = not config.sft.data and config.distill.transcripts is None
+    plays = config.distils and config.distill.transcripts is None
     if world.has_experts or not (plays or config.rl.teacher_fallback.attempts):
         return
     for role in roles_of(config):

@@ -82,8 +82,10 @@ def _stages(config: Recipe, stages: tuple[str, ...]) -> Iterator[tuple[str, str,
     folder = Path(config.run_dir) / "checkpoints"
     for stage in stages:
         what = _what(config, stage)
-        if stage == "distill" and config.sft.data:
-            yield stage, what, "left out: sft.data is set"
+        if stage == "distill" and not config.distils:
+            yield stage, what, "left out: sft.steps is 0" if config.sft.skipped else "left out: sft.data is set"
+        elif stage == "sft" and config.sft.skipped:
+            yield stage, f"reinforcement begins at {config.model.path}", "left out: sft.steps is 0"
         else:
             yield stage, what, "done" if (folder / f"{stage}.json").exists() else "to do"
 

@@ -22,7 +22,7 @@ def hub_models(config: Recipe) -> Iterator[tuple[str, str]]:
         named.append(("model.path", config.model.path))
     if not (checkpoints / "rl.json").exists():
         named.append(("rl.on_policy.teacher", config.rl.on_policy.teacher))
-    if not config.sft.data and not (checkpoints / "distill.json").exists():
+    if config.distils and not (checkpoints / "distill.json").exists():
         named += [(f"models.{name}.serve.model", model.serve.model) for name, model in config.models.items()]
     yield from ((key, path) for key, path in named if path and hub_name(path))
 

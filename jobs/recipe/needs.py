@@ -25,7 +25,7 @@ def graders_needed(config: Recipe) -> set[str]:
     Raises UserError for files of tasks or transcripts that can't be read.
     """
     graders = graders_of(config.rl.reward) | world_of(config).graders()
-    if config.distill.transcripts is not None and not config.sft.data:
+    if config.distill.transcripts is not None and config.distils:
         found = graders_in(Path(config.distill.transcripts))
         graders |= {in_place_of(grader, config.tasks.grader) for grader in found}
     return graders

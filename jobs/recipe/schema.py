@@ -83,7 +83,8 @@ class SftConfig:
     """Supervised fine-tuning on demonstrations."""
 
     steps: int | None = None
-    """Number of steps; None takes `epochs`, or 1000 if that is not set either. Set only one of the two."""
+    """Number of steps; None takes `epochs`, or 1000 if that is not set either. Set only one of the two. 0 leaves
+    distillation and fine-tuning out: reinforcement begins at `model.path`."""
     epochs: float | None = None
     """Passes over the demonstrations, in place of `steps`; with 2.5, half of them are seen a third time."""
     batch: int = 64
@@ -101,10 +102,17 @@ class SftConfig:
     def __post_init__(self) -> None:
         if self.steps is not None and self.epochs is not None:
             raise ValueError("sft.steps and sft.epochs are both set; one of them says how long to train")
-        for name in ("steps", "epochs", "batch", "max_tokens"):
+        for name in ("epochs", "batch", "max_tokens"):
             value = getattr(self, name)
             if value is not None and value <= 0:
                 raise ValueError(f"sft.{name} is {value:g}, expected more than 0")
+        if self.steps is not None and self.steps < 0:
+            raise ValueError(f"sft.steps is {self.steps}, expected at least 0")
+
+    @property
+    def skipped(self) -> bool:
+        """Whether the initial policy is the model of the recipe as it is."""
+        return self.steps == 0
 
     def steps_of(self, demonstrations: int) -> int:
         """Number of steps for that number of demonstrations."""
@@ -230,6 +238,11 @@ class Recipe:
     evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
     selection: SelectionConfig = field(default_factory=SelectionConfig)
     wandb: WandbConfig = field(default_factory=WandbConfig)
+
+    @property
+    def distils(self) -> bool:
+        """Whether teachers' runs become the demonstrations."""
+        return not self.sft.data and not self.sft.skipped
 
     CHOSEN: ClassVar = {"world": ("tasks.world", settings_of)}
     RENAMED: ClassVar = {"experts": "world.experts"}

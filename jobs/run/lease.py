@@ -26,6 +26,7 @@ from pathlib import Path
 import psutil
 
 from coa.errors import UserError
+from coa.storage.files import remove_partial
 
 FILE = "lease.json"
 BEAT_S = 10.0
@@ -76,7 +77,7 @@ def require_folder(folder: Path) -> None:
 
 @contextmanager
 def hold(folder: Path) -> Iterator[None]:
-    """Makes the folder, and holds its lease within.
+    """Makes the folder, and holds its lease within. What a killed command left half written there is removed.
 
     Raises UserError where another command holds it, and where nothing can be written there. A command whose lease is
     taken over, because its heartbeat was not seen, is interrupted, and ends with a UserError that says so.
@@ -87,6 +88,7 @@ def hold(folder: Path) -> Iterator[None]:
         descriptor = _acquire(folder, us)
     except OSError as error:
         raise UserError(f"{folder} can't be a run's folder: {error.strerror}") from error
+    remove_partial(folder)
     ended, lost = threading.Event(), threading.Event()
     beats = threading.Thread(target=_beat, args=(descriptor, us, ended, lost), name="lease", daemon=True)
     beats.start()

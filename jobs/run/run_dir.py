@@ -32,7 +32,8 @@ class RunDir:
         self.tokenizer = self.checkpoints / "tokenizer"
         self.start_model = self.checkpoints / "start"
         """The policy before its first step, tokenizer included."""
-        self.sft_model = self.checkpoints / "sft-model"
+        self.sft_model = self.start_model if config.sft.skipped else self.checkpoints / "sft-model"
+        """The policy at which reinforcement begins."""
         self.model = self.folder / "model"
 
     def prepare(self) -> None:

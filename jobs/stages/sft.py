@@ -20,6 +20,7 @@ from coa.learning.dealing import deal
 from coa.learning.orders import Train
 from coa.reporting.metrics import MetricsLog
 from coa.types import Sample
+from jobs.run.agent_file import write_agent, write_world
 from jobs.run.console import Stage
 from jobs.run.run_dir import RunDir
 from jobs.stages.external_data import add_external_data
@@ -36,6 +37,8 @@ async def sft(run: RunDir) -> dict[str, Any]:
     """The stage; returns its result, at once if it is finished already."""
     if done := run.result(STAGE):
         return done
+    if run.config.sft.skipped:
+        return await begin_untuned(run)
     from actors.learner.config import Objective
     from cluster.learner_group import Learning
 
@@ -72,6 +75,16 @@ async def sft(run: RunDir) -> dict[str, Any]:
             **({"external_data": asdict(external_counts(run.data))} if run.config.sft.data else {}),
         },
     )
+
+
+async def begin_untuned(run: RunDir) -> dict[str, Any]:
+    """The stage's result if the recipe's model is not fine-tuned: its start model becomes what reinforcement trains."""
+    with run.console.stage(STAGE, 0) as stage:
+        stage.phase("left out (sft.steps=0): preparing the initial model")
+        await asyncio.to_thread(prepare_start, run)
+    write_agent(run.start_model, run.config.agent)
+    write_world(run.start_model, run.config, run.world.profiles())
+    return run.finish(STAGE, {"steps": 0, "seconds": 0.0, "samples": 0, "demonstrations": 0})
 
 
 async def follow(run: RunDir, learning: Any, samples: list[Sample], steps: int, stage: Stage) -> None:

@@ -45,7 +45,7 @@ async def train(run: RunDir) -> None:
     began = time.time()
     async with AsyncExitStack() as stack:
         executors = await stack.enter_async_context(tool_executors(run))
-        if not run.config.sft.data:
+        if run.config.distils:
             require_most(run, await distill(run, executors))
         await sft(run)
         if run.result("evaluation-rl") is None:

@@ -25,7 +25,7 @@ async def team_cost(run: RunDir, executors: Sequence[Any]) -> dict[str, Any]:
     """
     if done := run.result("team-cost"):
         return done
-    taught = run.config.distill.transcripts is None and not run.config.sft.data
+    taught = run.config.distill.transcripts is None and run.config.distils
     free = taught and plays_free(run.config.team)
     codec = Codec.load(run.start_model)
     spent: dict[str, list[tuple[int, int, bool]]] = defaultdict(list)

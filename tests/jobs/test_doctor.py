@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from cluster.remote import reach
 from cluster.resources import PlacementConfig
 from coa.grading.toolset import ToolsConfig
 from coa.llm.client import EndpointConfig
@@ -132,6 +133,15 @@ def test_a_cluster_that_does_not_answer_and_a_port_that_is_taken(monkeypatch: py
         monkeypatch.setenv("RAY_ADDRESS", f"127.0.0.1:{port}")
         assert [one.state for one in findings("Ray")] == [State.MISSING]
         taken.listen()
+        monkeypatch.setattr(reach, "ANSWER_S", 0.2)
+        [silent] = findings("Ray")
+        assert silent.state is State.MISSING
+        assert reach.OTHER in silent.what
+        monkeypatch.setenv("RAY_ADDRESS", "auto")
+        monkeypatch.setattr(reach, "_running_here", lambda: f"127.0.0.1:{port}")
+        assert findings("Ray") == [silent]
+        monkeypatch.setattr(reach, "_metadata", lambda address: {})
+        monkeypatch.setattr(reach, "_require_versions", lambda address, metadata: None)
         assert [one.state for one in findings("Ray")] == [State.OK]
         serve = findings("ports", serving=ServingConfig(port=port))[0]
         assert serve == Finding(State.WARN, f"{port} is taken", f"coa serve ... serving.port={port + 1}")

@@ -12,14 +12,13 @@ from dataclasses import dataclass, fields, is_dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
 
 if TYPE_CHECKING:
     from jobs.recipe.schema import Recipe
 
 GIB = 1 << 30
 QUICK_S = 2.0
-"""Longest that another program, or another machine, is waited for."""
+"""Longest that another program is waited for."""
 
 
 class State(StrEnum):
@@ -131,26 +130,21 @@ def ray(recipe: Recipe | None) -> Iterator[Finding]:
     address = address_of(recipe)
     if not address:
         yield Finding(State.OK, f"{version}; commands start a cluster on this machine")
-    elif _reached(address):
+        return
+    # Ray's modules are loaded only if there is a cluster to ask.
+    from cluster.remote.reach import require_cluster
+    from coa.errors import UserError
+
+    try:
+        require_cluster(address)
         yield Finding(State.OK, f"{version}; the cluster at {address} answers")
-    else:
-        yield Finding(
-            State.MISSING, f"{version}; nothing answers at {address}", "ray start --head, or unset RAY_ADDRESS"
-        )
+    except UserError as error:
+        yield Finding(State.MISSING, f"{version}; {error}", "ray start --head, or unset RAY_ADDRESS")
 
 
 def address_of(recipe: Recipe | None) -> str:
     """The cluster that is used; empty where one is started here."""
     return (recipe.session.address if recipe is not None else None) or os.environ.get("RAY_ADDRESS", "")
-
-
-def _reached(address: str) -> bool:
-    place = urlsplit(address if "://" in address else f"ray://{address}")
-    try:
-        with socket.create_connection((place.hostname or "", place.port or 6379), timeout=QUICK_S):
-            return True
-    except (OSError, ValueError):
-        return False
 
 
 def compilers(recipe: Recipe | None) -> Iterator[Finding]:

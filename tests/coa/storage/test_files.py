@@ -1,10 +1,11 @@
 import errno
+import os
 from pathlib import Path
 
 import pytest
 
 from coa.errors import DiskFull, ReadOnlyDisk
-from coa.storage.files import replacing, replacing_folder, room_at, write_atomically
+from coa.storage.files import remove_partial, replacing, replacing_folder, room_at, write_atomically
 
 
 def tree(folder: Path) -> dict[str, str]:
@@ -78,3 +79,28 @@ def test_what_a_library_makes_of_a_full_disk_is_known_by_where_it_came_from(tmp_
         write()
     with pytest.raises(RuntimeError, match="unexpected"), room_at(tmp_path / "x"):
         raise RuntimeError("unexpected")
+
+
+def left_behind(folder: Path) -> None:
+    """What a process leaves that is killed while it writes a file and a folder."""
+    (folder / ".data.json.4711.partial").write_text("half")
+    model = folder / "checkpoints" / ".model.partial"
+    model.mkdir(parents=True)
+    (model / "weights").write_text("half")
+
+
+def test_what_killed_processes_left_is_removed_and_nothing_else(tmp_path: Path) -> None:
+    left_behind(tmp_path)
+    (tmp_path / "notes.partial").write_text("a user's own")
+    os.utime(tmp_path / ".data.json.4711.partial", (0, 0))
+    for path in (tmp_path / "checkpoints" / ".model.partial" / "weights", tmp_path / "checkpoints" / ".model.partial"):
+        os.utime(path, (0, 0))
+    remove_partial(tmp_path)
+    assert tree(tmp_path) == {"notes.partial": "a user's own"}
+
+
+def test_what_may_still_be_written_stays(tmp_path: Path) -> None:
+    left_behind(tmp_path)
+    os.utime(tmp_path / "checkpoints" / ".model.partial", (0, 0))  # a file within is newer
+    remove_partial(tmp_path)
+    assert len(tree(tmp_path)) == 2

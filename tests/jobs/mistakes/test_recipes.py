@@ -55,6 +55,15 @@ def test_a_missing_model(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert [path.name for path in here.iterdir()] == ["tasks.jsonl"]
 
 
+def test_no_fine_tuning_and_no_model_to_begin_with(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    told = mistake(capfd, "train", "--recipe", "tiny", "run_dir=run", "sft.steps=0")
+    assert told.startswith("sft.steps=0 leaves fine-tuning out: set model.path")
+    told = mistake(capfd, "rl", "--recipe", "tiny", "run_dir=run")
+    assert told == "run: no fine-tuned model is there yet: run `coa sft` first, or begin at model.path with sft.steps=0"
+    assert mistake(capfd, "rl", "--recipe", "tiny", "sft.steps=-1").endswith(": sft.steps is -1, expected at least 0")
+    assert list(here.iterdir()) == []
+
+
 def test_an_unreadable_model(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
     (here / "model").mkdir()
     (here / "model" / "config.json").write_text("{not json")

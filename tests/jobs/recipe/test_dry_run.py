@@ -84,6 +84,12 @@ def test_data_sets_take_the_place_of_distillation(tmp_path: Path) -> None:
     assert stages["sft"][0] == "2.5 epochs of 256 demonstrations"
 
 
+def test_without_fine_tuning_reinforcement_begins_at_the_recipes_model(tmp_path: Path) -> None:
+    shown = cells(section(recipe("web_32b", f"run_dir={tmp_path}", "sft.epochs=null", "sft.steps=0"), "train"))
+    assert shown["distill"][1] == "left out: sft.steps is 0"
+    assert shown["sft"] == ("reinforcement begins at Qwen/Qwen2.5-32B-Instruct", "left out: sft.steps is 0")
+
+
 def test_a_plan_tells_the_learners_settings_side_by_side() -> None:
     found = section(recipe("web_32b"), "learners")
     assert found.columns == ("", "sft", "rl")
