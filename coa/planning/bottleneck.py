@@ -10,16 +10,22 @@ from coa.spent import EngineState, LearnerState
 
 FULL = 0.85
 """Share of its time from which on a half of the loop counts as busy all along."""
+EXPLAINED = 0.6
+"""Share of the idle time of the busier half that a wait has to explain to be named as the bottleneck."""
 NOTICED = 0.03
 """Gain from which on a setting is named: less is within what the draw of episodes makes."""
 
 
 def bottleneck(engine: Mapping[str, float], learner: Mapping[str, float]) -> str:
-    """A sentence on what the loop waits for. engine, learner: shares of their time by state."""
+    """A sentence on what the loop waits for. engine, learner: shares of their time by state.
+
+    If neither half is always busy, a wait is named that explains most of the idle time of the busier half.
+    """
     generating, learning = engine.get(EngineState.GENERATING, 0.0), learner.get(LearnerState.LEARNING, 0.0)
     tools, weights = engine.get(EngineState.TOOLS, 0.0), engine.get(EngineState.WEIGHTS, 0.0)
     samples, syncing = learner.get(LearnerState.SAMPLES, 0.0), engine.get(EngineState.SYNCING, 0.0)
-    publishing = learner.get(LearnerState.PUBLISHING, 0.0)
+    publishing, saving = learner.get(LearnerState.PUBLISHING, 0.0), learner.get(LearnerState.SAVING, 0.0)
+    lost, restarting = engine.get(EngineState.GONE, 0.0), learner.get(LearnerState.GONE, 0.0)
     ours = f"engines generated {generating:.0%} of the time, learners learnt {learning:.0%}"
     if max(generating, learning) >= FULL:
         if generating >= learning:
@@ -27,16 +33,20 @@ def bottleneck(engine: Mapping[str, float], learner: Mapping[str, float]) -> str
         return f"Learners are the bottleneck: {ours}, engines waited {weights:.0%} for weights."
     waits = {
         f"Tools are the bottleneck: engines waited {tools:.0%} for them": tools,
-        f"Moving weights is the bottleneck: engines paused {syncing:.0%}, learners published {publishing:.0%}": syncing
-        + publishing,
+        f"Moving weights is the bottleneck: engines paused {syncing:.0%}, learners published {publishing:.0%}": max(
+            syncing, publishing
+        ),
         f"The staleness window is the bottleneck: engines waited {weights:.0%} for weights, learners {samples:.0%} for "
         "samples": min(weights, samples),
+        f"Checkpoints are the bottleneck: learners wrote them {saving:.0%} of the time": saving,
+        f"Starts and failures are the bottleneck: engines did not serve {lost:.0%} of the time, learners did not run "
+        f"{restarting:.0%}": max(lost, restarting),
     }
     worst = max(waits, key=waits.__getitem__)
-    if waits[worst] >= 1 - max(generating, learning) - 0.5:
+    if waits[worst] >= EXPLAINED * (1 - max(generating, learning)):
         return f"{worst}; {ours}."
     slower = "Engines" if generating >= learning else "Learners"
-    return f"{slower} are the slower part, though not always busy: {ours}."
+    return f"{slower} are the slower half, though not always busy: {ours}."
 
 
 @dataclass(frozen=True, slots=True)

@@ -122,7 +122,9 @@ async def evaluate_model(run: RunDir, model: Path, asked: Asked, against: Path |
         show_ways(console, f"one of {config.evaluation.samples} attempts, and the cost", ways)
     if against is not None:
         show_differences(console, found["against"])
-    console.say(f"episodes without an answer, or with incorrect tags: {found['format_errors']:.1%}; details in {run.folder}")
+    console.say(
+        f"episodes without an answer, or with incorrect tags: {found['format_errors']:.1%}; details in {run.folder}"
+    )
     if advice := advice_on_form(found["format_errors"], tasks, config.agent):
         console.say(advice)
 

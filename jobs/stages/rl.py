@@ -9,9 +9,8 @@ import numpy as np
 
 from coa.agent.codec import Codec
 from coa.agent.profiles import profile as find_profile
-from coa.planning.bottleneck import bottleneck
-from coa.spent import added, shares
 from coa.types import Tokens
+from jobs.recipe.forecast import bottleneck_of
 from jobs.run.run_dir import RunDir
 from jobs.stages.reinforcement.elastic import elastic_engines
 from jobs.stages.reinforcement.loop import Reinforcement
@@ -34,6 +33,7 @@ async def rl(run: RunDir, pool: Any, executors: Sequence[Any]) -> dict[str, Any]
     config = run.config.rl
     if done := run.result(STAGE):
         await pool.load(config.steps, run.model)
+        tell_bottleneck(run)
         return done
     from actors.learner.buffer import Finished, Started, Stepped
     from cluster.learner_group import Learning
@@ -59,11 +59,17 @@ async def rl(run: RunDir, pool: Any, executors: Sequence[Any]) -> dict[str, Any]
             result = await loop.result()
             loop.close()
     loop.ledger.finish(config.steps)
-    spent = result["time"]
-    run.console.say(bottleneck(shares(added(spent["engines"])), shares(spent["learner"])))
     finish_model(run, run.model)
     await pool.load(config.steps, run.model)
-    return run.finish(STAGE, result)
+    run.finish(STAGE, result)
+    tell_bottleneck(run)
+    return result
+
+
+def tell_bottleneck(run: RunDir) -> None:
+    """Computes once what the stage waited for, and which setting would help most; prints both."""
+    found = run.result("bottleneck") or run.finish("bottleneck", bottleneck_of(run.config, run.folder))
+    run.console.say(" ".join(filter(None, (found["sentence"], found["advice"]))))
 
 
 def learners_of(

@@ -20,7 +20,6 @@ from coa.reporting.report import write_report
 from coa.reporting.statistics import token_reduction
 from coa.storage.files import write_atomically
 from coa.tasks.worlds import tasks_sha256
-from jobs.recipe.forecast import bottleneck_of
 from jobs.recipe.schema import EvaluationConfig, Recipe
 from jobs.run.agent_file import AGENT_FILE
 from jobs.run.examples import examples
@@ -56,8 +55,6 @@ async def train(run: RunDir) -> None:
         await team_cost(run, executors)
         if run.result("tools") is None:
             run.finish("tools", await tool_counts(executors))
-    if run.result("bottleneck") is None:
-        run.finish("bottleneck", bottleneck_of(run.config, run.folder))
     if run.result("seconds") is None:
         run.finish("seconds", {"total": round(time.time() - began, 1)})
     conclude(run)

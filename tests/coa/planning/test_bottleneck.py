@@ -39,6 +39,22 @@ def test_what_both_halves_wait_for_is_named() -> None:
     assert moved.startswith("Moving weights is the bottleneck")
 
 
+def test_a_wait_that_explains_little_of_the_idle_time_is_not_named() -> None:
+    said = bottleneck({"generating": 0.7, "waiting_for_tools": 0.1}, {"learning": 0.3, "waiting_for_samples": 0.7})
+    assert said.startswith("Engines are the slower half, though not always busy")
+    engine = {"generating": 0.8, "waiting_for_tools": 0.05, "waiting_for_weights": 0.1, "syncing": 0.05}
+    said = bottleneck(engine, {"learning": 0.3, "waiting_for_samples": 0.65, "publishing": 0.05})
+    assert said.startswith("Engines are the slower half")
+
+
+def test_engines_that_are_not_there_and_checkpoints_are_named() -> None:
+    learner = {"learning": 0.4, "waiting_for_samples": 0.6}
+    said = bottleneck({"generating": 0.6, "not_serving": 0.4}, learner)
+    assert said.startswith("Starts and failures are the bottleneck: engines did not serve 40% of the time")
+    said = bottleneck({"generating": 0.4, "waiting_for_weights": 0.6}, {"learning": 0.5, "saving": 0.5})
+    assert said.startswith("Checkpoints are the bottleneck: learners wrote them 50% of the time")
+
+
 def test_the_setting_that_moves_most_is_the_slower_half_s() -> None:
     assert "placement.engines=2 (now 1): +" in best(speeds(request_s=0.01, update_s=0.01))
     assert "rl.learner.ranks=2 (now 1): +" in best(speeds(request_s=0.0001, trained_token_s=0.1))
