@@ -58,7 +58,7 @@ class Kind(StrEnum):
 @dataclass(frozen=True, slots=True)
 class Strike:
     number: int
-    """From 0, in the order of the strikes."""
+    """Position in the order of strikes, from 0."""
     kind: Kind
     pause_s: float
     """Seconds between the previous recovery and the search for a victim."""

@@ -1,4 +1,4 @@
-"""Finds the processes of a run below those that were started for it, and signals them."""
+"""Finds the processes of a run among the descendants of given processes, and sends signals to them."""
 
 import signal
 from collections.abc import Iterator

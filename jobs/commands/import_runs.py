@@ -102,7 +102,7 @@ def _show(imported: list[Transcript], refused: list[Refusal]) -> None:
 
 
 def _broken(imported: list[Transcript]) -> dict[tuple[str, str], list[str]]:
-    """By profile and forbidden transition: the tasks of the answered runs that the filter will drop for it."""
+    """Task ids of the answered runs that the filter will drop, by profile and forbidden transition."""
     from coa.agent.profiles import profile as find_profile
     from coa.distill import to_chain
     from coa.teams.transcript import Ending

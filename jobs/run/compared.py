@@ -43,8 +43,8 @@ def rates_of(greedy: Episodes, sampled: Episodes) -> Rates:
 
 
 def differences(now: Rates, before: Rates) -> dict[str, Any]:
-    """By mode, the mean difference over tasks with its paired interval; a mode that either evaluation lacks is left
-    out."""
+    """By mode, the mean difference over tasks with its paired interval; a mode in which the evaluations did not attempt
+    the same tasks is left out."""
     return {
         mode: paired_difference(list(rates.values()), [before[mode][id] for id in rates])
         for mode, rates in now.items()

@@ -63,7 +63,7 @@ class DistillStore:
         self._shards = 0
 
     async def open(self) -> None:
-        """Reads the shards that are there, and filters those that were not filtered yet."""
+        """Reads the existing shards, and filters those that were not filtered yet."""
         while self._transcripts(self._shards).exists():
             await self._open(self._shards)
             self._shards += 1

@@ -58,7 +58,7 @@ def is_held(holder: Holder, *, by: Holder, running: bool, silent_s: float) -> bo
 
 
 def require_folder(folder: Path) -> None:
-    """Raises UserError if a command can't write to the folder, which need not be there yet; writes nothing."""
+    """Raises UserError if a command can't write to the folder, which need not exist yet; writes nothing."""
     whole = folder.absolute()
     there = next(one for one in (whole, *whole.parents) if os.path.lexists(one))
     if not there.is_dir():

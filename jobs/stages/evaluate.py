@@ -80,7 +80,7 @@ def asked_of(config: Recipe, spec: str | None, rows: int | None, *, best_of: boo
 async def evaluate_model(run: RunDir, model: Path, asked: Asked, against: Path | None = None) -> None:
     """Attempts the tasks, writes the results to the run's folder, and shows them.
 
-    against: the folder of another evaluation on these tasks, to be compared with.
+    against: the folder of another evaluation on these tasks, to compare with.
     """
     config, console, tasks = run.config, run.console, asked.tasks
     plan = {task.id: by_protocol(config.evaluation, task) for task in tasks}

@@ -72,4 +72,4 @@ async def choose_each(
 
 
 def show_ways(console: Console, title: str, found: dict[str, Any]) -> None:
-    console.table(title, ["", "rate, 95 % interval", "tokens a task", "a success"], list(rows(found)))
+    console.table(title, ["", "rate, 95 % interval", "tokens per task", "per success"], list(rows(found)))

@@ -117,8 +117,8 @@ def make_report(run: RunDir, results: dict[str, Any]) -> dict[str, Any]:
         "evaluation": {**evaluations, "tasks_sha256": tasks_sha256(run.evaluation_tasks())},
         "cost": {
             "counted": (
-                "tokens of every call of an agent or of the model: what was sent, again each "
-                f"time it was sent, plus what came back; {results['team-cost']['counted']}; "
+                "tokens of prompt and reply over all calls of an agent or of the model, a repeated "
+                f"prompt counted each time; {results['team-cost']['counted']}; "
                 f"{decoding(run.config.evaluation).samples} sampled attempts of the model; the policy's tokenizer"
             ),
             "multi_agent": team.get("all", no_cost()),

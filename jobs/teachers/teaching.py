@@ -54,7 +54,7 @@ class Teaching:
     order."""
 
     def __init__(self, team: Any, config: TeachingConfig, *, experts: bool, actors: Mapping[str, Any]) -> None:
-        """experts: whether no language model plays."""
+        """experts: whether all roles are scripted experts."""
         self._team, self._config, self._experts = team, config, experts
         self.actors = actors
         """Handles: "team", the roles, and the models under their names."""
@@ -132,7 +132,7 @@ class FailedInARow:
                     self.given_up = f"{where}: {why}"
 
     def check(self) -> None:
-        """Raises InfrastructureError if too many runs failed one after the other."""
+        """Raises InfrastructureError if too many runs failed in a row."""
         if self.given_up:
             raise InfrastructureError(f"too many team runs failed in a row; the last failure: {self.given_up}")
 

@@ -66,8 +66,8 @@ def show(accounts: Accounts, console: Console) -> None:
     console.say(f"{following} tasks were issued; {len(flying)} of them are under way, or will be issued again")
     by_length = accounts.grouped(lambda one: -1 if one.tokens is None else length_bucket(one.tokens))
     by_calls = accounts.grouped(lambda one: -1 if one.calls is None else one.calls)
-    table(console, "by the tokens of the longest episode", accounts, by_length, reasons, "up to {}")
-    table(console, "by the tool calls of the episode with most", accounts, by_calls, reasons, "{}")
+    table(console, "by tokens of the longest episode", accounts, by_length, reasons, "up to {}")
+    table(console, "by the most tool calls of an episode", accounts, by_calls, reasons, "{}")
 
 
 def table(

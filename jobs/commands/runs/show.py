@@ -46,7 +46,7 @@ class Shown:
     task: Task
     attempt: int
     about: str
-    """How it ended, and who made it."""
+    """How it ended, and where it is from."""
     lines: tuple[Line, ...]
 
 

@@ -102,7 +102,7 @@ class HeldOut:
         self.reached(version)
 
     def reached(self, version: int) -> None:
-        """The engines run `version`. Returns at once."""
+        """Called when the engines run `version`; begins an evaluation if one is due, and returns at once."""
         busy = self._under_way is not None and not self._under_way.done()
         if not busy and due(version, self._last, self._every):
             self._last = version

@@ -114,7 +114,8 @@ class Gaps:
     versions: set[int] = field(default_factory=set)
 
     def take(self, version: int, logprobs: Sequence[np.ndarray]) -> None:
-        """`logprobs`: of each trajectory, for all tokens but the first, under `version`."""
+        """Takes the tokens that `version` sampled. `logprobs`: of each trajectory, for all tokens but the first, under
+        `version`."""
         for sample, found in zip(self.trajectories, logprobs, strict=True):
             theirs = (sample.versions == version) & sample.loss_mask
             gaps = np.abs(found - sample.rollout_logprobs[1:])[theirs[1:]]

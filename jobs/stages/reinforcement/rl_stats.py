@@ -1,4 +1,4 @@
-"""Measures of the reinforcement stage: a record per step, the part that the terminal shows, and the stage's result."""
+"""Metrics of the RL stage: a record per step, the part that the terminal shows, and the stage's result."""
 
 import logging
 import time
