@@ -7,7 +7,7 @@
 
 A user's mistake is a `UserError`; any other error that ends a job is raised unchanged. The terminal shows what the
 commands show; what libraries print goes to the log of the job's folder. A program that calls these needs the usual
-`if __name__ == "__main__":`, since some parts run in processes of their own.
+`if __name__ == "__main__":`, since some parts run in spawned processes.
 """
 
 import asyncio
@@ -41,33 +41,33 @@ if TYPE_CHECKING:
 Settings = Mapping[str, Any] | Sequence[str]
 """`{"rl.steps": 5}`, `{"rl": {"steps": 5}}` or `["rl.steps=5"]`."""
 Tasks = str | Path | Sequence[Mapping[str, Any]]
-"""What `--tasks` names, or rows such as {"question": "What is 2 + 3 ?", "answer": "5"}."""
+"""A value of `--tasks`, or rows such as {"question": "What is 2 + 3 ?", "answer": "5"}."""
 
 ROWS = Path("runs/tasks")
-"""Rows that a program gives are kept here, in a file that is named after what it holds."""
+"""Folder for rows that a program passes, each set in a file named by the hash of its content."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trained:
     folder: Path
-    """Of the run: docs/run_directory.md says what is where."""
+    """The run's folder; docs/run_directory.md describes its layout."""
     model: Path
     """The trained model, in Hugging Face layout."""
     report: dict[str, Any]
-    """`report.json`."""
+    """Content of `report.json`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluated:
     folder: Path
     results: dict[str, Any]
-    """`evaluation.json`: "pass_at_1" and "greedy" with intervals, "benchmarks", "families", "statuses"."""
+    """Content of `evaluation.json`: "pass_at_1" and "greedy" with intervals, "benchmarks", "families", "statuses"."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answered:
     answer: str
-    """Empty where there is none: `status` says why."""
+    """The final answer; if it is empty, `status` says why."""
     chain: tuple[Span, ...]
     """What the model wrote and what tools returned, tag by tag."""
     status: Status
@@ -85,8 +85,8 @@ def train(
 ) -> Trained:
     """`coa train`: all stages of a recipe; the same call resumes a run that was interrupted.
 
-    tasks: the recipe's where None. reward: (task, answer) -> from 0 (wrong) to 1 (right), which grades answers in place
-    of the tasks' own graders, in every stage; a row that names a grader keeps that. Raises UserError.
+    tasks: None takes the recipe's. reward: (task, answer) -> a grade from 0 (wrong) to 1 (right), used in every stage
+    instead of the tasks' own graders, except for rows that name a grader. Raises UserError.
     """
     _require_no_loop()
     overrides = [
@@ -117,8 +117,8 @@ def evaluate(
     settings: Settings = (),
     out: str | Path | None = None,
 ) -> Evaluated:
-    """`coa evaluate`: the model on tasks; held-out ones of the world it was trained in where None. `reward` as in
-    `train`. Raises UserError."""
+    """`coa evaluate`: measures the model on tasks. tasks: None takes held-out tasks of the world that it was trained
+    in. reward: as in `train`. Raises UserError."""
     _require_no_loop()
     arguments = {
         "model": Path(model),
@@ -145,7 +145,7 @@ def load_agent(
     settings: Settings = (),
     out: str | Path = "runs/ask",
 ) -> "Agent":
-    """`coa ask`: the model with its tools in this process, until `close`. out: where logs go. Raises UserError."""
+    """`coa ask`: the model with its tools in this process, until `close`. out: folder of the logs. Raises UserError."""
     named = {"question": "?", "model": Path(model), "profile": profile, "grammar": grammar, "out": Path(out)}
     prepared = _prepare(ask_command.COMMAND, recipe, overrides_of(settings), **named)
     with unwrapped(prepared.folder):
@@ -154,10 +154,10 @@ def load_agent(
 
 
 class Agent:
-    """A model with its tools. Usable in `with`; else `close` ends its engine."""
+    """A model with its tools. Use it in a `with` statement, or call `close` to end its engine."""
 
     def __init__(self, prepared: Prepared) -> None:
-        """prepared: of `coa ask`."""
+        """prepared: the job `coa ask`."""
         from anyio.from_thread import start_blocking_portal
 
         from jobs.commands.ask.episode import agent_of
@@ -172,8 +172,8 @@ class Agent:
             self._stack = stack.pop_all()
 
     def ask(self, question: str) -> Answered:
-        """Plays one episode greedily. Raises UserError for an empty question, and InfrastructureError where a part of
-        the system failed."""
+        """Plays one episode greedily. Raises UserError for an empty question, and InfrastructureError if a part of the
+        system failed."""
         from jobs.commands.ask.episode import request_of
 
         if not question.strip():
@@ -181,7 +181,7 @@ class Agent:
         return self._portal.call(answered, self._agent, request_of(self._config, question, self._profile))
 
     def close(self) -> None:
-        with open_console(self._log):  # vLLM says much in ending
+        with open_console(self._log):  # vLLM prints much while it shuts down
             self._stack.close()
 
     def __enter__(self) -> Self:
@@ -192,7 +192,7 @@ class Agent:
 
 
 async def answered(agent: "ServedAgent", request: "AgentRequest") -> Answered:
-    """One episode; raises InfrastructureError where a part of the system failed."""
+    """Plays one episode; raises InfrastructureError if a part of the system failed."""
     chain: list[Span] = []
     async for event in agent.play(request):
         match event:
@@ -204,11 +204,11 @@ async def answered(agent: "ServedAgent", request: "AgentRequest") -> Answered:
                 return Answered(answer=event.answer, chain=tuple(chain), status=event.status, cost=event.usage)
             case Broke():
                 raise InfrastructureError(event.message)
-    raise InfrastructureError("the episode has no end")
+    raise InfrastructureError("the episode ended without a result")
 
 
 def overrides_of(settings: Settings, prefix: str = "") -> list[str]:
-    """As the command line has them: {"rl": {"steps": 5}} is ["rl.steps=5"]."""
+    """Settings as command-line overrides: {"rl": {"steps": 5}} is ["rl.steps=5"]."""
     if isinstance(settings, str):
         raise UserError(f"settings is {settings!r}, expected a list of key=value, or a mapping")
     if not isinstance(settings, Mapping):
@@ -227,7 +227,7 @@ def _prepare(job: Job, recipe: str | Path | None, overrides: Sequence[str], **ar
 
 
 def _require_no_loop() -> None:
-    """Raises UserError where an event loop runs already: a job runs one of its own, and ends on an interrupt."""
+    """Raises UserError if an event loop is running: a job runs its own, which ends on an interrupt."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:
@@ -236,17 +236,17 @@ def _require_no_loop() -> None:
 
 
 def _try(config: "Recipe") -> None:
-    """Raises UserError where the given reward fails at a task: better now than after fine-tuning."""
+    """Raises UserError if the given reward function fails on a task, so that it does not fail after fine-tuning."""
     from jobs.recipe.worlds import world_of
 
     world = world_of(config)
-    if not world.mistake():  # which the job's own check tells
+    if not world.mistake():  # otherwise the job's own check reports it
         task = world.training_task("rl", 0, seed=config.seed)
         asyncio.run(grade_given(task.answers[0] if task.answers else "", task))
 
 
 def _kept(tasks: Tasks) -> str:
-    """Where the tasks are; rows are written to a file. Raises UserError for rows that are none."""
+    """The path or name of the tasks; rows are written to a file first. Raises UserError for rows that are not JSON."""
     if isinstance(tasks, str | Path):
         return str(tasks)
     try:

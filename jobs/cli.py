@@ -1,4 +1,4 @@
-"""The command line: the one table of commands, and the one place where a failure becomes a line of text.
+"""The command line: the table of commands, and the place where failures become messages of one line.
 
     coa train|distill|sft|rl --recipe NAME [key=value ...]     jobs of a run directory
     coa evaluate|select|ask|serve --model DIR ...              jobs with a model
@@ -62,7 +62,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         status = command.run(**options)
         return status if isinstance(status, int) else 0
     except UserError as error:
-        # One that was raised in a Ray actor arrives wrapped, and its text with a traceback.
+        # An error that was raised in a Ray actor arrives wrapped, with a traceback in its text.
         print(f"coa: {getattr(error, 'cause', error)}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
@@ -71,7 +71,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def parse(arguments: Sequence[str] | None = None) -> tuple[Command, dict[str, Any]]:
-    """The command and its arguments by name; raises UserError for words that are none."""
+    """The command and its arguments by name; raises UserError for unknown arguments."""
     words = sys.argv[1:] if arguments is None else list(arguments)
     parser = _parser()
     parsed, unknown = parser.parse_known_args(words)
@@ -108,7 +108,7 @@ def _run(job: Job, options: Mapping[str, Any]) -> int:
 
 
 def _logged(log: Path) -> bool:
-    """Whether the traceback of what is being handled could be written: the disk may be what failed."""
+    """Appends the traceback of the current exception to the log; returns False if the disk fails, too."""
     try:
         log.parent.mkdir(parents=True, exist_ok=True)
         with log.open("a", encoding="utf-8") as file:
@@ -142,7 +142,7 @@ def find_recipe(name: str) -> Path:
 
 
 class _Parser(argparse.ArgumentParser):
-    """Raises UserError, with one line, in place of printing how a command is used."""
+    """A parser that raises a UserError of one line instead of printing the usage."""
 
     def error(self, message: str) -> NoReturn:
         raise UserError(f"{message} (see {self.prog} --help)")
@@ -161,7 +161,7 @@ def _parser() -> argparse.ArgumentParser:
             formatter_class=argparse.RawDescriptionHelpFormatter,
             allow_abbrev=False,
         )
-        command.arguments(one)  # what has a place of its own comes before the overrides
+        command.arguments(one)  # a command's own positional arguments come before the overrides
         if isinstance(command, Job):
             _add_recipe(one, command)
     return parser

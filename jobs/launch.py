@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prepared:
-    """A job that may begin."""
+    """A job with its settings and its folder."""
 
     job: Job
     config: "Recipe"
     arguments: Mapping[str, Any]
-    """Of its `check` and `run`."""
+    """Keyword arguments of the job's `check` and `run`."""
     folder: Path
 
     @property
@@ -34,9 +34,10 @@ class Prepared:
 
 
 def prepare(job: Job, options: Mapping[str, Any]) -> Prepared:
-    """options: `recipe`, `overrides`, `said`, and the job's own arguments, as the command line reads them.
+    """Loads a job's settings and determines its folder, without writing anything.
 
-    Raises UserError for settings that no run can have, and for a folder that can't be written to; writes nothing.
+    options: `recipe`, `overrides`, `said`, and the job's own arguments, as the command line reads them. Raises
+    UserError for invalid settings, and for a folder that can't be written to.
     """
     from jobs.cli import find_recipe
     from jobs.recipe.schema import Recipe
@@ -56,7 +57,8 @@ def prepare(job: Job, options: Mapping[str, Any]) -> Prepared:
 
 
 def launch(prepared: Prepared) -> None:
-    """Checks and runs the job, alone in its folder where it has to be. Raises UserError, and what else ends the job."""
+    """Checks and runs the job, with a lease on its folder if `job.alone`. Raises UserError, or the error that ended the
+    job."""
     job = prepared.job
     with unwrapped(prepared.folder):
         job.check(prepared.config, **prepared.arguments)
@@ -66,8 +68,8 @@ def launch(prepared: Prepared) -> None:
 
 @contextmanager
 def unwrapped(folder: Path) -> Iterator[None]:
-    """Raises what ends a job as itself: the first error of a group. A mistake that was found before the job wrote
-    anything leaves no folder."""
+    """Raises the first error of an exception group in place of the group. After a UserError, removes the job's folder
+    if it is new and holds nothing but logs."""
     fresh = not folder.exists()
     try:
         yield

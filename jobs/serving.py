@@ -3,7 +3,7 @@
     serve run jobs.serving:app model=runs/demo/model
 
 `coa serve` starts the same application, with tool executors that replicas share; here each replica has its own, since
-whoever builds the application may be gone before it runs.
+the process that builds the application may end before it runs.
 """
 
 import functools
@@ -25,7 +25,7 @@ class Arguments(BaseModel):
     recipe: str | None = None
     """Name of a recipe, or a YAML file."""
     overrides: list[str] | str = []
-    """Settings as `coa serve` takes them, key=value; as text, with blanks between them."""
+    """Overrides as `coa serve` takes them, key=value: a list, or a text with blanks between them."""
 
     @property
     def words(self) -> tuple[str, ...]:
@@ -33,8 +33,8 @@ class Arguments(BaseModel):
 
 
 def app(arguments: Arguments) -> Any:
-    """The server itself, at `/`. Raises UserError for a mistake in the arguments. Host, port, and how many requests
-    may wait in the proxy are those of Ray Serve's own configuration."""
+    """The server itself, at `/`. Raises UserError for a mistake in the arguments. Host, port, and the number of
+    requests that may wait in the proxy come from Ray Serve's own configuration."""
     from cluster.serving.deployment import application
     from coa.config import load
     from jobs.cli import find_recipe

@@ -1,4 +1,4 @@
-"""What `coa submit` sends: a command, checked here as far as possible, or the manifest for KubeRay that follows from
+"""What `coa submit` sends: a command, checked here as far as possible, or a manifest for KubeRay that is derived from
 its recipe.
 """
 
@@ -25,7 +25,7 @@ BY_ROLE = "placement.by_role=true"
 
 @dataclass(frozen=True, slots=True)
 class Submitted:
-    """A command as `coa` has read it."""
+    """A parsed command line of `coa`."""
 
     words: tuple[str, ...]
     command: Command
@@ -35,7 +35,8 @@ class Submitted:
 
 
 def read(words: Sequence[str], folder: Path) -> Submitted:
-    """Raises UserError for what would be refused there too, and for what is not in the folder that is sent."""
+    """Parses a command. Raises UserError for mistakes that the job would report on the cluster, and for a recipe that
+    is not in the folder that is sent."""
     from coa.config import load
     from jobs import cli
 
@@ -46,7 +47,7 @@ def read(words: Sequence[str], folder: Path) -> Submitted:
     for word in words:
         if names := secrets_in(word, os.environ):
             raise UserError(
-                f"an argument holds the value of ${names[0]}, and everybody who sees the cluster would see it: "
+                f"an argument holds the value of ${names[0]}, which every user of the cluster could read: "
                 "name the variable in the recipe (key_env), and set it on the cluster's nodes"
             )
     found, options = cli.parse(words)
@@ -63,11 +64,11 @@ def _said(options: Mapping[str, Any]) -> Sequence[str]:
 
 
 def plain_variables(names: Sequence[str], environment: Mapping[str, str]) -> dict[str, str]:
-    """Variables to send by value; raises UserError for one that is not set, and for one whose name is a secret's."""
+    """Variables to send by value; raises UserError for one that is not set, or whose name looks like a secret's."""
     for name in names:
         if is_secret(name):
             raise UserError(
-                f"${name} looks like a secret, and everybody who sees the cluster would see it: set it there"
+                f"${name} looks like a secret, which every user of the cluster could read: set it on its nodes"
             )
         if name not in environment:
             raise UserError(f"${name} is not set")
@@ -79,9 +80,9 @@ def manifest(submitted: Submitted, site: Site, machine: Machine, *, cluster_only
     """The RayJob or RayService of a command with a recipe, or the RayCluster that it would run on."""
     job, config = submitted.command, submitted.config
     if not isinstance(job, Job) or config is None:
-        raise UserError(f"coa {job.name} has no recipe: there is nothing that it needs a cluster for")
+        raise UserError(f"coa {job.name} has no recipe, from which a manifest is derived: it needs no cluster")
     if job.name == SERVE and not cluster_only:
-        # People wait for it: no spot machines. Each replica has tool executors of its own.
+        # No spot machines, since clients wait for the server. Each replica has tool executors of its own.
         groups = groups_of([engine_demands(config.placement) * config.serving.max_replicas], machine)
         return ray_service(
             replace(site, spot=None), groups, serve_config(_served(submitted, PurePosixPath(site.storage)))
@@ -93,13 +94,13 @@ def manifest(submitted: Submitted, site: Site, machine: Machine, *, cluster_only
 
 
 def _by_role(words: Sequence[str], overrides: Sequence[str]) -> list[str]:
-    """The command with one more override, beside the others: it takes them in one place only."""
+    """The command with BY_ROLE next to its other overrides, since the parser takes overrides in one place only."""
     place = len(words) - words[::-1].index(overrides[-1]) if overrides else len(words)
     return [*words[:place], BY_ROLE, *words[place:]]
 
 
 def _served(submitted: Submitted, storage: PurePosixPath) -> dict[str, Any]:
-    """The arguments of the server by its import path."""
+    """The arguments of `jobs.serving:app`."""
     options = submitted.options
     if options["model"] is None:
         raise UserError("--follow is for a server beside a run: a RayService needs --model")
@@ -112,7 +113,7 @@ def _served(submitted: Submitted, storage: PurePosixPath) -> dict[str, Any]:
 
 
 def default_name(submitted: Submitted) -> str:
-    """ "coa-train-tiny", by the command and its recipe."""
+    """The name of the resource, from the command and its recipe: "coa-train-tiny"."""
     recipe = submitted.options.get("recipe")
     parts = ["coa", submitted.command.name, *([Path(recipe).stem] if recipe else [])]
     return "-".join(parts).replace("_", "-").lower()

@@ -1,1 +1,1 @@
-"""`coa chaos`: reinforcement under kills, and whether its result and its accounts stay right."""
+"""`coa chaos`: kills processes during RL, and checks that results and ledger stay correct."""

@@ -1,11 +1,11 @@
-"""When to strike, and when a run has recovered: a state machine over what is seen of the run. Pure.
+"""Decides when to strike, and when a run has recovered: a state machine over observations of the run. Pure.
 
     PAUSED ──the pause is over──► READY ──whole, a victim is busy──► STRUCK ──whole again, and a step later──► PAUSED
                                                                         └── the stage is over ──► PAUSED
 
-A run is whole when every part is there as often as it should be, alive and not stopped. That alone is no recovery: an
-engine's process is there long before it serves. So what counts is a step of the learners that was made after that, and
-that says that all engines are up.
+A run is whole when every part has all of its processes, alive and not stopped. That alone is no recovery, since an
+engine's process exists long before it serves. A run has recovered with the first step of the learners after that which
+reports all engines as up.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,18 +14,18 @@ from dataclasses import dataclass, replace
 from jobs.chaos.plan import Kind, Part, Strike
 
 IDLE_S = 90.0
-"""For so long a busy victim is waited for; then one that is alive will do."""
+"""Seconds to wait for a busy victim; after that, an idle one is struck."""
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """A process that runs."""
+    """A running process, as it was observed."""
 
     key: str
-    """Of this process and no other one, now or later."""
+    """Unique name of this process."""
     part: Part
     busy: bool
-    """Whether it computed something since the last look."""
+    """Whether it used the CPU since the last look."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,18 +36,18 @@ class Step:
     at: float
     """When it was recorded."""
     engines: int
-    """That were up then."""
+    """Number of engines that were up at that moment."""
 
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """What is seen at one moment."""
+    """Observations of the run at one moment."""
 
     seen: tuple[Seen, ...] = ()
     step: Step | None = None
-    """The newest of this round; None before the first."""
+    """The newest step of this round; None before the first."""
     over: bool = False
-    """Whether the round's reinforcement is finished."""
+    """Whether the round's RL stage is finished."""
 
     def victims(self, part: Part) -> list[Seen]:
         return [one for one in self.seen if one.part is part]
@@ -66,33 +66,33 @@ class Recovered:
     strike: Strike
     victim: Seen
     seconds: float
-    """From the strike to the step that shows that all is as before."""
+    """Time from the strike to the first step with all engines up."""
     whole_s: float
-    """To the moment from which all processes were there again."""
+    """Time from the strike until all processes ran again."""
     stepped: bool
-    """False where the stage was over before there was such a step: `seconds` then says nothing of a recovery."""
+    """False if the stage was over before such a step: `seconds` is no recovery time then."""
 
 
 @dataclass(frozen=True, slots=True)
 class Course:
-    """Where it stands; `advance` returns where it stands next, and what is to be done now or was found.
+    """A state of the machine; `advance` returns the next state, and a strike to make now or a recovery that was found.
 
-    The clock is that of the steps' records.
+    Times are by the clock of the steps' records.
     """
 
     strikes: tuple[Strike, ...]
-    """Those that are left."""
+    """Strikes that are left."""
     wanted: Mapping[Part, int]
-    """How often each part is there in a whole run."""
+    """Number of processes of each part in a whole run."""
     last_step: int
-    """No strike after this version: the stage would be over before it recovers."""
+    """Last version at which a strike may be made: after a later one, the stage would end before the recovery."""
     since: float | None = None
     """When the state began: the pause, or the wait for a busy victim; None before the first whole view."""
     ready: bool = False
     struck: Struck | None = None
     struck_at: float = 0.0
     whole_at: float | None = None
-    """Since when the run has been whole again after the strike."""
+    """When the run became whole again after the strike."""
 
     @property
     def done(self) -> bool:
@@ -111,7 +111,7 @@ class Course:
         return self._strike(now, view, self.since)
 
     def doing(self, now: float, view: View) -> str:
-        """In words, for who watches."""
+        """The state in words, for the console."""
         if view.over:
             return "evaluating"
         if self.struck is not None:
@@ -121,7 +121,7 @@ class Course:
         return f"{len(self.strikes)} kills left"
 
     def _steady(self, view: View) -> bool:
-        """Whether the run trains, is whole, and goes on long enough for a strike."""
+        """Whether the run trains, is whole, and has enough steps left for a strike."""
         step = view.step
         return step is not None and step.version <= self.last_step and self._whole(view)
 
@@ -158,5 +158,5 @@ class Course:
 
 
 def kinds_of(names: Sequence[str]) -> tuple[Kind, ...]:
-    """The kinds of these names; all where none is named. Raises ValueError for a name that is none."""
+    """The kinds with these names; all kinds if there are no names. Raises ValueError for an unknown name."""
     return tuple(Kind(name) for name in names) or tuple(Kind)

@@ -1,4 +1,4 @@
-"""What a chaos run has found: its journal, from which it is resumed, and the table that comes of it. Pure but for the
+"""Results of a chaos run: its journal, from which it is resumed, and the table that is made of it. Pure except for the
 journal's file."""
 
 from collections import Counter
@@ -13,8 +13,8 @@ from jobs.chaos.course import Recovered
 from jobs.chaos.plan import Kind, Strike
 
 WITHIN = 0.05
-"""Of the undisturbed run's held-out pass@1."""
-HEADER = ("struck", "times", "recovered", "median s", "worst s", "processes back s", "same command again")
+"""Maximum difference from the undisturbed run's held-out pass@1."""
+HEADER = ("struck", "times", "recovered", "median s", "worst s", "processes back s", "driver restarts")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,9 +29,9 @@ class Hit:
     stepped: bool
     """Whether `seconds` is the time to a step, and not to the end of the stage."""
     restarts: int
-    """How often the command had to be given again meanwhile."""
+    """Number of times that the driver was started again meanwhile."""
     alarms: int
-    """Syncs after which engine and learner differed by more than they may, over all steps since the strike before."""
+    """Sync alarms since the previous strike: weight syncs after which the log-probs of engine and learner differed."""
     staleness: int
     round: int
 
@@ -44,9 +44,9 @@ class Journal:
         lines = read_lines(path)
         self.hits = [Hit(**line["hit"]) for line in lines if "hit" in line]
         self.rounds: dict[int, dict[str, Any]] = {line["round"]: line["verdict"] for line in lines if "verdict" in line}
-        """By number; 0 is the undisturbed one."""
+        """Verdicts by the round's number; 0 is the undisturbed round."""
         self.seconds = sum(line["seconds"] for line in lines if "seconds" in line)
-        """That this chaos run has taken so far, in all its commands."""
+        """Time that this chaos run has taken so far, over all of its commands."""
 
     def recovered(self, found: Recovered, *, restarts: int, alarms: int, staleness: int, round_: int) -> Hit:
         hit = Hit(
@@ -74,13 +74,13 @@ class Journal:
         append_line(self._path, {"seconds": round(seconds, 1)})
 
     def left(self, strikes: Sequence[Strike]) -> tuple[Strike, ...]:
-        """Those from which the run has not recovered yet."""
+        """The strikes from which the run has not recovered yet."""
         done = {hit.number for hit in self.hits}
         return tuple(strike for strike in strikes if strike.number not in done)
 
 
 def table(hits: Sequence[Hit]) -> list[list[Any]]:
-    """A row for each kind, in the order of Kind; times of those alone that a step was seen after."""
+    """A row for each kind, in the order of Kind; its times are of the hits that a step was seen after."""
     rows: list[list[Any]] = []
     for kind in Kind:
         found = [hit for hit in hits if hit.kind == kind]
@@ -96,7 +96,7 @@ def table(hits: Sequence[Hit]) -> list[list[Any]]:
 
 
 def result(strikes: Sequence[Strike], journal: Journal, *, seed: int, staleness: int) -> dict[str, Any]:
-    """The whole of it as plain data. staleness: the bound of the recipe."""
+    """All results as plain data. staleness: the recipe's maximum."""
     rounds = [verdict for number, verdict in sorted(journal.rounds.items()) if number]
     times: dict[str, list[float]] = {}
     for hit in journal.hits:
@@ -130,7 +130,7 @@ def result(strikes: Sequence[Strike], journal: Journal, *, seed: int, staleness:
 
 
 def wrong(found: Mapping[str, Any], staleness: int) -> list[str]:
-    """What is not as it should be, one line each."""
+    """A line for each check that failed."""
     apart = None
     if found["pass_at_1"] is not None and found["pass_at_1_undisturbed"] is not None:
         apart = found["pass_at_1"] - found["pass_at_1_undisturbed"]
@@ -138,11 +138,11 @@ def wrong(found: Mapping[str, Any], staleness: int) -> list[str]:
         f"{found['kills']} of {found['asked']} strikes were made": found["kills"] < found["asked"],
         f"{found['unfinished']} rounds did not finish": found["unfinished"] > 0,
         f"the ledger does not balance: {found['faults'][:3]}": bool(found["faults"]),
-        f"{found['alarms']} syncs left engine and learner apart": found["alarms"] > 0,
+        f"{found['alarms']} syncs left different log-probs in engine and learner": found["alarms"] > 0,
         f"{found['failed_checks']} checks of weights failed": found["failed_checks"] > 0,
         f"the driver ended {found['unprovoked']} times without a strike": found["unprovoked"] > 0,
-        f"a token was {found['staleness_max']} versions old": found["staleness_max"] > staleness,
+        f"a trained token was {found['staleness_max']} versions old": found["staleness_max"] > staleness,
         "there is no pass@1 to compare": apart is None,
-        f"pass@1 is {apart or 0:+.3f} from the undisturbed run's": apart is not None and abs(apart) > WITHIN,
+        f"pass@1 differs by {apart or 0:+.3f} from the undisturbed run's": apart is not None and abs(apart) > WITHIN,
     }
     return [text for text, holds in checks.items() if holds]

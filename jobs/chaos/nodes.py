@@ -8,9 +8,9 @@ from typing import Any
 from jobs.chaos.processes import end
 
 NODES = 2
-"""Besides the head, on which the driver is and nothing that takes a CPU."""
+"""Number of nodes besides the head, which runs the driver and nothing that reserves CPUs."""
 NODE_CPUS = 3
-"""Logical ones: either node alone has room for most of the run, so it goes on while the other one is replaced."""
+"""Logical CPUs of a node: one node has room for most of the run, which continues while the other one is replaced."""
 STORE_BYTES = 200 * 2**20
 
 
@@ -18,37 +18,37 @@ STORE_BYTES = 200 * 2**20
 class Nodes:
     cluster: Any
     lost: int = 0
-    """Nodes that were killed and are not replaced yet."""
+    """Number of nodes that were killed and are not replaced yet."""
     _at_work: dict[int, Any] = field(default_factory=dict)
-    """By the process id of their raylets."""
+    """Running nodes, by the process id of their raylet."""
 
     @property
     def address(self) -> str:
         return self.cluster.address
 
     def raylets(self) -> list[int]:
-        """Process ids of the nodes at work, without the head's."""
+        """Process ids of the running nodes' raylets, without the head's."""
         return list(self._at_work)
 
     def head(self) -> int:
         return raylet_of(self.cluster.head_node)
 
     def add(self) -> None:
-        """Raises ClusterDown."""
+        """Adds a node; raises ClusterDown."""
         from cluster.session import until_up
 
         node = until_up(lambda: self.cluster.add_node(num_cpus=NODE_CPUS, object_store_memory=STORE_BYTES))
         self._at_work[raylet_of(node)] = node
 
     def kill(self, raylet: int) -> None:
-        """Without any notice: the raylet and all that runs below it."""
+        """Kills a node without notice: the raylet and all of its descendants."""
         node = self._at_work.pop(raylet)
         end(raylet)
         self.cluster.remove_node(node, allow_graceful=False)
         self.lost += 1
 
     def replace_lost(self) -> None:
-        """As an autoscaler does: each node that was lost is followed by another one."""
+        """Adds a node for each one that was lost, as an autoscaler does."""
         while self.lost:
             self.add()
             self.lost -= 1
@@ -61,7 +61,7 @@ def raylet_of(node: Any) -> int:
 
 @contextmanager
 def nodes() -> Iterator[Nodes]:
-    """The cluster is up within, and reached with a token of its own; raises ClusterDown."""
+    """The cluster, which is up within the context and has an authentication token of its own; raises ClusterDown."""
     from cluster.session import own_token, until_up
 
     own_token()

@@ -1,4 +1,4 @@
-"""Which parts of a run are struck, in which order: drawn from a seed. Pure."""
+"""Draws which parts of a run are struck, and in which order, from a seed. Pure."""
 
 import random
 from collections.abc import Sequence
@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 PAUSE_S = (5.0, 20.0)
-"""Shortest and longest time between a recovery and the next strike."""
+"""Minimum and maximum seconds between a recovery and the next strike."""
 STOP_S = 60.0
-"""For so long a stopped process stays stopped."""
+"""Seconds for which a stopped process stays stopped."""
 
 
 class Part(StrEnum):
-    """A process of a run, or what stands for several."""
+    """A process of a run, or a group of processes."""
 
     engine = "engine"
     """The actor of a rollout engine."""
@@ -23,11 +23,11 @@ class Part(StrEnum):
     teacher = "teacher"
     """The team of the teacher fallback."""
     buffer = "buffer"
-    """Between driver and learners."""
+    """The buffer between driver and learners."""
     rank = "rank"
-    """Of the learners."""
+    """A rank of the learners."""
     node = "node"
-    """A machine of the cluster, here all its processes."""
+    """A node of the cluster, with all of its processes."""
     driver = "driver"
     """The command that trains."""
 
@@ -58,12 +58,12 @@ class Kind(StrEnum):
 @dataclass(frozen=True, slots=True)
 class Strike:
     number: int
-    """From 0, in the order of the strikes."""
+    """Position in the order of strikes, from 0."""
     kind: Kind
     pause_s: float
-    """Between the recovery before it and the moment at which it looks for a victim."""
+    """Seconds between the previous recovery and the search for a victim."""
     pick: float
-    """In [0, 1): which of the busy victims."""
+    """Selects one of the possible victims; in [0, 1)."""
 
     def choose(self, count: int) -> int:
         """The index of the victim among `count`."""
@@ -71,7 +71,7 @@ class Strike:
 
 
 def draw(kills: int, seed: int, kinds: Sequence[Kind] = tuple(Kind)) -> tuple[Strike, ...]:
-    """So many strikes, each kind at least `kills // len(kinds)` times; equal for equal arguments."""
+    """`kills` strikes, each kind at least `kills // len(kinds)` times; equal for equal arguments."""
     dice = random.Random(seed)
     whole, rest = divmod(kills, len(kinds))
     drawn = [*list(kinds) * whole, *dice.sample(list(kinds), rest)]

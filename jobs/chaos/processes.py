@@ -1,4 +1,4 @@
-"""Finds the processes of a run below those that were started for it, and signals them."""
+"""Finds the processes of a run among the descendants of given processes, and sends signals to them."""
 
 import signal
 from collections.abc import Iterator
@@ -10,7 +10,7 @@ from jobs.chaos.course import Seen
 from jobs.chaos.plan import Part
 
 BUSY = 0.02
-"""Share of a core since the last look, from which on a process counts as busy."""
+"""Minimum share of a core that a busy process has used since the last look."""
 TITLES = {
     "ray::RolloutEngine": Part.engine,
     "VLLM::EngineCore": Part.core,
@@ -19,28 +19,29 @@ TITLES = {
     "ray::TrajectoryBuffer": Part.buffer,
     "ray::RayTrainWorker": Part.rank,
 }
-"""How Ray and vLLM name the processes."""
+"""Parts by the titles that Ray and vLLM give to processes."""
 STARTING = ".__init__"
-"""Behind the title of an actor that is not there yet."""
+"""End of the title of an actor that is still starting."""
 
 
 def part_of(title: str) -> Part | None:
-    """Of a process with this command line: "ray::ToolExecutor.start"; None for one that is no part, or not yet."""
+    """The part with this command line, such as "ray::ToolExecutor.start"; None for another process, or one that is
+    still starting."""
     name = title.split(" ")[0].strip()
     actor, _, _ = name.partition(".")
     return None if name.endswith(STARTING) else TITLES.get(actor)
 
 
 class Below:
-    """What runs below some processes, each look compared with the one before."""
+    """Observes the descendants of some processes; each look is compared with the previous one."""
 
     def __init__(self) -> None:
         self._before: dict[psutil.Process, tuple[float, float]] = {}
-        """When it was looked at, and the seconds of CPU time that it had taken by then."""
+        """Of each process, the time of the last look, and the CPU seconds that it had used by then."""
         self._now: dict[psutil.Process, tuple[float, float]] = {}
 
     def look_below(self, now: float, root: int) -> Iterator[tuple[Seen, psutil.Process]]:
-        """The parts of the run among all descendants of `root`, but for those that are stopped."""
+        """The parts of the run among all descendants of `root`, except stopped ones."""
         for process in descendants(root):
             with suppress(psutil.Error):
                 part = part_of(" ".join(process.cmdline()))
@@ -48,14 +49,14 @@ class Below:
                     yield Seen(key_of(process), part, self._is_busy(process, now)), process
 
     def look_at(self, now: float, pid: int, part: Part) -> Iterator[tuple[Seen, psutil.Process]]:
-        """The same of one process whose part is known."""
+        """One process whose part is known, unless it is stopped or has ended."""
         with suppress(psutil.Error):
             process = psutil.Process(pid)
             if runs(process):
                 yield Seen(key_of(process), part, self._is_busy(process, now)), process
 
     def looked(self) -> None:
-        """The look is over; the next one is compared with it."""
+        """Ends a look; the next one is compared with it."""
         self._before, self._now = self._now, {}
 
     def _is_busy(self, process: psutil.Process, now: float) -> bool:
@@ -71,7 +72,7 @@ def runs(process: psutil.Process) -> bool:
 
 
 def descendants(root: int) -> list[psutil.Process]:
-    """None where it has ended."""
+    """All descendants of a process; an empty list if it has ended."""
     with suppress(psutil.NoSuchProcess):
         return psutil.Process(root).children(recursive=True)
     return []
@@ -82,13 +83,13 @@ def key_of(process: psutil.Process) -> str:
 
 
 def send(process: psutil.Process, number: signal.Signals) -> None:
-    """Harmless where the process has ended, also where another one has its id by now."""
+    """Sends a signal; does nothing if the process has ended, even if another one has its id by now."""
     with suppress(psutil.NoSuchProcess):
         process.send_signal(number)
 
 
 def end(pid: int) -> None:
-    """Kills a process and whatever is below it, as when its machine fails."""
+    """Kills a process and all of its descendants, as when its machine fails."""
     with suppress(psutil.NoSuchProcess):
         whole = psutil.Process(pid)
         for process in [whole, *whole.children(recursive=True)]:

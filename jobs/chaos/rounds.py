@@ -1,5 +1,5 @@
-"""Rounds of reinforcement: each a run directory that begins with the same fine-tuned model, is trained by `coa train`
-as a user would, and may be killed and resumed any number of times."""
+"""Rounds of RL: each is a run directory that begins with the same fine-tuned model, is trained by the command
+`coa train`, and may be killed and resumed any number of times."""
 
 import json
 import os
@@ -27,27 +27,28 @@ SETTINGS = (
     f"placement.engines={ENGINES}",
     f"placement.tool_executors={EXECUTORS}",
     f"rl.learner.ranks={RANKS}",
-    # However often the learners are killed, it is not they that fail.
+    # A run must not fail because kills have used up the learners' restarts.
     "placement.learner_restarts=10000",
     "rl.checkpoint_every=4",
-    # Short steps, and many of them before the policy is as good as it gets.
+    # Short steps, and many of them before the policy converges.
     "rl.window.groups_per_batch=16",
     "rl.learner.optimizer.lr=0.0001",
     "rl.teacher_fallback.attempts=2",
     "evaluation.samples=2",
 )
-"""Of each part at least two, so that a run goes on where one of them is lost. The user's own settings win."""
+"""Settings of a round: at least two of each part, so that a run continues when one is lost. The user's own overrides
+take precedence."""
 BEFORE = (
     *(f"checkpoints/{name}.json" for name in ("distill", "sft", "evaluation-sft", "team-cost")),
     *(f"checkpoints/{name}" for name in ("tokenizer", "start", "sft-model")),
     "trajectories/evaluation-sft.parquet",
     "data",
 )
-"""What a round begins with, of another run."""
+"""Files of another run that a round begins with."""
 OUTPUT, LOG = "driver.out", "logs/driver.log"
-"""What the driver said on the terminal, and its log."""
+"""The driver's output on the terminal, and its log."""
 TRIES = 5
-"""Drivers that may fail in a row, without one that trains a step, before a round is given up."""
+"""Number of drivers that fail in a row, without a step trained in between, at which a round is given up."""
 FAILED_CHECKS = re.compile(r"DamagedWeights|IncompleteWeights|WrongVersion|StaleWeights")
 ENDS_S = 60.0
 
@@ -56,14 +57,14 @@ ENDS_S = 60.0
 class Round:
     folder: Path
     command: Sequence[str]
-    """Trains, and resumes; the run directory is added to it."""
+    """Command that trains or resumes a run; the run directory is appended to it."""
     environment: Mapping[str, str]
     restarts: int = 0
-    """Drivers after the first one."""
+    """Number of times that the driver was started again."""
     unprovoked: int = 0
-    """Those of them that were needed though the run was recovering from no strike."""
+    """Number of these restarts while the run was not recovering from a strike."""
     alarms: dict[float, int] = field(default_factory=dict)
-    """Of each record that was ever there, those that a resume dropped included."""
+    """Sync alarms of each record by its time, including records that a resume dropped."""
     staleness: int = 0
     _driver: "subprocess.Popen[bytes] | None" = None
     _failed: int = 0
@@ -81,12 +82,12 @@ class Round:
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
-                start_new_session=True,  # who interrupts this command is not to interrupt the driver a second time
+                start_new_session=True,  # ctrl-C must not reach the driver in addition to the signal of `stop`
             )
 
     @property
     def driver(self) -> int | None:
-        """Its process id, while it runs."""
+        """The driver's process id; None if it does not run."""
         return self._driver.pid if self._driver is not None and self._driver.poll() is None else None
 
     def kill_driver(self) -> None:
@@ -95,8 +96,9 @@ class Round:
             self._driver.wait()
 
     def keep_up(self, *, struck: bool) -> bool:
-        """Starts the driver again where it has ended too early; True once it has ended well. `struck`: whether the run
-        recovers from a strike, which may end it. Raises InfrastructureError where it fails again and again."""
+        """Starts the driver again if it has ended too early; returns True once it has ended successfully. `struck`:
+        whether the run is recovering from a strike, which may end the driver. Raises InfrastructureError if the driver
+        fails repeatedly."""
         assert self._driver is not None
         if (status := self._driver.poll()) is None:
             return False
@@ -123,10 +125,10 @@ class Round:
             end(self._driver.pid)
             self._driver.wait()
 
-    # --- what it has come to ------------------------------------------------------------------------------------------
+    # --- results ------------------------------------------------------------------------------------------------------
 
     def step(self) -> Step | None:
-        """The newest one."""
+        """The newest step; None before the first."""
         rows = [row for row in read_metrics(self.folder / "metrics.jsonl") if row["stage"] == STAGE and "loss" in row]
         for row in rows:
             self.alarms.setdefault(row["time"], row["sync_alarms"])
@@ -135,7 +137,7 @@ class Round:
 
     @property
     def trained(self) -> bool:
-        """Whether its reinforcement is finished."""
+        """Whether the round's RL stage is finished."""
         return (self.folder / "checkpoints" / f"{STAGE}.json").exists()
 
     @property
@@ -143,7 +145,7 @@ class Round:
         return (self.folder / "report.json").exists()
 
     def verdict(self) -> dict[str, Any]:
-        """What there is to say of a finished round."""
+        """Results of a finished round."""
         accounts = fold(read_lines(self.folder / LEDGER))
         [total] = accounts.balance().values()
         evaluation = json.loads((self.folder / "report.json").read_text())["evaluation"][STAGE]
@@ -164,14 +166,14 @@ class Round:
 
 
 def check_source(source: Path) -> None:
-    """Raises UserError for a run that lacks what a round begins with."""
+    """Raises UserError if the run lacks a file that a round begins with."""
     for name in BEFORE:
         if not (source / name).exists():
             raise UserError(f"{source / name}: no such file: a round begins with a run that `coa train` has finished")
 
 
 def prepare(folder: Path, source: Path) -> None:
-    """Copies what a round begins with, unless it is there."""
+    """Copies the files that a round begins with, unless its folder exists."""
     if folder.exists():
         return
     with replacing_folder(folder) as part:

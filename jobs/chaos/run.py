@@ -1,10 +1,10 @@
-"""The loop of `coa chaos`: looks, lets the course decide, strikes, and writes down what became of it.
+"""The loop of `coa chaos`: observes the run, strikes when the course says so, and records each recovery.
 
     look ──► course ──► strike | recovered        every second, as long as a round trains
       ▲                    │
       └──── the driver is kept up; lost nodes are replaced
 
-A round is a whole reinforcement of the tiny recipe; where it ends before all strikes are made, another one begins.
+A round is one RL stage of the recipe; if it ends before all strikes are made, another round begins.
 """
 
 import signal
@@ -25,11 +25,11 @@ from jobs.run.console import Stage
 
 LOOK_S = 1.0
 LAST_STEPS = 2
-"""Versions before the last one in which no strike begins."""
+"""Number of versions before the last one at which no strike is made."""
 GIVEN_UP_S = 900.0
-"""For which a recovery, or a first step, is waited for."""
+"""Maximum seconds between two steps, and before the first one."""
 REPLACED_S = 3.0
-"""After which a lost node is replaced."""
+"""Seconds after which a lost node is replaced."""
 WANTED = {
     Part.engine: ENGINES,
     Part.core: ENGINES,
@@ -48,15 +48,16 @@ class Chaos:
     journal: Journal
     say: Callable[[str], None]
     deadline: float
-    """After which no further strike is made, by the wall clock."""
+    """Wall-clock time after which no further strike is made."""
     _below: Below = field(default_factory=Below)
     _found: dict[str, psutil.Process] = field(default_factory=dict)
-    """What was seen last, by its key."""
+    """The processes of the last look, by key."""
     _stopped: list[tuple[float, psutil.Process]] = field(default_factory=list)
     _lost_at: float | None = None
 
     def play(self, number: int, round_: Round, strikes: tuple[Strike, ...], stage: Stage) -> tuple[Strike, ...]:
-        """A round to its end; the strikes that are left. Raises InfrastructureError where it does not recover."""
+        """Plays a round to its end; returns the strikes that are left. Raises InfrastructureError if the run does not
+        recover."""
         assert stage.total is not None
         course = Course(strikes, WANTED, last_step=stage.total - 1 - LAST_STEPS)
         restarts, moved = round_.restarts, time.time()
@@ -87,7 +88,7 @@ class Chaos:
     def _recovered(self, found: Recovered, number: int, round_: Round, restarts: int) -> None:
         alarms, round_.alarms = sum(round_.alarms.values()), dict.fromkeys(round_.alarms, 0)
         hit = self.journal.recovered(found, restarts=restarts, alarms=alarms, staleness=round_.staleness, round_=number)
-        again = f", the command was started again {restarts} times" if restarts else ""
+        again = f", the driver was started again {restarts} times" if restarts else ""
         end = "" if hit.stepped else ", at the end of the stage"
         self.say(f"     recovered in {hit.seconds:.0f} s, all processes back in {hit.whole_s:.0f} s{again}{end}")
 
@@ -124,7 +125,7 @@ class Chaos:
                     self._stopped.append((time.time() + STOP_S, process))
 
     def _go_on(self, now: float) -> None:
-        """What is to be done at its time: stopped processes go on, lost nodes are replaced."""
+        """Resumes stopped processes and replaces lost nodes once their time has come."""
         for one in [one for one in self._stopped if one[0] <= now]:
             self._stopped.remove(one)
             send(one[1], signal.SIGCONT)
@@ -132,5 +133,5 @@ class Chaos:
             try:
                 self.nodes.replace_lost()
                 self._lost_at = None
-            except ClusterDown:  # a machine that restarts engines and learners may have no time for a node, too
+            except ClusterDown:  # a machine that is busy with restarts may be too slow to add a node: tried again
                 self._lost_at = time.time()

@@ -1,6 +1,6 @@
 """The types of commands; their table is in `jobs.cli`.
 
-The files of this folder are read for `coa --help`, so what is heavy is imported inside of their functions.
+The files of this folder are imported for `coa --help`, so heavy imports are inside of their functions.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def no_arguments(parser: ArgumentParser) -> None:
-    """For a command without arguments of its own."""
+    """Adds nothing, for a command without arguments of its own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,8 +30,8 @@ class Command:
     name: str
     help: str
     run: Callable[..., int | None]
-    """Called as run(**arguments), and returns the exit status, or None for 0; a job's as run(config, console,
-    **arguments), without any."""
+    """Called as run(**arguments); returns the exit status, or None for 0. That of a job is called as run(config,
+    console, **arguments) and returns None."""
     arguments: Callable[[ArgumentParser], None] = no_arguments
     """Adds the command's own arguments to its parser."""
     epilog: str = ""
@@ -43,7 +43,7 @@ class Job(Command):
     """A command that follows a recipe."""
 
     check: Callable[..., None]
-    """(config, **arguments): raises UserError before anything is written."""
+    """Called as check(config, **arguments); raises UserError before anything is written."""
     stages: tuple[str, ...] = ()
     """Its stages, by name; each writes `checkpoints/NAME.json` when it is finished."""
     demands: Callable[[Recipe], Demands]
@@ -54,7 +54,7 @@ class Job(Command):
     alone: bool = True
     """Whether no other command may work in its folder at the same time."""
     folder: Callable[[str | None, Mapping[str, Any], Sequence[str]], Path] | None = None
-    """(recipe, arguments, overrides): its folder, where `out` is None."""
+    """Called as folder(recipe, arguments, overrides); returns the job's folder if `out` is None."""
 
 
 def positive(text: str) -> int:
@@ -81,21 +81,20 @@ TASKS_HELP = """\
   math500=/data/math500.parquet   a file or folder that holds rows of that benchmark
 
 A benchmark comes with its profile, grader, metric, number of samples, temperature and top-p. evaluation.samples,
-evaluation.temperature and evaluation.top_p, set here or in the recipe, win over the benchmark's. Tasks of no
-benchmark are attempted once greedily and evaluation.samples times (4) sampled.
+evaluation.temperature and evaluation.top_p, set here or in the recipe, take precedence over the benchmark's. Tasks of
+no benchmark are attempted once greedily, and evaluation.samples times (4) with sampling.
 
-The model's own agent.json and world.json say how it is asked: a recipe's section `agent` is not used, agent.KEY=VALUE
-here is."""
+Prompt format, limits and world are those in the model's own agent.json and world.json: a recipe's section `agent` is
+not used, but agent.KEY=VALUE here is."""
 
 
 def model_arguments(parser: ArgumentParser, out: str | None, *, own_tasks: bool = False) -> None:
     """The arguments of a job with a model; out: the default folder of the results, None for one of the job's
-    choice (`Job.folder`); own_tasks: whether held-out tasks of
-    the model's world are taken if none are named."""
+    choice (`Job.folder`); own_tasks: whether held-out tasks of the model's world are taken if none are named."""
     parser.add_argument("--model", type=Path, required=True, help="model directory, Hugging Face layout")
     otherwise = "; without it, held-out tasks of the model's world" if own_tasks else ""
     parser.add_argument(
         "--tasks", required=not own_tasks, help=f"a file, a benchmark's name, or NAME=PATH; see below{otherwise}"
     )
     parser.add_argument("--rows", type=positive, help="only the first N tasks")
-    parser.add_argument("--out", type=Path, default=out and Path(out), help="where the results go")
+    parser.add_argument("--out", type=Path, default=out and Path(out), help="folder of the results")

@@ -1,4 +1,4 @@
-"""`coa distill`: multi-agent transcripts into demonstrations."""
+"""`coa distill`: turns multi-agent transcripts into demonstrations."""
 
 from __future__ import annotations
 

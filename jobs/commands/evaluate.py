@@ -1,4 +1,4 @@
-"""`coa evaluate`: a model measured on a published benchmark or on tasks of a user's."""
+"""`coa evaluate`: measures a model on a published benchmark or on a user's tasks."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def run(
 
 
 def settings_of(config: Recipe, model: Path, out: Path, best_of: int | None, overrides: Sequence[str]) -> Recipe:
-    """The settings of the model's training; --best-of is the number of samples."""
+    """The settings of the model's training; --best-of sets the number of samples."""
     from dataclasses import replace
 
     from jobs.run.agent_file import as_trained
@@ -99,12 +99,12 @@ def settings_of(config: Recipe, model: Path, out: Path, best_of: int | None, ove
 
 
 NOT_ATTEMPTED = ("model", "out", "overrides", "against")
-"""Arguments that stand for themselves in a folder's name, or do not change what is attempted."""
+"""Arguments that the folder's digest covers separately, or that do not change what is attempted."""
 
 
 def own_folder(recipe: str | None, arguments: Mapping[str, Any], overrides: Sequence[str]) -> Path:
-    """The folder of an evaluation for which none is named: runs/evaluate/demo-math500-3fa91c02. The same command has
-    the same folder, and resumes there; any other has another."""
+    """The default folder of an evaluation: runs/evaluate/demo-math500-3fa91c02. The same command has the same folder,
+    and resumes there; any other command has another folder."""
     model = arguments["model"].resolve()
     name = model.parent.name if model.name == "model" else model.name
     asked = {key: str(value) for key, value in sorted(arguments.items()) if key not in NOT_ATTEMPTED}

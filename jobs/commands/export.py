@@ -1,4 +1,4 @@
-"""`coa export`: a run's distilled data as another trainer reads it.
+"""`coa export`: writes a run's distilled data in the format of another trainer.
 
 runs/x/data/*.parquet -> OUT/ for TRL's SFTTrainer, for LLaMA-Factory, or as the published AFM sets are
 """
@@ -27,7 +27,7 @@ def check(run: Path, format: str, out: Path) -> None:
     if not (run / "config.yaml").exists() or not shard_paths(run / DATA):
         raise UserError(f"{run}: nothing is distilled there yet: run `coa distill` first")
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise UserError(f"{out} is not an empty folder: an export takes one of its own")
+        raise UserError(f"{out} is not an empty folder: an export needs a new or empty one")
 
 
 def run(run: Path, format: str, out: Path) -> None:
@@ -37,7 +37,7 @@ def run(run: Path, format: str, out: Path) -> None:
 
     check(run, format, out)
     path = run / "config.yaml"
-    # The part of the recipe that says how the policy is asked; the rest of it would load the whole system.
+    # Only the recipe's section `agent`, which defines the prompt: reading the rest would load the whole system.
     recipe = read(path)
     agent = from_plain(AgentConfig, recipe.get("agent", {}) if isinstance(recipe, dict) else recipe, str(path))
     chosen = FORMATS[format]

@@ -2,7 +2,7 @@
 
     coa import --format recorded --runs recorded --tasks tasks.jsonl --profile mhqa --out imported
 
-Whether their answers are right is found out where they are used.
+The transcripts are not graded here, but by the command that uses them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from coa.teams.transcript import Transcript
 
 REFUSED = "refused.jsonl"
-"""Beside the transcripts: each run that was refused, where it was found, and why."""
+"""File beside the transcripts that lists each refused run, where it was found, and why it was refused."""
 WIDTH = 120
 """Width of the table, in columns, if stdout is not a terminal."""
 
@@ -30,8 +30,8 @@ def arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--runs", type=Path, required=True, help="a file or folder of recorded sessions or logs")
     parser.add_argument("--tasks", required=True, help="the tasks that were worked on, as for `evaluate`")
     parser.add_argument("--profile", help="profile of all runs, in place of the tasks' own")
-    parser.add_argument("--model", default="", help="name of the model that played them, where their logs do not say")
-    parser.add_argument("--tools", type=Path, help="YAML or JSON file: the tags of their tools' names")
+    parser.add_argument("--model", default="", help="name of the model that played the runs, if their logs lack it")
+    parser.add_argument("--tools", type=Path, help="YAML or JSON file that maps names of their tools to tags")
     parser.add_argument("--out", type=Path, required=True, help="folder of the transcripts")
 
 
@@ -47,9 +47,8 @@ def run(
 ) -> Path:
     """Returns the file that was written. Raises UserError for a user's mistake, or if no run could be imported.
 
-    tasks: as `coa.tasks.loading.load` reads it; profile: of all runs, whatever the tasks say, and with it the way
-    in which open questions are graded that name none; model: of runs that name none; tools: see
-    `coa.distill.sources.tools`.
+    tasks: as `coa.tasks.loading.load` reads it; profile: of all runs, in place of the tasks' own; it also determines
+    the grader of open questions that name none; model: of runs that name none; tools: see `coa.distill.sources.tools`.
     """
     from coa.agent.profiles import profile as find_profile
     from coa.distill.sources import FORMATS, Refusal, import_runs, read_tools
@@ -103,7 +102,7 @@ def _show(imported: list[Transcript], refused: list[Refusal]) -> None:
 
 
 def _broken(imported: list[Transcript]) -> dict[tuple[str, str], list[str]]:
-    """By profile and forbidden transition: the tasks of the answered runs that the filter will drop for it."""
+    """Task ids of the answered runs that the filter will drop, by profile and forbidden transition."""
     from coa.agent.profiles import profile as find_profile
     from coa.distill import to_chain
     from coa.teams.transcript import Ending

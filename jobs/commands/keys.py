@@ -35,7 +35,7 @@ def run(
     requests_per_minute: int | None = None,
     tokens_per_minute: int | None = None,
 ) -> None:
-    """Raises UserError for a file that is none of keys, and for an id that it lacks."""
+    """Raises UserError if the file is no file of keys, or lacks the id."""
     from coa.serving.keys import KeyFile
     from coa.serving.quotas import Quota
 

@@ -1,4 +1,4 @@
-"""`coa record`: a model endpoint for other agent systems, which keeps what they and the model say.
+"""`coa record`: forwards calls of other agent systems to a model endpoint, and records requests and replies.
 
 coa record --upstream http://127.0.0.1:8000/v1 --out recorded
 OPENAI_BASE_URL=http://127.0.0.1:8700/session/run-1/v1 python their_agent.py
@@ -27,7 +27,7 @@ def arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--out", type=Path, required=True, help="folder of the recorded sessions")
     parser.add_argument("--host", default="127.0.0.1", help="address to serve at")
     parser.add_argument("--port", type=positive, default=PORT)
-    parser.add_argument("--key-env", help="environment variable of the endpoint's key, in place of the caller's")
+    parser.add_argument("--key-env", help="environment variable with the endpoint's key, instead of the caller's")
 
 
 def run(
@@ -39,7 +39,7 @@ def run(
     key_env: str | None = None,
     say: Callable[[str], None] = print,
 ) -> None:
-    """Serves until it is interrupted. Raises UserError for an address, a port or a key that cannot be."""
+    """Serves until it is interrupted. Raises UserError for an invalid address, port or key."""
     from coa.distill.sources.recorder import RecorderConfig
 
     asyncio.run(_serve(RecorderConfig(upstream=upstream, folder=out, key_env=key_env), host, port, say))

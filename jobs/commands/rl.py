@@ -1,4 +1,4 @@
-"""`coa rl`: training by reinforcement."""
+"""`coa rl`: reinforcement learning."""
 
 from __future__ import annotations
 

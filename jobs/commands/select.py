@@ -1,4 +1,4 @@
-"""`coa select`: the tasks that are worth reinforcing."""
+"""`coa select`: chooses the tasks that RL can learn from."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`coa serve`: a model behind HTTP, as an agent with its tools and as the model alone."""
+"""`coa serve`: serves a model over HTTP, as an agent with its tools and as the model alone."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def arguments(parser: ArgumentParser) -> None:
     which.add_argument(
         "--follow", type=Path, metavar="RUN", help="folder of a run that is still training: serves its newest weights"
     )
-    parser.add_argument("--out", type=Path, default=Path("runs/serve"), help="where logs go")
+    parser.add_argument("--out", type=Path, default=Path("runs/serve"), help="folder of the logs (%(default)s)")
 
 
 def check(config: Recipe, *, model: Path | None, follow: Path | None, out: Path, overrides: Sequence[str] = ()) -> None:
@@ -57,7 +57,7 @@ def run(
     try:
         in_session(found, console, body, demands=demands(config).values(), model=folder)
     finally:
-        # Else Python looks through all that was imported once more when it ends, for a second or two.
+        # Without this, the garbage collection at Python's exit takes a second or two.
         gc.freeze()
 
 

@@ -1,4 +1,4 @@
-"""`coa submit`: a command on a Ray cluster, or its manifest for KubeRay.
+"""`coa submit`: runs a command on a Ray cluster, or writes its manifest for KubeRay.
 
 coa submit --address http://head:8265 train --recipe tiny      sends the folder, follows the log, ends with its status
 coa submit --address http://head:8265 --stop JOB
@@ -24,9 +24,9 @@ HOME_OF_IMAGE = "/home/ray"
 SPOT, ANY = "karpenter.sh/capacity-type=spot", "any"
 
 EPILOG = """\
-The folder is sent without runs/, models/, .venv/, .git/, .env, keys and what its .gitignore names. There, runs/ and
-models/ are links into --storage, which all nodes must see. Ctrl-C stops the job. Variables that hold keys are set on
-the cluster's nodes; their values are never sent."""
+The current folder is sent without runs/, models/, .venv/, .git/, .env, key files and what its .gitignore names. On the
+cluster, runs/ and models/ are links into --storage, which all nodes must see. Ctrl-C stops the job. Variables that hold
+keys must be set on the cluster's nodes; their values are never sent."""
 
 
 def arguments(parser: ArgumentParser) -> None:
@@ -34,7 +34,7 @@ def arguments(parser: ArgumentParser) -> None:
         "--address", default=os.environ.get(ADDRESS), help=f"the cluster's dashboard, http://head:8265 (${ADDRESS})"
     )
     parser.add_argument("--storage", default=STORAGE, help="folder of the cluster for runs/ and models/ (%(default)s)")
-    parser.add_argument("--requirements", type=Path, help="packages to install for the job, where the image lacks them")
+    parser.add_argument("--requirements", type=Path, help="requirements file of packages that the image lacks")
     parser.add_argument("--env", action="append", default=[], metavar="NAME", help="send this variable (no secrets)")
     parser.add_argument("--detach", action="store_true", help="print the job's id, and do not follow it")
     which = parser.add_mutually_exclusive_group()
@@ -42,10 +42,10 @@ def arguments(parser: ArgumentParser) -> None:
     which.add_argument("--stop", metavar="JOB", help="stop a job that runs")
     which.add_argument("--kuberay", type=Path, metavar="FILE", help="write a manifest for KubeRay, and send nothing")
     kuberay = parser.add_argument_group("for --kuberay")
-    kuberay.add_argument("--cluster", action="store_true", help="a RayCluster alone, for coa submit --address")
+    kuberay.add_argument("--cluster", action="store_true", help="write only a RayCluster, for coa submit --address")
     kuberay.add_argument("--name", help="name of the resource (coa-COMMAND-RECIPE)")
     kuberay.add_argument("--image", help="image, built from the Dockerfile (chain-of-agents:VERSION)")
-    kuberay.add_argument("--claim", default="coa", help="volume that many nodes may write (%(default)s)")
+    kuberay.add_argument("--claim", default="coa", help="volume claim that many nodes may write to (%(default)s)")
     kuberay.add_argument("--secret", default="coa", help="Secret whose keys are variables of every pod (%(default)s)")
     kuberay.add_argument(
         "--spot", default=SPOT, metavar="LABEL=VALUE", help=f"label of spot machines, or {ANY}: %(default)s"

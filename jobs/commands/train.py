@@ -1,4 +1,4 @@
-"""`coa train`: the whole way, from team runs to a report."""
+"""`coa train`: all stages, from team runs to a report."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def demands(config: Recipe) -> Demands:
 
     return {
         "distill": distill_demands(config) if config.distils else [],
-        # The tools are there from the first stage to the last.
+        # Tool executors run from the first stage to the last.
         "sft": [*tool_demands(config.placement), *sft_demands(config)],
         "rl": reinforcement_demands(config),
     }

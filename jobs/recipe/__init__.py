@@ -1,1 +1,1 @@
-"""Recipes: what they can say, and what they would do."""
+"""Recipes: their settings, checks and forecasts."""

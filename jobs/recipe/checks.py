@@ -32,7 +32,7 @@ from jobs.recipe.worlds import world_of
 from jobs.run.held_out import check_held_out
 
 STAGES = ("distill", "sft", "evaluation-sft", "rl", "evaluation-rl")
-"""All that a run has: the stages of `coa train`."""
+"""All stages of a run: those of `coa train`."""
 
 
 def check_run(config: Recipe, stages: Collection[str] = STAGES) -> None:
@@ -53,7 +53,7 @@ def check_run(config: Recipe, stages: Collection[str] = STAGES) -> None:
         check_team(config.team, config.models, world.profiles())
         check_experts(config, world)
         check_models(config)
-    if config.tools.judge.url is not None:  # a key that is named is to be there, whether a task needs the judge or not
+    if config.tools.judge.url is not None:  # a key that is named must be set, even if no task needs the judge
         bearer(config.tools.judge.key_env)
     if set(stages) != {"sft"}:  # fine-tuning neither calls tools nor grades
         check_services(config, graders_needed(config), world.profiles())
@@ -68,8 +68,7 @@ def check_run(config: Recipe, stages: Collection[str] = STAGES) -> None:
 
 
 def check_names(config: Recipe) -> None:
-    """Raises UserError for a profile or a grader of the recipe's tasks that nobody knows, whether a row takes it or
-    not."""
+    """Raises UserError if `tasks.profile` or `tasks.grader` is unknown, even if no row uses it."""
     for key, known, name in (("profile", PROFILES, config.tasks.profile), ("grader", GRADERS, config.tasks.grader)):
         if name is not None and name not in known:
             raise UserError(f"tasks.{key} is {name!r}: known are {', '.join(known)}")
@@ -91,7 +90,7 @@ def check_model(key: str, path: str | None) -> None:
 
 
 def check_sharing(config: Recipe, stages: Collection[str]) -> None:
-    """Raises UserError for ranks that can't share rows of the recipe's model, as far as it is known here."""
+    """Raises UserError if `sequence_parallel` does not suit the recipe's model, as far as the model is known here."""
     for stage, learner in (("sft", config.sft.learner), ("rl", config.rl.learner)):
         if stage in stages and (size := learner.sequence_parallel) > 1:
             built = architecture(config.model)
@@ -100,7 +99,7 @@ def check_sharing(config: Recipe, stages: Collection[str]) -> None:
 
 
 def check_reinforcement(config: Recipe) -> None:
-    """Raises UserError for an algorithm, a teacher of log-probs or a transport that reinforcement can't use."""
+    """Raises UserError for an algorithm, an on-policy teacher or a weight transport that RL can't use."""
     on_policy, sampling = config.rl.on_policy, config.rl.sampling
     check_model("rl.on_policy.teacher", on_policy.teacher)
     check_algorithm(config)
@@ -110,24 +109,25 @@ def check_reinforcement(config: Recipe) -> None:
     plainly = config.agent.grammar is Grammar.lenient and (sampling.temperature, sampling.top_p) == (1.0, 1.0)
     if on_policy.teacher is not None and not plainly:
         raise UserError(
-            "rl.on_policy compares plain log-probs: it needs agent.grammar=lenient, and temperature and top_p of 1"
+            "rl.on_policy.teacher needs agent.grammar=lenient and rl.sampling with temperature = 1 and top_p = 1, "
+            "because it compares log-probs of unmodified distributions"
         )
     find_sender(config.rl.weights.transport)
     check_turns(config)
 
 
 def check_turns(config: Recipe) -> None:
-    """Raises UserError where engines and learners are to take turns, and the recipe has them work side by side."""
+    """Raises UserError if `engine.sleep_mode` is combined with settings by which engines run while learners train."""
     if not config.engine.sleep_mode:
         return
     if stale := config.rl.window.max_staleness:
         raise UserError(
-            f"engine.sleep_mode has engines and learners take turns: it needs rl.window.max_staleness=0, not {stale}"
+            f"engine.sleep_mode needs rl.window.max_staleness=0, not {stale}: engines sleep while learners train"
         )
     if len(set(config.placement.engine_range)) > 1:
         raise UserError(
-            "engine.sleep_mode has engines and learners take turns, and one that is added in the learners' turn has no "
-            "memory: leave out placement.min_engines and placement.max_engines"
+            "engine.sleep_mode can't be combined with engine autoscaling: an engine that is added while learners train "
+            "would have no GPU memory; leave out placement.min_engines and placement.max_engines"
         )
 
 
@@ -141,7 +141,7 @@ def check_attempts(model: Path, tasks: Sequence[Task], config: Recipe) -> None:
 
 
 def check_services(config: Recipe, graders: set[str], profiles: Iterable[str]) -> None:
-    """Raises UserError if what graders or tools need is not set up: a judge, a key, the sandbox for programs."""
+    """Raises UserError if a judge, a key or the sandbox that graders or tools need is not set up."""
     check_tools(config.tools, crawl_s=config.executor.limit_s("crawl_page"), named=config.executor.named)
     check_graders(graders, config.tools, config.executor.limit_s)
     tools = check_lookups(config, world_of(config), profiles)
@@ -171,7 +171,8 @@ def check_experts(config: Recipe, world: World) -> None:
 
 
 def check_models(config: Recipe) -> None:
-    """Raises UserError for a teacher model without an address, with two, or with no room for a prompt."""
+    """Raises UserError for a teacher model that has neither or both of `endpoint.url` and `serve.model`, or whose
+    context leaves no room for a prompt."""
     for name, model in config.models.items():
         if bool(model.endpoint.url) == bool(model.serve.model):
             raise UserError(f"models.{name}: name an endpoint.url or a serve.model, one of the two")
@@ -209,7 +210,7 @@ def check_data(config: Recipe) -> None:
 
 
 def check_engines(config: Recipe) -> None:
-    """Raises UserError for a number of engines that is not within its own range."""
+    """Raises UserError if `placement.engines` is not between `min_engines` and `max_engines`."""
     (least, most), engines = config.placement.engine_range, config.placement.engines
     if not 1 <= least <= engines <= most:
         raise UserError(
@@ -231,14 +232,14 @@ def check_algorithm(config: Recipe) -> None:
     sampling = config.rl.sampling
     if sampling.temperature <= 0 or sampling.top_p != 1.0:
         raise UserError(
-            f"rl.sampling has temperature {sampling.temperature:g} and top_p {sampling.top_p:g}: log-probs can follow "
-            "any temperature above 0, and a top_p of 1 only"
+            f"rl.sampling has temperature {sampling.temperature:g} and top_p {sampling.top_p:g}: RL needs "
+            "temperature > 0 and top_p = 1, because the learner must recompute the sampled log-probs"
         )
 
 
 def check_room(config: Recipe, demands: Iterable[Sequence[Demand]]) -> None:
-    """Raises UserError where this machine is the cluster, and has no room for one of the sets of demands; and for a
-    malformed address of another cluster, which is not asked here."""
+    """Raises UserError if this machine is the cluster and lacks resources for one of the sets of demands, or if the
+    address of another cluster is malformed. Does not connect to that cluster."""
     address = address_of(config.session)
     if address is None:
         node = this_node(config.session.cpus)

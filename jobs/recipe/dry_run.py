@@ -2,8 +2,8 @@
 
     coa train --recipe web_32b --dry-run
 
-The plan is shown whole, and then what a real run would refuse is raised as it would be: a missing file or key ends the
-command with status 2, below a plan that names all of them.
+The whole plan is shown first. Then the checks of a real run are made: a missing file or key ends the command with
+status 2, after a plan that lists all of them.
 """
 
 import os
@@ -44,8 +44,8 @@ class Section:
 
 
 def dry_run(config: Recipe, job: Job, console: Console) -> None:
-    """Shows the plan, then raises what the job would raise: its own check, and for want of room where this machine is
-    the cluster."""
+    """Shows the plan, then raises the UserErrors that the job would raise: those of its own check and, if this machine
+    is the cluster, for lack of resources."""
     for section in plan_of(config, job):
         console.table(section.title, section.columns, section.rows)
     job.check(config)
@@ -101,7 +101,7 @@ def _what(config: Recipe, stage: str) -> str:
         case "rl":
             groups = rl.window.groups_per_batch
             helped = f"; scored by {rl.on_policy.teacher}" if rl.on_policy.teacher else ""
-            helped += "; the team plays tasks that the policy failed altogether" if rl.teacher_fallback.attempts else ""
+            helped += "; the team plays tasks that no episode solved" if rl.teacher_fallback.attempts else ""
             return (
                 f"{number(rl.steps)} steps of {groups} groups of {rl.group}: "
                 f"{number(rl.steps * groups * rl.group)} episodes, more if groups are dropped because "
@@ -160,15 +160,15 @@ def _learner(
     yield "adapters", f"rank {learner.lora.rank}" if learner.lora.rank else DASH
     yield "tokens of a micro-batch", f"{learner.packing.rows} x {number(learner.packing.row_tokens)}"
     yield "updates of a batch", str(learner.updates_per_batch)
-    yield "rate", rate(learner.optimizer)
+    yield "learning rate", rate(learner.optimizer)
     yield "weight decay", f"{learner.optimizer.weight_decay:g}"
-    yield "clip", f"{learner.loss.clip_low:g} / {learner.loss.clip_high:g}" if name == "rl" else DASH
+    yield "clip range", f"{learner.loss.clip_low:g} / {learner.loss.clip_high:g}" if name == "rl" else DASH
     yield "memory of a rank", DASH if built is None else _memory(config, name, learner, built)
     yield "checkpoint", f"every {config.rl.checkpoint_every if name == 'rl' else config.sft.checkpoint_every} steps"
 
 
 def _memory(config: Recipe, name: str, learner: LearnerConfig, built: Architecture) -> str:
-    """At its peak, by an estimate: "58.2 GiB of its GPU, 9.4 GiB of its node", or the sum where it has no GPU."""
+    """Estimated peak: "about 58.2 GiB of its GPU, 9.4 GiB of its node", or the sum if the rank has no GPU."""
     found = memory_of_rank(config, name, learner, built)
     if not config.placement.learner_gpus:
         return f"about {in_bytes(found.on_device + found.on_host)}"
@@ -180,7 +180,7 @@ def _count(parameters: int) -> str:
 
 
 def rate(config: OptimizerConfig) -> str:
-    """ "1.4e-05 cosine, warm-up 10 %"."""
+    """The learning rate in words: "1.4e-05 cosine, warm-up 10 %"."""
     shape = config.schedule.value
     if config.schedule is Schedule.wsd:
         shape = "constant" if config.flat_share == 1 else f"flat for {config.flat_share:.3g} of the steps, then linear"
@@ -194,14 +194,14 @@ def rate(config: OptimizerConfig) -> str:
 def _resources(config: Recipe, job: Job) -> Iterator[tuple[str, str, str]]:
     try:
         found = job.demands(config)
-    except UserError:  # the tasks, whose profiles say who is in the team, can't be read: the check says why
+    except UserError:  # the tasks, whose profiles determine the team's roles, can't be read: the check says why
         yield f"{job.name}: not known", DASH, DASH
     else:
         yield from (_sum(stage, demands) for stage, demands in found.items() if demands)
 
 
 def _sum(stage: str, demands: list[Demand]) -> tuple[str, str, str]:
-    """ "rl: 1 to 3 rollout engines, 2 learner ranks", and what they take together at most."""
+    """The processes of a stage, "rl: 1 to 3 rollout engines, 2 learner ranks", and their maximum CPUs and GPUs."""
     counts, optional = Counter(d.what for d in demands), Counter(d.what for d in demands if d.optional)
     spans = {
         one: f"{count - optional[one]} to {count}" if optional[one] else f"{count}" for one, count in counts.items()
@@ -269,18 +269,18 @@ def _there(path: str) -> str:
 def _writes(config: Recipe, stages: tuple[str, ...]) -> Iterator[tuple[str, str]]:
     folder = Path(config.run_dir)
     yield f"{folder}/config.yaml", "all settings"
-    yield f"{folder}/metrics.jsonl", "a record a step"
+    yield f"{folder}/metrics.jsonl", "one record per step"
     if "distill" in stages:
         yield f"{folder}/teachers/", "the team's runs, and which were kept"
     if {"distill", "sft"} & set(stages):
         yield f"{folder}/data/", "the data set and its card"
     if {"rl", "evaluation-sft"} & set(stages):
         yield f"{folder}/trajectories/", "episodes"
-    yield f"{folder}/checkpoints/", "learners' checkpoints, two of a stage, and what each stage left"
+    yield f"{folder}/checkpoints/", "the learners' checkpoints, two per stage, and the result of each stage"
     if "rl" in stages:
-        yield f"{folder}/ledger.jsonl", "what became of every attempt at a task"
+        yield f"{folder}/ledger.jsonl", "the outcome of every attempt at a task"
         if config.rl.keep_batches:
-            yield f"{folder}/batches/", "what ranks were given in each step of rl"
-        yield f"{folder}/model/", "the agent, Hugging Face layout"
+            yield f"{folder}/batches/", "the training batch of each rank in each step of rl"
+        yield f"{folder}/model/", "the trained model, Hugging Face layout"
     if len(stages) > 1:
         yield f"{folder}/report.json, report.html", "figures and curves"

@@ -1,4 +1,4 @@
-"""What the simulation needs of a recipe, of a run, and of a cluster."""
+"""Makes the inputs of the simulation from a recipe, and from a run's records or a cluster's devices."""
 
 import json
 from collections.abc import Sequence
@@ -28,7 +28,7 @@ from jobs.run.trajectories import read_groups
 from jobs.stages.engines import PLACES
 
 BUDGET = 20_000
-"""Turns of episodes that one simulation plays, about: less than a second of a CPU core."""
+"""Approximate number of episode turns in one simulation, which takes less than a second of a CPU core."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,16 +36,17 @@ class Loop:
     """A loop that can be simulated."""
 
     shape: LoopShape
-    """Shortened to what a simulation takes."""
+    """The loop's settings, with fewer steps so that the simulation is short."""
     warm: int
-    """The version from which on it counts."""
+    """First weight version that is measured; the versions before are warm-up."""
     speeds: Speeds
     work: Workload
     assumptions: tuple[str, ...]
 
 
 def loop_of(config: Recipe, speeds: Speeds, work: Workload, cached: int | None, said: Sequence[str]) -> Loop:
-    """cached: tokens that an engine's KV cache holds; None where it is not told."""
+    """The loop of a recipe. cached: capacity of an engine's KV cache in tokens, None if unknown; said: assumptions of
+    `speeds` and `work`."""
     drawn = [work.draw(Random(seed)) for seed in range(64)]
     episodes = [episode for group in drawn for episode in group.episodes]
     lengths = [sum(turn.prompt + turn.sampled for turn in episode) for episode in episodes]
@@ -53,7 +54,7 @@ def loop_of(config: Recipe, speeds: Speeds, work: Workload, cached: int | None, 
     settings, most = config.engine, config.engine.max_concurrent
     assumptions = list(said)
     if cached is not None and (fits := max(1, int(cached / fmean(lengths)))) < most:
-        assumptions.append(f"an engine's cache holds {fits} episodes of mean length, so many requests are in its batch")
+        assumptions.append(f"an engine's KV cache holds {fits} episodes of mean length, which limits its batch")
         most = fits
     shape = LoopShape(
         window=config.rl.window,
@@ -67,19 +68,20 @@ def loop_of(config: Recipe, speeds: Speeds, work: Workload, cached: int | None, 
     )
     played = config.rl.window.groups_per_batch * fmean(len(group.episodes) for group in drawn) / kept
     shape, warm = measured_part(shape, played, fmean(len(episode) for episode in episodes), BUDGET)
-    assumptions.append("each further engine or rank has hardware of its own, and is as fast as those there are")
-    assumptions.append(f"versions {warm} to {shape.steps} count, nothing fails, and the driver takes no time")
+    assumptions.append("each added engine or rank has hardware of its own, and the speed of the existing ones")
+    assumptions.append(f"versions {warm} to {shape.steps} are measured, nothing fails, and the driver takes no time")
     return Loop(shape, warm, speeds, work, tuple(assumptions))
 
 
 def require_recorded(folder: Path) -> None:
-    """Raises UserError for a folder without a run whose reinforcement is finished."""
+    """Raises UserError if the folder holds no run with a finished RL stage."""
     if not _json(folder / "checkpoints" / "rl.json"):
         raise UserError(f"{folder}: its stage rl is not finished (no checkpoints/rl.json)")
 
 
 def loop_of_run(config: Recipe, folder: Path) -> Loop:
-    """Of `config`, with what the run in a folder recorded. Raises UserError where that is too little."""
+    """The loop of `config`, with the episodes and speeds that the run in `folder` recorded. Raises UserError if it
+    recorded too little."""
     require_recorded(folder)
     result, tools = _json(folder / "checkpoints" / "rl.json"), _json(folder / "checkpoints" / "tools.json")
     recorder = load(Recipe, folder / "config.yaml")
@@ -87,7 +89,7 @@ def loop_of_run(config: Recipe, folder: Path) -> Loop:
 
 
 def speeds_of(recorder: Recipe, records: Sequence[Any], result: Any, groups: Sequence[Any]) -> Calibration:
-    """What the run of a recipe recorded; arguments and errors are those of `recorded`."""
+    """The speeds that a run of the recipe `recorder` recorded; arguments and errors as in `recorded`."""
     return recorded(
         records,
         result,
@@ -99,7 +101,8 @@ def speeds_of(recorder: Recipe, records: Sequence[Any], result: Any, groups: Seq
 
 
 def loop_recorded(config: Recipe, recorder: Recipe, folder: Path, result: Any, tools: Any) -> Loop:
-    """recorder: the recipe of the run; result: of its stage; tools: the counts of its calls."""
+    """The loop of `config` by a run's records. recorder: the run's recipe; result: of its RL stage; tools: counts of
+    its tool calls."""
     groups = read_groups(folder / "trajectories", recorder.rl.algorithm_of().keep)
     records = [one for one in read_metrics(folder / "metrics.jsonl") if one["stage"] == "rl"]
     try:
@@ -109,12 +112,12 @@ def loop_recorded(config: Recipe, recorder: Recipe, folder: Path, result: Any, t
     if not groups:
         raise UserError(f"{folder}: it recorded no groups")
     tool_s = {name: counts["seconds"] / counts["calls"] for name, counts in tools.items() if counts.get("calls")}
-    said = ("episodes are those of the run, and a call of a tool takes what it took in the mean",)
+    said = ("episodes are those of the run, and each tool call takes the mean time of its tool in the run",)
     return loop_of(config, found.speeds, Replay(groups, tool_s), None, (*found.assumptions, *said))
 
 
 def loop_assumed(config: Recipe, built: Architecture, device: Device) -> Loop:
-    """Of a recipe that has not been run, on such devices."""
+    """The loop of a recipe that has not been run, on GPUs of the given kind."""
     limits, learner = config.agent.limits, config.rl.learner
     work = Assumed(config.rl.group, limits.max_turns, limits.max_tokens, limits.max_observation_tokens)
     drawn = [episode for seed in range(32) for episode in work.draw(Random(seed)).episodes]
@@ -132,8 +135,8 @@ def loop_assumed(config: Recipe, built: Architecture, device: Device) -> Loop:
 
 
 def bottleneck_of(config: Recipe, folder: Path) -> dict[str, Any]:
-    """What a finished run waited for, and what would move that by simulation: the file `checkpoints/bottleneck.json`.
-    Of a run that recorded too little, only what it waited for."""
+    """What a finished run waited for, and which settings would help by simulation: the content of
+    `checkpoints/bottleneck.json`. If the run recorded too little, only what it waited for."""
     result = _json(folder / "checkpoints" / "rl.json")
     engines, learner = look_up(result, "time.engines") or [], look_up(result, "time.learner") or {}
     found: dict[str, Any] = {"sentence": bottleneck(shares(added(engines)), shares(learner)), "advice": "", "gains": []}
@@ -156,7 +159,7 @@ def bottleneck_of(config: Recipe, folder: Path) -> dict[str, Any]:
 
 
 def measured_s(folder: Path) -> float | None:
-    """Trajectories a second that a finished run had; None without one."""
+    """Throughput of a finished run, in trajectories per second; None if its RL stage is not finished."""
     result = _json(folder / "checkpoints" / "rl.json")
     seconds = look_up(result, "seconds")
     return result["trajectories"] / seconds if seconds else None

@@ -1,5 +1,5 @@
-"""Whether models that a recipe names by `NAME` or `OWNER/NAME` can be fetched: asked before the first stage, since a
-model that is missing would otherwise be found only after hours of distillation."""
+"""Checks before the first stage that models which a recipe names by `NAME` or `OWNER/NAME` can be fetched; otherwise a
+missing model would be noticed only after hours of distillation."""
 
 import urllib.error
 import urllib.request
@@ -11,11 +11,11 @@ from coa.errors import UserError
 from jobs.recipe.schema import Recipe
 
 ANSWER_S = 5.0
-"""Seconds that the hub has for an answer."""
+"""Timeout of a request to the hub, in seconds."""
 
 
 def hub_models(config: Recipe) -> Iterator[tuple[str, str]]:
-    """The models of a hub that the stages which are not finished need, each with its key."""
+    """(key, name) of each hub model that unfinished stages need."""
     checkpoints = Path(config.run_dir) / "checkpoints"
     named: list[tuple[str, str | None]] = []
     if not (checkpoints / "start").exists():
@@ -35,7 +35,7 @@ def require_hub_models(config: Recipe) -> None:
 
 
 def _missing(name: str) -> str:
-    """Why the model can't be fetched; empty where it can, or where the hub's answer does not say."""
+    """Why the model can't be fetched; empty if it can, or if the hub's answer does not tell."""
     from huggingface_hub import constants, get_token, hf_hub_url, try_to_load_from_cache
     from huggingface_hub.errors import HFValidationError
 

@@ -1,4 +1,4 @@
-"""What each process of a recipe takes of its GPU, and what of it does not fit."""
+"""GPU memory of each process of a recipe, and which processes do not fit."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -23,22 +23,22 @@ PART_OF = {
     "activations": "activations",
     "logits": "activations",
 }
-"""The part of the table that each part of `RankMemory.device` belongs to."""
+"""Row of the table (PARTS) to which each part of `RankMemory.device` is added."""
 SFT, RL, ENGINE = "sft rank", "rl rank", "engine"
 
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """One process on one GPU; without a GPU, in the memory of its node."""
+    """The memory of one process, on its GPU or, if it has none, on its node."""
 
     what: str
     parts: Mapping[str, int]
     """Bytes by the names in PARTS."""
     host: int
-    """Bytes in the memory of its node, beside these."""
+    """Bytes of its node's memory, in addition to `parts`."""
     engine: EngineMemory | None = None
     resting: int = 0
-    """Bytes of the GPU while another process has its turn (`engine.sleep_mode`)."""
+    """Bytes that it keeps on the GPU while another process has its turn (`engine.sleep_mode`)."""
 
     @property
     def total(self) -> int:
@@ -46,7 +46,7 @@ class Process:
 
 
 def processes(config: Recipe, built: Architecture, device: Device | None) -> list[Process]:
-    """A rank of each stage's learners, and an engine. device: the GPU of engines; None where they have none."""
+    """[sft rank, rl rank, engine]. device: the GPU of engines; None if they have none."""
     found = [
         _rank(what, memory_of_rank(config, stage, learner, built))
         for what, stage, learner in ((SFT, "sft", config.sft.learner), (RL, "rl", config.rl.learner))
@@ -73,17 +73,17 @@ def _engine(config: Recipe, built: Architecture, device: Device | None) -> Proce
         max_concurrent=settings.max_concurrent,
         given=given,
     )
-    if device is None:  # the cache has its own memory there, whatever the rest takes
+    if device is None:  # on a CPU, the size of the cache does not depend on the weights
         memory = EngineMemory(memory.weights, 0, given, memory.kv_token)
     parts = {"weights": memory.weights, "activations": memory.workspace, "KV cache": max(0, memory.kv_cache)}
     sleeps = settings.sleep_mode and device is not None
-    kept = memory.weights if sleeps else 0  # by the host, for as long as it sleeps
+    kept = memory.weights if sleeps else 0  # in the host's memory while the engine sleeps
     asleep = ASLEEP if sleeps else memory.total
     return Process(ENGINE, {name: parts.get(name, 0) for name in PARTS}, kept, memory, asleep)
 
 
 def mistakes(config: Recipe, found: list[Process], device: Device | None) -> Iterator[str]:
-    """A sentence for each thing that does not fit, with what would help."""
+    """A sentence for each process that does not fit, with the settings that would help."""
     sft, rl, engine = found
     memory, place = engine.engine, config.placement
     assert memory is not None
@@ -91,14 +91,14 @@ def mistakes(config: Recipe, found: list[Process], device: Device | None) -> Ite
         share = config.engine.gpu_memory_utilization
         given = in_bytes(memory.weights + memory.workspace + memory.kv_cache)
         yield (
-            f"an engine needs {in_bytes(memory.weights)} for weights and {in_bytes(memory.workspace)} to work with, of "
-            f"the {given} that engine.gpu_memory_utilization={share:g} gives it of a {device.name}: raise that, or "
-            "engine.tensor_parallel"
+            f"an engine needs {in_bytes(memory.weights)} for weights and {in_bytes(memory.workspace)} of workspace, "
+            f"which leaves no KV cache of the {given} that engine.gpu_memory_utilization={share:g} gives it on a "
+            f"{device.name}: raise that setting, or engine.tensor_parallel"
         )
     elif memory.tokens < config.agent.limits.max_tokens:
         yield (
             f"the KV cache of an engine holds {memory.tokens} tokens, less than one episode of "
-            f"agent.limits.max_tokens={config.agent.limits.max_tokens}: give it more, or raise engine.tensor_parallel"
+            f"agent.limits.max_tokens={config.agent.limits.max_tokens}: enlarge it, or raise engine.tensor_parallel"
         )
     if not place.learner_gpus or device is None:
         return
@@ -106,8 +106,8 @@ def mistakes(config: Recipe, found: list[Process], device: Device | None) -> Ite
     turns = config.engine.sleep_mode
     if shared and turns and engine.total + rl.resting > (limit := int(USABLE * device.memory)):
         yield (
-            f"an engine needs {in_bytes(engine.total)} beside {in_bytes(rl.resting)} of an rl rank that waits, above "
-            f"the {in_bytes(limit)} that are counted on of a {device.name}: {HELPS['KV cache']}"
+            f"an engine needs {in_bytes(engine.total)} beside the {in_bytes(rl.resting)} of a waiting rl rank, more "
+            f"than the {in_bytes(limit)} that are usable on a {device.name}: {HELPS['KV cache']}"
         )
     for rank in (sft, rl):
         beside = (engine.resting if turns else engine.total) if shared and rank is rl else 0
@@ -115,16 +115,16 @@ def mistakes(config: Recipe, found: list[Process], device: Device | None) -> Ite
             with_engine = f" beside an engine of {in_bytes(beside)}{' asleep' * turns}" if beside else ""
             largest = max(rank.parts, key=rank.parts.__getitem__)
             yield (
-                f"a {rank.what} needs {in_bytes(rank.total)}{with_engine}, above the {in_bytes(limit)} that are "
-                f"counted on of a {device.name}: most of it are {largest} ({in_bytes(rank.parts[largest])}); "
+                f"a {rank.what} needs {in_bytes(rank.total)}{with_engine}, more than the {in_bytes(limit)} that are "
+                f"usable on a {device.name}: most is for {largest} ({in_bytes(rank.parts[largest])}); "
                 f"{HELPS[largest]}"
             )
 
 
 HELPS = {
-    "weights": "zero_stage=3 or more ranks share them, lora.rank trains less",
-    "optimizer": "more ranks share it, offload_optimizer moves it, lora.rank trains less",
-    "gradients": "zero_stage=2 and more ranks share them, a smaller reduce_bucket_size helps",
+    "weights": "shard them with zero_stage=3 or over more ranks, or train adapters with lora.rank",
+    "optimizer": "use more ranks, offload_optimizer, or adapters with lora.rank",
+    "gradients": "shard them with zero_stage=2 and more ranks, or lower reduce_bucket_size",
     "activations": "gradient_checkpointing, a smaller packing.row_tokens or a larger sequence_parallel helps",
-    "KV cache": "a smaller engine.gpu_memory_utilization helps",
+    "KV cache": "lower engine.gpu_memory_utilization",
 }

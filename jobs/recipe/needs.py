@@ -37,25 +37,25 @@ def profiles_of(config: Recipe) -> set[str]:
 
 
 def roles_of(config: Recipe) -> list[str]:
-    """Returns the roles that the team asks in the profiles of the recipe's tasks."""
+    """Returns the team's roles for the profiles of the recipe's tasks."""
     return sorted({role for name in profiles_of(config) for role in members(config.team, find_profile(name))})
 
 
 def models_of_team(config: Recipe) -> set[str]:
-    """Returns those of the recipe's `models` that a role of the team thinks with."""
+    """Returns those of the recipe's `models` that play roles of the team."""
     return {config.team.model_of(role) for role in roles_of(config)} - {EXPERTS}
 
 
 def models_by_role(config: Recipe) -> tuple[tuple[str, str], ...]:
-    """(role, model) as transcripts tell it, of the roles that language models play: the key of the recipe's `models`,
-    which says how it is asked, and the model's own name: ("planner", "strong: gpt-4.1")."""
+    """Returns (role, model) for each role that a language model plays, as transcripts record it: ("planner",
+    "strong: gpt-4.1") has the model's key in the recipe's `models`, and its own name."""
     keys = ((role, config.team.model_of(role)) for role in roles_of(config))
     return tuple((role, f"{key}: {config.models[key].name}") for role, key in keys if key != EXPERTS)
 
 
 def server_demands(config: Recipe, names: Iterable[str]) -> list[Demand]:
-    """Returns the resources of those of the `models` that are served here. Unknown names are ignored: a check refuses
-    them."""
+    """Returns the resources of those of the `models` that are served in the cluster. Unknown names are ignored, since
+    a check rejects them."""
     served = (config.models[name].serve for name in sorted((set(names) & config.models.keys()) - {EXPERTS}))
     return [Demand("model server", Role.model, {"CPU": one.cpus, "GPU": one.gpus}) for one in served if one.model]
 
@@ -66,12 +66,12 @@ def models_of_review(config: Recipe) -> set[str]:
 
 
 def models_asked(config: Recipe) -> set[str]:
-    """Returns those of the recipe's `models` that distillation asks."""
+    """Returns those of the recipe's `models` that distillation sends requests to."""
     return models_of_review(config) | (set() if config.distill.transcripts else models_of_team(config))
 
 
 def models_of_fallback(config: Recipe) -> set[str]:
-    """Returns those of the recipe's `models` that help reinforcement; empty if the recipe has no teacher fallback."""
+    """Returns those of the recipe's `models` that the teacher fallback of RL uses; empty without a fallback."""
     return models_of_team(config) | models_of_review(config) if config.rl.teacher_fallback.attempts else set()
 
 
@@ -84,14 +84,14 @@ def sft_demands(config: Recipe) -> list[Demand]:
 
 
 def reinforcement_demands(config: Recipe) -> list[Demand]:
-    """Returns what reinforcement takes, where engines, learners and teachers run at the same time."""
+    """Returns the resources of RL, in which engines, learners and teachers run at the same time."""
     scored = config.rl.on_policy.teacher is not None
     teachers = server_demands(config, models_of_fallback(config))
     return [*rl_demands(config.placement, config.rl.learner.ranks, scored=scored), *teachers]
 
 
 def local_models(config: Recipe) -> list[str]:
-    """Returns the folders of models that the nodes of a cluster read besides the run's own; those of a hub are none."""
+    """Returns the local folders of models that cluster nodes read besides the run's own; hub models have none."""
     teacher = config.rl.on_policy.teacher
     named = [*([teacher] if teacher else []), *(model.serve.model for model in config.models.values())]
     return [str(Path(path).resolve()) for path in named if path and not hub_name(path)]
@@ -102,7 +102,7 @@ def memory_of_rank(config: Recipe, stage: str, learner: LearnerConfig, built: Ar
     needs, bucket = None, 0
     if stage == "rl":
         bucket = config.rl.weights.bucket_bytes
-        with suppress(UserError):  # of an algorithm that nobody knows: the check says so
+        with suppress(UserError):  # an unknown algorithm, which the check reports
             needs = config.rl.algorithm_of().needs
     gpu = config.placement.learner_gpus > 0
     return rank_memory(built, learner, config.model.dtype, needs=needs, bucket_bytes=bucket, gpu=gpu)

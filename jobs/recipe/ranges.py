@@ -1,6 +1,6 @@
-"""Which numbers a recipe may have: none is negative, some are above 0, and shares are 1 at most.
+"""Valid ranges of a recipe's numbers: none is negative, some must be above 0, and some fractions are at most 1.
 
-Settings with stricter limits check these where they stand, when a recipe is loaded.
+Stricter limits are checked by the settings' own dataclasses when a recipe is loaded.
 """
 
 from collections.abc import Iterator, Mapping
@@ -11,7 +11,7 @@ from typing import Any
 from coa.errors import UserError
 
 ANY = ("world.*", "*seed")
-"""Settings that may be negative: a world's are its own."""
+"""Settings that may be negative; a world checks its own settings."""
 ABOVE_0 = (
     "agent.limits.max_turns",
     "agent.limits.max_*tokens",
@@ -46,7 +46,7 @@ UP_TO_1 = ("*.beta1", "*.beta2", "*.gpu_memory_utilization", "distill.most_faile
 
 
 def check_ranges(config: Any) -> None:
-    """Raises UserError, which names the key, for the first number that no run can have."""
+    """Raises UserError, which names the key, for the first number that is out of range."""
     for key, value in numbers_of(config):
         if _matches(key, ANY):
             continue

@@ -34,13 +34,13 @@ FREE_TO_CHANGE = (
 """Keys that may differ when a run is resumed: they set resources, amounts, retries and logging, and do not change what
 a finished stage contains."""
 TELLING = ("tasks.world", "tasks.path", "model.path")
-"""Of many settings that differ, those that say most of which run it is."""
+"""Settings that identify a run best: if one of them differs, the error names it rather than another setting."""
 FREE_OF_ENDPOINTS = re.compile(
     r"models\.[^.]+\.(endpoint\.(url|key_env|timeout_s|attempts|timeouts|pause_s|max_pause_s|max_retry_after_s"
     r"|concurrent|requests_per_minute|tokens_per_minute|max_tokens)|serve\.(host|port))"
 )
-"""The same for the teachers' models: their addresses, request rates and timeouts, and `max_tokens`, since a run
-fails if its replies are cut off."""
+"""Keys of the teachers' models that may differ when a run is resumed: addresses, request rates and timeouts, and
+`max_tokens`, since a run fails if its replies are cut off."""
 
 
 def free_to_change(key: str) -> bool:

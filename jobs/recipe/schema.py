@@ -1,4 +1,4 @@
-"""What a recipe can say: one frozen tree of the dataclasses that stand beside what they tune."""
+"""The recipe: one frozen tree of settings, whose dataclasses stand beside the code that they configure."""
 
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
@@ -37,12 +37,12 @@ from coa.teams.teams import TeamConfig
 
 @dataclass(frozen=True)
 class TeacherModelConfig:
-    """A language model that teachers think with: behind an endpoint, or served in the cluster for the stage."""
+    """A language model for teachers and reviewers: behind an endpoint, or served in the cluster during the stage."""
 
     endpoint: EndpointConfig = field(default_factory=EndpointConfig)
-    """The endpoint of the model, and the limits and sampling of requests to it."""
+    """The model's endpoint: its address, and the limits and sampling parameters of requests."""
     serve: ModelServerConfig = field(default_factory=ModelServerConfig)
-    """A model that vLLM serves in the cluster during the stage. If `model` is set here, `endpoint` needs no `url`."""
+    """A model that vLLM serves in the cluster during the stage. Set either `serve.model` or `endpoint.url`."""
 
     @property
     def name(self) -> str:
@@ -55,27 +55,28 @@ class DistillConfig:
     """Distillation: which team runs become demonstrations."""
 
     runs: int | None = None
-    """Number of team runs; None takes the world's number, or for a tasks file one for each training task. More runs
-    than tasks give several tries at a task."""
+    """Number of team runs. None takes the world's default or, with a tasks file, one run per training task. If there
+    are more runs than tasks, tasks are tried several times."""
     keep: int = 1_000_000
-    """Number of kept runs at which distillation ends early."""
+    """Number of kept team runs at which distillation ends early."""
     transcripts: str | None = None
-    """Folder or file of existing transcripts (imported, or of another run) to use in place of a team's runs; None lets
-    the team play."""
+    """Folder or file of existing transcripts (imported, or of another run) to use instead of team runs. None runs the
+    team."""
     filters: FilterConfig = field(default_factory=FilterConfig)
-    """Which runs are dropped. Defaults are the paper's; it gives no value for `keep_without_reflection` and
-    `correction_copies`."""
+    """Filters that drop team runs. Defaults are from the paper, except `keep_without_reflection` and
+    `correction_copies`, for which it gives no value."""
     obedience: ObedienceConfig = field(default_factory=ObedienceConfig)
-    """A language model that drops runs that disobey their instructions."""
+    """A language model as judge: runs in which agents disobey their instructions are dropped."""
     rewriting: RewriteConfig = field(default_factory=RewriteConfig)
     """A language model that improves the wording of reflections and checks."""
     against: tuple[str, ...] = ()
-    """Evaluation sets whose tasks are left out, as names or paths like those of `coa evaluate --tasks`. The run's own
-    evaluation set is always left out."""
+    """Evaluation sets whose tasks are removed from the training data, as names or paths that `coa evaluate --tasks`
+    accepts. The run's own held-out tasks are always removed."""
     retry_failed: bool = False
-    """Whether runs that failed in every try because a service was down are tried once more (`--retry-failed`)."""
+    """Whether team runs that an infrastructure failure ended after all retries are run again (`--retry-failed`)."""
     most_failed: float = 0.1
-    """Largest share of runs that may have failed because a service was down; above it, fine-tuning does not begin."""
+    """Maximum fraction of team runs that may fail because of infrastructure failures; above it, fine-tuning does not
+    start."""
 
 
 @dataclass(frozen=True)
@@ -83,25 +84,25 @@ class SftConfig:
     """Supervised fine-tuning on demonstrations."""
 
     steps: int | None = None
-    """Number of steps; None takes `epochs`, or 1000 if that is not set either. Set only one of the two. 0 leaves
-    distillation and fine-tuning out: reinforcement begins at `model.path`."""
+    """Number of training steps. None derives it from `epochs`, or takes 1000 if `epochs` is not set either. Set only
+    one of `steps` and `epochs`. 0 leaves distillation and fine-tuning out: RL begins at `model.path`."""
     epochs: float | None = None
-    """Passes over the demonstrations, in place of `steps`; with 2.5, half of them are seen a third time."""
+    """Number of passes over the demonstrations, instead of `steps`. With 2.5, half of them are seen a third time."""
     batch: int = 64
-    """Demonstrations per step."""
+    """Batch size: demonstrations per step."""
     max_tokens: int | None = None
-    """Longer demonstrations are left out; None takes `agent.limits.max_tokens`."""
+    """Maximum length of a demonstration in tokens; longer ones are left out. None takes `agent.limits.max_tokens`."""
     data: tuple[str, ...] = ()
-    """Data sets to train on in place of distilled ones: the `data` folder of another run, or a released AFM file."""
+    """Data sets to train on instead of distilling: `data` folders of other runs, or released AFM files."""
     learner: LearnerConfig = field(default_factory=LearnerConfig)
     checkpoint_every: int = 100
-    """Steps between two checkpoints."""
+    """Number of steps between two checkpoints."""
 
     DEFAULT_STEPS: ClassVar[int] = 1000
 
     def __post_init__(self) -> None:
         if self.steps is not None and self.epochs is not None:
-            raise ValueError("sft.steps and sft.epochs are both set; one of them says how long to train")
+            raise ValueError("sft.steps and sft.epochs are both set; set only one of them")
         for name in ("epochs", "batch", "max_tokens"):
             value = getattr(self, name)
             if value is not None and value <= 0:
@@ -126,23 +127,25 @@ class RlConfig:
     """Reinforcement learning (RL)."""
 
     steps: int = 100
-    """Number of steps, each on one batch; it is also the number of the last version."""
+    """Number of training steps, each on one batch, and thus the number of the last weight version."""
     group: int = 8
-    """Episodes of each task. Their rewards are compared with each other."""
+    """Group size: number of episodes sampled per task. Group-relative algorithms compare their rewards."""
     window: WindowConfig = field(default_factory=WindowConfig)
     reward: RewardConfig = field(default_factory=RewardConfig)
     sampling: SamplingConfig = field(default_factory=SamplingConfig)
     """Sampling of the policy's episodes."""
     short_steps: int = 0
-    """Versions during which episodes have at most `short_tokens`, before they have `agent.limits.max_tokens`; 0 for
-    none."""
+    """Number of initial weight versions whose episodes are limited to `short_tokens` tokens instead of
+    `agent.limits.max_tokens`; 0 disables this limit."""
     short_tokens: int = 0
-    """Most tokens of an episode during these versions; not above `agent.limits.max_tokens`."""
+    """Maximum length of an episode in tokens during the first `short_steps` weight versions; must not exceed
+    `agent.limits.max_tokens`."""
     learner: LearnerConfig = field(default_factory=LearnerConfig)
     algorithm: str = DEFAULT
-    """Name of the RL algorithm (docs/algorithms.md). If `on_policy.teacher` is set, it is on_policy."""
+    """Name of the RL algorithm (docs/algorithms.md). If `on_policy.teacher` is set, the default becomes on_policy, and
+    no other algorithm is allowed."""
     algorithm_settings: dict[str, Any] = field(default_factory=dict)
-    """Settings of the algorithm, by the names in docs/algorithms.md. Those that several algorithms share are in
+    """Settings of the algorithm, by their names in docs/algorithms.md. Settings that several algorithms share are in
     `learner.loss`."""
     mask_truncated: bool = False
     """Whether episodes that ran out of tokens are left out of the loss (DAPO's overlong filtering). Their rewards still
@@ -150,16 +153,17 @@ class RlConfig:
     on_policy: OnPolicyConfig = field(default_factory=OnPolicyConfig)
     teacher_fallback: FallbackConfig = field(default_factory=FallbackConfig)
     weights: WeightsConfig = field(default_factory=WeightsConfig)
-    """How new weights get to the engines."""
+    """How new weights are transferred to the engines."""
     checkpoint_every: int = 10
-    """Steps between two checkpoints."""
+    """Number of steps between two checkpoints."""
     keep_batches: bool = True
-    """Whether each batch is recorded, so that `coa replay` can train it again."""
+    """Whether each training batch is recorded on disk, so that `coa replay` can train on it again."""
     evaluate_every: int = 0
-    """Versions between two evaluations on held-out tasks that run while training goes on; the first runs before the
-    first step. 0 for none."""
+    """Number of weight versions between two evaluations on held-out tasks during training; the first runs before the
+    first step. 0 disables these evaluations."""
     evaluate_tasks: int = 64
-    """Held-out tasks of such an evaluation: always the same, one greedy attempt each."""
+    """Number of held-out tasks per evaluation during training (`evaluate_every`): always the same tasks, with one
+    greedy attempt each."""
 
     RENAMED: ClassVar[dict[str, str]] = {"rescue": "teacher_fallback"}
 
@@ -168,7 +172,7 @@ class RlConfig:
             given = f"{self.evaluate_every} and {self.evaluate_tasks}"
             raise ValueError(f"rl.evaluate_every and rl.evaluate_tasks are {given}, expected at least 0 and 1")
         if (self.short_tokens > 0) != (self.short_steps > 0):
-            raise ValueError("rl.short_steps and rl.short_tokens are one without the other, expected both or neither")
+            raise ValueError("only one of rl.short_steps and rl.short_tokens is set, expected both or neither")
 
     def objective(self) -> Objective:
         """The learners' objective. Raises UserError if `rl.on_policy.teacher` and `rl.algorithm` contradict each
@@ -177,7 +181,9 @@ class RlConfig:
         if weighed and name == DEFAULT:
             name = ON_POLICY
         if weighed != (name == ON_POLICY):
-            raise UserError(f"rl.algorithm={self.algorithm}: a teacher in rl.on_policy.teacher goes with {ON_POLICY}")
+            raise UserError(
+                f"rl.algorithm={self.algorithm}: {ON_POLICY} needs rl.on_policy.teacher, and no other algorithm uses it"
+            )
         return Objective(algorithm=name, settings=self.algorithm_settings, temperature=self.sampling.temperature)
 
     def algorithm_of(self) -> Algorithm:
@@ -191,29 +197,32 @@ class EvaluationConfig:
     """Evaluation on held-out tasks."""
 
     tasks: int = 600
-    """Number of held-out tasks of a world. Of a tasks file, all held-out tasks are evaluated."""
+    """Number of held-out tasks of the world to evaluate on. Ignored with a tasks file: all of its held-out tasks are
+    evaluated."""
     seed: int = 1
-    """Seed that chooses the world's held-out tasks; it does not depend on the run's seed. Without effect for a tasks
-    file."""
+    """Seed that chooses the world's held-out tasks, independent of the run's seed. Ignored with a tasks file."""
     samples: int | None = None
-    """Sampled attempts at each task. None takes the number of the benchmark's protocol, and 4 for other tasks."""
+    """Number of sampled attempts per task. None takes the number in the benchmark's protocol, and 4 for other
+    tasks."""
     temperature: float | None = None
-    """Sampling temperature of these attempts. None takes that of the benchmark's protocol, and 1 for other tasks; 0
-    makes one greedy attempt."""
+    """Sampling temperature of evaluation attempts. None takes the value in the benchmark's protocol, and 1 for other
+    tasks. 0 makes one greedy attempt per task."""
     top_p: float | None = None
-    """Nucleus sampling of these attempts. None takes that of the benchmark's protocol, and 1 for other tasks."""
+    """Nucleus sampling (top-p) of evaluation attempts. None takes the value in the benchmark's protocol, and 1 for
+    other tasks."""
     patience_s: float = 300.0
-    """Longest time, in pauses, for which a task is attempted again while a tool, a judge or an engine is down."""
+    """Maximum total pause, in seconds, between retries of a task while a tool, a judge or an engine is down; after
+    that, the evaluation fails."""
 
     def __post_init__(self) -> None:
-        """Raises ValueError for what nothing can be sampled with."""
+        """Raises ValueError for an invalid number of samples, temperature or top_p."""
         decoding_of(None, samples=self.samples, temperature=self.temperature, top_p=self.top_p)
 
 
 @dataclass(frozen=True)
 class Recipe:
     seed: int = 0
-    """Seed of everything random in a run: tasks, sampling, and the weights of a new model."""
+    """Random seed of a run: for its tasks, its sampling, and the initial weights of a new model."""
     run_dir: str = "runs/run"
     """Folder of the run. The same command with the same folder resumes it."""
     serving: ServingConfig = field(default_factory=ServingConfig)
@@ -227,7 +236,7 @@ class Recipe:
     tools: ToolsConfig = field(default_factory=ToolsConfig)
     executor: ExecutorConfig = field(default_factory=ExecutorConfig)
     models: dict[str, TeacherModelConfig] = field(default_factory=dict)
-    """Language models of teachers, under names of your own, to which `team` refers."""
+    """Language models for teachers and reviewers, under names of your choice, to which `team` and `distill` refer."""
     team: TeamConfig = field(default_factory=TeamConfig)
     teaching: TeachingConfig = field(default_factory=TeachingConfig)
     distill: DistillConfig = field(default_factory=DistillConfig)

@@ -6,6 +6,6 @@ from jobs.recipe.schema import Recipe
 
 
 def world_of(config: Recipe) -> World:
-    """The source of the recipe's tasks: its file, within the world that it names, or that world itself."""
+    """The source of the recipe's tasks: its tasks file, in the world that the recipe names, or that world itself."""
     named = find_world(config.tasks.world)(config.world)
     return named if config.tasks.path is None else FileTasks(config.tasks, named)

@@ -24,7 +24,7 @@ def write_agent(model: Path, agent: AgentConfig) -> None:
 
 
 def _plain(value: object) -> str:
-    """The text that stands in a recipe for a value that JSON does not know."""
+    """The text, as in a recipe, of a value that JSON can't represent."""
     if isinstance(value, Enum):
         return value.name
     if isinstance(value, Path):
@@ -33,9 +33,10 @@ def _plain(value: object) -> str:
 
 
 def agent_of(model: Path, default: AgentConfig, overrides: Sequence[str] = ()) -> AgentConfig:
-    """The `agent` section for the model: its `agent.json`, else the default, under the `agent.*` keys of `overrides`.
+    """The `agent` section for the model: its `agent.json`, else the default, changed by the `agent.*` keys of
+    `overrides`.
 
-    Raises UserError for a folder that can't be read, or a budget beyond the model's positions.
+    Raises UserError for a folder that can't be read, or a token limit above the model's positions.
     """
     path = model / AGENT_FILE
     if not (model / "config.json").is_file():
@@ -58,7 +59,7 @@ def _of_agent(overrides: Sequence[str]) -> list[str]:
 
 
 def caution_about_agent(config: Recipe, model: Path, overrides: Sequence[str]) -> str:
-    """One line if the recipe has a section `agent` and the model's `agent.json` says something else; else empty."""
+    """A warning if the recipe's section `agent` differs from the model's `agent.json`; else empty."""
     of_recipe = config.agent != from_plain(AgentConfig, {}, "", _of_agent(overrides))
     if not of_recipe or agent_of(model, config.agent, overrides) == config.agent:
         return ""
@@ -69,10 +70,10 @@ def caution_about_agent(config: Recipe, model: Path, overrides: Sequence[str]) -
 
 
 def as_trained(config: Recipe, model: Path, out: Path, overrides: Sequence[str]) -> Recipe:
-    """The settings under which a model attempts tasks that are given apart from the recipe, into the folder `out`.
+    """The settings under which a model attempts tasks that are given separately from the recipe, with results in `out`.
 
-    Prompt format, limits and world are those of the model's training, the recipe's own tasks are not read, and of the
-    reward no more is computed than the answer's grade.
+    Prompt format, limits and world are those of the model's training, the recipe's own tasks are not read, and the
+    reward is only the answer's grade.
     """
     config = in_its_world(config, model)
     return replace(
@@ -86,15 +87,15 @@ def as_trained(config: Recipe, model: Path, out: Path, overrides: Sequence[str])
 
 def write_world(model: Path, config: Recipe, profiles: Iterable[str] = ()) -> None:
     """Writes the world that the recipe names, whose pages are searched by tools that are not configured, and the
-    profiles of the tasks that the model was trained on. Without either there is no file."""
+    profiles of the tasks that the model was trained on. Writes no file if there is neither."""
     kept = {"world": config.tasks.world, "settings": asdict(config.world), "profiles": sorted(profiles)}
     if kept["world"] is not None or kept["profiles"]:
         write_atomically(model / WORLD_FILE, json.dumps(kept, indent=2, default=_plain))
 
 
 def profiles_in(model: Path) -> set[str]:
-    """The profiles of the tasks that a model was trained on; empty where its folder does not say. Raises UserError for
-    a file that can't be read."""
+    """The profiles of the tasks that a model was trained on; empty if its folder does not record them. Raises UserError
+    for a file that can't be read."""
     named: list[str] = _world_in(model).get("profiles", [])
     return {name for name in named if name in PROFILES}
 

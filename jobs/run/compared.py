@@ -17,7 +17,7 @@ Rates = dict[str, dict[str, float]]
 
 
 def rates_in(folder: Path, tasks: Sequence[Task]) -> Rates:
-    """The rates of the evaluation in a folder; raises UserError unless there is one, of these very tasks."""
+    """The rates of the evaluation in a folder; raises UserError if there is none, or if it is on other tasks."""
     import pyarrow.parquet as pq
 
     path = folder / EPISODES
@@ -43,7 +43,8 @@ def rates_of(greedy: Episodes, sampled: Episodes) -> Rates:
 
 
 def differences(now: Rates, before: Rates) -> dict[str, Any]:
-    """By mode, the mean difference over tasks with its paired interval, where both have attempted all of them so."""
+    """By mode, the mean difference over tasks with its paired interval; a mode in which the evaluations did not attempt
+    the same tasks is left out."""
     return {
         mode: paired_difference(list(rates.values()), [before[mode][id] for id in rates])
         for mode, rates in now.items()

@@ -33,7 +33,7 @@ Field = float | int | str
 
 
 def show_fields(fields: Mapping[str, Field], width: int) -> str:
-    """ "reward 0.71  staleness 1": as many fields as fit, whole, floats to three digits."""
+    """As many fields as fit, floats with three digits: "reward 0.71  staleness 1"."""
     shown = ""
     for name, value in fields.items():
         text = f"{name} {value:.3g}" if isinstance(value, float) else f"{name} {value}"
@@ -69,7 +69,7 @@ class Stage:
         self.doing = doing
 
     def line(self, width: int) -> str:
-        """All of it in at most `width` columns."""
+        """The whole line in at most `width` columns."""
         name = f"{self.name:<12} "
         return f"{name}{self.progress(width - len(name))}".rstrip()
 
@@ -137,7 +137,7 @@ class Console:
 
     @contextmanager
     def waiting(self, name: str, doing: str) -> Iterator[None]:
-        """A live line while something between stages takes its time, which leaves nothing behind."""
+        """A live line during work between stages; it disappears at the end."""
         stage = Stage(name, None)
         stage.phase(doing)
         with self._shown(stage):
@@ -145,7 +145,7 @@ class Console:
 
     @contextmanager
     def _shown(self, stage: Stage) -> Iterator[None]:
-        """The stage's line as it stands: redrawn on a terminal, and elsewhere a line now and then, whatever happens."""
+        """Shows the stage's line: redrawn on a terminal, and elsewhere printed every PLAIN_EVERY_S seconds."""
         if self._terminal.is_terminal:
             with Live(
                 get_renderable=lambda: live_line(stage, self._terminal.width),

@@ -5,8 +5,8 @@
     teachers/dropped-00000.jsonl           the runs of a shard that were dropped, with their reason
     teachers/failed.jsonl                  runs that infrastructure failures ended for good, with their reason
 
-A shard of transcripts is written before its runs are filtered, and a shard of data after. What a kill leaves between
-the two is filtered when the store is opened again. So each run is in the store once, or not at all.
+A shard of transcripts is written before its runs are filtered, and a shard of data after. If a kill comes between the
+two, the runs are filtered when the store is opened again. So each run is in the store once, or not at all.
 """
 
 import json
@@ -48,7 +48,8 @@ class DistillStore:
     def __init__(
         self, teachers: Path, data: Path, filter: Filter, *, revise: Revise, own: OwnColumns = NO_COLUMNS
     ) -> None:
-        """filter: a new one; revise: rewrites kept runs before they are written; own: the columns of their world."""
+        """filter: must be new; revise: rewrites kept runs before they are written; own: the extra columns of their
+        world."""
         self._teachers, self._data, self._filter, self._own = teachers, data, filter, own
         self._revise = revise
         self.report = FilterReport()
@@ -62,7 +63,7 @@ class DistillStore:
         self._shards = 0
 
     async def open(self) -> None:
-        """Reads the shards that are there, and filters those that were not filtered yet."""
+        """Reads the existing shards, and filters those that were not filtered yet."""
         while self._transcripts(self._shards).exists():
             await self._open(self._shards)
             self._shards += 1
@@ -107,7 +108,7 @@ class DistillStore:
         self._shards += 1
 
     def give_up(self, failed: FailedRun) -> None:
-        """Lists a run that failed at its last try."""
+        """Records a run that failed at its last try."""
         task, attempt = failed.assignment.task, failed.assignment.attempt
         self.failed[task.id, attempt] = one = GivenUp(task.id, attempt, failed.where, failed.why, failed.usage)
         self.usage += one.usage

@@ -21,13 +21,14 @@ def as_rows(tasks: Iterable[Task]) -> str:
 
 
 def write_held_out(folder: Path, config: Recipe, world: World) -> None:
-    """Writes the file where the recipe's tasks are a file's."""
+    """Writes the file if the recipe's tasks come from a file."""
     if config.tasks.path is not None:
         write_atomically(folder / FILE, _rows(config, world))
 
 
 def check_held_out(folder: Path, config: Recipe, world: World) -> None:
-    """Raises UserError if the run in the folder was begun with other held-out tasks: it may have learnt some."""
+    """Raises UserError if the run in the folder was begun with other held-out tasks: it may have trained on some of
+    the present ones."""
     path = folder / FILE
     if config.tasks.path is not None and path.is_file() and path.read_text(encoding="utf-8") != _rows(config, world):
         raise UserError(

@@ -3,7 +3,7 @@
     {"evaluation": "9f2c..."}                                           what is evaluated
     {"task": "aime24-0", "mode": "sampled", "episodes": [{..}, {..}]}   a line for each task and mode, once it is done
 
-A journal of another evaluation is begun anew.
+A journal of another evaluation is overwritten.
 """
 
 from collections.abc import Mapping, Sequence

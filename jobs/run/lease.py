@@ -1,12 +1,12 @@
-"""A lease on a run's folder: one command at a time works in it, and who comes second is told who holds it.
+"""A lease on a run's folder: one command at a time works in it, and a second one gets an error that names the holder.
 
     with hold(Path("runs/demo")):
         ...                             lease.json: {"host": "head", "pid": 4711, "since": "2026-11-23 00:12:14", ...}
 
-Two things keep others away. On one host, and on file systems that share locks among hosts, a POSIX lock on the file:
-the kernel frees it when its holder ends, however that ends. Where hosts do not see each other's locks, the heartbeat:
-the file's time of change, which the holder renews, and which is compared with that of a file that is written now, so
-that clocks of hosts may differ. A lease without a heartbeat for LAPSE_S seconds is anybody's.
+Two mechanisms protect it. On one host, and on file systems that share locks among hosts, a POSIX lock on the file,
+which the kernel frees when its holder ends for whatever reason. Where hosts do not see each other's locks, a heartbeat:
+the holder renews the file's time of modification, which is compared with that of a newly written file, so that the
+hosts' clocks may differ. A lease without a heartbeat for LAPSE_S seconds may be taken over.
 """
 
 import fcntl
@@ -31,11 +31,11 @@ from coa.storage.files import remove_partial
 FILE = "lease.json"
 BEAT_S = 10.0
 LEAST_FREE = 16 * 2**20
-"""Bytes of free space below which no command begins."""
+"""Minimum free disk space at which a command begins, in bytes."""
 LAPSE_S = 60.0
 """Seconds without a heartbeat after which a holder on another host counts as dead."""
 _SIZE = 512
-"""Bytes of the file: one write replaces all of it, and who reads sees the old holder or the new one."""
+"""Size of the file in bytes: one write replaces all of it, so that a reader sees either the old or the new holder."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,10 +49,9 @@ class Holder:
 
 
 def is_held(holder: Holder, *, by: Holder, running: bool, silent_s: float) -> bool:
-    """Whether a lease that no lock protects is still another's.
+    """Whether a lease that no lock protects still belongs to another process.
 
-    running: whether the holder's process is there, where it is of the same host. silent_s: seconds since the last
-    heartbeat.
+    running: whether the holder's process exists, if it is on the same host. silent_s: seconds since the last heartbeat.
     """
     if holder.host != by.host:
         return silent_s < LAPSE_S
@@ -60,7 +59,7 @@ def is_held(holder: Holder, *, by: Holder, running: bool, silent_s: float) -> bo
 
 
 def require_folder(folder: Path) -> None:
-    """Raises UserError if a command can't write to the folder, which need not be there yet; writes nothing."""
+    """Raises UserError if a command can't write to the folder, which need not exist yet; writes nothing."""
     whole = folder.absolute()
     there = next(one for one in (whole, *whole.parents) if os.path.lexists(one))
     if not there.is_dir():
@@ -79,8 +78,8 @@ def require_folder(folder: Path) -> None:
 def hold(folder: Path) -> Iterator[None]:
     """Makes the folder, and holds its lease within. What a killed command left half written there is removed.
 
-    Raises UserError where another command holds it, and where nothing can be written there. A command whose lease is
-    taken over, because its heartbeat was not seen, is interrupted, and ends with a UserError that says so.
+    Raises UserError if another command holds it, or if nothing can be written there. A command whose lease is taken
+    over, because its heartbeat was not seen, is interrupted, and ends with a UserError that says so.
     """
     us = Holder(socket.gethostname(), os.getpid(), time.strftime("%Y-%m-%d %H:%M:%S"), psutil.Process().create_time())
     try:
@@ -108,7 +107,7 @@ def hold(folder: Path) -> Iterator[None]:
 
 
 def _acquire(folder: Path, us: Holder) -> int:
-    """The descriptor of the lease's file, locked, with us in it; raises UserError where it is another's."""
+    """Locks the lease's file, writes `us` to it and returns its descriptor; raises UserError if another holds it."""
     path = folder / FILE
     while True:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
@@ -123,7 +122,7 @@ def _acquire(folder: Path, us: Holder) -> int:
             try:
                 os.pwrite(descriptor, json.dumps(asdict(us)).ljust(_SIZE).encode(), 0)
                 os.fsync(descriptor)
-            except OSError:  # the disk is full: what was made of the file goes
+            except OSError:  # the disk is full: the incomplete file is removed
                 with suppress(OSError):
                     path.unlink()
                 raise
@@ -134,13 +133,13 @@ def _acquire(folder: Path, us: Holder) -> int:
 
 
 def _lock(descriptor: int) -> bool:
-    """Whether nobody else has the lock; True too where the file system knows no locks."""
+    """Takes the lock; False if another process has it. True also on file systems without locks."""
     try:
-        # Not `flock`: children that are forked would hold that on.
+        # Not `flock`: forked children would keep holding it.
         fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
-    except PermissionError:  # EACCES, which POSIX allows for a lock that is another's
+    except PermissionError:  # EACCES, which POSIX allows if another process has the lock
         return False
     except OSError:
         return True
@@ -168,7 +167,7 @@ def _runs(holder: Holder) -> bool:
 
 
 def _read(descriptor: int) -> Holder | None:
-    """Who holds the lease by its file; None where nobody has written it yet."""
+    """The holder that the file names; None if none has been written yet."""
     try:
         return Holder(**json.loads(os.pread(descriptor, _SIZE, 0)))
     except (ValueError, TypeError):

@@ -31,13 +31,13 @@ class RunDir:
         self.checkpoints = self.folder / "checkpoints"
         self.tokenizer = self.checkpoints / "tokenizer"
         self.start_model = self.checkpoints / "start"
-        """The policy before its first step, tokenizer included."""
+        """Folder of the initial policy, tokenizer included."""
         self.sft_model = self.start_model if config.sft.skipped else self.checkpoints / "sft-model"
-        """The policy at which reinforcement begins."""
+        """Folder of the policy at which RL begins."""
         self.model = self.folder / "model"
 
     def prepare(self) -> None:
-        """Makes the folder a training run's."""
+        """Creates the folders and files of a training run."""
         for folder in (self.trajectories, self.teachers, self.data, self.checkpoints):
             folder.mkdir(parents=True, exist_ok=True)
         write_atomically(self.folder / "config.yaml", dump(self.config))
@@ -53,7 +53,7 @@ class RunDir:
         return dict(result)
 
     def count_start(self, stage: str) -> int:
-        """How often the stage's learners had begun before, in this process or another; counts this time."""
+        """Counts a start of the stage's learners; returns the number of earlier starts, in any process."""
         path = self.checkpoints / f"{stage}-starts.json"
         before = json.loads(path.read_text()) if path.exists() else 0
         write_atomically(path, json.dumps(before + 1))

@@ -1,4 +1,4 @@
-"""A job's time on a Ray cluster."""
+"""Runs a job on a Ray cluster."""
 
 import asyncio
 from collections.abc import Callable, Coroutine, Iterable, Sequence
@@ -23,9 +23,9 @@ def in_session(
     demands: Iterable[Sequence[Demand]],
     model: Path | None = None,
 ) -> None:
-    """Runs `body` in an event loop on a Ray cluster that has room for each of the sets of demands, and whose nodes see
-    the files that the job needs. model: the folder that a job works on; a job without one trains in its run's folder.
-    """
+    """Runs `body` in an event loop on a Ray cluster, after a check that the cluster has room for each of the sets of
+    demands and that its nodes see the files that the job needs. model: the folder of the model that the job works on;
+    None for a job that trains in its run's folder."""
     from cluster.remote.shared import require_shared
     from cluster.resources import cluster_nodes
     from cluster.session import session

@@ -12,7 +12,7 @@ from jobs.run.console import Console
 
 
 def open_sinks(config: Recipe, folder: Path, console: Console) -> list[Sink]:
-    """The sinks of a run that is under way, in a session of Ray."""
+    """Opens the sinks of a run; Ray must be running."""
     sinks: list[Sink] = [RayGauges(folder.name)]
     mode, why = mode_of(config.wandb)
     if why:

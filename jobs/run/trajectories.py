@@ -41,7 +41,7 @@ SCHEMA = pa.schema(
 
 
 def write_episodes(path: Path, rows: Iterable[tuple[Task, int | str, EpisodeRecord]]) -> None:
-    """(task, group or mode, episode) per row; none at all is a table without rows. Appears whole or not at all."""
+    """Writes a row per (task, group or mode, episode), atomically. Without any, the table has no rows."""
     found = [_row(task, str(group), episode) for task, group, episode in rows]
     with replacing(path) as part:
         pq.write_table(pa.Table.from_pylist(found, schema=SCHEMA), part)
@@ -52,7 +52,7 @@ def _row(task: Task, group: str, episode: EpisodeRecord) -> dict[str, Any]:
         "task_id": task.id,
         "family": task.family,
         "question": task.question,
-        # A program's tests may be megabytes: the task's id says which they are.
+        # A program's tests may be megabytes, and the task's id identifies them.
         "answers": [] if task.grader == TESTS else list(task.answers),
         "group": group,
         "sample": episode.sample,
@@ -74,15 +74,15 @@ def _row(task: Task, group: str, episode: EpisodeRecord) -> dict[str, Any]:
 
 
 class Outcome(NamedTuple):
-    """Of an episode, as an algorithm sees it. Files have whether it was right, which is its grade here."""
+    """What `Algorithm.keep` reads of an episode. Files record only whether it was right, which is its grade here."""
 
     grade: float
     reward: float
 
 
 def read_groups(folder: Path, keep: Callable[[Sequence[Outcome]], bool], files: int = 20) -> list[Recorded]:
-    """The groups that ended before the last so many steps of a run's reinforcement, from its `trajectories`. keep: the
-    algorithm's, which says whether something is learnt from a group."""
+    """The groups in the last `files` files (one per step) of a run's `trajectories` in RL. keep: the algorithm's, which
+    says whether a group is trained on."""
     columns = ["group", "correct", "reward", "turns", "tool_calls", "tokens", "policy_tokens"]
     found: dict[str, list[dict[str, Any]]] = defaultdict(list)
     for path in sorted(folder.glob("rl-*.parquet"))[-files:]:

@@ -27,7 +27,7 @@ def decoding(config: EvaluationConfig, benchmark: Benchmark | None = None) -> De
 
 
 def both(config: EvaluationConfig) -> tuple[Decoding, ...]:
-    """One greedy attempt and several sampled ones: how the stages of a run are compared, whatever its tasks are."""
+    """One greedy attempt and several sampled ones: how the stages of a run are compared, for all kinds of tasks."""
     sampled = decoding(config)
     return (GREEDY, sampled) if sampled.temperature else (GREEDY,)
 
@@ -41,8 +41,8 @@ def by_protocol(config: EvaluationConfig, task: Task) -> tuple[Decoding, ...]:
 async def attempt_all(
     pool: Any, tasks: Sequence[Task], plan: Plan, stage: Stage, journal: Journal
 ) -> tuple[Episodes, Episodes]:
-    """Returns greedy and sampled episodes; what the journal has is not attempted again. Raises the InfrastructureError
-    that is left after the pool's retries."""
+    """Returns greedy and sampled episodes; attempts in the journal are not repeated. Raises the InfrastructureError
+    that remains after the pool's retries."""
     greedy, sampled = journal.greedy, journal.sampled
 
     async def attempt(task: Task, how: Decoding) -> None:
@@ -64,7 +64,7 @@ async def attempt_all(
 
 
 def measure(tasks: Sequence[Task], greedy: Episodes, sampled: Episodes, world: World) -> dict[str, Any]:
-    """Pass rates of all tasks and of each family, what the world measures, and the share of episodes with a form error.
+    """Pass rates of all tasks and of each family, the world's own measures, and the share of episodes with form errors.
 
     All figures are computed from the sampled episodes, or from the greedy one if a task has no sampled ones. `greedy`
     is present only if every task has a greedy episode.

@@ -1,10 +1,10 @@
 """Multi-agent distillation: tasks -> team runs -> filter -> chains worth imitating.
 
     tasks -> teachers -> graded transcripts -> DistillStore -> filter -> data/train-NNNNN.parquet -> tokens, card
-             or transcripts that are there already
+             or existing transcripts
 
-Nothing that was finished is run or paid for again: an interrupted stage continues with the runs that its store lacks,
-and the replies that unfinished runs already got are in the teachers' ledgers.
+Finished work is neither repeated nor paid for again: an interrupted stage continues with the runs that its store lacks,
+and the replies that unfinished runs have received are in the teachers' ledgers.
 """
 
 import asyncio
@@ -48,14 +48,14 @@ from jobs.teachers.teaching import (
 
 STAGE = "distill"
 BUDGET = "budget"
-"""Why a stage stopped before it was done."""
+"""Reason in the result of a stage that the budget stopped before all runs were played."""
 
 AT_ONCE = 64
-"""Transcripts that are there already and are graded at the same time."""
+"""Maximum number of existing transcripts that are graded at the same time."""
 
 
 async def distill(run: RunDir, executors: Sequence[Any]) -> dict[str, Any]:
-    """The stage; returns its result, at once if it is finished already."""
+    """Runs the stage and returns its result, at once if it is finished already."""
     if (done := run.result(STAGE)) and not goes_on(run, done):
         return done
     config = run.config.distill
@@ -181,7 +181,8 @@ async def played_runs(
 
 
 def assignments(run: RunDir, store: DistillStore) -> Iterator[Assignment]:
-    """Endless tasks are each tried once; a file's tasks in turn, again and again with other luck."""
+    """The assignments that the store lacks. A world's endless tasks are each tried once, a file's tasks repeatedly in
+    turn, with another attempt number each time."""
     for index in range(run.team_runs):
         task = run.training_task(STAGE, index)
         name = (task.id, index)
@@ -212,7 +213,7 @@ async def existing_runs(
 
 
 async def call_executors(executors: Sequence[Any], calls: Sequence[ToolCall]) -> Sequence[str | InfrastructureError]:
-    """What one of the executors answers; a defect in a tool (an exception that is none of ours) is raised as it is."""
+    """The answers of one of the executors; a defect in a tool (an exception outside `coa.errors`) is raised as is."""
     try:
         return await reached(random.choice(executors).call_many.remote(list(calls)))
     except ToolDown as down:
@@ -220,14 +221,14 @@ async def call_executors(executors: Sequence[Any], calls: Sequence[ToolCall]) ->
 
 
 def to_be_graded_by(grader: str | None, transcript: Transcript) -> Transcript:
-    """With the recipe's grader, if its task is an open question: transcripts do not record whether the grader came from
-    the row, the benchmark or the profile."""
+    """The transcript with the recipe's grader, if its task is an open question: transcripts do not record whether their
+    grader came from the row, the benchmark or the profile."""
     task = transcript.task
     return replace(transcript, task=replace(task, grader=in_place_of(task.grader, grader)))
 
 
 def numbered(runs: Iterable[Graded]) -> Iterator[Graded]:
-    """The runs of a task counted through: those of several files may have the same numbers."""
+    """Numbers the attempts at each task anew, since runs of several files may have the same numbers."""
     seen: Counter[str] = Counter()
     for one in runs:
         task_id = one.transcript.task.id

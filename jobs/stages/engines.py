@@ -14,11 +14,11 @@ from jobs.recipe.schema import Recipe
 from jobs.run.run_dir import RunDir
 
 PLACES = 2
-"""Episodes on an engine at a time, for each request in its batch: while some wait for a tool, others sample."""
+"""Maximum number of episodes on an engine per request in its batch: some wait for tools while others sample."""
 
 
 def places_of(config: Recipe) -> int:
-    """Episodes on an engine at a time."""
+    """Maximum number of episodes on an engine at a time."""
     return PLACES * config.engine.max_concurrent
 
 

@@ -1,8 +1,8 @@
-"""Evaluation: a benchmark's metric, greedy and sampled pass@1 with intervals, and what a success costs.
+"""Evaluation: a benchmark's metric, greedy and sampled pass@1 with intervals, and the cost per success.
 
 `coa evaluate --model DIR --tasks aime24` measures any model on a published benchmark or a user's file; `coa train`
-measures its own stages on held-out tasks. The denominator is the number of tasks: what is cut off, malformed or too
-long counts as wrong. A tool or a judge that is down for longer than `evaluation.patience_s` ends the evaluation.
+measures its own stages on held-out tasks. The denominator is the number of tasks: a truncated, malformed or too long
+answer counts as wrong. A tool or a judge that is down for longer than `evaluation.patience_s` ends the evaluation.
 """
 
 import functools
@@ -46,20 +46,20 @@ class Asked:
     """The tasks of an evaluation, and what is measured on them."""
 
     spec: str
-    """How they are named to the user."""
+    """Name of the tasks in messages and results."""
     tasks: tuple[Task, ...]
     first_rows: bool
-    """Whether they are the first that were asked for, and there may be more."""
+    """Whether only the first rows are taken (`--rows`), so that there may be more."""
     of_world: bool
     """Whether they are tasks of the world that the tools' pages belong to."""
     best_of: bool
-    """Whether the ways to choose one of several attempts are compared, too."""
+    """Whether ways to choose one of several attempts are compared, too (`--best-of`)."""
 
 
 def asked_of(config: Recipe, spec: str | None, rows: int | None, *, best_of: bool) -> Asked:
     """The tasks that a user named; without a name, held-out tasks of the model's world.
 
-    Raises UserError where there are none.
+    Raises UserError if there are none.
     """
     world = world_of(config)
     if spec is not None:
@@ -80,7 +80,7 @@ def asked_of(config: Recipe, spec: str | None, rows: int | None, *, best_of: boo
 async def evaluate_model(run: RunDir, model: Path, asked: Asked, against: Path | None = None) -> None:
     """Attempts the tasks, writes the results to the run's folder, and shows them.
 
-    against: the folder of another evaluation on these tasks, to be compared with.
+    against: the folder of another evaluation on these tasks, to compare with.
     """
     config, console, tasks = run.config, run.console, asked.tasks
     plan = {task.id: by_protocol(config.evaluation, task) for task in tasks}
@@ -145,13 +145,13 @@ def advice_on_form(malformed: float, tasks: Sequence[Task], agent: AgentConfig) 
     begin = f"{malformed:.0%} of the episodes are malformed, so their pass rates measure form rather than skill: "
     if agent.grammar is Grammar.enforce:
         return (
-            f"{begin}the grammar is enforced, and they end in the middle of a tag; a smaller "
-            "agent.limits.max_tag_tokens closes each tag while there is room for the next"
+            f"{begin}the grammar is enforced, but they end in the middle of a tag; a smaller "
+            "agent.limits.max_tag_tokens closes each tag before the turn's tokens run out"
         )
     profiles = ", ".join(sorted({task.profile for task in tasks}))
     return (
-        f"{begin}agent.grammar=enforce holds the model to the tags of its profile ({profiles}), and agent.limits."
-        "max_tag_tokens bounds each; or is it a model of another profile (tasks.profile)?"
+        f"{begin}agent.grammar=enforce allows only the tags of the profile ({profiles}), and agent.limits."
+        "max_tag_tokens limits their length; or the model was trained with another profile (tasks.profile)"
     )
 
 
@@ -175,7 +175,7 @@ def show_results(console: Console, title: str, found: dict[str, Any]) -> None:
 
 
 def compared(against: Path, tasks: Sequence[Task], greedy: Episodes, sampled: Episodes) -> dict[str, Any]:
-    """The folder that is compared with, and the differences by mode. Raises UserError for one of other tasks."""
+    """The folder of the earlier evaluation, and the differences by mode. Raises UserError if its tasks are others."""
     return {"folder": str(against), **differences(rates_of(greedy, sampled), rates_in(against, tasks))}
 
 

@@ -1,7 +1,7 @@
-"""Data sets that a run is fine-tuned on instead of what it distils: of other runs, or the released AFM files.
+"""Data sets that a run is fine-tuned on instead of distilling: those of other runs, or the released AFM files.
 
 sft.data: [runs/other/data, WebAgentSFTDataset.json] -> data/train-NNNNN.parquet -> tokens, card
-          without what stands in an evaluation set
+          without tasks of evaluation sets
 """
 
 from pathlib import Path
@@ -19,7 +19,8 @@ from jobs.stages.start import add_tokens, own_columns
 
 
 def add_external_data(run: RunDir) -> None:
-    """Once: the card is written last. Rows that are left out are listed in teachers/, a file for each of `sft.data`.
+    """Adds the data sets of `sft.data`, unless the data card, which is written last, exists. Rows that are left out are
+    listed in teachers/, in a file for each data set.
 
     Raises UserError if no row is left to train on.
     """

@@ -1,4 +1,4 @@
-"""Passes the finished runs of a team on to the shards of a distillation."""
+"""Passes finished team runs on to the shards of a distillation."""
 
 import time
 from collections import Counter
@@ -15,7 +15,7 @@ from jobs.run.run_dir import RunDir
 from jobs.teachers.teaching import FailedInARow
 
 MANY = 100
-"""Runs after which scripted experts must have been right once."""
+"""Number of graded runs after which scripted experts must have been right at least once."""
 
 
 class Intake:
@@ -76,7 +76,7 @@ class Intake:
 
 
 def require_right(run: RunDir, intake: Intake, kept: int, least: int = MANY) -> None:
-    """Raises UserError where scripted experts were wrong in all of at least so many runs: they are of another world."""
+    """Raises UserError if scripted experts were wrong in all runs, at least `least`: they belong to another world."""
     experts = plays_free(run.config.team) and run.config.distill.transcripts is None
     if not experts or kept or intake.right or intake.graded < least:
         return
@@ -88,7 +88,7 @@ def require_right(run: RunDir, intake: Intake, kept: int, least: int = MANY) -> 
 
 
 def require_some(run: RunDir, store: DistillStore) -> None:
-    """Raises the reason if there is nothing to learn from."""
+    """Raises UserError or InfrastructureError with the reason if no run was kept."""
     report = store.report
     if report.kept:
         return

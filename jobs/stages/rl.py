@@ -23,13 +23,15 @@ if TYPE_CHECKING:
 
 Learners = TypeVar("Learners", bound="Learning")
 PROBE_TOKENS = 256
-"""Of the beginnings of samples that engines are probed with."""
+"""Number of leading tokens of each sample that engines are probed with."""
 LONG_PROBE_TOKENS = 4096
-"""Of the probe that shows what short ones can't: other kernels of attention, windows, and positions far apart."""
+"""Number of tokens of the long probe, which tests what short ones can't: other attention kernels, sliding windows, and
+distant positions."""
 
 
 async def rl(run: RunDir, pool: Any, executors: Sequence[Any]) -> dict[str, Any]:
-    """The stage; returns its result, at once if it is finished already. The engines end at the last version."""
+    """Runs the stage and returns its result, at once if it is finished already. Leaves the engines at the last weight
+    version."""
     config = run.config.rl
     if done := run.result(STAGE):
         await pool.load(config.steps, run.model)
@@ -97,10 +99,10 @@ def learners_of(
 
 
 def probe_sequences(run: RunDir) -> tuple[Tokens, ...]:
-    """What the engines are checked by before there are samples, and at every version: the prompts of the first tasks,
-    one behind the other, as long as an engine takes them."""
+    """The sequence that checks the engines before there are samples, and at every version: the prompts of the first
+    tasks, concatenated and cut to LONG_PROBE_TOKENS or to what an engine accepts."""
     codec, agent = Codec.load(run.sft_model), run.config.agent
-    length = min(LONG_PROBE_TOKENS, agent.limits.max_tokens - 1)  # an engine takes no prompt as long as its context
+    length = min(LONG_PROBE_TOKENS, agent.limits.max_tokens - 1)  # a prompt must be shorter than the engine's context
     prompts: list[Tokens] = []
     while sum(map(len, prompts)) < length:
         task = run.training_task(STAGE, len(prompts))

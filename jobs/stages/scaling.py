@@ -1,4 +1,4 @@
-"""Test-time scaling of an evaluation: a language model chooses among the attempts where a judge is set up, and
+"""Test-time scaling of an evaluation: a language model chooses among the attempts if a judge is set up, and
 `coa.reporting.scaling` compares all ways to answer."""
 
 import asyncio
@@ -37,7 +37,7 @@ def check_best_of(tasks: Sequence[Task], config: Recipe) -> None:
 async def compare_ways(
     config: Recipe, executors: Sequence[Any], tasks: Sequence[Task], greedy: Episodes, sampled: Episodes
 ) -> dict[str, Any]:
-    """The ways to answer, as plain JSON; raises ToolDown if the judge is down beyond the executor's retries."""
+    """Compares the ways to answer, as plain JSON; raises ToolDown if the judge is still down after all retries."""
     judged = None
     if config.tools.judge.url is not None:
         judged = await choose_each(config, executors, tasks, sampled)
@@ -72,4 +72,4 @@ async def choose_each(
 
 
 def show_ways(console: Console, title: str, found: dict[str, Any]) -> None:
-    console.table(title, ["", "rate, 95 % interval", "tokens a task", "a success"], list(rows(found)))
+    console.table(title, ["", "rate, 95 % interval", "tokens per task", "per success"], list(rows(found)))

@@ -1,9 +1,9 @@
 """Query selection: chooses the tasks of a file or benchmark that RL can learn from (`coa.tasks.selection`).
 
-    tasks -> what SFT had is left out -> attempts on the engine pool -> tasks.jsonl, dropped.jsonl, selection.json
+    tasks -> without tasks of SFT -> attempts on the engine pool -> tasks.jsonl, dropped.jsonl, selection.json
 
 `coa select --model DIR --tasks FILE --mode direct` asks a model without tools, `--mode tuned` the fine-tuned agent with
-each task's own profile. A new run learns from what is kept: `coa train --recipe R
+each task's own profile. A new run trains on the kept tasks: `coa train --recipe R
 sft.data=[OLD/data] tasks.path=OUT/tasks.jsonl`.
 Attempts that are finished survive an interruption; a tool or a judge that is down ends the job.
 """
@@ -33,7 +33,7 @@ from jobs.stages.attempts import attempt_all, write_evaluation
 
 TASKS, DROPPED, RESULT = "tasks.jsonl", "dropped.jsonl", "selection.json"
 MANY_UNANSWERED = 0.5
-"""From this share of attempts without an answer on, the user is warned."""
+"""Share of attempts without an answer at which the user is warned."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ def work_of(config: Recipe, *, model: Path, tasks: str, mode: str, rows: int | N
 
 
 def learnt_of(spec: str | None, profile: str) -> Learnt:
-    """The tasks of a folder of distilled data, of a run's, of a file or a benchmark; nothing for None."""
+    """The tasks in a folder of distilled data, a run's folder, a file or a benchmark; none if `spec` is None."""
     if spec is None:
         return Learnt()
     from coa.distill.dataset.shards import read_rows, shard_paths
@@ -76,7 +76,7 @@ def settings_of(config: Recipe, work: Work, out: Path, overrides: Sequence[str])
     """The recipe under which the attempts are made."""
     config = as_trained(config, work.model, out, overrides)
     if work.mode is Mode.DIRECT:
-        # No model is trained with this profile, so the prompt has to tell the rules.
+        # No model is trained with this profile, so the prompt has to explain its tags.
         return replace(config, agent=replace(config.agent, instructed=True))
     return config
 
@@ -124,7 +124,7 @@ def row_of(task: Task) -> dict[str, Any]:
 
 
 def dropped_rows(selection: Selection, attempts: Mapping[str, Attempts]) -> Iterable[dict[str, Any]]:
-    """A rate of None: the task was not attempted."""
+    """A row for each dropped task; its rate is None if the task was not attempted."""
     for task, reason in selection.dropped:
         yield {"id": task.id, "rate": attempts[task.id].rate if task.id in attempts else None, "reason": reason}
 
@@ -132,7 +132,7 @@ def dropped_rows(selection: Selection, attempts: Mapping[str, Attempts]) -> Iter
 def summary_of(
     work: Work, selection: Selection, attempts: Mapping[str, Attempts], episodes: Episodes
 ) -> dict[str, Any]:
-    """Counts and pass rates of all tasks and of each family, and how many tasks were solved how often."""
+    """Counts and pass rates of all tasks and of each family, and the number of tasks by number of right attempts."""
     statuses = Counter(episode.status for episode in chain(*episodes.values()))
 
     def part(family: str | None) -> dict[str, Any]:
@@ -173,7 +173,7 @@ def show(console: Console, found: Mapping[str, Any], folder: Path) -> None:
     if found["unanswered"] >= MANY_UNANSWERED:
         console.say(
             f"{found['unanswered']:.0%} of the attempts gave no answer: their rates measure form or length rather than "
-            "difficulty (agent.grammar=enforce holds a model to the form, agent.limits gives it room)"
+            "difficulty (agent.grammar=enforce allows only correct tags, agent.limits sets the maximum lengths)"
         )
     if not everything["kept"]:
         console.say("no task is kept: there is nothing to train on")

@@ -21,11 +21,11 @@ from jobs.run.run_dir import RunDir
 from jobs.stages.services import tool_executors
 
 MODEL = "model"
-"""What every run calls the folder of its model: such a model is named after its run."""
+"""Folder of the model in every run: a model in such a folder is named after its run."""
 
 
 def check_settings(settings: ServingConfig) -> None:
-    """Raises UserError for what would only be found once an engine has started."""
+    """Raises UserError for mistakes that would otherwise be found only after an engine has started."""
     for name in (settings.profile, *settings.profiles):
         if name:
             find_profile(name)
@@ -34,7 +34,7 @@ def check_settings(settings: ServingConfig) -> None:
 
 
 def check_serving(settings: ServingConfig) -> None:
-    """As `check_settings`, and for a port that is taken."""
+    """Raises UserError as `check_settings` does, and for a port that is taken."""
     check_settings(settings)
     with socket.socket() as found:
         found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -48,7 +48,7 @@ def check_serving(settings: ServingConfig) -> None:
 
 
 async def serve_model(run: RunDir, model: Path) -> None:
-    """Starts the server, says where it is, and waits."""
+    """Starts the server, prints its address, and waits until it is interrupted."""
     from ray import serve
 
     config = run.config
@@ -74,8 +74,9 @@ async def serve_model(run: RunDir, model: Path) -> None:
 
 
 def named(config: Recipe, model: Path, world: World) -> ServingConfig:
-    """The server's settings, with the names that they leave open. world: that of the tasks that the model was trained
-    on, whose profiles count where its folder names none; of several, an agent takes the one with every tool."""
+    """The server's settings, with unset names and profiles filled in. world: the one that the model was trained in,
+    whose profiles are used if the model's folder names none. With several profiles, the default is `multi`, which has
+    every tool."""
     settings, trained = config.serving, profiles_in(model) or world.profiles()
     [only] = trained if len(trained) == 1 else {MULTI.name}
     profile = settings.profile or only

@@ -26,7 +26,7 @@ COUNTED = ("calls", "hits", "disk_hits", "joined", "failures", "timeouts", "defe
 
 
 def make_tools(config: ToolsConfig, world: World, site: str | None) -> Mapping[str, Tool]:
-    """The tools that the configuration names, and the world's for the rest. site: the base URL of the world's web."""
+    """The tools that are configured, and the world's for the rest. site: the base URL of the world's web site."""
     return standard_tools(config, articles=world.articles, site=site)
 
 
@@ -41,9 +41,9 @@ async def tool_counts(executors: Sequence[Any]) -> dict[str, dict[str, float]]:
 
 
 def caution_about(config: ToolsConfig, world: World, profiles: Iterable[str] | None = None) -> str:
-    """The warning that answers to a user's own tasks are looked up in a world's made-up pages; empty if they are not.
+    """Warning that a user's own tasks are looked up in a world's made-up pages; empty if they are not.
 
-    profiles: of tasks that are given apart from the recipe; None for the recipe's own.
+    profiles: of tasks that are given separately from the recipe; None for the recipe's own.
     """
     of_recipe = profiles is None
     called = {tag.name for name in (world.profiles() if of_recipe else profiles) for tag in find_profile(name).tools}
@@ -52,14 +52,14 @@ def caution_about(config: ToolsConfig, world: World, profiles: Iterable[str] | N
 
 
 def made_up(config: ToolsConfig, world: World) -> set[str]:
-    """The searches that find the world's own pages."""
+    """The search tools that search the world's own pages."""
     there = {"wiki_search": world.articles is not None, "web_search": world.site is not None}
     return {name for name in searches_left_open(config) if there[name]}
 
 
 def start_executors(config: Recipe, world: World) -> list[Any]:
-    """Handles of executors that end with the process that calls this, and the world's web site with them. It waits for
-    them; raises UserError for tools that cannot be made as configured."""
+    """Starts executors, and the world's web site if a tool needs it, which end with the calling process. Waits for the
+    executors and returns their handles; raises UserError for tools that cannot be made as configured."""
     check_tools(config.tools, crawl_s=config.executor.limit_s("crawl_page"), named=config.executor.named)
     address: Any = None
     if needs_site(config.tools) and (web := world.site) is not None:
@@ -74,7 +74,7 @@ def start_executors(config: Recipe, world: World) -> list[Any]:
 
 
 _SITES: list[Any] = []
-"""Handles of this process's sites: an actor ends when nobody holds its handle."""
+"""Handles of this process's sites: an actor ends when its last handle is gone."""
 
 
 def _executors(config: Recipe, world: World, address: str | None) -> list[Any]:
@@ -93,9 +93,9 @@ def _executors(config: Recipe, world: World, address: str | None) -> list[Any]:
 
 @asynccontextmanager
 async def tool_executors(run: RunDir, profiles: Iterable[str] | None = None) -> AsyncIterator[list[Any]]:
-    """Handles of the executors. The world's web site is served meanwhile, if a tool uses it.
+    """Handles of executors that run as long as the context lasts, as does the world's web site if a tool needs it.
 
-    profiles: of tasks that are given apart from the recipe; None for the recipe's own.
+    profiles: of tasks that are given separately from the recipe; None for the recipe's own.
 
     Raises UserError for tools that cannot be made as configured, such as a corpus that is not there.
     """

@@ -34,7 +34,7 @@ SHOWN = {"loss": "loss", "epoch": "epoch", "tokens_s": "tok/s"}
 
 
 async def sft(run: RunDir) -> dict[str, Any]:
-    """The stage; returns its result, at once if it is finished already."""
+    """Runs the stage and returns its result, at once if it is finished already."""
     if done := run.result(STAGE):
         return done
     if run.config.sft.skipped:
@@ -88,7 +88,7 @@ async def begin_untuned(run: RunDir) -> dict[str, Any]:
 
 
 async def follow(run: RunDir, learning: Any, samples: list[Sample], steps: int, stage: Stage) -> None:
-    """Feeds the learners and records their steps, from each start of theirs to the last step."""
+    """Feeds the learners and records their steps, from each of their starts to the last step."""
     from actors.learner.buffer import Started, Stepped
 
     stage.phase(f"starting {run.config.sft.learner.ranks} learners, loading the model")
@@ -125,7 +125,7 @@ def record_of(event: Any, epochs_a_step: float) -> dict[str, Any]:
 
 
 def prepare(run: RunDir) -> list[Sample]:
-    """The samples, once data set and start model are there."""
+    """Prepares the data set and the initial model; returns the samples."""
     if run.config.sft.data:
         add_external_data(run)
     prepare_start(run)
@@ -133,7 +133,7 @@ def prepare(run: RunDir) -> list[Sample]:
 
 
 async def feed(run: RunDir, learning: Any, samples: list[Sample], steps: int, started: Any) -> None:
-    """Puts the batches from the version on at which the learners have started, dealt to the ranks."""
+    """Deals batches to the ranks, beginning with the version at which the learners have started."""
     from cluster.session import stored
 
     config = run.config.sft
@@ -148,7 +148,7 @@ async def feed(run: RunDir, learning: Any, samples: list[Sample], steps: int, st
 
 
 def batch_indices(samples: int, batch: int, steps: int, seed: int) -> Iterator[list[int]]:
-    """Pass after pass over all samples, each in an order of its own; batches run over the end of a pass."""
+    """Sample indices of each batch: repeated passes over all samples, each shuffled anew; a batch may span two."""
     order: list[int] = []
     passes = 0
     for _ in range(steps):

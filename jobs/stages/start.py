@@ -1,4 +1,4 @@
-"""What a run starts from: its tokenizer, the tokens of its data set, and the policy before its first step."""
+"""Prepares what a run starts from: its tokenizer, the tokens of its data set, and the initial policy."""
 
 import shutil
 from collections.abc import Iterator
@@ -50,12 +50,12 @@ def prepare_tokenizer(run: RunDir) -> Path:
 
 
 def own_columns(run: RunDir) -> OwnColumns:
-    """The columns that the rows of the run's world have besides everybody's."""
+    """The columns that rows of the run's world have in addition to the common ones."""
     return OwnColumns(run.world.columns, run.world.column)
 
 
 def add_tokens(run: RunDir, report: FilterReport, cost: Usage) -> None:
-    """Tokens of every row of the data set, and the card beside it; raises UserError if every row is too long.
+    """Writes the tokens of every row of the data set, and its data card; raises UserError if every row is too long.
 
     report: for external data, the result of its check against the evaluation tasks.
     """
@@ -81,13 +81,13 @@ def add_tokens(run: RunDir, report: FilterReport, cost: Usage) -> None:
 
 
 def prepare_start(run: RunDir) -> None:
-    """The policy before its first step: a pretrained model's folder, or a new model with a tokenizer of its own."""
+    """Writes the initial policy: a copy of a pretrained model, or a new model with a tokenizer of its own."""
     if (run.start_model / "config.json").exists():
         return
     config, tokenizer = run.config.model, prepare_tokenizer(run)
     with replacing_folder(run.start_model) as part:
         if config.path is not None:
-            # In a process of its own: a large model's memory is not the driver's for the rest of the run.
+            # In a child process, so that the driver does not keep a large model's memory for the rest of the run.
             with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as child:
                 child.submit(copy_pretrained, config, part).result()
         else:
@@ -99,11 +99,11 @@ def prepare_start(run: RunDir) -> None:
 
 
 def copy_pretrained(config: ModelConfig, folder: Path) -> None:
-    """Writes a pretrained model as it is trained: in the recipe's type, its output layer untied. Raises UserError."""
+    """Writes a pretrained model as it is trained: in the recipe's dtype, its output layer untied. Raises UserError."""
     from actors.learner.policy import load_model
 
     assert config.path is not None
-    # Nothing is computed here, where there may be no GPU: what is saved says nothing of the attention's kernel.
+    # Nothing is computed here, where there may be no GPU, and a saved model does not depend on the attention kernel.
     load_model(config.path, replace(config, attention="sdpa")).save_pretrained(folder)
 
 

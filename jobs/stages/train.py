@@ -61,12 +61,12 @@ async def train(run: RunDir) -> None:
 
 
 def is_finished(run: RunDir) -> bool:
-    """Whether `train` would have nothing left to do but to tell what came out."""
+    """Whether all stages are finished, so that `train` would only write and show the report."""
     return run.result("seconds") is not None and not run.config.distill.retry_failed
 
 
 def conclude(run: RunDir) -> None:
-    """Writes the report and the model card of a run whose stages are finished, and shows what came out."""
+    """Writes the report and the model card of a run whose stages are finished, and shows the results."""
     names = ("sft", "rl", "evaluation-sft", "evaluation-rl", "team-cost", "tools", "seconds", "bottleneck")
     results: dict[str, Any] = {name: run.result(name) for name in names}
     results["distill"] = run.result("distill") or NOTHING_DISTILLED
@@ -78,7 +78,7 @@ def conclude(run: RunDir) -> None:
 
 
 def caution_of_counts(config: Recipe) -> str:
-    """One line if the recipe sets what has no effect on a file's held-out tasks; else empty."""
+    """A warning if the recipe sets `evaluation.tasks` or `evaluation.seed`, which a tasks file ignores; else empty."""
     default = EvaluationConfig()
     set_here = [key for key in ("tasks", "seed") if getattr(config.evaluation, key) != getattr(default, key)]
     if config.tasks.path is None or not set_here:
@@ -114,8 +114,8 @@ def make_report(run: RunDir, results: dict[str, Any]) -> dict[str, Any]:
         "evaluation": {**evaluations, "tasks_sha256": tasks_sha256(run.evaluation_tasks())},
         "cost": {
             "counted": (
-                "tokens of every call of an agent or of the model: what was sent, again each "
-                f"time it was sent, plus what came back; {results['team-cost']['counted']}; "
+                "tokens of prompt and reply over all calls of an agent or of the model, a repeated "
+                f"prompt counted each time; {results['team-cost']['counted']}; "
                 f"{decoding(run.config.evaluation).samples} sampled attempts of the model; the policy's tokenizer"
             ),
             "multi_agent": team.get("all", no_cost()),

@@ -1,4 +1,4 @@
-"""The team's help in reinforcement: it plays what the policy failed altogether, and the policy imitates that.
+"""The teacher fallback of RL: the team plays tasks that the policy failed in every episode, and the policy imitates it.
 
 a group that failed --> TeacherFallback (rl.teacher_fallback) --> the team's run --> filter --> samples to imitate
 """
@@ -35,14 +35,14 @@ FIRST_ATTEMPT = 1_000_000
 """The smallest attempt number of a fallback run. Attempt numbers of distillation are smaller, so the two never collide
 for one task."""
 Beside = Callable[[Coroutine[Any, Any, None]], Any]
-"""Runs work next to the loop."""
+"""Runs a coroutine beside the loop."""
 
 
 class FallbackJournal:
     """A file with a line for each task that the team was given, and for each batch with the attempts that it imitates.
 
-        {"task": 17}                                         of the stage's stream, by its index: the team has it now
-        {"version": 3, "attempts": [1000016, 1000016]}       a sample of each is imitated by the batch of that version
+        {"task": 17}                                         index in the stage's stream of a task given to the team
+        {"version": 3, "attempts": [1000016, 1000016]}       the batch of that version imitates a sample of each
 
     Each line is written before the action that it records, so a torn last line can be ignored.
     """
@@ -67,13 +67,13 @@ class FallbackJournal:
         append_line(self._path, {"version": version, "attempts": attempts})
 
     def go_back(self, version: int) -> None:
-        """Batches from that version on are formed anew."""
+        """Removes the batches from that version on, which are formed anew."""
         self.batches = {batch: attempts for batch, attempts in self.batches.items() if batch < version}
         batches = [{"version": batch, "attempts": attempts} for batch, attempts in self.batches.items()]
         write_lines(self._path, [*({"task": index} for index in self.tasks), *batches])
 
     def imitated(self) -> Counter[int]:
-        """Samples, by the attempt that they are of."""
+        """Number of imitated samples by attempt."""
         return Counter(attempt for attempts in self.batches.values() for attempt in attempts)
 
 
@@ -85,10 +85,10 @@ class Imitation:
 
 
 class TeacherFallback:
-    """Plays what is offered beside the loop, which takes samples for each batch as they come.
+    """Plays offered tasks beside the loop, which takes for each batch the samples that are ready.
 
-    A run is known by the index of its task in the stage's stream: after a restart, of the learners or of everything,
-    the same task has the same run, whose replies stand in the ledgers.
+    A run is identified by the index of its task in the stage's stream: after a restart of the learners or of the job,
+    the same task has the same run, whose replies are in the ledgers.
     """
 
     def __init__(self, run: RunDir, team: Teaching, models: Mapping[str, Any]) -> None:
@@ -96,14 +96,14 @@ class TeacherFallback:
         self._run, self._config, self._agent, self._team = run, config.rl.teacher_fallback, config.agent, team
         self._checkpoint_every = config.rl.checkpoint_every
         self._most = max(1, round(self._config.share * config.rl.window.groups_per_batch * config.rl.group))
-        # Each run is filtered alone: a task that fails again is shown again.
+        # Each run is filtered alone, so that runs of a task that fails again are not dropped as duplicates.
         self._filters = replace(config.distill.filters, duplicates=DuplicateConfig(threshold=None, documents=1))
         self._contamination = contamination_of(run)
         self._review = Review(run, models, Filter(self._filters, self._contamination).flaw)
         self._codec = Codec.load(run.sft_model)
         self._folder = run.teachers / "fallback"
         self._before = sorted(self._folder.glob("transcripts-*.parquet"))
-        """Written by a driver before this one, until they are taken in."""
+        """Files of transcripts that earlier drivers wrote, until `start` has read them."""
         self._journal = FallbackJournal(self._folder / "journal.jsonl")
         self._unplayed = dict(self._journal.tasks)
         """Tasks that an earlier driver gave to the team and whose outcome is not known yet."""
@@ -115,7 +115,7 @@ class TeacherFallback:
         self._playing = 0
         self._ready: deque[Imitation] = deque()
         self._taken: dict[int, list[Imitation]] = {}
-        """Samples in use by version of their batch, from the last checkpoint on."""
+        """Samples that a restart may return to the queue, by version of their batch."""
         self._ended: list[Graded] = []
         self.counts: Counter[str] = Counter()
 
@@ -136,7 +136,8 @@ class TeacherFallback:
         self._before, self._unplayed = [], {}
 
     def offer(self, group: GroupRecord, index: int, beside: Beside) -> None:
-        """A task that the policy failed altogether goes to the team, `beside` the loop, unless enough of them wait."""
+        """Gives the task to the team, `beside` the loop, if no episode of the group succeeded and not too many samples
+        wait."""
         if not failed_altogether(group) or index in self._journal.tasks:
             return
         self.counts["failed altogether"] += 1
@@ -202,22 +203,22 @@ class TeacherFallback:
         return [one.sample for one in taken]
 
     def trained(self, version: int) -> int:
-        """The learners made `version`: the number of samples imitated for it. No restart goes back before the
-        last checkpoint but one, since the last one may still be written; what was taken until then is done with."""
+        """Called when the learners have made `version`; returns the number of samples imitated for it. Forgets samples
+        from before the last checkpoint but one: no restart goes back further, and the last one may still be written."""
         checkpoint = ((version - 1) // self._checkpoint_every - 1) * self._checkpoint_every
         for batch in [batch for batch in self._taken if batch < checkpoint]:
             del self._taken[batch]
         return len(self._taken[version - 1])
 
     def write(self) -> None:
-        """The team's runs since the last time, as they were said."""
+        """Writes the transcripts of team runs that ended since the last call."""
         if self._ended:
             write_transcripts(self._folder / f"transcripts-{self._written:05}.parquet", self._ended)
             self._written += 1
             self._ended = []
 
     def stats(self) -> dict[str, Any]:
-        """Counts of this process; over all, the samples imitated and what the team's runs took."""
+        """Counts of this process; for the whole stage, the samples imitated and the usage of the team's runs."""
         spent = self._team.finished
         counts = {**self.counts, "imitated": self._journal.imitated().total(), "under way": self._playing}
         return {**counts, "requests": spent.requests, "tokens": spent.tokens}
@@ -225,7 +226,7 @@ class TeacherFallback:
 
 @asynccontextmanager
 async def teacher_fallback(run: RunDir, executors: Sequence[Any]) -> AsyncIterator[TeacherFallback | None]:
-    """The fallback of the recipe; None if the recipe wants no attempts of the team."""
+    """The fallback of the recipe; None if `rl.teacher_fallback.attempts` is 0."""
     if not run.config.rl.teacher_fallback.attempts:
         yield None
         return

@@ -1,7 +1,7 @@
 """Language models that review finished runs: a judge of obedience, and a rewriter of the reflections of kept runs.
 
 Each reply is kept (`actors.teachers.model`), so a resumed stage repeats no paid request. A request whose endpoint is
-down is issued again as often as a team run is.
+down is retried as often as a team run.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ from jobs.run.run_dir import RunDir
 
 
 class Review:
-    """Does nothing if the recipe names no model for it."""
+    """Judges and rewrites finished runs; does nothing if the recipe names no model for it."""
 
     def __init__(self, run: RunDir, models: Mapping[str, Any], flaw: Callable[[Graded], str | None]) -> None:
         """flaw: the filter's rules that need no judge. A run that they drop is not sent to the judge."""
@@ -32,10 +32,10 @@ class Review:
         self._judge = asking(models.get(config.obedience.model), seed, options_of(config.obedience), teaching)
         self._writer = asking(models.get(config.rewriting.model), seed, {}, teaching)
         self.rewritten: Counter[str] = Counter()
-        """Number of texts by outcome."""
+        """Number of texts by the outcome of their rewriting."""
 
     async def judge(self, outcomes: Sequence[Outcome]) -> list[Outcome]:
-        """Graded runs with what the judge objects to; a run whose judge is down has failed."""
+        """Returns the outcomes, graded runs with the judge's objection; a run whose judge is down is a FailedRun."""
         return list(await asyncio.gather(*map(self._judged, outcomes)))
 
     async def _judged(self, outcome: Outcome) -> Outcome:
@@ -49,7 +49,7 @@ class Review:
             return FailedRun(assignment, type(error).__name__, str(error), outcome.usage)
 
     async def revise(self, kept: list[Kept]) -> list[Kept]:
-        """Returns the replies in order; raises InfrastructureError if the model is down."""
+        """Returns the kept runs with rewritten texts; raises InfrastructureError if the model is down."""
         if self._writer is None:
             return kept
         kept, counts = await rewrite(kept, self._writer, self._rewriting)
@@ -58,7 +58,7 @@ class Review:
 
 
 def asking(model: Any, seed: int, options: Mapping[str, Any], teaching: TeachingConfig) -> Ask | None:
-    """A `TeacherModel` as what obedience and rewriting ask."""
+    """A `TeacherModel` as an `Ask` with retries; None if there is no model."""
     if model is None:
         return None
 

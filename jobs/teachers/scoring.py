@@ -24,7 +24,7 @@ class TeacherScoring:
         self._scorer = scorer
 
     async def weigh(self, samples: Sequence[Sample]) -> tuple[float, Sequence[Sample]]:
-        """Returns the mean reverse KL of a group's samples, and the samples as they are weighed."""
+        """Returns the mean reverse KL of a group's samples in nats, and the samples with their new token weights."""
         return await self._scorer.weigh.remote(samples)
 
 

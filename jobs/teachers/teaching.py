@@ -35,25 +35,26 @@ from jobs.run.console import Stage
 from jobs.run.run_dir import RunDir
 
 CALLS = 10_000
-"""Calls that an actor of this module may have open at the same time: they only wait."""
+"""Maximum number of concurrent calls of an actor of this module; most calls only wait."""
 KEEP_LEDGERS = (TeacherModel, TeacherTeam)
-"""They run on the driver's node: a ledger is a SQLite file in the run directory, on its disk."""
+"""Actors that run on the driver's node, since they keep a ledger: a SQLite file in the run directory, on its disk."""
 WATCH_S = 5.0
-"""Seconds between two looks at whether endpoints answer."""
+"""Seconds between two checks whether endpoints answer."""
 FIRST_WAVE = 100
-"""Runs of the first wave of scripted experts, at most."""
+"""Maximum number of runs in the first wave of scripted experts."""
 GIVE_UP_AFTER = 2
-"""Times as many runs as are in flight may fail, one after the other, before a stage gives up."""
+"""Maximum number of failed runs in a row before a stage gives up, as a multiple of `runs_in_flight`."""
 
 
 Judge = Callable[[Sequence[Outcome]], Awaitable[list[Outcome]]]
 
 
 class Teaching:
-    """The team of a run. Scripted experts play in waves, in order; language models as they come."""
+    """The team of a run. Runs of scripted experts are played in waves, in order; those of language models end in any
+    order."""
 
     def __init__(self, team: Any, config: TeachingConfig, *, experts: bool, actors: Mapping[str, Any]) -> None:
-        """experts: whether no language model plays."""
+        """experts: whether all roles are scripted experts."""
         self._team, self._config, self._experts = team, config, experts
         self.actors = actors
         """Handles: "team", the roles, and the models under their names."""
@@ -61,14 +62,14 @@ class Teaching:
         """Usage by this stage's ended runs so far, failed ones included."""
 
     async def play(self, assignments: Sequence[Assignment], judge: Judge | None = None) -> Played:
-        """`judge`: is shown the outcomes, and may change them."""
+        """Plays the assignments. `judge`: reviews the outcomes, and may change them."""
         played: Played = await self._team.play.remote(list(assignments), self.finished)
         self.finished = sum((one.usage for one in played.outcomes), self.finished)
         return played if judge is None else replace(played, outcomes=await judge(played.outcomes))
 
     async def stream(self, assignments: Iterable[Assignment], judge: Judge | None = None) -> AsyncGenerator[Played]:
-        """Draws assignments as there is room for them. A caller that stops iterating early must close the generator
-        (`aclosing`)."""
+        """Plays assignments as there is room for them, and yields what has ended. A caller that stops iterating early
+        must close the generator (`aclosing`)."""
         if self._experts:
             async with aclosing(self._in_waves(assignments, judge)) as waves:
                 async for played in waves:
@@ -106,20 +107,20 @@ class Teaching:
 
 
 def _end(playing: Collection["asyncio.Task[Played]"]) -> None:
-    """What fails of them beside the first failure is heard here, or asyncio would print it as never retrieved."""
+    """Cancels the tasks, and retrieves their exceptions: asyncio would print them as never retrieved otherwise."""
     for task in playing:
         task.cancel()
         task.add_done_callback(lambda ended: None if ended.cancelled() else ended.exception())
 
 
 class FailedInARow:
-    """Runs of a team that failed one after the other: too many of them, and the stage ends."""
+    """Counts team runs that fail in a row: too many of them end the stage."""
 
     def __init__(self, config: TeachingConfig) -> None:
         self._most = GIVE_UP_AFTER * config.runs_in_flight
         self._count = 0
         self.given_up = ""
-        """Why nothing more will come; empty while something may."""
+        """The last failure, once too many runs have failed in a row; else empty."""
 
     def take(self, outcome: Outcome) -> None:
         match outcome:
@@ -131,7 +132,7 @@ class FailedInARow:
                     self.given_up = f"{where}: {why}"
 
     def check(self) -> None:
-        """Raises InfrastructureError if too many runs failed one after the other."""
+        """Raises InfrastructureError if too many runs failed in a row."""
         if self.given_up:
             raise InfrastructureError(f"too many team runs failed in a row; the last failure: {self.given_up}")
 
@@ -155,14 +156,14 @@ async def language_models(run: RunDir, names: Iterable[str]) -> AsyncIterator[Ma
         for handle in reversed(started):
             if handle not in models.values():
                 with suppress(RayError):
-                    await handle.stop.remote()  # what it holds is free once this returns
+                    await handle.stop.remote()  # frees its resources before this returns
             ray.kill(handle)
 
 
 @asynccontextmanager
 async def watched(models: Mapping[str, Any], stage: Stage, say: Callable[[str], None]) -> AsyncIterator[None]:
-    """Tells, as long as the context lasts, of a model whose endpoint does not answer: on the stage's line while it
-    lasts, and by a line of its own when it begins."""
+    """Reports, as long as the context lasts, models whose endpoints do not answer: by a line of its own when an outage
+    begins, and on the stage's line while it lasts."""
 
     async def watch() -> None:
         told: set[str] = set()
@@ -186,12 +187,12 @@ async def _trouble(model: Any) -> str:
     try:
         return await model.trouble.remote()
     except RayError:
-        return ""  # an actor that is gone is told of by who asks it for replies
+        return ""  # a dead actor is reported by those that ask it for replies
 
 
 @asynccontextmanager
 async def teaching(run: RunDir, executors: Sequence[Any], models: Mapping[str, Any]) -> AsyncIterator[Teaching]:
-    """The team that the recipe names, for as long as the context lasts; `models`: what its roles think with."""
+    """The team that the recipe names, for as long as the context lasts. models: handles of the recipe's `models`."""
     config, team = run.config, run.config.team
     agents: dict[str, Any] = {}
     started: list[Any] = []
@@ -230,13 +231,13 @@ def drop_ledgers(run: RunDir) -> None:
 
 
 def actor_options(actor: type, config: TeachingConfig, node: str) -> dict[str, Any]:
-    """node: the driver's, by its id."""
+    """Ray's options of an actor. node: id of the driver's node."""
     return {
         "num_cpus": config.cpus_per_agent,
         "max_concurrency": CALLS,
         "max_restarts": -1,
         "max_task_retries": -1,
-        "enable_task_events": False,  # hundreds of calls a second would fill the head's memory for nothing
+        "enable_task_events": False,  # events of hundreds of calls a second would fill the head's memory
         "scheduling_strategy": NodeAffinitySchedulingStrategy(node, soft=False) if actor in KEEP_LEDGERS else "DEFAULT",
     }
 

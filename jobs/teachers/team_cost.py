@@ -1,4 +1,4 @@
-"""The cost of a success for the team of teachers, to be compared with the cost for the model that learnt from it."""
+"""The team's cost per success, to be compared with that of the model that learnt from the team."""
 
 from collections import defaultdict
 from collections.abc import AsyncIterator, Sequence
@@ -19,9 +19,9 @@ PAID = "the team's runs that the model was distilled from"
 
 
 async def team_cost(run: RunDir, executors: Sequence[Any]) -> dict[str, Any]:
-    """{"counted": on which runs, "families": a Cost by family and for "all"}; no family without any run.
+    """{"counted": on which runs, "families": a Cost by family and for "all"}; families without runs are left out.
 
-    Over all calls of agents, the prompt that was sent plus the reply.
+    Tokens are those of the prompt plus those of the reply, over all calls of agents.
     """
     if done := run.result("team-cost"):
         return done

@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 def arguments(parser: ArgumentParser) -> None:
     parser.add_argument("question", metavar="QUESTION", help="the question, in quotes")
     parser.add_argument("--model", type=Path, required=True, help="model directory, Hugging Face layout")
-    parser.add_argument("--profile", help="profile of the agent (default: that of the model's training)")
+    parser.add_argument("--profile", help="profile of the agent (default: the profile that the model was trained on)")
     parser.add_argument("--grammar", choices=("lenient", "enforce"), help="enforce: only correct tags can be sampled")
-    parser.add_argument("--out", type=Path, default=Path("runs/ask"), help="where logs go")
+    parser.add_argument("--out", type=Path, default=Path("runs/ask"), help="folder of the logs (%(default)s)")
 
 
 def check(
@@ -74,7 +74,7 @@ def run(
 def settings_of(
     config: Recipe, model: Path, profile: str | None, grammar: str | None, out: Path, overrides: Sequence[str]
 ) -> tuple[Recipe, str]:
-    """The settings of the model's training under those of the command line, and the agent's profile."""
+    """The settings of the model's training, changed by those of the command line, and the agent's profile."""
     from jobs.recipe.worlds import world_of
     from jobs.run.agent_file import as_trained
     from jobs.stages.serve import named

@@ -27,8 +27,7 @@ from jobs.stages.services import caution_about, make_tools
 
 
 async def ask_model(config: Recipe, console: Console, model: Path, question: str, profile: str) -> None:
-    """Plays the episode greedily, and says what happens; raises InfrastructureError where a part of the system
-    failed."""
+    """Plays the episode greedily and prints its events; raises InfrastructureError if a part of the system failed."""
     if caution := caution_about(config.tools, world_of(config), (profile,)):
         console.say(caution)
     async with agent_of(config, console, model) as agent:
@@ -36,7 +35,7 @@ async def ask_model(config: Recipe, console: Console, model: Path, question: str
 
 
 async def tell(agent: ServedAgent, request: AgentRequest, console: Console) -> None:
-    """Plays an episode, and says each of its events."""
+    """Plays an episode and prints its events."""
     began = time.monotonic()
     async for event in agent.play(request):
         for line in lines_of(event, time.monotonic() - began):

@@ -2,7 +2,7 @@
 
 coa doctor --recipe web_32b
 
-Nothing is started but an empty program in the sandbox. The exit status is 1 where something needed is missing.
+Nothing is started but an empty program in the sandbox. The exit status is 1 if something needed is missing.
 """
 
 from __future__ import annotations

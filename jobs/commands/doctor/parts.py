@@ -18,15 +18,15 @@ if TYPE_CHECKING:
 
 GIB = 1 << 30
 QUICK_S = 2.0
-"""Longest that another program is waited for."""
+"""Timeout for another program, in seconds."""
 
 
 class State(StrEnum):
     OK = "ok"
     WARN = "warn"
-    """Some of the system will not run, or runs slower."""
+    """A part of the system will not run, or runs slower."""
     MISSING = "missing"
-    """Needed."""
+    """Something that is needed is missing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,20 +34,20 @@ class Finding:
     state: State
     what: str
     type: str = ""
-    """What to type; empty where nothing is to be done."""
+    """What to type; empty if nothing is to be done."""
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A part of the system: a row, or several, of what `coa doctor` shows."""
+    """A part of the system: one or more rows of the table that `coa doctor` shows."""
 
     name: str
     check: Callable[[Recipe | None], Iterator[Finding]]
-    """recipe: the one that is asked about; None for what any needs."""
+    """Called with the recipe whose needs are checked; None checks what every recipe needs."""
 
 
 def held() -> Finding:
-    """What holds a program in the sandbox."""
+    """How a program is contained in the sandbox."""
     from coa.tools.sandbox.containment import describe
 
     found = describe()
@@ -85,7 +85,7 @@ def sandbox(recipe: Recipe | None) -> Iterator[Finding]:
 
 def gpu(recipe: Recipe | None) -> Iterator[Finding]:
     placed = recipe.placement if recipe is not None else None
-    here = not address_of(recipe)  # else they are the cluster's
+    here = not address_of(recipe)  # else the GPUs are those of the cluster
     needed = (
         here and placed is not None and (placed.engine_gpus > 0 or placed.learner_gpus > 0 or placed.scorer_gpus > 0)
     )
@@ -143,7 +143,7 @@ def ray(recipe: Recipe | None) -> Iterator[Finding]:
 
 
 def address_of(recipe: Recipe | None) -> str:
-    """The cluster that is used; empty where one is started here."""
+    """Address of the cluster that is used; empty if a command starts one on this machine."""
     return (recipe.session.address if recipe is not None else None) or os.environ.get("RAY_ADDRESS", "")
 
 

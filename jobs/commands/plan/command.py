@@ -1,4 +1,4 @@
-"""`coa plan`: what would run where on a cluster, what does not fit, and how fast the loop of reinforcement would be.
+"""`coa plan`: shows what would run where on a cluster, what does not fit, and how fast the RL loop would be.
 
 coa plan --recipe web_7b --cluster 2x8xH100
 coa plan --recipe tiny --run runs/demo
@@ -25,7 +25,7 @@ def arguments(parser: ArgumentParser) -> None:
 
 
 def run(*, recipe: str, overrides: list[str], cluster: str | None, run: Path | None, up_to: int | None) -> int:
-    """Prints the plan; returns 1 where something does not fit. Raises UserError."""
+    """Prints the plan; returns 1 if something does not fit. Raises UserError."""
     import os
     import sys
 

@@ -51,7 +51,7 @@ def _demands(config: Recipe) -> list[Demand]:
 
 
 def smallest(nodes: Sequence[Node]) -> Device | None:
-    """The GPU with the least memory; None without any, or where one is of a kind that is not known."""
+    """The GPU with the least memory; None if there are no GPUs, or if one is of an unknown kind."""
     devices = [node.device for node in nodes if node.gpus]
     known = [device for device in devices if device is not None]
     return min(known, key=lambda device: device.memory) if known and len(known) == len(devices) else None
@@ -68,7 +68,7 @@ def _kind(node: Node) -> str:
 
 
 def _rows(places: Sequence[tuple[Demand, int | None]], nodes: Sequence[Node]) -> Iterator[tuple[str, ...]]:
-    """A row for each run of nodes that hold the same."""
+    """A row for each sequence of nodes that hold the same processes."""
     held = [Counter(demand.what for demand, at in places if at == index) for index in range(len(nodes))]
     resources = {demand.what: demand.resources for demand, _ in places}
     first = 0
@@ -98,7 +98,7 @@ def _memory(found: Sequence[Process], device: Device | None, *, turns: bool) -> 
     rows = [(part, *(_bytes(one.parts[part]) for one in found)) for part in PARTS]
     rows.append(("in all", *(_bytes(one.total) for one in found)))
     if turns:
-        rows.append(("in the other's turn", *(_bytes(one.resting) for one in found)))
+        rows.append(("while another runs", *(_bytes(one.resting) for one in found)))
     rows.append(("memory of its node", *(_bytes(one.host) for one in found)))
     rows.append(("tokens in the cache", *(number(one.engine.tokens) if one.engine else DASH for one in found)))
     return Section(where, ("", *(one.what for one in found)), tuple(rows))

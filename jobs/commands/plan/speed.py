@@ -1,4 +1,4 @@
-"""How fast the loop of a recipe would be: tables of what the simulation finds."""
+"""Shows how fast the RL loop of a recipe would be: tables of the simulation's results."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -15,15 +15,15 @@ from jobs.recipe.forecast import Loop, loop_assumed, loop_of_run, measured_s
 from jobs.recipe.schema import Recipe
 
 SPLITS = 5
-"""Ways to divide a cluster that are simulated at most."""
+"""Approximate number of ways to divide a cluster that are simulated."""
 LARGEST = 4
-"""Times the recipe's batch that is simulated; beyond, throughput goes on in proportion."""
+"""Maximum factor of the recipe's batch that is simulated; beyond it, throughput is extrapolated linearly."""
 
 
 def speed_of(
     config: Recipe, nodes: Sequence[Node], run: Path | None, up_to: int | None
 ) -> tuple[list[Section], list[str]]:
-    """Tables and sentences: of what a run recorded, or of what the nodes' devices let one assume."""
+    """Tables and sentences, from a run's records or from assumptions about the nodes' devices."""
     if run is not None:
         loop, measured = loop_of_run(config, run), measured_s(run)
     else:
@@ -42,7 +42,7 @@ def speed_of(
 
 
 def speed(loop: Loop, measured: float | None) -> tuple[list[Section], list[str]]:
-    """Tables and sentences. measured: trajectories a second of the run that the speeds are of."""
+    """Tables and sentences. measured: trajectories per second in the run that the speeds come from, None without."""
     base = _forecast(loop, loop.shape)
     found = gains(loop.shape, loop.speeds, loop.work, base, warm=loop.warm)
     rows = [
@@ -57,7 +57,7 @@ def speed(loop: Loop, measured: float | None) -> tuple[list[Section], list[str]]
 
 
 def splits(loop: Loop, gpus_of_engine: float, gpus_of_rank: float) -> Section | None:
-    """The same GPUs divided otherwise between engines and learner ranks; None where they share them."""
+    """Other divisions of the same GPUs between engines and learner ranks; None if these share GPUs."""
     shape = loop.shape
     if gpus_of_engine < 1 or gpus_of_rank < 1:
         return None
@@ -81,8 +81,8 @@ def splits(loop: Loop, gpus_of_engine: float, gpus_of_rank: float) -> Section | 
 
 
 def larger(loop: Loop, gpus: float, up_to: int) -> Section:
-    """The recipe's cluster twice as large, and so on. With the same batch it is simulated; with one as much larger, up
-    to LARGEST times, and in proportion to that beyond."""
+    """The recipe's cluster, enlarged by factors of 2: with the same batch, simulated, and with a batch that is enlarged
+    as much, simulated up to a factor of LARGEST and extrapolated linearly beyond."""
     shape, rows, factor, base = loop.shape, [], 1, 0.0
     while factor * gpus <= up_to:
         grown = replace(shape, engines=factor * shape.engines, ranks=factor * shape.ranks)

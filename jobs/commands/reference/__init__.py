@@ -1,1 +1,1 @@
-"""Commands that print what there is to choose from."""
+"""Commands that list the available settings and benchmarks."""

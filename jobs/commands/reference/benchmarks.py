@@ -17,7 +17,7 @@ def run() -> None:
     from coa.reporting.benchmarks import show
     from coa.tasks.published.table import BENCHMARKS
 
-    load_extensions()  # may register more
+    load_extensions()  # extensions may register more benchmarks
     table = Table(box=box.SIMPLE_HEAD)
     for column in ("benchmark", "rows", "profile", "metric", "attempts", "grader", "data set", "terms"):
         table.add_column(column, justify="right" if column == "rows" else "left", overflow="fold")

@@ -15,12 +15,14 @@ if TYPE_CHECKING:
     from coa.settings import Setting
 
 WIDTH = 100
-"""Columns of the text, at most; all of it if stdout is not a terminal."""
+"""Maximum width of the text in columns; exact if stdout is not a terminal."""
 
 
 def arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("key", nargs="?", metavar="PATH", help="a setting or a section, such as rl.window; else all")
-    parser.add_argument("--search", nargs="+", default=[], metavar="WORD", help="settings that have all of the words")
+    parser.add_argument("key", nargs="?", metavar="PATH", help="a setting or a section, such as rl.window (all)")
+    parser.add_argument(
+        "--search", nargs="+", default=[], metavar="WORD", help="only settings that have all of the words"
+    )
     parser.add_argument("--recipe", help="show the values of this recipe, and its world's settings")
 
 
@@ -42,7 +44,8 @@ def run(*, key: str | None, search: list[str], recipe: str | None) -> None:
 
 
 def lines_of(setting: Setting, width: int) -> Iterator[str]:
-    """The setting in at most `width` columns, where its words allow that; it can be pasted as an override."""
+    """The lines of a setting, at most `width` columns wide if its words allow that. Its first line can be pasted as an
+    override."""
     yield f"\n{setting.key}" if setting.type is None else f"{setting.assignment:<40}  {setting.type}"
     yield from textwrap.wrap(setting.sentence, width, initial_indent="    ", subsequent_indent="    ")
 

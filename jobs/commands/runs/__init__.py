@@ -1,1 +1,1 @@
-"""Commands that look at what a run has recorded, and at what it withstands."""
+"""Commands that inspect a run's records, or test its fault tolerance."""

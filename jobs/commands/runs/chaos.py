@@ -1,4 +1,4 @@
-"""`coa chaos`: a recipe's reinforcement while its processes are killed, and whether result and accounts stay right.
+"""`coa chaos`: kills processes during a recipe's RL stage, and checks that results and ledger stay correct.
 
 coa chaos --recipe tiny --from-run runs/demo --kills 30 --seed 0
 coa chaos --recipe tiny --from-run runs/demo --kills 4 --kind engine --kind core
@@ -23,14 +23,16 @@ if TYPE_CHECKING:
     from jobs.run.console import Console
 
 STEPS = 60
-"""Of a round: room for some five kills, and a policy that has not learnt all that it will."""
+"""Default number of steps of a round: enough for about five kills, and too few for the policy to converge."""
 MINUTES = 60
 FILE, RESULT, PLAN = "chaos.jsonl", "result.json", "plan.json"
 
 
 def arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--recipe", required=True, help="name of a recipe (such as tiny), or a YAML file")
-    parser.add_argument("--from-run", type=Path, required=True, help="a finished run: its fine-tuned model is trained")
+    parser.add_argument(
+        "--from-run", type=Path, required=True, help="a finished run with the fine-tuned model to train"
+    )
     parser.add_argument("--kills", type=positive, default=30, help="number of kills (30)")
     parser.add_argument("--seed", type=int, default=0, help="determines kinds, order and victims of the kills")
     parser.add_argument("--kind", dest="kinds", action="append", default=[], help="only kills of this kind; repeatable")
@@ -39,9 +41,9 @@ def arguments(parser: ArgumentParser) -> None:
         "--minutes", type=positive, default=MINUTES, help=f"minutes after which no further kill is made ({MINUTES})"
     )
     parser.add_argument(
-        "--undisturbed", type=Path, help="folder of a chaos run with the same settings: compared with its first round"
+        "--undisturbed", type=Path, help="folder of a chaos run with the same settings, for its undisturbed round"
     )
-    parser.add_argument("--out", type=Path, help="folder of the rounds (runs/chaos-SEED); the same one resumes")
+    parser.add_argument("--out", type=Path, help="folder of the rounds (runs/chaos-SEED); the same folder resumes")
     parser.add_argument("overrides", nargs="*", metavar="key=value", help="overrides of the recipe")
 
 
@@ -57,7 +59,7 @@ def run(
     out: Path | None,
     overrides: Sequence[str],
 ) -> int:
-    """1 where something is not as it should be, with what it is; raises UserError for what can't be run."""
+    """Returns 1 if a check failed, and prints which; raises UserError for invalid arguments."""
     from coa.config import load
     from coa.errors import InfrastructureError, UserError
     from jobs.chaos.course import kinds_of
@@ -109,7 +111,7 @@ def play(
     strikes: tuple[Any, ...],
     console: Console,
 ) -> None:
-    """The undisturbed round, and rounds until no strike is left; those that are finished are not played again."""
+    """Plays the undisturbed round, and rounds until no strike or no time is left; finished rounds are not repeated."""
     from jobs.chaos.nodes import nodes
     from jobs.chaos.rounds import Round, prepare
     from jobs.chaos.run import Chaos
@@ -139,7 +141,7 @@ def play(
 
 
 def check_plan(folder: Path, plan: dict[str, Any]) -> None:
-    """Raises UserError where the folder holds a chaos run with other settings."""
+    """Raises UserError if the folder holds a chaos run with other settings."""
     from coa.errors import UserError
     from coa.storage.files import write_atomically
 
@@ -151,13 +153,13 @@ def check_plan(folder: Path, plan: dict[str, Any]) -> None:
 
 
 def verdict_of(folder: Path, settings: list[str]) -> dict[str, Any]:
-    """Of the undisturbed round of another chaos run; raises UserError unless there is one with these settings."""
+    """The verdict of another chaos run's undisturbed round; raises UserError if there is none with these settings."""
     from coa.errors import UserError
     from jobs.chaos.findings import Journal
 
     plan, rounds = folder / PLAN, Journal(folder / FILE).rounds
     if 0 not in rounds or not plan.exists():
-        raise UserError(f"--undisturbed {folder}: no chaos run that has played its first round")
+        raise UserError(f"--undisturbed {folder}: no chaos run with a finished first round")
     if json.loads(plan.read_text())["settings"] != settings:
         raise UserError(f"--undisturbed {folder}: a chaos run with other settings")
     return rounds[0]
@@ -166,7 +168,7 @@ def verdict_of(folder: Path, settings: list[str]) -> dict[str, Any]:
 def show(journal: Journal, found: dict[str, Any], console: Console) -> None:
     from jobs.chaos.findings import HEADER, table
 
-    console.table("time to recover, from the strike to a step with everything there again", HEADER, table(journal.hits))
+    console.table("time to recover, from the strike to the first step with all engines up", HEADER, table(journal.hits))
     console.say(f"{found['kills']} kills in {found['rounds']} rounds")
     if found["pass_at_1"] is not None and found["pass_at_1_undisturbed"] is not None:
         console.say(f"held-out pass@1 {found['pass_at_1']:.3f}, undisturbed {found['pass_at_1_undisturbed']:.3f}")

@@ -1,4 +1,4 @@
-"""`coa ledger`: what became of every attempt at a task in a run's reinforcement, and whether the accounts balance."""
+"""`coa ledger`: shows the outcome of every attempt at a task in a run's RL stage, and whether the accounts balance."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def arguments(parser: ArgumentParser) -> None:
 
 
 def run(run_dir: Path) -> int:
-    """1 where the accounts don't balance, with what is wrong; raises UserError for a run without a ledger."""
+    """Returns 1 if the accounts don't balance, and prints the faults; raises UserError for a run without a ledger."""
     import sys
 
     from coa.errors import UserError
@@ -66,8 +66,8 @@ def show(accounts: Accounts, console: Console) -> None:
     console.say(f"{following} tasks were issued; {len(flying)} of them are under way, or will be issued again")
     by_length = accounts.grouped(lambda one: -1 if one.tokens is None else length_bucket(one.tokens))
     by_calls = accounts.grouped(lambda one: -1 if one.calls is None else one.calls)
-    table(console, "by the tokens of the longest episode", accounts, by_length, reasons, "up to {}")
-    table(console, "by the tool calls of the episode with most", accounts, by_calls, reasons, "{}")
+    table(console, "by tokens of the longest episode", accounts, by_length, reasons, "up to {}")
+    table(console, "by the most tool calls of an episode", accounts, by_calls, reasons, "{}")
 
 
 def table(
@@ -78,9 +78,9 @@ def table(
     reasons: list[str],
     label: str,
 ) -> None:
-    """A row for each key, rising; -1 is what was not played to an end. What depends on the key biases what is learnt:
-    `lost`, the share that failures and rollbacks took, `again`, the attempts whose tasks are issued again, and `delay`,
-    the versions between admission and training."""
+    """Shows a row for each key, ascending; -1 stands for attempts that were not played to an end. A column that varies
+    with the key shows a bias in what is learnt: `lost`, the share lost to failures and rollbacks, `again`, the attempts
+    whose tasks are issued again, and `delay`, the versions between admission and training."""
     from coa.learning.accounts import delay
 
     cells: list[list[Any]] = []
@@ -110,7 +110,7 @@ def open_in(row: Counter[str]) -> int:
 
 COMMAND = Command(
     name="ledger",
-    help="show what became of every attempt at a task; exit 1 if one is missing or counted twice",
+    help="show the outcome of every attempt at a task; exit 1 if one is missing or counted twice",
     run=run,
     arguments=arguments,
 )

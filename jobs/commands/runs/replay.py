@@ -1,4 +1,4 @@
-"""`coa replay`: a run's learner again, over the recorded batches, compared bit for bit.
+"""`coa replay`: trains a run's recorded batches again, and compares the results bit for bit.
 
 coa replay runs/demo                    from the first step to the last
 coa replay runs/demo --steps 20:25      from the newest kept checkpoint before step 20, to step 25
@@ -28,7 +28,7 @@ def steps(text: str) -> tuple[int | None, int | None]:
 
 
 def run(run_dir: Path, steps: tuple[int | None, int | None]) -> int:
-    """1 at the first difference, with the step that has it; raises UserError for a run that has nothing to replay."""
+    """Returns 1 at the first difference, and prints its step; raises UserError for a run without recorded batches."""
     from cluster.resources import learner_demands
     from coa.errors import InfrastructureError
     from jobs.run.console import open_console

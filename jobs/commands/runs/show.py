@@ -1,12 +1,11 @@
-"""`coa show`: chains of transcripts or of a data set, by who said what and what is trained.
+"""`coa show`: prints chains of transcripts or of a data set, with the speaker of each span and what is trained.
 
     coa show imported --task t7
     ▌planner    <plan> find the town first
     ▌searcher   <wiki_search> Nora Lind
      tool       <observation> Nora Lind was born in Berg.
 
-A bar stands before what the policy is trained to say; what tools returned has none. On a terminal each speaker has a
-colour.
+A bar marks spans that the policy is trained on; results of tools have none. On a terminal each speaker has a colour.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ class Shown:
     task: Task
     attempt: int
     about: str
-    """How it ended, and who made it."""
+    """How it ended, and where it is from."""
     lines: tuple[Line, ...]
 
 

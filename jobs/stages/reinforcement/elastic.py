@@ -26,7 +26,7 @@ class ElasticEngines:
         self._controller = EngineController(config.pool.scaling, fleet, pool.size)
 
     async def watch(self, window: Window, steps: Callable[[], int]) -> None:
-        """steps: batches that the learner has learnt."""
+        """Resizes the pool as the controller decides, until cancelled. steps: number of batches trained so far."""
         while True:
             decision = self._controller.look(self._reading(window, steps()))
             if decision.why:
@@ -52,6 +52,6 @@ class ElasticEngines:
 
 
 def elastic_engines(pool: EnginePool, config: Recipe, say: Callable[[str], None]) -> ElasticEngines | None:
-    """None where the recipe has a fixed number of engines."""
+    """The controller of the recipe's engines; None if their number is fixed."""
     least, most = config.placement.engine_range
     return ElasticEngines(pool, config, say) if least < most else None

@@ -1,4 +1,4 @@
-"""A group: the episodes of one task, ordered one by one, and what is learnt from them."""
+"""A group: the episodes of one task, the orders for them, and the training samples made of them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -18,11 +18,11 @@ from jobs.recipe.schema import RlConfig
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
-    """Played and graded."""
+    """A group that was played and graded."""
 
     number: int
     index: int
-    """Of its task in the stage's stream."""
+    """Index of its task in the stage's stream."""
     task: Task
     episodes: tuple[Scored, ...]
 
@@ -34,18 +34,18 @@ class Group:
 
 
 GROUPS_A_START = 1_000_000
-"""Numbers of groups that a start of the learners has for itself."""
+"""Number of group numbers that are reserved for each start of the learners."""
 
 
 def first_group(start: int, cursor: int | Sequence[int]) -> int:
-    """The number of the first group of a start, whose tasks go on at `cursor`. Where nothing failed, a group's place
-    among the numbers of its start is that of its task in the stream, whatever died before."""
+    """The number of the first group of a start, whose tasks continue at `cursor`. If no group fails, the position of a
+    group among the numbers of its start is that of its task in the stream, even after restarts."""
     return start * GROUPS_A_START + (cursor if isinstance(cursor, int) else cursor[0])
 
 
 def orders_of(task: Task, group: int, config: RlConfig, agent: AgentConfig) -> list[EpisodeOrder]:
-    """Seeds follow from the ids, but for the start: they are the same wherever and however often an episode is
-    played."""
+    """Orders for a group's episodes. Seeds follow from the ids without the number of the start, so they are the same
+    wherever and however often an episode is played."""
     start, place = divmod(group, GROUPS_A_START)
     return [
         EpisodeOrder(
@@ -60,21 +60,21 @@ def orders_of(task: Task, group: int, config: RlConfig, agent: AgentConfig) -> l
 
 
 def limited(agent: AgentConfig, config: RlConfig, version: int) -> AgentConfig:
-    """The agent of episodes that are admitted under `version`: all of a group have one limit of tokens."""
+    """The agent of groups that are admitted under `version`, so that a group's episodes have the same token limit."""
     if version >= config.short_steps:
         return agent
     return replace(agent, limits=replace(agent.limits, max_tokens=config.short_tokens))
 
 
 async def play_group(pool: Any, task: Task, ticket: Ticket, index: int, config: RlConfig, agent: AgentConfig) -> Group:
-    """Plays all episodes of a group at once. One that fails for good ends the others: raises EpisodeFailed."""
+    """Plays all episodes of a group at once. If one fails for good, the others are cancelled: raises EpisodeFailed."""
     orders = orders_of(task, ticket.group, config, limited(agent, config, ticket.version))
     episodes = await together(pool.play(order) for order in orders)
     return Group(number=ticket.group, index=index, task=task, episodes=tuple(episodes))
 
 
 def shares(samples: Sequence[Sample], replicas: int, updates: int) -> list[tuple[Sample, ...]]:
-    """What each rank, or group of ranks that share rows, trains of a batch: in each update as many tokens, and as much
-    attention, as any other."""
+    """The share of a batch for each rank, or group of ranks that share rows, balanced in each update by tokens and by
+    attention cost."""
     lengths, groups = [len(sample) for sample in samples], [sample.group for sample in samples]
     return [tuple(samples[i] for i in dealt) for dealt in deal_updates(lengths, groups, replicas, updates)]

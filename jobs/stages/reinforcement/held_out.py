@@ -1,10 +1,10 @@
-"""Evaluations on held-out tasks at intervals while reinforcement goes on.
+"""Evaluations on held-out tasks at intervals during RL.
 
     publish v --> due? --> a few tasks at a time, greedily, on the running engines --> one record, at step v
 
-A small sample that is the same each time. It runs beside the loop and takes a bounded number of places, so that nothing
-waits for it: neither admission, nor a batch, nor new weights. Weights may change under it, and the record says between
-which versions.
+The tasks are a small sample that is the same each time. An evaluation runs beside the loop and takes a bounded number
+of places, so that neither admission, nor a batch, nor new weights wait for it. Weights may change while it runs; its
+record has the oldest and the newest version.
 """
 
 import asyncio
@@ -25,13 +25,13 @@ from jobs.run.run_dir import RunDir
 from jobs.stages.reinforcement.rl_stats import STAGE
 
 PLACES = 8
-"""Tasks that are attempted at the same time."""
+"""Maximum number of tasks that are attempted at the same time."""
 GREEDY = SamplingConfig(temperature=0.0)
 
 Emit = Callable[[int, Mapping[str, Any]], None]
-"""Takes a step, and what was measured there."""
+"""Records a step and its measurements."""
 Beside = Callable[[Coroutine[Any, Any, None]], "asyncio.Task[None]"]
-"""Runs work next to the loop, which ends with an error of it."""
+"""Runs a coroutine beside the loop; an error in it ends the loop."""
 
 
 def due(version: int, last: int, every: int) -> bool:
@@ -41,8 +41,8 @@ def due(version: int, last: int, every: int) -> bool:
 
 
 def sample(tasks: Sequence[Task], size: int) -> tuple[Task, ...]:
-    """So many tasks, or all: of each family as many as of the others, as far as it has them, in an order that depends
-    on nothing but their ids."""
+    """At most `size` tasks, taken from the families in turn as long as these have some, in an order that depends only
+    on the tasks' ids."""
     families: dict[str, list[Task]] = defaultdict(list)
     for task in sorted(tasks, key=lambda task: sha256(task.id.encode()).digest()):
         families[task.family].append(task)
@@ -76,7 +76,7 @@ def measure(tasks: Sequence[Task], episodes: Sequence[EpisodeRecord], seconds: f
 
 
 class HeldOut:
-    """At most one evaluation is under way; one that becomes due meanwhile begins with the next version after it."""
+    """Runs at most one evaluation at a time; one that becomes due meanwhile begins with the next version after it."""
 
     def __init__(self, run: RunDir, pool: Any, beside: Beside, emit: Emit, places: int = PLACES) -> None:
         config = run.config.rl
@@ -88,8 +88,8 @@ class HeldOut:
         self._last = -1
 
     def start(self, version: int) -> None:
-        """The engines are at `version`, at the start of the run or after a restart: what was recorded up to there
-        stays, and what was cut off is done again."""
+        """Called when the engines are at `version`, at the start of the run or after a restart. Recorded evaluations
+        stay; an interrupted one is repeated."""
         if self._under_way is not None:
             self._under_way.cancel()
             self._under_way = None
@@ -102,14 +102,14 @@ class HeldOut:
         self.reached(version)
 
     def reached(self, version: int) -> None:
-        """The engines run `version`. Returns at once."""
+        """Called when the engines run `version`; begins an evaluation if one is due, and returns at once."""
         busy = self._under_way is not None and not self._under_way.done()
         if not busy and due(version, self._last, self._every):
             self._last = version
             self._under_way = self._beside(self._evaluate(version))
 
     async def finish(self) -> None:
-        """Returns when none is under way."""
+        """Returns when no evaluation is under way."""
         if self._under_way is not None:
             await asyncio.wait({self._under_way})
 
@@ -130,7 +130,7 @@ class HeldOut:
             self._run.console.say(f"held-out tasks at version {version}: {right} right, greedily")
 
     async def _attempt_all(self) -> list[EpisodeRecord]:
-        """In the tasks' order; raises a group of the InfrastructureErrors that were left after the pool's tries."""
+        """Episodes in the tasks' order; raises a group of InfrastructureErrors that remain after the pool's retries."""
         async with asyncio.TaskGroup() as group:
             attempts = [group.create_task(self._attempt(task)) for task in self._tasks]
         return [attempt.result() for attempt in attempts]

@@ -1,5 +1,5 @@
-"""The stage's ledger: a line for whatever happens to an attempt, in `ledger.jsonl`. `coa.learning.accounts` says what
-the lines mean and whether they balance."""
+"""The stage's ledger: a line for each event of an attempt, in `ledger.jsonl`. `coa.learning.accounts` says what the
+lines mean and whether they balance."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,8 +16,8 @@ FILE = "ledger.jsonl"
 
 
 class AttemptLedger:
-    """Each line is in the file when the method returns, so that it survives the driver; those before a batch are on the
-    disk before it is handed out, so that they survive the machine."""
+    """Each line is in the file when the method returns, so that it survives a crash of the driver. The lines before a
+    batch are on disk before the batch is handed out, so that they survive a crash of the machine."""
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / FILE
@@ -38,7 +38,7 @@ class AttemptLedger:
         self._write("drop", group=group.group, reason=reason.replace(" ", "_"), again=False, **size(group))
 
     def fail(self, ticket: Ticket, failure: EpisodeFailed, *, again: bool) -> None:
-        """The group came to nothing; `again`: its task will be issued again."""
+        """The group failed; `again`: its task will be issued again."""
         sizes = {"tokens": failure.tokens, "calls": failure.tool_calls}
         self._write("drop", group=ticket.group, reason=failure.where, again=again, **sizes)
 
@@ -57,7 +57,7 @@ class AttemptLedger:
 
 
 def size(group: GroupRecord) -> dict[str, int]:
-    """Of the longest episode, and the most tool calls of one."""
+    """Tokens of the group's longest episode, and its maximum number of tool calls in one episode."""
     return {
         "tokens": max(episode.tokens for episode in group.episodes),
         "calls": max(len(episode.tool_calls) for episode in group.episodes),

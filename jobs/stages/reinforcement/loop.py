@@ -6,9 +6,9 @@
       +---------------- room: slots of trained and dropped groups, once v + 1 is live
 
 feed     waits for room in the window; admits a group and starts its roll
-roll     plays the group's episodes; a group that says nothing is dropped, a failed one's task is issued again later
-pack     waits for a batch that keeps every deadline; records it, and deals it to the learners
-         (under `engine.sleep_mode` engines sleep first, until publish; nothing is played then, as nothing may be stale)
+roll     plays the group's episodes; a zero-variance group is dropped, a failed one's task is issued again later
+pack     waits for a batch that meets every staleness deadline; records it, and deals it to the learners
+         (with `engine.sleep_mode`, engines sleep first, until publish; no episode is played while learners train)
          (teachers may weigh its samples, or add some to imitate: `jobs.teachers.fallback`)
 publish  waits for new weights; brings the engines to the newest, and moves the window
 
@@ -44,15 +44,15 @@ from jobs.teachers.fallback import TeacherFallback
 from jobs.teachers.scoring import TeacherScoring
 
 FAILURES_S = 1800.0
-"""Seconds for which groups may fail, without one that is finished, before the stage gives up."""
+"""Maximum seconds for which groups may fail without a finished one, before the stage gives up."""
 LONGEST_PAUSE_S = 60.0
-"""For which the slot of a group that failed stays empty, when many have failed one after the other."""
+"""Maximum seconds for which a failed group's slot stays empty; the pause grows with the failures in a row."""
 REPORT_S = 5.0
-"""For which a step waits for engines to say how they spent their time."""
+"""Maximum seconds for which a step waits for the engines' reports of how they spent their time."""
 
 
 class Reinforcement:
-    """The loops of the stage and what they share. The window decides; the loops act and wait for a change."""
+    """The loops of the stage and their shared state. The window decides; the loops act and wait for a change."""
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class Reinforcement:
         elastic: ElasticEngines | None = None,
         put: Callable[[Any], Any] = stored,
     ) -> None:
-        """put: makes a reference of what goes to a rank."""
+        """put: stores a rank's share, and returns a reference to it."""
         self._run, self._pool, self._learning, self._stage, self._put = run, pool, learning, stage, put
         self._scorer, self._fallback, self._elastic = scorer, fallback, elastic
         self._config = run.config.rl
@@ -76,12 +76,12 @@ class Reinforcement:
         self._loops: list[asyncio.Future[None]] = []
         self._publishing: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._failures = 0
-        """Groups that failed since the last one that was finished."""
+        """Number of groups that failed since the last finished one."""
         self._failing_since = 0.0
-        """When the first of them failed, by the event loop's clock."""
+        """When the first of these groups failed, by the event loop's clock."""
         self._rolls: set[asyncio.Task[None]] = set()
         self._ready: dict[int, tuple[int, Sequence[Sample]]] = {}
-        """Of each group that waits for its batch, the index of its task, and its samples."""
+        """Task index and samples of each group that waits for its batch, by the group's number."""
         self._newest: Any = None
         self._metrics: Any = None
         self._held_out = HeldOut(run, pool, learning.beside, lambda step, row: self._metrics.write(STAGE, step, **row))
@@ -90,10 +90,10 @@ class Reinforcement:
         self.ledger = AttemptLedger(run.folder)
         self._batches = BatchStore(run.batches)
 
-    # --- what the learners tell -----------------------------------------------------------------------------------
+    # --- events of the learners -----------------------------------------------------------------------------------
 
     async def start(self, event: Any) -> None:
-        """The learners are at a version, for the first time or again: everything made for another one is void."""
+        """Called when the learners are at a version, for the first time or again: all earlier work is discarded."""
         for task in (*self._loops, *self._rolls):
             task.cancel()
         self._rolls.clear()
@@ -141,7 +141,7 @@ class Reinforcement:
         self._stage.update(event.version, **shown(record))
 
     async def caught_up(self, event: Any) -> None:
-        """Waits until the engines run the final version; raises what keeps them from it."""
+        """Waits until the engines run the final version; raises the error that prevents this."""
         self.times.finish(event.spent)
         self._stage.phase("loading the last weights into the engines")
         await self._publishing
@@ -171,10 +171,10 @@ class Reinforcement:
         await self._change()
 
     async def _failed(self, window: Window, ticket: Ticket, index: int, failure: EpisodeFailed) -> None:
-        """No data comes of the group; its slot is free for another.
+        """Records a failed group and frees its slot.
 
-        Where more groups fail one after the other than a batch has, something is down for all of them, such as a search
-        service: the stage waits for it, and no task is given up for that.
+        If more groups fail in a row than a batch has, something that all groups need is down, such as a search service:
+        the stage waits for it, and these failures do not count as tries of their tasks.
         """
         now = asyncio.get_running_loop().time()
         if not self._failures:
@@ -239,7 +239,7 @@ class Reinforcement:
             if self._config.keep_batches:
                 await asyncio.to_thread(self._batches.write, version + 1, dealt)
             if self._run.config.engine.sleep_mode:
-                await self._held_out.finish()  # what it plays is this version's
+                await self._held_out.finish()  # its episodes belong to this version
                 await self._pool.sleep()
             if not await self._learning.put(order, epoch):
                 return
@@ -249,7 +249,7 @@ class Reinforcement:
             async with self._changed:
                 await self._changed.wait_for(lambda: self._newest.version > window.live)
             newest = self._newest
-            # Engines that could not load it serve no more until they have, or something newer.
+            # Engines that fail to load it do not serve until they have loaded this version or a newer one.
             began = asyncio.get_running_loop().time()
             self.stats.syncs += await self._pool.sync(newest.version, newest.weights, newest.probes)
             self.stats.sync_s.append(asyncio.get_running_loop().time() - began)
@@ -261,14 +261,14 @@ class Reinforcement:
         async with self._changed:
             self._changed.notify_all()
 
-    # --- what is left behind --------------------------------------------------------------------------------------
+    # --- results --------------------------------------------------------------------------------------------------
 
     def _write_trajectories(self, version: int, groups: list[GroupRecord]) -> None:
         rows = [(group.task, group.group, episode) for group in groups for episode in group.episodes]
         write_episodes(self._run.trajectories / f"rl-{version:05}.parquet", rows)
 
     async def _engine_reports(self) -> list[BusyReport]:
-        """Of each slot, as it says now; of all as they said last where one does not answer."""
+        """The current report of each slot; the last reports of all slots if one does not answer in time."""
         with suppress(TimeoutError):
             async with asyncio.timeout(REPORT_S):
                 self._reports = await self._pool.busy()

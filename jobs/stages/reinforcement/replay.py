@@ -1,4 +1,4 @@
-"""A run's learner stage again: from its start model or a kept checkpoint, over the recorded batches, bit for bit.
+"""Repeats a run's training in RL: from its start model or a kept checkpoint, over the recorded batches, bit for bit.
 
     batches/ (digests) ──► the same number of ranks ──► losses, weights ──► compared with metrics.jsonl, step by step
                                        └── log-probs of some trajectories, under the version that sampled each token
@@ -26,16 +26,16 @@ from jobs.run.run_dir import RunDir
 from jobs.stages.reinforcement.rl_stats import STAGE, learnt
 
 TRAJECTORIES = 12
-"""Whose log-probs are computed again, spread evenly over the steps."""
+"""Maximum number of trajectories whose log-probs are recomputed, spread evenly over the steps."""
 SHOWN = ("samples", "tokens", "loss", "grad_norm", "weights")
 
 
 class Different(InfrastructureError):
-    """A step does not give what it gave in the run."""
+    """The result of a step differs from that in the run."""
 
 
 def recipe_of(folder: Path) -> Recipe:
-    """The recipe of a run, wherever its folder is now. Raises UserError for what is none."""
+    """The recipe of a run, whose folder may have been moved. Raises UserError if the folder is no run directory."""
     path = folder / "config.yaml"
     if not path.exists():
         raise UserError(f"{folder} is no run directory: it has no config.yaml")
@@ -46,16 +46,16 @@ def recipe_of(folder: Path) -> Recipe:
 class Plan:
     store: BatchStore
     records: Mapping[int, Record]
-    """Of the run's steps, by step."""
+    """Metrics of the run's steps, by step."""
     start: int
-    """The version that it begins at."""
+    """Weight version at which the replay begins."""
     checkpoint: Path | None
-    """None at version 0, which is the fine-tuned model."""
+    """Checkpoint of that version; None at version 0, which is the fine-tuned model."""
     last: int
     trajectories: list[Sample] = field(default_factory=list)
 
     def check(self) -> None:
-        """Reads all batches, and chooses the trajectories. Raises DamagedFile for the first one that was changed."""
+        """Reads all batches and chooses the trajectories. Raises DamagedFile for the first batch that was changed."""
         chosen = {int(step) for step in np.linspace(self.start + 1, self.last, TRAJECTORIES)}
         for step in range(self.start + 1, self.last + 1):
             share = max(self.store.read(step), key=len)
@@ -65,7 +65,7 @@ class Plan:
 
 
 def plan_replay(run: RunDir, first: int | None, last: int | None) -> Plan:
-    """Raises UserError where the steps are not recorded."""
+    """The plan to replay the steps `first` to `last`. Raises UserError if they are not recorded."""
     store = BatchStore(run.batches)
     rows = read_metrics(run.folder / "metrics.jsonl")
     records = {row["step"]: row for row in rows if row["stage"] == STAGE and "loss" in row}
@@ -74,7 +74,7 @@ def plan_replay(run: RunDir, first: int | None, last: int | None) -> Plan:
         raise UserError(f"{run.folder}: no batches are recorded there (rl.keep_batches=true records them)")
     begin, end = first or min(recorded), last or max(recorded)
     if begin > end:
-        raise UserError(f"--steps {begin}:{end}: the first is behind the last")
+        raise UserError(f"--steps {begin}:{end}: the first step is after the last")
     kept = {0: None, **kept_checkpoints(run.checkpoints / STAGE)}
     start = max(version for version in kept if version < begin)
     if missing := [step for step in range(start + 1, end + 1) if step not in recorded]:
@@ -85,7 +85,7 @@ def plan_replay(run: RunDir, first: int | None, last: int | None) -> Plan:
 
 
 def kept_checkpoints(folder: Path) -> dict[int, Path]:
-    """Those that Ray Train has kept, by version."""
+    """The checkpoints that Ray Train has kept, by version."""
     snapshot = folder / "checkpoint_manager_snapshot.json"
     if not snapshot.exists():
         return {}
@@ -95,18 +95,18 @@ def kept_checkpoints(folder: Path) -> dict[int, Path]:
 
 
 def differences(record: Record, values: Mapping[str, Any]) -> list[str]:
-    """What of a step's values is not bit for bit what the run recorded, loss and weights first."""
+    """A line for each value of a step that is not bit for bit what the run recorded, those in SHOWN first."""
     names = sorted(values.keys() & record.keys(), key=lambda name: (name not in SHOWN, name))
     return [f"{name} is {values[name]}, not {record[name]}" for name in names if not same(values[name], record[name])]
 
 
 def same(one: Any, other: Any) -> bool:
-    return one == other or (one != one and other != other)  # NaN is itself here
+    return one == other or (one != one and other != other)  # NaN equals NaN here
 
 
 @dataclass
 class Gaps:
-    """How far log-probs that are computed again are from those at sampling."""
+    """Differences between recomputed log-probs and those at sampling."""
 
     trajectories: Sequence[Sample]
     largest: float = 0.0
@@ -114,7 +114,8 @@ class Gaps:
     versions: set[int] = field(default_factory=set)
 
     def take(self, version: int, logprobs: Sequence[np.ndarray]) -> None:
-        """`logprobs`: of each trajectory, for all tokens but the first, under `version`."""
+        """Takes the tokens that `version` sampled. `logprobs`: of each trajectory, for all tokens but the first, under
+        `version`."""
         for sample, found in zip(self.trajectories, logprobs, strict=True):
             theirs = (sample.versions == version) & sample.loss_mask
             gaps = np.abs(found - sample.rollout_logprobs[1:])[theirs[1:]]
@@ -125,7 +126,7 @@ class Gaps:
 
 
 async def replay(run: RunDir, plan: Plan) -> None:
-    """Shows a row a step. Raises Different at the first one that gives another result."""
+    """Replays the steps and shows a row for each. Raises Different at the first step with another result."""
     from actors.learner.buffer import Finished, Started, Stepped
 
     rows: list[list[Any]] = []
@@ -159,7 +160,7 @@ async def replay(run: RunDir, plan: Plan) -> None:
 
 
 def check(plan: Plan, event: Any, values: Mapping[str, Any], gaps: Gaps) -> None:
-    """Raises Different where the event's step is not what the run recorded."""
+    """Raises Different if the event's step is not what the run recorded."""
     record = plan.records.get(event.version, {})
     if found := differences(record, {**values, "weights": event.weights.manifest.fingerprint}):
         raise Different(f"step {event.version} differs: {'; '.join(found)}")
@@ -190,7 +191,7 @@ def learning_of(run: RunDir, plan: Plan, own: Path) -> Any:
     return Learning(
         "replay",
         checkpoints=own,
-        # A restart would go back to the start, and there is nothing that a user would wait for.
+        # A restart would begin again at the start, so a failure ends the replay instead.
         placement=replace(run.config.placement, learner_restarts=0),
         model_dir=run.sft_model,
         model=run.config.model,

@@ -1,4 +1,4 @@
-"""Measures of the reinforcement stage: a record per step, the part that the terminal shows, and the stage's result."""
+"""Metrics of the RL stage: a record per step, the part that the terminal shows, and the stage's result."""
 
 import logging
 import time
@@ -23,36 +23,36 @@ from jobs.recipe.schema import Recipe
 _log = logging.getLogger(__name__)
 STAGE = "rl"
 NO_VARIANCE = "no variance"
-"""Why a group is dropped whose episodes are all as good: nothing can be learnt from it."""
+"""Reason for dropping a zero-variance group: its episodes are all equally good, so nothing can be learnt from it."""
 QUANTILES = (50, 90, 99)
 SHOWN = {"reward": "reward", "entropy": "entropy", "kl_rollout": "kl", "staleness_mean": "stale", "tokens_s": "tok/s"}
 """The metrics that the terminal shows, most important first, with their labels."""
 
 
 class RlStats:
-    """Counts and spans of the stage, from the start of this process on."""
+    """Counters and time spans of the stage since this process started."""
 
     def __init__(self) -> None:
         self.dropped: Counter[str] = Counter()
-        """Groups by the reason for which they were dropped."""
+        """Number of dropped groups by reason."""
         self.given_up = 0
-        """Tasks that are not issued again, since their groups failed again and again."""
+        """Number of tasks that are not issued again, since their groups failed repeatedly."""
         self.retried = 0
-        """Tasks that are issued again after their group failed."""
+        """Number of times that a task is issued again after its group failed."""
         self.failed_by_length: Counter[int] = Counter()
-        """Episodes that failed for good, by their tokens: up to 2, 4, 8, ..."""
+        """Number of episodes that failed for good, by length in tokens: up to 2, 4, 8, ..."""
         self.failed_by_tool_calls: Counter[int] = Counter()
         self.played: list[GroupRecord] = []
         """Groups that ended since the last step."""
         self.faults: list[str] = []
-        """What was found by `coa.learning.faults`, since the last record."""
+        """Faults that `coa.learning.faults` found since the last record."""
         self.faulty = 0
-        """How many there were."""
+        """Number of faults in total."""
         self.divergences: list[float] = []
         """Mean reverse KL of each group since the last step, if a teacher scores them."""
         self.syncs: list[Any] = []
         self.sync_s: list[float] = []
-        """Of each version: seconds from new weights until all engines ran them."""
+        """Seconds from new weights until all engines ran them, for each version."""
         self.refills = 0
         self.deadline_waits = 0
         self._began = 0.0
@@ -84,7 +84,7 @@ class RlStats:
         self.failed_by_tool_calls[failure.tool_calls] += 1
 
     def step(self, event: Any) -> list[GroupRecord]:
-        """The groups that ended since the last step."""
+        """Counts a step; returns the groups that ended since the last one."""
         groups, self.played = self.played, []
         report = event.report
         self._spans.append((event.began, event.ended))
@@ -121,14 +121,14 @@ class RlStats:
         }
 
     def _since_last_record(self) -> dict[str, int]:
-        """Groups dropped, by reason, and what was retried or alarming, since the last record."""
+        """Counts since the last record: groups dropped by reason, tasks retried, and sync alarms."""
         dropped = {drop(reason): n for reason, n in self.dropped.items()}
         counts = Counter(dropped | {"retried": self.retried, "sync_alarms": self._alarms()})
         since, self._counted = counts - self._counted, counts
         return {"retried": 0, "sync_alarms": 0, **since}
 
     def _alarms(self) -> int:
-        """Syncs after which engine and learner differed by more than they should."""
+        """Number of weight syncs after which the log-probs of engine and learner differed by more than they should."""
         return sum(getattr(sync, "alarm", False) for sync in self.syncs)
 
     def summary(self, engines: list[Times]) -> dict[str, Any]:
@@ -166,12 +166,12 @@ class RlStats:
 
 
 def drop(reason: str) -> str:
-    """The name under which a record counts what was dropped for a reason."""
+    """Name of the metric that counts groups dropped for a reason."""
     return f"dropped/{reason.replace(' ', '_')}"
 
 
 def learnt(report: Any) -> dict[str, Any]:
-    """The learners' report as metrics, and what the algorithm measures beyond it under the algorithm's own names."""
+    """The learners' report as metrics, and the algorithm's own metrics under the names that the algorithm gives."""
     values = asdict(report)
     return {**values.pop("algorithm", {}), **values}
 
@@ -208,7 +208,7 @@ def lengths(episodes: Sequence[EpisodeRecord]) -> dict[str, int]:
 
 
 def engines_in(occupancy: Any) -> dict[str, int]:
-    """Of a pool: the engines that are to be there, those that serve, and those that are on their way."""
+    """A pool's number of wanted engines, of serving ones, and of joining ones."""
     serving, joining = occupancy.serving, occupancy.joining
     return {"engines_wished": serving + joining, "engines_serving": serving, "engines_joining": joining}
 
@@ -220,7 +220,7 @@ def shown(record: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def tolerance_of(config: Recipe) -> float | None:
-    """Of the difference of log-probs between engine and learner; None where an engine samples from other distributions
-    than the learner's, by its grammar or by an older cache."""
+    """Tolerance of the difference of log-probs between engine and learner; None if the engine samples from other
+    distributions than the learner's, because of an enforced grammar or a KV cache of older weights."""
     differ = config.agent.grammar is Grammar.enforce or config.engine.kv_on_update is KvOnUpdate.keep
     return None if differ else config.engine.probe_tolerance

@@ -1,4 +1,4 @@
-"""Where the time of the stage's engines and learners goes: since the last step, and in all."""
+"""Accounts for the time of the stage's engines and learners: since the last step, and in total."""
 
 import time
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ from coa.spent import EngineState, LearnerState, Spent, added, filled, shares, s
 
 
 class LoopTimes:
-    """Engines and learners count for themselves; this takes what they have counted since the stage began."""
+    """Collects the times that engines and learners measure themselves, from the beginning of the stage on."""
 
     def __init__(self) -> None:
         self._began: float | None = None
@@ -18,14 +18,14 @@ class LoopTimes:
         self._engines_first: Sequence[BusyReport] = ()
         self._engines_last: Sequence[BusyReport] = ()
         self._gone: list[float] = []
-        """For how long each engine has not served, as far as is known."""
+        """Seconds for which each engine is known not to have served."""
         self._learner_last: Spent = {}
         self._learner: dict[str, float] = {}
         self._again = False
         """Whether the learners have started again since the last step."""
 
     def begin(self, engines: Sequence[BusyReport], learner: Spent) -> None:
-        """The loops begin, for the first time or again. learner: of the event that says so."""
+        """Called when the loops begin, for the first time or again. learner: the learners' times in the start event."""
         if self._began is None:
             self._began = self._last = time.monotonic()
             self._engines_first = self._engines_last = engines
@@ -34,9 +34,9 @@ class LoopTimes:
         self._learner_last = learner
 
     def step(self, engines: Sequence[BusyReport], learner: Spent) -> dict[str, float]:
-        """Metrics of a step: shares of the time since the one before, over all engines.
+        """Metrics of a step: shares of the time since the previous step, over all engines.
 
-        What the driver hears comes late, now more and now less: that is no time in which nobody was there."""
+        Reports reach the driver with a varying delay, which must not count as time without an engine or learner."""
         now = time.monotonic()
         ours = [
             {**since(before.spent, report.spent), EngineState.GONE: gone}
@@ -52,13 +52,13 @@ class LoopTimes:
         return {f"{who}/{state}": share for who, spent in parts for state, share in shares(spent).items()}
 
     def finish(self, learner: Spent) -> None:
-        """The learners are done."""
+        """Adds the learners' last times, once they are finished."""
         self._learnt(learner)
 
     def whole(self, engines: Sequence[BusyReport]) -> dict[str, Any]:
-        """The stage's result: seconds by state of each engine and of the learners, and how engines sampled. Each sums
-        to the wall time, an engine's to the part of it in which it had a place, but for what two processes' clocks
-        differ."""
+        """Part of the stage's result: seconds by state of each engine and of the learners, and the engines' decoding
+        speeds. The learners' seconds add up to the wall time, an engine's to the part of it in which the engine's slot
+        existed, up to the difference of two processes' clocks."""
         wall_s = time.monotonic() - (self._began or 0.0) if self._began is not None else 0.0
         ours = _between(self._engines_first, engines)
         learner = filled(self._learner, wall_s, LearnerState.GONE)
@@ -78,7 +78,7 @@ class LoopTimes:
         return spent
 
     def _more_gone(self, engines: Sequence[BusyReport]) -> list[float]:
-        """Seconds that each engine has not served, beside those that were counted in the steps before."""
+        """Seconds for which each engine has not served, less those that were counted in previous steps."""
         in_all = [spent.get(EngineState.GONE, 0.0) for spent in _between(self._engines_first, engines)]
         before = [*self._gone, *[0.0] * (len(in_all) - len(self._gone))]
         self._gone = [max(pair) for pair in zip(before, in_all, strict=True)]
@@ -95,7 +95,7 @@ class LoopTimes:
 
 
 def _between(before: Sequence[BusyReport], now: Sequence[BusyReport]) -> list[dict[str, float]]:
-    """What each engine did between two moments, for as long as its place was there."""
+    """Seconds by state of each engine between two reports, for as long as the engine's slot existed."""
     return [
         filled(since(first.spent, last.spent), last.place_s - first.place_s, EngineState.GONE)
         for first, last in _pairs(before, now)

@@ -78,18 +78,18 @@ def test_each_thing_that_is_wrong_is_named(tmp_path: Path) -> None:
     assert named(1, kills=2) == "1 of 2 strikes were made"
     assert named(2, finished=False) == "1 rounds did not finish"
     assert named(3, faults=["line 7: group 3 was never issued"]).startswith("the ledger does not balance")
-    assert named(4, alarms=2) == "2 syncs left engine and learner apart"
+    assert named(4, alarms=2) == "2 syncs left different log-probs in engine and learner"
     assert named(5, failed_checks=1) == "1 checks of weights failed"
     assert named(8, unprovoked=1) == "the driver ended 1 times without a strike"
-    assert named(6, staleness=1) == "a token was 2 versions old"
+    assert named(6, staleness=1) == "a trained token was 2 versions old"
     late = filled(tmp_path / "late.jsonl", [10.0])
     late.finished(2, {**VERDICT, "staleness": 3})
-    assert result(draw(1, 0), late, seed=0, staleness=2)["wrong"] == ["a token was 3 versions old"]
-    assert named(7, pass_at_1=0.66) == "pass@1 is -0.060 from the undisturbed run's"
+    assert result(draw(1, 0), late, seed=0, staleness=2)["wrong"] == ["a trained token was 3 versions old"]
+    assert named(7, pass_at_1=0.66) == "pass@1 differs by -0.060 from the undisturbed run's"
 
 
 def test_the_undisturbed_round_of_another_chaos_run_counts_if_its_settings_are_the_same(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"^--undisturbed \S+: no chaos run that has played its first round$"):
+    with pytest.raises(UserError, match=r"^--undisturbed \S+: no chaos run with a finished first round$"):
         verdict_of(tmp_path, ["rl.steps=12"])
     filled(tmp_path / FILE, [10.0])
     (tmp_path / PLAN).write_text(json.dumps({"settings": ["rl.steps=12"], "seed": 1}))

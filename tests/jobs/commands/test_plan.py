@@ -63,11 +63,11 @@ def test_too_few_gpus_are_told_with_what_there_is() -> None:
 @pytest.mark.parametrize(
     ("cluster", "override", "said"),
     [
-        ("2x8xA100-40", "rl.learner.zero_stage=1", "a rl rank needs .* most of it are gradients .* zero_stage=2"),
+        ("2x8xA100-40", "rl.learner.zero_stage=1", "a rl rank needs .* most is for gradients .* zero_stage=2"),
         (
             "2x8xH100",
             "rl.learner.gradient_checkpointing=false",
-            "most of it are activations .* gradient_checkpointing, a smaller packing.row_tokens or",
+            "most is for activations .* gradient_checkpointing, a smaller packing.row_tokens or",
         ),
         (
             "2x8xH100",
@@ -99,10 +99,10 @@ def test_an_engine_and_a_rank_that_take_turns_each_have_what_the_other_does_not_
     [sentence] = wrong("one_gpu", cluster, "engine.sleep_mode=false")
     assert "beside an engine of 16.1 GiB" in sentence
     [sentence] = wrong("one_gpu", cluster, "engine.gpu_memory_utilization=0.8")
-    assert re.search(r"an engine needs 18\.4 GiB beside .* of an rl rank that waits", sentence)
+    assert re.search(r"an engine needs 18\.4 GiB beside the .* of a waiting rl rank", sentence)
     sections, _ = plan_of(recipe("one_gpu"), parse_cluster(cluster))
     rows = {row[0]: row[1:] for row in sections[-1].rows}
-    _, rank, engine = rows["in the other's turn"]
+    _, rank, engine = rows["while another runs"]
     assert engine == "1.0 GiB"
     assert 3.0 < float(rank.removesuffix(" GiB")) < 4.5
     assert rows["memory of its node"][2] == rows["weights"][2], "the weights of an engine that sleeps"

@@ -101,16 +101,15 @@ def test_rows_that_ranks_can_not_share(
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        (["rl.window.max_staleness=1"], "it needs rl.window.max_staleness=0, not 1"),
-        (["rl.window.max_staleness=0", "placement.max_engines=4"], "leave out placement.min_engines"),
+        (["rl.window.max_staleness=1"], "needs rl.window.max_staleness=0, not 1"),
+        (["rl.window.max_staleness=0", "placement.max_engines=4"], "can't be combined with engine autoscaling"),
     ],
 )
 def test_engines_that_take_turns_with_learners_and_do_not(
     here: Path, capfd: pytest.CaptureFixture[str], settings: list[str], said: str
 ) -> None:
     told = mistake(capfd, "train", "--recipe", "tiny", "run_dir=run", "engine.sleep_mode=true", *settings)
-    assert told.startswith("engine.sleep_mode has engines and learners take turns")
-    assert said in told
+    assert told.startswith(f"engine.sleep_mode {said}")
     assert list(here.iterdir()) == []
 
 
@@ -154,13 +153,13 @@ def test_a_number_that_no_run_can_have_is_refused_before_anything_is_looked_at(
     [
         ("rl.algorithm=grop", "unknown algorithm 'grop': known are grpo, dr_grpo, rloo, reinforce_pp, cispo, gspo"),
         ("rl.algorithm_settings.gamma=1", "rl.algorithm_settings: unknown key gamma; the nearest known key is"),
-        ("rl.algorithm=on_policy", "rl.algorithm=on_policy: a teacher in rl.on_policy.teacher goes with on_policy"),
-        ("rl.sampling.top_p=0.9", "rl.sampling has temperature 1 and top_p 0.9: log-probs can follow"),
-        ("rl.sampling.temperature=0", "rl.sampling has temperature 0 and top_p 1: log-probs can follow"),
+        ("rl.algorithm=on_policy", "rl.algorithm=on_policy: on_policy needs rl.on_policy.teacher"),
+        ("rl.sampling.top_p=0.9", "rl.sampling has temperature 1 and top_p 0.9: RL needs temperature"),
+        ("rl.sampling.temperature=0", "rl.sampling has temperature 0 and top_p 1: RL needs temperature"),
         ("rl.group=1", "rl.group is 1, expected at least 2"),
         ("rl.on_policy.teacher=./gone", "rl.on_policy.teacher ./gone: no config.json there"),
-        ("rl.on_policy.teacher=a/b agent.grammar=enforce", "rl.on_policy compares plain log-probs"),
-        ("rl.on_policy.teacher=a/b rl.sampling.temperature=0.7", "rl.on_policy compares plain log-probs"),
+        ("rl.on_policy.teacher=a/b agent.grammar=enforce", "rl.on_policy.teacher needs agent.grammar=lenient"),
+        ("rl.on_policy.teacher=a/b rl.sampling.temperature=0.7", "rl.on_policy.teacher needs agent.grammar=lenient"),
     ],
 )
 def test_what_nothing_can_be_learnt_by(here: Path, override: str, said: str, capfd: pytest.CaptureFixture[str]) -> None:

@@ -94,8 +94,8 @@ def test_a_plan_tells_the_learners_settings_side_by_side() -> None:
     found = section(recipe("web_32b"), "learners")
     assert found.columns == ("", "sft", "rl")
     assert cells(found)["ZeRO stage"] == ("3", "3")
-    assert cells(found)["rate"] == ("1.4e-05 cosine, warm-up 10 %", "1e-06 constant, warm-up 3 steps")
-    assert cells(found)["clip"] == ("-", "0.2 / 0.28")
+    assert cells(found)["learning rate"] == ("1.4e-05 cosine, warm-up 10 %", "1e-06 constant, warm-up 3 steps")
+    assert cells(found)["clip range"] == ("-", "0.2 / 0.28")
     assert section(recipe("web_32b"), "learners", "rl").columns == ("", "rl")
 
 
@@ -212,7 +212,7 @@ def test_the_teachers_models_are_listed_with_their_keys(monkeypatch: pytest.Monk
 def test_what_teachers_add_to_reinforcement_is_told() -> None:
     settings = ("rl.on_policy.teacher=runs/big/model", "rl.teacher_fallback.attempts=1")
     found = cells(section(recipe("tiny", *settings), "train"))
-    assert "scored by runs/big/model; the team plays tasks that the policy failed altogether" in found["rl"][0]
+    assert "scored by runs/big/model; the team plays tasks that no episode solved" in found["rl"][0]
     resources = cells(section(recipe("tiny", *settings), "resources"))
     assert resources["rl: 1 rollout engine, 1 tool executor, 1 learner rank, 1 scorer"] == ("2", "0")
 

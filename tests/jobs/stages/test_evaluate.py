@@ -336,7 +336,7 @@ def test_an_evaluation_with_more_than_half_of_its_episodes_malformed_names_the_s
     assert advice_on_form(0.5, tasks, lenient) == ""
     advice = advice_on_form(0.51, tasks, lenient)
     assert advice.startswith("51% of the episodes are malformed, ")
-    assert "agent.grammar=enforce holds the model to the tags of its profile (code, math)" in advice
+    assert "agent.grammar=enforce allows only the tags of the profile (code, math)" in advice
     assert "agent.limits.max_tag_tokens" in advice
     advice = advice_on_form(1.0, tasks, enforced)
     assert "agent.grammar=enforce" not in advice

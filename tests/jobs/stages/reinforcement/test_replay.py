@@ -68,7 +68,7 @@ def test_it_begins_at_the_newest_kept_state_before_the_first_step(run: RunDir) -
 def test_what_was_not_recorded_is_named(run: RunDir) -> None:
     with pytest.raises(UserError, match="step 7 is not recorded, but a replay of 6:8 begins at version 4"):
         plan_replay(run, 6, 8)
-    with pytest.raises(UserError, match="5:3: the first is behind the last"):
+    with pytest.raises(UserError, match="5:3: the first step is after the last"):
         plan_replay(run, 5, 3)
     for path in run.batches.iterdir():
         path.unlink()
