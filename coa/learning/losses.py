@@ -33,7 +33,7 @@ class Proximal(Enum):
 
 
 class Level(Enum):
-    """Whether ratios of proximal to behavior policy are taken per token, per sequence, or not at all."""
+    """Whether ratios to the behavior policy are taken per token, per sequence, or not at all."""
 
     none = "none"
     tokens = "tokens"
@@ -61,9 +61,9 @@ class LossConfig:
     correction_cap: float = 2.0
     """Maximum importance weight."""
     reject: Level = Level.none
-    """Which tokens get weight 0: tokens whose ratio is outside of `reject_below` to `reject_above` (tokens, as in
-    IcePop), all tokens of a sequence whose geometric mean of ratios is outside (sequences), or none. Rejected tokens
-    still count in the denominator."""
+    """Which tokens get weight 0: tokens whose ratio of the learner's policy before the batch to the behavior policy is
+    outside of `reject_below` to `reject_above` (tokens, as in IcePop), all tokens of a sequence whose geometric mean of
+    these ratios is outside (sequences), or none. Rejected tokens still count in the denominator."""
     reject_below: float = 0.5
     """Minimum ratio that is not rejected."""
     reject_above: float = 2.0
@@ -125,8 +125,11 @@ def proximal_of(how: Proximal, *, logprobs: "Tensor", before: "Tensor", rollout:
             return now - (now - rollout).clamp(-LARGEST, LARGEST) / ages.clamp(min=1)
 
 
-def correction(log_ratio: "Tensor", segments: "Tensor", samples: int, config: LossConfig) -> Correction:
-    """Importance weights. `log_ratio`: [N], proximal to behavior policy; `segments`: [N], indices of sequences."""
+def correction(
+    log_ratio: "Tensor", mismatch: "Tensor", segments: "Tensor", samples: int, config: LossConfig
+) -> Correction:
+    """Importance weights, [N]. log_ratio: proximal to behavior policy. mismatch: the learner's policy before the batch
+    to the behavior policy, which rejection judges whatever the proximal policy is. segments: indices of sequences."""
     own = log_ratio.detach()
     weight, rejected = own.new_ones(len(own)), own.new_zeros(len(own)).bool()
     if config.correction is Level.tokens:
@@ -134,7 +137,9 @@ def correction(log_ratio: "Tensor", segments: "Tensor", samples: int, config: Lo
     elif config.correction is Level.sequences:
         weight = ratio_of(segment_sums(own, segments, samples)[segments])
     if config.reject is not Level.none:
-        judged = own if config.reject is Level.tokens else segment_means(own, segments, samples)[segments]
+        judged = mismatch.detach()
+        if config.reject is Level.sequences:
+            judged = segment_means(judged, segments, samples)[segments]
         ratio = ratio_of(judged)
         rejected = (ratio < config.reject_below) | (ratio > config.reject_above)
     capped = (weight > config.correction_cap) & ~rejected

@@ -30,10 +30,11 @@ class Gspo(GroupRelative):
 
     def loss(self, batch: TokenBatch, totals: Totals) -> LossSums:
         config = replace(self.surrogate, clip_low=self.clip_low, clip_high=self.clip_high)
-        log_ratio, age = (per_sequence(one, batch) for one in ratios(batch, self.proximal))
+        log_ratio, age, mismatch = (per_sequence(one, batch) for one in ratios(batch, self.proximal))
         advantages = per_sequence(self.credit(batch)[batch.sampled], batch)
         alone = batch.segments.new_tensor(range(batch.samples))
-        step, weight = clipped_surrogate(log_ratio, advantages, config), correction(age, alone, batch.samples, config)
+        step = clipped_surrogate(log_ratio, advantages, config)
+        weight = correction(age, mismatch, alone, batch.samples, config)
         there = per_sequence(batch.logprobs.new_ones(int(batch.sampled.sum())), batch)
         weight = weight._replace(weight=weight.weight * there)
         sums = LossSums(

@@ -89,9 +89,9 @@ class PolicyGradient:
     def policy_loss(self, batch: TokenBatch, advantages: "Tensor", per: str = TOKENS, scale: float = 1.0) -> LossSums:
         """The surrogate per token. advantages: [P]. per, scale: denominator and factor of the policy's loss."""
         here, config = batch.sampled, self.surrogate
-        log_ratio, age = ratios(batch, self.proximal)
+        log_ratio, age, mismatch = ratios(batch, self.proximal)
         step = self.step(log_ratio, batch.logprobs[here], advantages[here])
-        weight = correction(age, batch.segments[here], batch.samples, config)
+        weight = correction(age, mismatch, batch.segments[here], batch.samples, config)
         sums = LossSums(
             {"policy_loss": Sum(scale * (step.loss * weight.weight).sum(), per)},
             {
@@ -100,29 +100,31 @@ class PolicyGradient:
                 **weighed(weight, config, SAMPLED),
             },
         )
-        return self.with_divergence(sums, batch)
+        return self.with_divergence(sums, batch, per, scale)
 
     def step(self, log_ratio: "Tensor", logprobs: "Tensor", advantages: "Tensor") -> Surrogate:
         """The surrogate of sampled tokens, before the off-policy correction."""
         return clipped_surrogate(log_ratio, advantages, self.surrogate)
 
-    def with_divergence(self, sums: LossSums, batch: TokenBatch) -> LossSums:
-        """Adds the current policy's divergence from the reference: to the loss (`kl_in: loss`), or as a metric only."""
+    def with_divergence(self, sums: LossSums, batch: TokenBatch, per: str = TOKENS, scale: float = 1.0) -> LossSums:
+        """Adds the current policy's divergence from the reference: to the loss (`kl_in: loss`), or as a metric only.
+        per, scale: denominator and factor of this term of the loss."""
         if self.kl_weight <= 0:
             return sums
         found = divergence(batch.logprobs, batch.reference_logprobs, self.kl_estimator)[batch.sampled].sum()
-        terms = {"reference_loss": Sum(self.kl_weight * found, TOKENS)} if self.kl_in is KlIn.loss else {}
+        terms = {"reference_loss": Sum(self.kl_weight * scale * found, per)} if self.kl_in is KlIn.loss else {}
         return LossSums({**sums.terms, **terms}, {**sums.metrics, "kl_reference": Sum(found.detach(), TOKENS)})
 
 
-def ratios(batch: TokenBatch, around: Proximal) -> "tuple[Tensor, Tensor]":
-    """Log-ratios of the sampled tokens: current to proximal policy, and proximal to behavior policy."""
+def ratios(batch: TokenBatch, around: Proximal) -> "tuple[Tensor, Tensor, Tensor]":
+    """Log-ratios of the sampled tokens: current to proximal policy, proximal to behavior policy, and the policy before
+    the batch to the behavior policy."""
     # Rollout log-probs of imitated tokens are meaningless: excluded here, before exp could overflow.
     here = batch.sampled
     now, rollout = batch.logprobs[here], batch.rollout_logprobs[here]
     before, ages = batch.proximal_logprobs[here], batch.ages[here]
     proximal = proximal_of(around, logprobs=now, before=before, rollout=rollout, ages=ages)
-    return now - proximal, proximal - rollout
+    return now - proximal, proximal - rollout, before - rollout
 
 
 def per_sequence(values: "Tensor", batch: TokenBatch) -> "Tensor":
@@ -133,13 +135,13 @@ def per_sequence(values: "Tensor", batch: TokenBatch) -> "Tensor":
 def moments(advantages: "Tensor") -> dict[str, float]:
     """The totals that `whitened` needs. advantages: those of sampled tokens."""
     exact = advantages.double()  # rounded sums would give equal advantages a variance above 0
-    return {"advantages": float(exact.sum()), "squares": float(exact.square().sum())}
+    return {"advantages": float(exact.sum()), "squares": float(exact.square().sum()), "count": float(len(exact))}
 
 
 def whitened(advantages: "Tensor", totals: Totals) -> "Tensor":
-    """[P], normalized to mean 0 and (population) standard deviation 1 over all sampled tokens of the update, on all
-    ranks."""
-    count = max(totals[SAMPLED], 1.0)
+    """[P], normalized to mean 0 and (population) standard deviation 1 over all sampled tokens of the batch: of all its
+    updates, on all ranks."""
+    count = max(totals["count"], 1.0)
     mean = totals["advantages"] / count
     variance = max(totals["squares"] / count - mean**2, 0.0)
     return ((advantages.double() - mean) / (variance + 1e-8) ** 0.5).to(advantages.dtype)
