@@ -116,8 +116,9 @@ class Learner:
         for group in self._optimizer.param_groups:
             group["lr"] = head_rate if group.get(VALUE_HEAD) else rate
         sums = Sums(version, samples=len(samples))
+        whole = self._gathered([self.algorithm.totals(one.targets) for batches in scored for one in batches])
         for batches, longest in zip(scored, most, strict=True):
-            self._update(batches, longest, sums)
+            self._update(batches, longest, whole, sums)
         return sums.report(rate, alike=self.config.sequence_parallel)
 
     def _shares(self, samples: Sequence[Sample]) -> list[list[Sample]]:
@@ -131,12 +132,14 @@ class Learner:
     def _pack(self, samples: Sequence[Sample]) -> list[MicroBatch]:
         return pack(samples, self.config.packing) if samples else []
 
-    def _update(self, batches: Sequence[ScoredBatch], most: int, sums: Sums) -> None:
-        """One step of the optimizer. `most`: micro-batches of the rank that has most of them."""
-        totals = self._totals(batches)
-        if not totals.get(TOKENS):
+    def _update(self, batches: Sequence[ScoredBatch], most: int, whole: Totals, sums: Sums) -> None:
+        """One step of the optimizer. `most`: micro-batches of the rank that has most of them. `whole`: the algorithm's
+        totals over the batch of all updates."""
+        denominators = self._gathered([standard_totals(one.targets) for one in batches])
+        if not denominators.get(TOKENS):
             return
-        sums.totals = added([sums.totals, totals])
+        sums.totals = added([sums.totals, denominators])
+        totals = {**denominators, **whole}
         for batch in itertools.islice(itertools.chain(batches, itertools.repeat(None)), most):
             if batch is None:  # another rank has more: take part in its collectives with a loss of zero
                 outputs: Outputs = self.engine(**to_tensors(filler(), self.device))
@@ -147,10 +150,9 @@ class Learner:
         sums.updates += 1
         sums.grad_norm = float(self.engine.get_global_grad_norm() or 0.0)
 
-    def _totals(self, batches: Sequence[ScoredBatch]) -> Totals:
-        """Over the micro-batches of all ranks: the loss's denominators, and what else it has to know of the update."""
-        found = [{**standard_totals(one.targets), **self.algorithm.totals(one.targets)} for one in batches]
-        return added(gather(added(found), alike=self.config.sequence_parallel))
+    def _gathered(self, totals: Sequence[Totals]) -> Totals:
+        """The sums of this rank's micro-batches over all ranks."""
+        return added(gather(added(totals), alike=self.config.sequence_parallel))
 
     def _train(self, batch: ScoredBatch, totals: Totals, sums: Sums) -> None:
         outputs: Outputs = self.engine(**to_tensors(batch.rows, self.device), entropy=self.config.entropy)

@@ -13,9 +13,9 @@ class Candidate:
     """One attempt, as selectors see it."""
 
     answer: str
-    """In a form in which equal answers are the same text; empty where there is none."""
+    """Normalized answer: equal answers are the same text; empty without an answer."""
     score: int | None = None
-    """From 1 to 4, by the attempt's own last check of its answer; None without one."""
+    """Score from 1 to 4 of the attempt's own last check of its answer; None without a check."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,11 +24,11 @@ class Choice:
 
     index: int
     tokens: int = 0
-    """That choosing took, beside those of the attempts."""
+    """Tokens used for choosing, not counting those of the attempts."""
 
 
 def majority(candidates: Sequence[Candidate]) -> int:
-    """The first attempt with the answer that is given most often; of equally frequent answers the one that came first.
+    """The first attempt with the most frequent answer; of equally frequent answers, the answer that came first.
     Attempts without an answer have no vote. Also called self-consistency (arXiv 2203.11171)."""
     answers = [candidate.answer for candidate in candidates]
     votes = Counter(filter(None, answers))
@@ -36,8 +36,8 @@ def majority(candidates: Sequence[Candidate]) -> int:
 
 
 def double_check(candidates: Sequence[Candidate]) -> int:
-    """The first attempt whose own last check of the answer gave the highest score; an answer without a check comes
-    after all scores, and no answer after that."""
+    """The first attempt whose own last check of the answer gave the highest score. Answers without a check rank below
+    all scores, and attempts without an answer below those."""
 
     def worth(candidate: Candidate) -> int:
         return (candidate.score or 0) if candidate.answer else -1

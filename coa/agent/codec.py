@@ -19,14 +19,13 @@ from coa.errors import UserError
 from coa.types import ENVIRONMENT, Mask, Status, Task, Tokens, Trajectory
 
 NO_CHARACTER = 8
-"""Tokens after which bytes that make no character are taken for none; one has at most four."""
+"""Number of tokens after which incomplete bytes are treated as invalid; a character has at most four bytes."""
 _QUESTION_MARK = "\x00"
 
 
 @dataclass(frozen=True, slots=True)
 class Stops:
-    """What ends the policy's turn, in the form that an engine takes: token ids where each stop is one token, strings
-    otherwise."""
+    """Stops of the policy's turn, as an engine takes them: token ids if each stop is one token, strings otherwise."""
 
     token_ids: tuple[int, ...]
     strings: tuple[str, ...]
@@ -35,7 +34,7 @@ class Stops:
 class Codec:
     """Encodes prompts, spans and chains with one tokenizer.
 
-    The tokenizer is the codec's own from then on. `opening` and `closing` are the chat template's text before and after
+    The codec owns the tokenizer and changes it. `opening` and `closing` are the chat template's text before and after
     the user's message; `closing` includes the beginning of the assistant's message.
     """
 
@@ -55,7 +54,7 @@ class Codec:
 
     @classmethod
     def load(cls, model: Path | str) -> "Codec":
-        """From a Hugging Face model folder or hub name; its chat template gives the marks around the question."""
+        """Loads from a Hugging Face model folder or hub name; the chat template gives the text around the question."""
         from transformers import AutoTokenizer  # slow to import
 
         try:
@@ -74,7 +73,7 @@ class Codec:
         return codec
 
     def _objection(self) -> str:
-        """Why the policy can't be told by tags what is whose; "" where it can."""
+        """Why tags can't be kept apart from text with this tokenizer; "" if they can."""
         for tag in TAGS.values():
             for mark, ids in ((tag.open, self._open[tag.name]), (tag.close, self._close[tag.name])):
                 if (written := self.decode(ids)).strip() != mark:
@@ -104,7 +103,7 @@ class Codec:
         return [*self._open[span.tag], *self.text(" " + span.text), *self._close[span.tag]]
 
     def observation(self, text: str, *, limit: int) -> list[int]:
-        """An observation's tokens. Of a text of more than `limit` tokens only the beginning and the end are kept."""
+        """An observation's tokens. If the text has more than `limit` tokens, only its beginning and end are kept."""
         body = self.text(" " + text)
         if len(body) > limit:
             # The dots keep the beginning and the end from spelling a tag together.
@@ -123,13 +122,13 @@ class Codec:
         return self.decode(ids)
 
     def stream(self) -> Callable[[Sequence[int]], str]:
-        """A function that takes a turn's tokens piece by piece and returns the text that each adds, special tokens
-        included. A character comes with the last of its bytes; bytes that make none come with the next character.
+        """A function that takes a turn's tokens piece by piece and returns the text that each piece adds, special
+        tokens included. A character is returned with the last of its bytes, invalid bytes with the next character.
 
-        (`tokenizers.decoders.DecodeStream` fails on such bytes where a vocabulary has a token for each byte.)
+        (`tokenizers.decoders.DecodeStream` fails on such bytes if a vocabulary has a token for each byte.)
         """
         held: list[int] = []
-        told = 0  # of `held`: its first tokens, whose text is known and gives those after them their context
+        told = 0  # number of tokens at the beginning of `held` whose text was returned; kept as context for decoding
 
         def add(token_ids: Sequence[int]) -> str:
             nonlocal told

@@ -1,9 +1,9 @@
-"""The constraint for decoding one turn, as an EBNF grammar of xgrammar's, made from a profile's table.
+"""The constraint for decoding one turn, as an EBNF grammar for xgrammar, derived from a profile's transition table.
 
     state START of mhqa:   s_start ::= think s_start | plan s_plan        s_plan ::= think s_plan | wiki_search
                            plan    ::= "<plan>" free "</plan>"            root   ::= s_start
 
-The grammar makes sure that tags are closed, that each tag may follow the one before it, and that arguments have their
+The grammar ensures that tags are closed, that each tag may follow the previous tag, and that arguments have their
 form. The text inside a tag is free, except that it contains no tag and no chat mark and keeps to the tag's token limit.
 A turn ends with its only tool call or with the answer.
 """
@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from coa.agent.grammar import ANSWER, TAGS, THINK, Form, Kind, Profile
 
 Mark = Callable[[str], str]
-"""How a mark such as `<plan>` stands in the grammar: `Token(17)` where it is one token, else quoted text."""
+"""Writes a mark such as `<plan>` for the grammar: `Token(17)` if it is one token, else quoted text."""
 
 
 def turn_grammar(
@@ -23,7 +23,7 @@ def turn_grammar(
     """EBNF for a turn that begins in `state` of the transition table.
 
     `forbidden`: texts that no tag's text may contain. `last`: whether it is the last turn of an episode, in which no
-    tool may be called where an answer can be given without one. `max_tag_tokens`: an upper bound on the tags' own
+    tool may be called if an answer can be given without one. `max_tag_tokens`: an upper bound on the tags' own
     token limits.
     """
     names = [tag.name for tag in profile.tags if tag.kind is not Kind.ENVIRONMENT]
@@ -49,7 +49,7 @@ def turn_grammar(
 
 
 _BLANKS = r" \t\n\x0b\x0c\r\x1c-\x1f\x85\u00a0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000"
-"""What `str.strip` takes away."""
+"""The characters that `str.strip` removes."""
 
 
 def _state(name: str) -> str:
@@ -57,7 +57,7 @@ def _state(name: str) -> str:
 
 
 def _states_from(profile: Profile, state: str) -> list[str]:
-    """The states that can be reached through role tags alone, in the order in which they are met."""
+    """The states that can be reached through role tags alone, in the order of discovery."""
     found = [state]
     for each in found:
         roles = (name for name in profile.transitions.get(each, ()) if TAGS[name].kind is Kind.ROLE)
@@ -85,12 +85,12 @@ def _text(name: str, form: Form, forbidden: Sequence[str], max_tokens: int) -> l
     free = f"{name}_part"
 
     def any_text(rule: str, *excluded: str) -> str:
-        # The few characters that a form itself adds are not counted.
+        # The few characters of the form itself do not count toward the limit.
         texts = ", ".join(map(_quoted, (*forbidden, *excluded)))
         return f"{rule}[max_tokens={max_tokens}] ::= TagDispatch(loop_after_dispatch=false, excludes=({texts}))"
 
     gap = r"[ \n]? [ \n]?"
-    # The first character is neither a blank nor the beginning of a tag, since the rule after it does not see it.
+    # The rule after the first character does not see that character, so it must be neither a blank nor a tag's "<".
     begin = rf"[^{_BLANKS}<]"
     match form:
         case Form.FREE:

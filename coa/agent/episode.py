@@ -1,9 +1,9 @@
-"""An episode as a pure state: turns of the policy and results of tools alternate in one stream of tokens.
+"""An episode as a pure state machine: turns of the policy and results of tools alternate in one stream of tokens.
 
     ask() -> Ask -> (the policy) -> Said -> hear() -> ToolCall -> (the tool) -> text -> observe() -> ask() ...
 
-It never waits and knows no engine, so training, evaluation, serving and tests can all drive it. Its journal records
-what has happened. An episode that is resumed from its journal in another process ends in the same way.
+It never waits and is independent of engines, so training, evaluation, serving and tests can all drive it. Its journal
+records its turns and observations; an episode resumed from its journal in another process continues identically.
 """
 
 from collections.abc import Awaitable, Callable
@@ -27,23 +27,23 @@ class Limits:
     """Limits of one episode."""
 
     max_turns: int = 8
-    """Most turns of the policy; an episode without an answer by then ends without one."""
+    """Maximum number of turns of the policy; an episode without an answer by then ends without an answer."""
     max_turn_tokens: int = 4096
-    """Most tokens of one turn."""
+    """Maximum tokens per turn."""
     max_observation_tokens: int = 4096
-    """Most tokens of one tool result; a longer result is cut."""
+    """Maximum tokens of a tool result; the middle of a longer result is cut."""
     max_tokens: int = 32768
-    """Most tokens of an episode: prompt, turns and observations together."""
+    """Maximum tokens of an episode: prompt, turns and observations together."""
     max_tag_tokens: int | None = None
-    """Most tokens of the text in one tag, with `agent.grammar=enforce`; a tag's own limit, if smaller, still applies.
-    None stands for an eighth of `max_turn_tokens`, at most 2048, so that a policy that never closes a tag still
-    finishes its turn."""
+    """Maximum tokens of the text in one tag, with `agent.grammar=enforce`; a tag's own limit, if smaller, still
+    applies. None stands for an eighth of `max_turn_tokens`, at most 2048, so that a policy that never closes a tag
+    still finishes its turn."""
     max_tool_calls: int | None = None
-    """Most tool calls of an episode; None sets no limit. A further call is not made: with an enforced grammar the
-    policy has to answer instead, otherwise the episode ends as OUT_OF_TURNS."""
+    """Maximum number of tool calls of an episode; None sets no limit. Further calls are not made: with an enforced
+    grammar the policy has to answer instead, otherwise the episode ends as OUT_OF_TURNS."""
     max_seconds: float = 3600.0
-    """Longest time of an episode, without pauses for new weights and engine starts. An episode that takes longer fails
-    in training and is not used; in an evaluation it ends there and counts as truncated."""
+    """Maximum seconds of an episode, without pauses for new weights and engine starts. An episode that takes longer
+    fails in training and is not used; in an evaluation it ends at that point and counts as truncated."""
 
     @property
     def tag_tokens(self) -> int:
@@ -56,7 +56,7 @@ class Grammar(Enum):
     lenient = "lenient"
     """Decoding is free. Small errors of form are repaired and reported; other errors end the episode."""
     forgive = "lenient"
-    """Another name of `lenient`, which recipes and `agent.json` files may hold."""
+    """Alias of `lenient`, which recipes and `agent.json` files may contain."""
     enforce = "enforce"
     """Decoding is constrained by the profile's grammar, so that there are no errors of form."""
 
@@ -72,7 +72,8 @@ class AgentConfig:
     """lenient: decoding is free, and small errors in tags are repaired. enforce: decoding is constrained to the
     profile's tags."""
     layouts: tuple[str, ...] = (PLAIN,)
-    """Formats in which tool results are written (plain, numbered, json); of several, each task is assigned one."""
+    """Formats in which tool results are written (plain, numbered, json); if there are several, each task is assigned
+    one."""
     limits: Limits = field(default_factory=Limits)
     """Limits of one episode."""
 
@@ -116,7 +117,7 @@ def well_formed_turn(parsed: Parsed, profile: Profile) -> bool:
 class Episode:
     """One episode of a task, from its prompt to its end.
 
-    A malformed turn ends it with a status. An episode that is resumed from its journal ends like one that is not.
+    A malformed turn ends the episode with a status. An episode resumed from its journal continues identically.
     """
 
     def __init__(self, task: Task, sample: int, *, codec: Codec, agent: AgentConfig) -> None:
@@ -125,10 +126,10 @@ class Episode:
         self._layout = layout_of(task.id, agent.layouts)
         prompt = codec.prompt(self._profile, task.question, instructed=agent.instructed)
         self._context = [prompt]
-        """The tokens so far, piece by piece: the prompt, then what each delta of the journal adds."""
+        """The tokens so far, in pieces: the prompt, then one piece for each delta of the journal."""
         self._journal: list[Delta] = []
         self.length = len(prompt)
-        """Tokens so far."""
+        """Number of tokens so far."""
         self.turns = 0
         self._chain: list[Span] = []
         self._unparsed = ""
@@ -160,7 +161,7 @@ class Episode:
 
     @property
     def status(self) -> Status | None:
-        """How it ended; None while it goes on."""
+        """How the episode ended; None until it has ended."""
         return self._status
 
     @property
@@ -174,7 +175,7 @@ class Episode:
         return len(self._tools)
 
     def ask(self) -> Ask:
-        """What the policy is to be asked next; raises ValueError where it is not the policy's turn."""
+        """The next request to the policy; raises ValueError if it is not the policy's turn."""
         self._expect(ask=True)
         limits = self._agent.limits
         constraint = None
@@ -190,7 +191,7 @@ class Episode:
         )
 
     def hear(self, said: Said) -> ToolCall | None:
-        """Takes the policy's turn; returns the tool call that it makes, None where the episode has ended with it."""
+        """Takes the policy's turn; returns its tool call, or None if the episode has ended with this turn."""
         self._expect(ask=True)
         self._add(said, said.token_ids)
         self.turns += 1
@@ -216,14 +217,14 @@ class Episode:
 
     def _see(self, observed: Observed) -> None:
         self._expect(ask=False)
-        # Where there is room for only a part of it, the episode ends with it.
+        # If there is room for only a part of the observation, the episode ends with that part.
         self._add(observed, observed.token_ids[: self._agent.limits.max_tokens - self.length])
         self._chain.extend(parse(self._codec.decode(observed.token_ids)).chain)
         self._pending = None
         self._status = self._out_of_budget()
 
     def cut_off(self) -> None:
-        """Ends the episode where it stands, as TRUNCATED; raises ValueError where it has ended already."""
+        """Ends the episode at once, as TRUNCATED; raises ValueError if it has ended already."""
         if self._status is not None:
             raise ValueError(f"{self._task.id}, sample {self._sample}: has ended: {self._status}")
         self._pending = None
@@ -240,7 +241,7 @@ class Episode:
         self.length += len(context)
 
     def _room(self) -> int:
-        """The number of tokens that the next turn may have."""
+        """Maximum number of tokens of the next turn."""
         limits = self._agent.limits
         return min(limits.max_turn_tokens, limits.max_tokens - self.length)
 
@@ -254,7 +255,7 @@ class Episode:
         return Status.TRUNCATED if self._room() <= 0 else None
 
     def trajectory(self) -> Trajectory:
-        """The episode as it ended; raises ValueError while it goes on."""
+        """The trajectory of the ended episode; raises ValueError if it has not ended."""
         if self._status is None:
             raise ValueError(f"{self._task.id}, sample {self._sample}: has not ended")
         action_mask, logprobs, versions = [], [], []

@@ -1,9 +1,9 @@
-"""The grammar of a chain: one table per agent profile, which all code that deals with tags is made from.
+"""The grammar of a chain: one table per agent profile, used by all code that deals with tags.
 
 A chain is a sequence of spans, `<tag> text</tag>`, without anything between them. The table defines the tags, which of
-them call tools, what form their text has, which may follow which, where sampling stops, and what the prompt says. The
-renderer, the parser, the training mask (`coa.agent.codec`), constrained decoding (`coa.agent.constraint`), the format
-reward and the episode loop all use it. (arXiv 2508.13167, section 3.1 and appendix D.)
+them call tools, the form of their text, which tag may follow which, where sampling stops, and the prompt. The renderer,
+the parser, the training mask (`coa.agent.codec`), constrained decoding (`coa.agent.constraint`), the format reward and
+the episode loop all use it. (arXiv 2508.13167, section 3.1 and appendix D.)
 """
 
 import re
@@ -23,7 +23,7 @@ ANSWER = "answer"
 
 class Kind(StrEnum):
     ROLE = "role"
-    """The policy speaks in a role; decoding goes on."""
+    """The policy speaks in a role; decoding continues."""
     TOOL = "tool"
     """The policy calls a tool; decoding stops and an observation follows."""
     ENVIRONMENT = "environment"
@@ -36,7 +36,7 @@ class Form(StrEnum):
     """The form of a tag's text. An enforced grammar allows nothing else."""
 
     FREE = "free"
-    """Any text, the empty one included."""
+    """Any text, including empty text."""
     TEXT = "text"
     """Any text that is not blank."""
     LINE = "line"
@@ -52,10 +52,10 @@ class Tag:
     name: str
     kind: Kind
     use: str
-    """Its purpose, in the words of the prompt."""
+    """Purpose of the tag, as written in the prompt."""
     form: Form = Form.FREE
     max_tokens: int = 2048
-    """Limit of its text in tokens, under an enforced grammar."""
+    """Maximum tokens of the tag's text, with an enforced grammar."""
 
     @property
     def open(self) -> str:
@@ -104,7 +104,7 @@ TAGS: Mapping[str, Tag] = MappingProxyType(_tags)
 
 
 def declare(tag: Tag) -> None:
-    """Registers a new tag, which has to happen before any text is escaped or encoded. Raises ValueError where there is
+    """Registers a new tag, which has to happen before any text is escaped or encoded. Raises ValueError if there is
     another tag of that name."""
     if not re.fullmatch("[a-z][a-z_]*", tag.name):
         raise ValueError(f"{tag.name!r}: a tag's name is lower-case letters and underscores")
@@ -134,7 +134,7 @@ def _patterns() -> _Patterns:
 
 
 def tag_pattern() -> re.Pattern[str]:
-    """Tags in form: group 1 is "/" for a closing one, group 2 the name."""
+    """Pattern of well-formed tags: group 1 is "/" for a closing tag, group 2 the name."""
     return _patterns().tag
 
 
@@ -181,8 +181,7 @@ def parse(text: str) -> Parsed:
 
 
 def parse_with(tag: re.Pattern[str], text: str) -> Parsed:
-    """Like `parse`, with a pattern of one's own for tags: group 1 is "/" for a closing tag, group 2 the name in any
-    case."""
+    """Like `parse`, with a given pattern for tags: group 1 is "/" for a closing tag, group 2 the name in any case."""
     spans: list[Span] = []
     opened: str | None = None
     end = 0
@@ -219,10 +218,10 @@ class Profile:
     name: str
     tags: tuple[Tag, ...]
     transitions: Mapping[str, tuple[str, ...]]
-    """For each tag, START included, the tags that may come next. `think` may come anywhere and changes nothing;
-    an observation counts as the tool call that it answers."""
+    """For each tag, START included, the tags that may follow. `think` may come anywhere and does not change the state;
+    after an observation, the state is that of its tool call."""
     guidance: str
-    """The rules of this profile, in the words of its prompt."""
+    """The rules of this profile, as written in its prompt."""
 
     @cached_property
     def tools(self) -> tuple[Tag, ...]:
@@ -234,7 +233,7 @@ class Profile:
         return tuple(tag.close for tag in self.tags if tag.kind in (Kind.TOOL, Kind.TERMINAL))
 
     def state(self, chain: Iterable[Span]) -> str:
-        """The key of the transition table that a chain has reached."""
+        """The state (a key of the transition table) after a chain."""
         reached = START
         for span in chain:
             if span.tag not in (THINK, OBSERVATION):
@@ -246,11 +245,11 @@ class Profile:
         return tag == THINK or tag in self.transitions.get(state, ())
 
     def transitions_hold(self, chain: Chain) -> bool:
-        """Whether each span may follow the ones before it, and each tool call, and nothing else, has an observation."""
+        """Whether each span may follow the previous spans, and tool calls, and only those, have an observation."""
         return self.broken_transition(chain) is None
 
     def broken_transition(self, chain: Chain) -> str | None:
-        """The first transition that the table forbids: "`wiki_search` at the start"; None where it holds."""
+        """The first transition that the table forbids, such as "`wiki_search` at the start"; None if there is none."""
         state, owed = START, False
         for span in chain:
             if (span.tag == OBSERVATION) != owed:
@@ -271,12 +270,12 @@ class Profile:
         )
 
     def preface(self) -> str:
-        """The text of the user's message before the question, where the prompt states the rules."""
+        """The text of the user's message before the question, if the prompt contains the instructions."""
         return f"{self.instructions()}\n\nQuestion: "
 
 
 def goal_of(chain: Sequence[Span]) -> str:
-    """What a tool call is meant to find out: the latest search query and the latest thought, where there are any."""
+    """The purpose of a tool call: the latest search query and the latest thought, if any."""
 
     def latest(tag: str) -> str:
         return next((span.text.strip() for span in reversed(chain) if span.tag == tag), "")

@@ -1,5 +1,5 @@
-"""The journal of an episode: its turns and observations, from which it can go on in another process. It takes some 8
-bytes a token.
+"""The journal of an episode: its turns and observations, from which another process can resume it. It takes about 8
+bytes per token.
 
     Said(turn 0)  Observed  Said(turn 1)  Observed  ...
 
@@ -21,14 +21,14 @@ class Said:
     token_ids: Tokens
     """[N]"""
     logprobs: Floats
-    """[N], of the sampled tokens, under the weights that sampled them."""
+    """[N], log-probs of the sampled tokens under the weights that sampled them."""
     versions: tuple[tuple[int, int], ...]
     """(version, number of tokens) for each run of tokens that one version sampled; the numbers add up to N."""
     ended: bool
-    """Whether the policy ended the turn; False where the turn ran out of tokens."""
+    """Whether the policy ended the turn; False if the turn ran out of tokens."""
 
     def version_of_tokens(self) -> Tokens:
-        """[N]"""
+        """[N], the weight version that sampled each token."""
         runs = np.array(self.versions, np.int32).reshape(-1, 2)
         return np.repeat(runs[:, 0], runs[:, 1])
 
@@ -41,13 +41,13 @@ class Observed:
     """A tool's result, as it is written into the context."""
 
     token_ids: Tokens
-    """All of it, even where the context has room for only a part and the episode ends with it."""
+    """Tokens of the whole result, even if the context has room for only a part and the episode ends with that part."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _observed, (self.token_ids.tobytes(),)
 
 
-# There are many turns, and most are short: pickled as plain bytes, they cost a fraction of what arrays cost.
+# There are many turns, and most are short: plain bytes are much cheaper to pickle than arrays.
 
 
 def _said(token_ids: bytes, logprobs: bytes, versions: tuple[tuple[int, int], ...], ended: bool) -> Said:
@@ -68,5 +68,5 @@ Journal = tuple[Delta, ...]
 
 
 def length_of(journal: Journal) -> int:
-    """Tokens that the policy and its tools have added to the prompt."""
+    """Number of tokens that the policy and its tools have added to the prompt."""
     return sum(len(delta.token_ids) for delta in journal)

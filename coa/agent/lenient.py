@@ -24,7 +24,7 @@ class Reading:
 
 
 def read(text: str) -> Reading:
-    """Parses strictly. Where that finds a fault, parses leniently, and returns that result if it has no fault."""
+    """Parses strictly. If that finds a fault, parses leniently, and returns that result if it has no fault."""
     parsed = parse(text)
     repairs: list[Repair] = []
     if parsed.fault:
@@ -44,7 +44,7 @@ def read(text: str) -> Reading:
 
 
 def odd_fence(chain: Chain) -> bool:
-    """Whether a program is in a code fence of another name than the prompt asks for, such as ```python."""
+    """Whether a program is in a code fence with another name than the prompt asks for, such as ```python."""
     return any(read_program(span.text).odd for span in chain if TAGS[span.tag].form is Form.PROGRAM)
 
 

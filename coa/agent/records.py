@@ -13,7 +13,7 @@ class EpisodeRecord:
 
     sample: int
     grade: float
-    """Of the answer, 0 to 1."""
+    """Grade of the answer, 0 to 1."""
     reward: float
     correct: bool
     well_formed: bool
@@ -25,12 +25,12 @@ class EpisodeRecord:
     turns: int
     tool_calls: tuple[str, ...]
     tokens: int
-    """Of the prompt, the policy and the observations together."""
+    """Number of tokens: prompt, policy and observations together."""
     policy_tokens: int
     tokens_sent: int
-    """Summed over all turns: the context that was sent to the policy, and the turn that came back."""
+    """Sum over all turns of the tokens of the context and of the turn (see `tokens_sent`)."""
     oldest: int
-    """Oldest version that sampled a token of it; ENVIRONMENT where no token was sampled."""
+    """Oldest version that sampled one of its tokens; ENVIRONMENT if no token was sampled."""
     newest: int
 
 
@@ -46,8 +46,8 @@ class GroupRecord:
 
 
 def tokens_sent(action_mask: np.ndarray) -> int:
-    """The tokens that all turns of an episode sent and received. A turn that ends at offset e was asked for with the
-    tokens before it and brought those up to e, so it counts e tokens.
+    """The tokens sent to and received from the policy, over all turns of an episode: a turn that ends at offset e
+    counts e tokens, its context and its own.
 
     For action_mask [0, 0, 1, 1, 0, 1], turns end at 4 and 6, which makes 10.
     """

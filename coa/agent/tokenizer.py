@@ -1,8 +1,8 @@
 """A byte-level BPE tokenizer trained on the run's own text, with tags and chat marks as tokens of their own.
 
-Numbers are cut into pairs of digits, and each pair, with the space before it, is one token: a small model learns to
-copy one token after a word much sooner than to tell which of several equal digits comes next. Every word of the world
-is one token, since merging goes on until every frequent word is one.
+Numbers are split into pairs of digits, and each pair, with the space before it, is one token: a small model learns to
+copy a single token much sooner than a sequence of digits. Every word of the world is one token, since merging continues
+until every frequent word is one.
 """
 
 import json
@@ -57,7 +57,7 @@ def load_tokenizer(folder: Path) -> Tokenizer:
 
 
 def save_tokenizer(tokenizer: Tokenizer, folder: Path) -> None:
-    """In Hugging Face layout: `transformers` and vLLM open the folder as it is."""
+    """Writes the folder in Hugging Face layout, as `transformers` and vLLM read it."""
     folder.mkdir(parents=True, exist_ok=True)
     tokenizer.save(str(folder / "tokenizer.json"))
     config = {

@@ -1,8 +1,8 @@
 """Encodes untrusted text with any tokenizer, so that it contains no special token and spells no tag.
 
 <answer>      a tag: escaped
-<tool_call>   a mark, which is an added token: encoded as plain characters
-<ANSWER>      a look-alike, of which a normaliser (lower case, NFKC, no accents) makes a tag: normalised, then escaped
+<tool_call>   a mark (an added token): encoded as plain characters
+<ANSWER>      a look-alike that a normalizer (lower case, NFKC, no accents) turns into a tag: normalized, then escaped
 <s>           a mark that is also a piece of the tokenizer's own model: escaped
 """
 
@@ -16,34 +16,34 @@ from coa.agent.grammar import TAGS, escape, tag_pattern
 from coa.storage.unicode import whole
 
 _SPACE = "\u2581"
-"""What stands for a space in SentencePiece's vocabularies."""
+"""The character for a space in SentencePiece's vocabularies."""
 _NOBODYS = "\U0010fffd"
 """A character that no vocabulary has."""
 _WIDE = {number: number + 0xFEE0 for number in range(0x21, 0x7F)}
-"""From ASCII to the wide characters that NFKC makes ASCII of."""
+"""Maps ASCII to the full-width characters that NFKC turns back into ASCII."""
 
 
 class Untrusted:
-    """Encodes text with a tokenizer, which it owns and changes: marks become special tokens, and special tokens are
-    found in no text, unless the owner switches `encode_special_tokens` off."""
+    """Encodes text with a tokenizer, which it owns and changes: marks become special tokens, and no text is encoded as
+    special tokens unless the owner switches `encode_special_tokens` off."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         added = tokenizer.get_added_tokens_decoder()
         blanks = f" \t\r\n{_SPACE}"
         self.marks = {token.content: number for number, token in added.items() if token.content.strip(blanks)}
-        """The added tokens that only a template, or the tags of a chain, may use: all but runs of blanks."""
+        """The added tokens that only the chat template and a chain's tags may use: all except runs of blanks."""
         tokenizer.add_special_tokens([_special(token) for token in added.values() if token.content in self.marks])
         tokenizer.encode_special_tokens = True
         self._tokenizer = tokenizer
         self._longest_first = sorted(self.marks, key=len, reverse=True)
-        # A decoder of bytes gives back what was normalised, so that nothing has to be decoded.
+        # A byte-level decoder returns exactly the normalized text, so decoding can be skipped.
         self._by_bytes = isinstance(tokenizer.decoder, decoders.ByteLevel)
-        # What a model gives for an unknown character is no mark.
+        # The token for unknown characters is not a mark.
         self._ids = frozenset(self.marks.values()) - frozenset(self._raw(_NOBODYS))
 
     def ids(self, text: str) -> list[int]:
         """The tokens of a text."""
-        text = whole(text)  # no tokenizer takes half a surrogate pair
+        text = whole(text)  # tokenizers reject half a surrogate pair
         safe = escape(text)
         ids = self._raw(safe)
         if self._is_plain(safe, ids):
@@ -53,15 +53,15 @@ class Untrusted:
         return ids if self._is_plain(safe, ids) else self._raw(self._beheaded(safe))
 
     def escaped(self, text: str) -> str:
-        r"""Text in which nothing is a tag or a mark, before it is normalised and after: `<s>` becomes `<\s>`, and so
-        does `<S>` where the normaliser makes it lower case."""
+        r"""Text that contains no tag or mark, before and after normalization: `<s>` becomes `<\s>`, and so does `<S>`
+        if the normalizer makes it lower case."""
         safe = self._escaped(whole(text))
         shown = self._normalise(safe)
         found = tag_pattern().search(shown) or any(mark in shown for mark in self._longest_first)
         return self._escaped(shown) if found else safe
 
     def objection(self) -> str:
-        """Why text can't be kept apart from marks and tags with this tokenizer; "" where it can."""
+        """Why text can't be kept apart from marks and tags with this tokenizer; "" if it can."""
         for text in self._probes():
             ids = self.ids(text)
             if not self._ids.isdisjoint(ids) or tag_pattern().search(self._decoded(ids)):
@@ -72,7 +72,7 @@ class Untrusted:
         for tag in TAGS.values():
             for text in (tag.open, tag.close):
                 yield from (text, text.upper(), text.translate(_WIDE), f"< {text[1:-1]} >")
-        for text in islice(self.marks, 100):  # some vocabularies have thousands, all of a kind
+        for text in islice(self.marks, 100):  # some vocabularies have thousands of similar marks
             yield from (text, text.translate(_WIDE))
 
     def _raw(self, text: str) -> list[int]:
@@ -99,13 +99,13 @@ class Untrusted:
         return escape(text)
 
     def _beheaded(self, text: str) -> str:
-        """Text without the characters with which marks and tags begin."""
+        """The normalized text without the characters with which marks and tags begin."""
         heads = {"<", *(mark[0] for mark in self.marks)}
         return "".join(one for one in self._normalise(text) if one not in heads)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self._tokenizer.encode_special_tokens = True  # which is not part of a pickled tokenizer
+        self._tokenizer.encode_special_tokens = True  # pickling a tokenizer loses this flag
 
 
 def _special(token: AddedToken) -> AddedToken:

@@ -1,15 +1,15 @@
-"""The accounts of reinforcement: every attempt at a task that was issued, and what became of it.
+"""The accounts of RL: every attempt at a task that was issued, and its outcome.
 
-    issue ──► playing ──play──► waiting ──lease──► leased to a batch ──(a checkpoint behind it)──► trained
+    issue ──► playing ──play──► waiting ──lease──► leased to a batch ──(a later checkpoint)──► trained
                  └─────drop: a reason, and whether the task is issued again
 
 An attempt is a group: the play of one task of the stream, under a ticket. The lines of a ledger are read in their
 order. A `start` says from which checkpoint the learners continued: the batches before it count as trained, and
-everything later is undone. Those attempts are dropped as `rolled_back`, and their tasks are issued again.
+everything later is undone. The undone attempts are dropped as `rolled_back`, and their tasks are issued again.
 
     {"what": "start", "start": 0, "version": 0, "cursor": [0]}
     {"what": "issue", "group": 0, "task": 0, "version": 0}
-    {"what": "play", "group": 0, "tokens": 83, "calls": 2}          its longest episode, and its most tool calls
+    {"what": "play", "group": 0, "tokens": 83, "calls": 2}          maxima over its episodes
     {"what": "lease", "version": 0, "groups": [0]}                   on disk before the batch is handed out
     {"what": "finish", "version": 1}
 
@@ -25,7 +25,7 @@ Line = Mapping[str, Any]
 
 PLAYING, WAITING, LEASED, TRAINED = "playing", "waiting", "leased", "trained"
 OPEN = (PLAYING, WAITING, LEASED)
-"""What an attempt is before it has come to its end; leased: in a batch that no known checkpoint holds yet."""
+"""States of an unfinished attempt; leased: in a batch that no known checkpoint includes yet."""
 ROLLED_BACK = "rolled_back"
 
 
@@ -35,59 +35,59 @@ class Attempt:
     """Index in the stage's stream."""
     group: int
     version: int
-    """Of its ticket."""
+    """Version of its ticket."""
     start: int
-    """Of the learners, under which it was issued."""
+    """Number of the learners' start under which it was issued."""
     state: str = PLAYING
     """PLAYING, WAITING, LEASED, or the reason for which it was dropped."""
     batch: int | None = None
     """Version of the batch that it is leased to."""
     tokens: int | None = None
-    """Of its longest episode, prompt included; of one that failed, what its journal had. None: not known."""
+    """Tokens of its longest episode, prompt included; if an episode failed, those in its journal. None if unknown."""
     calls: int | None = None
-    """Tool calls, likewise."""
+    """Maximum tool calls of an episode; if an episode failed, those in its journal. None if unknown."""
     again: bool = False
     """Whether its task is issued again."""
     settled: int | None = None
-    """Number of the line that was the end of its task: leased, or dropped for good."""
+    """Number of the line that ended its task: leased, or dropped for good."""
 
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """Where the stream of tasks stood when a batch was formed, which is where a checkpoint behind it goes on."""
+    """Position in the stream of tasks when a batch was formed; a checkpoint after the batch continues there."""
 
     line: int
     cursor: tuple[int, ...]
-    """As `coa.learning.issue.Cursor`."""
+    """See `coa.learning.issue.Cursor`."""
 
 
 @dataclass
 class Accounts:
-    """Folds lines; each method with a line's name takes one of that kind."""
+    """Folds the lines of a ledger; one method per kind of line."""
 
     attempts: dict[int, Attempt] = field(default_factory=dict)
-    """By group number, in the order of issue."""
+    """Attempts by group number, in the order of issue."""
     faults: list[str] = field(default_factory=list)
-    """Where the lines contradict one another."""
+    """Contradictions between lines."""
     starts: int = 0
     acknowledged: int = 0
-    """Batches below it are in a checkpoint that is known to be kept."""
+    """Batches below this version are included in a saved checkpoint."""
     finished: bool = False
     _line: int = 0
     _start: int = 0
     _next: int = 0
-    """The next new task."""
+    """Index of the next new task."""
     _open: set[int] = field(default_factory=set)
     """Tasks that were issued and are not settled."""
     _under_way: dict[int, int] = field(default_factory=dict)
-    """The group of each of them that is being played, or waits for its batch."""
+    """For each open task that is being played or waits for its batch, its group."""
     _version: int = 0
-    """Of the next batch."""
+    """Version of the next batch."""
     _marks: dict[int, Mark] = field(default_factory=dict)
-    """By the version that the batch made; of the first start, by its version."""
+    """Marks by the version that their batch produced; the first start's by its version."""
 
     def add(self, line: Line) -> None:
-        """Raises KeyError or TypeError for what is no line of a ledger."""
+        """Adds a line; raises KeyError or TypeError if it is not a line of a ledger."""
         self._line += 1
         taken: dict[str, Callable[[Line], None]] = {
             "start": self._begin,
@@ -100,13 +100,13 @@ class Accounts:
         taken[line["what"]](line)
 
     def state(self, attempt: Attempt) -> str:
-        """One of OPEN, TRAINED, or why it was dropped."""
+        """One of OPEN, TRAINED, or the reason for which it was dropped."""
         if attempt.batch is not None and attempt.state == LEASED and attempt.batch < self.acknowledged:
             return TRAINED
         return attempt.state
 
     def cursor(self) -> list[int]:
-        """As the stage's `Issue` has it."""
+        """The cursor that the stage's `Issue` has after these lines."""
         return [self._next, *sorted(self._open)]
 
     # --- lines --------------------------------------------------------------------------------------------------------
@@ -120,7 +120,7 @@ class Accounts:
             self._fault(f"start {line['start']} is at version {version}, which no batch made")
             mark = Mark(self._line, cursor)
         elif mark.cursor != cursor:
-            self._fault(f"start {line['start']} at version {version} goes on from another place: {gap(mark, cursor)}")
+            self._fault(f"start {line['start']} at version {version} has another cursor: {gap(mark, cursor)}")
         self._roll_back(mark.line)
         self._marks = {made: old for made, old in self._marks.items() if made <= version}
         self._marks[version] = mark
@@ -130,8 +130,7 @@ class Accounts:
         self._open, self._under_way, self.finished = set(flying), {}, False
 
     def _roll_back(self, since: int) -> None:
-        """What was not settled at line `since` is undone. A failure after which the task was to be issued again anyway
-        stays what it is."""
+        """Undoes everything that was not settled at line `since`, except failures whose task is issued again anyway."""
         for attempt in self.attempts.values():
             unfinished = attempt.state in (PLAYING, WAITING)
             if unfinished or (attempt.settled is not None and attempt.settled > since):
@@ -157,7 +156,7 @@ class Accounts:
             attempt.state, attempt.tokens, attempt.calls = WAITING, line["tokens"], line["calls"]
 
     def _drop(self, line: Line) -> None:
-        """A group that failed, or that was played and says nothing."""
+        """A group that failed, or that was played and can't be learnt from."""
         if attempt := self._found(line["group"], PLAYING):
             attempt.state, attempt.tokens, attempt.calls = line["reason"], line["tokens"], line["calls"]
             attempt.again = line["again"]
@@ -168,7 +167,7 @@ class Accounts:
     def _lease(self, line: Line) -> None:
         version = line["version"]
         if version != self._version:
-            self._fault(f"a batch of version {version} is handed out where {self._version} is next")
+            self._fault(f"a batch of version {version} is handed out, expected version {self._version}")
         for group in line["groups"]:
             if attempt := self._found(group, WAITING):
                 attempt.state, attempt.batch = LEASED, version
@@ -183,9 +182,9 @@ class Accounts:
         self.acknowledged, self.finished = line["version"], True
         for attempt in self.attempts.values():
             if self.state(attempt) in OPEN:
-                self._fault(f"group {attempt.group}, task {attempt.task}, is left over: {attempt.state}")
+                self._fault(f"group {attempt.group}, task {attempt.task}, is unfinished: {attempt.state}")
 
-    # --- what they come to --------------------------------------------------------------------------------------------
+    # --- attempts and balance -----------------------------------------------------------------------------------------
 
     def _found(self, group: int, state: str) -> Attempt | None:
         attempt = self.attempts.get(group)
@@ -210,13 +209,14 @@ class Accounts:
         return rows
 
     def balance(self, key: "Callable[[Attempt], Any]" = lambda attempt: None) -> dict[Any, Counter[str]]:
-        """Attempts by `key`, and by what became of each: one of OPEN, TRAINED, or why it was dropped. The sum of a row
-        is what was issued."""
+        """Number of attempts by `key` and by state: one of OPEN, TRAINED, or the reason for which it was dropped. The
+        sum of a row is the number of issued attempts."""
         return {name: Counter(map(self.state, attempts)) for name, attempts in self.grouped(key).items()}
 
 
 def delay(attempts: Sequence[Attempt]) -> float | None:
-    """Mean versions between admission and training, of those that a batch has; None if it has none of them."""
+    """Mean number of versions between admission and training of the attempts that are in a batch; None if there are
+    none."""
     waited = [attempt.batch - attempt.version for attempt in attempts if attempt.batch is not None]
     return sum(waited) / len(waited) if waited else None
 
@@ -229,12 +229,12 @@ def fold(lines: Iterable[Line]) -> Accounts:
 
 
 def normal(cursor: int | Sequence[int]) -> Sequence[int]:
-    """A cursor as a checkpoint has it; a number alone is the next task, with none in flight."""
+    """Converts a checkpoint's cursor to a list; a number alone is the next task, with no task in flight."""
     return [cursor] if isinstance(cursor, int) else cursor
 
 
 def gap(mark: Mark, cursor: Sequence[int]) -> str:
-    """How a checkpoint's cursor differs from that of the accounts."""
+    """Describes how a checkpoint's cursor differs from that of the accounts."""
     (ours, *flying), (theirs, *issued_again) = mark.cursor, cursor
     skipped = sorted((set(flying) | set(range(ours, theirs))) - set(issued_again))
     doubled = sorted((set(issued_again) | set(range(theirs, ours))) - set(flying))
@@ -245,6 +245,6 @@ def gap(mark: Mark, cursor: Sequence[int]) -> str:
 
 
 def length_bucket(tokens: int) -> int:
-    """Rounds a token count up to a power of two. What is lost is counted by length, because losing long episodes would
-    bias training towards short ones."""
+    """Rounds a token count up to a power of two. Lost attempts are counted by length, because losing long episodes
+    would bias training towards short ones."""
     return 1 << max(tokens - 1, 0).bit_length()

@@ -10,7 +10,7 @@ from coa.types import Floats
 
 
 class Rewarded(Protocol):
-    """What of an episode decides about credit."""
+    """The values of an episode from which advantages are computed."""
 
     @property
     def grade(self) -> float: ...
@@ -20,19 +20,19 @@ class Rewarded(Protocol):
 
 
 class Spread(Enum):
-    """What the episodes of a group have to differ in for something to be learnt from it."""
+    """The value in which the episodes of a group have to differ for the group to be trained."""
 
     grade = "grade"
-    """Right and wrong: no group is learnt from whose answers are all right, or all wrong, however long they are."""
+    """The grade: a group with only right or only wrong answers is not trained, even if its shaped rewards differ."""
     reward = "reward"
-    """The shaped reward: for rewards that are about something else than the answer."""
+    """The shaped reward: for rewards that depend on something other than the answer."""
 
 
 def group_relative(rewards: Sequence[float]) -> Floats:
     """(reward - group mean) / (group standard deviation + 1e-6), per episode; 0 for a group of one (GRPO, arXiv
     2402.03300, section 4.1.2).
 
-    The deviation is the sample's (divided by n - 1), as verl and TRL have it.
+    The standard deviation is the sample's (divided by n - 1), as in verl and TRL.
     """
     array = np.asarray(rewards, np.float64)
     if len(array) < 2:
@@ -47,14 +47,16 @@ def centred(rewards: Sequence[float]) -> Floats:
 
 
 def leave_one_out(rewards: Sequence[float]) -> Floats:
-    """reward - mean of the others' rewards, per episode; 0 for a group of one (RLOO, arXiv 2402.14740, section 3)."""
+    """reward - mean of the group's other rewards, per episode; 0 for a group of one (RLOO, arXiv 2402.14740,
+    section 3)."""
     array = np.asarray(rewards, np.float64)
     others = (array.sum() - array) / max(len(array) - 1, 1)
     return (array - others if len(array) > 1 else np.zeros(len(array))).astype(np.float32)
 
 
 def informative(group: Sequence[Rewarded], spread: Spread = Spread.grade) -> bool:
-    """Whether the group says anything about what is better than what (DAPO's dynamic sampling keeps only those)."""
+    """Whether the group has non-zero variance, in its rewards and by `spread` (DAPO's dynamic sampling keeps only such
+    groups)."""
     values = [episode.reward if spread is Spread.reward else episode.grade for episode in group]
     rewards = [episode.reward for episode in group]
     return len(group) > 1 and max(values) > min(values) and max(rewards) > min(rewards)

@@ -1,9 +1,9 @@
-"""The recorded batches of a run: what each rank was given to train in a step, for `coa replay`.
+"""The recorded batches of a run: the samples that each rank trained in a step, for `coa replay`.
 
-    batches/rl-00012.parquet    of step 12: a row a sample, with its rank and its arrays
-    batches/digests.jsonl       {"step": 12, "digest": "9f2c..."}, of the whole file; the last line of a step holds
+    batches/rl-00012.parquet    step 12: one row per sample, with its rank and its arrays
+    batches/digests.jsonl       {"step": 12, "digest": "9f2c..."}, of the whole file; the last line of a step counts
 
-A step that is done again, after the learners went back to a checkpoint, takes the place of the first one.
+A step that is repeated after a rollback to a checkpoint replaces the earlier record.
 """
 
 import re
@@ -22,24 +22,24 @@ from coa.storage.jsonl import append_line, read_lines
 from coa.types import Sample
 
 DealtSamples = Sequence[Sequence[Sample]]
-"""For each rank, its samples."""
+"""The samples of each rank."""
 ARRAYS = ("token_ids", "loss_mask", "imitate", "reinforce", "rollout_logprobs", "versions")
 RANKS = b"ranks"
-"""Key of the file's metadata: a rank may have no samples."""
+"""Metadata key of the number of ranks, since a rank may have no samples."""
 
 
 class BatchStore:
-    """In a folder of its own; one process writes. Digests find damage, not an attacker."""
+    """Stores batches in a folder of its own; only one process may write. Digests detect damage, not attacks."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._writing = threading.Lock()
-        """A step that a restart has cut off is written before the one that takes its place."""
+        """Serializes writes: a step that a restart interrupted is written before the step that replaces it."""
         self._read: tuple[tuple[int, int] | None, Mapping[int, str]] = (None, {})
-        """The digests, and the file's time and size when they were read."""
+        """The file's modification time and size when the digests were read, and the digests."""
 
     def write(self, step: int, shares: DealtSamples) -> None:
-        """Returns once the file is on the disk. Raises DiskFull if there is no room."""
+        """Writes a step; returns once the file is on the disk. Raises DiskFull if there is no room."""
         with self._writing:
             path = self.path(step)
             with replacing(path) as part:
@@ -48,7 +48,7 @@ class BatchStore:
             append_line(self._folder / "digests.jsonl", {"step": step, "digest": found})
 
     def read(self, step: int) -> list[list[Sample]]:
-        """Raises DamagedFile if the file is missing, or not byte for byte what was written."""
+        """Reads a step; raises DamagedFile if the file is missing or differs from what was written."""
         path = self.path(step)
         if not path.exists():
             raise DamagedFile(f"{path} is missing")
@@ -59,7 +59,7 @@ class BatchStore:
         return from_table(pq.read_table(pa.BufferReader(data)))
 
     def steps(self) -> list[int]:
-        """Those that are recorded, rising."""
+        """The recorded steps, in ascending order."""
         found = (re.fullmatch(r"rl-(\d+)\.parquet", path.name) for path in self._folder.glob("rl-*.parquet"))
         return sorted(int(match[1]) for match in found if match)
 

@@ -1,4 +1,4 @@
-"""Divides a batch: which samples go to which rank, and which groups are in which update of a step."""
+"""Divides a batch: assigns samples to ranks, and groups to the updates of a step."""
 
 from collections.abc import Sequence
 
@@ -6,12 +6,12 @@ from coa.types import NO_GROUP
 
 
 def deal(lengths: Sequence[int], ranks: int) -> list[list[int]]:
-    """Returns for each rank the rising indices of its samples, balanced by tokens and by the cost of attention, which
-    is a length squared.
+    """Returns for each rank the ascending indices of its samples, balanced by tokens and by the cost of attention
+    (length squared).
 
-    Samples are dealt greedily, the longest first. Each goes to the rank whose load is smallest afterwards, where a load
-    is the larger one of its shares of tokens and of attention, relative to an even split. Where one sample alone is
-    more than an even share, shares are relative to that sample. The result depends on the lengths alone.
+    Samples are assigned greedily, the longest first, each to the rank whose load is smallest afterwards. A rank's load
+    is the maximum of its shares of tokens and of attention, relative to an even split, or to the longest sample if that
+    is more than an even share. The result depends on the lengths alone.
 
         deal([4, 1, 1, 2], 2) == [[0], [1, 2, 3]]
     """
@@ -30,8 +30,8 @@ def deal(lengths: Sequence[int], ranks: int) -> list[list[int]]:
 
 
 def deal_updates(lengths: Sequence[int], groups: Sequence[int], ranks: int, updates: int) -> list[list[int]]:
-    """As `deal`, for a batch that is trained in several updates: each of them is balanced by itself, since ranks wait
-    for one another at the end of each. `groups`: the group of each sample. `updates_of` finds the same updates again.
+    """Like `deal`, for a batch that is trained in several updates: each update is balanced separately, since ranks wait
+    for one another at its end. `groups`: the group of each sample. `updates_of` finds the same updates again.
 
         deal_updates([4, 4, 1, 1], [0, 1, 0, 1], 2, 2) == [[0, 1], [2, 3]]
     """
@@ -39,7 +39,7 @@ def deal_updates(lengths: Sequence[int], groups: Sequence[int], ranks: int, upda
         return deal(lengths, ranks)
     update_of = _update_of(groups, updates)
     found: list[list[int]] = [[] for _ in range(ranks)]
-    for update in (*range(updates), None):  # last what belongs to no group, which is spread over the updates
+    for update in (*range(updates), None):  # None: samples without a group, which are spread over the updates
         chosen = [index for index, group in enumerate(groups) if update_of.get(group) == update]
         for rank, share in enumerate(deal([lengths[index] for index in chosen], ranks)):
             found[rank].extend(chosen[at] for at in share)
@@ -50,8 +50,8 @@ def updates_of(groups: Sequence[Sequence[int]], updates: int, rank: int) -> list
     """Returns for each update the indices of this rank's samples.
 
     `groups`: for every rank, the group of each of its samples. All samples of a group are in the same update on all
-    ranks, which is why every rank has to know all groups. Samples without a group are spread over the updates, counted
-    through all ranks.
+    ranks, so every rank has to know all groups. Samples without a group are distributed round-robin over the updates,
+    counting across ranks.
 
         updates_of([[3, 3, 5], [5, 8]], 2, rank=0) == [[0, 1], [2]]        update 0: groups 3 and 8, update 1: group 5
     """
@@ -68,5 +68,5 @@ def updates_of(groups: Sequence[Sequence[int]], updates: int, rank: int) -> list
 
 
 def _update_of(groups: Sequence[int], updates: int) -> dict[int, int]:
-    """The update of each group; samples that belong to none have no entry."""
+    """The update of each group; NO_GROUP has no entry."""
     return {group: index % updates for index, group in enumerate(sorted({*groups} - {NO_GROUP}))}

@@ -1,11 +1,11 @@
-"""Detects errors that change what is learnt without stopping anything, and describes each in a sentence. Pure.
+"""Detects silent errors, which corrupt training without stopping it, and describes each in a sentence. Pure.
 
-    log-probs one token off       they fit the learner's better when they are shifted back
-    stale weights, a fresh name   tokens of the version that is trained have other log-probs than its weights give
-    a mask one token off          tokens are trained that nobody sampled, and that are not to be imitated
-    advantages of another group   those of a group do not add up to 0, or do not follow its rewards
+    log-probs one token off        rollout log-probs match the learner's better if they are shifted by one token
+    wrong weights on an engine     tokens of the trained version have other log-probs than the learner computes
+    a loss mask one token off      trained tokens are neither sampled nor imitated
+    advantages of another group    a group's advantages do not add up to 0, or do not follow its rewards
 
-An empty completion, and a reward that raises, fail their episode or the stage where they happen.
+Empty completions and rewards that raise are not silent: they fail their episode or the stage.
 """
 
 from collections.abc import Sequence
@@ -16,13 +16,13 @@ import numpy as np
 from coa.types import Floats, Sample, Tokens
 
 LEAST_GAP = 0.02
-"""Nats, on average: of smaller differences a shift would say nothing."""
+"""Minimum mean difference of log-probs, in nats, at which shifted log-probs are compared."""
 LEAST_SUM = 1e-3
-"""Of a group's advantages, beside the largest of them: more than rounding."""
+"""Tolerance for rounding errors of a group's advantages, relative to the largest."""
 
 
 class Measured(Protocol):
-    """What the learners report of a step, over all ranks."""
+    """The learners' measurements of a step, over all ranks."""
 
     @property
     def logprob_mean_diff(self) -> float: ...
@@ -38,25 +38,27 @@ class Measured(Protocol):
 
 
 def of_step(report: Measured, tolerance: float | None) -> list[str]:
-    """`tolerance`: of the mean difference of learner and engine, in nats; None where they differ anyway."""
+    """The silent errors of a step. `tolerance`: maximum mean difference of log-probs between learner and engine, in
+    nats; None if they are expected to differ."""
     found: list[str] = []
     gap, shifted = report.logprob_gap, report.logprob_shifted_gap
     if gap > LEAST_GAP and shifted < gap / 2:
         found.append(
-            f"log-probs at sampling are one token off: {gap:.2g} nats from the learner's, {shifted:.2g} shifted"
+            f"rollout log-probs are one token off: {gap:.2g} nats from the learner's, {shifted:.2g} if shifted by one"
         )
     elif tolerance is not None and not report.logprob_mean_diff <= tolerance:
         found.append(
-            f"engines sampled with other weights than those of the version that they name: log-probs are "
+            f"engine weights do not match their reported version: log-probs are "
             f"{report.logprob_mean_diff:.2g} nats from the learner's"
         )
     if report.unsampled:
-        found.append(f"{report.unsampled} tokens were trained that no policy sampled: the mask belongs to others")
+        found.append(f"{report.unsampled} trained tokens were not sampled by the policy: the loss mask is misaligned")
     return found
 
 
 def of_credit(group: int, samples: Sequence[Sample], rewards: Sequence[float]) -> list[str]:
-    """Of all samples of a group, with their episodes' rewards, whose advantages are relative to one another."""
+    """The silent errors of a group's advantages, which have to be relative to the group. `samples`, `rewards`: all of
+    the group's, in the same order."""
     pairs = [
         (reward, float(sample.reinforce[sample.loss_mask][0]))
         for reward, sample in zip(rewards, samples, strict=True)
@@ -66,15 +68,16 @@ def of_credit(group: int, samples: Sequence[Sample], rewards: Sequence[float]) -
     largest = max(map(abs, credit), default=0.0)
     if abs(sum(credit)) > LEAST_SUM * largest * len(credit):
         return [f"the advantages of group {group} add up to {sum(credit):.2g}, not 0: they are of another group"]
-    # All of another group's add up as well, but belong to other rewards.
+    # The complete advantages of another group add up to 0 as well, but do not follow these rewards.
     if any(one > other + LEAST_SUM * largest for less, one in pairs for more, other in pairs if less <= more):
         return [f"the advantages of group {group} do not follow its rewards: they are of another group"]
     return []
 
 
 def gaps(rollout: Floats, learner: Floats, segments: Tokens) -> tuple[float, float, float, int]:
-    """Of [P] log-probs of sampled tokens, sample after sample: sums of absolute differences as they are, with those at
-    sampling one token late, and one token early; and the number of pairs of neighbours that they are over."""
+    """Sums of absolute differences between rollout and learner log-probs: aligned, with rollout one token late, and
+    with rollout one token early; and the number of pairs of neighbors in each sum. Arguments: [P], the sampled tokens,
+    sample by sample."""
     within = segments[1:] == segments[:-1]
 
     def apart(ours: Floats, theirs: Floats) -> float:

@@ -1,4 +1,4 @@
-"""Decides which task is played next, so that a restart skips no task and none is trained on twice.
+"""Decides which task is played next, such that a restart neither skips a task nor trains a task twice.
 
 take ──► in flight ──► done                     trained, or dropped for good
            │   └─────► fail ──► later again     a few times
@@ -9,18 +9,18 @@ from collections import Counter, deque
 from collections.abc import Sequence
 
 Cursor = list[int]
-"""What a checkpoint keeps of an Issue: the next new index, then those in flight, rising."""
+"""The state of an Issue in a checkpoint: the next new index, then the indices in flight, ascending."""
 
 
 class Issue:
     """Hands out the indices of an endless stream of tasks, and repeats those whose group failed.
 
-    A task that failed is issued again only after `apart` new ones, since a task that always fails must not hold up the
-    others, and it is played `tries` times in all at most.
+    A task that failed is issued again only after `apart` new tasks, so that a task that always fails does not hold up
+    the others; it is played at most `tries` times in all.
     """
 
     def __init__(self, cursor: int | Sequence[int] = 0, *, apart: int = 1, tries: int = 3) -> None:
-        """cursor: as a checkpoint keeps it. A number alone is the next new index, with nothing in flight."""
+        """cursor: from a checkpoint. A number alone is the next new index, with no task in flight."""
         self._next, *flying = [cursor] if isinstance(cursor, int) else cursor
         self._apart, self._tries = apart, tries
         self._flying = dict.fromkeys(flying)
@@ -41,9 +41,10 @@ class Issue:
         del self._flying[index]
 
     def fail(self, index: int, *, counted: bool = True) -> bool:
-        """The task's group met an infrastructure failure. Returns whether it will be issued again; else it is given up.
+        """Records an infrastructure failure of the task's group. Returns whether the task will be issued again; if not,
+        it is given up.
 
-        `counted`: whether this uses up one of the task's tries. A failure does not while everything fails.
+        `counted`: whether the failure uses up one of the task's tries; False while all tasks fail.
         """
         self._failed[index] += counted
         if self._failed[index] >= self._tries:

@@ -1,11 +1,11 @@
-"""Pieces of losses that several algorithms share; tensors are 1-D, over the trained tokens of a micro-batch.
+"""Parts of losses that several algorithms share; tensors are 1-D, over the trained tokens of a micro-batch.
 
-The clipped surrogate is DAPO's (arXiv 2503.14476) around a proximal policy, with the sampling policy's age corrected
-apart from it (decoupled PPO, arXiv 2505.24298):
+The clipped surrogate is DAPO's (arXiv 2503.14476) around a proximal policy, with a separate importance weight for the
+staleness of the behavior policy (decoupled PPO, arXiv 2505.24298):
 
-    surrogate = -weight * min(ratio * A, clip(ratio, 1 - low, 1 + high) * A)        at least dual_clip * A where A < 0
-    ratio     = exp(logp - proximal)          the step that this batch takes
-    weight    = min(exp(proximal - rollout), cap)    how likely the proximal policy finds the token
+    surrogate = -weight * min(ratio * A, clip(ratio, 1 - low, 1 + high) * A)        min(..) >= dual_clip * A if A < 0
+    ratio     = exp(logp - proximal)                 current to proximal policy
+    weight    = min(exp(proximal - rollout), cap)    proximal to behavior policy
 """
 
 from dataclasses import dataclass
@@ -16,24 +16,24 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 LARGEST = 20.0
-"""Of a logarithm of a ratio, either way: beyond it exp says nothing more and may overflow."""
+"""Bound of the absolute value of log-ratios, against overflow of exp."""
 
 
 class Proximal(Enum):
-    """The policy that a step is clipped around."""
+    """The proximal policy: the policy that an update is clipped around."""
 
     recomputed = "recomputed"
-    """The one that the batch finds: an extra pass where a batch is several updates. Where it is one, nothing is ever
-    clipped, and with old samples the policy may run away."""
+    """Policy before the batch's first update; one extra forward pass if a batch is several updates. If a batch is one
+    update, nothing is ever clipped, and training on stale samples may diverge."""
     interpolated = "interpolated"
-    """Between the sampling policy and the present one, by the age of each token: no extra pass (AReaL's loglinear,
-    A-3PO, arXiv 2512.06547). Of a token of d versions ago: rollout + (1 - 1 / max(d, 1)) (logp - rollout)."""
+    """Interpolation between behavior and current policy by the staleness of each token: no extra pass (AReaL's
+    loglinear, A-3PO, arXiv 2512.06547). For staleness d: rollout + (1 - 1 / max(d, 1)) (logp - rollout)."""
     sampler = "sampler"
-    """The one that sampled the token, whatever its age (PPO as it was published): nothing is left to be corrected."""
+    """Behavior policy, at any staleness (PPO as published): the importance weight is then 1."""
 
 
 class Level(Enum):
-    """Whose ratio of proximal to sampling policy decides."""
+    """Whether ratios to the behavior policy are taken per token, per sequence, or not at all."""
 
     none = "none"
     tokens = "tokens"
@@ -50,24 +50,24 @@ class LossConfig:
     """How far above 1 a token's probability ratio may be before its gradient is cut off; above `clip_low` it is DAPO's
     clip-higher."""
     dual_clip: float | None = None
-    """Largest ratio that counts for a token with a negative advantage (dual-clip PPO, arXiv 1912.09729); None sets no
-    limit."""
+    """Maximum ratio of a token with a negative advantage (dual-clip PPO, arXiv 1912.09729); None sets no limit."""
     proximal: Proximal | None = None
-    """The policy around which a step is clipped: recomputed (the one before the batch), sampler (the one that sampled)
-    or interpolated (between both). None takes sampler for cispo and interpolated for all other algorithms."""
+    """Proximal policy, around which an update is clipped: recomputed (the policy before the batch), sampler (the
+    behavior policy) or interpolated (between the behavior and the current policy). None uses sampler for cispo and
+    interpolated for all other algorithms."""
     correction: Level = Level.tokens
-    """Truncated importance weights for what is older than the proximal policy: of each token by its own ratio (tokens),
-    by the product over a sequence (sequences), or none."""
+    """Truncated importance weights (proximal to behavior policy): from each token's ratio (tokens), from the product of
+    ratios over a sequence (sequences), or none."""
     correction_cap: float = 2.0
-    """Largest of these importance weights."""
+    """Maximum importance weight."""
     reject: Level = Level.none
-    """Which tokens get weight 0: those whose ratio is outside of `reject_below` to `reject_above` (tokens, as in
-    IcePop), all tokens of a sequence for which the geometric mean of ratios is (sequences), or none. Rejected tokens
-    still count in the denominator."""
+    """Which tokens get weight 0: tokens whose ratio of the learner's policy before the batch to the behavior policy is
+    outside of `reject_below` to `reject_above` (tokens, as in IcePop), all tokens of a sequence whose geometric mean of
+    these ratios is outside (sequences), or none. Rejected tokens still count in the denominator."""
     reject_below: float = 0.5
-    """Smallest ratio that is not rejected."""
+    """Minimum ratio that is not rejected."""
     reject_above: float = 2.0
-    """Largest ratio that is not rejected."""
+    """Maximum ratio that is not rejected."""
 
     def __post_init__(self) -> None:
         if self.dual_clip is not None and self.dual_clip <= 1 + self.clip_high:
@@ -86,20 +86,20 @@ class Surrogate(NamedTuple):
 
     loss: "Tensor"
     clipped: "Tensor"
-    """Where the ratio was clipped."""
+    """Whether the ratio was clipped."""
 
 
 class Correction(NamedTuple):
     weight: "Tensor"
-    """Without a gradient."""
+    """Importance weights, without a gradient."""
     capped: "Tensor"
-    """Where the weight is the cap."""
+    """Whether the weight was truncated to the cap."""
     rejected: "Tensor"
-    """Where the weight is 0."""
+    """Whether the weight was set to 0 by rejection."""
 
 
 def clipped_surrogate(log_ratio: "Tensor", advantages: "Tensor", config: LossConfig) -> Surrogate:
-    """Minus the clipped gain of each token (or sequence)."""
+    """Minus the clipped objective of each token (or sequence)."""
     ratio = ratio_of(log_ratio)
     bounded = ratio.clamp(1.0 - config.clip_low, 1.0 + config.clip_high)
     gain = (ratio * advantages).minimum(bounded * advantages)
@@ -112,9 +112,9 @@ def clipped_surrogate(log_ratio: "Tensor", advantages: "Tensor", config: LossCon
 
 
 def proximal_of(how: Proximal, *, logprobs: "Tensor", before: "Tensor", rollout: "Tensor", ages: "Tensor") -> "Tensor":
-    """[N] log-probs of the policy that the step is clipped around, without a gradient.
+    """[N] log-probs of the proximal policy, without a gradient.
 
-    before: under the policy before the batch. ages: versions since each token was sampled."""
+    before: log-probs of the policy before the batch. ages: staleness of each token."""
     match how:
         case Proximal.recomputed:
             return before
@@ -125,8 +125,11 @@ def proximal_of(how: Proximal, *, logprobs: "Tensor", before: "Tensor", rollout:
             return now - (now - rollout).clamp(-LARGEST, LARGEST) / ages.clamp(min=1)
 
 
-def correction(log_ratio: "Tensor", segments: "Tensor", samples: int, config: LossConfig) -> Correction:
-    """`log_ratio`: [N], of the proximal policy to the sampling one; `segments`: number of each one's sequence."""
+def correction(
+    log_ratio: "Tensor", mismatch: "Tensor", segments: "Tensor", samples: int, config: LossConfig
+) -> Correction:
+    """Importance weights, [N]. log_ratio: proximal to behavior policy. mismatch: the learner's policy before the batch
+    to the behavior policy, which rejection judges whatever the proximal policy is. segments: indices of sequences."""
     own = log_ratio.detach()
     weight, rejected = own.new_ones(len(own)), own.new_zeros(len(own)).bool()
     if config.correction is Level.tokens:
@@ -134,7 +137,9 @@ def correction(log_ratio: "Tensor", segments: "Tensor", samples: int, config: Lo
     elif config.correction is Level.sequences:
         weight = ratio_of(segment_sums(own, segments, samples)[segments])
     if config.reject is not Level.none:
-        judged = own if config.reject is Level.tokens else segment_means(own, segments, samples)[segments]
+        judged = mismatch.detach()
+        if config.reject is Level.sequences:
+            judged = segment_means(judged, segments, samples)[segments]
         ratio = ratio_of(judged)
         rejected = (ratio < config.reject_below) | (ratio > config.reject_above)
     capped = (weight > config.correction_cap) & ~rejected
@@ -146,18 +151,18 @@ def ratio_of(log_ratio: "Tensor") -> "Tensor":
 
 
 def segment_sums(values: "Tensor", segments: "Tensor", samples: int) -> "Tensor":
-    """[P] to [samples]."""
+    """The sum over each sample: [P] to [samples]."""
     return values.new_zeros(samples).index_add(0, segments, values)
 
 
 def segment_means(values: "Tensor", segments: "Tensor", samples: int) -> "Tensor":
-    """[P] to [samples]; 0 for a sample without a token."""
+    """The mean over each sample: [P] to [samples]; 0 for a sample without a token."""
     counts = segment_sums(values.new_ones(len(values)), segments, samples)
     return segment_sums(values, segments, samples) / counts.clamp(min=1.0)
 
 
 def sums_to_go(values: "Tensor", segments: "Tensor", samples: int) -> "Tensor":
-    """[P], for each token, the sum over it and those that follow it in its sample."""
+    """[P], for each token, the sum from that token to the end of its sample."""
 
     def backward(values: "Tensor") -> "Tensor":
         return values.flip(0).cumsum(0).flip(0)
@@ -168,20 +173,20 @@ def sums_to_go(values: "Tensor", segments: "Tensor", samples: int) -> "Tensor":
 
 
 class Divergence(Enum):
-    """Estimates of KL(policy, reference) from one token that the policy sampled, r = reference / policy: those of
-    http://joschu.net/blog/kl-approx.html."""
+    """Estimators of KL(policy, reference) from one token that the policy sampled, with r = reference / policy
+    (http://joschu.net/blog/kl-approx.html)."""
 
     k1 = "k1"
-    """-log r: unbiased, of either sign. As a loss it pulls nowhere, since its gradient is 0 in expectation."""
+    """-log r: unbiased, of either sign. As a loss its gradient is 0 in expectation."""
     k2 = "k2"
     """(log r)^2 / 2: never negative, biased; as a loss its gradient is that of the divergence."""
     k3 = "k3"
     """r - 1 - log r (GRPO, arXiv 2402.03300, equation 4): never negative, unbiased as a value; as a loss its gradient
-    is 1 - r times that of the log-prob, which a token that the policy finds unlikely can make large."""
+    is 1 - r times that of the log-prob, which can be large for a token that is unlikely under the policy."""
 
 
 def divergence(logprobs: "Tensor", reference: "Tensor", estimator: Divergence = Divergence.k3) -> "Tensor":
-    """[P], of each token."""
+    """[P], the estimate at each token."""
     log_ratio = (reference - logprobs).clamp(-LARGEST, LARGEST)
     if estimator is Divergence.k1:
         return -log_ratio

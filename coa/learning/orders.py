@@ -1,10 +1,11 @@
-"""What ranks are told to do: orders, in one row that every rank follows.
+"""Orders to the learners' ranks: one queue that every rank follows.
 
-A batch from the driver becomes `Train`, with what belongs behind it, so that nobody waits for the driver in between:
+A batch from the driver becomes `Train` and the orders that follow it, so that ranks do not wait for the driver in
+between:
 
-    put(Train) ──► Train, Publish, Checkpoint (now and then, and after the last), Stop (behind the last one)
+    put(Train) ──► Train, Publish, Checkpoint (every few batches, and after the last), Stop (after the last)
 
-An order has a number in its epoch. A restart of the learners begins a new epoch, and voids what was ordered before.
+An order has a number in its epoch. A restart of the learners begins a new epoch and voids all earlier orders.
 """
 
 from collections.abc import Sequence
@@ -14,7 +15,7 @@ from typing import Any
 from coa.errors import InfrastructureError
 
 Shares = tuple[tuple[Any, ...], ...]
-"""For each group of ranks that share rows, and so for each rank where none does, references to tuples of samples."""
+"""References to tuples of samples, for each sequence group (each rank if `sequence_parallel` is 1)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,26 +23,26 @@ class Train:
     """Train one batch."""
 
     version: int
-    """The version that it is trained at; it makes version + 1."""
+    """Weight version before the batch; training produces version + 1."""
     shares: Shares
     cursor: Any
-    """Where the stream of tasks or demonstrations stood when this batch was formed, as plain data: kept with the
+    """Position in the stream of tasks or demonstrations when this batch was formed, as plain data; saved in the
     checkpoint."""
 
 
 @dataclass(frozen=True, slots=True)
 class Publish:
-    """Publish the weights as they are."""
+    """Publish the current weights."""
 
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """Keep the state as it is; all ranks report."""
+    """Save the current state; all ranks report."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """Write the model and end: a normal end, whichever version it is."""
+    """Write the model and end normally, at any version."""
 
 
 Order = Train | Publish | Checkpoint | Stop
@@ -55,8 +56,8 @@ class Numbered:
 
 
 def orders_of(train: Train, *, steps: int, publish: bool, checkpoint_every: int) -> tuple[Order, ...]:
-    """What a batch entails. `steps`: the version at which the job ends; it is kept before the model is written, so that
-    no step is trained again where that fails."""
+    """The orders for a batch. `steps`: the version at which the job ends; it is checkpointed before the model is
+    written, so that no step is trained again if writing fails."""
     version = train.version + 1
     orders: list[Order] = [train]
     if publish:
@@ -69,24 +70,24 @@ def orders_of(train: Train, *, steps: int, publish: bool, checkpoint_every: int)
 
 
 class VoidEpoch(InfrastructureError):
-    """A rank of learners that have been started again asks for orders."""
+    """A rank from before a restart of the learners asks for orders."""
 
 
 @dataclass
 class OrderRow:
-    """The orders of the present epoch, and how far ranks have come. Pure."""
+    """The orders of the current epoch, and the progress of each rank. Pure."""
 
     ranks: int
     epoch: int = 0
-    """Of the last start; what it is before the first one, nobody knows."""
+    """Epoch of the last start; before the first start, a number that no rank uses."""
     orders: list[Order] = field(default_factory=list)
     asked: list[int] = field(default_factory=list)
-    """For each rank, the number of the order that it has asked for last."""
+    """For each rank, the number of the last order that it asked for."""
     cleared: int = 0
-    """Orders whose samples nobody needs any more."""
+    """Number of orders whose samples are no longer needed by any rank."""
 
     def begin(self) -> int:
-        """A new epoch without any orders; its number."""
+        """Begins a new epoch without any orders; returns its number."""
         self.epoch += 1
         self.orders.clear()
         self.asked = [-1] * self.ranks
@@ -94,23 +95,23 @@ class OrderRow:
         return self.epoch
 
     def add(self, orders: Sequence[Order], epoch: int) -> bool:
-        """False where the learners have restarted since that epoch: the orders are not taken."""
+        """Appends orders; returns False, without taking them, if the learners have restarted since that epoch."""
         if epoch != self.epoch or not self.asked:
             return False
         self.orders.extend(orders)
         return True
 
     def has_room(self) -> bool:
-        """Whether no batch waits that no rank has asked for: one batch is prepared while another is trained."""
+        """Whether some rank has asked for every batch so far: one batch is prepared while another is trained."""
         furthest = max(self.asked, default=-1)
         return not any(isinstance(order, Train) for order in self.orders[furthest + 1 :])
 
     def ask(self, rank: int, epoch: int, number: int) -> Numbered | None:
-        """Order `number` of a rank, None while there is none; raises VoidEpoch for an older epoch."""
+        """Order `number`, or None if it does not exist yet; raises VoidEpoch for an older epoch."""
         self.require(epoch)
         self.asked[rank] = max(self.asked[rank], number)
         while self.cleared < min(*self.asked, len(self.orders)):
-            # All ranks are past it: nobody needs its samples any more.
+            # All ranks are past this order, so its samples can be released.
             self.orders[self.cleared] = _with_shares(self.orders[self.cleared], ())
             self.cleared += 1
         return Numbered(epoch, number, self.orders[number]) if number < len(self.orders) else None
@@ -121,7 +122,7 @@ class OrderRow:
             raise VoidEpoch(f"epoch {epoch} is over: this is epoch {self.epoch}")
 
     def for_rank(self, numbered: Numbered, rank: int) -> Numbered:
-        """With this rank's share alone."""
+        """The order with only this rank's share."""
         order = numbered.order
         if not isinstance(order, Train):
             return numbered
@@ -131,7 +132,7 @@ class OrderRow:
 
 
 def share_of(rank: int, ranks: int, shares: int) -> int:
-    """Index of a rank's share: where there are fewer shares than ranks, ranks next to one another have the same one."""
+    """Index of a rank's share: if there are fewer shares than ranks, neighboring ranks have the same share."""
     return rank * shares // ranks
 
 

@@ -1,4 +1,4 @@
-"""Packing: samples laid end to end in rows of a fixed capacity, so that almost no token is padding."""
+"""Packing: concatenates samples in rows of a fixed capacity, so that almost no token is padding."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,22 +14,22 @@ class PackingConfig:
     """How samples are packed into rows of a micro-batch."""
 
     row_tokens: int = 8192
-    """Tokens of a row. Several short samples share a row, and a longer sample gets a row of its own. A smaller value
+    """Tokens per row. Several short samples share a row, and a longer sample gets a row of its own. A smaller value
     needs less memory."""
     rows: int = 1
-    """Rows of a micro-batch."""
+    """Rows per micro-batch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MicroBatch:
-    """Packed rows; R rows of at most L tokens. Two samples [5, 6, 7] and [8, 9] in one row:
+    """Packed rows, [R, L] each: R rows of at most L tokens. Two samples [5, 6, 7] and [8, 9] in one row:
 
     token_ids = [[5, 6, 7, 8, 9]]
     positions = [[0, 1, 2, 0, 1]]
     segments  = [[1, 1, 1, 2, 2]]    0 is padding
 
-    The per-token arrays (`loss_mask` and the rest) belong to the token at the same place, which is predicted from
-    the one before it. The first token of a sample is predicted from nothing, so it is never trained.
+    The per-token arrays (`loss_mask` and the rest) belong to the token at the same position, which is predicted from
+    the previous position. The first token of a sample has no previous position, so it is never trained.
     """
 
     token_ids: Tokens
@@ -43,7 +43,7 @@ class MicroBatch:
 
 
 def fill_rows(lengths: Sequence[int], capacity: int) -> list[list[int]]:
-    """Indices of samples per row, first fit by decreasing length."""
+    """Indices of samples per row, by first-fit decreasing."""
     rows: list[list[int]] = []
     free: list[int] = []
     for index in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
@@ -66,7 +66,7 @@ def _grid(rows: list[list[NDArray]], width: int, dtype: type) -> NDArray:
 
 
 def micro_batch(rows: Sequence[Sequence[Sample]]) -> MicroBatch:
-    """Lays each row's samples end to end, the grid as wide as the longest row."""
+    """Concatenates each row's samples; rows are padded to the longest row."""
     width = max(sum(map(len, row)) for row in rows)
 
     def grid(field: str, dtype: type) -> NDArray:
@@ -88,7 +88,7 @@ def micro_batch(rows: Sequence[Sequence[Sample]]) -> MicroBatch:
 
 
 def pack(samples: Sequence[Sample], config: PackingConfig) -> list[MicroBatch]:
-    """All samples in micro-batches of `config.rows` rows, rows of like fill together."""
+    """All samples in micro-batches of `config.rows` rows; rows are sorted by length to reduce padding."""
     filled = fill_rows([len(sample) for sample in samples], config.row_tokens)
     filled.sort(key=lambda row: -sum(len(samples[i]) for i in row))
     rows = [[samples[i] for i in row] for row in filled]

@@ -1,5 +1,4 @@
-"""Samples: token sequences to learn from, by reinforcement or by imitation. Only tokens that the policy writes have a
-weight."""
+"""Samples: token sequences for training, by RL or by imitation. Only tokens that the policy writes have a weight."""
 
 from collections.abc import Sequence
 
@@ -12,9 +11,9 @@ from coa.types import ENVIRONMENT, Mask, Sample, Scored, Status, Tokens
 def to_samples(
     group: Sequence[Scored], algorithm: Algorithm, number: int, *, mask_truncated: bool = False
 ) -> tuple[Sample, ...]:
-    """A group's episodes to learn from by trial, in order; `number` is the group's in the run.
+    """RL samples from a group's episodes, in order; `number` is the group's number in the run.
 
-    mask_truncated: leaves out what ran out of tokens, which is still one of those that the others are compared with."""
+    mask_truncated: leaves out episodes that ran out of tokens; they still count in the advantages of the others."""
     return tuple(
         Sample(
             token_ids=scored.trajectory.token_ids,
@@ -31,7 +30,7 @@ def to_samples(
 
 
 def to_imitate(token_ids: Tokens, action_mask: Mask, weight: float = 1.0) -> Sample:
-    """A demonstration."""
+    """A sample to imitate, from a demonstration's tokens."""
     zeros = np.zeros(len(token_ids), np.float32)
     return Sample(
         token_ids=token_ids,

@@ -5,8 +5,8 @@ have places for. Each condition alone is misleading: engines are full for a whil
 also waits for slow tools, or for the last episodes of an old group.
 
     up      the learner waits for `wait_share` of its time or more, and the engines are full:
-            to engines / (1 - share), with which it would just not wait, but no more than have something to play
-    down    what is played would leave the rest below `slack` of their places (`coa.scaling`)
+            to engines / (1 - share), enough to end the waiting, but not beyond what the window's episodes can use
+    down    the remaining engines would stay below `slack` of their capacity (`coa.scaling`)
 
 Shares are measured over two whole steps or more, since within a step the learner first waits and then computes. The
 first step is not measured, since it waits for the window to fill. If the learner waits all the time, no steps are
@@ -21,9 +21,9 @@ from typing import NamedTuple
 from coa.scaling import Pace, banded
 
 STEPS = 2
-"""Whole steps that a window has, where the learner makes any."""
+"""Minimum whole steps in a measurement, unless the learner waits all the time."""
 ALWAYS = 0.99
-"""The share of a window from which on the learner has waited for all of it."""
+"""Minimum share of waiting that counts as waiting all the time."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class EngineScaling:
     """When rollout engines are added and removed, if `placement` gives a range."""
 
     wait_share: float = 0.1
-    """Share of its time that the learner has to wait for batches before engines are added."""
+    """Minimum share of its time that the learner waits for batches before engines are added."""
     full: float = 0.9
     """Engines count as full if this share of their places for episodes, of their batches or of their KV caches is
     used."""
@@ -39,67 +39,67 @@ class EngineScaling:
     """An engine is removed if the others would stay below this share of their places, batches and KV caches. A smaller
     value keeps engines longer."""
     least_sampling: float = 0.1
-    """No engine is added while requests take less than this share of the engines' batches, since episodes wait for
-    tools then."""
+    """Minimum share of the engines' batches that is in use before engines are added; below it, episodes mostly wait for
+    tools."""
     look_back_s: float = 60.0
-    """Shortest time over which these shares are measured, besides two whole steps."""
+    """Minimum seconds over which these shares are measured, besides two whole steps."""
     cooldown_s: float = 300.0
-    """Time in which an engine that was added is not removed, and the other way round."""
+    """Minimum seconds between adding and removing engines, in either order."""
     handover_s: float = 30.0
-    """Time for which an engine that is removed may finish its episodes, before other engines continue them."""
+    """Maximum seconds for which a removed engine may finish its episodes before other engines continue them."""
 
     def __post_init__(self) -> None:
         shares = (self.wait_share, self.full, self.slack)
         if not all(0 < share < 1 for share in shares) or not 0 <= self.least_sampling < 1:
-            raise ValueError("pool.scaling: wait_share, full, slack and least_sampling are shares, below 1")
+            raise ValueError("pool.scaling: wait_share, full, slack and least_sampling must be shares below 1")
         if self.slack >= self.full:
             raise ValueError(f"pool.scaling.slack is {self.slack:g}, expected less than full, {self.full:g}")
         if min(self.look_back_s, self.cooldown_s) <= 0 or self.handover_s < 0:
-            raise ValueError("pool.scaling: look_back_s and cooldown_s are more than 0, handover_s is not less")
+            raise ValueError("pool.scaling: look_back_s and cooldown_s must be above 0, handover_s at least 0")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fleet:
-    """What may be asked for, and what one engine takes."""
+    """Bounds of the number of engines, and the capacity of one engine."""
 
     least: int
     most: int
     places: int
-    """Episodes on an engine at a time."""
+    """Maximum episodes on an engine at a time."""
     at_once: int
-    """Requests that an engine samples at a time."""
+    """Maximum requests that an engine samples at a time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """The state of the loop at a moment, which is taken to hold until the next reading."""
+    """The state of the RL loop at a moment, assumed constant until the next reading."""
 
     at: float
-    """Seconds, by any clock."""
+    """Time in seconds, by any clock."""
     waits: bool
     """Whether the learner waits for its batch."""
     for_old: bool
-    """Whether it has enough groups, and only the deadline of older ones keeps it."""
+    """Whether enough groups are ready, so that only the deadlines of older groups hold the batch back."""
     steps: int
-    """Batches that it has learnt."""
+    """Batches that the learner has trained."""
     serving: int
     """Engines that may be given episodes."""
     joining: int
-    """Engines that wait for their node, come up, or load the newest weights."""
+    """Engines that wait for their node, start, or load the newest weights."""
     playing: int
     """Episodes on engines."""
     queued: int
-    """Episodes that wait for a place on one."""
+    """Episodes that wait for a place on an engine."""
     sampling: int
-    """Requests for tokens under way, on all engines."""
+    """Running generation requests, on all engines."""
     kv_use: float
-    """KV caches that those would fill, over all engines: 1.5 is one and a half."""
+    """KV cache in use, summed over all engines, in KV caches: 1.5 is one and a half."""
     admissible: int
     """Episodes that the window would still admit."""
 
 
 class Signals(NamedTuple):
-    """Averages over time."""
+    """Time averages of the readings."""
 
     waits: float
     for_old: float
@@ -109,17 +109,17 @@ class Signals(NamedTuple):
     sampling: float
     kv_use: float
     headroom: float
-    """Episodes that staleness lets be unfinished: those under way, and those that may be admitted."""
+    """Episodes that the staleness bound allows to be unfinished: those under way, and those that may be admitted."""
 
 
 Mark = tuple[float, Signals]
-"""A moment, and the integrals up to it."""
+"""A moment, and the integrals up to that moment."""
 
 
 class Decision(NamedTuple):
     engines: int
     why: str
-    """Empty where nothing changes."""
+    """Reason for the change; empty if nothing changes."""
 
 
 def signals_of(reading: Reading) -> Signals:
@@ -136,16 +136,16 @@ def signals_of(reading: Reading) -> Signals:
 
 
 def load_of(signals: Signals, fleet: Fleet) -> float:
-    """How many engines would be just full."""
+    """The number of engines that the load would fill exactly."""
     by_places = (signals.playing + signals.queued) / fleet.places
     return max(by_places, signals.sampling / fleet.at_once, signals.kv_use)
 
 
 def more(signals: Signals, now: int, fleet: Fleet, config: EngineScaling) -> Decision:
-    """Whether to add engines; twice as many at most."""
+    """Whether to add engines; at most doubles their number."""
     full = config.full * signals.serving
     crowded = max(signals.sampling / fleet.at_once, signals.kv_use) >= full
-    # Episodes of old groups have their places: they end sooner only where fewer are sampled beside them.
+    # Episodes of old groups already have places; more engines speed them up only if the engines are crowded.
     curable = signals.waits if crowded else signals.waits - signals.for_old
     idle = signals.sampling < config.least_sampling * fleet.at_once * signals.serving
     if curable < config.wait_share or idle or load_of(signals, fleet) < full:
@@ -157,14 +157,14 @@ def more(signals: Signals, now: int, fleet: Fleet, config: EngineScaling) -> Dec
 
 
 def fewer(signals: Signals, now: int, fleet: Fleet, config: EngineScaling) -> Decision:
-    """Whether to take engines away; half of them at most."""
+    """Whether to remove engines; at most halves their number."""
     load = load_of(signals, fleet)
     engines = max(banded(load, now, config.slack) if load < now else now, math.ceil(now / 2), fleet.least)
     return Decision(min(engines, now), f"what is played fills {load:.1f} engines")
 
 
 class EngineController:
-    """Keeps the averages, and what was decided when."""
+    """Keeps the averages and the last decision."""
 
     def __init__(self, config: EngineScaling, fleet: Fleet, engines: int) -> None:
         self._config, self._fleet = config, fleet
@@ -172,16 +172,16 @@ class EngineController:
         self._pace = Pace(config.cooldown_s)
         self._last: Reading | None = None
         self._sums = Signals(*[0.0] * len(Signals._fields))
-        """Integrals over time, in seconds."""
+        """Time integrals of the signals, in seconds."""
         self._since: Mark = (0.0, self._sums)
-        """Where engines came or went last."""
+        """Mark of the last change of the number of engines."""
         self._ends: deque[Mark] = deque()
-        """Ends of steps since then, the last of which are those of whole steps."""
+        """Marks of the ends of steps since that change."""
         self._fulfilled = True
-        """Whether as many as were wished for have served since."""
+        """Whether the wished number of engines has served since the last decision."""
 
     def look(self, reading: Reading) -> Decision:
-        """Takes a reading in, and decides. The number is within the fleet's bounds."""
+        """Adds a reading and decides. The number is within the fleet's bounds."""
         self._take_in(reading)
         decision = self._decide(reading)
         step = decision.engines - self.wished
@@ -214,7 +214,7 @@ class EngineController:
         self._ends.clear()
 
     def _over(self, mark: Mark, now: float) -> Signals | None:
-        """The averages since then; None where that is not long enough ago."""
+        """The averages since `mark`; None if that is less than `look_back_s` ago."""
         at, sums = mark
         if now - at < self._config.look_back_s:
             return None

@@ -1,10 +1,10 @@
-"""The optimizer's settings, the rate of each step, and how many steps a number of epochs are.
+"""The optimizer's settings, the learning rate of each step, and the number of steps for a number of epochs.
 
-    lr |   ______          wsd: flat up to `flat_share` of the steps, then a line to the floor
+    lr |   ______          wsd: constant up to `flat_share` of the steps, then linear to the floor
        |  /      \\
        | /        \\___     floor: min_share * lr
        |/_____________
-        warm-up    steps    constant, linear, cosine: from the end of the warm-up on
+        warm-up    steps    constant, linear, cosine: begin at the end of the warm-up
 """
 
 import math
@@ -15,7 +15,7 @@ from fractions import Fraction
 
 class Schedule(Enum):
     wsd = "wsd"
-    """Warm-up, stable, decay: the full rate for `flat_share` of the steps, then a line down."""
+    """Warm-up, stable, decay: the full rate for `flat_share` of the steps, then a linear decay."""
     constant = "constant"
     linear = "linear"
     cosine = "cosine"
@@ -26,18 +26,18 @@ class OptimizerConfig:
     """AdamW and the schedule of its learning rate."""
 
     lr: float = 1e-6
-    """Highest learning rate."""
+    """Maximum learning rate."""
     schedule: Schedule = Schedule.wsd
     """Learning rate after the warm-up: wsd stays constant for `flat_share` of the steps and then falls linearly;
-    constant, linear and cosine are as elsewhere."""
+    constant, linear and cosine are the usual schedules."""
     warmup_steps: int = 0
-    """Steps in which the learning rate grows linearly from 0."""
+    """Number of steps in which the learning rate grows linearly from 0."""
     warmup_ratio: float = 0.0
-    """The same as a share of all steps, rounded up; set only one of the two."""
+    """Warm-up steps as a share of all steps, rounded up; set only one of `warmup_steps` and `warmup_ratio`."""
     flat_share: float = 1.0
-    """wsd: share of the steps before the rate falls, warm-up included; with 1 it never falls."""
+    """wsd: share of the steps before the learning rate falls, warm-up included; with 1 it never falls."""
     min_share: float = 0.0
-    """Share of the highest rate that would be reached one step after the last."""
+    """Final learning rate as a share of the maximum; it would be reached one step after the last."""
     beta1: float = 0.9
     """AdamW's decay of the mean of gradients."""
     beta2: float = 0.95
@@ -45,11 +45,11 @@ class OptimizerConfig:
     weight_decay: float = 0.0
     """AdamW's weight decay of matrices; norms and other vectors have none."""
     clip_norm: float = 1.0
-    """Largest norm of a step's gradient; a larger gradient is scaled down."""
+    """Maximum norm of an update's gradient; a larger gradient is scaled down."""
 
     def __post_init__(self) -> None:
         if self.warmup_steps and self.warmup_ratio:
-            raise ValueError("optimizer.warmup_steps and optimizer.warmup_ratio are both set; one of them says it")
+            raise ValueError("optimizer.warmup_steps and optimizer.warmup_ratio are both set; set only one of them")
         if self.flat_share != 1.0 and self.schedule is not Schedule.wsd:
             raise ValueError(f"optimizer.flat_share belongs to schedule wsd, not {self.schedule.value}")
         shares = {"warmup_ratio": self.warmup_ratio, "flat_share": self.flat_share, "min_share": self.min_share}
@@ -59,16 +59,16 @@ class OptimizerConfig:
 
 
 def learning_rate(step: int, steps: int, config: OptimizerConfig) -> float:
-    """The rate of step `step` (from 0) of `steps`."""
+    """The learning rate of step `step` (from 0) of `steps`."""
     warm_steps = config.warmup_steps or _ceil(config.warmup_ratio, steps)
     warm = min(1.0, (step + 1) / warm_steps) if warm_steps else 1.0
-    # A decay that began within the warm-up would keep the full rate from ever being reached.
+    # If the decay began within the warm-up, the full rate would never be reached.
     begin = max(warm_steps, config.flat_share * steps if config.schedule is Schedule.wsd else 0)
     return config.lr * min(warm, _decay(step, begin, steps, config))
 
 
 def _decay(step: int, begin: float, steps: int, config: OptimizerConfig) -> float:
-    """Share of the rate, 1 before `begin` and the floor at `steps`."""
+    """Factor of the learning rate: 1 before `begin`, `min_share` at `steps` unless constant."""
     if step < begin or config.schedule is Schedule.constant:
         return 1.0
     left = (steps - step) / (steps - begin)
@@ -78,7 +78,7 @@ def _decay(step: int, begin: float, steps: int, config: OptimizerConfig) -> floa
 
 
 def steps_for(samples: int, batch: int, epochs: float) -> int:
-    """Steps in which every one of `samples` is seen at least `epochs` times, `batch` of them a step.
+    """Number of steps, at `batch` samples per step, to see `samples` at least `epochs` times on average.
 
     steps_for(7607, 256, 2.5) == 75
     """

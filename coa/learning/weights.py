@@ -1,10 +1,10 @@
-"""A model's weights as a manifest: where each tensor lies in the flattened model, and a digest for each bucket of it.
+"""A manifest of a model's weights: the place of each tensor in the flattened model, and a digest for each bucket.
 
     tensors   |--embed--|-norm-|------ q_proj ------|-- k_proj --|      laid out without gaps, widest types first
     buckets   |----- 0 -----|----- 1 -----|----- 2 -----|-- 3 --|       of equal size; a tensor may span several
     digests        xxh3         xxh3           xxh3        xxh3
 
-The layout is that of a safetensors file, so a header before the bytes makes them one. Nothing here needs torch.
+The layout is that of a safetensors file: a header and the bytes together are such a file. Nothing here needs torch.
 """
 
 import json
@@ -41,20 +41,20 @@ ITEM_BYTES = {
     "U8": 1,
     "BOOL": 1,
 }
-"""Bytes of one element, by the name that safetensors has for a type."""
+"""Bytes per element, by safetensors type name."""
 ALIGNMENT = 8
-"""Of the boundaries of shares: a multiple of every element's size."""
+"""Alignment of the boundaries of shares, in bytes: a multiple of every element's size."""
 NAMED = 3
-"""Of the tensors that an error is about, so many are named."""
+"""Maximum number of tensors that an error names."""
 
 
 @dataclass(frozen=True, slots=True)
 class TensorSpan:
-    """Where a tensor lies in the flattened model: bytes `start` to `stop`."""
+    """The place of a tensor in the flattened model: bytes `start` to `stop`."""
 
     name: str
     dtype: str
-    """As safetensors calls it, such as "BF16"."""
+    """The safetensors type name, such as "BF16"."""
     shape: tuple[int, ...]
     start: int
     stop: int
@@ -84,19 +84,19 @@ class Layout:
         return frozenset(tensor.name for tensor in self.tensors)
 
     def bucket(self, index: int) -> tuple[int, int]:
-        """First byte of a bucket, and the one after its last; raises IncompleteWeights for one that is not there."""
+        """Start and end (exclusive) of a bucket, in bytes; raises IncompleteWeights if there is no such bucket."""
         if not 0 <= index < self.buckets:
             raise IncompleteWeights(f"there is no bucket {index} of {self.buckets}")
         start = index * self.bucket_bytes
         return start, min(start + self.bucket_bytes, self.nbytes)
 
     def shares(self, among: int) -> list[tuple[int, int]]:
-        """Equal byte ranges of the model, in order, none of which cuts an element."""
+        """Equal byte ranges of the model, in order; no boundary cuts an element."""
         cuts = [self.nbytes * i // among // ALIGNMENT * ALIGNMENT for i in range(among)] + [self.nbytes]
         return list(pairwise(cuts))
 
     def header(self) -> bytes:
-        """What a safetensors file has before the bytes of the model."""
+        """The part of a safetensors file before the bytes of the model."""
         entries: dict[str, Any] = {"__metadata__": {"format": "pt"}}
         for tensor in self.tensors:
             offsets = [tensor.start, tensor.stop]
@@ -108,7 +108,7 @@ class Layout:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """What one version of the weights is: its layout, and the digest of each bucket."""
+    """Description of one version of the weights: its layout, and the digest of each bucket."""
 
     version: int
     layout: Layout
@@ -116,12 +116,12 @@ class Manifest:
 
     @property
     def fingerprint(self) -> str:
-        """32 hexadecimal digits that follow from the bytes of all buckets, whatever the version is called."""
+        """Digest of all buckets, as 32 hexadecimal digits; independent of the version number."""
         return digest(b"".join(self.digests)).hex()
 
     def check_bucket(self, index: int, data: "bytes | memoryview | NDArray[Any] | None") -> None:
-        """Raises DamagedWeights where `data` is not bucket `index` byte for byte, IncompleteWeights where it is not
-        there or not whole."""
+        """Raises IncompleteWeights if bucket `index` is missing or has the wrong size, DamagedWeights if its digest
+        differs."""
         start, stop = self.layout.bucket(index)
         if data is None:
             raise IncompleteWeights(f"version {self.version}: bucket {index} of {self.layout.buckets} is missing")
@@ -141,14 +141,14 @@ class Manifest:
             self.check_bucket(index, data[start:stop] if start < len(data) else None)
 
     def check_names(self, loaded: Collection[str]) -> None:
-        """Raises IncompleteWeights where a tensor of the manifest was not loaded, or one was that it doesn't have."""
+        """Raises IncompleteWeights if a tensor of the manifest was not loaded, or a loaded tensor is not in it."""
         if left := sorted(self.layout.names - set(loaded)):
             raise IncompleteWeights(f"version {self.version}: not loaded: {some(left)}")
         if extra := sorted(set(loaded) - self.layout.names):
             raise IncompleteWeights(f"version {self.version}: loaded without being published: {some(extra)}")
 
     def check_version(self, version: int) -> None:
-        """Raises WrongVersion where another one is wanted than these weights are."""
+        """Raises WrongVersion if these weights are not of this version."""
         if self.version != version:
             raise WrongVersion(f"these weights are version {self.version}, not {version}")
 
@@ -160,7 +160,7 @@ def some(names: Sequence[str]) -> str:
 
 
 def digest(data: "bytes | memoryview | NDArray[Any]") -> bytes:
-    """16 bytes, xxh3_128 (https://xxhash.com): finds damage, not an attacker."""
+    """16 bytes, xxh3_128 (https://xxhash.com): detects damage, not attacks."""
     return xxhash.xxh3_128_digest(memory_of(data))
 
 
@@ -169,9 +169,9 @@ def memory_of(data: "bytes | memoryview | NDArray[Any]") -> memoryview:
 
 
 def lay_out(tensors: Iterable[tuple[str, str, Sequence[int]]], bucket_bytes: int) -> Layout:
-    """The layout of tensors of these names, types and shapes: in their order, but wider elements first, so that each
-    tensor begins at a multiple of its element's size. Raises ValueError for an unknown type or a name that is there
-    twice."""
+    """The layout of tensors with these names, types and shapes: sorted by element size, largest first, and otherwise in
+    the given order, so that each tensor begins at a multiple of its element size. Raises ValueError for an unknown type
+    or a duplicate name."""
     known = list(tensors)
     if unknown := sorted({dtype for _, dtype, _ in known} - ITEM_BYTES.keys()):
         raise ValueError(f"no such type of weights: {', '.join(unknown)}")
@@ -187,19 +187,19 @@ def lay_out(tensors: Iterable[tuple[str, str, Sequence[int]]], bucket_bytes: int
 
 
 def seal(version: int, layout: Layout, read: Callable[[int, int], "bytes | memoryview | NDArray[Any]"]) -> Manifest:
-    """The manifest of weights whose bytes from one offset to another `read` gives, a bucket at a time."""
+    """The manifest of weights; `read(start, stop)` returns those bytes and is called once per bucket."""
     digests = tuple(digest(read(*layout.bucket(index))) for index in range(layout.buckets))
     return Manifest(version, layout, digests)
 
 
 def read_header(data: "memoryview | bytes", where: str, bucket_bytes: int) -> tuple[Layout, int]:
-    """The layout of a safetensors file from its beginning, and where the model's bytes begin; raises SyncError for
-    what is none."""
+    """The layout of a safetensors file from its first bytes, and the offset of the model's bytes; raises SyncError if
+    it is not a safetensors file."""
     try:
         (length,) = struct.unpack_from("<Q", data)
         entries: Mapping[str, Any] = json.loads(bytes(data[8 : 8 + length]))
     except (struct.error, ValueError) as error:
-        raise SyncError(f"{where}: no safetensors file") from error
+        raise SyncError(f"{where}: not a safetensors file") from error
     spans = [
         TensorSpan(name, entry["dtype"], tuple(entry["shape"]), *entry["data_offsets"])
         for name, entry in entries.items()
@@ -209,7 +209,7 @@ def read_header(data: "memoryview | bytes", where: str, bucket_bytes: int) -> tu
 
 
 def read_layout(path: Path, bucket_bytes: int) -> tuple[Layout, int]:
-    """As `read_header`, of a file."""
+    """Like `read_header`, for a file on disk."""
     try:
         with path.open("rb") as file:
             prefix = file.read(8)
@@ -220,8 +220,8 @@ def read_layout(path: Path, bucket_bytes: int) -> tuple[Layout, int]:
 
 
 def serialise(state: "Mapping[str, torch.Tensor]") -> Weights:
-    """A safetensors file in memory, of tensors that this process holds whole."""
-    from safetensors.torch import save  # brings torch along
+    """A safetensors file in memory, from tensors that are not sharded."""
+    from safetensors.torch import save  # imports torch
 
     contiguous = {name: tensor.contiguous().cpu() for name, tensor in state.items()}
     return np.frombuffer(save(contiguous, metadata={"format": "pt"}), np.uint8)

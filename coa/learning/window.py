@@ -1,18 +1,18 @@
-"""The staleness window: how many groups may be played at a time, and which ones have to be trained next.
+"""The staleness window: how many groups may be played at a time, and which groups have to be trained next.
 
-Two rules keep every token that is trained at most `max_staleness` versions old, without dropping anything for age.
+Two rules bound the staleness of every trained token by `max_staleness`, without dropping any group for its age.
 
-Admission. With B groups a batch, at most (max_staleness + live + 1) B groups may have been admitted in all while the
-engines run version `live`. A group that nothing can be learnt from gives its slot back (dynamic sampling), a limited
-number of times per batch.
+Admission. With B groups per batch, at most (max_staleness + live + 1) B groups may have been admitted in all while the
+engines run version `live`. A zero-variance group frees its slot (dynamic sampling), a limited number of times per
+batch.
 
 Deadline. A group that was admitted under version s must be in a batch trained at version s + max_staleness or
-before. Batches take the oldest finished groups, and only if the groups that remain can still all meet their
-deadlines, B a batch; otherwise the learner waits for the old ones. With max_staleness = 0 both rules together are
-the synchronous trainer.
+before. Batches take the oldest finished groups, and only if all remaining groups can still meet their deadlines at
+B per batch; otherwise the learner waits for the old groups. With max_staleness = 0 both rules together are the
+synchronous trainer.
 
 Admission makes the deadlines possible: when version s went live, at most (max_staleness + s) B groups had been
-admitted under older versions, all due by version s - 1 + max_staleness, B a batch.
+admitted under older versions, all due by version s - 1 + max_staleness, at B per batch.
 """
 
 from collections.abc import Collection, Mapping
@@ -21,15 +21,16 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class WindowConfig:
-    """How old trained samples may be, and how many groups a batch has."""
+    """Bound of staleness, and batch size in groups."""
 
     max_staleness: int = 2
-    """Most versions between the weights that sampled a token and those trained on it; 0: synchronous."""
+    """Maximum number of versions between the weights that sampled a token and the weights trained on it; 0 is
+    synchronous training."""
     groups_per_batch: int = 64
-    """Groups per batch, each with the episodes of one task."""
+    """Groups per batch; a group is the episodes of one task."""
     max_refills: int = 2
-    """How many uninformative groups may be replaced per batch, in batches: 2 allows twice `groups_per_batch`. If more
-    are uninformative, the batch is smaller."""
+    """Maximum number of zero-variance groups resampled per batch, as a multiple of `groups_per_batch`. Beyond it, the
+    batch is smaller."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,13 +39,13 @@ class Ticket:
 
     group: int
     version: int
-    """The engines' version at admission: no token of the group is older."""
+    """The engines' version at admission: no token of the group is of an older version."""
 
 
 def choose(
     running: Mapping[int, int], ready: Mapping[int, int], version: int, config: WindowConfig
 ) -> list[int] | None:
-    """The groups of the batch trained at `version`, oldest first, or None where the learner has to wait.
+    """The groups of the batch trained at `version`, oldest first, or None if the learner has to wait.
 
     `running` and `ready` map a group to the version it was admitted under.
     """
@@ -62,8 +63,8 @@ def choose(
 
 
 class Window:
-    """Keeps account of groups for the two rules, without a clock and without actors: its methods record what happened,
-    or answer what may happen next."""
+    """Tracks groups for the two rules, without a clock and without actors: its methods record what happened, or return
+    what may happen next."""
 
     def __init__(self, config: WindowConfig, *, version: int, batches: int, first_group: int = 0) -> None:
         """Starts with engines and learner at `version`; `batches` is the version at which the run ends."""
@@ -71,13 +72,13 @@ class Window:
         self.live = version
         """Version that every engine runs."""
         self.version = version
-        """Version that the next batch is trained at."""
+        """Version at which the next batch is trained."""
         self._batches = batches
         self._next_group = first_group
         self._running: dict[int, int] = {}
         self._ready: dict[int, int] = {}
         self._blank: set[int] = set()
-        """Groups that nothing can be learnt from and that keep their place in a batch."""
+        """Zero-variance groups that keep their place in a batch."""
         self._refills = 0
 
     @property
@@ -103,8 +104,8 @@ class Window:
         self._ready[group] = self._running.pop(group)
 
     def drop(self, group: int) -> bool:
-        """Nothing can be learnt from the group. Returns whether its slot is free again; else its batch is one group
-        short."""
+        """Nothing can be learnt from the group. Returns whether its slot is free again; if not, its batch is one group
+        smaller."""
         if self._refills < self.config.max_refills * self.config.groups_per_batch:
             self._refills += 1
             del self._running[group]
@@ -114,11 +115,11 @@ class Window:
         return False
 
     def fail(self, group: int) -> None:
-        """The group met an infrastructure failure; its slot is free for another try."""
+        """The group had an infrastructure failure; its slot is free for another try."""
         del self._running[group]
 
     def take(self) -> list[int] | None:
-        """The groups of the next batch without those that nothing can be learnt from, or None while it has to wait."""
+        """The groups of the next batch, without zero-variance groups, or None if the learner has to wait."""
         picked = choose(self._running, self._ready, self.version, self.config)
         if picked is None or self.version >= self._batches:
             return None

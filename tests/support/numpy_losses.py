@@ -100,13 +100,14 @@ def proximal(formula: Formula, one: Episode, now: Array) -> Array:
     return one.rollout + (alpha * (now - one.rollout) if formula.proximal == "interpolated" else 0.0)
 
 
-def weights(formula: Formula, ratio: Array) -> Array:
-    """Of tokens whose proximal policy is `ratio` times as likely as the sampling one."""
+def weights(formula: Formula, ratio: Array, mismatch: Array) -> Array:
+    """Of tokens that the proximal policy finds `ratio` times as likely as the sampling one, and the policy before the
+    batch `mismatch` times: what IcePop (ringtech.notion.site/icepop) compares."""
     low, high = formula.bounds
-    product, geometric = ratio.prod(), ratio.prod() ** (1 / len(ratio))
+    product, geometric = ratio.prod(), mismatch.prod() ** (1 / len(ratio))
     whole = np.ones_like(ratio)
     weight = {"none": whole, "tokens": ratio, "sequences": product * whole}[formula.correction]
-    judged = {"none": whole, "tokens": ratio, "sequences": geometric * whole}[formula.reject]
+    judged = {"none": whole, "tokens": mismatch, "sequences": geometric * whole}[formula.reject]
     return np.minimum(weight, formula.cap) * ((low <= judged) & (judged <= high))
 
 
@@ -133,7 +134,8 @@ def parts(formula: Formula, batch: Sequence[Episode], fixed: Sequence[Array]) ->
         base = proximal(formula, one, fixed[i])
         step = step_of(formula, one, credit[i], base, fixed[i], tokens=tokens, sequences=len(here))
         weight, where, estimator = formula.kl
-        beta = weight / tokens if where == "loss" else 0.0
+        over = {"rloo": len(here), "dr_grpo": len(here) * formula.own.get("length", 0.0)}.get(formula.name, tokens)
+        beta = weight / over if where == "loss" else 0.0
         errors = value_errors(formula, one) if formula.name == "ppo" else lambda values: 0.0
         return lambda now, values: float(
             step(now) + beta * kl(now, one.reference, estimator).sum() + errors(values) / tokens
@@ -146,10 +148,12 @@ def step_of(
     formula: Formula, one: Episode, advantage: Array, base: Array, fixed: Array, *, tokens: int, sequences: int
 ) -> Callable[[Array], float]:
     """An episode's part of the policy's loss."""
-    weight = weights(formula, np.exp(base - one.rollout))
+    found = one.proximal - one.rollout
+    weight = weights(formula, np.exp(base - one.rollout), np.exp(found))
     match formula.name:
         case "gspo":  # 2507.18071, equations 5 and 7
-            whole, mean = weights(formula, np.exp([(base - one.rollout).mean()])), advantage.mean(keepdims=True)
+            whole = weights(formula, np.exp([(base - one.rollout).mean()]), np.exp([found.mean()]))
+            mean = advantage.mean(keepdims=True)
             return lambda now: -(whole * surrogate(formula, np.exp([(now - base).mean()]), mean)).sum() / sequences
         case "cispo":  # 2506.13585, equations 4 and 5
             clipped = np.clip(np.exp(fixed - base), *formula.clip)

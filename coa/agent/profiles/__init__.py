@@ -17,15 +17,15 @@ PROFILES = Registry("profile", {profile.name: profile for profile in (CODE, MATH
 
 
 def register(profile: Profile) -> None:
-    """Makes a profile known by its name, its tags included; raises ValueError for a second one of that name."""
+    """Registers a profile and its tags; raises ValueError if there is another profile of that name."""
     PROFILES.register(profile.name, profile)
     for tag in profile.tags:
         declare(tag)
 
 
 def with_tools(profile: Profile, name: str, *tools: Tag, guidance: str = "") -> Profile:
-    """A profile with further tools, under another name. They may be called wherever one of its own tools may be, and
-    what may follow one of those may follow them. guidance: rules beside its own.
+    """A copy of a profile with additional tools, under another name. The new tools may be called wherever the profile's
+    own tools may be, and may be followed by the same tags. guidance: additional rules.
 
     Raises ValueError for a profile that calls no tool.
     """

@@ -1,4 +1,5 @@
-"""The agent without tools: it thinks and answers (how a query is tried before it is chosen: paper, section 3.3.1)."""
+"""The agent without tools: it thinks and answers. Used to test queries before they are selected (paper, section
+3.3.1)."""
 
 from coa.agent.grammar import START, TAGS, Profile
 

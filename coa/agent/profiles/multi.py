@@ -1,4 +1,4 @@
-"""One agent with every tool: the tables of the others in one, and any search after any other."""
+"""One agent with every tool: the transition tables of the other agents combined, with any search after any other."""
 
 from coa.agent.grammar import START, TAGS, Profile
 

@@ -1,4 +1,4 @@
-"""The agent without an order of roles: every tool, and any tag after any other, as in ReAct (arXiv 2210.03629)."""
+"""The agent with every tool and no fixed order of tags, as in ReAct (arXiv 2210.03629)."""
 
 from coa.agent.grammar import OBSERVATION, START, THINK, Profile
 from coa.agent.profiles.multi import MULTI

@@ -1,17 +1,17 @@
-"""Algorithms of reinforcement, one file each, found by name; `rl.algorithm` in a recipe.
+"""RL algorithms, one file each, found by name (`rl.algorithm` in a recipe).
 
     grpo           clipped surrogate per token, advantages within the group (DAPO's by its settings); the default
-    dr_grpo        GRPO without its divisors, the deviation and the length
-    rloo           the mean of the group's others as baseline, sequences as single actions
-    reinforce_pp   advantages over the whole batch, without groups
-    cispo          the ratio clipped as a weight: no token is dropped
+    dr_grpo        GRPO without dividing by the standard deviation and the length
+    rloo           leave-one-out baseline, each sequence as a single action
+    reinforce_pp   advantages normalized over the whole batch, without groups
+    cispo          clips the importance weight, so that no token loses its gradient
     gspo           ratio and clipping per sequence
-    ppo            values by a head on the policy, GAE
-    on_policy      a larger model weighs the policy's own tokens
-    imitation      nothing but what a batch has to imitate
+    ppo            GAE with a value head on the policy
+    on_policy      on-policy distillation from a larger model
+    imitation      cross-entropy only
 
-`docs/algorithms.md` says when to take which. One of your own is a frozen dataclass in one file (`docs/extending.md`):
-ALGORITHMS.register("mine", Mine).
+`docs/algorithms.md` says when to use which. An algorithm of your own is a frozen dataclass in one file
+(`docs/extending.md`): ALGORITHMS.register("mine", Mine).
 """
 
 from collections.abc import Mapping
@@ -52,7 +52,7 @@ ALGORITHMS: Registry[type[Algorithm]] = Registry(
 
 
 def make(name: str, surrogate: LossConfig | None = None, settings: Mapping[str, Any] | None = None) -> Algorithm:
-    """The algorithm of that name; raises UserError for a name or a setting that nobody knows."""
+    """The algorithm of that name; raises UserError for an unknown name or setting."""
     load_extensions()
     kind: Any = ALGORITHMS.find(name)
     tree = dict(settings or {})
@@ -62,11 +62,11 @@ def make(name: str, surrogate: LossConfig | None = None, settings: Mapping[str, 
 
 
 def loss_of(algorithm: Algorithm, batch: TokenBatch, totals: Totals) -> LossSums:
-    """The algorithm's, and that of what the batch has to imitate."""
+    """The algorithm's loss plus the imitation loss."""
     sums = algorithm.loss(batch, totals)
     return LossSums({**sums.terms, "imitation_loss": imitation(batch)}, sums.metrics)
 
 
 def reduced(sums: Mapping[str, Sum], totals: Totals) -> Any:
-    """Each sum over its denominator, added up: a scalar tensor."""
+    """Divides each sum by its denominator and adds up the quotients: a scalar tensor."""
     return sum(one.total / totals[one.per] for one in sums.values() if totals[one.per])

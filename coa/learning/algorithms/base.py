@@ -1,12 +1,12 @@
-"""What an algorithm is: which groups it keeps, what it makes of their rewards, what it has to know, and its loss.
+"""The interface of an algorithm: which groups it keeps, their advantages, the inputs that it needs, and its loss.
 
 driver   keep(group), advantages(group)         a group: the graded episodes of one task
 ranks    needs                                  what is scored before the first update of a batch
          totals(targets)                        sums over the whole batch, all-reduced before the first backward pass
          loss(batch, totals)                    unreduced sums of a micro-batch, with the names of their denominators
 
-The learner knows none of it: it packs, scores, adds up, and steps. What is imitated in a batch, beside what is
-reinforced, is added to every algorithm's loss (`coa.learning.algorithms.loss_of`).
+The learner is independent of the algorithm: it packs, scores, adds up, and steps. The imitation loss of a batch is
+added to every algorithm's loss (`coa.learning.algorithms.loss_of`).
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,59 +20,59 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 TOKENS = "tokens"
-"""Denominator: trained tokens of an update, whatever they are trained for, on all ranks."""
+"""Denominator: trained tokens of an update on all ranks, both sampled and imitated."""
 SAMPLED = "sampled"
-"""Denominator: trained tokens that a policy sampled, as opposed to imitated ones."""
+"""Denominator: trained tokens that a policy sampled, without imitated tokens."""
 SEQUENCES = "sequences"
-"""Denominator: samples with such tokens."""
+"""Denominator: samples with at least one trained token that a policy sampled."""
 
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """What an algorithm has to be given."""
+    """The inputs that an algorithm needs."""
 
     group: int = 1
-    """Episodes of a task that it compares at the least."""
+    """Minimum number of episodes per task."""
     proximal: bool = True
-    """Log-probs before the first update of a batch; where a batch is one update they cost nothing. Without them,
-    `TokenBatch.proximal_logprobs` are the present ones."""
+    """Whether it needs log-probs from before the first update of a batch; they cost nothing if a batch is one update.
+    If False, `TokenBatch.proximal_logprobs` are those of the current policy."""
     reference: bool = False
-    """Log-probs under the model that the stage began with, which every rank then holds beside its own."""
+    """Whether it needs log-probs of the stage's initial model, which every rank then holds beside the policy."""
     values: bool = False
-    """A value for each token, from a head on the policy's hidden states."""
+    """Whether it needs a value for each token, from a head on the policy's hidden states."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenTargets:
-    """The trained tokens of a micro-batch, flat, sample after sample, before they are trained; [P] each."""
+    """The trained tokens of a micro-batch, flattened sample by sample, with what is known before training; [P] each."""
 
     segments: "Tensor"
-    """Number of a token's sample, from 0, int64, never falling."""
+    """Index of each token's sample, from 0; int64, non-decreasing."""
     samples: int
-    """Samples of the micro-batch, those without a trained token included."""
+    """Number of samples in the micro-batch, including those without a trained token."""
     sampled: "Tensor"
-    """Whether a policy sampled the token; False for what is only imitated."""
+    """Whether a policy sampled the token; False if it is only imitated."""
     imitate: "Tensor"
     reinforce: "Tensor"
-    """What the driver's `advantages` gave the token's sample."""
+    """Advantage of the token's sample, from the driver's `advantages`."""
     rollout_logprobs: "Tensor"
     ages: "Tensor"
-    """Versions since the token was sampled: 0 for one of the version that is trained."""
+    """Staleness: the trained version minus the version that sampled the token; 0 if it is imitated."""
     reference_logprobs: "Tensor"
-    """Zeros where the algorithm does not need them."""
+    """Zeros if the algorithm does not need them."""
     old_values: "Tensor"
-    """Before the first update of the batch; zeros where the algorithm does not need them."""
+    """Values before the first update of the batch; zeros if the algorithm does not need them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenBatch(TokenTargets):
-    """The same tokens with what the policy makes of them now."""
+    """The same tokens with the current policy's log-probs and values."""
 
     logprobs: "Tensor"
-    """With a gradient."""
+    """Log-probs under the current policy, with a gradient."""
     proximal_logprobs: "Tensor"
     values: "Tensor"
-    """With a gradient; zeros where the algorithm does not need them."""
+    """Current values, with a gradient; zeros if the algorithm does not need them."""
 
 
 def token_batch(
@@ -86,17 +86,17 @@ class Sum(NamedTuple):
     total: "Tensor"
     """Scalar: the sum over a micro-batch."""
     per: str
-    """Name of its denominator, one of the batch's totals."""
+    """Name of the denominator, one of the batch's totals."""
 
 
 @dataclass(frozen=True, slots=True)
 class LossSums:
-    """A micro-batch's part of the loss, and what is to be recorded of it."""
+    """A micro-batch's contribution to the loss and to the recorded metrics."""
 
     terms: Mapping[str, Sum]
-    """The loss is the sum of the terms, each over its denominator."""
+    """Loss terms: the loss is the sum of the terms, each divided by its denominator."""
     metrics: Mapping[str, Sum] = field(default_factory=dict)
-    """Recorded as means over their denominators, without a gradient."""
+    """Metrics, recorded as means over their denominators, without a gradient."""
 
 
 Totals = Mapping[str, float]
@@ -105,31 +105,31 @@ Totals = Mapping[str, float]
 class Algorithm(Protocol):
     """A frozen dataclass whose fields are its settings (`rl.algorithm_settings` in a recipe).
 
-    A field `surrogate: LossConfig` gets the recipe's `rl.learner.loss`. `policy_gradient.py` has bases with most of it.
+    A field `surrogate: LossConfig` gets the recipe's `rl.learner.loss`. `policy_gradient.py` has base classes.
     """
 
     @property
     def needs(self) -> Needs: ...
 
     def keep(self, group: Sequence[Rewarded]) -> bool:
-        """Whether something is to be learnt from the group."""
+        """Whether the group is used for training."""
         ...
 
     def advantages(self, group: Sequence[Rewarded]) -> Floats:
-        """[n], for each episode, what stands on each token that the policy sampled in it (`Sample.reinforce`)."""
+        """[n], one advantage per episode, assigned to each token that the policy sampled in it (`Sample.reinforce`)."""
         ...
 
     def totals(self, targets: TokenTargets) -> Totals:
-        """Sums over a micro-batch that the loss wants to know of the whole batch, besides the standard ones."""
+        """Sums of a micro-batch that the loss needs over the whole batch, besides `standard_totals`."""
         ...
 
     def loss(self, batch: TokenBatch, totals: Totals) -> LossSums:
-        """Of what the policy sampled; what is imitated is added to it."""
+        """The loss of sampled tokens; the imitation loss is added by the caller."""
         ...
 
 
 def standard_totals(targets: TokenTargets) -> dict[str, float]:
-    """The denominators that every algorithm finds."""
+    """The denominators that are available to every algorithm."""
     sampled = targets.segments[targets.sampled]
     return {
         TOKENS: float(len(targets.segments)),

@@ -2,11 +2,11 @@
 
     loss = -mean over tokens of weight * sg(clip(r, ratio_low, ratio_high)) * A_i * logp      sg: without a gradient
 
-A_i is GRPO's. Tokens that a clipped surrogate drops as soon as they have moved, rare ones at which reasoning turns, go
-on being learnt. As in the paper, r is the ratio to the policy that sampled the token, unless the recipe says otherwise.
+A_i is GRPO's. Rare tokens at which the reasoning changes direction keep a gradient, whereas a clipped surrogate drops
+them after a small change. As in the paper, r is the ratio to the behavior policy, unless the recipe says otherwise.
 
-How it fails: nothing bounds how far a batch moves the policy but the rate, so many updates of one batch or a large rate
-run away, which the loss does not show; `kl_rollout` and `entropy` do.
+How it fails: only the learning rate bounds how far a batch moves the policy, so many updates per batch or a high
+learning rate can diverge; the loss does not show it, `kl_rollout` and `entropy` do.
 """
 
 from dataclasses import dataclass
@@ -24,15 +24,17 @@ if TYPE_CHECKING:
 class Cispo(GroupRelative):
     OWN_PROXIMAL: ClassVar[Proximal] = Proximal.sampler
     ratio_low: float = 0.0
-    """Least weight of a token; the paper has no lower bound."""
+    """Minimum weight of a token; the paper has no lower bound."""
     ratio_high: float = 5.0
-    """Largest weight of a token. The paper tunes it, and does not say to what."""
+    """Maximum weight of a token. The paper tunes it without giving its value."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_clips("cispo", self.surrogate, "ratio_low and ratio_high")
         if not 0 <= self.ratio_low < self.ratio_high:
-            raise ValueError(f"ratio_low and ratio_high are {self.ratio_low:g} and {self.ratio_high:g}: no range")
+            raise ValueError(
+                f"ratio_low and ratio_high are {self.ratio_low:g} and {self.ratio_high:g}, expected 0 <= low < high"
+            )
 
     def step(self, log_ratio: "Tensor", logprobs: "Tensor", advantages: "Tensor") -> Surrogate:
         ratio = ratio_of(log_ratio.detach())

@@ -1,12 +1,14 @@
-"""Dr. GRPO (arXiv 2503.20783, section 3.2): GRPO without its two divisors, the group's deviation and the length.
+"""Dr. GRPO (arXiv 2503.20783, section 3.2): GRPO without dividing by the group's standard deviation and the length.
 
     A_i  = R_i - mean(R)                                                           within the group
     loss = -sum over tokens of weight * min(r A_i, clip(r, 1 - low, 1 + high) A_i) / (sequences * length)
 
-`length` is the same for every sequence, so each token of a long wrong answer is punished as those of a short one.
+`length` is the same for every sequence, so each token of a long wrong answer is penalized as much as one of a short
+answer.
 
-How it fails: what an update weighs grows with the episodes' lengths, so that with a `length` far from theirs the
-gradient is cut to `clip_norm` at every step, or drowned by what is imitated; easy and hard tasks have small advantages.
+How it fails: the scale of an update grows with the episodes' lengths. With a `length` far below theirs the gradient is
+clipped to `clip_norm` at every step; far above, the imitation loss dominates. Easy and hard tasks have small
+advantages.
 """
 
 from collections.abc import Sequence
@@ -21,7 +23,7 @@ from coa.types import Floats
 @dataclass(frozen=True)
 class DrGrpo(GroupRelative):
     length: float = 1024.0
-    """Tokens by which every sequence's sum is divided: the paper's is the most that may be generated."""
+    """Number of tokens by which every sequence's sum is divided; in the paper the maximum generation length."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

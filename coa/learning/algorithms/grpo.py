@@ -4,11 +4,11 @@ tokens of the batch.
     A_i  = (R_i - mean(R)) / (std(R) + 1e-6)                                       within the group
     loss = -sum over tokens of weight * min(r A_i, clip(r, 1 - low, 1 + high) A_i) / tokens
 
-Clip-higher and the second clip are settings (`rl.learner.loss`). The age of the sampling policy is corrected apart from
-the step that the batch takes (`coa.learning.losses`).
+Clip-higher and dual-clip are settings (`rl.learner.loss`). Staleness is corrected by a separate importance weight
+(`coa.learning.losses`).
 
-How it fails: dividing by the deviation gives groups that are nearly all right or all wrong more weight than those in
-between; entropy falls until no group has a spread, where `clip_high` is not above `clip_low`.
+How it fails: dividing by the standard deviation gives groups that are nearly all right or all wrong more weight than
+those in between; if `clip_high` is not above `clip_low`, entropy falls until all groups have zero variance.
 """
 
 from dataclasses import dataclass

@@ -1,15 +1,15 @@
-"""GSPO (arXiv 2507.18071): the ratio and its clipping belong to the sequence, as the reward does.
+"""GSPO (arXiv 2507.18071): the ratio and its clipping are per sequence, as the reward is.
 
     s_i = exp(mean over its tokens of (logp - proximal))                        equation 7
     loss = -mean over sequences of weight_i * min(s_i A_i, clip(s_i) A_i)       equation 5
 
-The age of the sampling policy is corrected, and rejected, per sequence whatever the level: its ratio is
-exp(mean(proximal - rollout)). A ratio of a sequence hardly moves, so its clips are a thousandth of those per token
-(section 5.1 of the paper).
+Off-policy correction and rejection are per sequence at either level (`correction`, `reject`), by the ratio
+exp(mean(proximal - rollout)). A sequence's ratio hardly changes, so its clip range is about a thousandth of that of
+tokens (section 5.1 of the paper).
 
-How it fails: a clip range meant for tokens is never reached by a sequence, so nothing is clipped, and nothing says so;
-the paper's range, for sequences of thousands of tokens, clips most of the short ones (`clip_fraction` shows it). One
-bad token in a long episode is averaged away, or takes the whole episode with it.
+How it fails: a sequence never reaches a clip range meant for tokens, so nothing is clipped, without a warning; the
+paper's range, for sequences of thousands of tokens, clips most short sequences (`clip_fraction` shows it). One bad
+token in a long episode is averaged away, or causes the whole episode to be clipped.
 """
 
 from dataclasses import dataclass, replace
@@ -30,10 +30,11 @@ class Gspo(GroupRelative):
 
     def loss(self, batch: TokenBatch, totals: Totals) -> LossSums:
         config = replace(self.surrogate, clip_low=self.clip_low, clip_high=self.clip_high)
-        log_ratio, age = (per_sequence(one, batch) for one in ratios(batch, self.proximal))
+        log_ratio, age, mismatch = (per_sequence(one, batch) for one in ratios(batch, self.proximal))
         advantages = per_sequence(self.credit(batch)[batch.sampled], batch)
         alone = batch.segments.new_tensor(range(batch.samples))
-        step, weight = clipped_surrogate(log_ratio, advantages, config), correction(age, alone, batch.samples, config)
+        step = clipped_surrogate(log_ratio, advantages, config)
+        weight = correction(age, mismatch, alone, batch.samples, config)
         there = per_sequence(batch.logprobs.new_ones(int(batch.sampled.sum())), batch)
         weight = weight._replace(weight=weight.weight * there)
         sums = LossSums(

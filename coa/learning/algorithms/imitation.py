@@ -1,7 +1,7 @@
-"""Imitation (supervised fine-tuning): minus the log-prob of what a demonstration says, and nothing else.
+"""Imitation (supervised fine-tuning): cross-entropy on the tokens of demonstrations.
 
-It is a part of every algorithm's loss, so that a batch may hold samples to imitate beside those that the policy
-sampled; as an algorithm of its own it adds nothing to that.
+The imitation loss is part of every algorithm's loss, so that a batch may mix demonstrations and sampled episodes. As
+an algorithm of its own, imitation adds nothing to it.
 """
 
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ from coa.types import Floats
 
 
 def imitation(batch: TokenBatch) -> Sum:
-    """Per trained token of either kind: who imitates one token and reinforces another weighs both alike."""
+    """Divided by the number of all trained tokens, so that imitated and sampled tokens weigh the same."""
     return Sum(-(batch.imitate * batch.logprobs).sum(), TOKENS)
 
 

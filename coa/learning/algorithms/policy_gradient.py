@@ -1,12 +1,12 @@
-"""What algorithms of reinforcement share: the step, its correction, and the divergence from a reference.
+"""Base classes of RL algorithms: the surrogate, its off-policy correction, and the divergence from a reference.
 
     loss = sum over sampled tokens of weight * surrogate(logp - proximal, A)      `coa.learning.losses`
          + kl_weight * divergence(logp, reference)                                kl_in: loss
     A[t] = credit - kl_weight * sum of divergence(rollout, reference) from t on   kl_in: reward
 
-The reference is the model that the stage began with: with LoRA the model without its adapters, else a frozen copy that
-is sharded as the policy is. In the reward the divergence is that of the policy that sampled the token, and has no
-gradient; each token answers for itself and what follows it, as what came before can't depend on it.
+The reference is the stage's initial model: with LoRA the model without its adapters, else a frozen copy that is sharded
+as the policy is. In the reward, the divergence is that of the behavior policy and has no gradient; a token's advantage
+includes the penalties of that token and of those after it, since it can't change earlier ones.
 """
 
 from collections.abc import Sequence
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 
 class KlIn(Enum):
-    """Where the divergence from the reference stands."""
+    """Where the divergence from the reference is applied."""
 
     loss = "loss"
     reward = "reward"
@@ -47,13 +47,13 @@ class KlIn(Enum):
 
 @dataclass(frozen=True)
 class PolicyGradient:
-    """All of an algorithm but its credit and its loss."""
+    """Base class with everything except the advantages and the loss."""
 
     OWN_PROXIMAL: ClassVar[Proximal] = Proximal.interpolated
-    """Where the recipe chooses none."""
+    """Proximal policy if the recipe sets none."""
     surrogate: LossConfig = field(default_factory=LossConfig)
     kl_weight: float = 0.0
-    """Of the divergence from the model that the stage began with, per token; 0 needs no such model."""
+    """Weight of the per-token divergence from the stage's initial model; 0 loads no reference model."""
     kl_in: KlIn = KlIn.loss
     kl_estimator: Divergence = Divergence.k3
 
@@ -61,7 +61,7 @@ class PolicyGradient:
         if self.kl_weight < 0:
             raise ValueError(f"kl_weight is {self.kl_weight:g}, expected at least 0")
         if self.kl_weight > 0 and self.kl_in is KlIn.loss and self.kl_estimator is Divergence.k1:
-            raise ValueError("kl_estimator k1 in the loss pulls nowhere: k2 or k3, or kl_in reward")
+            raise ValueError("kl_estimator=k1 has zero expected gradient in the loss; use k2 or k3, or kl_in=reward")
 
     @property
     def proximal(self) -> Proximal:
@@ -75,7 +75,7 @@ class PolicyGradient:
         return {}
 
     def penalties(self, targets: TokenTargets) -> "Tensor":
-        """[P], what the divergence takes from the reward at each token; 0 where it is in the loss."""
+        """[P], the KL penalty subtracted from the reward at each token; zeros with `kl_in: loss`."""
         found = targets.rollout_logprobs.new_zeros(len(targets.segments))
         if self.kl_weight <= 0 or self.kl_in is KlIn.loss:
             return found
@@ -83,15 +83,15 @@ class PolicyGradient:
         return penalty.where(targets.sampled, 0.0)
 
     def credit(self, targets: TokenTargets) -> "Tensor":
-        """[P], the advantage of each sampled token: what the driver gave its sample, less the penalties from it on."""
+        """[P], the advantage of each sampled token: its sample's minus the KL penalties from the token on."""
         return targets.reinforce - sums_to_go(self.penalties(targets), targets.segments, targets.samples)
 
     def policy_loss(self, batch: TokenBatch, advantages: "Tensor", per: str = TOKENS, scale: float = 1.0) -> LossSums:
-        """The step, token by token. advantages: [P]. per, scale: of the policy's loss, its denominator and a factor."""
+        """The surrogate per token. advantages: [P]. per, scale: denominator and factor of the policy's loss."""
         here, config = batch.sampled, self.surrogate
-        log_ratio, age = ratios(batch, self.proximal)
+        log_ratio, age, mismatch = ratios(batch, self.proximal)
         step = self.step(log_ratio, batch.logprobs[here], advantages[here])
-        weight = correction(age, batch.segments[here], batch.samples, config)
+        weight = correction(age, mismatch, batch.segments[here], batch.samples, config)
         sums = LossSums(
             {"policy_loss": Sum(scale * (step.loss * weight.weight).sum(), per)},
             {
@@ -100,52 +100,55 @@ class PolicyGradient:
                 **weighed(weight, config, SAMPLED),
             },
         )
-        return self.with_divergence(sums, batch)
+        return self.with_divergence(sums, batch, per, scale)
 
     def step(self, log_ratio: "Tensor", logprobs: "Tensor", advantages: "Tensor") -> Surrogate:
-        """Of sampled tokens, before their age is corrected."""
+        """The surrogate of sampled tokens, before the off-policy correction."""
         return clipped_surrogate(log_ratio, advantages, self.surrogate)
 
-    def with_divergence(self, sums: LossSums, batch: TokenBatch) -> LossSums:
-        """The sums, with the divergence of the present policy from the reference: of the loss, or only measured."""
+    def with_divergence(self, sums: LossSums, batch: TokenBatch, per: str = TOKENS, scale: float = 1.0) -> LossSums:
+        """Adds the current policy's divergence from the reference: to the loss (`kl_in: loss`), or as a metric only.
+        per, scale: denominator and factor of this term of the loss."""
         if self.kl_weight <= 0:
             return sums
         found = divergence(batch.logprobs, batch.reference_logprobs, self.kl_estimator)[batch.sampled].sum()
-        terms = {"reference_loss": Sum(self.kl_weight * found, TOKENS)} if self.kl_in is KlIn.loss else {}
+        terms = {"reference_loss": Sum(self.kl_weight * scale * found, per)} if self.kl_in is KlIn.loss else {}
         return LossSums({**sums.terms, **terms}, {**sums.metrics, "kl_reference": Sum(found.detach(), TOKENS)})
 
 
-def ratios(batch: TokenBatch, around: Proximal) -> "tuple[Tensor, Tensor]":
-    """Of the sampled tokens, the logarithms of two ratios: policy to proximal policy, and that to the sampling one."""
-    # What no policy sampled has log-probs that mean nothing: it is left out here, before exp could overflow.
+def ratios(batch: TokenBatch, around: Proximal) -> "tuple[Tensor, Tensor, Tensor]":
+    """Log-ratios of the sampled tokens: current to proximal policy, proximal to behavior policy, and the policy before
+    the batch to the behavior policy."""
+    # Rollout log-probs of imitated tokens are meaningless: excluded here, before exp could overflow.
     here = batch.sampled
     now, rollout = batch.logprobs[here], batch.rollout_logprobs[here]
     before, ages = batch.proximal_logprobs[here], batch.ages[here]
     proximal = proximal_of(around, logprobs=now, before=before, rollout=rollout, ages=ages)
-    return now - proximal, proximal - rollout
+    return now - proximal, proximal - rollout, before - rollout
 
 
 def per_sequence(values: "Tensor", batch: TokenBatch) -> "Tensor":
-    """[samples], the means of what the sampled tokens have."""
+    """[samples], the mean of `values` over each sample's sampled tokens."""
     return segment_means(values, batch.segments[batch.sampled], batch.samples)
 
 
 def moments(advantages: "Tensor") -> dict[str, float]:
-    """The totals that `whitened` needs. advantages: of sampled tokens."""
-    exact = advantages.double()  # equal advantages have no variance at all, which rounded sums would give them
-    return {"advantages": float(exact.sum()), "squares": float(exact.square().sum())}
+    """The totals that `whitened` needs. advantages: those of sampled tokens."""
+    exact = advantages.double()  # rounded sums would give equal advantages a variance above 0
+    return {"advantages": float(exact.sum()), "squares": float(exact.square().sum()), "count": float(len(exact))}
 
 
 def whitened(advantages: "Tensor", totals: Totals) -> "Tensor":
-    """[P], with mean 0 and deviation 1 (of n) over all sampled tokens of the update, however it was dealt."""
-    count = max(totals[SAMPLED], 1.0)
+    """[P], normalized to mean 0 and (population) standard deviation 1 over all sampled tokens of the batch: of all its
+    updates, on all ranks."""
+    count = max(totals["count"], 1.0)
     mean = totals["advantages"] / count
     variance = max(totals["squares"] / count - mean**2, 0.0)
     return ((advantages.double() - mean) / (variance + 1e-8) ** 0.5).to(advantages.dtype)
 
 
 def weighed(weight: Correction, config: LossConfig, per: str) -> dict[str, Sum]:
-    """Metrics of the correction."""
+    """Metrics of the off-policy correction."""
     found = {
         "truncated_weight_fraction": Sum(weight.capped.sum(), per),
         "correction_weight": Sum(weight.weight.sum(), per),
@@ -156,17 +159,17 @@ def weighed(weight: Correction, config: LossConfig, per: str) -> dict[str, Sum]:
 
 
 def check_clips(name: str, config: LossConfig, own: str) -> None:
-    """Raises ValueError where a recipe sets the clips of tokens, which an algorithm with others would ignore."""
+    """Raises ValueError if a recipe sets the per-token clip range, which an algorithm with its own would ignore."""
     if config.clips != LossConfig().clips:
         raise ValueError(f"{name} clips by rl.algorithm_settings.{own}, not by rl.learner.loss")
 
 
 @dataclass(frozen=True)
 class GroupRelative(PolicyGradient):
-    """Credit within the group, and what goes with it: all of an algorithm but its loss."""
+    """Base class with group-relative advantages: everything except the loss."""
 
     spread: Spread = Spread.grade
-    """What the episodes of a group have to differ in."""
+    """The value in which the episodes of a group have to differ for the group to be kept."""
 
     @property
     def needs(self) -> Needs:
@@ -176,7 +179,7 @@ class GroupRelative(PolicyGradient):
         return informative(group, self.spread)
 
     def advantages(self, group: Sequence[Rewarded]) -> Floats:
-        """Of the shaped rewards; none where nothing is to be learnt from the group."""
+        """Advantages from the shaped rewards; zeros for a zero-variance group."""
         if not informative(group, self.spread):
             return np.zeros(len(group), np.float32)
         return self.compare([episode.reward for episode in group])

@@ -1,20 +1,21 @@
-"""PPO (arXiv 1707.06347) with a value head: a token's advantage from the values that the ranks have scored.
+"""PPO (arXiv 1707.06347) with a value head: advantages per token by GAE.
 
-The reward comes at the last token that the policy sampled; what tools wrote in between is not the policy's and is
-skipped, so the value after a token is that at the policy's next one (GAE, arXiv 1506.02438, equation 16):
+The reward is given at the last token that the policy sampled. Tool output is skipped, so the value after a token is
+that at the policy's next token (GAE, arXiv 1506.02438, equation 16):
 
     delta[t] = reward[t] + gamma * V[t + 1] - V[t]
     A[t]     = delta[t] + gamma * gae_lambda * A[t + 1]
     return   = A + V
     value_loss = value_weight * max((V' - return)^2, (clip(V', V - value_clip, V + value_clip) - return)^2) / 2
 
-Advantages are made to have mean 0 and deviation 1 over the sampled tokens of an update. The value head reads the
-policy's hidden states, and its loss trains them too; its rate is `rl.learner.value_head.lr`. No group is dropped: a
-task that is always solved says something about its value. With `kl_in: reward` a token's reward is less its divergence.
+Advantages are normalized to mean 0 and standard deviation 1 over the sampled tokens of an update. The value head reads
+the policy's hidden states, and its loss trains them too; its learning rate is `rl.learner.value_head.lr`. No group is
+dropped: a task that is always solved still trains the values. With `kl_in: reward` the KL penalty is subtracted from
+each token's reward.
 
-How it fails: with `gae_lambda` below 1 advantages are as good as the values, and those of a new head are all 0: where
-the head's rate is too small, the policy learns from nothing but the mean of a batch; where `value_weight` is too large,
-its hidden states serve the values. `value_error` beside the rewards' variance tells.
+How it fails: with `gae_lambda` below 1 advantages are only as good as the values, and a new head's values are all 0. If
+the head's learning rate is too low, the only baseline is the batch mean; if `value_weight` is too high, the hidden
+states fit the values instead of the policy. Compare `value_error` with the variance of the rewards.
 """
 
 from collections.abc import Sequence
@@ -36,13 +37,13 @@ if TYPE_CHECKING:
 class Ppo(PolicyGradient):
     gamma: float = 1.0
     gae_lambda: float = 1.0
-    """1 is the return itself less the value; smaller trusts the values of later tokens."""
+    """GAE's lambda: with 1 the advantage is the return minus the value; smaller values rely on later tokens' values."""
     value_weight: float = 0.1
-    """Of the values' loss beside the policy's."""
+    """Weight of the value loss relative to the policy's loss."""
     value_clip: float = 0.2
-    """How far a value may move from what it was before the batch, for its loss to go on falling."""
+    """Clip range of the value loss: maximum change of a value from before the batch that still lowers the loss."""
     whiten: bool = True
-    """Whether advantages are made to have mean 0 and deviation 1."""
+    """Whether advantages are normalized to mean 0 and standard deviation 1."""
 
     @property
     def needs(self) -> Needs:
@@ -52,14 +53,14 @@ class Ppo(PolicyGradient):
         return True
 
     def advantages(self, group: Sequence[Rewarded]) -> Floats:
-        """The rewards: what they say of a token is known once the ranks have scored it."""
+        """The rewards themselves: the ranks compute advantages once they have scored the tokens' values."""
         return np.asarray([episode.reward for episode in group], np.float32)
 
     def totals(self, targets: TokenTargets) -> Totals:
         return moments(self.gae(targets)[targets.sampled])
 
     def gae(self, targets: TokenTargets) -> "Tensor":
-        """[P]; 0 at tokens that are only imitated."""
+        """[P], advantages before normalization; 0 at tokens that are only imitated."""
         sampled, segments = targets.sampled.tolist(), targets.segments.tolist()
         values, rewards = targets.old_values.tolist(), targets.reinforce.tolist()
         penalties = self.penalties(targets).tolist()

@@ -1,13 +1,13 @@
-"""REINFORCE++ (arXiv 2501.03262): no group and no critic; advantages are compared over the whole batch.
+"""REINFORCE++ (arXiv 2501.03262): no group and no critic; advantages are normalized over the whole batch.
 
     A[t] = R - kl_weight * sum of k1 from t on; with `baseline`: (R - group mean) for R
     loss = -mean over tokens of weight * min(r A', clip(r) A')      A' = (A - mean(A)) / std(A) over the batch's tokens
 
 The paper's baseline variant has k2 in the loss: `kl_in: loss, kl_estimator: k2`.
 
-How it fails: without `baseline` a hard task's right answer is worth no more than an easy one's, so the policy learns
-which tasks are easy before it learns to solve any; where all rewards of a batch are equal, only noise is left to be
-divided by its deviation.
+How it fails: without `baseline` a right answer to a hard task is worth no more than one to an easy task, so the policy
+learns which tasks are easy before it learns to solve any; if all rewards of a batch are equal, only noise is left, and
+normalization amplifies it.
 """
 
 from collections.abc import Sequence
@@ -27,7 +27,7 @@ class ReinforcePp(PolicyGradient):
     kl_in: KlIn = KlIn.reward
     kl_estimator: Divergence = Divergence.k1
     baseline: bool = False
-    """Whether the mean of a task's group is taken off each reward first: REINFORCE++ with baseline."""
+    """Whether the group's mean is subtracted from each reward first: REINFORCE++ with baseline."""
 
     @property
     def needs(self) -> Needs:

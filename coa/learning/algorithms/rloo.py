@@ -1,14 +1,15 @@
-"""RLOO (arXiv 2402.14740, section 3.2; Kool et al. 2019): REINFORCE, with the mean of the group's others as baseline.
+"""RLOO (arXiv 2402.14740, section 3.2; Kool et al. 2019): REINFORCE with a leave-one-out baseline.
 
     A_i  = R_i - sum over j != i of R_j / (k - 1)                                  within a group of k
     loss = -sum over tokens of weight * min(r A_i, clip(r, 1 - low, 1 + high) A_i) / sequences
 
-A sequence is one action, so its log-prob is the sum over its tokens. The paper does not clip: while a batch is one
-update, the gradient is its own, -A_i grad log pi(y_i) / sequences. The paper has the divergence from the reference in
-the reward (k1); here each token carries the part that follows it, which is the same in expectation (`kl_in: reward`).
+A sequence is one action, so its log-prob is the sum over its tokens. The paper does not clip; with one on-policy update
+per batch nothing is clipped here either, and the gradient is the paper's, -A_i grad log pi(y_i) / sequences. The paper
+has the divergence from the reference in the reward (k1); here each token carries the part from that token on, which is
+the same in expectation (`kl_in: reward`).
 
-How it fails: a sum over tokens has a variance that grows with length, so long episodes decide the update; a group whose
-episodes are all as good says nothing, and small groups have noisy baselines.
+How it fails: the variance of a sum over tokens grows with length, so long episodes dominate the update; a zero-variance
+group has no gradient, and small groups have noisy baselines.
 """
 
 from collections.abc import Sequence

@@ -15,7 +15,7 @@ from actors.learner.learner import Learner
 from actors.learner.policy import load_model
 from coa.learning import faults
 from coa.learning.algorithms import DEFAULT, make
-from coa.learning.algorithms.base import Needs
+from coa.learning.algorithms.base import LossSums, Needs, TokenBatch, Totals
 from coa.learning.losses import Level, LossConfig, Proximal
 from coa.learning.packing import PackingConfig
 from coa.learning.schedule import OptimizerConfig
@@ -199,6 +199,12 @@ def test_the_age_of_each_token_says_how_far_the_proximal_policy_is(model: Path, 
     report = learner_of(model, config, 9).step(samples, 3)
     assert report.ratio_mean == pytest.approx(math.exp(0.3), rel=1e-5)
     assert (report.algorithm["correction_weight"], report.algorithm["rejected_weight_fraction"]) == (1.0, 0.0)
+    config = replace(CONFIG, loss=LossConfig(reject=Level.tokens, reject_above=1.3))
+    fresh = [replace(s, rollout_logprobs=s.rollout_logprobs - np.float32(0.3)) for s in sampled_at(model, 1.0)]
+    report = learner_of(model, config, 9).step(
+        [replace(s, versions=np.where(s.loss_mask, 3, -1).astype(np.int32)) for s in fresh], 3
+    )
+    assert report.algorithm["rejected_weight_fraction"] == 1.0  # engine and learner differ, at no age at all
     config = replace(CONFIG, loss=LossConfig(reject=Level.sequences, reject_above=1.1))
     assert learner_of(model, config, 9).step(samples, 3).algorithm["rejected_weight_fraction"] == 1.0
 
@@ -222,7 +228,7 @@ def test_silent_faults_are_named_in_the_step_that_has_them(model: Path, one_rank
     assert faults.of_step(learner.step(samples, 1), 1e-4) == [], "they say that they are a version old"
     renamed = [replace(s, versions=np.where(s.loss_mask, 2, -1).astype(np.int32)) for s in samples]
     [said] = faults.of_step(learner.step(renamed, 2), 1e-4)
-    assert "other weights" in said
+    assert "engine weights do not match" in said
     by_nobody = [replace(s, versions=np.where(s.loss_mask, 0, -1).astype(np.int32)) for s in samples]
     assert named(by_nobody) == []
     for shift in (1, -1):
@@ -277,6 +283,27 @@ def test_an_update_is_of_whole_groups(model: Path, one_rank: None, monkeypatch: 
     of = {tuple(sample.token_ids.tolist()): sample.group for sample in samples}
     groups = [[of[tuple(ids)] for ids in share] for share in seen]
     assert groups == [[4, 9, 4, 9, 9], [7, 7]]
+
+
+def test_advantages_are_compared_over_the_batch_of_all_updates(
+    model: Path, one_rank: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rng = np.random.default_rng(0)
+    drawn = [replace(random_sample(rng, 300), group=group) for group in range(4)]
+    samples = [replace(s, reinforce=np.where(s.loss_mask, np.float32(s.group), np.float32(0))) for s in drawn]
+    learner = learner_of(model, replace(CONFIG, updates_per_batch=2), algorithm="reinforce_pp")
+    seen: list[tuple[float, float]] = []
+    loss = type(learner.algorithm).loss
+
+    def noted(self: Any, batch: TokenBatch, totals: Totals) -> LossSums:
+        seen.append((totals["count"], totals["advantages"]))
+        return loss(self, batch, totals)
+
+    monkeypatch.setattr(type(learner.algorithm), "loss", noted)
+    learner.step(samples, 0)
+    tokens = [int(s.loss_mask.sum()) for s in samples]
+    assert len(seen) >= 2
+    assert set(seen) == {(sum(tokens), sum(s.group * n for s, n in zip(samples, tokens, strict=True)))}
 
 
 def test_an_algorithm_of_ones_own_is_one_file(model: Path, one_rank: None, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -203,7 +203,7 @@ def test_accounts_may_begin_with_a_run_that_is_under_way() -> None:
 
 
 FAULTS = {
-    "a task is skipped": ([{**AGAIN, "cursor": [5, 2, 4]}], "start 1 at version 1 goes on from another place: skips 3"),
+    "a task is skipped": ([{**AGAIN, "cursor": [5, 2, 4]}], "start 1 at version 1 has another cursor: skips 3"),
     "new tasks are skipped": ([{**AGAIN, "cursor": [7, 2, 3, 4]}], "skips 5, 6"),
     "a task is doubled": ([{**AGAIN, "cursor": [5, 1, 2, 3, 4]}], "doubles 1"),
     "a version that nobody made": ([{**AGAIN, "version": 7}], "start 1 is at version 7, which no batch made"),
@@ -227,12 +227,12 @@ FAULTS = {
     "an unknown group": ([{"what": "lease", "version": 2, "groups": [77]}], "group 77 was never issued"),
     "a batch that is skipped": (
         [{"what": "lease", "version": 3, "groups": []}],
-        "a batch of version 3 is handed out where 2 is next",
+        "a batch of version 3 is handed out, expected version 2",
     ),
     "an end too early": ([{"what": "finish", "version": 9}], "finished at version 9, and batches end at 2"),
     "a group left over": (
         [{"what": "issue", "group": 9, "task": 5, "version": 1}, {"what": "finish", "version": 2}],
-        "group 9, task 5, is left over: playing",
+        "group 9, task 5, is unfinished: playing",
     ),
 }
 

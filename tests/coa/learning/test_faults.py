@@ -34,7 +34,7 @@ def test_log_probs_that_are_one_token_off_are_told_from_old_ones(shift: int) -> 
     assert min(late, early) / pairs < 0.2 < here / pairs
     assert (late < early) == (shift == 1)
     [said] = of_step(Step(logprob_gap=here / pairs, logprob_shifted_gap=min(late, early) / pairs), 1e-4)
-    assert said.startswith("log-probs at sampling are one token off")
+    assert said.startswith("rollout log-probs are one token off")
     here, late, early, pairs = gaps(flat - np.float32(0.3), flat, segments)
     assert here / pairs == pytest.approx(0.3, abs=1e-5)
     assert of_step(Step(logprob_gap=here / pairs, logprob_shifted_gap=min(late, early) / pairs), 1e-4) == []
@@ -42,7 +42,7 @@ def test_log_probs_that_are_one_token_off_are_told_from_old_ones(shift: int) -> 
 
 def test_a_stale_version_under_the_right_name_is_named_where_log_probs_are_to_be_equal() -> None:
     [said] = of_step(Step(logprob_mean_diff=0.03), 1e-4)
-    assert said.startswith("engines sampled with other weights than those of the version that they name")
+    assert said.startswith("engine weights do not match their reported version")
     assert of_step(Step(logprob_mean_diff=float("nan")), 1e-4)
     assert of_step(Step(logprob_mean_diff=0.03), None) == []
     assert of_step(Step(), 1e-4) == []
@@ -50,7 +50,7 @@ def test_a_stale_version_under_the_right_name_is_named_where_log_probs_are_to_be
 
 def test_a_mask_that_is_one_token_off_is_named() -> None:
     assert of_step(Step(unsampled=3), 1e-4) == [
-        "3 tokens were trained that no policy sampled: the mask belongs to others"
+        "3 trained tokens were not sampled by the policy: the loss mask is misaligned"
     ]
 
 

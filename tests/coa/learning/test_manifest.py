@@ -163,7 +163,7 @@ def test_a_header_and_the_bytes_are_a_safetensors_file(tmp_path: Path) -> None:
         assert file.get_tensor("a").tobytes() == random_bytes(layout.nbytes)[:24].tobytes()
     assert read_layout(path, 8) == (layout, len(layout.header()))
     (tmp_path / "other").write_bytes(b"other bytes")
-    with pytest.raises(SyncError, match="no safetensors file"):
+    with pytest.raises(SyncError, match="not a safetensors file"):
         read_layout(tmp_path / "other", 8)
     with pytest.raises(SyncError, match="No such file"):
         read_layout(tmp_path / "none", 8)

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from coa.learning.algorithms import ALGORITHMS, loss_of, make, reduced
-from coa.learning.algorithms.base import SAMPLED, Algorithm, TokenBatch, TokenTargets, standard_totals
+from coa.learning.algorithms.base import Algorithm, TokenBatch, TokenTargets, standard_totals
 from coa.learning.algorithms.policy_gradient import moments, whitened
 from coa.learning.losses import Level, LossConfig, Proximal
 from tests.support.numpy_losses import Array, Episode, Formula, parts, slopes
@@ -187,5 +187,5 @@ def test_loss_and_gradient_are_those_of_the_formula(name: str, case: int) -> Non
 def test_equal_rewards_teach_nothing_whatever_rounding_makes_of_them(reward: float, dealt: int) -> None:
     micro = [torch.full((333,), reward) for _ in range(dealt)]
     found = [moments(one) for one in micro]
-    totals = {name: sum(one[name] for one in found) for name in found[0]} | {SAMPLED: 333.0 * dealt}
+    totals = {name: sum(one[name] for one in found) for name in found[0]}
     assert float(whitened(micro[0], totals).abs().max()) < 1e-3

@@ -34,7 +34,7 @@ def test_samples_know_nothing_of_each_other_and_demonstrations_nothing_of_values
         old_values=[0.5, 0.5, 9.0, 0.25, 0.25],
     )
     assert PLAIN.gae(targets).tolist() == [0.5, 0.5, 0.0, -0.25, -0.25]
-    assert PLAIN.totals(targets) == {"advantages": 0.5, "squares": 0.625}
+    assert PLAIN.totals(targets) == {"advantages": 0.5, "squares": 0.625, "count": 4.0}
 
 
 @QUICK
@@ -82,7 +82,7 @@ def test_a_value_that_has_moved_far_is_pulled_back_only() -> None:
 
 def test_advantages_are_whitened_over_the_batch_and_not_over_the_micro_batch() -> None:
     targets = targets_of([0, 1], reinforce=[1.0, 3.0], rollout=[-1.0, -1.0])
-    whole = {"tokens": 4.0, "sampled": 4.0, "advantages": 8.0, "squares": 20.0}  # mean 2, deviation 1
+    whole = {"tokens": 4.0, "sampled": 4.0, "advantages": 8.0, "squares": 20.0, "count": 4.0}  # mean 2, deviation 1
     _, gradient, _, _ = loss_by(Ppo(), targets, [-1.0, -1.0], totals=whole)
     assert gradient == pytest.approx([1 / 4, -1 / 4])
 

@@ -50,14 +50,13 @@ def reports(**wrong: float) -> Any:
     [
         (
             {"logprob_gap": 0.8, "logprob_shifted_gap": 1e-3},
-            "log-probs at sampling are one token off: 0.8 nats from the learner's, 0.001 shifted",
+            "rollout log-probs are one token off: 0.8 nats from the learner's, 0.001 if shifted by one",
         ),
         (
             {"logprob_mean_diff": 0.03},
-            "engines sampled with other weights than those of the version that they name: log-probs are 0.03 nats from "
-            "the learner's",
+            "engine weights do not match their reported version: log-probs are 0.03 nats from the learner's",
         ),
-        ({"unsampled": 7}, "7 tokens were trained that no policy sampled: the mask belongs to others"),
+        ({"unsampled": 7}, "7 trained tokens were not sampled by the policy: the loss mask is misaligned"),
     ],
     ids=["log-probs one token off", "a stale version under the right name", "a mask one token off"],
 )
