@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from coa.planning.engine import Speeds
 from coa.planning.simulation import Forecast, LoopShape, simulate
@@ -16,37 +17,61 @@ NOTICED = 0.03
 """Gain from which on a setting is named: less is within what the draw of episodes makes."""
 
 
-def bottleneck(engine: Mapping[str, float], learner: Mapping[str, float]) -> str:
-    """A sentence on what the loop waits for. engine, learner: shares of their time by state.
+class Limit(NamedTuple):
+    """What limits the throughput of the loop."""
+
+    part: str
+    """In a word or two: "engines", "learners", "tools", ..."""
+    sentence: str
+
+
+def bottleneck(engine: Mapping[str, float], learner: Mapping[str, float]) -> Limit:
+    """What the loop waits for. engine, learner: shares of their time by state.
 
     If neither half is always busy, a wait is named that explains most of the idle time of the busier half.
     """
     generating, learning = engine.get(EngineState.GENERATING, 0.0), learner.get(LearnerState.LEARNING, 0.0)
+    ours = f"engines generated {generating:.0%} of the time, learners learnt {learning:.0%}"
+    part = "engines" if generating >= learning else "learners"
+    if max(generating, learning) >= FULL:
+        weights, samples = engine.get(EngineState.WEIGHTS, 0.0), learner.get(LearnerState.SAMPLES, 0.0)
+        rest = {
+            "engines": f" and waited {samples:.0%} for samples",
+            "learners": f", engines waited {weights:.0%} for weights",
+        }
+        return Limit(part, f"{part.capitalize()} are the bottleneck: {ours}{rest[part]}.")
+    waits = _waits(engine, learner)
+    worst = max(waits, key=lambda part: waits[part][0])
+    share, sentence = waits[worst]
+    if share >= EXPLAINED * (1 - max(generating, learning)):
+        return Limit(worst, f"{sentence}; {ours}.")
+    return Limit(part, f"{part.capitalize()} are the slower half, though not always busy: {ours}.")
+
+
+def _waits(engine: Mapping[str, float], learner: Mapping[str, float]) -> dict[str, tuple[float, str]]:
+    """What both halves may wait for: the share of the time, and a sentence."""
     tools, weights = engine.get(EngineState.TOOLS, 0.0), engine.get(EngineState.WEIGHTS, 0.0)
     samples, syncing = learner.get(LearnerState.SAMPLES, 0.0), engine.get(EngineState.SYNCING, 0.0)
     publishing, saving = learner.get(LearnerState.PUBLISHING, 0.0), learner.get(LearnerState.SAVING, 0.0)
     lost, restarting = engine.get(EngineState.GONE, 0.0), learner.get(LearnerState.GONE, 0.0)
-    ours = f"engines generated {generating:.0%} of the time, learners learnt {learning:.0%}"
-    if max(generating, learning) >= FULL:
-        if generating >= learning:
-            return f"Engines are the bottleneck: {ours} and waited {samples:.0%} for samples."
-        return f"Learners are the bottleneck: {ours}, engines waited {weights:.0%} for weights."
-    waits = {
-        f"Tools are the bottleneck: engines waited {tools:.0%} for them": tools,
-        f"Moving weights is the bottleneck: engines paused {syncing:.0%}, learners published {publishing:.0%}": max(
-            syncing, publishing
+    return {
+        "tools": (tools, f"Tools are the bottleneck: engines waited {tools:.0%} for them"),
+        "moving weights": (
+            max(syncing, publishing),
+            f"Moving weights is the bottleneck: engines paused {syncing:.0%}, learners published {publishing:.0%}",
         ),
-        f"The staleness window is the bottleneck: engines waited {weights:.0%} for weights, learners {samples:.0%} for "
-        "samples": min(weights, samples),
-        f"Checkpoints are the bottleneck: learners wrote them {saving:.0%} of the time": saving,
-        f"Starts and failures are the bottleneck: engines did not serve {lost:.0%} of the time, learners did not run "
-        f"{restarting:.0%}": max(lost, restarting),
+        "staleness window": (
+            min(weights, samples),
+            f"The staleness window is the bottleneck: engines waited {weights:.0%} for weights, learners {samples:.0%} "
+            "for samples",
+        ),
+        "checkpoints": (saving, f"Checkpoints are the bottleneck: learners wrote them {saving:.0%} of the time"),
+        "starts and failures": (
+            max(lost, restarting),
+            f"Starts and failures are the bottleneck: engines did not serve {lost:.0%} of the time, learners did not "
+            f"run {restarting:.0%}",
+        ),
     }
-    worst = max(waits, key=waits.__getitem__)
-    if waits[worst] >= EXPLAINED * (1 - max(generating, learning)):
-        return f"{worst}; {ours}."
-    slower = "Engines" if generating >= learning else "Learners"
-    return f"{slower} are the slower half, though not always busy: {ours}."
 
 
 @dataclass(frozen=True, slots=True)

@@ -139,7 +139,11 @@ def bottleneck_of(config: Recipe, folder: Path) -> dict[str, Any]:
     `checkpoints/bottleneck.json`. If the run recorded too little, only what it waited for."""
     result = _json(folder / "checkpoints" / "rl.json")
     engines, learner = look_up(result, "time.engines") or [], look_up(result, "time.learner") or {}
-    found: dict[str, Any] = {"sentence": bottleneck(shares(added(engines)), shares(learner)), "advice": "", "gains": []}
+    found: dict[str, Any] = {
+        "sentence": bottleneck(shares(added(engines)), shares(learner)).sentence,
+        "advice": "",
+        "gains": [],
+    }
     try:
         loop = loop_of_run(config, folder)
     except UserError:

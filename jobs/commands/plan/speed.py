@@ -53,7 +53,7 @@ def speed(loop: Loop, measured: float | None) -> tuple[list[Section], list[str]]
         Section("the loop, simulated", ("", "value"), tuple(_rows(base, loop, measured))),
         Section("each setting alone", ("setting", "now", "then", "trajectories/s"), tuple(rows)),
     ]
-    return sections, [bottleneck(base.engine, base.learner), advice(found)]
+    return sections, [bottleneck(base.engine, base.learner).sentence, advice(found)]
 
 
 def splits(loop: Loop, gpus_of_engine: float, gpus_of_rank: float) -> Section | None:

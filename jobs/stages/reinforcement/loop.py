@@ -138,7 +138,7 @@ class Reinforcement:
         if self._fallback is not None:
             record["imitated"] = self._fallback.trained(event.version)
         self._metrics.write(STAGE, event.version, **record)
-        self._stage.update(event.version, **shown(record))
+        self._stage.update(event.version, **shown(record), slowest=self.times.slowest())
 
     async def caught_up(self, event: Any) -> None:
         """Waits until the engines run the final version; raises the error that prevents this."""

@@ -1,12 +1,17 @@
 """Accounts for the time of the stage's engines and learners: since the last step, and in total."""
 
 import time
+from collections import deque
 from collections.abc import Sequence
 from itertools import zip_longest
 from typing import Any
 
 from actors.rollout.clocks import BusyReport, merged
+from coa.planning.bottleneck import bottleneck
 from coa.spent import EngineState, LearnerState, Spent, added, filled, shares, since
+
+RECENT = 10
+"""Number of last steps by which the slowest part is told."""
 
 
 class LoopTimes:
@@ -21,6 +26,7 @@ class LoopTimes:
         """Seconds for which each engine is known not to have served."""
         self._learner_last: Spent = {}
         self._learner: dict[str, float] = {}
+        self._recent: deque[tuple[Spent, Spent]] = deque(maxlen=RECENT)
         self._again = False
         """Whether the learners have started again since the last step."""
 
@@ -48,8 +54,14 @@ class LoopTimes:
         if self._again:
             learnt = filled(learnt, now - self._last, LearnerState.GONE)
         self._last, self._engines_last, self._again = now, engines, False
+        self._recent.append((added(ours), learnt))
         parts = (("engine", added(ours)), ("learner", learnt))
         return {f"{who}/{state}": share for who, spent in parts for state, share in shares(spent).items()}
+
+    def slowest(self) -> str:
+        """The part that limited the last RECENT steps, in a word or two."""
+        engines, learners = zip(*self._recent, strict=True)
+        return bottleneck(shares(added(engines)), shares(added(learners))).part
 
     def finish(self, learner: Spent) -> None:
         """Adds the learners' last times, once they are finished."""

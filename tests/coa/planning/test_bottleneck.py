@@ -21,37 +21,43 @@ def best(of: Speeds) -> str:
 
 
 def test_the_half_that_is_busy_all_along_is_named() -> None:
-    said = bottleneck({"generating": 0.95, "syncing": 0.05}, {"learning": 0.4, "waiting_for_samples": 0.6})
+    said = bottleneck({"generating": 0.95, "syncing": 0.05}, {"learning": 0.4, "waiting_for_samples": 0.6}).sentence
     assert said == (
         "Engines are the bottleneck: engines generated 95% of the time, learners learnt 40% and waited 60% for samples."
     )
-    said = bottleneck({"generating": 0.5, "waiting_for_weights": 0.5}, {"learning": 0.99})
+    said = bottleneck({"generating": 0.5, "waiting_for_weights": 0.5}, {"learning": 0.99}).sentence
     assert said.startswith("Learners are the bottleneck")
     assert "waited 50% for weights" in said
 
 
 def test_what_both_halves_wait_for_is_named() -> None:
     learner = {"learning": 0.3, "waiting_for_samples": 0.7}
-    assert bottleneck({"generating": 0.3, "waiting_for_tools": 0.7}, learner).startswith("Tools are the bottleneck")
-    both = bottleneck({"generating": 0.4, "waiting_for_weights": 0.6}, {"learning": 0.4, "waiting_for_samples": 0.6})
+    assert bottleneck({"generating": 0.3, "waiting_for_tools": 0.7}, learner).sentence.startswith(
+        "Tools are the bottleneck"
+    )
+    both = bottleneck(
+        {"generating": 0.4, "waiting_for_weights": 0.6}, {"learning": 0.4, "waiting_for_samples": 0.6}
+    ).sentence
     assert both.startswith("The staleness window is the bottleneck")
-    moved = bottleneck({"generating": 0.3, "syncing": 0.6}, {"learning": 0.3, "publishing": 0.5})
+    moved = bottleneck({"generating": 0.3, "syncing": 0.6}, {"learning": 0.3, "publishing": 0.5}).sentence
     assert moved.startswith("Moving weights is the bottleneck")
 
 
 def test_a_wait_that_explains_little_of_the_idle_time_is_not_named() -> None:
-    said = bottleneck({"generating": 0.7, "waiting_for_tools": 0.1}, {"learning": 0.3, "waiting_for_samples": 0.7})
+    said = bottleneck(
+        {"generating": 0.7, "waiting_for_tools": 0.1}, {"learning": 0.3, "waiting_for_samples": 0.7}
+    ).sentence
     assert said.startswith("Engines are the slower half, though not always busy")
     engine = {"generating": 0.8, "waiting_for_tools": 0.05, "waiting_for_weights": 0.1, "syncing": 0.05}
-    said = bottleneck(engine, {"learning": 0.3, "waiting_for_samples": 0.65, "publishing": 0.05})
+    said = bottleneck(engine, {"learning": 0.3, "waiting_for_samples": 0.65, "publishing": 0.05}).sentence
     assert said.startswith("Engines are the slower half")
 
 
 def test_engines_that_are_not_there_and_checkpoints_are_named() -> None:
     learner = {"learning": 0.4, "waiting_for_samples": 0.6}
-    said = bottleneck({"generating": 0.6, "not_serving": 0.4}, learner)
+    said = bottleneck({"generating": 0.6, "not_serving": 0.4}, learner).sentence
     assert said.startswith("Starts and failures are the bottleneck: engines did not serve 40% of the time")
-    said = bottleneck({"generating": 0.4, "waiting_for_weights": 0.6}, {"learning": 0.5, "saving": 0.5})
+    said = bottleneck({"generating": 0.4, "waiting_for_weights": 0.6}, {"learning": 0.5, "saving": 0.5}).sentence
     assert said.startswith("Checkpoints are the bottleneck: learners wrote them 50% of the time")
 
 
