@@ -19,6 +19,7 @@ from transformers import (
     PreTrainedConfig,
     Qwen2Config,
     Qwen3Config,
+    Qwen3MoeConfig,
 )
 
 import actors.learner.policy
@@ -47,6 +48,9 @@ CONFIGS: dict[str, PreTrainedConfig] = {
     "llama": LlamaConfig(**SIZES),
     "qwen3": Qwen3Config(**SIZES, head_dim=16),
     "mistral, window of 16": MistralConfig(**SIZES, sliding_window=16),
+    "qwen3, a mixture of experts": Qwen3MoeConfig(
+        **SIZES, head_dim=16, num_experts=4, num_experts_per_tok=2, moe_intermediate_size=32
+    ),
     "gemma3, window of 16 in some layers": Gemma3TextConfig(**SIZES, head_dim=16, sliding_window=16),
 }
 
