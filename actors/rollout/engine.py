@@ -143,7 +143,7 @@ class RolloutEngine:
     async def sync(self, version: int, weights: Published | Weights, probes: Sequence[Probe]) -> SyncReport:
         """Loads weights and checks them (see `actors.weights.loader` for the steps and errors).
 
-Episodes under way are paused meanwhile and continue afterwards.
+        Episodes under way are paused meanwhile and continue afterwards.
         """
         pause_s = await self.policy.load(version, weights)
         return await self.check(version, probes, pause_s=pause_s)

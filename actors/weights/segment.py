@@ -29,7 +29,7 @@ Piece = tuple[int, NDArray[np.uint8]]
 def write_pieces(path: Path, layout: Layout, pieces: "Iterator[Piece]") -> None:
     """Writes pieces of the flattened model into a file shared with other writers; creates it if missing.
 
-Every writer sets the same size and the same header, so that no writer waits for another.
+    Every writer sets the same size and the same header, so that no writer waits for another.
     """
     header = layout.header()
     with opened(path, os.O_RDWR | os.O_CREAT) as file:
@@ -95,7 +95,8 @@ def opened(path: Path, flags: int) -> Iterator[int]:
 class SegmentFolder:
     """A folder for one process's weight files.
 
-It is locked for as long as the process lives. The next process to make such a folder removes those of killed processes.
+    It is locked for as long as the process lives. The next process to make such a folder removes the folders of killed
+    processes.
     """
 
     def __init__(self, root: Path = SHARED_MEMORY) -> None:

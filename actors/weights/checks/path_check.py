@@ -47,7 +47,7 @@ async def check_path(
 ) -> None:
     """Raises StaleWeights if the output of an idle engine does not follow the loaded weights.
 
-`logprobs`: returns the log-probs of all tokens but the first, computed without a prefix cache.
+    `logprobs`: returns the log-probs of all tokens but the first, computed without a prefix cache.
     """
     if llm.model_config.hf_text_config.tie_word_embeddings:
         loader.refusal = "the engine's output layer is tied to its embeddings, and might be kept by an update: untie it"

@@ -41,8 +41,8 @@ def own_device() -> torch.device:
 def shared_buffers(path: Path, count: int, nbytes: int, device: torch.device) -> Iterator[tuple[list[Tensor], Any]]:
     """`count` buffers of `nbytes` each, and their handles. `path`: base of the file names, if files are used.
 
-The memory is freed when the context ends. On a GPU, memory that another process had open when it was killed stays
-allocated until this process ends."""
+    The memory is freed when the context ends. On a GPU, memory that another process had open when it was killed stays
+    allocated until this process ends."""
     tensors: list[Tensor] = []
     handles: list[Handle] = []
     files = [path.with_name(f"{path.stem}-{number}{path.suffix}") for number in range(count)]
