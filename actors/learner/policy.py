@@ -223,10 +223,9 @@ class Outputs(NamedTuple):
 
 
 class ValueHead(nn.Linear):
-    """Computes values in float32 for weights of any dtype, since sums over many steps would add up bfloat16's rounding
-        errors.
+    """Computes values in float32 for weights of any dtype, since sums over many steps would add up bfloat16's errors.
 
-        The cast is inside the module's call, because ZeRO-3 gathers the weights only there."""
+    The cast is inside the module's call, because ZeRO-3 gathers the weights only there."""
 
     def forward(self, input: Tensor) -> Tensor:
         return nn.functional.linear(input.float(), self.weight.float(), self.bias.float())

@@ -1,4 +1,4 @@
-"""Chat completions and completions of the agent."""
+"""OpenAI's chat completions and completions, answered by the agent."""
 
 import time
 from collections.abc import AsyncGenerator
@@ -46,7 +46,7 @@ class ChatApi:
     async def _chunks(
         self, writer: ChatWriter, request: AgentRequest, who: Caller, *, usage: bool = False, text: bool = False
     ) -> AsyncGenerator[str]:
-        """text: as chunks of completions, not of chat."""
+        """text: whether the chunks are those of completions instead of chat completions."""
 
         def sent(chunk: Json) -> str:
             told = as_text(chunk) if text else chunk
