@@ -155,7 +155,8 @@ def launcher(
 
 
 def fault_of(error: BaseException) -> Fault | None:
-    """Maps an exception of an engine's call to a Fault; None for a bug or an error that is not the engine's.
+    """Maps an exception of an engine's call to a Fault; None for an unexpected exception, or an error that is not the
+    engine's.
 
     An actor that was killed for its memory use raises OutOfMemoryError, which is not a RayActorError.
     """

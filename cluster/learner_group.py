@@ -145,7 +145,7 @@ class Learning:
     def _settle(self, error: BaseException | None) -> None:
         if self._ended.done():
             return
-        # If the end was requested, its error would be retrieved by no one.
+        # After a requested end nothing awaits the future, so its error is dropped.
         self._ended.set_result(None) if error is None or self._over else self._ended.set_exception(error)
 
     def beside(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":

@@ -42,7 +42,7 @@ class Link:
         self.engine, self.health, self.changes = engine, health, changes
         self.now = asyncio.get_running_loop().time
         self.over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        """Done once the engine is DEAD or RETIRED; has an exception if a call raised a bug."""
+        """Done once the engine is DEAD or RETIRED; holds the exception if a call raised an unexpected one."""
         self.served_since: float | None = None
         """Time at which the engine was first HEALTHY."""
         self._aside: set[asyncio.Task[None]] = set()
@@ -61,7 +61,8 @@ class Link:
         self.changes.changed()
 
     def raised(self, error: BaseException) -> None:
-        """Updates the engine's health after a failed call. A bug ends the engine, and `over` raises it."""
+        """Updates the engine's health after a failed call. An unexpected exception ends the engine and is set on
+        `over`."""
         fault = fault_of(error)
         if fault is not None:
             self.died(why_of(error), fault)

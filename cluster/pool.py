@@ -202,8 +202,8 @@ class EnginePool:
         return self._least_busy(self._places)
 
     def _least_busy(self, places: float = math.inf) -> Replica | None:
-        """The least loaded serving replica with fewer than `places` episodes; raises NoEngine, or a bug that an engine
-        raised."""
+        """The least loaded serving replica with fewer than `places` episodes; raises NoEngine, or an engine's
+        unexpected exception."""
         if self._slots.broken:
             raise self._slots.broken
         if self._asleep:

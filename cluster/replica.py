@@ -103,7 +103,8 @@ class Replica:
         self.link.become(self.link.health.published(live.number))
 
     async def live(self) -> None:
-        """Runs the engine from its start to its end, then fails its episodes with EngineDied; raises bugs."""
+        """Runs the engine from its start to its end, then fails its episodes with EngineDied; raises unexpected
+        exceptions."""
         over = self.link.over
         loops = [asyncio.ensure_future(self._come_up_and_poll()), asyncio.ensure_future(self._keep_current())]
         try:

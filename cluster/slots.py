@@ -63,7 +63,7 @@ class Slot:
 
     @property
     def coming(self) -> bool:
-        """Whether the slot's engine waits for resources or is starting."""
+        """Whether the slot's engine waits for its first resources or is starting."""
         return self.replica is None or self.replica.state is State.STARTING
 
     def leave(self) -> None:
@@ -94,7 +94,7 @@ class Slots:
         self._drains: set[asyncio.Task[None]] = set()
         self._live: Live | None = None
         self.broken: BaseException | None = None
-        """NoEngine, or a bug that an engine raised; raised to callers that wait for an engine."""
+        """NoEngine, or an unexpected exception of an engine; raised to callers that wait for an engine."""
         self.restarts = 0
         """Number of engines that served, died and were replaced."""
 
@@ -104,7 +104,7 @@ class Slots:
 
     @property
     def coming(self) -> bool:
-        """Whether an engine is starting."""
+        """Whether an engine waits for its first resources or is starting."""
         return any(slot.coming for slot in self._slots.values())
 
     @property
@@ -192,7 +192,8 @@ class Slots:
         self._changes.changed()
 
     async def _keep(self, slot: Slot) -> None:
-        """Runs one engine after another in the slot; raises NoEngine if all slots are given up, and bugs of engines."""
+        """Runs one engine after another in the slot; raises NoEngine if all slots are given up, and unexpected
+        exceptions of engines."""
         failed = brief = 0
         pauses = doubling(FIRST_PAUSE_S, LONGEST_PAUSE_S)
         while True:

@@ -75,7 +75,7 @@ class Sums:
     diff_sum: float = 0.0
     fresh: int = 0
     gaps: NDArray[np.float64] = field(default_factory=lambda: np.zeros(4))
-    """As `coa.learning.faults.gaps`."""
+    """Running sums of `coa.learning.faults.gaps`."""
     unsampled: int = 0
     updates: int = 0
     """Number of finished updates of the batch: after the first, the policy's log-probs can't be compared with the

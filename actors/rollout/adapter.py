@@ -1,4 +1,4 @@
-"""Wraps vLLM in a few methods: in this package, only this module and `actors.rollout.device` use its interface."""
+"""Wraps vLLM in a few methods; the engine's actor and the episode runner use nothing else of vLLM."""
 
 import asyncio
 import itertools
@@ -122,8 +122,8 @@ class PolicyAdapter:
             return int(await self._llm.get_weight_version())
 
     async def name_version(self, version: int) -> None:
-        """Sets the version of the weights that the engine started with; only before the first load. Checks before that
-        weights loaded later would take effect; raises StaleWeights if not."""
+        """Sets the version of the weights that the engine started with; does nothing after the first load. First checks
+        that weights loaded later take effect; raises StaleWeights if they would not."""
         async with self._loading:
             if self._weights.syncs == 0:
                 with _alive():

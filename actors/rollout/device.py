@@ -67,7 +67,7 @@ def message_ends(model: Path, tag_tokens: frozenset[int]) -> list[int]:
 def start_llm(
     model_dir: str, config: EngineConfig, *, max_tokens: int, tag_tokens: frozenset[int], measured: bool = False
 ) -> Any:
-    """AsyncLLM, set up so that a request's tokens don't depend on the requests beside it.
+    """AsyncLLM, set up so that a request's tokens don't depend on the other requests in its batch.
 
     `max_tokens`: maximum length of an episode. `tag_tokens`: ids of the tokens that are tags. `measured`: whether vLLM
     records its own metrics at each step, for Prometheus.

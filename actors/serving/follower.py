@@ -1,6 +1,6 @@
 """Loads the weights of a running training job into a replica, version by version, while it serves.
 
-look ─ newest complete version ─ read ── load: digests, pause, update, completeness, resume ── served
+look ── newest whole version ── read ── load: digests, pause, update, completeness, resume ── served
   ^                                                                                          |
   +------------------------------------ every few seconds <----------------------------------+
 """

@@ -72,7 +72,7 @@ class TeachingConfig:
     `wave`."""
     reissues: int = 8
     """Maximum number of retries, after infrastructure failures, of a run or of a request of a judge or rewriter. With
-    the default, no run is lost if an endpoint is down for up to two minutes."""
+    the default, no run is lost if an endpoint is down for up to three minutes."""
     reissue_after_s: float = 0.5
     """Seconds before the first retry; doubles for each further retry."""
     cpus_per_agent: float = 0.0

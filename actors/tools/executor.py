@@ -1,7 +1,6 @@
 """The tool executor, which makes the tool calls of all episodes.
 
-call -> known id? -> in memory or under way? -> on disk? -> wait for a slot -> the tool, with a timeout -> text |
-ToolDown
+call -> known id? -> in memory or under way? -> on disk? -> wait for a slot -> tool, with a timeout -> text | ToolDown
 """
 
 import asyncio

@@ -60,7 +60,7 @@ class ModelParts:
             yield at, piece.cpu().numpy()
 
     def tensors(self, writer: int | None = 0, writers: int = 1) -> Iterator[tuple[int, Tensor]]:
-        """As `pieces`, in the memory of `device`: flat tensors of bytes."""
+        """The same as `pieces`, as flat byte tensors on `device`."""
         share = None if self._sharded or writer is None else self.layout.shares(writers)[writer]
         for group in self._in_groups():
             with self._gathered(group):

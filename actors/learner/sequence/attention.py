@@ -4,8 +4,8 @@
       all-to-all   ->    the whole line, its share of heads    the same attention as on a single rank
       all-to-all   ->    its slice of the line, all heads
 
-A rank needs activation memory for its slice only. If there are fewer key-value heads than ranks, they are repeated, as
-grouped-query attention would repeat them anyway.
+A rank needs activation memory for its slice only. If the key-value heads can't be divided among the ranks, they are
+repeated, as grouped-query attention would do anyway.
 """
 
 import math
