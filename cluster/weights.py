@@ -80,6 +80,6 @@ def start_holder(node: str) -> Any:
 
 async def close_directory(directory: Any) -> None:
     """Removes all weight files and ends the actors. Files that an engine has mapped stay readable for it."""
-    with contextlib.suppress(RayError, TimeoutError):  # a holder that has died leaves its files to the next one
+    with contextlib.suppress(RayError, TimeoutError):  # files of a dead holder are removed by the next one
         await asyncio.wait_for(directory.close.remote(), CLOSE_S)
     ray.kill(directory)

@@ -57,7 +57,7 @@ def without_adapters(model: nn.Module) -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Where one weight of the merged model comes from."""
+    """The parameters that one weight of the merged model is computed from."""
 
     name: str
     parameters: tuple[nn.Parameter, ...]

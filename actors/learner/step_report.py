@@ -82,7 +82,7 @@ class Sums:
     sampler's."""
     metrics: dict[str, float] = field(default_factory=dict)
     per: dict[str, str] = field(default_factory=dict)
-    """Each metric's denominator."""
+    """Key in `totals` of each metric's denominator."""
     totals: Totals = field(default_factory=dict)
     """Totals of the updates so far over all ranks, the same on every rank."""
 

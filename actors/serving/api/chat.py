@@ -26,12 +26,12 @@ class ChatApi:
         return completion(_head("cmpl", body.model), await self._choices(self._of_completion(body), who))
 
     def stream_chat(self, body: CreateChat, who: Caller) -> AsyncGenerator[str]:
-        """Raises what is wrong with the request before the stream begins."""
+        """Raises errors of the request before the stream begins."""
         writer = ChatWriter(_head("chatcmpl", body.model))
         return self._chunks(writer, self._of_chat(body), who, usage=_wants_usage(body))
 
     def stream_complete(self, body: CreateCompletion, who: Caller) -> AsyncGenerator[str]:
-        """Raises what is wrong with the request before the stream begins."""
+        """Raises errors of the request before the stream begins."""
         writer = ChatWriter(_head("cmpl", body.model))
         return self._chunks(writer, self._of_completion(body), who, usage=_wants_usage(body), text=True)
 
