@@ -1,4 +1,4 @@
-"""A learner group under Ray Train, run beside the driver's event loop, and the buffer between them."""
+"""A learner group under Ray Train, run in a thread beside the driver's event loop, and the buffer between them."""
 
 import asyncio
 import threading
@@ -23,17 +23,17 @@ from coa.storage.files import of_disk
 from coa.types import Tokens
 
 COLLECTIVE_S = 1800
-"""A rank waits so long for the others in a collective."""
+"""Timeout of the learners' collectives, in seconds."""
 ENDS_S = 10.0
-"""For so long the thread that waits for learners is waited for, once they are ended."""
+"""Maximum seconds to wait for the thread of Ray Train once the learners are killed."""
 AGAIN_S = 0.5
-"""Between two questions to a buffer that is starting again."""
+"""Seconds between two calls of a buffer that is restarting."""
 T = TypeVar("T")
 
 
 class Learning:
-    """Use as `async with`. If the folder has checkpoints of a run of the same name, learners continue from the last
-    one."""
+    """Runs the learners within `async with`. If the folder has checkpoints of a run of the same name, learners continue
+    from the last checkpoint."""
 
     def __init__(
         self,
@@ -57,12 +57,12 @@ class Learning:
         last: int | None = None,
         takes_turns: bool = False,
     ) -> None:
-        """weights: how they are published, where `publish` says that they are. checkpoint: one of another job, to begin
-        at. last: the version at which to end, before `steps`, which the schedule of learning rates follows.
-        takes_turns: whether ranks leave their GPUs to engines while they wait."""
+        """weights: how weights are published, if `publish` is set. checkpoint: checkpoint of another job to start from.
+        last: version at which to end, if before `steps`; the learning-rate schedule still follows `steps`. takes_turns:
+        whether ranks leave their GPUs to engines while they wait."""
         self._name, self._checkpoints, self._placement = name, checkpoints, placement
         self.replicas = learner.replicas
-        """Shares that a batch is dealt in."""
+        """Number of shares that a batch is divided into."""
         buffer: Any = ray.remote(TrajectoryBuffer)
         self._buffer: Any = buffer.options(max_concurrency=1000, max_restarts=-1, **beside_driver()).remote(
             ranks=learner.ranks, steps=last or steps, publish=publish, checkpoint_every=checkpoint_every
@@ -87,9 +87,9 @@ class Learning:
         )
         self._ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._controller: Any = None
-        """Of Ray Train, once it is there."""
+        """Ray Train's controller actor, once it is started."""
         self._over = False
-        """Whether learners are ended before their end."""
+        """Whether the learners are being killed before their end."""
         self._beside: set[asyncio.Task[None]] = set()
 
     async def __aenter__(self) -> "Learning":
@@ -123,15 +123,14 @@ class Learning:
         ray.kill(self._buffer)
 
     async def _end(self) -> None:
-        """Ends the learners. The thread that waits for them is back before Ray is shut down, or it would be left in
-        memory that is no more."""
+        """Kills the learners, and joins the thread that waits for them, which must not use Ray after its shutdown."""
         self._over = True
         if self._controller is not None:
             ray.kill(self._controller)
         await asyncio.to_thread(self._thread.join, ENDS_S)
 
     def _control(self, **arguments: Any) -> Any:
-        """In place of Ray Train's own way to start its controller, which tells nobody of it."""
+        """Replaces Ray Train's method that starts the controller, to get the controller's handle."""
         from ray.train.v2._internal.constants import get_env_vars_to_propagate
         from ray.train.v2._internal.execution.controller import TrainController
 
@@ -146,11 +145,11 @@ class Learning:
     def _settle(self, error: BaseException | None) -> None:
         if self._ended.done():
             return
-        # Nobody is left to hear of an end that was asked for.
+        # After a requested end nothing awaits the future, so its error is dropped.
         self._ended.set_result(None) if error is None or self._over else self._ended.set_exception(error)
 
     def beside(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
-        """Runs `work` next to the learners until it ends or they do; if it fails, `events` raises its error."""
+        """Runs `work` beside the learners until either ends; if `work` fails, `events` raises its error."""
         task = asyncio.ensure_future(work)
         self._beside.add(task)
 
@@ -189,12 +188,13 @@ class Learning:
         return trainer
 
     async def events(self) -> AsyncIterator[Event]:
-        """What the learners tell, up to Finished; raises what ended them otherwise. Who asks for the next has recorded
-        the one before: no checkpoint is kept of a step that is not."""
+        """Events of the learners up to Finished; raises the error if they end otherwise. By requesting the next event
+        the caller confirms that it has recorded the previous one; no checkpoint is kept of an unrecorded step."""
         epoch = 0
         while True:
             found = asyncio.ensure_future(self._next())
-            # Who is interrupted here ends the buffer: what is asked of it fails then, and nobody is left to hear it.
+            # If this is interrupted, the buffer is killed and the request fails; retrieve its exception to avoid a
+            # warning.
             found.add_done_callback(lambda asked: None if asked.cancelled() else asked.exception())
             try:
                 await asyncio.wait({found, self._ended}, return_when=asyncio.FIRST_COMPLETED)
@@ -216,8 +216,8 @@ class Learning:
         return await surely(self._buffer.next_event.remote)
 
     async def put(self, train: Train, epoch: int) -> bool:
-        """Waits while another batch waits; False where the learners have restarted since `epoch`, or will, since the
-        buffer has."""
+        """Puts a batch; waits while another batch is queued. Returns False if the learners have restarted since
+        `epoch`, or will restart because the buffer has."""
         try:
             return await self._buffer.put.remote(train, epoch)
         except ActorUnavailableError:
@@ -225,7 +225,7 @@ class Learning:
 
 
 async def surely(ask: Callable[[], Awaitable[T]]) -> T:
-    """The answer of an actor that is started again where it dies, asked until there is one."""
+    """Retries a call of an actor that Ray restarts, until it answers."""
     while True:
         try:
             return await ask()
@@ -234,11 +234,11 @@ async def surely(ask: Callable[[], Awaitable[T]]) -> T:
 
 
 NO_MEMORY = "running low on memory"
-"""What Ray says of processes that it has ended for that."""
+"""Part of Ray's message about processes killed for lack of memory."""
 
 
 def causes(error: BaseException) -> Iterator[BaseException]:
-    """The error, those that it came from, and those of learners and of Ray Train's controller that it tells of."""
+    """The error, its causes, and the errors of learners and of Ray Train's controller that it contains."""
     yield error
     told = (getattr(error, name, None) for name in ("cause", "_base_exc", "controller_failure", "__cause__"))
     for inner in (*told, *getattr(error, "worker_failures", {}).values()):
@@ -247,8 +247,8 @@ def causes(error: BaseException) -> Iterator[BaseException]:
 
 
 def raise_cause(error: BaseException | None, folder: Path) -> None:
-    """A person's mistake that a learner found is raised as that, and an end for want of memory or disk in one line.
-    folder: where checkpoints are kept."""
+    """Raises the error that ended the learners: a UserError as such, lack of memory or disk space with a one-line
+    message. folder: folder of the checkpoints."""
     if error is None:
         raise RuntimeError("the learners ended before their last step")
     for inner in causes(error):

@@ -1,7 +1,7 @@
-"""Checkpoints that are written beside training: a copy of the rank's state in the host's memory, then files.
+"""Asynchronous checkpoints: a copy of the rank's state in host memory is written to files while training continues.
 
-snapshot ── DeepSpeed's own state, each tensor copied once ──► training goes on
-    └─ write ── in a thread, straight to where it stays (any filesystem of pyarrow)
+snapshot ── DeepSpeed's own state, each tensor copied once ──► training continues
+    └─ write ── in a thread, directly to its final place (any filesystem of pyarrow)
 """
 
 import shutil
@@ -23,8 +23,8 @@ PROGRESS = "progress.json"
 
 
 WRITE_S = 1500.0
-"""A checkpoint that is not written after so long fails its rank: sooner than the others give up waiting for it in a
-collective (`cluster.learner_group.COLLECTIVE_S`), which would not say why."""
+"""Maximum seconds to write a checkpoint; after that the rank fails. Shorter than the collectives' timeout
+(`cluster.learner_group.COLLECTIVE_S`), whose error would not name the cause."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Snapshot:
     """One rank's part of a checkpoint, in memory."""
 
     files: dict[str, Any]
-    """What goes into each file, by its path within the checkpoint."""
+    """Content of each file, by its path within the checkpoint."""
 
     def write(self, filesystem: Any, folder: str) -> None:
         """Writes the files below `folder` of a pyarrow filesystem. Raises DiskFull if there is no room."""
@@ -51,7 +51,7 @@ class Snapshot:
 
 
 class _Keeping(TorchCheckpointEngine):
-    """Takes what DeepSpeed would write, and keeps copies."""
+    """A checkpoint engine that keeps copies of the state that DeepSpeed would write."""
 
     def __init__(self, folder: str) -> None:
         super().__init__()
@@ -63,8 +63,8 @@ class _Keeping(TorchCheckpointEngine):
 
 
 def snapshot(engine: Any, *, exclude_frozen: bool) -> Snapshot:
-    """Copies the state of a DeepSpeed engine; collective. What it holds on the device alone is copied to the host."""
-    folder = tempfile.mkdtemp()  # DeepSpeed makes folders, and puts a script into one
+    """Copies the state of a DeepSpeed engine into host memory; collective."""
+    folder = tempfile.mkdtemp()  # DeepSpeed creates folders and writes a script even so
     usual, engine.checkpoint_engine = engine.checkpoint_engine, _Keeping(folder)
     try:
         engine.save_checkpoint(folder, tag=TAG, save_latest=False, exclude_frozen_parameters=exclude_frozen)
@@ -75,7 +75,7 @@ def snapshot(engine: Any, *, exclude_frozen: bool) -> Snapshot:
 
 
 def copied(value: Any) -> Any:
-    """The same in memory of the host that nothing else writes to."""
+    """A deep copy in host memory, which no other code writes to."""
     match value:
         case torch.Tensor():
             return value.detach().cpu() if value.device.type != "cpu" else value.detach().clone()
@@ -90,8 +90,8 @@ def copied(value: Any) -> Any:
 
 
 class Writer:
-    """Writes a rank's checkpoints one after the other, in threads of Ray Train, which keeps them once all ranks are
-    through, and hands the last one to a group that starts again."""
+    """Writes a rank's checkpoints one after another in threads of Ray Train. Ray Train keeps a checkpoint once all
+    ranks have written it, and gives the last one to a restarted group."""
 
     def __init__(self) -> None:
         self._idle = threading.Event()
@@ -100,19 +100,19 @@ class Writer:
     def write(
         self, learner: Any, version: int, progress: str | None, recorded: Callable[[], object] = lambda: None
     ) -> None:
-        """Takes a snapshot, and returns while it is written; collective. `progress` goes with it where it is given. It
-        is not kept before `recorded` has returned."""
+        """Takes a snapshot and returns while it is being written; collective. `progress`, if given, is written as
+        PROGRESS. The checkpoint does not count as complete before `recorded` has returned."""
         import ray.train
         from ray.train import CheckpointUploadMode
 
-        self.wait()  # there is never more than one in memory
+        self.wait()  # at most one snapshot in memory
         state = learner.snapshot()
         if progress is not None:
             state.files[PROGRESS] = progress
         storage: Any = ray.train.get_context().get_storage()
 
         def upload(_: Any, name: str) -> ray.train.Checkpoint:
-            """Ray calls it again where it has failed, with all that there is to write."""
+            """Writes the snapshot. Ray calls it again if it fails; the files are kept until they are written."""
             path = storage.build_checkpoint_path_from_name(name)
             try:
                 state.write(storage.storage_filesystem, path)

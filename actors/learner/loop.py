@@ -1,9 +1,9 @@
-"""What each learner rank runs under Ray Train, for SFT and RL alike: it takes orders, one after the other.
+"""The loop of each learner rank under Ray Train, for SFT and RL alike: it executes orders one after another.
 
 restore -> begin an epoch, publish -> Train | Publish | Checkpoint ... -> Stop: write the model
 
-Every rank takes the same orders in the same row (`coa.learning.orders`), so collectives meet. No wait is without end:
-the driver's answers, collectives (the process group's limit) and files.
+All ranks execute the same sequence of orders (`coa.learning.orders`), so collectives match. Every wait has a timeout:
+the buffer's answers, collectives (the process group's timeout) and files.
 """
 
 import json
@@ -29,9 +29,9 @@ from coa.spent import LearnerState, TimeAccount
 from coa.types import ENVIRONMENT, Sample, Tokens
 
 PROBES = 2
-"""Samples of each batch that are probed in the engines after it, besides the fixed ones."""
+"""Number of samples of each batch that engines are probed with after the step, besides the fixed probes."""
 ANSWER_S = 120.0
-"""Longest wait for the buffer, which answers within seconds; and for a batch's objects to come over."""
+"""Maximum seconds for an answer of the buffer, and for the transfer of a batch's objects."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,25 +41,24 @@ class LearnJob:
     learner: LearnerConfig
     objective: Objective
     steps: int
-    """The version at which the job ends."""
+    """Version at which the job ends."""
     buffer: Any
     """Handle of the TrajectoryBuffer."""
     publish: bool
     """Whether weights are published after each step."""
     shelf: Any = None
-    """Where they are kept (`actors.weights.shelf.Shelf`), where they are published."""
+    """Storage of the published weights (`actors.weights.shelf.Shelf`); None if `publish` is False."""
     weights: WeightsConfig = field(default_factory=WeightsConfig)
     takes_turns: bool = False
-    """Whether the rank's GPU is an engine's while it waits for samples."""
+    """Whether an engine uses the rank's GPU while the rank waits for samples."""
     probe: tuple[Tokens, ...]
-    """Token sequences that engines are probed with, shorter than their context; at least one where weights are
-    published."""
+    """Token sequences that engines are probed with, shorter than their context; at least one if `publish` is set."""
     probe_tokens: int
-    """Of samples that are probed besides, the beginning, at most so long."""
+    """Maximum number of tokens of a sample that is used as an additional probe; the rest is cut off."""
     probe_temperature: float = 1.0
-    """Of the log-probs of probes; engines are asked at 1."""
+    """Temperature of the probe log-probs; engines use 1."""
     checkpoint: Path | None = None
-    """A checkpoint to begin at, where the job has none of its own."""
+    """Checkpoint to start from if the job has none of its own."""
     output: str
     """Folder of the final model."""
 
@@ -70,25 +69,25 @@ def learn(settings: dict[str, Any]) -> None:
 
 
 class Rank:
-    """One rank: its learner, and what it has come to."""
+    """One rank: its learner and its progress."""
 
     def __init__(self, job: LearnJob) -> None:
         from actors.learner.checkpoint import Writer
 
         self._account = TimeAccount(LearnerState.GONE, time.monotonic())
         self._waited = 0.0
-        """Seconds in which it waited for batches, up to the step before."""
+        """Seconds for which the rank waited for batches, up to the previous step."""
         self._job, self._rank = job, dist.get_rank()
         self._learner = Learner(Path(job.model_dir), job.model, job.learner, steps=job.steps, objective=job.objective)
         self._version, self._cursor = restore(self._learner, job.checkpoint)
         self._writer = Writer()
         self._epoch = 0
         self._number = 0
-        """Of the next order."""
+        """Number of the next order."""
         self._step: Stepped | None = None
-        """What the driver is told once the weights are published."""
+        """Event that is sent to the driver once the weights are published."""
         self._fresh: tuple[Tokens, ...] = ()
-        """Sequences of the last batch, to probe engines with."""
+        """Sequences of the last batch that engines are probed with."""
         self._sender: Any = None
         self._parts: Any = None
         if job.publish:
@@ -105,7 +104,7 @@ class Rank:
         self._account.enter(state, time.monotonic())
 
     def _spent(self) -> dict[str, float]:
-        """Plain, as it crosses processes."""
+        """Seconds by state, with plain string keys, since they are sent to another process."""
         return {str(state): seconds for state, seconds in self._account.seconds(time.monotonic()).items()}
 
     def _do(self, order: Order) -> None:
@@ -126,7 +125,7 @@ class Rank:
     # --- the row of orders --------------------------------------------------------------------------------------------
 
     def _begin(self) -> None:
-        """A new epoch, and word to the driver of where it begins."""
+        """Begins a new epoch and reports its start to the driver."""
         self._epoch = from_first(self._ask("begin", self._version) if self._rank == 0 else 0)
         weights, probes = self._snapshot()
         if self._rank == 0:
@@ -141,7 +140,7 @@ class Rank:
             self._ask("emit", started)
 
     def _next(self) -> Order:
-        """The next order; however long the driver takes for it, each question is answered within a time."""
+        """The next order. The driver may take any time for it; each single poll has a timeout."""
         self._enter(LearnerState.SAMPLES)
         while True:
             found: Numbered | None = self._ask("next_order", self._rank, self._epoch, self._number)
@@ -157,12 +156,13 @@ class Rank:
         return ray.get(getattr(self._job.buffer, method).remote(*args), timeout=ANSWER_S)
 
     def _until_recorded(self, version: int) -> None:
-        """Returns once the driver has recorded the step: one that goes on from a checkpoint hears of no step before."""
+        """Returns once the driver has recorded the step, since learners restored from a checkpoint do not report
+        earlier steps again."""
         while not self._ask("has_recorded", version, self._epoch):
             pass
 
     def _fetch(self, shares: tuple[tuple[Any, ...], ...]) -> list[Sample]:
-        """This rank's samples. A lost object fails the rank, and with it the group, which restarts from its
+        """This rank's samples. A lost object fails the rank and thereby the group, which restarts from its
         checkpoint."""
         import ray
 
@@ -225,7 +225,7 @@ class Rank:
         self._parts = self._learner.parts(config.bucket_bytes)
 
     def _snapshot(self) -> tuple[Published | None, tuple[Probe, ...]]:
-        """The published weights, and log-probs to hold engines against. Collective; empty but on rank 0."""
+        """Publishes the weights; returns them with the probes for the engines. Collective; empty on all ranks but 0."""
         if not self._job.publish:
             return None, ()
         sequences = probed(self._job, self._fresh)
@@ -240,14 +240,14 @@ class Rank:
 
 
 def probed(job: LearnJob, fresh: tuple[Tokens, ...]) -> list[Tokens]:
-    """The sequences of one version, as many on every rank, since with ZeRO-3 each forward pass is a collective: the
-    fixed ones as they are, and the beginnings of `fresh` ones, or of fixed ones where those are too few."""
+    """Probe sequences of one version: the fixed ones, and prefixes of `fresh` ones, or of fixed ones if there are too
+    few. Every rank has the same number, since with ZeRO-3 each forward pass is a collective."""
     filled = (*fresh, *job.probe * PROBES)[:PROBES]
     return [*job.probe, *(token_ids[: job.probe_tokens] for token_ids in filled)]
 
 
 def all_trained(token_ids: Tokens) -> Sample:
-    """A sample in which every token counts."""
+    """A sample whose tokens are all in the loss mask."""
     zeros = np.zeros(len(token_ids), np.float32)
     return Sample(
         token_ids=token_ids,
@@ -260,7 +260,8 @@ def all_trained(token_ids: Tokens) -> Sample:
 
 
 def restore(learner: Learner, other: Path | None = None) -> tuple[int, Any]:
-    """(version, cursor) of the job's last checkpoint, or of the `other` one; (0, 0) without any."""
+    """Loads the job's last checkpoint, or else `other`; returns its (version, cursor), or (0, 0) without a
+    checkpoint."""
     import ray.train
 
     found = ray.train.get_checkpoint()

@@ -1,9 +1,9 @@
-"""The plugin that every vLLM process loads: xgrammar compiles each EBNF grammar by itself, and vLLM's own processes end
-with the process that started them (`actors.orphans`).
+"""The plugin that every vLLM process loads. It makes xgrammar compile each EBNF grammar without shared masks, and makes
+vLLM's processes end with the process that started them (`actors.orphans`).
 
-xgrammar 0.2.8 shares masks between rules of one shape, within a grammar and across grammars, and takes two rules for
-one shape that differ in the id of a `Token(id)` alone: the mask of one tag's end was then that of another. Compiled
-without that sharing, grammars are exact; a whole grammar is still compiled only once.
+xgrammar 0.2.8 shares token masks between rules of the same shape, within a grammar and across grammars, and treats two
+rules that differ only in the id of a `Token(id)` as the same shape: one tag's end then got another tag's mask. Without
+that sharing, grammars are exact; each whole grammar is still compiled only once.
 """
 
 from functools import lru_cache
@@ -12,17 +12,17 @@ from typing import Any
 from actors.orphans import end_with_parent
 
 COMPILED = 512
-"""Grammars kept: a profile has one for each state of its table, and for the last turn one more."""
+"""Number of compiled grammars kept: a profile has one for each state of its table, and one more for the last turn."""
 
 
 def register() -> None:
-    """An entry point of the group `vllm.general_plugins`; vLLM may call it more than once in a process."""
+    """Entry point in the group `vllm.general_plugins`; vLLM may call it more than once in a process."""
     end_with_parent()
     make_exact()
 
 
 def make_exact() -> None:
-    """Replaces xgrammar's compiler by one that shares no masks."""
+    """Replaces xgrammar's compiler with one that shares no masks."""
     import xgrammar
 
     if xgrammar.GrammarCompiler.__name__ != "ExactCompiler":

@@ -1,6 +1,6 @@
-"""The tool executor: every tool call of every episode goes through one of these.
+"""The tool executor, which makes the tool calls of all episodes.
 
-call -> known? -> kept, or being made? -> on disk? -> wait for a place -> the tool, within its time -> text | ToolDown
+call -> known id? -> in memory or under way? -> on disk? -> wait for a slot -> tool, with a timeout -> text | ToolDown
 """
 
 import asyncio
@@ -31,25 +31,25 @@ class ExecutorConfig:
     """The processes that run tools: limits, caches and retries."""
 
     concurrency: int = 16
-    """Calls of one tool that run at the same time in an executor; further ones wait."""
+    """Maximum number of concurrent calls of one tool in an executor; further calls wait."""
     concurrency_of: dict[str, int] = field(default_factory=dict)
-    """`concurrency` of single tools: `{crawl_page: 64}`."""
+    """`concurrency` of individual tools: `{crawl_page: 64}`."""
     call_s: float = 30.0
-    """Longest time for one call, without waiting for its turn; after it, the tool counts as down."""
+    """Maximum seconds for one call, not counting the wait for a slot; after that the tool counts as down."""
     call_s_of: dict[str, float] = field(default_factory=lambda: {"judge": 60.0, "chooser": 60.0, "run_test": 60.0})
-    """`call_s` of single tools: `{crawl_page: 200}`."""
+    """`call_s` of individual tools: `{crawl_page: 200}`."""
     cache_entries: int = 100_000
-    """Tool results that are cached in memory; the oldest are dropped."""
+    """Maximum number of tool results cached in memory; the oldest are dropped."""
     cache_dir: str | None = None
-    """Folder of tool results that are cached across restarts; None caches none. The executors of a machine may share
-    it. Results are distinguished by a tool's settings and not by its data: a changed corpus needs a new folder."""
+    """Folder of tool results cached across restarts; None disables this cache. The executors of a machine may share it.
+    Results are keyed by a tool's settings, not its data: a changed corpus needs a new folder."""
     cache_bytes: int = 1 << 30
-    """Largest size of this folder; the results stored longest ago are dropped."""
+    """Maximum bytes in this folder; the results stored longest ago are dropped."""
     kept_results: int = 10_000
-    """Most results that are kept for callers that have not acknowledged them, such as engines that died; the oldest are
+    """Maximum number of unacknowledged results that are kept, for example for engines that died; the oldest are
     dropped."""
     retry: RetryConfig = field(default_factory=RetryConfig)
-    """How an episode repeats a call that failed."""
+    """Retries of failed calls in episodes."""
 
     def __post_init__(self) -> None:
         limits = {"concurrency": self.concurrency, "call_s": self.call_s, "cache_entries": self.cache_entries}
@@ -62,7 +62,7 @@ class ExecutorConfig:
 
     @property
     def named(self) -> set[str]:
-        """The tools that have limits of their own."""
+        """The tools that have individual limits."""
         return {*self.concurrency_of, *self.call_s_of}
 
     def limit_s(self, tool: str) -> float:
@@ -75,29 +75,29 @@ class ExecutorConfig:
 @dataclass(frozen=True, slots=True)
 class ToolStats:
     calls: int = 0
-    """All calls, those answered from a cache included."""
+    """All calls, including those answered from a cache."""
     hits: int = 0
     """Calls answered from memory."""
     disk_hits: int = 0
     """Calls answered from the disk."""
     joined: int = 0
-    """Calls answered by an equal one that was under way."""
+    """Calls answered by joining an equal call under way."""
     failures: int = 0
     """Calls that ended in ToolDown."""
     timeouts: int = 0
-    """Calls of the tool that were over its time."""
+    """Calls that exceeded the tool's timeout."""
     defects: int = 0
-    """Calls in which the tool raised what no tool should raise; they are among `failures`."""
+    """Calls in which the tool raised an exception other than InfrastructureError; also counted in `failures`."""
     running: int = 0
-    """Calls that are in the tool now."""
+    """Calls running in the tool now."""
     waiting: int = 0
-    """Calls that wait for a place now."""
+    """Calls waiting for a slot now."""
     seconds: float = 0.0
-    """Spent inside the tool, summed over calls."""
+    """Seconds spent inside the tool, summed over calls."""
     retries: int = 0
-    """Requests that the tool sent again."""
+    """Requests that the tool retried."""
     own: Mapping[str, int] = field(default_factory=dict)
-    """What the tool itself counts, such as `attempts` and `retries: timeout` (`coa.http.client`)."""
+    """The tool's own counters, such as `attempts` and `retries: timeout` (`coa.http.client`)."""
 
 
 @runtime_checkable
@@ -107,10 +107,10 @@ class Closable(Protocol):
 
 @runtime_checkable
 class Checked(Protocol):
-    """A tool that finds out, by asking others, whether it can work as configured."""
+    """A tool that can check its configuration against the services that it uses."""
 
     def check(self) -> Awaitable[None]:
-        """Raises UserError."""
+        """Raises UserError if the tool can't work as configured."""
         ...
 
 
@@ -121,17 +121,18 @@ class Counting(Protocol):
 
 @runtime_checkable
 class Fingerprinted(Protocol):
-    """A tool whose observations may be kept on disk: beside the call they depend on nothing but `fingerprint`."""
+    """A tool whose observations may be cached on disk: they depend only on the call and on `fingerprint`."""
 
     fingerprint: str
 
 
 COUNTED = ("calls", "disk_hits", "failures", "timeouts", "defects", "running", "waiting")
-"""What the executor counts of each tool itself."""
+"""Counters that the executor keeps for each tool."""
 
 
 class ToolExecutor:
-    """`make_tools` is called where the executor lives, so that tools with connections need not travel."""
+    """Runs tool calls. `make_tools` is called in the executor's process, so that tools with connections need not be
+    pickled."""
 
     def __init__(self, make_tools: Callable[[], Mapping[str, Tool]], config: ExecutorConfig | None = None) -> None:
         self._config = config or ExecutorConfig()
@@ -139,7 +140,7 @@ class ToolExecutor:
         self._tools: dict[str, Tool] = {}
         try:
             self._tools |= make_tools()
-        except UserError as error:  # raised from an actor's constructor it would reach nobody as what it is
+        except UserError as error:  # Ray would wrap it if it were raised in an actor's constructor
             self._mistake = str(error)
         self._places = {name: asyncio.Semaphore(self._config.places(name)) for name in self._tools}
         self._memo: Memo[str] = Memo(
@@ -152,7 +153,7 @@ class ToolExecutor:
         self._known = KnownCalls(self._answer, self._config.kept_results)
 
     async def mistake(self) -> str:
-        """The mistake in the configuration because of which there are no tools; empty if there is none."""
+        """The configuration error that prevents using the tools; empty if there is none."""
         try:
             for tool in self._tools.values():
                 if isinstance(tool, Checked):
@@ -162,13 +163,14 @@ class ToolExecutor:
         return self._mistake
 
     async def call_many(self, calls: Sequence[ToolCall]) -> list[str | ToolDown]:
-        """An observation's text for each call, in order; a tool that could not work is a value, not an exception."""
+        """An observation's text for each call, in order; a failed call gives a ToolDown in its place instead of raising
+        it."""
         return await asyncio.gather(*(self._answer(call) for call in calls))
 
     async def start(
         self, caller: str, calls: Sequence[tuple[Hashable, ToolCall]], acknowledged: Sequence[Hashable] = ()
     ) -> str:
-        """Starts calls by id, whose `replies` come one by one (`coa.tools.client.Executor`)."""
+        """Starts calls by id; their results come through `replies` (`coa.tools.client.Executor`)."""
         return self._known.start(caller, calls, acknowledged)
 
     async def replies(self, caller: str, incarnation: str, after: int) -> Replies:
@@ -178,18 +180,18 @@ class ToolExecutor:
         await self._known.cancel(caller, ids)
 
     async def refuse(self, callers: Sequence[str]) -> None:
-        """These callers were replaced: every call that they make from now on fails."""
+        """Refuses all further calls of these callers, which were replaced."""
         self._known.refuse(callers)
 
     async def mcp(self) -> dict[str, McpBinding]:
-        """What answers the tags that tools of MCP servers answer."""
+        """Bindings of the tools of MCP servers, by tool name."""
         return {name: await tool.binding() for name, tool in self._tools.items() if isinstance(tool, McpTool)}
 
     def stats(self) -> dict[str, ToolStats]:
         return {name: self._stats(name) for name in self._tools}
 
     def disk_failures(self) -> int:
-        """Reads and writes of the disk's cache that failed; the calls went on."""
+        """Number of failed reads and writes of the disk cache; the calls themselves continued."""
         return 0 if self._disk is None else self._disk.failures
 
     async def close(self) -> None:
@@ -215,7 +217,7 @@ class ToolExecutor:
         return ToolDown(self._mistake) if self._mistake else await self._call(call)
 
     async def _call(self, call: ToolCall) -> str | ToolDown:
-        # The policy can only call tools of its profile, so an unknown tool is one that this run should have set up.
+        # The policy can only call tools of its profile, so an unknown tool is an error in this run's setup.
         if call.tool not in self._tools:
             return ToolDown(f"there is no tool {call.tool}")
         counts = self._counts[call.tool]
@@ -273,7 +275,7 @@ class ToolExecutor:
 
 
 def _clean(text: str) -> str:
-    """A text that can be stored: tools show what strangers and policies wrote."""
+    """A well-formed text: tools may return arbitrary text of web pages and policies."""
     clean = well_formed(text)
     return text if clean == text else Fleeting(clean) if isinstance(text, Fleeting) else clean
 

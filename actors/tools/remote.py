@@ -1,4 +1,4 @@
-"""A tool executor that is an actor."""
+"""Client of a tool executor that is an actor."""
 
 from collections.abc import Awaitable, Hashable, Sequence
 from typing import Any, TypeVar
@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 class RemoteExecutor:
-    """`coa.tools.client.Executor` over an actor's handle. A defect of the executor itself is raised as it is."""
+    """`coa.tools.client.Executor` over an actor's handle. An exception raised by the executor itself passes through."""
 
     def __init__(self, handle: Any) -> None:
         self._handle = handle
@@ -31,12 +31,12 @@ class RemoteExecutor:
         await reached(self._handle.cancel.remote(caller, list(ids)))
 
     async def mcp(self) -> dict[str, McpBinding]:
-        """As the method of `actors.tools.executor.ToolExecutor`; raises ToolDown."""
+        """See `actors.tools.executor.ToolExecutor.mcp`; raises ToolDown."""
         return await reached(self._handle.mcp.remote())
 
 
 async def reached(answer: Awaitable[T]) -> T:
-    """What an executor answers; raises ToolDown where it is gone."""
+    """Awaits an executor's answer; raises ToolDown if the executor is gone."""
     try:
         return await answer
     except RayTaskError:

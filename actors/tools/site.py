@@ -1,4 +1,4 @@
-"""A small web site with a search service, over real HTTP, for web tools that are to stay in a closed world."""
+"""A small web site with a search service over real HTTP, for web tools without internet access."""
 
 from collections.abc import Callable, Mapping, Sequence
 from urllib.parse import unquote
@@ -24,8 +24,8 @@ class Site:
         address: Callable[[], str] = lambda: LOOPBACK,
         port: int = 0,
     ) -> None:
-        """hits: by query, best first; differences of case and spacing between queries do not count. address: asked for
-        once it starts, where it is to be served."""
+        """hits: by query, best first; differences of case and spacing between queries do not count. address: called at
+        the start; returns the address to serve at."""
         self._pages = dict(pages)
         self._hits = {folded(query): list(found) for query, found in hits.items()}
         self._address, self._port = address, port

@@ -1,11 +1,11 @@
-"""Where the published weights of a run are kept: a directory for the run, and a holder on each node that needs one.
+"""Storage of a run's published weights: one directory for the run, and a holder on each node that needs one.
 
     ranks ──write──► file in the holder's folder ──keep──► directory: newest version and the one before it
     engine ──path──► directory ──► holder of the engine's node ──buckets──► the first node's holder
                                    (one copy for all engines of a node)
 
-Neither is a rank, so what they keep outlives the learners' restarts. Both are plain classes; they are made actors in
-`cluster.weights`. A version is dropped once it is neither of the two newest and no engine is reading it any more.
+Both live outside the ranks, so the weights survive restarts of the learners. Both are plain classes; `cluster.weights`
+makes them actors. A version is dropped once it is not one of the two newest and no engine is reading it.
 """
 
 import asyncio
@@ -20,16 +20,17 @@ from coa.errors import SyncError, WeightsLost
 from coa.learning.weights import Manifest
 
 KEPT = 2
-"""Versions that are kept whatever the engines do: the newest and the one before it."""
+"""Number of newest versions that are always kept."""
 LEASE_S = 600.0
-"""An engine that has not acknowledged a version after so long does not read it any more."""
+"""Seconds after which an engine that has not acknowledged a version no longer counts as its reader."""
 LOST_S = 600.0
-"""For so long learners may take to publish others where weights are lost: as long as they take to start again."""
+"""Seconds for which lost weights raise WeightsLost, since restarted learners may still publish others; later,
+SyncError."""
 
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """A version that is whole on one node."""
+    """A version that is complete on one node."""
 
     name: str
     node: str
@@ -39,11 +40,11 @@ class Kept:
 
 @dataclass
 class Retention:
-    """Which versions are kept. Pure: times are given."""
+    """Decides which versions are kept. Pure: times are passed in."""
 
     names: list[str] = field(default_factory=list)
     leases: dict[tuple[str, str], float] = field(default_factory=dict)
-    """When each engine began to read a version, by (version's name, engine)."""
+    """Time at which each engine began to read a version, by (version's name, engine)."""
 
     def publish(self, name: str) -> None:
         self.names.append(name)
@@ -52,12 +53,12 @@ class Retention:
         self.leases[name, engine] = now
 
     def acknowledge(self, name: str, engine: str) -> None:
-        """The engine has loaded that version: what it had leased before is of no use to it either."""
+        """Ends the engine's leases of this version, which it has loaded, and of all older versions."""
         for other in self.names[: self.names.index(name) + 1] if name in self.names else ():
             self.leases.pop((other, engine), None)
 
     def drop(self, now: float) -> list[str]:
-        """Takes out the versions that are not needed any more, and returns them."""
+        """Removes and returns the versions that are no longer needed."""
         read = {name for (name, _), since in self.leases.items() if now - since < LEASE_S}
         gone = [name for name in self.names[:-KEPT] if name not in read]
         self.names = [name for name in self.names if name not in gone]
@@ -66,59 +67,61 @@ class Retention:
 
 
 class RankShelf(Protocol):
-    """The shelf as ranks see it; every call is bounded, by its bytes where it moves any, and raises SyncError where
-    nobody answers in time."""
+    """The shelf's interface for ranks. Every call has a timeout, which grows with the bytes it moves, and raises
+    SyncError after it."""
 
     def folder(self, node: str) -> str:
-        """Where the ranks of a node write."""
+        """Folder into which the ranks of a node write."""
         ...
 
     def merge(self, name: str, first: str, size: int, parts: Sequence[tuple[str, Ranges]]) -> None:
-        """Copies byte ranges of a version's file from other nodes into that of the first node."""
+        """Copies byte ranges of a version's file from other nodes into the first node's file."""
         ...
 
     def keep(self, kept: Kept) -> None:
-        """A version is whole."""
+        """Records a complete version."""
         ...
 
     def members(self) -> dict[str, int]:
-        """Engines that have taken weights before, and how many workers each has."""
+        """Number of workers by engine, for engines that have taken weights before."""
         ...
 
     def absent(self, engines: Sequence[str]) -> None:
-        """These have not come for the last version: nobody waits for them until they take weights again."""
+        """Records engines that did not come for the last version: senders no longer wait for them until they take
+        weights again."""
         ...
 
 
 class EngineShelf(Protocol):
-    """The shelf as engines see it; as bounded."""
+    """The shelf's interface for engines, with the same timeouts."""
 
     async def path(self, name: str, address: Address) -> str:
-        """A file with that version on the engine's node."""
+        """Path of a file with that version on the engine's node."""
         ...
 
     async def join(self, address: Address) -> None:
-        """The engine takes part in the broadcasts of later versions."""
+        """Makes the engine take part in the broadcasts of later versions."""
         ...
 
     async def acknowledge(self, name: str, address: Address) -> None: ...
 
 
 class Shelf(RankShelf, EngineShelf, Protocol):
-    """Both; what a rank publishes carries it to the engines."""
+    """Both interfaces; a rank's `Published` carries the shelf to the engines."""
 
 
 class WeightDirectory:
-    """What is published, where it is, and who reads it. One for a run; its methods run in one event loop."""
+    """Records which versions are published, where they are, and which engines read them. One per run; its methods run
+    in one event loop."""
 
     def __init__(self, make_holder: Callable[[str], Any], failed: tuple[type[Exception], ...] = ()) -> None:
-        """make_holder: starts a `WeightHolder` on a node; its methods are called with `.remote`. failed: what such a
-        call raises where it could not be made or met an error, be it that the holder or its node is lost."""
+        """make_holder: starts a `WeightHolder` on a node, whose methods are called with `.remote`. failed: exceptions
+        that such a call raises if it fails, for example because the holder or its node is lost."""
         self._make_holder, self._failed = make_holder, failed
         self._holders: dict[str, Any] = {}
         self._kept: dict[str, Kept] = {}
         self._lost: dict[str, float] = {}
-        """Versions that are kept and whose file is lost, and since when."""
+        """Time of loss by kept version whose file is lost."""
         self._copies: dict[tuple[str, str], asyncio.Future[str]] = {}
         """Paths of copies on other nodes, by (version's name, node)."""
         self._retention = Retention()
@@ -130,8 +133,8 @@ class WeightDirectory:
         return self._holders[node]
 
     async def folder(self, node: str) -> str:
-        """Where ranks of a node write, before any of them does: what ranks that were killed have left is removed. A
-        holder that was lost is followed by another one; on a node that is lost there is none."""
+        """Folder into which ranks of a node write; called before any of them writes, since files left behind by killed
+        ranks are removed. A lost holder is replaced; on a lost node this fails."""
         await self._forget_lost([node])
         holder = await self.holder(node)
         await holder.keep_only.remote(list(self._retention.names))
@@ -147,12 +150,13 @@ class WeightDirectory:
             raise
 
     async def _forget_lost(self, nodes: Sequence[str]) -> None:
-        """Those that are asked next get another holder, unless their node is lost, too; what they had is lost."""
+        """Forgets holders that no longer answer and marks their versions as lost. A node that is still there gets a new
+        holder with the next request."""
         for node in nodes:
             if (holder := self._holders.get(node)) is None:
                 continue
             try:
-                await holder.folder.remote()  # fails only where nobody is there
+                await holder.folder.remote()  # fails only if the holder is lost
             except self._failed:
                 if self._holders.get(node) is holder:
                     del self._holders[node]
@@ -160,7 +164,7 @@ class WeightDirectory:
                     self._lost.setdefault(name, time.monotonic())
 
     async def keep(self, kept: Kept) -> None:
-        """A version is whole; older ones that nobody needs are dropped on every node."""
+        """Records a complete version; drops older versions that are no longer needed, on every node."""
         self._kept[kept.name] = kept
         self._retention.publish(kept.name)
         for name in self._retention.drop(time.monotonic()):
@@ -170,7 +174,7 @@ class WeightDirectory:
             await self._drop(name)
 
     async def _drop(self, name: str) -> None:
-        """Everywhere; what a lost node had is gone."""
+        """Drops a version on every node; a lost holder is no error."""
         asked = dict(self._holders)
         answers = await asyncio.gather(*(one.drop.remote(name) for one in asked.values()), return_exceptions=True)
         failed = {node: one for node, one in zip(asked, answers, strict=True) if isinstance(one, BaseException)}
@@ -180,8 +184,8 @@ class WeightDirectory:
                 raise error
 
     async def path(self, name: str, address: Address) -> str:
-        """A file with that version on the engine's node; raises SyncError for a version that is not kept any more, or
-        whose file is lost for long, and WeightsLost where others are to come."""
+        """Path of a file with that version on the engine's node. Raises SyncError if the version is no longer kept or
+        was lost more than LOST_S ago, and WeightsLost if it was lost more recently."""
         kept = self._kept.get(name)
         if kept is None:
             raise SyncError(f"weights {name} are not kept any more")
@@ -218,7 +222,7 @@ class WeightDirectory:
         self._retention.acknowledge(name, address.engine)
 
     async def join(self, address: Address) -> None:
-        """An engine takes part in the broadcasts of later versions."""
+        """Makes the engine take part in the broadcasts of later versions."""
         self._members[address.engine] = address.workers
 
     async def members(self) -> dict[str, int]:
