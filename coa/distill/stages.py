@@ -31,7 +31,7 @@ class FilterConfig:
     contamination_words: int = 13
     """A task is dropped if it shares this many consecutive words with an evaluation question."""
     min_interactions: int = 5
-    """Fewest steps of agents and tools in a run, not counting decisions about which role is next."""
+    """Minimum steps of agents and tools in a run, not counting decisions about which role is next."""
     right_answers_only: bool = True
     """Whether runs without a right answer are dropped."""
     keep_without_reflection: float = 0.5

@@ -27,12 +27,12 @@ class ToolClient(CallBatcher[ToolCall, str]):
 
 @dataclass(frozen=True)
 class RetryConfig:
-    """How a call of a tool or a judge that is down is tried again, before the failure is its episode's."""
+    """Retries of a call if its tool or judge is down, before the episode fails."""
 
     attempts: int = 5
-    """Attempts at a call, the first included."""
+    """Maximum attempts at a call, including the first."""
     pause_s: float = 0.5
-    """Pause before the second attempt; it doubles for each further one."""
+    """Seconds of pause before the second attempt; the pause doubles for each further attempt."""
 
     def __post_init__(self) -> None:
         if self.attempts < 1 or self.pause_s < 0:
