@@ -25,7 +25,7 @@ NO_REFLECTION = "no reflection"
 
 @dataclass(frozen=True)
 class FilterConfig:
-    """Settings of the filter. Defaults are the paper's where it gives them; it gives no ratio for sampling down or
+    """Settings of the filter. Defaults are the paper's if it gives them; it gives no ratio for sampling down or
     up."""
 
     contamination_words: int = 13

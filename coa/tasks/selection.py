@@ -60,7 +60,7 @@ class Screen:
 
 @dataclass(frozen=True)
 class SelectionConfig:
-    """Which tasks `coa select` keeps. Defaults are the paper's where it gives them; it gives no sampling parameters and
+    """Which tasks `coa select` keeps. Defaults are the paper's if it gives them; it gives no sampling parameters and
     no number of tasks."""
 
     direct: Screen = field(default_factory=lambda: Screen(tries=32, max_rate=0.3))

@@ -21,7 +21,7 @@ class Containment:
     threads: bool
     """Whether a program may start threads."""
     advice: str
-    """What to type for more; "" where nothing is missing."""
+    """Command that enables the missing protection; "" if nothing is missing."""
 
 
 def describe() -> Containment:

@@ -69,7 +69,7 @@ class Readable(Protocol):
 
 
 class Running(Protocol):
-    """A program that was started, in whatever way."""
+    """A program that was started, in a warm or a new interpreter."""
 
     @property
     def stdout(self) -> Readable: ...
@@ -87,7 +87,7 @@ class Running(Protocol):
         ...
 
     def kill(self) -> None:
-        """Ends the program and all that it started; does nothing where it has ended."""
+        """Ends the program and all processes that it started; does nothing if it has ended."""
         ...
 
 
