@@ -18,10 +18,11 @@ EXACT, NGRAM = f"{NAMED}: exact", f"{NAMED}: n-gram"
 OWN_EXACT, OWN_NGRAM = f"{OWN}: exact", f"{OWN}: n-gram"
 REASONS = (EXACT, NGRAM, OWN_EXACT, OWN_NGRAM)
 SHORTEST = 8
-"""Words of the shortest question that is looked for inside others."""
+"""Minimum words of a question that is searched for inside other questions."""
 COMMON = 10
-"""Most evaluation questions that may share a gram. One that more share is a set phrase ("where m and n are relatively
-prime positive integers ...") and is ignored, as GPT-3 ignored grams that were common in its training texts."""
+"""Maximum evaluation questions that may share a gram. A gram that more questions share is a set phrase ("where m and n
+are relatively prime positive integers ...") and is ignored, as GPT-3 ignored grams that were common in its training
+texts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

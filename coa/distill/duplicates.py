@@ -38,18 +38,18 @@ class DuplicateConfig:
     """Which runs count as duplicates of others."""
 
     threshold: float | None = 0.9
-    """Similarity of two questions (Jaccard, over their word shingles) from which they count as the same; None or 0
+    """Similarity of two questions (Jaccard, over their word shingles) at which they count as the same; None or 0
     compares no questions."""
     solutions_per_task: int = 0
-    """Most chains of one task; 0 sets no limit, and drops only equal chains."""
+    """Maximum chains per task; 0 sets no limit, and drops only equal chains."""
     documents: int = 200_000
-    """Most runs that can be kept. It determines the memory, about 30 bytes for each."""
+    """Maximum number of runs that can be kept. It determines the memory, about 30 bytes per run."""
     error_rate: float = 1e-4
-    """Largest share of runs that are dropped as duplicates by mistake."""
+    """Maximum share of runs that are dropped as duplicates by mistake."""
     hashes: int = 128
-    """Hash functions of a MinHash signature; more of them estimate the similarity more exactly."""
+    """Number of hash functions of a MinHash signature; more hash functions estimate the similarity more exactly."""
     shingle: int = 3
-    """Words in a shingle."""
+    """Words per shingle."""
 
     def __post_init__(self) -> None:
         if self.threshold is not None and not 0 <= self.threshold <= 1:

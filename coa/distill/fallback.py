@@ -23,12 +23,12 @@ class FallbackConfig:
     imitates its kept runs."""
 
     attempts: int = 0
-    """Team runs for each such task; 0 for no fallback."""
+    """Number of team runs per such task; 0 for no fallback."""
     weight: float = 1.0
     """Weight of an imitated token in the loss."""
     share: float = 0.25
-    """Most imitated samples in a batch, as a share of a full batch's episodes. While that many samples wait, the team
-    gets no further task."""
+    """Maximum imitated samples in a batch, as a share of a full batch's episodes. While that many samples wait, the
+    team gets no further task."""
 
     def __post_init__(self) -> None:
         if self.attempts < 0 or self.weight <= 0 or self.share <= 0:

@@ -29,9 +29,9 @@ class ObedienceConfig:
     """Whether requests have the JSON schema of a verdict (`response_format`); set it to false for an endpoint that does
     not support it."""
     asks: int = 3
-    """How often the judge is asked before its replies count as no verdict."""
+    """Maximum number of times that the judge is asked for a verdict."""
     observation_chars: int = 500
-    """Most characters of each observation, from its beginning, that the judge gets."""
+    """Maximum characters of each observation, from its beginning, that the judge gets."""
 
     def __post_init__(self) -> None:
         if self.asks < 1:

@@ -36,9 +36,9 @@ class RewriteConfig:
     model: str = ""
     """Name under `models` of the rewriter; "" rewrites nothing."""
     chars: int = 800
-    """Most characters of a rewritten text."""
+    """Maximum characters of a rewritten text."""
     context_chars: int = 4000
-    """Most characters, from its beginning, of the observation or answer concerned that the model gets."""
+    """Maximum characters, from its beginning, of the observation or answer concerned that the model gets."""
 
 
 INSTRUCTIONS = """\

@@ -25,13 +25,13 @@ NO_REFLECTION = "no reflection"
 
 @dataclass(frozen=True)
 class FilterConfig:
-    """Settings of the filter. Defaults are the paper's where it gives them; it gives no ratio for sampling down or
+    """Settings of the filter. Defaults are the paper's if it gives them; it gives no ratio for sampling down or
     up."""
 
     contamination_words: int = 13
     """A task is dropped if it shares this many consecutive words with an evaluation question."""
     min_interactions: int = 5
-    """Fewest steps of agents and tools in a run, not counting decisions about which role is next."""
+    """Minimum steps of agents and tools in a run, not counting decisions about which role is next."""
     right_answers_only: bool = True
     """Whether runs without a right answer are dropped."""
     keep_without_reflection: float = 0.5

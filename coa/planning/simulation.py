@@ -1,10 +1,10 @@
-"""A simulation of the loop of reinforcement (`jobs/stages/reinforcement/loop.py`) in events, over the same `Window`.
+"""A discrete-event simulation of the RL loop (`jobs/stages/reinforcement/loop.py`), with the same `Window`.
 
     feed ----> roll ----> (window) ----> pack ----> learners ----> publish
       ^        engines                                               |
       +---------------- room, once v + 1 is live on the engines -----+
 
-Memory does not run out in it, nothing fails, and the driver takes no time.
+Not modeled: memory limits, failures, and the driver's time.
 """
 
 from collections.abc import Generator
@@ -22,7 +22,7 @@ Process = Generator[Any, Any, None]
 
 @dataclass(frozen=True, slots=True)
 class LoopShape:
-    """What of a recipe decides about the loop's course."""
+    """The settings of a recipe that the simulation models."""
 
     window: WindowConfig
     engines: int
@@ -30,30 +30,30 @@ class LoopShape:
     steps: int
     """The version at which the simulation ends."""
     max_requests: int
-    """Of an engine's batch."""
+    """Maximum requests in an engine's batch."""
     places: int
-    """Episodes on an engine at a time."""
+    """Maximum episodes on an engine at a time."""
     recompute: bool = True
     """Whether new weights empty the KV cache."""
     sequence_parallel: int = 1
-    """Ranks come in groups of so many."""
+    """Number of ranks per sequence group."""
 
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
     seconds: float
     trajectories: int
-    """Episodes that ended, trained or not."""
+    """Number of episodes that ended, trained or not."""
     trained: int
-    """Of these, those that were trained."""
+    """Number of episodes that were trained."""
     tokens: int
-    """Sampled in them."""
+    """Tokens sampled in the ended episodes."""
     engine: dict[str, float]
     """Shares of the engines' time, by `EngineState`."""
     learner: dict[str, float]
     """Shares of the learners' time, by `LearnerState`."""
     staleness_mean: float
-    """Versions, over trained tokens; a turn counts as sampled by the version that it began under."""
+    """Mean staleness of trained tokens, in versions; a turn counts as sampled by the version at its beginning."""
     staleness_max: int
 
     @property
@@ -66,31 +66,31 @@ class Forecast:
 
 
 def simulate(shape: LoopShape, speeds: Speeds, work: Workload, *, seed: int = 0, warm: int = 0) -> Forecast:
-    """Plays the loop from an empty window to version `shape.steps`. warm: what happens before that version is live
-    does not count."""
+    """Simulates the loop from an empty window to version `shape.steps`. warm: measurement begins when this version is
+    live on the engines."""
     return Loop(shape, speeds, work, Random(seed), warm).run()
 
 
 @dataclass(slots=True)
 class _Played:
-    """What is remembered of a group."""
+    """Record of a simulated group."""
 
     episodes: int = 0
     tokens: int = 0
     versions: int = 0
-    """Summed over its tokens."""
+    """Sum over its tokens of the version that sampled each."""
     oldest: int = 10**9
 
 
 class Loop:
-    """One simulation. Its methods have the names of those of the real loop."""
+    """One simulation. Its methods are named after those of the real loop."""
 
     def __init__(self, shape: LoopShape, speeds: Speeds, work: Workload, random: Random, warm: int) -> None:
         import simpy
 
         self._shape, self._speeds, self._work, self._random, self._warm = shape, speeds, work, random, warm
         self._env = env = simpy.Environment()
-        # More batches than are counted: a run that goes on does not let its engines run dry at the last one.
+        # More batches than are measured, so that the engines do not run out of work before the last measured batch.
         self._window = Window(shape.window, version=0, batches=shape.steps + shape.window.max_staleness + 1)
         self._engines = [Engine(env, speeds, shape.max_requests) for _ in range(shape.engines)]
         self._places = simpy.PriorityResource(env, capacity=shape.engines * shape.places)

@@ -7,7 +7,7 @@ Times = list[tuple[float, float]]
 
 
 def union(spans: Iterable[tuple[float, float]]) -> Times:
-    """The same moments as disjoint spans in order."""
+    """Merges spans into disjoint spans in order."""
     merged: Times = []
     for begin, end in sorted(spans):
         if merged and begin <= merged[-1][1]:

@@ -1,8 +1,8 @@
-"""What a run under way has made that is newer than what is served. Reads files of the run directory, and nothing else.
+"""Finds newer weights of a run that is still training, from the files of its run directory alone.
 
-checkpoints/sft-model/     version 0 of reinforcement
-checkpoints/rl/            the learners' checkpoints; Ray's list says which one is whole, and of which version
-checkpoints/rl.json        reinforcement has ended:
+checkpoints/sft-model/     version 0 of RL
+checkpoints/rl/            the learners' checkpoints; Ray's list says which are complete, and of which version
+checkpoints/rl.json        RL has ended:
 model/                     its last version
 """
 
@@ -19,7 +19,7 @@ STAGE = "rl"
 LIST = "checkpoint_manager_snapshot.json"
 """Ray Train's list of checkpoints, which it replaces as a whole once one is complete."""
 STATES = Path("state", "mp_rank_00_model_states.pt")
-"""The weights in a checkpoint of DeepSpeed, where they are not sharded."""
+"""The weights in a DeepSpeed checkpoint, if they are not sharded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class Made:
     path: Path
     """A model's folder, or a file of a learner's checkpoint (STATES)."""
     identity: str
-    """Tells it from other weights of the same version, as a run makes them that went back to a checkpoint."""
+    """Distinguishes weights of the same version, which a run produces after a rollback to a checkpoint."""
 
     @property
     def finished(self) -> bool:
@@ -38,7 +38,7 @@ class Made:
 
 
 def start_of(run: Path) -> Path:
-    """The folder of the model that a server starts with which follows a run; raises UserError where there is none."""
+    """The folder of the initial model of a server that follows a run; raises UserError if there is none."""
     for folder in (run / "checkpoints" / "sft-model", run / "model"):
         if (folder / "config.json").is_file():
             return folder
@@ -46,8 +46,8 @@ def start_of(run: Path) -> Path:
 
 
 def caution_of(run: Path) -> str:
-    """The line for a run none of whose checkpoints has its weights whole, so that only its end is followed; else empty.
-    Raises UserError for a config.yaml that can't be read."""
+    """A warning for a run whose checkpoints have only sharded weights, so that only its final model is followed; else
+    "". Raises UserError for a config.yaml that can't be read."""
     found: Any = read(path) if (path := run / "config.yaml").is_file() else {}
     for name in (STAGE, "learner"):
         found = found.get(name) if isinstance(found, Mapping) else None
@@ -62,7 +62,7 @@ def caution_of(run: Path) -> str:
 
 
 def newest(run: Path) -> Made | None:
-    """The newest whole version; None while reinforcement has made none."""
+    """The newest complete version; None if RL has not produced one yet."""
     return _finished(run) or _checkpoint(run)
 
 

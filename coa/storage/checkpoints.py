@@ -1,7 +1,7 @@
-"""The folder in which Ray Train keeps a stage's checkpoints, and what a process that was killed leaves in it.
+"""Repairs the folder in which Ray Train keeps a stage's checkpoints after a process was killed.
 
-RUN/checkpoints/STAGE/checkpoint_manager_snapshot.json     the record of those that it knows
-RUN/checkpoints/STAGE/checkpoint_TIME                      one each, names in the order of time
+RUN/checkpoints/STAGE/checkpoint_manager_snapshot.json     Ray Train's record of the checkpoints
+RUN/checkpoints/STAGE/checkpoint_TIME                      one folder per checkpoint, names sorted by time
 """
 
 import json
@@ -15,12 +15,12 @@ RECORD = "checkpoint_manager_snapshot.json"
 
 
 def mend(run: Path) -> None:
-    """Makes the folder one from which learners can start: a record that was cut short is written anew, and checkpoints
-    that no record names are removed. run: the folder of a stage, in which nobody writes now."""
+    """Repairs the folder so that learners can start from it: rewrites a truncated record, and removes checkpoints that
+    the record does not name. run: the folder of a stage, to which no process is writing."""
     record = run / RECORD
     found = sorted(path for path in run.glob("checkpoint_*") if path.is_dir())
     if record.exists() and not _whole(record):
-        # It is written once the newest checkpoint that it names is whole, while the next may have begun.
+        # The record is written once the newest checkpoint in it is complete; the next checkpoint may have begun.
         write_atomically(record, _record_of([path.name for path in (found[:-1] or found)]))
     known = record.read_text() if record.exists() else ""
     for folder in found:
@@ -31,13 +31,13 @@ def mend(run: Path) -> None:
 def _whole(record: Path) -> bool:
     try:
         json.loads(record.read_text())
-    except ValueError:  # Ray Train writes it in place: a full disk or a kill leaves a part of it
+    except ValueError:  # Ray Train writes the record in place: a full disk or a kill leaves a part of it
         return False
     return True
 
 
 def _record_of(names: list[str]) -> str:
-    """A record as Ray Train 2.60 writes it, in which these checkpoints are the reports there were."""
+    """A record as Ray Train 2.60 writes it, with these checkpoints."""
     results = [{"version": 0, "checkpoint_dir_name": name, "metrics": {}} for name in names]
     return json.dumps(
         {

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TasksConfig:
-    """Where tasks come from: a file of the user, or a world that is known by its name."""
+    """The source of tasks: a file of the user, or a world by its name."""
 
     world: str | None = None
     """Name of a world, such as `tiny`; the recipe's section `world` has its settings. If `path` is set too, tasks come

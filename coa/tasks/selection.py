@@ -45,7 +45,7 @@ class Screen:
     tries: int
     """Tries at each task."""
     max_rate: float = 1.0
-    """Highest share of right tries for which a task is kept."""
+    """Maximum share of right tries for which a task is kept."""
     drop_solved: bool = False
     """Whether tasks that are right in every try are dropped."""
     drop_unsolved: bool = False
@@ -60,7 +60,7 @@ class Screen:
 
 @dataclass(frozen=True)
 class SelectionConfig:
-    """Which tasks `coa select` keeps. Defaults are the paper's where it gives them; it gives no sampling parameters and
+    """Which tasks `coa select` keeps. Defaults are the paper's if it gives them; it gives no sampling parameters and
     no number of tasks."""
 
     direct: Screen = field(default_factory=lambda: Screen(tries=32, max_rate=0.3))
@@ -80,7 +80,7 @@ class SelectionConfig:
     disjoint: tuple[str, ...] = ("web",)
     """Profiles for which tasks in `sft` are left out. (For programs, the paper uses the same tasks in both.)"""
     limit: int | None = None
-    """Most tasks to keep; None keeps all that pass."""
+    """Maximum number of tasks to keep; None keeps all that pass."""
     seed: int = 0
     """Seed that decides which of the passing tasks are kept if `limit` is set."""
 

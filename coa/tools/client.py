@@ -27,12 +27,12 @@ class ToolClient(CallBatcher[ToolCall, str]):
 
 @dataclass(frozen=True)
 class RetryConfig:
-    """How a call of a tool or a judge that is down is tried again, before the failure is its episode's."""
+    """Retries of a call if its tool or judge is down, before the episode fails."""
 
     attempts: int = 5
-    """Attempts at a call, the first included."""
+    """Maximum attempts at a call, including the first."""
     pause_s: float = 0.5
-    """Pause before the second attempt; it doubles for each further one."""
+    """Seconds of pause before the second attempt; the pause doubles for each further attempt."""
 
     def __post_init__(self) -> None:
         if self.attempts < 1 or self.pause_s < 0:
@@ -78,7 +78,7 @@ class Executor(Protocol):
         ...
 
     async def cancel(self, caller: str, ids: Sequence[Hashable]) -> None:
-        """Returns once the calls have ended; those that somebody else waits for go on."""
+        """Returns once the calls have ended; calls that another caller waits for continue."""
         ...
 
 
@@ -98,7 +98,7 @@ class ToolCaller:
         return await self._line_of(id).call(id, call)
 
     def acknowledge(self, ids: Sequence[Hashable]) -> None:
-        """Nobody will send these again: their executors are told with the next calls."""
+        """Marks calls that will not be sent again; their executors are told with the next calls."""
         for id in ids:
             self._line_of(id).acknowledged.append(id)
 
@@ -195,7 +195,7 @@ class _Line:
 
 @asynccontextmanager
 async def _answered_within(seconds: float) -> AsyncIterator[None]:
-    """Raises ToolDown where the executor takes longer: its process was stopped, or a tool blocks its event loop."""
+    """Raises ToolDown if the executor takes longer: its process was stopped, or a tool blocks its event loop."""
     try:
         async with asyncio.timeout(seconds) as limit:
             yield

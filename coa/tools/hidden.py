@@ -12,8 +12,7 @@ from coa.tools.base import ToolCall, UseTool
 
 
 async def ask(use_tool: UseTool, tool: str, question: dict[str, Any]) -> dict[str, Any]:
-    """The result of a hidden tool; raises the InfrastructureError that the call met, and ToolDown where there is no
-    such tool."""
+    """The result of a hidden tool; raises the call's InfrastructureError, and ToolDown if there is no such tool."""
     reply = await use_tool(ToolCall(tool, canonical(question)))
     try:
         return json.loads(reply)

@@ -26,7 +26,7 @@ def {name}(*given, **named):
 
 
 def execute_cold(program: str) -> Ended:
-    """Runs a program in a sandbox of its own; raises ToolDown where there is none."""
+    """Runs a program in a sandbox of its own; raises ToolDown if there is no sandbox."""
     return asyncio.run(Sandbox(SandboxConfig(warm=False)).execute(program))
 
 

@@ -34,7 +34,7 @@ class Seen:
     text: str
     """What was returned or shown, with the interpreter's headings."""
     error: str = ""
-    """What ended it; empty where nothing did."""
+    """What ended it; empty if nothing did."""
 
     @property
     def result(self) -> str:

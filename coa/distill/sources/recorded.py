@@ -50,7 +50,7 @@ from coa.usage import Usage
 
 TEAM = "recorded"
 SHORTEST_SHARE = 4
-"""Fewest characters of an argument by which a conversation is recognised as being about it."""
+"""Minimum characters of an argument by which a conversation is recognized as being about it."""
 
 
 def read_runs(path: Path, tasks: Tasks, table: ToolTable) -> Iterator[ForeignRun | Refusal]:

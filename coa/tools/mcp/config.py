@@ -1,4 +1,4 @@
-"""Which tags of a profile are answered by tools of MCP servers, and where these servers are."""
+"""Configuration of MCP servers, and of the tags that their tools handle."""
 
 import shutil
 from collections.abc import Collection, Mapping
@@ -12,19 +12,19 @@ from coa.http.keys import read_key
 
 @dataclass(frozen=True)
 class McpTagConfig:
-    """The tool that answers a tag."""
+    """The tool that handles a tag."""
 
     tool: str = ""
     """Name of the tool on the server; empty takes the tag's name."""
     argument: str = ""
-    """Argument that gets the tag's text; empty takes the only argument that the tool requires, or else its only
+    """Argument that receives the tag's text; empty takes the only argument that the tool requires, or else its only
     argument. If the tool requires several, the tag's text is a JSON object of arguments."""
     arguments: dict[str, Any] = field(default_factory=dict)
     """Arguments that are the same in each call."""
     cached: bool = False
     """Whether calls with the same text share one result. Set it for a tool that only reads."""
     max_chars: int = 8000
-    """Most characters of a tool result."""
+    """Maximum characters of a tool result."""
 
 
 @dataclass(frozen=True)
@@ -40,9 +40,9 @@ class McpConfig:
     env: tuple[str, ...] = ()
     """Environment variables that `command` gets, besides PATH, HOME and the like."""
     tags: dict[str, McpTagConfig] = field(default_factory=dict)
-    """The tools of this server, by the tag that each answers."""
+    """The tools of this server, by the tag that each handles."""
     connect_s: float = 20.0
-    """Longest time to connect and to list the server's tools."""
+    """Maximum seconds to connect and to list the server's tools."""
 
     def __post_init__(self) -> None:
         if self.connect_s <= 0:

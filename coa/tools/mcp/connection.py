@@ -105,7 +105,7 @@ class Connection:
             await asyncio.wait([session.task])
 
     async def _listed_again(self, session: _Session) -> Mapping[str, Any]:
-        """The tools that the server has now; those of before where it does not say."""
+        """The server's current tools; if it does not list them, the tools that it listed before."""
         from mcp import MCPError
 
         with suppress(MCPError):

@@ -67,7 +67,7 @@ class McpTool:
                 raise UserError(f"{where}.tags.{self._tag}: {name} has no argument {argument}; it has {has}")
 
     async def binding(self) -> McpBinding:
-        """What answers the tag, by what the server says now; where it is away, by what it said last."""
+        """The tag's tool as the server describes it now; if the server can't be reached, as it described it last."""
         with suppress(ToolDown):
             await self._look()
         return self._binding
@@ -76,7 +76,7 @@ class McpTool:
         await self._connection.close()
 
     async def _look(self) -> None:
-        """Raises ToolDown where the server is away, or has no such tool."""
+        """Updates the binding; raises ToolDown if the server can't be reached, or has no such tool."""
         listed, name = await self._connection.tools(), self._binding.tool
         if name not in listed:
             raise ToolDown(lacking(self._connection.where, name, listed))

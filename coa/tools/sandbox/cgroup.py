@@ -204,7 +204,7 @@ class Groups:
 
     @contextmanager
     def borrowed(self, program: int) -> Iterator[Group]:
-        """A cgroup that nobody else has, with a limit of so many bytes. Raises OSError."""
+        """A cgroup for exclusive use, with a memory limit in bytes. Raises OSError."""
         group = next((group for group in reversed(self._idle) if group.quiet), None)
         if group is None:
             if not self._swept:

@@ -14,7 +14,7 @@ from coa.tools.sandbox.zygote import BYTES_PER_FILE, DESCRIPTORS, SIGNALS
 INSTALL = "install bubblewrap and util-linux (Debian, Ubuntu: apt-get install bubblewrap util-linux)"
 FLAGS = ("-I", "-S", "-E", "-B", "-X", "utf8")
 PACKAGES = "/packages"
-"""Where a program sees the virtual environment of its packages."""
+"""The path at which a program sees the virtual environment of its packages."""
 ZYGOTE = Path(__file__).with_name("zygote.py")
 _JOIN = 'until [ "$1" = -- ]; do echo 0 > "$1"; shift; done; shift; exec "$@"'
 """Moves itself to the cgroup whose entrances are its first arguments."""

@@ -21,7 +21,7 @@ class Containment:
     threads: bool
     """Whether a program may start threads."""
     advice: str
-    """What to type for more; "" where nothing is missing."""
+    """Instructions to enable the missing protection; "" if nothing is missing."""
 
 
 def describe() -> Containment:

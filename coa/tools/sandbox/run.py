@@ -23,17 +23,17 @@ class RunLimits:
     """Limits of one run."""
 
     cpu_s: int = 5
-    """Most CPU time of a program, over all its threads."""
+    """Maximum CPU seconds of a program, over all its threads."""
     wall_s: float = 7.0
-    """Most wall-clock time of a program, from its start."""
+    """Maximum wall-clock seconds of a program, from its start."""
     busy_s: float = 0.0
-    """Additional wall-clock time for a program that waited for a CPU core during more than a quarter of `wall_s`."""
+    """Additional wall-clock seconds for a program that waited for a CPU core during more than a quarter of `wall_s`."""
     memory_mib: int = 512
-    """Most address space of a program."""
+    """Maximum address space of a program, in MiB."""
     files_mib: int = 16
-    """Most memory for the files in a program's workspace."""
+    """Maximum memory for the files in a program's workspace, in MiB."""
     output_bytes: int = 4096
-    """Most bytes of output that are kept: half from its beginning, half from its end."""
+    """Maximum bytes of output that are kept: half from its beginning, half from its end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ class Readable(Protocol):
 
 
 class Running(Protocol):
-    """A program that was started, in whatever way."""
+    """A program that was started, in a warm or a new interpreter."""
 
     @property
     def stdout(self) -> Readable: ...
@@ -87,7 +87,7 @@ class Running(Protocol):
         ...
 
     def kill(self) -> None:
-        """Ends the program and all that it started; does nothing where it has ended."""
+        """Ends the program and all processes that it started; does nothing if it has ended."""
         ...
 
 

@@ -72,7 +72,7 @@ class SandboxConfig(RunLimits):
     packages: str | None = None
     """Folder of a virtual environment whose packages programs may import; None allows only the standard library."""
     threads: int = 64
-    """Most threads of a program."""
+    """Maximum threads of a program."""
     cores: float = 1.0
     """CPU cores that a program may use, if it has a cgroup."""
     cgroup: bool = True

@@ -42,7 +42,7 @@ class DenseConfig:
     parameters: str = ""
     """Search parameters of the index, as a faiss string, such as `nprobe=32` (IVF) or `efSearch=64` (HNSW)."""
     batch: int = 256
-    """Passages that are encoded at a time."""
+    """Number of passages that are encoded at a time."""
 
 
 class Encoder:

@@ -26,7 +26,7 @@ from coa.tools.search.store import Say, Store, to_stderr
 MAX_QUERY_CHARS = 1000
 """Characters of a query in its canonical form; a longer text is no query, and would keep the index busy for long."""
 MAX_TOPK = 100
-"""Most passages for a query; a retriever is asked for no more."""
+"""Maximum passages per query, also for a retriever."""
 
 
 class Backend(Enum):
@@ -47,7 +47,7 @@ class WikiConfig:
     index: str = ""
     """Folder of the index that is built from the corpus; empty takes CORPUS.index beside the corpus."""
     topk: int = 3
-    """Passages in a tool result."""
+    """Number of passages in a tool result."""
     language: str = "english"
     """Language of BM25's stop words and stemmer (`coa.tools.search.bm25.words_of`); empty for neither."""
     dense: DenseConfig = field(default_factory=DenseConfig)
@@ -89,7 +89,7 @@ def folded(title: str) -> str:
 
 
 def canonical(query: str) -> str:
-    """As `folded`, with a blank for every character that is none to be read: NUL, half a surrogate pair."""
+    """As `folded`, with unreadable characters (NUL, half a surrogate pair) replaced by blanks."""
     return folded("".join(char if char.isprintable() else " " for char in query))
 
 

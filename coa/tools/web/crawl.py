@@ -52,21 +52,22 @@ class CrawlConfig:
     reader_key_env: str | None = None
     """Environment variable that holds the reader's key, on the nodes that run tools; None sends no key."""
     pages: int = 5
-    """Most pages that one call reads."""
+    """Maximum number of pages per call."""
     max_chars: int = 8000
-    """Most characters of a tool result, over all its pages."""
+    """Maximum characters of a tool result, over all its pages."""
     redirects: int = 5
-    """Redirects that are followed for a page."""
+    """Maximum number of redirects per page."""
     page_s: float = 15.0
-    """Longest time to fetch a page, redirects and repeated attempts included."""
+    """Maximum seconds to fetch a page, including redirects and retries."""
     extract_s: float = 5.0
-    """Longest time to extract the text of a page, after `page_s` at the latest; waiting for a free extractor counts."""
+    """Maximum seconds to extract the text of a page, including the wait for a free extractor; begins after `page_s` at
+    the latest."""
     extractors: int = 2
-    """Processes that extract the text of pages."""
+    """Number of processes that extract the text of pages."""
     text_chars: int = 200_000
-    """Most characters of a page's text that are used."""
+    """Maximum characters of a page's text that are used."""
     kept_pages: int = 512
-    """Texts of pages that are kept in memory, since the same page is often read again."""
+    """Maximum number of page texts that are kept in memory, since the same page is often read again."""
     summary: SummaryConfig = field(default_factory=SummaryConfig)
 
     @property
@@ -75,7 +76,7 @@ class CrawlConfig:
 
     @property
     def call_s(self) -> float:
-        """Most seconds that a call takes where no service of ours is down; its pages are read at the same time."""
+        """Maximum seconds of a call if no service of ours is down; its pages are read concurrently."""
         return self.page_s + self.extract_s + (self.summary.timeout_s if self.summary.url else 0.0)
 
 

@@ -33,9 +33,9 @@ class SearchConfig:
     key_env: str | None = None
     """Environment variable that holds the service's key, on the nodes that run tools; None sends no key."""
     hits: int = 5
-    """Results that are requested and shown."""
+    """Number of results that are requested and shown."""
     max_chars: int = 8000
-    """Most characters of a tool result."""
+    """Maximum characters of a tool result."""
 
 
 class WebSearch:

@@ -49,11 +49,11 @@ class SummaryConfig:
     key_env: str | None = None
     """Environment variable that holds the API's key, on the nodes that run tools; None sends no key."""
     max_tokens: int = 1024
-    """Most tokens of a summary."""
+    """Maximum tokens of a summary."""
     page_chars: int = 60_000
-    """Most characters of a page, from its beginning, that the model gets. They have to fit into its context."""
+    """Maximum characters of a page, from its beginning, that the model gets. They have to fit into its context."""
     timeout_s: float = 60.0
-    """Longest time for one attempt at a summary. `executor.call_s_of.crawl_page` has to leave room for it."""
+    """Maximum seconds for one attempt at a summary. `executor.call_s_of.crawl_page` has to leave room for it."""
 
 
 class Summariser:

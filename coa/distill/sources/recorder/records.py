@@ -29,7 +29,7 @@ class Record:
     """Seconds since 1970."""
     seconds: float
     status: int
-    """Status of the model endpoint's answer; 0 where none came."""
+    """Status of the model endpoint's answer; 0 if no answer came."""
     model: str
     stream: bool
     messages: Any

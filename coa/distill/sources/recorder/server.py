@@ -55,11 +55,12 @@ class RecorderConfig:
     """Environment variable with the endpoint's key, which takes the place of the client's; None to pass the client's
     key on."""
     connect_s: float = 10.0
-    """Seconds to connect to the model endpoint."""
+    """Maximum seconds to connect to the model endpoint."""
     silence_s: float = 900.0
-    """Seconds without a byte of its answer; long, since some endpoints send nothing before a reply is complete."""
+    """Maximum seconds without a byte of the endpoint's answer; long, since some endpoints send nothing before a reply
+    is complete."""
     max_bytes: int = 1 << 28
-    """Bytes of one request."""
+    """Maximum bytes of a request."""
 
 
 class _ClientGone(Exception): ...
