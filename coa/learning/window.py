@@ -24,8 +24,7 @@ class WindowConfig:
     """Bound of staleness, and batch size in groups."""
 
     max_staleness: int = 2
-    """Maximum number of versions between the weights that sampled a token and the weights trained on it; 0 is
-    synchronous training."""
+    """Maximum staleness of a trained token, in weight versions. 0 makes training synchronous."""
     groups_per_batch: int = 64
     """Groups per batch; a group is the episodes of one task."""
     max_refills: int = 2
