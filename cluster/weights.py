@@ -31,6 +31,9 @@ class RayShelf:
     def folder(self, node: str) -> str:
         return self._ask("folder", node)
 
+    def check(self, node: str, folder: str) -> None:
+        self._ask("check", node, folder)
+
     def merge(self, name: str, first: str, size: int, parts: Sequence[tuple[str, Ranges]]) -> None:
         self._ask("merge", name, first, size, parts, limit_s=RPC_S + size / SLOWEST)
 
@@ -66,9 +69,11 @@ class RayShelf:
 
 
 def start_directory() -> Any:
-    """Its handle. The caller owns it, and it owns the holders."""
+    """Its handle. The caller owns it, and it owns the holders: where it ends they do, too, and another one takes its
+    place that knows of no weights. What was asked meanwhile is asked again."""
     actor: Any = ray.remote(WeightDirectory)
-    return actor.options(max_concurrency=1000, **beside_driver()).remote(start_holder, (RayError,))
+    options = actor.options(max_concurrency=1000, max_restarts=-1, max_task_retries=-1, **beside_driver())
+    return options.remote(start_holder, (RayError,))
 
 
 def start_holder(node: str) -> Any:
