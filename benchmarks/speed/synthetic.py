@@ -85,9 +85,11 @@ class SyntheticRank:
     def __init__(self, buffer: Any, learn_s: float) -> None:
         self._buffer, self._learn_s = buffer, learn_s
         self._account = TimeAccount(LearnerState.SAMPLES, time.monotonic())
+        self._epoch = 0
 
     def run(self) -> None:
         epoch, number, version = self._ask("begin", 0), 0, 0
+        self._epoch = epoch
         self._tell(Started(version=0, cursor=0, weights=None, probes=(), epoch=epoch, spent=self._spent()))
         while True:
             self._account.enter(LearnerState.SAMPLES, time.monotonic())
@@ -132,7 +134,7 @@ class SyntheticRank:
         return ray.get(getattr(self._buffer, method).remote(*arguments))
 
     def _tell(self, event: Any) -> None:
-        self._ask("emit", event)
+        self._ask("emit", event, self._epoch)
 
     def _spent(self) -> Mapping[str, float]:
         return {str(state): seconds for state, seconds in self._account.seconds(time.monotonic()).items()}
