@@ -58,6 +58,12 @@ class EngineConfig:
     that log-probs are exactly those of the version that sampled. keep is faster, with log-probs of no single
     version."""
     probe_tolerance: float = 1e-4
-    """Difference of log-probs between learner and engine after a load of new weights above which `sync_alarms` counts
-    an alarm. The run continues, since other checks make sure that the weights are complete and used. Raise it for
-    pretrained models."""
+    """Largest difference of log-probs between learner and engine after a load of new weights above which `sync_alarms`
+    counts an alarm; their mean difference may be a tenth of it. The run continues, since other checks make sure that
+    the weights are complete and used. Raise it for pretrained models."""
+
+    @property
+    def mean_tolerance(self) -> float:
+        """Of the mean difference, in which rounding cancels out: in bfloat16 it is some hundredths of a nat beside a
+        maximum of several tenths, and in float32 a thirtieth of the maximum."""
+        return self.probe_tolerance / 10

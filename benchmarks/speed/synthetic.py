@@ -76,7 +76,7 @@ class SyntheticEngine(RolloutEngine):
 
     async def sync(self, version: int, weights: Any, probes: Any) -> SyncReport:
         await self.policy.name_version(version)
-        return SyncReport(version=version, logprob_diff=0.0, pause_s=0.0)
+        return SyncReport(version=version, logprob_diff=0.0, logprob_mean_diff=0.0, pause_s=0.0)
 
 
 class SyntheticRank:
@@ -151,8 +151,9 @@ NOTHING = StepReport(
     clip_fraction=0.0,
     truncated_weight_fraction=0.0,
     ratio_mean=1.0,
-    logprob_max_diff=0.0,
-    logprob_mean_diff=0.0,
+    fresh_tokens=0,
+    logprob_max_diff=None,
+    logprob_mean_diff=None,
     logprob_gap=0.0,
     logprob_shifted_gap=1.0,
     unsampled=0,

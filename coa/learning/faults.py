@@ -1,7 +1,8 @@
 """Detects errors that change what is learnt without stopping anything, and describes each in a sentence. Pure.
 
     log-probs one token off       they fit the learner's better when they are shifted back
-    stale weights, a fresh name   tokens of the version that is trained have other log-probs than its weights give
+    stale weights, a fresh name   tokens of the version that is trained have other log-probs than its weights give, or
+                                  an engine that has loaded a version has other log-probs than the learner's
     a mask one token off          tokens are trained that nobody sampled, and that are not to be imitated
     advantages of another group   those of a group do not add up to 0, or do not follow its rewards
 
@@ -25,7 +26,7 @@ class Measured(Protocol):
     """What the learners report of a step, over all ranks."""
 
     @property
-    def logprob_mean_diff(self) -> float: ...
+    def logprob_mean_diff(self) -> float | None: ...
 
     @property
     def logprob_gap(self) -> float: ...
@@ -37,6 +38,36 @@ class Measured(Protocol):
     def unsampled(self) -> int: ...
 
 
+class Synced(Protocol):
+    """What an engine reports of a load of new weights."""
+
+    @property
+    def version(self) -> int: ...
+
+    @property
+    def logprob_diff(self) -> float: ...
+
+    @property
+    def logprob_mean_diff(self) -> float: ...
+
+    @property
+    def alarm(self) -> bool: ...
+
+
+def of_sync(reports: Sequence[Synced]) -> list[str]:
+    """Of all engines that took a version. Unlike the tokens that are trained, whose version may be older, every version
+    is compared here."""
+    apart = [report for report in reports if report.alarm]
+    if not apart:
+        return []
+    worst = float(np.max([report.logprob_diff for report in apart]))
+    mean = float(np.max([report.logprob_mean_diff for report in apart]))
+    return [
+        f"{len(apart)} of {len(reports)} engines compute with other weights than those of version {apart[0].version}, "
+        f"which they report: log-probs are up to {worst:.2g} nats from the learner's, {mean:.2g} on average"
+    ]
+
+
 def of_step(report: Measured, tolerance: float | None) -> list[str]:
     """`tolerance`: of the mean difference of learner and engine, in nats; None where they differ anyway."""
     found: list[str] = []
@@ -45,10 +76,10 @@ def of_step(report: Measured, tolerance: float | None) -> list[str]:
         found.append(
             f"log-probs at sampling are one token off: {gap:.2g} nats from the learner's, {shifted:.2g} shifted"
         )
-    elif tolerance is not None and not report.logprob_mean_diff <= tolerance:
+    elif tolerance is not None and (apart := report.logprob_mean_diff) is not None and not apart <= tolerance:
         found.append(
             f"engines sampled with other weights than those of the version that they name: log-probs are "
-            f"{report.logprob_mean_diff:.2g} nats from the learner's"
+            f"{apart:.2g} nats from the learner's"
         )
     if report.unsampled:
         found.append(f"{report.unsampled} tokens were trained that no policy sampled: the mask belongs to others")
