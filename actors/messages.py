@@ -160,7 +160,10 @@ class SyncReport:
 
     version: int
     logprob_diff: float
+    """Largest |learner - engine| over the tokens of the probes."""
+    logprob_mean_diff: float
+    """The mean of the same."""
     pause_s: float
     """Seconds in which no token was generated."""
     alarm: bool = False
-    """Whether `logprob_diff` is above the tolerance."""
+    """Whether one of the two is above its tolerance."""

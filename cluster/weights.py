@@ -32,6 +32,9 @@ class RayShelf:
     def folder(self, node: str) -> str:
         return self._ask("folder", node)
 
+    def check(self, node: str, folder: str) -> None:
+        self._ask("check", node, folder)
+
     def merge(self, name: str, first: str, size: int, parts: Sequence[tuple[str, Ranges]]) -> None:
         self._ask("merge", name, first, size, parts, limit_s=RPC_S + size / SLOWEST)
 
@@ -67,9 +70,11 @@ class RayShelf:
 
 
 def start_directory() -> Any:
-    """Starts the directory and returns its handle. The caller owns the directory, which owns the holders."""
+    """Starts the directory and returns its handle. The caller owns the directory, which owns the holders. If it dies,
+    the holders end too, and a new directory without weights takes its place; calls under way are repeated."""
     actor: Any = ray.remote(WeightDirectory)
-    return actor.options(max_concurrency=1000, **beside_driver()).remote(start_holder, (RayError,))
+    options = actor.options(max_concurrency=1000, max_restarts=-1, max_task_retries=-1, **beside_driver())
+    return options.remote(start_holder, (RayError,))
 
 
 def start_holder(node: str) -> Any:

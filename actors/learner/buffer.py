@@ -135,7 +135,10 @@ class TrajectoryBuffer:
             return False
         return True
 
-    async def emit(self, event: Event) -> None:
+    async def emit(self, event: Event, epoch: int) -> None:
+        """Tells the driver; raises VoidEpoch for a rank whose group has been started again elsewhere, such as one that
+        was cut off: its steps are rolled back."""
+        self._row.require(epoch)
         await self._events.put(event)
 
     async def released(self) -> bool:

@@ -137,7 +137,7 @@ class Rank:
                 epoch=self._epoch,
                 spent=self._spent(),
             )
-            self._ask("emit", started)
+            self._ask("emit", started, self._epoch)
 
     def _next(self) -> Order:
         """The next order. The driver may take any time for it; each single poll has a timeout."""
@@ -205,7 +205,7 @@ class Rank:
 
     def _tell_step(self) -> None:
         if self._rank == 0 and self._step is not None:
-            self._ask("emit", replace(self._step, spent=self._spent()))
+            self._ask("emit", replace(self._step, spent=self._spent()), self._epoch)
         self._step = None
 
     def _end(self) -> None:
@@ -213,7 +213,7 @@ class Rank:
         self._learner.save_model(Path(self._job.output))
         self._writer.wait()
         if self._rank == 0:
-            self._ask("emit", Finished(version=self._version, spent=self._spent()))
+            self._ask("emit", Finished(version=self._version, spent=self._spent()), self._epoch)
             while not self._ask("released"):
                 pass
 

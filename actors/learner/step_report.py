@@ -40,10 +40,12 @@ class StepReport:
     """Share of sampled tokens (or sequences) whose importance weight was truncated."""
     ratio_mean: float
     """Mean probability ratio of policy to proximal policy, over sampled tokens (or sequences)."""
-    logprob_max_diff: float
-    """Maximum |learner - sampler| over tokens sampled by the version being trained; 0 if there are none."""
-    logprob_mean_diff: float
-    """Mean |learner - sampler| over the same tokens."""
+    fresh_tokens: int
+    """Number of trained tokens that the version being trained sampled."""
+    logprob_max_diff: float | None
+    """Maximum |learner - sampler| over the fresh tokens; None if there are none."""
+    logprob_mean_diff: float | None
+    """Mean |learner - sampler| over the fresh tokens; None if there are none."""
     logprob_gap: float
     """Mean |learner - sampler| over sampled tokens of any version, without each sample's first."""
     logprob_shifted_gap: float
@@ -123,6 +125,7 @@ class Sums:
         ranks = gather(self, alike=alike)
         tokens, sampled = sum(r.tokens for r in ranks), sum(r.sampled for r in ranks)
         per = {name: self.totals[total] for rank in ranks for name, total in rank.per.items()}
+        fresh = sum(r.fresh for r in ranks)
         here, late, early, pairs = np.sum([r.gaps for r in ranks], axis=0).tolist()
         means = {name: sum(r.metrics.get(name, 0.0) for r in ranks) / over for name, over in per.items() if over}
         return StepReport(
@@ -134,8 +137,9 @@ class Sums:
             entropy=sum(r.entropy for r in ranks) / max(tokens, 1),
             kl_rollout=sum(r.divergence for r in ranks) / max(sampled, 1),
             **{name: means.pop(name, neutral) for name, neutral in NEUTRAL.items()},
-            logprob_max_diff=float(np.max([r.diff for r in ranks])),
-            logprob_mean_diff=sum(r.diff_sum for r in ranks) / max(sum(r.fresh for r in ranks), 1),
+            fresh_tokens=fresh,
+            logprob_max_diff=float(np.max([r.diff for r in ranks])) if fresh else None,
+            logprob_mean_diff=sum(r.diff_sum for r in ranks) / fresh if fresh else None,
             logprob_gap=here / max(pairs, 1),
             logprob_shifted_gap=min(late, early) / max(pairs, 1),
             unsampled=sum(r.unsampled for r in ranks),

@@ -58,6 +58,12 @@ class EngineConfig:
     log-probs are exactly those of the weight version that sampled. keep is faster, with log-probs of no single
     version."""
     probe_tolerance: float = 1e-4
-    """Maximum difference of log-probs between learner and engine after a weight update; `sync_alarms` counts larger
-    differences. The run continues, since other checks ensure that the weights are complete and in use. Raise it for
-    pretrained models."""
+    """Maximum difference of log-probs between learner and engine after a weight update, and ten times the maximum mean
+    difference; `sync_alarms` counts larger ones. The run continues, since other checks ensure that the weights are
+    complete and in use. Raise it for pretrained models."""
+
+    @property
+    def mean_tolerance(self) -> float:
+        """Maximum mean difference, in which rounding cancels out: in bfloat16 it is some hundredths of a nat beside a
+        maximum of several tenths, and in float32 a thirtieth of the maximum."""
+        return self.probe_tolerance / 10

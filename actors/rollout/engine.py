@@ -158,18 +158,21 @@ class RolloutEngine:
         them with different code. Raises EngineDied if the core does not answer."""
         if (runs := await answered(self.version())) != version:
             raise WrongVersion(f"engine runs version {runs}, not {version}")
-        differences = await answered(asyncio.gather(*(self._probe(probe) for probe in probes)))
+        found = await answered(asyncio.gather(*(self._probe(probe) for probe in probes)))
+        differences = np.concatenate([*found, np.zeros(0)])
         # NaN stays NaN here and counts as above the tolerance.
-        worst = float(np.max(differences, initial=0.0))
-        alarm = not worst <= self._config.probe_tolerance
+        worst, mean = float(np.max(differences, initial=0.0)), float(differences.sum() / max(len(differences), 1))
+        alarm = not (worst <= self._config.probe_tolerance and mean <= self._config.mean_tolerance)
         if alarm:
             logger.warning(
-                "version %d: log-probs of engine and learner differ by %.2e, more than engine.probe_tolerance=%.0e",
+                "version %d: log-probs of engine and learner differ by up to %.2e, %.2e on average, more than "
+                "engine.probe_tolerance=%.0e, or a tenth of it",
                 version,
                 worst,
+                mean,
                 self._config.probe_tolerance,
             )
-        return SyncReport(version=version, logprob_diff=worst, pause_s=pause_s, alarm=alarm)
+        return SyncReport(version=version, logprob_diff=worst, logprob_mean_diff=mean, pause_s=pause_s, alarm=alarm)
 
-    async def _probe(self, probe: Probe) -> float:
-        return float(np.abs(await self.logprobs(probe.token_ids) - probe.logprobs).max())
+    async def _probe(self, probe: Probe) -> Floats:
+        return np.abs(await self.logprobs(probe.token_ids) - probe.logprobs)

@@ -1,7 +1,8 @@
 """A small web site with a search service over real HTTP, for web tools without internet access."""
 
+import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from urllib.parse import unquote
+from urllib.parse import unquote, urlsplit
 
 from aiohttp import web
 
@@ -38,6 +39,14 @@ class Site:
         host = self._address()
         await web.TCPSite(self._runner, host, self._port).start()
         return f"http://{host}:{self._runner.addresses[0][1]}"
+
+    async def hold(self, base_url: str) -> None:
+        """Serves at that URL, which `start` returned, for as long as it lives. Ray repeats this call in the process
+        that takes the place of one that died: the tools know no other URL."""
+        if self._runner is None:
+            self._port = urlsplit(base_url).port or 0
+            await self.start()
+        await asyncio.Event().wait()
 
     async def stop(self) -> None:
         if self._runner is not None:

@@ -92,6 +92,9 @@ class CollectiveSender(Sender):
         place = CollectivePlace(published.place, Rendezvous(offer.address, offer.port, JOIN_S))
         return Published(manifest=published.manifest, transport=NAME, place=place, fallback=published)
 
+    def check(self) -> None:
+        self._host.check()
+
 
 class Offer:
     """One version, offered by rank 0 from a thread until it is taken or withdrawn, or the time to join is over."""

@@ -7,6 +7,7 @@ It needs no process group that spans ranks and engines, and works for engines th
 point of the group `vllm.general_plugins`, so every vLLM process knows the backend named BACKEND.
 """
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -25,6 +26,8 @@ NAME = "host"
 BACKEND = "coa"
 WORKER = "actors.weights.vllm_engine.WeightWorker"
 """Extension class of vLLM's workers."""
+CHECK_S = 10.0
+"""Seconds between two checks of a rank that its node's holder still runs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +42,7 @@ class HostPlace:
 class HostSender(Sender):
     def __init__(self, ranks: "Ranks", shelf: Shelf) -> None:
         self._ranks, self._shelf = ranks, shelf
+        self._checked = time.monotonic()
         self._folder = shelf.folder(ranks.node)
         ranks.barrier()  # `folder` removes files of earlier ranks: no rank may write before all have called it
 
@@ -53,6 +57,13 @@ class HostSender(Sender):
             return None
         self._shelf.keep(Kept(name, ranks.node, str(path), manifest))
         return Published(manifest=manifest, transport=NAME, place=HostPlace(self._shelf, name, base))
+
+    def check(self) -> None:
+        """Raises WeightsLost if the holder of this node has ended. Engines of other nodes may wait for what it had,
+        and with `max_staleness: 0` no batch comes before they have it."""
+        if time.monotonic() - self._checked >= CHECK_S:
+            self._shelf.check(self._ranks.node, self._folder)
+            self._checked = time.monotonic()
 
     def _merge(self, parts: "ModelParts", name: str, base: int) -> None:
         """Copies the parts that ranks of other nodes have written to the first node."""

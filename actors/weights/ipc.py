@@ -103,6 +103,7 @@ class IpcSender(Sender):
     def check(self) -> None:
         if self._offer is not None and self._offer.failure is not None:
             raise self._offer.failure
+        self._host.check()
 
 
 class Offer:

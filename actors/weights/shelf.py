@@ -12,6 +12,7 @@ import asyncio
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Protocol
 
 from actors.weights.holder import Ranges
@@ -74,12 +75,16 @@ class RankShelf(Protocol):
         """Folder into which the ranks of a node write."""
         ...
 
+    def check(self, node: str, folder: str) -> None:
+        """Raises WeightsLost if `folder`, which `folder(node)` returned, is no longer kept: its holder has ended."""
+        ...
+
     def merge(self, name: str, first: str, size: int, parts: Sequence[tuple[str, Ranges]]) -> None:
         """Copies byte ranges of a version's file from other nodes into the first node's file."""
         ...
 
     def keep(self, kept: Kept) -> None:
-        """Records a complete version."""
+        """Records a complete version; raises WeightsLost if the holder of its file has ended."""
         ...
 
     def members(self) -> dict[str, int]:
@@ -126,6 +131,7 @@ class WeightDirectory:
         """Paths of copies on other nodes, by (version's name, node)."""
         self._retention = Retention()
         self._members: dict[str, int] = {}
+        self._began = time.monotonic()
 
     async def holder(self, node: str) -> Any:
         if node not in self._holders:
@@ -139,6 +145,14 @@ class WeightDirectory:
         holder = await self.holder(node)
         await holder.keep_only.remote(list(self._retention.names))
         return await holder.folder.remote()
+
+    async def check(self, node: str, folder: str) -> None:
+        """Raises WeightsLost if `folder`, where ranks of a node write, belongs to a holder that has ended: what they
+        write there reaches no other node, and is removed when another holder starts."""
+        await self._forget_lost([node])
+        holder = self._holders.get(node)
+        if holder is None or await holder.folder.remote() != folder:
+            raise WeightsLost(f"the process that kept the weights in {folder} has ended")
 
     async def merge(self, name: str, first: str, size: int, parts: Sequence[tuple[str, Ranges]]) -> None:
         target, sources = await self.holder(first), [await self.holder(node) for node, _ in parts]
@@ -162,9 +176,12 @@ class WeightDirectory:
                     del self._holders[node]
                 for name in (name for name, kept in self._kept.items() if kept.node == node):
                     self._lost.setdefault(name, time.monotonic())
+                self._copies = {key: copy for key, copy in self._copies.items() if key[1] != node}
 
     async def keep(self, kept: Kept) -> None:
-        """Records a complete version; drops older versions that are no longer needed, on every node."""
+        """Records a complete version; drops older versions that are no longer needed, on every node. Raises WeightsLost
+        if the holder of its file has ended."""
+        await self.check(kept.node, str(Path(kept.path).parent))
         self._kept[kept.name] = kept
         self._retention.publish(kept.name)
         for name in self._retention.drop(time.monotonic()):
@@ -187,6 +204,8 @@ class WeightDirectory:
         """Path of a file with that version on the engine's node. Raises SyncError if the version is no longer kept or
         was lost more than LOST_S ago, and WeightsLost if it was lost more recently."""
         kept = self._kept.get(name)
+        if kept is None and not self._kept:
+            raise lost_since(self._began, name)  # they were kept before this directory took the place of another
         if kept is None:
             raise SyncError(f"weights {name} are not kept any more")
         self._require(name)
@@ -201,7 +220,9 @@ class WeightDirectory:
         return await asyncio.shield(self._copies[key])
 
     async def _copy(self, kept: Kept, node: str) -> str:
-        holder, source = await self.holder(node), self._holders[kept.node]
+        holder = await self.holder(node)
+        self._require(kept.name)
+        source = self._holders[kept.node]
         layout = kept.manifest.layout
         size = len(layout.header()) + layout.nbytes
         try:
@@ -212,11 +233,8 @@ class WeightDirectory:
             raise
 
     def _require(self, name: str) -> None:
-        if (since := self._lost.get(name)) is None:
-            return
-        for_s = time.monotonic() - since
-        error = WeightsLost if for_s < LOST_S else SyncError
-        raise error(f"weights {name} were lost {for_s:.0f} s ago with the process that kept them")
+        if (since := self._lost.get(name)) is not None:
+            raise lost_since(since, name)
 
     async def acknowledge(self, name: str, address: Address) -> None:
         self._retention.acknowledge(name, address.engine)
@@ -235,3 +253,10 @@ class WeightDirectory:
     async def close(self) -> None:
         """Removes every file."""
         await asyncio.gather(*(holder.close.remote() for holder in self._holders.values()), return_exceptions=True)
+
+
+def lost_since(since: float, name: str) -> SyncError:
+    """The error of a version that was lost at a time: WeightsLost while learners may still publish others."""
+    for_s = time.monotonic() - since
+    error = WeightsLost if for_s < LOST_S else SyncError
+    return error(f"weights {name} were lost {for_s:.0f} s ago with the process that kept them")

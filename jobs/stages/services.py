@@ -17,7 +17,7 @@ from cluster.resources import Role, beside_driver
 from coa.agent.profiles import profile as find_profile
 from coa.errors import UserError
 from coa.grading.toolset import ToolsConfig, check_tools, needs_site, searches_left_open, standard_tools
-from coa.tasks.worlds import World, caution_of_foreign_tasks
+from coa.tasks.worlds import WebSite, World, caution_of_foreign_tasks
 from coa.tools.base import Tool
 from jobs.recipe.schema import Recipe
 from jobs.run.run_dir import RunDir
@@ -63,9 +63,10 @@ def start_executors(config: Recipe, world: World) -> list[Any]:
     check_tools(config.tools, crawl_s=config.executor.limit_s("crawl_page"), named=config.executor.named)
     address: Any = None
     if needs_site(config.tools) and (web := world.site) is not None:
-        site: Any = ray.remote(Site).options(**beside_driver()).remote(web.pages, web.hits, node_address)
+        site = make_site(web)
         _SITES.append(site)
         address = ray.get(site.start.remote())
+        site.hold.remote(address)
     executors = _executors(config, world, address)
     for mistake in ray.get([executor.mistake.remote() for executor in executors]):
         if mistake:
@@ -75,6 +76,13 @@ def start_executors(config: Recipe, world: World) -> list[Any]:
 
 _SITES: list[Any] = []
 """Handles of this process's sites: an actor ends when its last handle is gone."""
+
+
+def make_site(web: WebSite) -> Any:
+    """The handle of a world's web site, to be started; Ray starts it again if its process dies."""
+    actor: Any = ray.remote(Site)
+    options = actor.options(max_restarts=-1, max_task_retries=-1, **beside_driver())
+    return options.remote(web.pages, web.hits, node_address)
 
 
 def _executors(config: Recipe, world: World, address: str | None) -> list[Any]:
@@ -107,9 +115,10 @@ async def tool_executors(run: RunDir, profiles: Iterable[str] | None = None) -> 
     try:
         address = None
         if needs_site(config.tools) and (web := run.world.site) is not None:
-            site: Any = ray.remote(Site).options(**beside_driver()).remote(web.pages, web.hits, node_address)
+            site = make_site(web)
             started.append(site)
             address = await site.start.remote()
+            site.hold.remote(address)
         executors = _executors(config, run.world, address)
         started += executors
         for executor in executors:

@@ -302,7 +302,7 @@ class FakeEngine:
             self.version = version
             self.loaded.append(version)
             self._sampling.set()
-            return SyncReport(version=version, logprob_diff=0.0, pause_s=world.sync_s)
+            return SyncReport(version=version, logprob_diff=0.0, logprob_mean_diff=0.0, pause_s=world.sync_s)
 
         return await self._call(load)
 

@@ -110,7 +110,7 @@ class Reinforcement:
             await self._fallback.start(event.version, self._learning.beside)
         self._stage.update(event.version)
         self._stage.phase("loading the learners' weights into the engines")
-        self.stats.syncs += await self._pool.sync(event.version, event.weights, event.probes)
+        self.stats.sync(await self._pool.sync(event.version, event.weights, event.probes))
         self._stage.phase("waiting for the first group")
         begun = self._run.count_start(STAGE)
         first = first_group(begun, event.cursor)
@@ -251,7 +251,7 @@ class Reinforcement:
             newest = self._newest
             # Engines that fail to load it do not serve until they have loaded this version or a newer one.
             began = asyncio.get_running_loop().time()
-            self.stats.syncs += await self._pool.sync(newest.version, newest.weights, newest.probes)
+            self.stats.sync(await self._pool.sync(newest.version, newest.weights, newest.probes))
             self.stats.sync_s.append(asyncio.get_running_loop().time() - began)
             window.publish(newest.version)
             self._held_out.reached(newest.version)

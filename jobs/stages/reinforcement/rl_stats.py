@@ -10,12 +10,14 @@ from typing import Any
 
 import numpy as np
 
+from actors.messages import SyncReport
 from actors.rollout.config import KvOnUpdate
 from actors.weights.transport import Published
 from coa.agent.episode import Grammar
 from coa.agent.records import EpisodeRecord, GroupRecord
 from coa.errors import EpisodeFailed
 from coa.learning.accounts import length_bucket
+from coa.learning.faults import of_sync
 from coa.reporting.spans import Times, overlap, total
 from coa.types import Status
 from jobs.recipe.schema import Recipe
@@ -46,11 +48,16 @@ class RlStats:
         """Groups that ended since the last step."""
         self.faults: list[str] = []
         """Faults that `coa.learning.faults` found since the last record."""
-        self.faulty = 0
-        """Number of faults in total."""
+        self._faulty: set[int] = set()
+        """Versions whose step has a fault in its record."""
+        self._version = 0
+        """Version of the last record."""
         self.divergences: list[float] = []
         """Mean reverse KL of each group since the last step, if a teacher scores them."""
-        self.syncs: list[Any] = []
+        self.syncs: list[SyncReport] = []
+        """Of all engines, of all versions."""
+        self._last_sync: Sequence[SyncReport] = ()
+        """Of the engines that took the newest version."""
         self.sync_s: list[float] = []
         """Seconds from new weights until all engines ran them, for each version."""
         self.refills = 0
@@ -73,7 +80,12 @@ class RlStats:
         for fault in faults:
             _log.warning("%s", fault)
         self.faults += faults
-        self.faulty += len(faults)
+
+    def sync(self, reports: Sequence[SyncReport]) -> None:
+        """Engines have taken new weights."""
+        self.syncs += reports
+        self._last_sync = reports
+        self.suspect(of_sync(reports))
 
     def fail(self, failure: EpisodeFailed, *, again: bool) -> None:
         """An episode failed for good, and its group with it; `again`: its task is issued again."""
@@ -92,7 +104,8 @@ class RlStats:
         self._samples += report.samples
         self._staleness.append((report.staleness_mean, report.tokens))
         self._oldest = max(self._oldest, report.staleness_max)
-        self._diff = float(np.max([self._diff, report.logprob_max_diff]))
+        if report.logprob_max_diff is not None:
+            self._diff = float(np.max([self._diff, report.logprob_max_diff]))
         return groups
 
     def record(self, event: Any, groups: Sequence[GroupRecord]) -> dict[str, Any]:
@@ -100,7 +113,8 @@ class RlStats:
         now = time.time()
         elapsed, self._last = max(now - self._last, 1e-9), now
         divergences, self.divergences = self.divergences, []
-        faults, self.faults = self.faults, []
+        faults, self.faults, self._version = self.faults, [], event.version
+        self._faulty |= {event.version} if faults else set()
         counts = self._since_last_record()
         episodes = [episode for group in groups for episode in group.episodes]
         return {
@@ -114,8 +128,7 @@ class RlStats:
             "trajectories_s": len(episodes) / elapsed,
             "tokens_s": sum(episode.policy_tokens for episode in episodes) / elapsed,
             **({"weights": event.weights.manifest.fingerprint} if isinstance(event.weights, Published) else {}),
-            "sync_logprob_max_diff": self.syncs[-1].logprob_diff if self.syncs else 0.0,
-            "sync_pause_s": self.syncs[-1].pause_s if self.syncs else 0.0,
+            **of_engines(self._last_sync),
             "seconds": event.ended - event.began,
             "waited": event.waited,
         }
@@ -129,7 +142,7 @@ class RlStats:
 
     def _alarms(self) -> int:
         """Number of weight syncs after which the log-probs of engine and learner differed by more than they should."""
-        return sum(getattr(sync, "alarm", False) for sync in self.syncs)
+        return sum(sync.alarm for sync in self.syncs)
 
     def summary(self, engines: list[Times]) -> dict[str, Any]:
         ended = time.time()
@@ -144,7 +157,8 @@ class RlStats:
             "dropped": dict(self.dropped),
             "retried": self.retried,
             "given_up": self.given_up,
-            "faults": self.faulty,
+            # What is found after the last step is that one's: nobody records it any more.
+            "faults": len(self._faulty | ({self._version} if self.faults else set())),
             "failed_by_length": {str(tokens): n for tokens, n in sorted(self.failed_by_length.items())},
             "failed_by_tool_calls": {str(calls): n for calls, n in sorted(self.failed_by_tool_calls.items())},
             "refills": self.refills,
@@ -165,15 +179,28 @@ class RlStats:
         }
 
 
+def of_engines(reports: Sequence[SyncReport]) -> dict[str, float]:
+    """Of one version, the most that an engine reported of loading it; nothing where no engine has."""
+    if not reports:
+        return {}
+    return {
+        "sync_logprob_max_diff": float(np.max([report.logprob_diff for report in reports])),
+        "sync_logprob_mean_diff": float(np.max([report.logprob_mean_diff for report in reports])),
+        "sync_pause_s": max(report.pause_s for report in reports),
+    }
+
+
 def drop(reason: str) -> str:
     """Name of the metric that counts groups dropped for a reason."""
     return f"dropped/{reason.replace(' ', '_')}"
 
 
 def learnt(report: Any) -> dict[str, Any]:
-    """The learners' report as metrics, and the algorithm's own metrics under the names that the algorithm gives."""
+    """The learners' report as metrics, and the algorithm's own metrics under the names that the algorithm gives. What
+    could not be measured is left out."""
     values = asdict(report)
-    return {**values.pop("algorithm", {}), **values}
+    algorithm = values.pop("algorithm", {})
+    return {**algorithm, **{name: value for name, value in values.items() if value is not None}}
 
 
 def played(groups: Sequence[GroupRecord]) -> dict[str, float]:
@@ -220,7 +247,7 @@ def shown(record: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def tolerance_of(config: Recipe) -> float | None:
-    """Tolerance of the difference of log-probs between engine and learner; None if the engine samples from other
+    """Maximum mean difference of log-probs between engine and learner; None if the engine samples from other
     distributions than the learner's, because of an enforced grammar or a KV cache of older weights."""
     differ = config.agent.grammar is Grammar.enforce or config.engine.kv_on_update is KvOnUpdate.keep
-    return None if differ else config.engine.probe_tolerance
+    return None if differ else config.engine.mean_tolerance

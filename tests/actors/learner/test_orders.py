@@ -1,13 +1,14 @@
 """Orders to the ranks: one row for all, void once the learners start again."""
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from actors.learner import buffer
-from actors.learner.buffer import TrajectoryBuffer
+from actors.learner.buffer import Finished, Started, Stepped, TrajectoryBuffer
 from coa.learning.orders import (
     Checkpoint,
     Numbered,
@@ -18,6 +19,7 @@ from coa.learning.orders import (
     VoidEpoch,
     orders_of,
 )
+from tests.support.reports import a_report
 
 
 def train(version: int) -> Train:
@@ -161,6 +163,33 @@ def test_a_buffer_in_the_place_of_another_refuses_what_was_for_that() -> None:
             await second.next_order(0, epoch, 0)
         assert await second.begin(0) != epoch
         assert not await second.put(train(0), epoch)
+
+    asyncio.run(main())
+
+
+def test_a_late_message_of_a_rank_whose_group_has_started_again_is_refused() -> None:
+    """A host that was cut off is reached again before its rank is ended: its step is rolled back, and its weights are
+    not those of the version that it names."""
+
+    def started(epoch: int) -> Started:
+        return Started(version=0, cursor=0, weights=None, probes=(), epoch=epoch)
+
+    def stepped(loss: float) -> Stepped:
+        report = replace(a_report(), loss=loss)
+        return Stepped(version=1, report=report, weights=None, probes=(), began=0.0, ended=1.0, waited=0.0)
+
+    async def main() -> None:
+        row = make_buffer()
+        old = await row.begin(0)
+        await row.emit(started(old), old)
+        new = await row.begin(0)
+        await row.emit(started(new), new)
+        for late in (stepped(0.1), Finished(version=10)):
+            with pytest.raises(VoidEpoch):
+                await row.emit(late, old)
+        await row.emit(stepped(0.2), new)
+        told = [await row.next_event() for _ in range(3)]
+        assert told == [started(old), started(new), stepped(0.2)]
 
     asyncio.run(main())
 

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from actors.messages import SyncReport
 from actors.weights.transport import Published
 from coa.agent.records import EpisodeRecord, GroupRecord
 from coa.learning.weights import Manifest, lay_out
@@ -47,7 +48,8 @@ class Report:
     loss: float = 0.5
     staleness_mean: float = 0.5
     staleness_max: int = 1
-    logprob_max_diff: float = 1e-6
+    fresh_tokens: int = 160
+    logprob_max_diff: float | None = 1e-6
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,8 +58,12 @@ class LargerReport(Report):
     algorithm: dict[str, float]
 
 
-def event(report: Report) -> Any:
-    return SimpleNamespace(report=report, began=10.0, ended=12.0, waited=3.0, weights=None)
+def event(report: Report, version: int = 1) -> Any:
+    return SimpleNamespace(version=version, report=report, began=10.0, ended=12.0, waited=3.0, weights=None)
+
+
+def synced(*, diff: float, mean: float, pause_s: float, alarm: bool = False) -> SyncReport:
+    return SyncReport(version=1, logprob_diff=diff, logprob_mean_diff=mean, pause_s=pause_s, alarm=alarm)
 
 
 @pytest.fixture
@@ -74,7 +80,8 @@ def test_a_record_tells_of_episodes_learners_and_what_was_dropped_since_the_last
     stats.dropped["ToolDown"] += 2
     stats.dropped[NO_VARIANCE] += 1
     stats.retried += 2
-    stats.syncs.append(SimpleNamespace(logprob_diff=0.5, pause_s=0.25, alarm=True))
+    stats.sync([synced(diff=0.75, mean=0.5, pause_s=1.0)])
+    stats.sync([synced(diff=0.25, mean=0.0625, pause_s=0.5, alarm=True), synced(diff=0.5, mean=0.03125, pause_s=0.25)])
     clock.now = 104.0
     now = event(Report())
     record = stats.record(now, stats.step(now))
@@ -84,6 +91,7 @@ def test_a_record_tells_of_episodes_learners_and_what_was_dropped_since_the_last
         "loss": 0.5,
         "staleness_mean": 0.5,
         "staleness_max": 1,
+        "fresh_tokens": 160,
         "logprob_max_diff": 1e-6,
         "reward": 0.5,
         "correct": 1.0,
@@ -101,11 +109,14 @@ def test_a_record_tells_of_episodes_learners_and_what_was_dropped_since_the_last
         "rejected_fraction": 0.5,
         "retried": 2,
         "sync_alarms": 1,
+        "faults": "1 of 2 engines compute with other weights than those of version 1, which they report: log-probs are "
+        "up to 0.25 nats from the learner's, 0.062 on average",
         "groups": 2,
         "trajectories_s": 1.0,
         "tokens_s": 40.0,
         "sync_logprob_max_diff": 0.5,
-        "sync_pause_s": 0.25,
+        "sync_logprob_mean_diff": 0.0625,
+        "sync_pause_s": 0.5,
         "seconds": 2.0,
         "waited": 3.0,
     }
@@ -118,9 +129,36 @@ def test_a_step_in_which_no_group_ended_has_no_means_and_no_old_counts(clock: An
     for _ in range(2):
         clock.now += 1.0
         record = stats.record(event(Report()), stats.step(event(Report())))
-    for name in ("reward", "length_p50", "rejected_fraction", "dropped/ToolDown"):
+    for name in ("reward", "length_p50", "rejected_fraction", "dropped/ToolDown", "sync_pause_s", "faults"):
         assert name not in record, name
     assert (record["groups"], record["tokens_s"], record["retried"], record["sync_alarms"]) == (0, 0.0, 0, 0)
+
+
+def test_a_step_without_a_token_of_its_own_version_has_no_difference_of_log_probs(clock: Any) -> None:
+    stats = RlStats()
+    stats.begin()
+    clock.now += 1.0
+    now = event(Report(fresh_tokens=0, logprob_max_diff=None))
+    record = stats.record(now, stats.step(now))
+    assert record["fresh_tokens"] == 0
+    assert "logprob_max_diff" not in record
+    assert stats.summary([])["train_logprob_max_diff"] == 0.0
+
+
+def test_faults_are_counted_by_steps(clock: Any) -> None:
+    stats = RlStats()
+    stats.begin()
+    clock.now += 1.0
+    stats.suspect(["one", "another"])
+    assert stats.record(event(Report(), 1), [])["faults"] == "one; another"
+    assert "faults" not in stats.record(event(Report(), 2), [])
+    stats.suspect(["a third"])
+    stats.record(event(Report(), 3), [])
+    assert stats.summary([])["faults"] == 2
+    stats.suspect(["after the last step"])
+    assert stats.summary([])["faults"] == 2, "it belongs to step 3, which has one already"
+    stats.record(event(Report(), 1), [])  # again, after a restart
+    assert stats.summary([])["faults"] == 2
 
 
 def test_what_an_algorithm_measures_is_under_its_own_names(clock: Any) -> None:
