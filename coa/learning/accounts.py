@@ -5,7 +5,8 @@
 
 An attempt is a group: the play of one task of the stream, under a ticket. The lines of a ledger are read in their
 order. A `start` says from which checkpoint the learners continued: the batches before it count as trained, and
-everything later is undone. Those attempts are dropped as `rolled_back`, and their tasks are issued again.
+everything later is undone. Those attempts are dropped as `rolled_back`, and their tasks are issued again. Between two
+starts, `acknowledge` takes the newest checkpoint from elsewhere.
 
     {"what": "start", "start": 0, "version": 0, "cursor": [0]}
     {"what": "issue", "group": 0, "task": 0, "version": 0}
@@ -43,7 +44,8 @@ class Attempt:
     batch: int | None = None
     """Version of the batch that it is leased to."""
     tokens: int | None = None
-    """Of its longest episode, prompt included; of one that failed, what its journal had. None: not known."""
+    """Of its longest episode, prompt included; of one that failed, what its journal had; of one that was rolled back
+    while it was played, that of its task's next attempt that came to an end. None: not known."""
     calls: int | None = None
     """Tool calls, likewise."""
     again: bool = False
@@ -81,6 +83,8 @@ class Accounts:
     """Tasks that were issued and are not settled."""
     _under_way: dict[int, int] = field(default_factory=dict)
     """The group of each of them that is being played, or waits for its batch."""
+    _cut_off: dict[int, list[Attempt]] = field(default_factory=dict)
+    """By task, those that were rolled back while they were played, and whose sizes are not known yet."""
     _version: int = 0
     """Of the next batch."""
     _marks: dict[int, Mark] = field(default_factory=dict)
@@ -98,6 +102,13 @@ class Accounts:
             "finish": self._finish,
         }
         taken[line["what"]](line)
+
+    def acknowledge(self, version: int) -> None:
+        """A checkpoint of this version is kept, so the batches before it are trained. A `start` line that goes back
+        further holds instead: that checkpoint was found damaged."""
+        if version > self._version:
+            self._fault(f"a checkpoint is at version {version}, and batches end at {self._version}")
+        self.acknowledged = max(self.acknowledged, version)
 
     def state(self, attempt: Attempt) -> str:
         """One of OPEN, TRAINED, or why it was dropped."""
@@ -134,6 +145,8 @@ class Accounts:
         stays what it is."""
         for attempt in self.attempts.values():
             unfinished = attempt.state in (PLAYING, WAITING)
+            if attempt.state == PLAYING:
+                self._cut_off.setdefault(attempt.task, []).append(attempt)
             if unfinished or (attempt.settled is not None and attempt.settled > since):
                 attempt.state, attempt.settled, attempt.batch, attempt.again = ROLLED_BACK, None, None, True
 
@@ -155,6 +168,7 @@ class Accounts:
     def _play(self, line: Line) -> None:
         if attempt := self._found(line["group"], PLAYING):
             attempt.state, attempt.tokens, attempt.calls = WAITING, line["tokens"], line["calls"]
+            self._size_cut_off(attempt)
 
     def _drop(self, line: Line) -> None:
         """A group that failed, or that was played and says nothing."""
@@ -164,6 +178,7 @@ class Accounts:
             self._under_way.pop(attempt.task, None)
             if not attempt.again:
                 self._settle(attempt)
+                self._size_cut_off(attempt)
 
     def _lease(self, line: Line) -> None:
         version = line["version"]
@@ -188,6 +203,11 @@ class Accounts:
             self._fault(f"task {task} is open: it was to be issued again, and was not")
 
     # --- what they come to --------------------------------------------------------------------------------------------
+
+    def _size_cut_off(self, played: Attempt) -> None:
+        """Attempts at a task have the same seeds, so their lengths are much alike."""
+        for attempt in self._cut_off.pop(played.task, []):
+            attempt.tokens, attempt.calls = played.tokens, played.calls
 
     def _found(self, group: int, state: str) -> Attempt | None:
         attempt = self.attempts.get(group)
