@@ -1,4 +1,4 @@
-"""What a replay compares, and where it begins; that it is equal is shown on a real run (tests/jobs/test_train.py)."""
+"""What a replay compares, and where it begins; that it is equal is shown on a real run (test_replay_of_run.py)."""
 
 import io
 import json
