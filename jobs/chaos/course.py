@@ -34,7 +34,7 @@ class Step:
 
     version: int
     at: float
-    """When it was recorded."""
+    """When it was seen first."""
     engines: int
     """That were up then."""
 
@@ -75,10 +75,7 @@ class Recovered:
 
 @dataclass(frozen=True, slots=True)
 class Course:
-    """Where it stands; `advance` returns where it stands next, and what is to be done now or was found.
-
-    The clock is that of the steps' records.
-    """
+    """Where it stands; `advance` returns where it stands next, and what is to be done now or was found."""
 
     strikes: tuple[Strike, ...]
     """Those that are left."""

@@ -7,6 +7,7 @@
 A round is a whole reinforcement of the tiny recipe; where it ends before all strikes are made, another one begins.
 """
 
+import math
 import signal
 import time
 from collections.abc import Callable
@@ -47,8 +48,10 @@ class Chaos:
     nodes: Nodes
     journal: Journal
     say: Callable[[str], None]
-    deadline: float
-    """After which no further strike is made, by the wall clock."""
+    deadline: float = math.inf
+    """After which no further strike is made."""
+    clock: Callable[[], float] = time.monotonic
+    """Of all times here; the wall clock may jump."""
     _below: Below = field(default_factory=Below)
     _found: dict[str, psutil.Process] = field(default_factory=dict)
     """What was seen last, by its key."""
@@ -59,11 +62,11 @@ class Chaos:
         """A round to its end; the strikes that are left. Raises InfrastructureError where it does not recover."""
         assert stage.total is not None
         course = Course(strikes, WANTED, last_step=stage.total - 1 - LAST_STEPS)
-        restarts, moved = round_.restarts, time.time()
+        restarts, moved = round_.restarts, self.clock()
         if round_.driver is None:
             round_.start()
         while not round_.keep_up(struck=course.struck is not None):
-            now = time.time()
+            now = self.clock()
             self._go_on(now)
             view = self._look(now, round_)
             if now > self.deadline and course.struck is None:
@@ -72,7 +75,7 @@ class Chaos:
             match act:
                 case Struck():
                     restarts = round_.restarts
-                    self._strike(act, round_)
+                    self._strike(act, round_, now)
                     self.say(f"{act.strike.number + 1:>3}  {act.strike.kind}: {act.victim.key}")
                 case Recovered():
                     self._recovered(act, number, round_, round_.restarts - restarts)
@@ -108,20 +111,20 @@ class Chaos:
                 self._found[one.key] = process
                 seen.append(one)
         self._below.looked()
-        return View(tuple(seen), round_.step(), round_.trained)
+        return View(tuple(seen), round_.step(now), round_.trained)
 
-    def _strike(self, struck: Struck, round_: Round) -> None:
+    def _strike(self, struck: Struck, round_: Round, now: float) -> None:
         match struck.strike.kind:
             case Kind.node:
                 self.nodes.kill(int(struck.victim.key))
-                self._lost_at = time.time()
+                self._lost_at = now
             case Kind.driver:
                 round_.kill_driver()
             case kind:
                 process = self._found[struck.victim.key]
                 send(process, signal.SIGSTOP if kind.stops else signal.SIGKILL)
                 if kind.stops:
-                    self._stopped.append((time.time() + STOP_S, process))
+                    self._stopped.append((now + STOP_S, process))
 
     def _go_on(self, now: float) -> None:
         """What is to be done at its time: stopped processes go on, lost nodes are replaced."""
@@ -133,4 +136,4 @@ class Chaos:
                 self.nodes.replace_lost()
                 self._lost_at = None
             except ClusterDown:  # a machine that restarts engines and learners may have no time for a node, too
-                self._lost_at = time.time()
+                self._lost_at = self.clock()
