@@ -6,7 +6,8 @@
 Two things keep others away. On one host, and on file systems that share locks among hosts, a POSIX lock on the file:
 the kernel frees it when its holder ends, however that ends. Where hosts do not see each other's locks, the heartbeat:
 the file's time of change, which the holder renews, and which is compared with that of a file that is written now, so
-that clocks of hosts may differ. A lease without a heartbeat for LAPSE_S seconds is anybody's.
+that clocks of hosts may differ. A lease without a heartbeat for LAPSE_S seconds is anybody's. Since the clock of the
+file's host may jump, who takes it over first waits WATCH_S seconds for another heartbeat.
 """
 
 import fcntl
@@ -33,6 +34,8 @@ LEAST_FREE = 16 * 2**20
 """Bytes of free space below which no command begins."""
 LAPSE_S = 60.0
 """Seconds without a heartbeat after which a holder on another host counts as dead."""
+WATCH_S = 25.0
+"""Seconds for which a lapsed lease is watched: longer than two heartbeats."""
 _SIZE = 512
 """Bytes of the file: one write replaces all of it, and who reads sees the old holder or the new one."""
 
@@ -153,8 +156,12 @@ def _is(descriptor: int, path: Path) -> bool:
 
 
 def _is_held(folder: Path, descriptor: int, holder: Holder, us: Holder) -> bool:
+    beat = os.fstat(descriptor).st_mtime_ns
     with tempfile.NamedTemporaryFile(dir=folder, prefix=f".{FILE}-") as now:
-        silent_s = os.fstat(now.fileno()).st_mtime - os.fstat(descriptor).st_mtime
+        silent_s = (os.fstat(now.fileno()).st_mtime_ns - beat) / 1e9
+    if holder.host != us.host and not -1 <= silent_s < LAPSE_S:
+        time.sleep(WATCH_S)
+        silent_s = 0.0 if os.fstat(descriptor).st_mtime_ns != beat else LAPSE_S
     return is_held(holder, by=us, running=_runs(holder), silent_s=silent_s)
 
 

@@ -42,7 +42,7 @@ async def train(run: RunDir) -> None:
     run.prepare()
     if caution := caution_of_counts(run.config):
         run.console.say(caution)
-    began = time.time()
+    began = time.monotonic()
     async with AsyncExitStack() as stack:
         executors = await stack.enter_async_context(tool_executors(run))
         if not run.config.sft.data:
@@ -59,7 +59,7 @@ async def train(run: RunDir) -> None:
     if run.result("bottleneck") is None:
         run.finish("bottleneck", bottleneck_of(run.config, run.folder))
     if run.result("seconds") is None:
-        run.finish("seconds", {"total": round(time.time() - began, 1)})
+        run.finish("seconds", {"total": round(time.monotonic() - began, 1)})
     conclude(run)
 
 
