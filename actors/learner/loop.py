@@ -25,6 +25,7 @@ from actors.weights.ranks import Ranks, from_first
 from actors.weights.transport import Published, WeightsConfig
 from actors.weights.transports import find_sender
 from coa.learning.orders import Checkpoint, Numbered, Order, Publish, Stop, Train, share_of
+from coa.reporting.spans import steady
 from coa.spent import LearnerState, TimeAccount
 from coa.types import ENVIRONMENT, Sample, Tokens
 
@@ -177,10 +178,10 @@ class Rank:
             self._enter(LearnerState.PUBLISHING)
             self._sender.withdraw()
         self._enter(LearnerState.LEARNING)
-        began = time.time()
+        began = steady()
         waited = self._spent().get(LearnerState.SAMPLES, 0.0)
         report = self._learner.step(samples, order.version)
-        ended = time.time()
+        ended = steady()
         self._version, self._cursor = order.version + 1, order.cursor
         self._fresh = tuple(sample.token_ids for sample in samples[:PROBES])
         self._step = Stepped(

@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
 from coa.errors import EpisodeTimeout
+from coa.reporting.spans import steady
 from coa.spent import EngineState, TimeAccount, added
 
 
@@ -16,7 +17,7 @@ class BusyReport:
     """Report of how an engine spent its time since it started."""
 
     spans: tuple[tuple[float, float], ...]
-    """Wall-clock spans in which the engine was generating."""
+    """Spans in which it was generating, by `coa.reporting.spans.steady`."""
     spent: Mapping[str, float] = field(default_factory=dict)
     """Seconds by `EngineState`; they add up to all of the engine's time."""
     decoding: tuple[tuple[int, float, int], ...] = ()
@@ -78,9 +79,9 @@ class BusyClock:
     def _note(self) -> None:
         busy = self.under_way > 0 and not self.paused
         if busy and self._since is None:
-            self._since = time.time()
+            self._since = steady()
         elif not busy and self._since is not None:
-            self._spans.append((self._since, time.time()))
+            self._spans.append((self._since, steady()))
             self._since = None
         now = time.monotonic()
         self._tally(now)
@@ -105,7 +106,7 @@ class BusyClock:
     def report(self) -> BusyReport:
         now = time.monotonic()
         self._tally(now)
-        current = () if self._since is None else ((self._since, time.time()),)
+        current = () if self._since is None else ((self._since, steady()),)
         decoding = tuple((requests, *self._decoding[requests]) for requests in sorted(self._decoding))
         return BusyReport((*self._spans, *current), self._account.seconds(now), decoding)
 

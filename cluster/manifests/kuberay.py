@@ -1,15 +1,16 @@
 """KubeRay's resources (version 1.7 of the operator) for a job: pure functions that return the documents that `kubectl`
 applies.
 
-    RayCluster    only nodes, for `coa submit --address`
-    RayJob        nodes for one command; after a failure the cluster is created again and the same command resumes
-    RayService    a server by the import path of `jobs.serving`, whose updates shift traffic step by step
+    RayCluster    nodes alone, for `coa submit --address`
+    RayJob        nodes for one command; those that end too early are made again, and the same command resumes
+    RayService    a server by the import path of `jobs.serving`, whose updates move the traffic step by step
+    ConfigMap     beside one of them, if it has a recipe of the user's own
 
 The documents contain no secrets: pods get variables from the named Secret, if it exists.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import yaml
@@ -31,7 +32,9 @@ PENDING_S = 3600
 TRIES = 3
 """Maximum number of times that a cluster is created again after a job failed; the same command resumes."""
 KEPT_S = 600
-"""Seconds for which a job's cluster stays after the job's end, for inspection."""
+"""How long a job's cluster stays after its end, to be looked at."""
+RECIPES = "/etc/coa/recipes"
+"""Where pods see the recipes of a Site."""
 PORTS = {"gcs-server": 6379, "dashboard": 8265, "client": 10001}
 SERVE_PORT = 8000
 
@@ -52,7 +55,9 @@ class Site:
     spot: tuple[str, str] | None
     """Label of spot machines and its value; None: engines run on any machine."""
     gateway: str = "istio"
-    """GatewayClass for a RayService's traffic."""
+    """The GatewayClass through which a RayService's traffic moves."""
+    recipes: Mapping[str, str] = field(default_factory=dict[str, str])
+    """The text of recipes of the user's own, by the name of the file."""
 
     def __post_init__(self) -> None:
         letters = self.name.replace("-", "")
@@ -118,8 +123,19 @@ def serve_config(arguments: Mapping[str, Any]) -> Document:
     }
 
 
-def as_text(document: Document) -> str:
-    return yaml.safe_dump(document, sort_keys=False)
+def config_maps(site: Site) -> list[Document]:
+    """What has to be there before the site's other resources."""
+    metadata = {"name": _recipes_of(site)}
+    made = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": dict(site.recipes)}
+    return [made] if site.recipes else []
+
+
+def _recipes_of(site: Site) -> str:
+    return f"{site.name}-recipes"
+
+
+def as_text(*documents: Document) -> str:
+    return yaml.safe_dump_all(documents, sort_keys=False)
 
 
 def _document(kind: str, site: Site, spec: Document) -> Document:
@@ -175,5 +191,8 @@ def _pod(
     }
     if ports:
         container["ports"] = [{"name": key, "containerPort": port} for key, port in ports.items()]
-    volume = {"name": "storage", "persistentVolumeClaim": {"claimName": site.claim}}
-    return {"spec": {"containers": [container], "volumes": [volume]}}
+    volumes: list[Document] = [{"name": "storage", "persistentVolumeClaim": {"claimName": site.claim}}]
+    if site.recipes:
+        container["volumeMounts"].append({"name": "recipes", "mountPath": RECIPES, "readOnly": True})
+        volumes.append({"name": "recipes", "configMap": {"name": _recipes_of(site)}})
+    return {"spec": {"containers": [container], "volumes": volumes}}

@@ -201,7 +201,7 @@ class Http:
             body=data,
             charset=response.charset or "",
             location=quoted(response.headers.get("Location", "")),
-            retry_after_s=retry_after(response.headers.get("Retry-After", ""), datetime.now(UTC)),
+            retry_after_s=retry_after(response.headers, datetime.now(UTC)),
         )
 
     def _open(self) -> aiohttp.ClientSession:
@@ -234,18 +234,26 @@ def pause_s(config: HttpConfig, attempt: int, drawn: float, asked_s: float) -> f
     return min(max(jitter, asked_s), config.max_pause_s)
 
 
-def retry_after(value: str, now: datetime) -> float:
-    """The seconds of a Retry-After header, which holds seconds or a date; 0 for a header that holds neither.
+def retry_after(headers: Mapping[str, str], now: datetime) -> float:
+    """The seconds of a Retry-After header, which holds seconds or a date; 0 for a header that holds neither. A date is
+    compared with the server's own, where it tells it: our clock may be wrong.
 
-    retry_after("3", now) == 3.0
+    retry_after({"Retry-After": "3"}, now) == 3.0
     """
+    value = headers.get("Retry-After", "")
     if value.strip().isdecimal():
         return float(value)
+    then = date_of(value)
+    return max(0.0, (then - (date_of(headers.get("Date", "")) or now)).total_seconds()) if then else 0.0
+
+
+def date_of(value: str) -> datetime | None:
+    """The date of a header; None for what is none."""
     try:
-        then = parsedate_to_datetime(value)
+        date = parsedate_to_datetime(value)
     except (ValueError, OverflowError):
-        return 0.0
-    return max(0.0, (then.replace(tzinfo=then.tzinfo or UTC) - now).total_seconds())
+        return None
+    return date.replace(tzinfo=date.tzinfo or UTC)
 
 
 def _failure(state: RetryCallState) -> NoReply:

@@ -5,7 +5,8 @@
 
 An attempt is a group: the play of one task of the stream, under a ticket. The lines of a ledger are read in their
 order. A `start` says from which checkpoint the learners continued: the batches before it count as trained, and
-everything later is undone. The undone attempts are dropped as `rolled_back`, and their tasks are issued again.
+everything later is undone. Those attempts are dropped as `rolled_back`, and their tasks are issued again. Between two
+starts, `acknowledge` takes the newest checkpoint from elsewhere.
 
     {"what": "start", "start": 0, "version": 0, "cursor": [0]}
     {"what": "issue", "group": 0, "task": 0, "version": 0}
@@ -43,7 +44,8 @@ class Attempt:
     batch: int | None = None
     """Version of the batch that it is leased to."""
     tokens: int | None = None
-    """Tokens of its longest episode, prompt included; if an episode failed, those in its journal. None if unknown."""
+    """Of its longest episode, prompt included; of one that failed, what its journal had; of one that was rolled back
+    while it was played, that of its task's next attempt that came to an end. None: not known."""
     calls: int | None = None
     """Maximum tool calls of an episode; if an episode failed, those in its journal. None if unknown."""
     again: bool = False
@@ -80,7 +82,9 @@ class Accounts:
     _open: set[int] = field(default_factory=set)
     """Tasks that were issued and are not settled."""
     _under_way: dict[int, int] = field(default_factory=dict)
-    """For each open task that is being played or waits for its batch, its group."""
+    """The group of each of them that is being played, or waits for its batch."""
+    _cut_off: dict[int, list[Attempt]] = field(default_factory=dict)
+    """By task, those that were rolled back while they were played, and whose sizes are not known yet."""
     _version: int = 0
     """Version of the next batch."""
     _marks: dict[int, Mark] = field(default_factory=dict)
@@ -98,6 +102,13 @@ class Accounts:
             "finish": self._finish,
         }
         taken[line["what"]](line)
+
+    def acknowledge(self, version: int) -> None:
+        """A checkpoint of this version is kept, so the batches before it are trained. A `start` line that goes back
+        further holds instead: that checkpoint was found damaged."""
+        if version > self._version:
+            self._fault(f"a checkpoint is at version {version}, and batches end at {self._version}")
+        self.acknowledged = max(self.acknowledged, version)
 
     def state(self, attempt: Attempt) -> str:
         """One of OPEN, TRAINED, or the reason for which it was dropped."""
@@ -133,6 +144,8 @@ class Accounts:
         """Undoes everything that was not settled at line `since`, except failures whose task is issued again anyway."""
         for attempt in self.attempts.values():
             unfinished = attempt.state in (PLAYING, WAITING)
+            if attempt.state == PLAYING:
+                self._cut_off.setdefault(attempt.task, []).append(attempt)
             if unfinished or (attempt.settled is not None and attempt.settled > since):
                 attempt.state, attempt.settled, attempt.batch, attempt.again = ROLLED_BACK, None, None, True
 
@@ -154,6 +167,7 @@ class Accounts:
     def _play(self, line: Line) -> None:
         if attempt := self._found(line["group"], PLAYING):
             attempt.state, attempt.tokens, attempt.calls = WAITING, line["tokens"], line["calls"]
+            self._size_cut_off(attempt)
 
     def _drop(self, line: Line) -> None:
         """A group that failed, or that was played and can't be learnt from."""
@@ -163,6 +177,7 @@ class Accounts:
             self._under_way.pop(attempt.task, None)
             if not attempt.again:
                 self._settle(attempt)
+                self._size_cut_off(attempt)
 
     def _lease(self, line: Line) -> None:
         version = line["version"]
@@ -182,9 +197,16 @@ class Accounts:
         self.acknowledged, self.finished = line["version"], True
         for attempt in self.attempts.values():
             if self.state(attempt) in OPEN:
-                self._fault(f"group {attempt.group}, task {attempt.task}, is unfinished: {attempt.state}")
+                self._fault(f"group {attempt.group}, task {attempt.task}, is left over: {attempt.state}")
+        for task in sorted(self._open - self._under_way.keys()):
+            self._fault(f"task {task} is open: it was to be issued again, and was not")
 
     # --- attempts and balance -----------------------------------------------------------------------------------------
+
+    def _size_cut_off(self, played: Attempt) -> None:
+        """Attempts at a task have the same seeds, so their lengths are much alike."""
+        for attempt in self._cut_off.pop(played.task, []):
+            attempt.tokens, attempt.calls = played.tokens, played.calls
 
     def _found(self, group: int, state: str) -> Attempt | None:
         attempt = self.attempts.get(group)

@@ -87,8 +87,12 @@ class Window:
     def room(self) -> int:
         """Groups that may be admitted now."""
         size = self.config.groups_per_batch
-        limit = min((self.config.max_staleness + self.live + 1) * size, self._batches * size)
-        return limit - self.version * size - len(self._running) - len(self._ready)
+        limit = (self.config.max_staleness + self.live + 1) * size
+        return min(limit - self._batches * size, 0) + self.room_to_end()
+
+    def room_to_end(self) -> int:
+        """Groups that may be admitted until the run ends, unless more slots are freed."""
+        return (self._batches - self.version) * self.config.groups_per_batch - len(self._running) - len(self._ready)
 
     def admit(self) -> Ticket:
         if self.room() <= 0:

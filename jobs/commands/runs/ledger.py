@@ -30,12 +30,17 @@ def run(run_dir: Path) -> int:
     from coa.storage.jsonl import read_lines
     from jobs.run.console import Console
     from jobs.stages.reinforcement.ledger import FILE
+    from jobs.stages.reinforcement.replay import kept_checkpoints
+    from jobs.stages.reinforcement.rl_stats import STAGE
 
     path = run_dir / FILE
     if not path.exists():
         raise UserError(f"{path}: no such file: `coa rl` writes it")
+    # Read before the ledger, which has the batches of a checkpoint before there is one.
+    kept = kept_checkpoints(run_dir / "checkpoints" / STAGE)
     try:
         accounts = fold(read_lines(path))
+        accounts.acknowledge(max(kept, default=0))
     except (KeyError, TypeError) as error:
         raise UserError(f"{path}: not a ledger: {error!r}") from error
     console = Console(sys.stdout, sys.stderr)

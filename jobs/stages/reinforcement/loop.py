@@ -154,7 +154,8 @@ class Reinforcement:
             async with self._changed:
                 await self._changed.wait_for(lambda: window.room() > 0)
             while window.room() > 0:
-                ticket, index = window.admit(), self._issue.take()
+                index = self._issue.take(window.room_to_end())
+                ticket = window.admit()
                 self.ledger.issue(ticket, index)
                 roll = self._learning.beside(self._roll(window, ticket, index))
                 self._rolls.add(roll)

@@ -20,6 +20,7 @@ from coa.errors import InfrastructureError, UserError
 from coa.learning.batches import BatchStore
 from coa.learning.orders import Train
 from coa.reporting.metrics import Record, read_metrics
+from coa.storage.checkpoints import RECORD
 from coa.types import Sample
 from jobs.recipe.schema import Recipe
 from jobs.run.run_dir import RunDir
@@ -85,13 +86,13 @@ def plan_replay(run: RunDir, first: int | None, last: int | None) -> Plan:
 
 
 def kept_checkpoints(folder: Path) -> dict[int, Path]:
-    """The checkpoints that Ray Train has kept, by version."""
-    snapshot = folder / "checkpoint_manager_snapshot.json"
-    if not snapshot.exists():
+    """Those that Ray Train has kept, by version; none where its record is cut short, as it is written in place."""
+    try:
+        kept = json.loads((folder / RECORD).read_text())["checkpoint_results"]
+    except (FileNotFoundError, ValueError):
         return {}
-    kept = json.loads(snapshot.read_text())["checkpoint_results"]
-    paths = {one["metrics"]["version"]: folder / one["checkpoint_dir_name"] for one in kept}
-    return {version: path for version, path in paths.items() if path.exists()}
+    progress = [folder / one["checkpoint_dir_name"] / "progress.json" for one in kept]
+    return {json.loads(path.read_text())["version"]: path.parent for path in progress if path.exists()}
 
 
 def differences(record: Record, values: Mapping[str, Any]) -> list[str]:

@@ -1,9 +1,8 @@
 """Metrics of the RL stage: a record per step, the part that the terminal shows, and the stage's result."""
 
 import logging
-import time
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from statistics import fmean
 from typing import Any
@@ -17,8 +16,7 @@ from coa.agent.episode import Grammar
 from coa.agent.records import EpisodeRecord, GroupRecord
 from coa.errors import EpisodeFailed
 from coa.learning.accounts import length_bucket
-from coa.learning.faults import of_sync
-from coa.reporting.spans import Times, overlap, total
+from coa.reporting.spans import Times, overlap, steady, total
 from coa.types import Status
 from jobs.recipe.schema import Recipe
 
@@ -34,7 +32,8 @@ SHOWN = {"reward": "reward", "entropy": "entropy", "kl_rollout": "kl", "stalenes
 class RlStats:
     """Counters and time spans of the stage since this process started."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float] = steady) -> None:
+        self._clock = clock
         self.dropped: Counter[str] = Counter()
         """Number of dropped groups by reason."""
         self.given_up = 0
@@ -73,8 +72,8 @@ class RlStats:
         self._diff = 0.0
 
     def begin(self) -> None:
-        self._began = self._began or time.time()
-        self._last = time.time()
+        self._began = self._began or self._clock()
+        self._last = self._clock()
 
     def suspect(self, faults: Sequence[str]) -> None:
         for fault in faults:
@@ -110,7 +109,7 @@ class RlStats:
 
     def record(self, event: Any, groups: Sequence[GroupRecord]) -> dict[str, Any]:
         """One record of metrics; means without values are left out. docs/run_directory.md says what each is."""
-        now = time.time()
+        now = self._clock()
         elapsed, self._last = max(now - self._last, 1e-9), now
         divergences, self.divergences = self.divergences, []
         faults, self.faults, self._version = self.faults, [], event.version
@@ -145,7 +144,7 @@ class RlStats:
         return sum(sync.alarm for sync in self.syncs)
 
     def summary(self, engines: list[Times]) -> dict[str, Any]:
-        ended = time.time()
+        ended = self._clock()
         whole = [(self._began, ended)]
         generating = [span for spans in engines for span in spans]
         learning = total(self._spans)

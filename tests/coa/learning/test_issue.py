@@ -28,6 +28,14 @@ def test_a_task_that_always_fails_is_given_up_and_holds_nobody_up() -> None:
     assert issue.cursor() == [10]
 
 
+def test_failed_tasks_come_before_new_ones_once_there_is_no_room_for_more() -> None:
+    issue = Issue(apart=10)
+    assert [issue.take(room) for room in (5, 4, 3)] == [0, 1, 2]
+    assert issue.fail(2)
+    assert issue.fail(0)
+    assert [issue.take(room) for room in (3, 2, 1)] == [3, 2, 0]
+
+
 def test_a_failure_that_is_not_counted_uses_up_no_try() -> None:
     issue = Issue(apart=0, tries=2)
     for _ in range(5):

@@ -329,6 +329,24 @@ def test_what_fails_for_good_is_counted_by_length_and_calls_and_issued_again_lat
     assert failed[1] == {"ToolDown": book.dropped["ToolDown"]}
 
 
+@pytest.mark.parametrize("max_staleness", [0, 1])
+def test_a_task_that_fails_near_the_end_is_finished_before_the_run_ends(tmp_path: Path, max_staleness: int) -> None:
+    run = make_run(tmp_path, max_staleness=max_staleness, steps=2)
+    first: dict[str, str] = {}
+    """By task, the group that played it first."""
+    fails = {run.training_task("rl", index).id for index in range(0, 40, 3)}
+
+    def down(episode: Any) -> bool:
+        return first.setdefault(episode.task, episode.group) == episode.group and episode.task in fails
+
+    played = in_virtual_time(reinforce(run, FakeWorld(tools=FakeTools(down=down), calls_of=lambda episode: 2)))
+    assert played.book.retried > 0
+    accounts = accounts_of(run)
+    assert accounts.faults == []
+    settled = Counter(attempt.task for attempt in accounts.attempts.values() if attempt.settled is not None)
+    assert settled == dict.fromkeys(range(accounts.cursor()[0]), 1)
+
+
 def test_where_nothing_is_finished_any_more_the_stage_ends_with_the_reason(tmp_path: Path) -> None:
     world = FakeWorld(tools=FakeTools(down=lambda episode: True), calls_of=lambda episode: 1)
     with pytest.raises(InfrastructureError, match="no group was finished for 30 minutes: ToolDown: it is down"):

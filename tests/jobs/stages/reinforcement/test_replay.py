@@ -1,4 +1,4 @@
-"""What a replay compares, and where it begins; that it is equal is shown on a real run (tests/jobs/test_train.py)."""
+"""What a replay compares, and where it begins; that it is equal is shown on a real run (test_replay_of_run.py)."""
 
 import io
 import json
@@ -42,9 +42,11 @@ def run(tmp_path: Path) -> RunDir:
     rows = [{"stage": "rl", "step": step, "time": 0, "loss": 0.1 * step, "weights": "aa"} for step in range(1, 7)]
     held_out = {"stage": "rl", "step": 0, "time": 0, "eval/pass_at_1": 1.0}
     (tmp_path / "metrics.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in [held_out, *rows]))
-    kept = [{"metrics": {"version": version}, "checkpoint_dir_name": f"at-{version}"} for version in (2, 4)]
-    for one in kept:
-        (tmp_path / "checkpoints" / "rl" / str(one["checkpoint_dir_name"])).mkdir(parents=True)
+    kept = [{"metrics": {}, "checkpoint_dir_name": f"at-{version}"} for version in (2, 4)]
+    for version in (2, 4):
+        folder = tmp_path / "checkpoints" / "rl" / f"at-{version}"
+        folder.mkdir(parents=True)
+        (folder / "progress.json").write_text(json.dumps({"version": version, "cursor": 0}))
     snapshot = tmp_path / "checkpoints" / "rl" / "checkpoint_manager_snapshot.json"
     snapshot.write_text(json.dumps({"checkpoint_results": kept}))
     found = RunDir(recipe_of(tmp_path), Console(io.StringIO(), io.StringIO()))

@@ -10,7 +10,6 @@ from actors.weights.transport import Published
 from coa.agent.records import EpisodeRecord, GroupRecord
 from coa.learning.weights import Manifest, lay_out
 from coa.types import Status, Task
-from jobs.stages.reinforcement import rl_stats
 from jobs.stages.reinforcement.rl_stats import NO_VARIANCE, RlStats, lengths, played, shown
 
 EPISODE = EpisodeRecord(
@@ -67,14 +66,14 @@ def synced(*, diff: float, mean: float, pause_s: float, alarm: bool = False) -> 
 
 
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Any:
+def clock() -> Any:
     clock = SimpleNamespace(now=100.0)
-    monkeypatch.setattr(rl_stats, "time", SimpleNamespace(time=lambda: clock.now))
+    clock.read = lambda: clock.now
     return clock
 
 
 def test_a_record_tells_of_episodes_learners_and_what_was_dropped_since_the_last_one(clock: Any) -> None:
-    stats = RlStats()
+    stats = RlStats(clock.read)
     stats.begin()
     stats.played += [group("calc", [1, 0]), group("hops", [0.5, 0.5], status=Status.TRUNCATED, tokens=384)]
     stats.dropped["ToolDown"] += 2
@@ -123,7 +122,7 @@ def test_a_record_tells_of_episodes_learners_and_what_was_dropped_since_the_last
 
 
 def test_a_step_in_which_no_group_ended_has_no_means_and_no_old_counts(clock: Any) -> None:
-    stats = RlStats()
+    stats = RlStats(clock.read)
     stats.begin()
     stats.dropped["ToolDown"] += 1
     for _ in range(2):
@@ -163,7 +162,7 @@ def test_faults_are_counted_by_steps(clock: Any) -> None:
 
 def test_what_an_algorithm_measures_is_under_its_own_names(clock: Any) -> None:
     report = LargerReport(algorithm={"value_loss": 0.125})
-    record = RlStats().record(event(report), [])
+    record = RlStats(clock.read).record(event(report), [])
     assert record["value_loss"] == 0.125
     assert record["entropy"] == 0.25
     assert "algorithm" not in record
@@ -177,7 +176,7 @@ def test_a_record_names_the_weights_that_the_step_made() -> None:
 
 
 def test_a_stage_without_an_engine_at_its_end_has_a_summary(clock: Any) -> None:
-    stats = RlStats()
+    stats = RlStats(clock.read)
     stats.begin()
     clock.now += 10.0
     assert stats.summary([])["busy"] == {"engine": 0.0, "learner": 0.0}
