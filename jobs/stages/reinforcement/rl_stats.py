@@ -16,6 +16,7 @@ from coa.agent.episode import Grammar
 from coa.agent.records import EpisodeRecord, GroupRecord
 from coa.errors import EpisodeFailed
 from coa.learning.accounts import length_bucket
+from coa.learning.faults import of_sync
 from coa.reporting.spans import Times, overlap, steady, total
 from coa.types import Status
 from jobs.recipe.schema import Recipe
