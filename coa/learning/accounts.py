@@ -197,7 +197,7 @@ class Accounts:
         self.acknowledged, self.finished = line["version"], True
         for attempt in self.attempts.values():
             if self.state(attempt) in OPEN:
-                self._fault(f"group {attempt.group}, task {attempt.task}, is left over: {attempt.state}")
+                self._fault(f"group {attempt.group}, task {attempt.task}, is unfinished: {attempt.state}")
         for task in sorted(self._open - self._under_way.keys()):
             self._fault(f"task {task} is open: it was to be issued again, and was not")
 

@@ -142,7 +142,7 @@ def wrong(found: Mapping[str, Any], staleness: int) -> list[str]:
         f"{found['failed_checks']} checks of weights failed": found["failed_checks"] > 0,
         f"the driver ended {found['unprovoked']} times without a strike": found["unprovoked"] > 0,
         f"the same command had to be typed again after kills of others than the driver: {shown(again)}": bool(again),
-        f"a token was {found['staleness_max']} versions old": found["staleness_max"] > staleness,
+        f"a trained token was {found['staleness_max']} versions old": found["staleness_max"] > staleness,
         "there is no pass@1 to compare": apart is None,
         f"pass@1 differs by {apart or 0:+.3f} from the undisturbed run's": apart is not None and abs(apart) > WITHIN,
     }

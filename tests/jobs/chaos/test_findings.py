@@ -81,7 +81,7 @@ def test_each_thing_that_is_wrong_is_named(tmp_path: Path) -> None:
     assert named(4, alarms=2) == "2 syncs left different log-probs in engine and learner"
     assert named(5, failed_checks=1) == "1 checks of weights failed"
     assert named(8, unprovoked=1) == "the driver ended 1 times without a strike"
-    assert named(6, staleness=1) == "a token was 2 versions old"
+    assert named(6, staleness=1) == "a trained token was 2 versions old"
     [kind] = [strike.kind for strike in draw(1, 0)]
     assert named(9, restarts=3).endswith(f"after kills of others than the driver: {kind} 3")
     late = filled(tmp_path / "late.jsonl", [10.0])

@@ -30,4 +30,4 @@ def test_a_run_trains_the_same_and_measures_the_same_kind_of_times(
     assert max(abs(one - other) for one, other in itertools.pairwise(times)) > 3000, "the clock did jump"
     assert all(record["trajectories_s"] > 0 for record in records)
     assert 0 <= jumped.result["seconds"] < 1800
-    assert all(0 <= share <= 1 for share in jumped.result["busy"].values())
+    assert all(share >= 0 for share in jumped.result["busy"].values())
