@@ -1,6 +1,6 @@
 """What each learner rank runs under Ray Train, for SFT and RL alike: it takes orders, one after the other.
 
-restore -> begin an epoch, publish -> Train | Publish | Checkpoint ... -> Stop: write the model
+restore -> begin an epoch, publish -> Train | Publish | Checkpoint | Export ... -> Stop: write the model
 
 Every rank takes the same orders in the same row (`coa.learning.orders`), so collectives meet. No wait is without end:
 the driver's answers, collectives (the process group's limit) and files.
@@ -24,8 +24,10 @@ from actors.weights.loader import own_node
 from actors.weights.ranks import Ranks, from_first
 from actors.weights.transport import Published, WeightsConfig
 from actors.weights.transports import find_sender
-from coa.learning.orders import Checkpoint, Numbered, Order, Publish, Stop, Train, share_of
+from coa.learning.orders import Checkpoint, Export, Numbered, Order, Publish, Stop, Train, share_of
 from coa.spent import LearnerState, TimeAccount
+from coa.storage.checkpoints import PROGRESS, CheckpointFolder
+from coa.storage.keeping import Keeping
 from coa.types import ENVIRONMENT, Sample, Tokens
 
 PROBES = 2
@@ -58,10 +60,12 @@ class LearnJob:
     """Of samples that are probed besides, the beginning, at most so long."""
     probe_temperature: float = 1.0
     """Of the log-probs of probes; engines are asked at 1."""
-    checkpoint: Path | None = None
+    checkpoint: CheckpointFolder | None = None
     """A checkpoint to begin at, where the job has none of its own."""
     output: str
     """Folder of the final model."""
+    keeping: Keeping
+    """Where exported models go."""
 
 
 def learn(settings: dict[str, Any]) -> None:
@@ -120,6 +124,9 @@ class Rank:
                 version, first = self._version, self._rank == 0
                 recorded = partial(self._until_recorded, version) if first else lambda: None
                 self._writer.write(self._learner, version, state if first else None, recorded)
+            case Export():
+                self._enter(LearnerState.SAVING)
+                self._learner.save_model(self._job.keeping.export(self._version), self._job.keeping.beside)
             case Stop():
                 pass
 
@@ -259,16 +266,16 @@ def all_trained(token_ids: Tokens) -> Sample:
     )
 
 
-def restore(learner: Learner, other: Path | None = None) -> tuple[int, Any]:
+def restore(learner: Learner, other: CheckpointFolder | None = None) -> tuple[int, Any]:
     """(version, cursor) of the job's last checkpoint, or of the `other` one; (0, 0) without any."""
     import ray.train
 
     found = ray.train.get_checkpoint()
     if found is None and other is not None:
-        found = ray.train.Checkpoint.from_directory(other)
+        found = ray.train.Checkpoint(other.path, filesystem=other.filesystem)
     if found is None:
         return 0, 0
     with found.as_directory() as folder:
         learner.restore(Path(folder))
-        progress = json.loads((Path(folder) / "progress.json").read_text())
+        progress = json.loads((Path(folder) / PROGRESS).read_text())
     return progress["version"], progress["cursor"]

@@ -2,7 +2,8 @@
 
 A batch from the driver becomes `Train`, with what belongs behind it, so that nobody waits for the driver in between:
 
-    put(Train) ──► Train, Publish, Checkpoint (now and then, and after the last), Stop (behind the last one)
+    put(Train) ──► Train, Publish, Checkpoint (now and then, and after the last), Export (now and then), Stop (behind
+                   the last one)
 
 An order has a number in its epoch. A restart of the learners begins a new epoch, and voids what was ordered before.
 """
@@ -40,11 +41,16 @@ class Checkpoint:
 
 
 @dataclass(frozen=True, slots=True)
+class Export:
+    """Write the model as it is, beside the checkpoints."""
+
+
+@dataclass(frozen=True, slots=True)
 class Stop:
     """Write the model and end: a normal end, whichever version it is."""
 
 
-Order = Train | Publish | Checkpoint | Stop
+Order = Train | Publish | Checkpoint | Export | Stop
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,15 +60,19 @@ class Numbered:
     order: Order
 
 
-def orders_of(train: Train, *, steps: int, publish: bool, checkpoint_every: int) -> tuple[Order, ...]:
+def orders_of(
+    train: Train, *, steps: int, publish: bool, checkpoint_every: int, export_every: int = 0
+) -> tuple[Order, ...]:
     """What a batch entails. `steps`: the version at which the job ends; it is kept before the model is written, so that
-    no step is trained again where that fails."""
+    no step is trained again where that fails. export_every: 0 for no exports; the last version is the model itself."""
     version = train.version + 1
     orders: list[Order] = [train]
     if publish:
         orders.append(Publish())
     if version >= steps or version % checkpoint_every == 0:
         orders.append(Checkpoint())
+    if export_every and version < steps and version % export_every == 0:
+        orders.append(Export())
     if version >= steps:
         orders.append(Stop())
     return tuple(orders)

@@ -21,6 +21,8 @@ from coa.http.addresses import has_password, shown
 from coa.http.keys import bearer, secrets_in
 from coa.llm.client import check_endpoint
 from coa.reporting.wandb_sink import mode_of
+from coa.storage.checkpoints import open_folder
+from coa.storage.keeping import check_keeping
 from coa.tasks.worlds import World
 from coa.teams.teams import EXPERTS, check_team
 from coa.tools.sandbox.sandbox import require_bubblewrap
@@ -59,6 +61,8 @@ def check_run(config: Recipe, stages: Collection[str] = STAGES) -> None:
         check_services(config, graders_needed(config), world.profiles())
     check_model("model.path", config.model.path)
     check_sharing(config, stages)
+    if config.checkpoints.storage is not None:
+        open_folder(config.checkpoints.storage)
     if "rl" in stages:
         check_reinforcement(config)
     check_same(Path(config.run_dir) / "config.yaml", config)
@@ -111,6 +115,9 @@ def check_reinforcement(config: Recipe) -> None:
             "rl.on_policy compares plain log-probs: it needs agent.grammar=lenient, and temperature and top_p of 1"
         )
     find_sender(config.rl.weights.transport)
+    check_keeping(
+        config.checkpoints, checkpoint_every=config.rl.checkpoint_every, evaluate_every=config.rl.evaluate_every
+    )
     check_turns(config)
 
 

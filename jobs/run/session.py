@@ -6,7 +6,9 @@ from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
-from cluster.resources import Demand, require
+from cluster.resources import Demand, Role, require
+from coa.storage.checkpoints import open_folder
+from coa.storage.digests import on_disk
 from jobs.recipe.checks import check_room
 from jobs.recipe.hub import require_hub_models
 from jobs.recipe.needs import local_models
@@ -43,6 +45,11 @@ def in_session(
         by_role = config.placement.by_role
         if model is None:
             require_shared(Path(config.run_dir).resolve(), local_models(config), by_role=by_role)
+            if (storage := config.checkpoints.storage) is not None and on_disk(
+                (kept := open_folder(storage)).filesystem
+            ):
+                key = "checkpoints.storage"
+                require_shared(Path(kept.path), (), by_role=by_role, roles=(Role.learner,), key=key)
         else:
             require_shared(None, [str(model.resolve())], by_role=by_role)
         with closing(RunDir(config, console)) as run:

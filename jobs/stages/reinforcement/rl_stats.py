@@ -53,6 +53,8 @@ class RlStats:
         self.syncs: list[Any] = []
         self.sync_s: list[float] = []
         """Of each version: seconds from new weights until all engines ran them."""
+        self.committed: dict[str, float] = {}
+        """What writing the last checkpoint took, if it was committed since the last record."""
         self.refills = 0
         self.deadline_waits = 0
         self._began = 0.0
@@ -101,6 +103,7 @@ class RlStats:
         elapsed, self._last = max(now - self._last, 1e-9), now
         divergences, self.divergences = self.divergences, []
         faults, self.faults = self.faults, []
+        committed, self.committed = self.committed, {}
         counts = self._since_last_record()
         episodes = [episode for group in groups for episode in group.episodes]
         return {
@@ -116,6 +119,7 @@ class RlStats:
             **({"weights": event.weights.manifest.fingerprint} if isinstance(event.weights, Published) else {}),
             "sync_logprob_max_diff": self.syncs[-1].logprob_diff if self.syncs else 0.0,
             "sync_pause_s": self.syncs[-1].pause_s if self.syncs else 0.0,
+            **committed,
             "seconds": event.ended - event.began,
             "waited": event.waited,
         }
