@@ -45,12 +45,17 @@ def in_session(
         by_role = config.placement.by_role
         if model is None:
             require_shared(Path(config.run_dir).resolve(), local_models(config), by_role=by_role)
-            if (storage := config.checkpoints.storage) is not None and on_disk(
-                (kept := open_folder(storage)).filesystem
-            ):
-                key = "checkpoints.storage"
-                require_shared(Path(kept.path), (), by_role=by_role, roles=(Role.learner,), key=key)
+            if (storage := storage_on_disk(config)) is not None:
+                require_shared(storage, (), by_role=by_role, roles=(Role.learner,), key="checkpoints.storage")
         else:
             require_shared(None, [str(model.resolve())], by_role=by_role)
         with closing(RunDir(config, console)) as run:
             asyncio.run(body(run))
+
+
+def storage_on_disk(config: Recipe) -> Path | None:
+    """`checkpoints.storage` if it is a folder that learners have to see, and no store of objects."""
+    if config.checkpoints.storage is None:
+        return None
+    folder = open_folder(config.checkpoints.storage)
+    return Path(folder.path) if on_disk(folder.filesystem) else None
