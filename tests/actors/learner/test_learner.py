@@ -161,7 +161,10 @@ def test_adapters_are_trained_and_published_merged(
             assert torch.equal(weight, start[name]), name
     sample = batches()[0][0]
     [expected] = learner.logprobs([sample])
-    learner.save_model(tmp_path / "merged")
+    (tmp_path / "beside").mkdir()
+    (tmp_path / "beside" / "agent.json").write_text("{}")
+    learner.save_model(tmp_path / "merged", tmp_path / "beside")
+    assert (tmp_path / "merged" / "agent.json").read_text() == "{}"
     merged = PackedPolicy(load_model(tmp_path / "merged", ModelConfig(dtype=dtype)))
     with torch.no_grad():
         again = merged(**to_tensors(micro_batch([[sample]]), torch.device("cpu"))).numpy()
