@@ -192,7 +192,7 @@ def test_the_driver_hears_of_a_checkpoint_that_is_committed() -> None:
     async def main() -> None:
         row, told = make_buffer(), Committed(version=3, write_s=1.0, commit_s=2.0, size=5)
         await row.committed(told)
-        assert await row.next_event() == told
+        assert await asyncio.wait_for(row.next_event(), 10) == told
 
     asyncio.run(main())
 
