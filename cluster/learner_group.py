@@ -1,7 +1,6 @@
 """A learner group under Ray Train, run in a thread beside the driver's event loop, and the buffer between them."""
 
 import asyncio
-import itertools
 import logging
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
@@ -16,12 +15,14 @@ from actors.learner.buffer import Event, Finished, Started, Stepped, TrajectoryB
 from actors.learner.config import LearnerConfig, ModelConfig, Objective
 from actors.learner.loop import LearnJob, learn
 from actors.weights.transport import WeightsConfig
+from cluster.learners.attempts import attempts
 from cluster.resources import PlacementConfig, Role, beside_driver
 from cluster.weights import RayShelf, close_directory, start_directory
 from coa.errors import DiskFull, InfrastructureError, OutOfMemory, ReadOnlyDisk, UserError
 from coa.learning.orders import Train
-from coa.storage.checkpoints import mend
+from coa.storage.checkpoints import CheckpointFolder, mend
 from coa.storage.files import of_disk
+from coa.storage.keeping import Keeping
 from coa.types import Tokens
 
 logger = logging.getLogger(__name__)
@@ -34,6 +35,7 @@ AGAIN = "the same command resumes from the last checkpoint"
 AGAIN_S = 0.5
 """Seconds between two calls of a buffer that is restarting."""
 T = TypeVar("T")
+logger = logging.getLogger(__name__)
 
 
 class Learning:
@@ -44,7 +46,7 @@ class Learning:
         self,
         name: str,
         *,
-        checkpoints: Path,
+        keeping: Keeping,
         placement: PlacementConfig,
         model_dir: Path,
         model: ModelConfig,
@@ -55,23 +57,22 @@ class Learning:
         probe: tuple[Tokens, ...] = (),
         probe_tokens: int = 0,
         probe_temperature: float = 1.0,
-        checkpoint_every: int,
         output: Path,
         weights: WeightsConfig | None = None,
-        checkpoint: Path | None = None,
+        checkpoint: CheckpointFolder | None = None,
         last: int | None = None,
         takes_turns: bool = False,
+        warn: Callable[[str], None] = logger.warning,
     ) -> None:
-        """weights: how weights are published, if `publish` is set. checkpoint: checkpoint of another job to start from.
-        last: version at which to end, if before `steps`; the learning-rate schedule still follows `steps`. takes_turns:
-        whether ranks leave their GPUs to engines while they wait."""
-        self._name, self._checkpoints, self._placement = name, checkpoints, placement
+        """weights: how they are published, where `publish` says that they are. checkpoint: one of another job, to begin
+        at. last: the version at which to end, before `steps`, which the schedule of learning rates follows.
+        takes_turns: whether ranks leave their GPUs to engines while they wait. warn: takes one line about a damaged
+        checkpoint."""
+        self._name, self._placement, self._warn = name, placement, warn
+        self._keeping, self._folder = keeping, keeping.folder.below(name)
         self.replicas = learner.replicas
-        """Number of shares that a batch is divided into."""
-        buffer: Any = ray.remote(TrajectoryBuffer)
-        self._buffer: Any = buffer.options(max_concurrency=1000, max_restarts=-1, **beside_driver()).remote(
-            ranks=learner.ranks, steps=last or steps, publish=publish, checkpoint_every=checkpoint_every
-        )
+        """Shares that a batch is dealt in."""
+        self._buffer = start_buffer(keeping, ranks=learner.ranks, steps=last or steps, publish=publish)
         self._directory: Any = start_directory() if publish else None
         self._job = LearnJob(
             model_dir=str(model_dir),
@@ -89,6 +90,7 @@ class Learning:
             probe_temperature=probe_temperature,
             checkpoint=checkpoint,
             output=str(output),
+            keeping=keeping,
         )
         self._ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._controller: Any = None
@@ -103,7 +105,13 @@ class Learning:
         def fit() -> None:
             error: BaseException | None = None
             try:
-                self._fit()
+                attempts(
+                    lambda: self._trainer().fit(),
+                    partial(mend, self._folder),
+                    most_failures=self._placement.learner_restarts,
+                    wanted=lambda: not self._over,
+                    warn=partial(loop.call_soon_threadsafe, self._warn),
+                )
             except BaseException as failure:  # handed to the event loop, which raises it
                 error = failure
             if not loop.is_closed():
@@ -184,6 +192,8 @@ class Learning:
         from ray.train import CheckpointConfig, FailureConfig, RunConfig, ScalingConfig
         from ray.train.torch import TorchConfig, TorchTrainer
 
+        from cluster.learners.commits import Commits
+
         gpus = self._placement.learner_gpus
         resources = {"CPU": self._placement.learner_cpus, "GPU": gpus}
         trainer: Any = TorchTrainer(
@@ -198,9 +208,11 @@ class Learning:
             ),
             run_config=RunConfig(
                 name=self._name,
-                storage_path=str(self._checkpoints),
-                checkpoint_config=CheckpointConfig(num_to_keep=2),
-                failure_config=FailureConfig(max_failures=self._placement.learner_restarts),
+                storage_path=self._keeping.folder.path,
+                storage_filesystem=self._keeping.folder.filesystem,
+                checkpoint_config=CheckpointConfig(num_to_keep=None),  # `Commits` removes older ones
+                failure_config=FailureConfig(max_failures=0),  # `attempts` starts them again
+                callbacks=[Commits(self._folder, self._keeping, self._buffer)],
             ),
         )
         trainer._initialize_and_run_controller = self._control
@@ -218,7 +230,7 @@ class Learning:
             try:
                 await asyncio.wait({found, self._ended}, return_when=asyncio.FIRST_COMPLETED)
                 if not found.done():
-                    raise_cause(self._ended.exception(), self._checkpoints)
+                    raise_cause(self._ended.exception(), Path(self._folder.path))
                 event = found.result()
             finally:
                 found.cancel()
@@ -241,6 +253,18 @@ class Learning:
             return await self._buffer.put.remote(train, epoch)
         except ActorUnavailableError:
             return False
+
+
+def start_buffer(keeping: Keeping, *, ranks: int, steps: int, publish: bool) -> Any:
+    """The handle of a new TrajectoryBuffer. steps: the version at which the learners end."""
+    buffer: Any = ray.remote(TrajectoryBuffer)
+    return buffer.options(max_concurrency=1000, max_restarts=-1, **beside_driver()).remote(
+        ranks=ranks,
+        steps=steps,
+        publish=publish,
+        checkpoint_every=keeping.every,
+        export_every=keeping.config.export_every,
+    )
 
 
 async def surely(ask: Callable[[], Awaitable[T]]) -> T:

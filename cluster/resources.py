@@ -53,7 +53,8 @@ class PlacementConfig:
     tool_cpus: float = 0.25
     """Number of CPUs that one tool executor reserves in Ray."""
     learner_restarts: int = 3
-    """Maximum number of times that the learners may fail and restart from their last checkpoint before the run ends."""
+    """Maximum number of restarts of failed learners without a newer checkpoint in between; the next failure ends the
+    run."""
     by_role: bool = False
     """Whether learners, engines, tool executors and teachers' models run only on nodes whose label `coa-role` names
     their role. This keeps learners off spot machines, and engines off the learners' nodes."""

@@ -11,6 +11,7 @@ import asyncio
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from actors.learner.step_report import StepReport
@@ -59,14 +60,32 @@ class Finished:
     spent: Mapping[str, float] = field(default_factory=dict)
 
 
-Event = Started | Stepped | Finished
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Committed:
+    """A checkpoint is whole, and Ray Train has recorded it."""
+
+    version: int
+    write_s: float
+    """Seconds for which the slowest rank wrote its files."""
+    commit_s: float
+    """Wall-clock seconds from the copies in memory until the record."""
+    size: int
+    """Bytes of all ranks' files."""
+
+
+Event = Started | Stepped | Committed | Finished
+BEGAN = "began"
+"""Key of the wall clock at which a rank's copy was in memory, in what it reports to Ray Train with its checkpoint."""
 
 
 class TrajectoryBuffer:
-    def __init__(self, *, ranks: int, steps: int, publish: bool, checkpoint_every: int) -> None:
-        # A random first epoch, so that no epoch of a replaced buffer is taken for one of this buffer.
+    def __init__(self, *, ranks: int, steps: int, publish: bool, checkpoint_every: int, export_every: int = 0) -> None:
+        # Epochs of the one that it takes the place of are over: two alike would be taken for one.
         self._row = OrderRow(ranks, epoch=secrets.randbits(48))
-        self._steps, self._publish, self._checkpoint_every = steps, publish, checkpoint_every
+        self._steps = steps
+        self._orders_of = partial(
+            orders_of, steps=steps, publish=publish, checkpoint_every=checkpoint_every, export_every=export_every
+        )
         self._changed = asyncio.Condition()
         self._events: asyncio.Queue[Event] = asyncio.Queue()
         self._released = asyncio.Event()
@@ -80,8 +99,7 @@ class TrajectoryBuffer:
         without taking the batch, if the learners have restarted since `epoch`."""
         async with self._changed:
             await self._changed.wait_for(lambda: epoch != self._row.epoch or self._row.has_room())
-            orders = orders_of(train, steps=self._steps, publish=self._publish, checkpoint_every=self._checkpoint_every)
-            taken = self._row.add(orders, epoch)
+            taken = self._row.add(self._orders_of(train), epoch)
             self._changed.notify_all()
             return taken
 
@@ -98,6 +116,12 @@ class TrajectoryBuffer:
     async def release(self) -> None:
         """Lets the learners end: the driver needs nothing more from them."""
         self._released.set()
+
+    # --- Ray Train's side ---------------------------------------------------------------------------------------------
+
+    async def committed(self, checkpoint: Committed) -> None:
+        """Ray Train has committed a checkpoint."""
+        await self._events.put(checkpoint)
 
     # --- the ranks' side ----------------------------------------------------------------------------------------------
 

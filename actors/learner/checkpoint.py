@@ -1,27 +1,29 @@
 """Asynchronous checkpoints: a copy of the rank's state in host memory is written to files while training continues.
 
-snapshot ── DeepSpeed's own state, each tensor copied once ──► training continues
-    └─ write ── in a thread, directly to its final place (any filesystem of pyarrow)
+snapshot ── DeepSpeed's own state, each tensor copied once ──► training goes on
+    └─ write ── in a thread, straight to where it stays (any filesystem of pyarrow); digests of what was written last
 """
 
 import shutil
 import tempfile
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from functools import partial
+from pathlib import PurePosixPath
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from deepspeed.runtime.checkpoint_engine import TorchCheckpointEngine
 
+from actors.learner.buffer import BEGAN
 from coa.errors import InfrastructureError
-from coa.storage.files import room_at
+from coa.storage.checkpoints import PROGRESS
+from coa.storage.digests import RankFiles, write_digests, write_file
 
 TAG = "state"
-PROGRESS = "progress.json"
-
-
 WRITE_S = 1500.0
 """Maximum seconds to write a checkpoint; after that the rank fails. Shorter than the collectives' timeout
 (`cluster.learner_group.COLLECTIVE_S`), whose error would not name the cause."""
@@ -32,22 +34,28 @@ class Snapshot:
     """One rank's part of a checkpoint, in memory."""
 
     files: dict[str, Any]
-    """Content of each file, by its path within the checkpoint."""
+    """What goes into each file, by its path within the checkpoint."""
+    rank: int = 0
+    ranks: int = 1
+    """Number of ranks whose parts make up the checkpoint."""
 
     def write(self, filesystem: Any, folder: str) -> None:
-        """Writes the files below `folder` of a pyarrow filesystem. Raises DiskFull if there is no room."""
-        for name, content in self.files.items():
-            path = PurePosixPath(folder, name)
-            with room_at(Path(path)), self._stream(filesystem, path) as file:
-                if isinstance(content, str):
-                    file.write(content.encode())
-                else:
-                    torch.save(content, file)
+        """Writes the files below `folder` of a pyarrow filesystem, and their digests last. Raises DiskFull if there is
+        no room."""
+        began = time.monotonic()
+        files = {
+            name: write_file(filesystem, PurePosixPath(folder, name), partial(_fill, content))
+            for name, content in self.files.items()
+        }
+        written = RankFiles(ranks=self.ranks, seconds=time.monotonic() - began, files=files)
+        write_digests(filesystem, folder, self.rank, written)
 
-    @staticmethod
-    def _stream(filesystem: Any, path: PurePosixPath) -> Any:
-        filesystem.create_dir(str(path.parent), recursive=True)
-        return filesystem.open_output_stream(str(path))
+
+def _fill(content: Any, stream: Any) -> None:
+    if isinstance(content, str):
+        stream.write(content.encode())
+    else:
+        torch.save(content, stream)
 
 
 class _Keeping(TorchCheckpointEngine):
@@ -68,7 +76,7 @@ def snapshot(engine: Any, *, exclude_frozen: bool) -> Snapshot:
     usual, engine.checkpoint_engine = engine.checkpoint_engine, _Keeping(folder)
     try:
         engine.save_checkpoint(folder, tag=TAG, save_latest=False, exclude_frozen_parameters=exclude_frozen)
-        return Snapshot(engine.checkpoint_engine.files)
+        return Snapshot(engine.checkpoint_engine.files, dist.get_rank(), dist.get_world_size())
     finally:
         engine.checkpoint_engine = usual
         shutil.rmtree(folder, ignore_errors=True)
@@ -107,6 +115,7 @@ class Writer:
 
         self.wait()  # at most one snapshot in memory
         state = learner.snapshot()
+        began = time.time()
         if progress is not None:
             state.files[PROGRESS] = progress
         storage: Any = ray.train.get_context().get_storage()
@@ -124,7 +133,7 @@ class Writer:
 
         self._idle.clear()
         ray.train.report(
-            {"version": version},
+            {"version": version, BEGAN: began},
             checkpoint=ray.train.Checkpoint(storage.experiment_fs_path, filesystem=storage.storage_filesystem),
             checkpoint_upload_mode=CheckpointUploadMode.ASYNC,
             checkpoint_upload_fn=upload,

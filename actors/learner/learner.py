@@ -6,6 +6,7 @@ The algorithm (`coa.learning.algorithms`) defines the loss and the scores that i
 """
 
 import itertools
+import shutil
 from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
@@ -190,13 +191,15 @@ class Learner:
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
 
-    def save_model(self, folder: Path) -> None:
-        """Writes the model in Hugging Face layout; each rank writes its part of the weights, so all ranks must see the
-        folder. The folder appears complete or not at all."""
+    def save_model(self, folder: Path, beside: Path | None = None) -> None:
+        """Hugging Face layout, whose weights every rank writes its part of: all see the folder. Appears whole or not
+        at all. beside: a folder whose files are copied into it."""
         first = dist.get_rank() == 0
         with replacing_folder(folder) if first else nullcontext(folder) as part:
             part = from_first(part)
             if first:
+                for file in beside.iterdir() if beside is not None else ():
+                    shutil.copy(file, part)
                 self.policy.model.config.save_pretrained(part)
                 self.policy.model.generation_config.save_pretrained(part)
             write_whole(part / "model.safetensors", self.parts())

@@ -1,6 +1,6 @@
 """The loop of each learner rank under Ray Train, for SFT and RL alike: it executes orders one after another.
 
-restore -> begin an epoch, publish -> Train | Publish | Checkpoint ... -> Stop: write the model
+restore -> begin an epoch, publish -> Train | Publish | Checkpoint | Export ... -> Stop: write the model
 
 All ranks execute the same sequence of orders (`coa.learning.orders`), so collectives match. Every wait has a timeout:
 the buffer's answers, collectives (the process group's timeout) and files.
@@ -24,9 +24,10 @@ from actors.weights.loader import own_node
 from actors.weights.ranks import Ranks, from_first
 from actors.weights.transport import Published, WeightsConfig
 from actors.weights.transports import find_sender
-from coa.learning.orders import Checkpoint, Numbered, Order, Publish, Stop, Train, share_of
-from coa.reporting.spans import steady
+from coa.learning.orders import Checkpoint, Export, Numbered, Order, Publish, Stop, Train, share_of
 from coa.spent import LearnerState, TimeAccount
+from coa.storage.checkpoints import PROGRESS, CheckpointFolder
+from coa.storage.keeping import Keeping
 from coa.types import ENVIRONMENT, Sample, Tokens
 
 PROBES = 2
@@ -57,11 +58,13 @@ class LearnJob:
     probe_tokens: int
     """Maximum number of tokens of a sample that is used as an additional probe; the rest is cut off."""
     probe_temperature: float = 1.0
-    """Temperature of the probe log-probs; engines use 1."""
-    checkpoint: Path | None = None
-    """Checkpoint to start from if the job has none of its own."""
+    """Of the log-probs of probes; engines are asked at 1."""
+    checkpoint: CheckpointFolder | None = None
+    """A checkpoint to begin at, where the job has none of its own."""
     output: str
     """Folder of the final model."""
+    keeping: Keeping
+    """Where exported models go."""
 
 
 def learn(settings: dict[str, Any]) -> None:
@@ -120,6 +123,9 @@ class Rank:
                 version, first = self._version, self._rank == 0
                 recorded = partial(self._until_recorded, version) if first else lambda: None
                 self._writer.write(self._learner, version, state if first else None, recorded)
+            case Export():
+                self._enter(LearnerState.SAVING)
+                self._learner.save_model(self._job.keeping.export(self._version), self._job.keeping.beside)
             case Stop():
                 pass
 
@@ -260,17 +266,16 @@ def all_trained(token_ids: Tokens) -> Sample:
     )
 
 
-def restore(learner: Learner, other: Path | None = None) -> tuple[int, Any]:
-    """Loads the job's last checkpoint, or else `other`; returns its (version, cursor), or (0, 0) without a
-    checkpoint."""
+def restore(learner: Learner, other: CheckpointFolder | None = None) -> tuple[int, Any]:
+    """(version, cursor) of the job's last checkpoint, or of the `other` one; (0, 0) without any."""
     import ray.train
 
     found = ray.train.get_checkpoint()
     if found is None and other is not None:
-        found = ray.train.Checkpoint.from_directory(other)
+        found = ray.train.Checkpoint(other.path, filesystem=other.filesystem)
     if found is None:
         return 0, 0
     with found.as_directory() as folder:
         learner.restore(Path(folder))
-        progress = json.loads((Path(folder) / "progress.json").read_text())
+        progress = json.loads((Path(folder) / PROGRESS).read_text())
     return progress["version"], progress["cursor"]

@@ -15,7 +15,8 @@ from cluster.resources import ROLE_LABEL, Role
 from coa.errors import UserError
 
 FILES_OF = (Role.learner, Role.engine, Role.model)
-"""Roles of nodes that read models or write checkpoints. Tools get their data through their actors."""
+"""Nodes that read models or write checkpoints. Tools get what they need in their actors."""
+RUN_DIR = "run_dir"
 ANSWER_S = 120.0
 """Maximum seconds for a node's answer, including the start of a worker."""
 
@@ -32,12 +33,12 @@ class Seen:
     """Paths that the job reads and that do not exist on the node."""
 
 
-def complaint(folder: str, seen: Iterable[Seen]) -> str:
-    """One line for the first node that lacks something; empty if all nodes see the same files."""
+def complaint(folder: str, seen: Iterable[Seen], key: str = RUN_DIR) -> str:
+    """One line for the first node that lacks something; empty where all see the same. key: the folder's setting."""
     for one in seen:
         if not one.folder:
             return (
-                f"run_dir {folder} is not shared: node {one.node} does not see what the driver writes there. Set it to "
+                f"{key} {folder} is not shared: node {one.node} does not see what the driver writes there. Set it to "
                 "a folder that all nodes mount, such as NFS"
             )
         if one.missing:
@@ -45,23 +46,33 @@ def complaint(folder: str, seen: Iterable[Seen]) -> str:
     return ""
 
 
-def asked(nodes: Sequence[Mapping[str, Any]], *, by_role: bool) -> list[Mapping[str, Any]]:
-    """The nodes that may need the job's files; none if there is only one node."""
+def asked(
+    nodes: Sequence[Mapping[str, Any]], *, by_role: bool, roles: Sequence[Role] = FILES_OF
+) -> list[Mapping[str, Any]]:
+    """Those of Ray's nodes that may need the job's files; none where there is only one node."""
     alive = [node for node in nodes if node["Alive"]]
     if len(alive) < 2:
         return []
     if by_role:
-        return [node for node in alive if node["Labels"].get(ROLE_LABEL) in set(FILES_OF)]
+        return [node for node in alive if node["Labels"].get(ROLE_LABEL) in set(roles)]
     return [node for node in alive if node["Resources"].get("CPU")]
 
 
-def require_shared(folder: Path | None, reads: Sequence[str], *, by_role: bool) -> None:
-    """Raises UserError if a node does not see the driver's folder (if there is one) or a path that the job reads."""
+def require_shared(
+    folder: Path | None,
+    reads: Sequence[str],
+    *,
+    by_role: bool,
+    roles: Sequence[Role] = FILES_OF,
+    key: str = RUN_DIR,
+) -> None:
+    """Raises UserError where a node does not see the driver's folder, if there is one, or a path that is read there.
+    roles: those of the nodes that are asked, `by_role`. key: the folder's setting."""
     import ray
     from ray.exceptions import GetTimeoutError
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-    nodes = asked(ray.nodes(), by_role=by_role)
+    nodes = asked(ray.nodes(), by_role=by_role, roles=roles)
     if not nodes:
         return
     look: Any = ray.remote(_look)
@@ -78,7 +89,7 @@ def require_shared(folder: Path | None, reads: Sequence[str], *, by_role: bool) 
             raise UserError(
                 f"a node did not answer within {ANSWER_S:g} s when it was asked which files it sees"
             ) from error
-    if line := complaint(str(folder), seen):
+    if line := complaint(str(folder), seen, key):
         raise UserError(line)
 
 

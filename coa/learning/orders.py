@@ -3,7 +3,8 @@
 A batch from the driver becomes `Train` and the orders that follow it, so that ranks do not wait for the driver in
 between:
 
-    put(Train) ──► Train, Publish, Checkpoint (every few batches, and after the last), Stop (after the last)
+    put(Train) ──► Train, Publish, Checkpoint (now and then, and after the last), Export (now and then), Stop (behind
+                   the last one)
 
 An order has a number in its epoch. A restart of the learners begins a new epoch and voids all earlier orders.
 """
@@ -41,11 +42,16 @@ class Checkpoint:
 
 
 @dataclass(frozen=True, slots=True)
+class Export:
+    """Write the model as it is, beside the checkpoints."""
+
+
+@dataclass(frozen=True, slots=True)
 class Stop:
     """Write the model and end normally, at any version."""
 
 
-Order = Train | Publish | Checkpoint | Stop
+Order = Train | Publish | Checkpoint | Export | Stop
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,15 +61,19 @@ class Numbered:
     order: Order
 
 
-def orders_of(train: Train, *, steps: int, publish: bool, checkpoint_every: int) -> tuple[Order, ...]:
-    """The orders for a batch. `steps`: the version at which the job ends; it is checkpointed before the model is
-    written, so that no step is trained again if writing fails."""
+def orders_of(
+    train: Train, *, steps: int, publish: bool, checkpoint_every: int, export_every: int = 0
+) -> tuple[Order, ...]:
+    """What a batch entails. `steps`: the version at which the job ends; it is kept before the model is written, so that
+    no step is trained again where that fails. export_every: 0 for no exports; the last version is the model itself."""
     version = train.version + 1
     orders: list[Order] = [train]
     if publish:
         orders.append(Publish())
     if version >= steps or version % checkpoint_every == 0:
         orders.append(Checkpoint())
+    if export_every and version < steps and version % export_every == 0:
+        orders.append(Export())
     if version >= steps:
         orders.append(Stop())
     return tuple(orders)

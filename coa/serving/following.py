@@ -1,8 +1,8 @@
 """Finds newer weights of a run that is still training, from the files of its run directory alone.
 
-checkpoints/sft-model/     version 0 of RL
-checkpoints/rl/            the learners' checkpoints; Ray's list says which are complete, and of which version
-checkpoints/rl.json        RL has ended:
+checkpoints/sft-model/     version 0 of reinforcement
+checkpoints/rl/            the learners' checkpoints; Ray's record says which is the newest whole one
+checkpoints/rl.json        reinforcement has ended:
 model/                     its last version
 """
 
@@ -14,10 +14,9 @@ from typing import Any
 
 from coa.config import read
 from coa.errors import UserError
+from coa.storage.checkpoints import PROGRESS, RECORD
 
 STAGE = "rl"
-LIST = "checkpoint_manager_snapshot.json"
-"""Ray Train's list of checkpoints, which it replaces as a whole once one is complete."""
 STATES = Path("state", "mp_rank_00_model_states.pt")
 """The weights in a DeepSpeed checkpoint, if they are not sharded."""
 
@@ -46,19 +45,23 @@ def start_of(run: Path) -> Path:
 
 
 def caution_of(run: Path) -> str:
-    """A warning for a run whose checkpoints have only sharded weights, so that only its final model is followed; else
-    "". Raises UserError for a config.yaml that can't be read."""
+    """The line for a run none of whose checkpoints can be served, so that only its end is followed; else empty.
+    Raises UserError for a config.yaml that can't be read."""
     found: Any = read(path) if (path := run / "config.yaml").is_file() else {}
-    for name in (STAGE, "learner"):
-        found = found.get(name) if isinstance(found, Mapping) else None
-    learner = found or {}
-    if learner.get("zero_stage") == 3:
+    learner = _section(_section(found, STAGE), "learner")
+    if _section(found, "checkpoints").get("storage") is not None:
+        why = "checkpoints.storage keeps its checkpoints elsewhere"
+    elif learner.get("zero_stage") == 3:
         why = "rl.learner.zero_stage=3 shards the weights in its checkpoints"
     elif (learner.get("lora") or {}).get("rank"):
         why = "rl.learner.lora.rank leaves only adapters in its checkpoints"
     else:
         return ""
     return f"{run} is followed to its finished model only: {why}"
+
+
+def _section(found: Any, name: str) -> Mapping[str, Any]:
+    return (found.get(name) if isinstance(found, Mapping) else None) or {}
 
 
 def newest(run: Path) -> Made | None:
@@ -77,9 +80,9 @@ def _finished(run: Path) -> Made | None:
 
 def _checkpoint(run: Path) -> Made | None:
     try:
-        last = json.loads((run / "checkpoints" / STAGE / LIST).read_text())["latest_checkpoint_result"]
+        last = json.loads((run / "checkpoints" / STAGE / RECORD).read_text())["latest_checkpoint_result"]
         folder = run / "checkpoints" / STAGE / last["checkpoint_dir_name"]
-        version = int(last["metrics"]["version"])
+        version = int(json.loads((folder / PROGRESS).read_text())["version"])
     except (OSError, ValueError, KeyError, TypeError):
         return None
     return Made(version, folder / STATES, folder.name) if (folder / STATES).is_file() else None

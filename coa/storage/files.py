@@ -82,6 +82,15 @@ def sync(path: Path) -> None:
         os.fsync(file.fileno())
 
 
+def sync_folder(path: Path) -> None:
+    """Returns once the names in the folder are on the disk: a file whose name is not there is lost with the power."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
 @contextmanager
 def room_at(path: Path) -> Iterator[None]:
     """Raises DiskFull or ReadOnlyDisk, with one line, if the disk rejects what is written inside."""

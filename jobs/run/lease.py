@@ -62,7 +62,12 @@ def is_held(holder: Holder, *, by: Holder, running: bool, silent_s: float) -> bo
 
 
 def require_folder(folder: Path) -> None:
-    """Raises UserError if a command can't write to the folder, which need not exist yet; writes nothing."""
+    """Raises UserError if a command can't write to the folder, which need not be there yet; writes nothing."""
+    if folder.parts and (scheme := folder.parts[0]).endswith(":"):  # s3://bucket/run, of which a path makes s3:/...
+        raise UserError(
+            f"a run's folder can't be at an address ({scheme}//...): it is on a disk that all nodes see, and only "
+            "checkpoints.storage may be an address"
+        )
     whole = folder.absolute()
     there = next(one for one in (whole, *whole.parents) if os.path.lexists(one))
     if not there.is_dir():

@@ -31,6 +31,10 @@ use_cache
 structured_outputs
 system_fingerprint
 
+# Called by Ray Train, with arguments by name.
+after_report
+run_context
+
 # Called by vLLM, which finds the class by its entry point.
 init_info_cls
 update_info_cls

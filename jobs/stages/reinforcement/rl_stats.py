@@ -59,7 +59,9 @@ class RlStats:
         self._last_sync: Sequence[SyncReport] = ()
         """Of the engines that took the newest version."""
         self.sync_s: list[float] = []
-        """Seconds from new weights until all engines ran them, for each version."""
+        """Of each version: seconds from new weights until all engines ran them."""
+        self.committed: dict[str, float] = {}
+        """What writing the last checkpoint took, if it was committed since the last record."""
         self.refills = 0
         self.deadline_waits = 0
         self._began = 0.0
@@ -113,8 +115,8 @@ class RlStats:
         now = self._clock()
         elapsed, self._last = max(now - self._last, 1e-9), now
         divergences, self.divergences = self.divergences, []
-        faults, self.faults, self._version = self.faults, [], event.version
-        self._faulty |= {event.version} if faults else set()
+        faults, self.faults = self.faults, []
+        committed, self.committed = self.committed, {}
         counts = self._since_last_record()
         episodes = [episode for group in groups for episode in group.episodes]
         return {
@@ -128,7 +130,9 @@ class RlStats:
             "trajectories_s": len(episodes) / elapsed,
             "tokens_s": sum(episode.policy_tokens for episode in episodes) / elapsed,
             **({"weights": event.weights.manifest.fingerprint} if isinstance(event.weights, Published) else {}),
-            **of_engines(self._last_sync),
+            "sync_logprob_max_diff": self.syncs[-1].logprob_diff if self.syncs else 0.0,
+            "sync_pause_s": self.syncs[-1].pause_s if self.syncs else 0.0,
+            **committed,
             "seconds": event.ended - event.began,
             "waited": event.waited,
         }

@@ -8,10 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from actors.learner import buffer
-from actors.learner.buffer import Finished, Started, Stepped, TrajectoryBuffer
+from actors.learner.buffer import Committed, TrajectoryBuffer
 from coa.learning.orders import (
     Checkpoint,
+    Export,
     Numbered,
+    Order,
     OrderRow,
     Publish,
     Stop,
@@ -32,6 +34,14 @@ def test_a_batch_entails_what_belongs_behind_it() -> None:
     assert orders_of(train(1), steps=6, publish=False, checkpoint_every=5) == (train(1),)
     assert orders_of(train(4), steps=5, publish=True, checkpoint_every=2) == (train(4), Publish(), Checkpoint(), Stop())
     assert orders_of(train(5), steps=6, publish=False, checkpoint_every=2) == (train(5), Checkpoint(), Stop())
+
+
+def test_a_model_is_exported_every_so_many_steps_but_for_the_last_one() -> None:
+    def orders(version: int) -> tuple[Order, ...]:
+        return orders_of(train(version), steps=6, publish=False, checkpoint_every=6, export_every=3)
+
+    assert [orders(version) for version in (1, 2)] == [(train(1),), (train(2), Export())]
+    assert orders(5) == (train(5), Checkpoint(), Stop())
 
 
 def test_a_restart_voids_what_was_ordered_before() -> None:
@@ -204,6 +214,15 @@ def test_a_rank_that_waits_is_answered_in_time_with_nothing(monkeypatch: pytest.
         assert await row.released()
 
     monkeypatch.setattr(buffer, "POLL_S", 0.01)
+    asyncio.run(main())
+
+
+def test_the_driver_hears_of_a_checkpoint_that_is_committed() -> None:
+    async def main() -> None:
+        row, told = make_buffer(), Committed(version=3, write_s=1.0, commit_s=2.0, size=5)
+        await row.committed(told)
+        assert await asyncio.wait_for(row.next_event(), 10) == told
+
     asyncio.run(main())
 
 

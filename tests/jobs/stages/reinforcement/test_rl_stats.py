@@ -5,12 +5,13 @@ from typing import Any
 
 import pytest
 
-from actors.messages import SyncReport
+from actors.learner.buffer import Committed
 from actors.weights.transport import Published
 from coa.agent.records import EpisodeRecord, GroupRecord
 from coa.learning.weights import Manifest, lay_out
 from coa.types import Status, Task
 from jobs.stages.reinforcement.rl_stats import NO_VARIANCE, RlStats, lengths, played, shown
+from jobs.stages.start import checkpoint_metrics
 
 EPISODE = EpisodeRecord(
     sample=0,
@@ -70,6 +71,16 @@ def clock() -> Any:
     clock = SimpleNamespace(now=100.0)
     clock.read = lambda: clock.now
     return clock
+
+
+def test_a_checkpoint_is_in_the_record_of_the_next_step_and_in_no_other(clock: Any) -> None:
+    stats = RlStats()
+    stats.begin()
+    stats.committed = checkpoint_metrics(Committed(version=3, write_s=1.5, commit_s=4.0, size=2**29))
+    first, second = (stats.record(event(Report()), []) for _ in range(2))
+    told = {"checkpoint_write_s": 1.5, "checkpoint_commit_s": 4.0, "checkpoint_gib": 0.5}
+    assert told.items() <= first.items()
+    assert not told.keys() & second.keys()
 
 
 def test_a_record_tells_of_episodes_learners_and_what_was_dropped_since_the_last_one(clock: Any) -> None:
