@@ -69,12 +69,13 @@ def read_weights(made: Made) -> Published | Weights:
 
 
 def policy_of(path: Path) -> Mapping[str, Any]:
-    """The policy's tensors in a learner's checkpoint, by their Hugging Face names; raises SyncError if they are
-    incomplete: ZeRO-3 shards them, adapters leave out the frozen weights, and a file may be truncated."""
+    """The policy's tensors in a learner's checkpoint, by their Hugging Face names; raises SyncError where they are not
+    all there: with ZeRO-3 they are sharded, with adapters the frozen ones are left out, and a file may be cut short.
+    Nothing in the file is run: it is read as tensors and plain data."""
     import torch
 
     try:
-        states = torch.load(path, map_location="cpu", weights_only=False, mmap=True)
+        states = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
         states["module"]
     except (RuntimeError, UnpicklingError, EOFError, KeyError) as error:
         raise SyncError(f"not a whole checkpoint: {error}") from error

@@ -12,6 +12,7 @@ an error, while NCCL would end the process.
 """
 
 import json
+import socket
 import sys
 import threading
 from collections.abc import Iterator, Sequence
@@ -116,10 +117,18 @@ class Offer:
         self._absent, self._join_s = absent, join_s
         self._withdrawn = threading.Event()
         self.address = address or own_address()
+        # A store that makes its own socket listens at every address of the machine.
+        family = socket.AF_INET6 if ":" in self.address else socket.AF_INET
+        listening = socket.create_server((self.address, 0), family=family)
+        self.port: int = listening.getsockname()[1]
         self._store: Any = TCPStore(
-            self.address, 0, is_master=True, wait_for_workers=False, timeout=timedelta(seconds=BUCKET_S)
+            self.address,
+            self.port,
+            is_master=True,
+            wait_for_workers=False,
+            timeout=timedelta(seconds=BUCKET_S),
+            master_listen_fd=listening.detach(),
         )
-        self.port: int = self._store.port
         self.taken: list[str] = []
         """Workers that have received every bucket."""
         self._thread = threading.Thread(target=self._run, name="weights-offer", daemon=True)
