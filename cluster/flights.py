@@ -9,6 +9,7 @@ from actors.messages import EVALUATION, Advanced, Cancelled, Ended, EpisodeId, E
 from cluster.link import TICK_S, Link
 from coa.agent.journal import Delta, Said, length_of
 from coa.errors import EngineDied, EpisodeFailed
+from coa.planning.admission import Load
 from coa.types import Scored
 
 
@@ -73,9 +74,8 @@ class Flights:
         """That the engine was paused for new weights."""
 
     @property
-    def load(self) -> tuple[int, int]:
-        """Episodes under way, and the tokens that they have come to."""
-        return len(self._playing), self._tokens
+    def load(self) -> Load:
+        return Load(self._tokens, len(self._playing))
 
     async def play(self, flight: Flight) -> Scored:
         """Plays the episode to its end; raises EngineDied where the engine ends first, and EpisodeFailed. Cancelled, it

@@ -13,11 +13,14 @@ from random import Random
 from typing import Any
 
 from coa.learning.window import Ticket, Window, WindowConfig
+from coa.planning.admission import Lengths, burden
 from coa.planning.engine import Engine, Speeds
 from coa.planning.workload import Episode, GroupWork, Turn, Workload
 from coa.spent import LearnerState, TimeAccount, added, shares, since
 
 Process = Generator[Any, Any, None]
+UNKNOWN_TOKENS = 1e6
+"""Expected of an episode before the first has ended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +98,7 @@ class Loop:
         self._engines = [Engine(env, speeds, shape.max_requests) for _ in range(shape.engines)]
         self._places = simpy.PriorityResource(env, capacity=shape.engines * shape.places)
         self._batches = simpy.Store(env, capacity=1)
+        self._lengths = Lengths(UNKNOWN_TOKENS)
         self._changed = env.event()
         self._learner = TimeAccount(LearnerState.SAMPLES, env.now)
         self._played: dict[int, _Played] = {}
@@ -148,7 +152,7 @@ class Loop:
     def _play(self, ticket: Ticket, episode: Episode, played: _Played) -> Process:
         with self._places.request(priority=ticket.group) as place:
             yield place
-            engine = min(self._engines, key=lambda engine: engine.episodes)
+            engine = min(self._engines, key=lambda engine: burden(engine.load, self._lengths))
             engine.hold(1)
             context, syncs = 0, engine.syncs
             for turn in episode:
@@ -159,10 +163,13 @@ class Loop:
                 played.tokens += turn.sampled
                 played.versions += self._window.live * turn.sampled
                 yield engine.generate(asked, context, ticket.group)
+                engine.tokens += turn.prompt + turn.sampled
                 context, syncs = context + turn.sampled, engine.syncs
                 if turn.tool_s > 0:
                     yield self._env.timeout(turn.tool_s)
             engine.hold(-1)
+            engine.tokens -= context
+        self._lengths = self._lengths.ended(context)
         self._ended += 1
         self._tokens += sum(turn.sampled for turn in episode)
 

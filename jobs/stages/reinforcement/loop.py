@@ -38,7 +38,7 @@ from jobs.stages.reinforcement.elastic import ElasticEngines
 from jobs.stages.reinforcement.groups import Group, first_group, play_group, shares
 from jobs.stages.reinforcement.held_out import HeldOut
 from jobs.stages.reinforcement.ledger import AttemptLedger
-from jobs.stages.reinforcement.rl_stats import NO_VARIANCE, STAGE, RlStats, engines_in, shown, tolerance_of
+from jobs.stages.reinforcement.rl_stats import NO_VARIANCE, STAGE, RlStats, engines_in, prefill_of, shown, tolerance_of
 from jobs.stages.reinforcement.times import LoopTimes
 from jobs.teachers.fallback import TeacherFallback
 from jobs.teachers.scoring import TeacherScoring
@@ -132,7 +132,8 @@ class Reinforcement:
         self.stats.suspect(faults.of_step(event.report, tolerance_of(self._run.config)))
         groups = self.stats.step(event)
         self._write_trajectories(event.version, groups)
-        engines = {**engines_in(self._pool.occupancy), "engines_up": self._pool.up}
+        found = self._pool.occupancy
+        engines = {**engines_in(found), "engines_up": self._pool.up, **self.stats.prefill(found.cache)}
         spent = self.times.step(await self._engine_reports(), event.spent)
         record = {**self.stats.record(event, groups), **engines, **spent}
         if self._fallback is not None:
@@ -279,6 +280,7 @@ class Reinforcement:
         found = {
             **self.stats.summary([list(report.spans) for report in reports]),
             **self.times.whole(reports),
+            **prefill_of(self._pool.occupancy.cache),
             "steps": self._config.steps,
             "engine_restarts": self._pool.restarts,
             "episodes_moved": self._pool.moves,

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from actors.messages import CacheStats
 from actors.rollout.config import KvOnUpdate
 from actors.weights.transport import Published
 from coa.agent.episode import Grammar
@@ -64,6 +65,7 @@ class RlStats:
         self._staleness: list[tuple[float, int]] = []
         self._oldest = 0
         self._diff = 0.0
+        self._cache = CacheStats()
 
     def begin(self) -> None:
         self._began = self._began or time.time()
@@ -120,6 +122,11 @@ class RlStats:
             "waited": event.waited,
         }
 
+    def prefill(self, cache: CacheStats) -> dict[str, float]:
+        """What engines did for their KV caches since the last call."""
+        since, self._cache = cache - self._cache, cache
+        return prefill_of(since)
+
     def _since_last_record(self) -> dict[str, int]:
         """Groups dropped, by reason, and what was retried or alarming, since the last record."""
         dropped = {drop(reason): n for reason, n in self.dropped.items()}
@@ -163,6 +170,12 @@ class RlStats:
             "staleness_max": self._oldest,
             "staleness_mean": sum(mean * n for mean, n in self._staleness) / max(tokens, 1),
         }
+
+
+def prefill_of(cache: CacheStats) -> dict[str, float]:
+    """What engines did for their KV caches; no share of nothing."""
+    share = {"recomputed_fraction": cache.recomputed / cache.prefill} if cache.prefill else {}
+    return {"preemptions": cache.preemptions, **share}
 
 
 def drop(reason: str) -> str:
