@@ -4,7 +4,8 @@
       ^        engines                                               |
       +---------------- room, once v + 1 is live on the engines -----+
 
-Memory does not run out in it, nothing fails, and the driver takes no time.
+Memory does not run out in it, nothing fails, and the driver takes no time. Spare groups that are not needed play on to
+their end.
 """
 
 from collections.abc import Generator
@@ -102,6 +103,8 @@ class Loop:
         self._changed = env.event()
         self._learner = TimeAccount(LearnerState.SAMPLES, env.now)
         self._played: dict[int, _Played] = {}
+        self._stopped: set[int] = set()
+        """Spare groups that were not needed."""
         self._newest = 0
         self._ended = self._trained = self._tokens = self._trained_tokens = 0
         self._age, self._oldest_age = 0, 0
@@ -143,6 +146,8 @@ class Loop:
     def _roll(self, ticket: Ticket, work: GroupWork) -> Process:
         played = self._played[ticket.group] = _Played(episodes=len(work.episodes))
         yield self._env.all_of([self._env.process(self._play(ticket, one, played)) for one in work.episodes])
+        if ticket.group in self._stopped:
+            return
         if work.kept:
             self._window.finish(ticket.group)
         else:
@@ -179,6 +184,7 @@ class Loop:
                 yield self._changed
             version = self._window.version - 1
             batch = [self._played.pop(group) for group in groups]
+            self._stopped.update(self._window.stop_spares())
             yield self._batches.put((version, batch))
 
     def _learn(self) -> Process:
