@@ -126,6 +126,33 @@ Event = Advanced | Streamed | Terminal
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CacheStats:
+    """What an engine has done for its KV cache so far."""
+
+    preemptions: int = 0
+    """Requests that lost their place in the cache to an older one, and are computed again."""
+    prefill: int = 0
+    """Tokens of contexts that requests had to have in the cache before a token could be sampled, cached ones among
+    them."""
+    recomputed: int = 0
+    """Of these, tokens that the engine had computed for the same episode before, and computed again."""
+
+    def __add__(self, other: "CacheStats") -> "CacheStats":
+        return CacheStats(
+            preemptions=self.preemptions + other.preemptions,
+            prefill=self.prefill + other.prefill,
+            recomputed=self.recomputed + other.recomputed,
+        )
+
+    def __sub__(self, other: "CacheStats") -> "CacheStats":
+        return CacheStats(
+            preemptions=self.preemptions - other.preemptions,
+            prefill=self.prefill - other.prefill,
+            recomputed=self.recomputed - other.recomputed,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EventBatch:
     """Events in order, numbered without gaps from 0 in each incarnation of an engine."""
 
@@ -143,7 +170,8 @@ class EventBatch:
     kv_use: float = 0.0
     """Share of the KV cache that the contexts of these requests would fill; above 1 if some of them wait."""
     retried: int = 0
-    """Number of retried calls of tools and graders so far."""
+    """Calls of tools and graders that were tried again so far."""
+    cache: CacheStats = CacheStats()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

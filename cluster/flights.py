@@ -9,6 +9,7 @@ from actors.messages import EVALUATION, Advanced, Cancelled, Ended, EpisodeId, E
 from cluster.link import TICK_S, Link
 from coa.agent.journal import Delta, Said, length_of
 from coa.errors import EngineDied, EpisodeFailed
+from coa.planning.admission import Load
 from coa.types import Scored
 
 
@@ -74,9 +75,8 @@ class Flights:
         """Seconds for which the engine was paused for new weights."""
 
     @property
-    def load(self) -> tuple[int, int]:
-        """Number of episodes under way, and the sum of their tokens."""
-        return len(self._playing), self._tokens
+    def load(self) -> Load:
+        return Load(self._tokens, len(self._playing))
 
     async def play(self, flight: Flight) -> Scored:
         """Plays the episode to its end; raises EpisodeFailed, or EngineDied if the engine ends first. If this is

@@ -17,14 +17,13 @@ An engine's failure never ends a run. If no engine can be started any more, the 
 
 import asyncio
 import itertools
-import math
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from actors.messages import EVALUATION, EpisodeId, EpisodeOrder, SyncReport
+from actors.messages import EVALUATION, CacheStats, EpisodeId, EpisodeOrder, SyncReport
 from actors.rollout.clocks import BusyReport
 from actors.rollout.config import SamplingConfig
 from actors.weights.on_disk import published_file
@@ -39,6 +38,7 @@ from coa.agent.episode import AgentConfig
 from coa.agent.records import EpisodeRecord, record_of
 from coa.concurrency import doubling, together, within
 from coa.errors import EngineDied, EpisodeFailed, EpisodeTimeout, InfrastructureError
+from coa.planning.admission import Lengths, burden
 from coa.types import Floats, Scored, Task, Tokens
 
 T = TypeVar("T")
@@ -63,7 +63,9 @@ class Occupancy:
     sampling: int
     """Generation requests under way."""
     kv_use: float
-    """Number of KV caches that these requests would fill, summed over all engines."""
+    """KV caches that those would fill, over all engines."""
+    cache: CacheStats
+    """What all engines that there were have done for their KV caches so far."""
 
 
 class EnginePool:
@@ -79,13 +81,13 @@ class EnginePool:
         patience_s: float,
         say: Callable[[str], None] = lambda text: None,
     ) -> None:
-        """places: maximum number of episodes on an engine; further episodes wait for a place on any engine. patience_s:
-        total seconds of pauses between retries before an evaluation gives up. say: called with a line for each engine
-        that ends."""
+        """places: episodes on an engine at a time, or fewer where its KV cache is too small for them
+        (`coa.planning.admission`); those beyond it wait for the first place on any engine.
+        patience_s: of pauses, in all, before an evaluation gives up. say: is told of engines that end."""
         self._config, self._agent, self._patience_s = config, agent, patience_s
-        self._places, self._ranks, self._queue = places, Ranks(), Queue(self._place)
+        self._ranks, self._queue, self._lengths = Ranks(), Queue(self._place), Lengths(agent.limits.max_tokens)
         self._changes = Changes(self._queue.wake)
-        self._slots = Slots(launch, config, self._changes, say)
+        self._slots = Slots(launch, config, places, self._changes, say)
         self._published = 0
         self._asleep = False
         """Whether no engine is given out until the next sync."""
@@ -150,7 +152,9 @@ class EnginePool:
         while True:
             replica = await self._queue.take(rank)
             try:
-                return await replica.flights.play(flight)
+                scored = await replica.flights.play(flight)
+                self._lengths = self._lengths.ended(len(scored.trajectory.token_ids))
+                return scored
             except EngineDied as error:
                 self.moves += 1
                 flight.deaths += not replica.dismissed
@@ -198,18 +202,17 @@ class EnginePool:
         return replica
 
     def _place(self) -> Replica | None:
-        """The replica for the next episode; None if no replica has a free place."""
-        return self._least_busy(self._places)
+        """Where the next episode goes now."""
+        return self._least_busy(lambda replica: replica.serving and replica.roomy)
 
-    def _least_busy(self, places: float = math.inf) -> Replica | None:
-        """The least loaded serving replica with fewer than `places` episodes; raises NoEngine, or an engine's
-        unexpected exception."""
+    def _least_busy(self, fit: Callable[[Replica], bool] = lambda replica: replica.serving) -> Replica | None:
+        """The replica that has the least to do, of those that fit; raises NoEngine, or the defect of one."""
         if self._slots.broken:
             raise self._slots.broken
         if self._asleep:
             return None
-        serving = [one for one in self._slots.replicas().values() if one.serving and one.flights.load[0] < places]
-        return min(serving, key=lambda replica: replica.flights.load, default=None)
+        fitting = filter(fit, self._slots.replicas().values())
+        return min(fitting, key=lambda replica: burden(replica.flights.load, self._lengths), default=None)
 
     async def _patiently(self, attempt: Callable[[], Awaitable[T]]) -> T:
         """Retries after infrastructure failures, unless no engine can be started or the episode's time is over."""
@@ -276,10 +279,11 @@ class EnginePool:
         return Occupancy(
             serving=len(serving),
             joining=self.size - len(serving),
-            playing=sum(replica.flights.load[0] for replica in replicas),
+            playing=sum(replica.flights.load.episodes for replica in replicas),
             queued=len(self._queue),
             sampling=sum(replica.link.health.generating for replica in serving),
             kv_use=sum(replica.kv_use for replica in serving),
+            cache=self._slots.cache,
         )
 
     @property

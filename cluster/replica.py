@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from actors.messages import EventBatch, SyncReport
+from actors.messages import CacheStats, EventBatch, SyncReport, Terminal
 from actors.rollout.clocks import BusyReport
 from actors.weights.transport import Published, slowest_s
 from cluster.engine_actor import Engine, fault_of, why_of
@@ -20,6 +20,7 @@ from cluster.flights import Flights
 from cluster.health import FINAL, Fault, Health, HealthConfig, State
 from cluster.link import CALL_FAILED, TICK_S, Changes, Link
 from coa.errors import EngineDied
+from coa.planning.admission import Admission
 
 logger = logging.getLogger(__name__)
 POLL_S = 2.0
@@ -52,10 +53,13 @@ class Replica:
     """Runs one engine: polls its events and loads new weights until its health is final. `changes` is notified whenever
     a waiting caller might be able to continue."""
 
-    def __init__(self, engine: Engine, limits: HealthConfig, changes: Changes, live: Live | None) -> None:
+    def __init__(
+        self, engine: Engine, limits: HealthConfig, admission: Admission, changes: Changes, live: Live | None
+    ) -> None:
         now = asyncio.get_running_loop().time()
         self.link = Link(engine, Health(began=now, newest=live.number if live else 0, limits=limits), changes)
         self.flights = Flights(self.link)
+        self._admission = admission
         self.draining = False
         self.replaced = False
         """Whether the engine was ended to be replaced by another."""
@@ -66,7 +70,9 @@ class Replica:
         self.retried = 0
         """Number of retried calls of tools and graders."""
         self.kv_use = 0.0
-        """Share of the KV cache that the requests under way would fill, by the last event batch."""
+        """Share of its KV cache that the requests under way would fill, as it said last."""
+        self.cache = CacheStats()
+        """What it has done for its KV cache, as it said last."""
         self.busy = BusyReport(())
         """The engine's last report."""
         self.told_until: float | None = None
@@ -81,6 +87,11 @@ class Replica:
     def serving(self) -> bool:
         """Whether the engine may get new episodes."""
         return self.state is State.HEALTHY and not self.draining
+
+    @property
+    def roomy(self) -> bool:
+        """Whether it may have one more episode at a time."""
+        return self.flights.load.episodes < self._admission.places
 
     @property
     def dismissed(self) -> bool:
@@ -147,8 +158,14 @@ class Replica:
             return
         if batch.incarnation != link.engine.incarnation or batch.first > self.flights.heard:
             return link.died(f"it answered as {batch.incarnation} from event {batch.first}, not {self.flights.heard}")
+        self._admission = self._admission.after(
+            episodes=self.flights.load.episodes,
+            ended=sum(isinstance(event, Terminal) for event in batch.events),
+            preemptions=batch.cache.preemptions - self.cache.preemptions,
+            kv_use=batch.kv_use,
+        )
         self.flights.hear(batch)
-        self.retried, self.kv_use = batch.retried, batch.kv_use
+        self.retried, self.kv_use, self.cache = batch.retried, batch.kv_use, batch.cache
         link.become(
             link.health.answered(link.now(), tokens=batch.tokens, generating=batch.generating, paused=batch.paused)
         )

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 
 from ray.exceptions import RayError
 
+from actors.messages import CacheStats
 from actors.rollout.clocks import BusyReport, merged
 from cluster.engine_actor import Launch, why_of
 from cluster.health import FINAL, PoolConfig, State
@@ -21,6 +22,7 @@ from cluster.link import Changes
 from cluster.replica import Live, Replica
 from coa.concurrency import doubling
 from coa.errors import EngineDied, NoEngine
+from coa.planning.admission import Admission, Load
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 60.0
 """First and maximum pause between failed starts, and between retries after infrastructure failures."""
@@ -83,14 +85,18 @@ class Slots:
     """The slots of a pool. `say` is called with a line for each engine that ends; `changes` is notified whenever a
     waiting caller might be able to continue."""
 
-    def __init__(self, launch: Launch, config: PoolConfig, changes: Changes, say: Callable[[str], None]) -> None:
+    def __init__(
+        self, launch: Launch, config: PoolConfig, places: int, changes: Changes, say: Callable[[str], None]
+    ) -> None:
+        """places: Maximum number of episodes on an engine at a time."""
+        self._places = places
         self._launch, self._config, self._changes, self._say = launch, config, changes, say
         self._slots: dict[int, Slot] = {}
         self._retired: dict[int, BusyReport] = {}
         """Reports of removed slots."""
         self._numbers, self._starts = itertools.count(), itertools.count()
         self._name = uuid.uuid4().hex[:8]
-        self._retried = 0
+        self._retried, self._cache = 0, CacheStats()
         self._drains: set[asyncio.Task[None]] = set()
         self._live: Live | None = None
         self.broken: BaseException | None = None
@@ -111,6 +117,11 @@ class Slots:
     def retried(self) -> int:
         """Number of retried calls of tools and graders."""
         return self._retried + sum(replica.retried for replica in self.replicas().values())
+
+    @property
+    def cache(self) -> CacheStats:
+        """What engines have done for their KV caches."""
+        return sum((replica.cache for replica in self.replicas().values()), self._cache)
 
     def busy(self) -> list[BusyReport]:
         """Merged report of every slot so far, including removed ones, in order of slot numbers."""
@@ -149,9 +160,9 @@ class Slots:
         replicas = self.replicas().values()
         neighbours = Counter(one.link.engine.node for one in replicas if not one.draining)
 
-        def need(slot: Slot) -> tuple[bool, int, tuple[int, int], int]:
+        def need(slot: Slot) -> tuple[bool, int, Load, int]:
             if (replica := slot.replica) is None or not replica.serving:
-                return False, 0, (0, 0), -slot.number
+                return False, 0, Load(0, 0), -slot.number
             return True, neighbours[replica.link.engine.node], replica.flights.load, -slot.number
 
         return min(self.staying, key=need).number
@@ -164,7 +175,7 @@ class Slots:
         if (replica := slot.replica) is not None:
             with suppress(TimeoutError):
                 async with asyncio.timeout(handover_s):
-                    await self._changes.wait_for(lambda: replica.link.over.done() or not replica.flights.load[0])
+                    await self._changes.wait_for(lambda: replica.link.over.done() or not replica.flights.load.episodes)
         await self.retire(number)
 
     async def retire(self, number: int) -> None:
@@ -221,11 +232,13 @@ class Slots:
             return Run(f"there was no place for it within {self._config.place_s:g} s")
         except (EngineDied, RayError) as error:
             return Run(why_of(error))
-        replica = slot.replica = Replica(engine, self._config.health, self._changes, self._live)
+        admission = Admission.of(self._places)
+        replica = slot.replica = Replica(engine, self._config.health, admission, self._changes, self._live)
         try:
             await replica.live()
         finally:
             self._retried, replica.retried = self._retried + replica.retried, 0
+            self._cache, replica.cache = self._cache + replica.cache, CacheStats()
             slot.ended = merged([slot.ended, replica.busy])
             replica.busy = BusyReport(())
             self._changes.changed()

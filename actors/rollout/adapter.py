@@ -11,8 +11,10 @@ from typing import Any
 
 import numpy as np
 
+from actors.messages import CacheStats
 from actors.rollout.clocks import BusyClock, BusyReport, TimeLimits
 from actors.rollout.config import EngineConfig, KvOnUpdate, SamplingConfig
+from actors.rollout.contexts import Contexts, EpisodeCache
 from actors.rollout.device import start_llm
 from actors.rollout.sleep import Sleeper
 from actors.weights.checks.path_check import check_path
@@ -63,11 +65,8 @@ class PolicyAdapter:
         self._busy = BusyClock(lambda: self.tokens)
         self.limits = TimeLimits()
         self.tokens = 0
-        """Tokens sampled so far, including turns under way."""
-        self._unheard: dict[str, list[int]] = {}
-        """Tokens so far of requests whose caller gets them only if the request is cut off."""
-        self._contexts = 0
-        """Number of prompt tokens of all requests under way."""
+        """Sampled so far, those of turns under way among them."""
+        self._contexts = Contexts()
         self._count_tokens()
 
     def _count_tokens(self) -> None:
@@ -77,9 +76,8 @@ class PolicyAdapter:
         def count(outputs: Any, *rest: Any, **named: Any) -> Any:
             for output in outputs:
                 self.tokens += len(output.new_token_ids)
-                # vLLM appends a hyphen and eight characters to a request's id.
-                if (unheard := self._unheard.get(output.request_id[:-9])) is not None:
-                    unheard += output.new_token_ids
+                # vLLM adds a hyphen and eight characters to the name that a request is given.
+                self._contexts.step(output.request_id[:-9], output)
             return process(outputs, *rest, **named)
 
         processor.process_outputs = count
@@ -98,7 +96,17 @@ class PolicyAdapter:
     def kv_use(self) -> float:
         """Share of the KV cache that the contexts of these requests would fill if no two shared a prefix."""
         cache = self._llm.vllm_config.cache_config
-        return self._contexts / max(1, (cache.num_gpu_blocks or 0) * cache.block_size)
+        return self._contexts.blocks(cache.block_size) / max(1, cache.num_gpu_blocks or 0)
+
+    @property
+    def cache(self) -> CacheStats:
+        """What it has done for its KV cache so far."""
+        return self._contexts.stats
+
+    @property
+    def syncs(self) -> int:
+        """How often weights were loaded."""
+        return self._weights.syncs
 
     @property
     def requests(self) -> int:
@@ -143,23 +151,22 @@ class PolicyAdapter:
         priority: int,
         hear: Hear | None = None,
         stream: bool = False,
-        salt: str = "",
+        cache: EpisodeCache | None = None,
     ) -> Said:
-        """Generates the policy's turn. Requests of smaller priority are scheduled first. Cancelling this call aborts
-        the request in vLLM. Only requests of the same salt share KV cache blocks. `hear` and `stream`: as in
+        """Generates the policy's turn. Requests of smaller priority are scheduled first. Cancelling this call ends the
+        request in vLLM. `cache` is the same for all turns of an episode. `hear` and `stream` are those of
         `actors.rollout.runner.Policy`."""
+        cache = cache or EpisodeCache(syncs=self.syncs)
         params = _params_of(ask, sampling, stops, seed, stream=stream)
         name = str(next(self._requests))
         unheard: list[int] = []
-        if hear is not None and not stream:
-            self._unheard[name] = unheard
-        # The load number in the salt keeps blocks computed under older weights out of this request.
-        request = {"prompt_token_ids": ask.prompt.tolist(), "cache_salt": f"{self._weights.syncs}{salt}"}
+        salt = cache.key(self._config.kv_on_update, self.syncs)
+        request = {"prompt_token_ids": ask.prompt.tolist(), "cache_salt": salt}
         token_ids: list[int] = []
         logprobs: list[float] = []
         output: Any = None
         self._busy.enter()
-        self._contexts += len(ask.prompt)
+        self._contexts.begin(name, len(ask.prompt), cache, None if hear is None or stream else unheard)
         try:
             async for output in self._outputs(request, params, name, priority):
                 new = list(output.token_ids)
@@ -175,9 +182,8 @@ class PolicyAdapter:
                 hear(np.asarray(unheard, np.int32))
             raise
         finally:
-            self._unheard.pop(name, None)
             self._busy.leave()
-            self._contexts -= len(ask.prompt)
+            self._contexts.end(name)
         if output.finish_reason not in ("stop", "length"):
             raise InfrastructureError(f"the engine ended a request: {output.finish_reason}")
         return Said(
@@ -228,6 +234,8 @@ class PolicyAdapter:
                 await self._sleeper.sleep()
 
     def _stand_still(self, paused: bool) -> None:
+        if paused and self._config.kv_on_update is KvOnUpdate.recompute:
+            self._contexts.clear()
         self._busy.pause(paused)
         self.limits.pause(paused)
 

@@ -24,8 +24,9 @@ class KvOnUpdate(Enum):
     recompute = "recompute"
     """The cache is recomputed, so that each log-prob is exactly that of the weight version that sampled the token."""
     keep = "keep"
-    """The cache is kept. Faster, but tokens after an update are sampled with the older version's cache: their recorded
-    log-probs are those of sampling, but of no single weight version."""
+    """The cache is kept, also for later turns of these episodes. This is faster, but tokens after an update are sampled
+    with the older version's cache, so that their recorded log-probs, though those of sampling, are not those of any one
+    version. Episodes that begin after the update use nothing of it."""
 
 
 @dataclass(frozen=True)

@@ -125,6 +125,7 @@ class RolloutEngine:
             paused=self.policy.paused,
             kv_use=self.policy.kv_use,
             retried=self._runner.retried,
+            cache=self.policy.cache,
         )
 
     def _acknowledge(self, heard: int) -> None:

@@ -30,6 +30,7 @@ from actors.messages import (
 from actors.outbox import Outbox
 from actors.rollout.clocks import TimeLimits
 from actors.rollout.config import SamplingConfig
+from actors.rollout.contexts import EpisodeCache
 from coa.agent.codec import Codec, Stops
 from coa.agent.episode import Ask, Episode
 from coa.agent.journal import Said, length_of
@@ -54,6 +55,11 @@ class Policy(Protocol):
     @property
     def limits(self) -> TimeLimits: ...
 
+    @property
+    def syncs(self) -> int:
+        """How often weights were loaded."""
+        ...
+
     async def generate(
         self,
         ask: Ask,
@@ -64,7 +70,7 @@ class Policy(Protocol):
         priority: int,
         hear: Callable[[Tokens], None] | None,
         stream: bool,
-        salt: str,
+        cache: EpisodeCache,
     ) -> Said:
         """`hear` gets the turn's tokens as they come or, if not `stream`, only the tokens so far when this call is
         cancelled."""
@@ -97,7 +103,8 @@ class _Run:
     order: EpisodeOrder
     episode: Episode
     priority: int
-    """Priority of the episode's requests: smaller is earlier."""
+    """Of its requests: smaller ones go first."""
+    cache: EpisodeCache
     grading: list[CallId] = field(default_factory=list)
     """Calls that graders made."""
 
@@ -141,7 +148,8 @@ class EpisodeRunner:
         """
         for order in orders:
             if not any(order.id in known for known in (self._tasks, self.results, self._ended_unheard)):
-                run = _Run(order, self._episode_of(order), self._priority_of(order.id))
+                cache = EpisodeCache(order.salt, self._policy.syncs)
+                run = _Run(order, self._episode_of(order), self._priority_of(order.id), cache)
                 task = self._tasks[order.id] = asyncio.ensure_future(self._play(run))
                 task.add_done_callback(partial(self._end, run))
                 self._count(len(self._tasks))
@@ -261,7 +269,7 @@ class EpisodeRunner:
             priority=run.priority,
             hear=None if order.level is EventLevel.TURNS else hear,
             stream=order.level is EventLevel.TOKENS,
-            salt=order.salt,
+            cache=run.cache,
         )
         if not len(said.token_ids):
             raise EmptyCompletion(f"turn {ask.turn} has no token")

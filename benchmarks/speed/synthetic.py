@@ -16,7 +16,7 @@ from ray.exceptions import RayError
 
 from actors.learner.buffer import Finished, Started, Stepped
 from actors.learner.step_report import StepReport
-from actors.messages import Probe, SyncReport
+from actors.messages import CacheStats, Probe, SyncReport
 from actors.rollout import engine
 from actors.rollout.clocks import BusyReport, TimeLimits
 from actors.rollout.engine import RolloutEngine
@@ -37,8 +37,8 @@ class Noise:
 
     def __init__(self, *_: Any, **__: Any) -> None:
         self.limits = TimeLimits()
-        self.tokens = self.generating = 0
-        self.paused, self.kv_use = False, 0.0
+        self.tokens = self.generating = self.syncs = 0
+        self.paused, self.kv_use, self.cache = False, 0.0, CacheStats()
         self._version = 0
 
     async def generate(self, ask: Ask, *, seed: int, **_: Any) -> Said:

@@ -28,6 +28,8 @@ PLAYING, WAITING, LEASED, TRAINED = "playing", "waiting", "leased", "trained"
 OPEN = (PLAYING, WAITING, LEASED)
 """States of an unfinished attempt; leased: in a batch that no known checkpoint includes yet."""
 ROLLED_BACK = "rolled_back"
+SPARE = "spare"
+"""Why a group was dropped that its batch did not need."""
 
 
 @dataclass(slots=True)
@@ -170,9 +172,11 @@ class Accounts:
             self._size_cut_off(attempt)
 
     def _drop(self, line: Line) -> None:
-        """A group that failed, or that was played and can't be learnt from."""
-        if attempt := self._found(line["group"], PLAYING):
-            attempt.state, attempt.tokens, attempt.calls = line["reason"], line["tokens"], line["calls"]
+        """A group that failed, or that was played and says nothing; or one that is not needed, played or not."""
+        states = (PLAYING, WAITING) if line["reason"] == SPARE else (PLAYING,)
+        if attempt := self._found(line["group"], *states):
+            attempt.state = line["reason"]
+            attempt.tokens, attempt.calls = line.get("tokens", attempt.tokens), line.get("calls", attempt.calls)
             attempt.again = line["again"]
             self._under_way.pop(attempt.task, None)
             if not attempt.again:
@@ -208,12 +212,12 @@ class Accounts:
         for attempt in self._cut_off.pop(played.task, []):
             attempt.tokens, attempt.calls = played.tokens, played.calls
 
-    def _found(self, group: int, state: str) -> Attempt | None:
+    def _found(self, group: int, *states: str) -> Attempt | None:
         attempt = self.attempts.get(group)
         if attempt is None:
             self._fault(f"group {group} was never issued")
-        elif attempt.state != state:
-            self._fault(f"group {group}, task {attempt.task}, is {attempt.state}, not {state}")
+        elif attempt.state not in states:
+            self._fault(f"group {group}, task {attempt.task}, is {attempt.state}, not {' or '.join(states)}")
             return None
         return attempt
 

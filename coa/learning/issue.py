@@ -56,5 +56,9 @@ class Issue:
         self._again.append((self._next + self._apart, index))
         return True
 
+    def stop(self, indices: Sequence[int]) -> None:
+        """The groups of these tasks were cancelled: they are issued again before all others."""
+        self._again.extendleft((0, index) for index in reversed(indices))
+
     def cursor(self) -> Cursor:
         return [self._next, *sorted(self._flying)]

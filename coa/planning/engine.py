@@ -9,6 +9,7 @@ import itertools
 from dataclasses import dataclass, field
 from typing import Any
 
+from coa.planning.admission import Load
 from coa.planning.workload import Turn
 from coa.spent import EngineState, TimeAccount
 
@@ -58,9 +59,14 @@ class Engine:
         self._steps, self._since, self._prefill = 0.0, 0.0, 0.0
         self._alarm = 0
         self._paused = False
-        self.episodes = 0
+        self.episodes = self.tokens = 0
+        """That it has, and the tokens that they have come to."""
         self.syncs = 0
         self.account = TimeAccount(EngineState.WEIGHTS, env.now)
+
+    @property
+    def load(self) -> Load:
+        return Load(self.tokens, self.episodes)
 
     def hold(self, change: int) -> None:
         """An episode begins (1) or ends (-1) on the engine."""

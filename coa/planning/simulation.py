@@ -4,7 +4,8 @@
       ^        engines                                               |
       +---------------- room, once v + 1 is live on the engines -----+
 
-Not modeled: memory limits, failures, and the driver's time.
+Memory does not run out in it, nothing fails, and the driver takes no time. Spare groups that are not needed play on to
+their end.
 """
 
 from collections.abc import Generator
@@ -13,11 +14,14 @@ from random import Random
 from typing import Any
 
 from coa.learning.window import Ticket, Window, WindowConfig
+from coa.planning.admission import Lengths, burden
 from coa.planning.engine import Engine, Speeds
 from coa.planning.workload import Episode, GroupWork, Turn, Workload
 from coa.spent import LearnerState, TimeAccount, added, shares, since
 
 Process = Generator[Any, Any, None]
+UNKNOWN_TOKENS = 1e6
+"""Expected of an episode before the first has ended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,9 +99,12 @@ class Loop:
         self._engines = [Engine(env, speeds, shape.max_requests) for _ in range(shape.engines)]
         self._places = simpy.PriorityResource(env, capacity=shape.engines * shape.places)
         self._batches = simpy.Store(env, capacity=1)
+        self._lengths = Lengths(UNKNOWN_TOKENS)
         self._changed = env.event()
         self._learner = TimeAccount(LearnerState.SAMPLES, env.now)
         self._played: dict[int, _Played] = {}
+        self._stopped: set[int] = set()
+        """Spare groups that were not needed."""
         self._newest = 0
         self._ended = self._trained = self._tokens = self._trained_tokens = 0
         self._age, self._oldest_age = 0, 0
@@ -139,6 +146,8 @@ class Loop:
     def _roll(self, ticket: Ticket, work: GroupWork) -> Process:
         played = self._played[ticket.group] = _Played(episodes=len(work.episodes))
         yield self._env.all_of([self._env.process(self._play(ticket, one, played)) for one in work.episodes])
+        if ticket.group in self._stopped:
+            return
         if work.kept:
             self._window.finish(ticket.group)
         else:
@@ -148,7 +157,7 @@ class Loop:
     def _play(self, ticket: Ticket, episode: Episode, played: _Played) -> Process:
         with self._places.request(priority=ticket.group) as place:
             yield place
-            engine = min(self._engines, key=lambda engine: engine.episodes)
+            engine = min(self._engines, key=lambda engine: burden(engine.load, self._lengths))
             engine.hold(1)
             context, syncs = 0, engine.syncs
             for turn in episode:
@@ -159,10 +168,13 @@ class Loop:
                 played.tokens += turn.sampled
                 played.versions += self._window.live * turn.sampled
                 yield engine.generate(asked, context, ticket.group)
+                engine.tokens += turn.prompt + turn.sampled
                 context, syncs = context + turn.sampled, engine.syncs
                 if turn.tool_s > 0:
                     yield self._env.timeout(turn.tool_s)
             engine.hold(-1)
+            engine.tokens -= context
+        self._lengths = self._lengths.ended(context)
         self._ended += 1
         self._tokens += sum(turn.sampled for turn in episode)
 
@@ -172,6 +184,7 @@ class Loop:
                 yield self._changed
             version = self._window.version - 1
             batch = [self._played.pop(group) for group in groups]
+            self._stopped.update(self._window.stop_spares())
             yield self._batches.put((version, batch))
 
     def _learn(self) -> Process:

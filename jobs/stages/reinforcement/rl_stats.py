@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from actors.messages import SyncReport
+from actors.messages import CacheStats
 from actors.rollout.config import KvOnUpdate
 from actors.weights.transport import Published
 from coa.agent.episode import Grammar
@@ -73,6 +73,7 @@ class RlStats:
         self._staleness: list[tuple[float, int]] = []
         self._oldest = 0
         self._diff = 0.0
+        self._cache = CacheStats()
 
     def begin(self) -> None:
         self._began = self._began or self._clock()
@@ -137,6 +138,11 @@ class RlStats:
             "waited": event.waited,
         }
 
+    def prefill(self, cache: CacheStats) -> dict[str, float]:
+        """What engines did for their KV caches since the last call."""
+        since, self._cache = cache - self._cache, cache
+        return prefill_of(since)
+
     def _since_last_record(self) -> dict[str, int]:
         """Counts since the last record: groups dropped by reason, tasks retried, and sync alarms."""
         dropped = {drop(reason): n for reason, n in self.dropped.items()}
@@ -183,15 +189,10 @@ class RlStats:
         }
 
 
-def of_engines(reports: Sequence[SyncReport]) -> dict[str, float]:
-    """Of one version, the most that an engine reported of loading it; nothing where no engine has."""
-    if not reports:
-        return {}
-    return {
-        "sync_logprob_max_diff": float(np.max([report.logprob_diff for report in reports])),
-        "sync_logprob_mean_diff": float(np.max([report.logprob_mean_diff for report in reports])),
-        "sync_pause_s": max(report.pause_s for report in reports),
-    }
+def prefill_of(cache: CacheStats) -> dict[str, float]:
+    """What engines did for their KV caches; no share of nothing."""
+    share = {"recomputed_fraction": cache.recomputed / cache.prefill} if cache.prefill else {}
+    return {"preemptions": cache.preemptions, **share}
 
 
 def drop(reason: str) -> str:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coa.learning.accounts import OPEN, ROLLED_BACK, TRAINED, Accounts, delay, fold, length_bucket, normal
+from coa.learning.accounts import OPEN, ROLLED_BACK, SPARE, TRAINED, Accounts, delay, fold, length_bucket, normal
 from coa.learning.issue import Issue
 from coa.learning.window import Ticket, Window, WindowConfig
 
@@ -20,8 +20,8 @@ STEPS, SIZE, EVERY = 8, 3, 2
 class History:
     """What the loops of reinforcement do, in any order that can be, with the lines that they write."""
 
-    def __init__(self, dice: random.Random) -> None:
-        self.dice = dice
+    def __init__(self, dice: random.Random, spares: int = 0) -> None:
+        self.dice, self.spares = dice, spares
         self.lines: list[dict[str, Any]] = []
         self.safe = 0
         """Lines that are on the disk."""
@@ -40,7 +40,7 @@ class History:
         version, cursor = keep
         self.issue = Issue(cursor, apart=SIZE, tries=2)
         self.window = Window(
-            WindowConfig(max_staleness=1, groups_per_batch=SIZE, max_refills=1),
+            WindowConfig(max_staleness=int(not self.spares), groups_per_batch=SIZE, max_refills=1, spares=self.spares),
             version=version,
             batches=STEPS,
             first_group=1000 * self.begun,
@@ -94,11 +94,22 @@ class History:
         self.batches[version] = [self.waiting.pop(group) for group in groups]
         for task in self.batches[version]:
             self.issue.done(task)
+        self.stop(self.window.stop_spares())
         self.write("lease", version=version, groups=groups)
         self.safe = len(self.lines)
         if (version + 1) % EVERY == 0:
             self.checkpoints.append((version + 1, json.loads(json.dumps(self.issue.cursor()))))
         self.window.publish(version + 1)
+
+    def stop(self, groups: list[int]) -> None:
+        """They may be playing, waiting, or blank."""
+        tasks = {group: task for group, (_, task) in self.playing.items() if group in groups}
+        tasks |= {group: task for group, task in self.waiting.items() if group in groups}
+        for group in tasks:
+            self.playing.pop(group, None)
+            self.waiting.pop(group, None)
+            self.write("drop", group=group, reason=SPARE, again=True)
+        self.issue.stop([tasks[group] for group in sorted(tasks)])
 
     def die(self) -> None:
         """The learners, the driver, or its machine with what was not on the disk."""
@@ -123,9 +134,11 @@ def settled_tasks(accounts: Accounts) -> Counter[int]:
 
 
 @settings(deadline=None)
-@given(st.integers(0, 2**32), st.sampled_from([0.0, 0.02, 0.1]))
-def test_whatever_is_killed_the_accounts_balance_and_each_task_comes_to_one_end(seed: int, kills: float) -> None:
-    history = History(random.Random(seed))
+@given(st.integers(0, 2**32), st.sampled_from([0.0, 0.02, 0.1]), st.sampled_from([0, 2]))
+def test_whatever_is_killed_the_accounts_balance_and_each_task_comes_to_one_end(
+    seed: int, kills: float, spares: int
+) -> None:
+    history = History(random.Random(seed), spares)
     history.play(kills)
     accounts, issued = Accounts(), 0
     for line in history.lines:

@@ -101,3 +101,13 @@ def test_no_task_is_skipped_and_none_is_committed_twice(steps: list[str], data: 
         # All below the next new index is trained, dropped for good, or will be issued by whoever restarts here.
         assert sorted([*committed, *dropped, *cursor[1:]]) == list(range(cursor[0]))
         assert [one.take() for one in [Issue(cursor)] for _ in cursor[1:]] == cursor[1:]
+
+
+def test_tasks_whose_groups_were_cancelled_come_before_all_others_and_are_in_flight_until_then() -> None:
+    issue = Issue(apart=3)
+    assert [issue.take() for _ in range(5)] == [0, 1, 2, 3, 4]
+    assert issue.fail(0)
+    issue.done(1)
+    issue.stop([2, 3])
+    assert issue.cursor() == [5, 0, 2, 3, 4]
+    assert [issue.take() for _ in range(6)] == [2, 3, 5, 6, 7, 0]

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from actors.learner.buffer import Committed
+from actors.messages import CacheStats
 from actors.weights.transport import Published
 from coa.agent.records import EpisodeRecord, GroupRecord
 from coa.learning.weights import Manifest, lay_out
@@ -207,3 +207,16 @@ def test_groups_without_episodes_say_nothing() -> None:
 
 def test_the_terminal_shows_what_there_is() -> None:
     assert shown({"reward": 0.5, "kl_rollout": -0.000123, "groups": 3}) == {"reward": 0.5, "kl": "-1.2e-04"}
+
+
+def test_what_engines_computed_again_is_told_since_the_last_step() -> None:
+    stats = RlStats()
+    assert stats.prefill(CacheStats(preemptions=2, prefill=200, recomputed=50)) == {
+        "preemptions": 2,
+        "recomputed_fraction": 0.25,
+    }
+    assert stats.prefill(CacheStats(preemptions=5, prefill=300, recomputed=60)) == {
+        "preemptions": 3,
+        "recomputed_fraction": 0.1,
+    }
+    assert stats.prefill(CacheStats(preemptions=5, prefill=300, recomputed=60)) == {"preemptions": 0}
