@@ -21,6 +21,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from actors.teachers.model import TeacherModel
 from actors.teachers.model_server import start_model_server
 from actors.teachers.team import Outcome, Played, RoleAgent, TeacherTeam, TeachingConfig
+from actors.tools.remote import RemoteExecutor
 from cluster.resources import Role
 from coa.errors import InfrastructureError, UserError
 from coa.llm.client import EndpointConfig
@@ -207,7 +208,7 @@ async def teaching(run: RunDir, executors: Sequence[Any], models: Mapping[str, A
             TeacherTeam,
             team,
             agents,
-            executors,
+            [RemoteExecutor(executor) for executor in executors],
             config.teaching,
             models=models_by_role(config),
             seed=config.seed,
