@@ -92,14 +92,6 @@ class ToolDispatcher:
             found[tool] = replace(stats, waiting=waiting, repeated=counts["repeated"], lost=counts["lost"])
         return found
 
-    async def close(self) -> None:
-        """Ends the executors."""
-        self._workers.close()
-
-    def executors(self) -> int:
-        """Number of executors that take calls."""
-        return sum(held.up and not held.draining for held in self._workers.held)
-
     def _waiting(self) -> Mapping[str, int]:
         return {tool: len(queue) for tool, queue in self._queues.items()}
 

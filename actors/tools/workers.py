@@ -106,14 +106,6 @@ class Workers:
                 found[tool] = found.get(tool, ToolStats()) + one
         return found
 
-    def close(self) -> None:
-        """Ends all executors."""
-        for task in self._tasks:
-            task.cancel()
-        for held in self.held:
-            held.worker.kill()
-        self.held.clear()
-
     def replace(self, held: Held, why: str) -> None:
         """Ends an executor that is lost, and starts another one unless it was draining."""
         if held.gone.done():
