@@ -49,7 +49,12 @@ class PlacementConfig:
     scorer_gpus: float = 0.0
     """Number of GPUs that this teacher reserves in Ray."""
     tool_executors: int = 1
-    """Number of tool executors, the processes that run tools."""
+    """Tool executors, which are processes that run tools, at the start."""
+    min_tool_executors: int | None = None
+    """Minimum number of tool executors. If `min_tool_executors` or `max_tool_executors` is set, executors are added and
+    removed within this range (`executor.scaling`); None stands for `tool_executors`."""
+    max_tool_executors: int | None = None
+    """Maximum number of tool executors, see `min_tool_executors`; None stands for `tool_executors`."""
     tool_cpus: float = 0.25
     """Number of CPUs that one tool executor reserves in Ray."""
     learner_restarts: int = 3
@@ -64,6 +69,12 @@ class PlacementConfig:
         """Minimum and maximum number of engines in RL."""
         least, most = self.min_engines, self.max_engines
         return self.engines if least is None else least, self.engines if most is None else most
+
+    @property
+    def tool_range(self) -> tuple[int, int]:
+        """Minimum and maximum number of tool executors."""
+        least, most = self.min_tool_executors, self.max_tool_executors
+        return self.tool_executors if least is None else least, self.tool_executors if most is None else most
 
     def on(self, role: Role) -> dict[str, Any]:
         """Ray's option that places an actor; empty if any node will do."""
@@ -104,7 +115,9 @@ def rl_demands(config: PlacementConfig, ranks: int, *, scored: bool) -> list[Dem
 
 
 def tool_demands(config: PlacementConfig) -> list[Demand]:
-    return [Demand("tool executor", Role.tool, {"CPU": config.tool_cpus}) for _ in range(config.tool_executors)]
+    least, most = config.tool_range
+    resources = {"CPU": config.tool_cpus}
+    return [Demand("tool executor", Role.tool, resources, optional=number >= least) for number in range(most)]
 
 
 def placed(demands: Sequence[Demand], nodes: Sequence[Resources]) -> list[tuple[Demand, int | None]]:

@@ -35,7 +35,7 @@ from coa.agent.codec import Codec, Stops
 from coa.agent.episode import Ask, Episode
 from coa.agent.journal import Said, length_of
 from coa.agent.profiles import profile as find_profile
-from coa.errors import EmptyCompletion, EpisodeTimeout, InfrastructureError, ToolDown
+from coa.errors import CallLost, EmptyCompletion, EpisodeTimeout, InfrastructureError
 from coa.grading.rewards import RewardConfig, score
 from coa.seeds import derive
 from coa.tools.base import ToolCall
@@ -107,6 +107,8 @@ class _Run:
     cache: EpisodeCache
     grading: list[CallId] = field(default_factory=list)
     """Calls that graders made."""
+    lost: list[CallId] = field(default_factory=list)
+    """Calls that executors refuse to make again (`CallLost`), until the episode is played again from the driver."""
 
 
 class EpisodeRunner:
@@ -207,11 +209,13 @@ class EpisodeRunner:
                 self._outbox.fail(defect)
 
     def _fail(self, run: _Run, where: str, why: str) -> None:
-        """The executors keep the results of the graders' calls, since the episode may be graded again."""
+        """What graders were told stays with the executors: the episode may be graded again. A call that was lost may
+        be made again if the driver plays the episode again."""
         id, episode = run.order.id, run.episode
         self._ended_unheard.add(id)
         tokens = length_of(episode.journal)
-        self._outbox.put(Entry(Failed(id=id, where=where, why=why, tokens=tokens, tool_calls=episode.tool_calls)))
+        failed = Failed(id=id, where=where, why=why, tokens=tokens, tool_calls=episode.tool_calls)
+        self._outbox.put(Entry(failed, tuple(run.lost)))
 
     async def _play(self, run: _Run) -> Result:
         order, limits = run.order, self._policy.limits
@@ -238,7 +242,7 @@ class EpisodeRunner:
                 self._outbox.put(Entry(self._advanced(run)))
             else:
                 id = CallId(run.order.id, episode.turns)
-                episode.observe(await self._call(id, episode.pending))
+                episode.observe(await self._call(run, id, episode.pending))
                 self._outbox.put(Entry(self._advanced(run), (id,)))
 
     async def _result_of(self, run: _Run) -> Result:
@@ -278,15 +282,16 @@ class EpisodeRunner:
     async def _call_of_grader(self, run: _Run, call: ToolCall) -> str:
         id = CallId(run.order.id, run.episode.turns, 1 + len(run.grading))
         run.grading.append(id)
-        return await self._call(id, call)
+        return await self._call(run, id, call)
 
-    async def _call(self, id: CallId, call: ToolCall) -> str:
-        """Makes a call and retries it if it fails. The turn that made the call is not resampled: a new turn might make
-        another call or none, which would bias training towards calls that do not fail."""
-        for pause_s in self._retry.pauses():
-            try:
-                return await self._tools.call(id, call)
-            except ToolDown:
-                self.retried += 1
-            await asyncio.sleep(pause_s)
-        return await self._tools.call(id, call)
+    async def _call(self, run: _Run, id: CallId, call: ToolCall) -> str:
+        """Makes a call, and tries it again where it fails. The turn that made the call is not sampled again: another
+        turn might make no call or another one, and the policy would be trained on whatever does not fail."""
+        try:
+            return await self._retry.call(partial(self._tools.call, id, call), self._count_retry)
+        except CallLost:
+            run.lost.append(id)
+            raise
+
+    def _count_retry(self) -> None:
+        self.retried += 1

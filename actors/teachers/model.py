@@ -60,6 +60,11 @@ class TeacherModel:
             return ""
         return f"model {self._name}: {endpoint.failed_in_a_row} attempts in a row failed: {endpoint.last_failure}"
 
+    def move(self, url: str) -> None:
+        """The endpoint is at this URL from now on, /v1 included: its server was started again."""
+        if self._endpoint is not None:
+            self._endpoint.move(url)
+
     async def complete(
         self, messages: Sequence[Mapping[str, Any]], seed: int, options: Mapping[str, Any] | None = None
     ) -> Completion | InfrastructureError:

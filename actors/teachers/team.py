@@ -18,13 +18,12 @@ from dataclasses import astuple, dataclass, field
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
-
-from ray.exceptions import RayError, RayTaskError
+from uuid import uuid4
 
 from actors.garbage import freeze_gc
 from coa.concurrency import doubling
 from coa.distill.grade import grade
-from coa.errors import DiskFull, InfrastructureError, RequestRefused, ToolDown, UserError
+from coa.errors import CallLost, DiskFull, InfrastructureError, RequestRefused, UserError
 from coa.llm.batching import CallBatcher
 from coa.seeds import derive
 from coa.storage.ledger import Ledger
@@ -33,7 +32,7 @@ from coa.teams.run import Assignment, FailedRun
 from coa.teams.teams import EXPERTS, TeamConfig
 from coa.teams.transcript import Graded, Mind, Prompt, Reply
 from coa.tools.base import PLAIN, ToolCall
-from coa.tools.client import ToolClient
+from coa.tools.client import Executor, ToolCaller
 from coa.usage import Usage
 
 
@@ -132,14 +131,14 @@ def request_of(prompt: Prompt) -> tuple[list[dict[str, str]], int]:
 
 
 class TeacherTeam:
-    """Plays assignments with the agents of its roles (`TeacherModel` or `RoleAgent`) and tool executors, all given as
-    actor handles."""
+    """Plays assignments with the agents of its roles (handles of a `TeacherModel` or a `RoleAgent`) and tool executors.
+    A tool call is known by its run and its place in the run, so that a restarted team joins the calls under way."""
 
     def __init__(
         self,
         team: TeamConfig,
         agents: Mapping[str, Any],
-        executors: Sequence[Any],
+        executors: Sequence[Executor],
         config: TeachingConfig,
         *,
         models: tuple[tuple[str, str], ...] = (),
@@ -153,8 +152,7 @@ class TeacherTeam:
         self._team, self._config, self._seed, self._layouts = team, config, seed, tuple(layouts)
         self._models = models
         self._ask_of = {role: self._asking(role, agent) for role, agent in agents.items()}
-        self._executors = list(executors)
-        self._use_tool = ToolClient(self._call_tools)
+        self._tools = ToolCaller(executors, f"team {uuid4().hex}")
         self._ledger = Ledger(ledger) if ledger is not None else None
         self._spent = Usage()
         """Usage of all runs, including runs under way and runs before a restart."""
@@ -181,8 +179,8 @@ class TeacherTeam:
                 try:
                     return await self._once(assignment)
                 except DiskFull:
-                    raise  # not the fault of a run
-                except RequestRefused as error:  # it would be refused again
+                    raise  # the fault of no run
+                except (RequestRefused, CallLost) as error:  # it would be refused again
                     failures[type(error).__name__] += 1
                     return FailedRun(assignment, type(error).__name__, str(error), self._open[name])
                 except InfrastructureError as error:
@@ -212,7 +210,7 @@ class TeacherTeam:
             return await self._observe(call, f"{name[0]}/{name[1]}/{key}")
 
         run = start(assignment, self._team, seed=self._seed, layouts=self._layouts)
-        return await grade(await play(run, ask, use, self._models), self._use_tool)
+        return await grade(await play(run, ask, use, self._models), self._tools.in_order(("grade", *name)))
 
     def _take(self, name: tuple[str, int], usage: Usage) -> None:
         if usage.requests:
@@ -221,11 +219,11 @@ class TeacherTeam:
 
     async def _observe(self, call: ToolCall, key: str) -> str:
         if self._ledger is None:
-            return await self._use_tool(call)
+            return await self._tools.finish(key, call)
         kept = self._ledger.get(key)
         if kept is not None and kept[:2] == [call.tool, call.argument]:
             return kept[2]
-        observation = str(await self._use_tool(call))
+        observation = str(await self._tools.finish(key, call))
         self._ledger.put(key, [call.tool, call.argument, observation])
         return observation
 
@@ -243,13 +241,3 @@ class TeacherTeam:
             return Reply(completion.text, completion.usage)
 
         return CallBatcher(many) if self._team.model_of(role) == EXPERTS else one
-
-    async def _call_tools(self, calls: Sequence[ToolCall]) -> Sequence[str | InfrastructureError]:
-        executor = self._executors[0]
-        self._executors.append(self._executors.pop(0))  # round robin
-        try:
-            return await executor.call_many.remote(list(calls))
-        except RayTaskError:
-            raise
-        except RayError as error:
-            return [ToolDown(f"the tool executor is gone: {type(error).__name__}")] * len(calls)

@@ -2,8 +2,8 @@
 
     known and finished -> its result        known and under way -> join it        else -> make it
 
-An episode that moves to another engine sends its call again from there, and gets the kept result or joins the call
-under way. Failures are not kept.
+An episode that moves to another engine sends its call again from there, and gets the result that is kept or joins the
+call that is under way. Failures are not kept, except that of a call that must not be made again (`CallLost`).
 """
 
 import asyncio
@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from uuid import uuid4
 
 from actors.outbox import Outbox
-from coa.errors import ToolDown
+from coa.errors import CallLost, ToolDown
 from coa.tools.base import ToolCall
 from coa.tools.client import POLL_S, Replies
 
@@ -38,17 +38,24 @@ class KnownCalls:
         self.incarnation = uuid4().hex
         self._run, self._keep = run, keep
         self._known: dict[Hashable, _Known] = {}
-        self._finished: dict[Hashable, str] = {}
-        """Results by call id, oldest first."""
+        self._finished: dict[Hashable, str | CallLost] = {}
+        """Results, the oldest first."""
         self._outboxes: dict[str, Outbox[Reply]] = {}
         self._refused: set[str] = set()
 
     def start(
-        self, caller: str, calls: Sequence[tuple[Hashable, ToolCall]], acknowledged: Sequence[Hashable] = ()
+        self,
+        caller: str,
+        calls: Sequence[tuple[Hashable, ToolCall]],
+        acknowledged: Sequence[Hashable] = (),
+        incarnation: str = "",
     ) -> str:
-        """Starts calls, or joins known ones. Returns this executor's incarnation, or "" if the caller is refused."""
+        """Starts calls, or joins those that are known; starts nothing if `incarnation` names another one than this.
+        Returns this executor's incarnation, or "" to a caller that is refused."""
         if caller in self._refused:
             return ""
+        if incarnation not in ("", self.incarnation):
+            return self.incarnation
         for id in acknowledged:
             if self._finished.pop(id, None) is not None:
                 del self._known[id]
@@ -83,7 +90,7 @@ class KnownCalls:
             reply = RuntimeError(f"{known.call.tool}: {'cancelled' if known.task.cancelled() else repr(error)}")
         else:
             reply = known.task.result()
-        if isinstance(reply, str):
+        if isinstance(reply, str | CallLost):
             self._finished[id] = reply
             while len(self._finished) > self._keep:
                 self._forget(next(iter(self._finished)))

@@ -15,6 +15,7 @@ from functools import partial
 from typing import Protocol, runtime_checkable
 
 from actors.tools.calls import KnownCalls
+from actors.tools.stats import ToolStats
 from coa.errors import InfrastructureError, ToolDown, UserError
 from coa.http.text import well_formed
 from coa.tools.base import Fleeting, Tool, ToolCall
@@ -22,6 +23,7 @@ from coa.tools.cache import DiskCache, Found, Memo
 from coa.tools.client import Replies, RetryConfig
 from coa.tools.mcp.binding import McpBinding
 from coa.tools.mcp.tool import McpTool
+from coa.tools.scaling import ToolScaling
 
 logger = logging.getLogger(__name__)
 
@@ -49,7 +51,8 @@ class ExecutorConfig:
     """Maximum number of unacknowledged results that are kept, for example for engines that died; the oldest are
     dropped."""
     retry: RetryConfig = field(default_factory=RetryConfig)
-    """Retries of failed calls in episodes."""
+    """How an episode repeats a call that failed."""
+    scaling: ToolScaling = field(default_factory=ToolScaling)
 
     def __post_init__(self) -> None:
         limits = {"concurrency": self.concurrency, "call_s": self.call_s, "cache_entries": self.cache_entries}
@@ -70,34 +73,6 @@ class ExecutorConfig:
 
     def places(self, tool: str) -> int:
         return self.concurrency_of.get(tool, self.concurrency)
-
-
-@dataclass(frozen=True, slots=True)
-class ToolStats:
-    calls: int = 0
-    """All calls, including those answered from a cache."""
-    hits: int = 0
-    """Calls answered from memory."""
-    disk_hits: int = 0
-    """Calls answered from the disk."""
-    joined: int = 0
-    """Calls answered by joining an equal call under way."""
-    failures: int = 0
-    """Calls that ended in ToolDown."""
-    timeouts: int = 0
-    """Calls that exceeded the tool's timeout."""
-    defects: int = 0
-    """Calls in which the tool raised an exception other than InfrastructureError; also counted in `failures`."""
-    running: int = 0
-    """Calls running in the tool now."""
-    waiting: int = 0
-    """Calls waiting for a slot now."""
-    seconds: float = 0.0
-    """Seconds spent inside the tool, summed over calls."""
-    retries: int = 0
-    """Requests that the tool retried."""
-    own: Mapping[str, int] = field(default_factory=dict)
-    """The tool's own counters, such as `attempts` and `retries: timeout` (`coa.http.client`)."""
 
 
 @runtime_checkable
@@ -168,10 +143,14 @@ class ToolExecutor:
         return await asyncio.gather(*(self._answer(call) for call in calls))
 
     async def start(
-        self, caller: str, calls: Sequence[tuple[Hashable, ToolCall]], acknowledged: Sequence[Hashable] = ()
+        self,
+        caller: str,
+        calls: Sequence[tuple[Hashable, ToolCall]],
+        acknowledged: Sequence[Hashable] = (),
+        incarnation: str = "",
     ) -> str:
-        """Starts calls by id; their results come through `replies` (`coa.tools.client.Executor`)."""
-        return self._known.start(caller, calls, acknowledged)
+        """Starts calls by id, whose `replies` come one by one (`coa.tools.client.Executor`)."""
+        return self._known.start(caller, calls, acknowledged, incarnation)
 
     async def replies(self, caller: str, incarnation: str, after: int) -> Replies:
         return await self._known.replies(caller, incarnation, after)

@@ -139,10 +139,16 @@ class Endpoint:
         """Kinds of requests that were answered before: a refusal is then the request's fault, and no setting's."""
         self._refused: defaultdict[Kind, set[str]] = defaultdict(set)
         """Requests of other kinds that were refused."""
-        self._url = f"{(config.url or '').rstrip('/')}/chat/completions"
+        self._url = ""
         self._headers = bearer(config.key_env)
         key = read_key(config.key_env) if config.key_env is not None else ""
-        self._describe = Describer(shown(self._url), key, shows)
+        self._describe = Describer("", key, shows)
+        self.move(config.url or "")
+
+    def move(self, url: str) -> None:
+        """Sends all further attempts to another URL, those of requests under way too."""
+        self._url = f"{url.rstrip('/')}/chat/completions"
+        self._describe = replace(self._describe, url=shown(self._url))
 
     async def complete(
         self,

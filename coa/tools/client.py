@@ -1,17 +1,17 @@
 """The caller's end of tool executors."""
 
 import asyncio
-from collections.abc import AsyncIterator, Hashable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from itertools import islice
+from itertools import count, islice
 from typing import Protocol
 from zlib import crc32
 
 from coa.concurrency import doubling
-from coa.errors import InfrastructureError, ToolDown
+from coa.errors import CallLost, ExecutorLost, InfrastructureError, ToolDown
 from coa.llm.batching import CallBatcher
-from coa.tools.base import ToolCall
+from coa.tools.base import ToolCall, UseTool
 
 CANCEL_S = 10.0
 """Seconds that a cancelled call waits for its executor to end it."""
@@ -19,10 +19,6 @@ POLL_S = 20.0
 """Seconds after which an executor answers a poll without a reply, so that its silence shows that it stands still."""
 ANSWER_S = 30.0
 """Seconds that an executor may take to answer beyond that, before its calls count as failed."""
-
-
-class ToolClient(CallBatcher[ToolCall, str]):
-    """`await ToolClient(call_many)(call)` is an observation's text; raises the InfrastructureError that was met."""
 
 
 @dataclass(frozen=True)
@@ -42,6 +38,25 @@ class RetryConfig:
         """Seconds after each attempt but the last."""
         return islice(doubling(self.pause_s), self.attempts - 1)
 
+    async def call(self, make: Callable[[], Awaitable[str]], count: Callable[[], None] = lambda: None) -> str:
+        """Makes a call and tries it again if it fails; `count` is called for each further attempt. A call whose
+        executor was lost is made once more at most: CallLost is raised if the second one is lost too."""
+        lost = False
+        for pause_s in (*self.pauses(), None):
+            try:
+                return await make()
+            except CallLost:
+                raise
+            except ToolDown as error:
+                if lost and isinstance(error, ExecutorLost):
+                    raise CallLost(f"lost twice: {error}") from error
+                lost |= isinstance(error, ExecutorLost)
+                if pause_s is None:
+                    raise
+            count()
+            await asyncio.sleep(pause_s)
+        raise AssertionError("the last attempt returns or raises")
+
 
 @dataclass(frozen=True, slots=True)
 class Replies:
@@ -60,13 +75,18 @@ class Executor(Protocol):
     """
 
     async def start(
-        self, caller: str, calls: Sequence[tuple[Hashable, ToolCall]], acknowledged: Sequence[Hashable]
+        self,
+        caller: str,
+        calls: Sequence[tuple[Hashable, ToolCall]],
+        acknowledged: Sequence[Hashable],
+        incarnation: str,
     ) -> str:
         """Starts calls, or joins those that are known by their id.
 
         Returns the executor's incarnation, or "" where it refuses the caller.
 
-        `acknowledged`: calls whose results are not needed again.
+        `acknowledged`: calls whose results are not needed again. `incarnation`: the one that the caller knows, or "";
+        an executor of another incarnation starts nothing, since its predecessor may have started these calls.
         """
         ...
 
@@ -90,12 +110,26 @@ class ToolCaller:
     or gets what was kept.
     """
 
-    def __init__(self, executors: Sequence[Executor], name: str) -> None:
-        """`executors`: all of them, in the same order for all callers. `name`: this caller's; no other has it."""
-        self._lines = [_Line(executor, name) for executor in executors]
+    def __init__(self, executors: Sequence[Executor], name: str, answer_s: float | None = ANSWER_S) -> None:
+        """`executors`: all of them, in the same order for all callers. `name`: this caller's; no other has it.
+        `answer_s`: seconds after which the calls of an executor that does not answer count as failed; None waits."""
+        self.name = name
+        self._lines = [_Line(executor, name, answer_s) for executor in executors]
 
     async def call(self, id: Hashable, call: ToolCall) -> str:
         return await self._line_of(id).call(id, call)
+
+    async def finish(self, id: Hashable, call: ToolCall) -> str:
+        """As `call`, for an id that is not sent again once this has returned or raised."""
+        try:
+            return await self.call(id, call)
+        finally:
+            self.acknowledge([id])
+
+    def in_order(self, name: Hashable) -> UseTool:
+        """A function that makes calls, which are known by `name` and their order."""
+        numbers = count()
+        return lambda call: self.finish((name, next(numbers)), call)
 
     def acknowledge(self, ids: Sequence[Hashable]) -> None:
         """Marks calls that will not be sent again; their executors are told with the next calls."""
@@ -109,8 +143,10 @@ class ToolCaller:
 class _Line:
     """The calls under way at one executor. Calls that were started at an incarnation that has ended have failed."""
 
-    def __init__(self, executor: Executor, name: str) -> None:
-        self._executor, self._name = executor, name
+    def __init__(self, executor: Executor, name: str, answer_s: float | None) -> None:
+        self._executor, self._name, self._answer_s = executor, name, answer_s
+        self._incarnation = ""
+        """The executor's incarnation as far as is known."""
         self.acknowledged: list[Hashable] = []
         self._waiting: dict[Hashable, asyncio.Future[str]] = {}
         self._started: dict[str, set[Hashable]] = {}
@@ -141,10 +177,13 @@ class _Line:
     async def _start_many(self, calls: Sequence[tuple[Hashable, ToolCall]]) -> Sequence[str | InfrastructureError]:
         acknowledged, self.acknowledged = self.acknowledged, []
         try:
-            async with _answered_within(ANSWER_S):
-                incarnation = await self._executor.start(self._name, calls, acknowledged)
+            async with answered_within(self._answer_s):
+                incarnation = await self._executor.start(self._name, calls, acknowledged, self._incarnation)
         except InfrastructureError as error:
             return [error] * len(calls)
+        known, self._incarnation = self._incarnation, incarnation
+        if incarnation and known not in ("", incarnation):
+            return [ExecutorLost("the tool executor was started again")] * len(calls)
         return [incarnation or ToolDown(f"calls of {self._name} are refused: it was replaced")] * len(calls)
 
     async def _end(self, id: Hashable) -> None:
@@ -166,10 +205,10 @@ class _Line:
         started = self._started[incarnation]
         try:
             while started:
-                async with _answered_within(POLL_S + ANSWER_S):
+                async with answered_within(None if self._answer_s is None else POLL_S + self._answer_s):
                     got = await self._executor.replies(self._name, incarnation, self._after.get(incarnation, 0))
                 if got.incarnation != incarnation:
-                    raise ToolDown("the tool executor was started again")
+                    raise ExecutorLost("the tool executor was started again")
                 self._after[incarnation] = got.first + len(got.replies)
                 for id, reply in got.replies:
                     started.discard(id)
@@ -177,6 +216,8 @@ class _Line:
         except asyncio.CancelledError:
             raise
         except BaseException as error:  # a defect of the executor too is raised by the waiting callers
+            if isinstance(error, ExecutorLost) and self._incarnation == incarnation:
+                self._incarnation = ""
             for id in started:
                 self._settle(id, error)
             started.clear()
@@ -194,8 +235,8 @@ class _Line:
 
 
 @asynccontextmanager
-async def _answered_within(seconds: float) -> AsyncIterator[None]:
-    """Raises ToolDown if the executor takes longer: its process was stopped, or a tool blocks its event loop."""
+async def answered_within(seconds: float | None) -> AsyncIterator[None]:
+    """Raises ToolDown where the executor takes longer: its process was stopped, or a tool blocks its event loop."""
     try:
         async with asyncio.timeout(seconds) as limit:
             yield

@@ -217,13 +217,17 @@ def check_data(config: Recipe) -> None:
 
 
 def check_engines(config: Recipe) -> None:
-    """Raises UserError if `placement.engines` is not between `min_engines` and `max_engines`."""
-    (least, most), engines = config.placement.engine_range, config.placement.engines
-    if not 1 <= least <= engines <= most:
-        raise UserError(
-            f"placement.engines is {engines}, expected from {least} (placement.min_engines, at least 1) to {most} "
-            "(placement.max_engines)"
-        )
+    """Raises UserError for a number of engines, or of tool executors, that is not within its own range."""
+    placement = config.placement
+    for name, number, (least, most) in (
+        ("engines", placement.engines, placement.engine_range),
+        ("tool_executors", placement.tool_executors, placement.tool_range),
+    ):
+        if not 1 <= least <= number <= most:
+            raise UserError(
+                f"placement.{name} is {number}, expected from {least} (placement.min_{name}, at least 1) to {most} "
+                f"(placement.max_{name})"
+            )
 
 
 def check_group(config: Recipe) -> None:

@@ -42,6 +42,7 @@ init_transfer_engine
 init_info
 
 # Keys of report.json, and fields that are read as a whole (`asdict`).
+repeated
 ci95
 tokens_per_success
 tool_calls_per_success

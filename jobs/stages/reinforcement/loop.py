@@ -42,8 +42,7 @@ from jobs.stages.reinforcement.held_out import HeldOut
 from jobs.stages.reinforcement.ledger import AttemptLedger
 from jobs.stages.reinforcement.rl_stats import NO_VARIANCE, STAGE, RlStats, engines_in, prefill_of, shown, tolerance_of
 from jobs.stages.reinforcement.times import LoopTimes
-from jobs.stages.reinforcement.under_way import UnderWay
-from jobs.teachers.fallback import TeacherFallback
+from jobs.teachers.fallback import TeacherFallback, TeamState
 from jobs.teachers.scoring import TeacherScoring
 
 FAILURES_S = 1800.0
@@ -138,6 +137,7 @@ class Reinforcement:
         record = {**self.stats.record(event, groups), **engines, **spent}
         if self._fallback is not None:
             record["imitated"] = self._fallback.trained(event.version)
+            record["teacher_down"] = int(self._fallback.state is TeamState.down)
         self._metrics.write(STAGE, event.version, **record)
         self._stage.update(event.version, **shown(record), slowest=self.times.slowest())
 

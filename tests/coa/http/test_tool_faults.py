@@ -16,7 +16,8 @@ import pytest
 from aiohttp import web
 from aiohttp.abc import AbstractResolver, ResolveResult
 
-from actors.tools.executor import ToolExecutor, ToolStats
+from actors.tools.executor import ToolExecutor
+from actors.tools.stats import ToolStats
 from coa.errors import ToolDown
 from coa.grading.judge import Judge, JudgeConfig
 from coa.http.client import Http, HttpConfig, NoReply, pause_s, retry_after
