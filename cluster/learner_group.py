@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import ray
-from ray.exceptions import ActorDiedError, ActorUnavailableError
+from ray.exceptions import ActorUnavailableError
 
 from actors.learner.buffer import Event, Finished, Started, Stepped, TrajectoryBuffer
 from actors.learner.config import LearnerConfig, ModelConfig, Objective
@@ -18,7 +18,7 @@ from actors.weights.transport import WeightsConfig
 from cluster.learners.attempts import attempts
 from cluster.resources import PlacementConfig, Role, beside_driver
 from cluster.weights import RayShelf, close_directory, start_directory
-from coa.errors import DiskFull, InfrastructureError, OutOfMemory, ReadOnlyDisk, UserError
+from coa.errors import DiskFull, OutOfMemory, ReadOnlyDisk, UserError
 from coa.learning.orders import Train
 from coa.storage.checkpoints import CheckpointFolder, mend
 from coa.storage.files import of_disk
@@ -30,12 +30,9 @@ COLLECTIVE_S = 1800
 """Timeout of the learners' collectives, in seconds."""
 ENDS_S = 10.0
 """Maximum seconds to wait for the thread of Ray Train once the learners are killed."""
-CONTROLLER_DIED = "the controller of Ray Train died"
-AGAIN = "the same command resumes from the last checkpoint"
 AGAIN_S = 0.5
 """Seconds between two calls of a buffer that is restarting."""
 T = TypeVar("T")
-logger = logging.getLogger(__name__)
 
 
 class Learning:
@@ -121,21 +118,6 @@ class Learning:
         self._thread = threading.Thread(target=fit, name=f"learners-{self._name}", daemon=True)
         self._thread.start()
         return self
-
-    def _fit(self) -> None:
-        """Runs the learners to their end. Where Ray Train's controller dies, its ranks die with it, and another one
-        starts them again from the last checkpoint: as often as it may restart ranks itself."""
-        restarts = self._placement.learner_restarts
-        for restarted in itertools.count():
-            mend(self._checkpoints / self._name)
-            try:
-                return self._trainer().fit()
-            except ActorDiedError as error:  # a rank's death is a WorkerGroupError
-                if self._over:
-                    raise
-                if 0 <= restarts <= restarted:
-                    raise InfrastructureError(f"{CONTROLLER_DIED} {restarted + 1} times: {AGAIN}") from error
-            logger.warning("%s: learners restart from their last checkpoint", CONTROLLER_DIED)
 
     async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
         for task in self._beside:

@@ -25,6 +25,7 @@ from actors.weights.ranks import Ranks, from_first
 from actors.weights.transport import Published, WeightsConfig
 from actors.weights.transports import find_sender
 from coa.learning.orders import Checkpoint, Export, Numbered, Order, Publish, Stop, Train, share_of
+from coa.reporting.spans import steady
 from coa.spent import LearnerState, TimeAccount
 from coa.storage.checkpoints import PROGRESS, CheckpointFolder
 from coa.storage.keeping import Keeping

@@ -10,8 +10,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
+from coa.errors import InfrastructureError
 from coa.storage.checkpoints import Mended
 
+CONTROLLER_DIED = "the controller of Ray Train died"
+AGAIN = "the same command resumes from the last checkpoint"
 Result = TypeVar("Result")
 
 
@@ -46,6 +49,7 @@ def attempts(
 ) -> Result:
     """Runs `attempt` until one ends well. Raises what ended the last one that is permitted, or that was under way when
     learners were no longer `wanted`. warn: takes one line about damaged checkpoints."""
+    from ray.exceptions import ActorDiedError
     from ray.train import WorkerGroupError
 
     failures = Failures(most_failures)
@@ -60,9 +64,11 @@ def attempts(
     while True:
         try:
             return attempt()
-        except WorkerGroupError:
+        except (WorkerGroupError, ActorDiedError) as error:  # of a rank, or of Ray Train's controller and its ranks
             if not wanted():
                 raise
             begin()
             if not failures.failed():
+                if isinstance(error, ActorDiedError):
+                    raise InfrastructureError(f"{CONTROLLER_DIED} {failures.count} times: {AGAIN}") from error
                 raise

@@ -99,8 +99,12 @@ class Window:
     def room(self) -> int:
         """Groups that may be admitted now."""
         size = self.config.groups_per_batch
-        limit = min((self.config.max_staleness + self.live + 1) * size, self._batches * size)
-        return limit + self._spares() - self.version * size - len(self._running) - len(self._ready)
+        limit = (self.config.max_staleness + self.live + 1) * size
+        return min(limit - self._batches * size, 0) + self.room_to_end() + self._spares()
+
+    def room_to_end(self) -> int:
+        """Groups that may be admitted until the run ends, unless more slots are freed."""
+        return (self._batches - self.version) * self.config.groups_per_batch - len(self._running) - len(self._ready)
 
     def _spares(self) -> int:
         """Groups that may be under way beside those of the batch: no more than it may still refill."""

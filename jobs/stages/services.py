@@ -74,6 +74,7 @@ def start_executors(config: Recipe, world: World) -> list[Any]:
         site = make_site(web)
         _SITES.append(site)
         address = ray.get(site.start.remote())
+        site.hold.remote(address)
     dispatcher = _dispatcher(config, world, address)
     if mistake := ray.get(dispatcher.mistake.remote()):
         raise UserError(mistake)
@@ -125,6 +126,7 @@ async def tool_executors(run: RunDir, profiles: Iterable[str] | None = None) -> 
             site = make_site(web)
             started.append(site)
             address = await site.start.remote()
+            site.hold.remote(address)
         dispatcher = _dispatcher(config, run.world, address)
         started.append(dispatcher)
         if mistake := await dispatcher.mistake.remote():

@@ -14,8 +14,7 @@ from ray.train.v2._internal.exceptions import UserExceptionWithTraceback
 from actors.learner.buffer import Event, Finished, Started, Stepped
 from cluster import learner_group
 from cluster.learner_group import Learning, raise_cause, surely
-from cluster.resources import PlacementConfig
-from coa.errors import DiskFull, InfrastructureError, OutOfMemory, ReadOnlyDisk, UserError
+from coa.errors import DiskFull, OutOfMemory, ReadOnlyDisk, UserError
 from tests.support.reports import a_report
 
 FOLDER = Path("checkpoints")
@@ -121,46 +120,3 @@ def test_who_is_interrupted_while_it_waits_for_an_event_hears_nothing_of_the_buf
     asyncio.run(interrupted())
     gc.collect()
     assert told == []
-
-
-class Trainer:
-    """In place of Ray Train's: the controller of the first so many dies."""
-
-    def __init__(self, deaths: int) -> None:
-        self.deaths, self.starts = deaths, 0
-
-    def fit(self) -> None:
-        self.starts += 1
-        if self.starts <= self.deaths:
-            raise ActorDiedError
-
-
-def learning_with(trainer: Trainer, monkeypatch: pytest.MonkeyPatch, restarts: int) -> Learning:
-    learning = object.__new__(Learning)
-    learning._name, learning._checkpoints, learning._over = "sft", FOLDER, False
-    learning._placement = PlacementConfig(learner_restarts=restarts)
-    monkeypatch.setattr(learning, "_trainer", lambda: trainer)
-    monkeypatch.setattr(learner_group, "mend", lambda folder: None)
-    return learning
-
-
-def test_a_controller_that_died_is_started_again_as_often_as_learners_may_restart(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    trainer = Trainer(deaths=2)
-    learning_with(trainer, monkeypatch, restarts=2)._fit()
-    assert trainer.starts == 3
-    trainer = Trainer(deaths=2)
-    told = r"^the controller of Ray Train died 2 times: the same command resumes from the last checkpoint$"
-    with pytest.raises(InfrastructureError, match=told):
-        learning_with(trainer, monkeypatch, restarts=1)._fit()
-    assert trainer.starts == 2
-
-
-def test_a_controller_that_was_ended_on_purpose_is_not_started_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    trainer = Trainer(deaths=1)
-    learning = learning_with(trainer, monkeypatch, restarts=3)
-    learning._over = True
-    with pytest.raises(ActorDiedError):
-        learning._fit()
-    assert trainer.starts == 1

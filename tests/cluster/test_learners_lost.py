@@ -12,6 +12,8 @@ from actors.learner.config import LearnerConfig, ModelConfig, Objective
 from cluster.learner_group import Learning
 from cluster.resources import PlacementConfig
 from coa.learning.orders import Train
+from coa.storage.checkpoints import open_folder
+from coa.storage.keeping import Keeping
 from tests.support.tiny import make_model, random_sample
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("ray_session")]
@@ -29,7 +31,7 @@ def test_learners_continue_from_their_checkpoint_if_the_controller_is_killed(tmp
         told: list[Event] = []
         learning = Learning(
             "learners",
-            checkpoints=tmp_path / "checkpoints",
+            keeping=Keeping(folder=open_folder(tmp_path / "checkpoints"), every=1),
             placement=PlacementConfig(),
             model_dir=tmp_path / "start",
             model=ModelConfig(),
@@ -37,7 +39,6 @@ def test_learners_continue_from_their_checkpoint_if_the_controller_is_killed(tmp
             objective=Objective(),
             steps=STEPS,
             publish=False,
-            checkpoint_every=1,
             output=tmp_path / "trained",
         )
 

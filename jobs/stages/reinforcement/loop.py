@@ -6,11 +6,10 @@
       +---------------- room: slots of trained and dropped groups, once v + 1 is live
 
 feed     waits for room in the window; admits a group and starts its roll
-roll     plays the group's episodes; a group that says nothing is dropped, a failed one's task is issued again later
-pack     waits for a batch that keeps every deadline; ends the groups that it has to spare (`rl.window.spares`);
-         records it, and deals it to the learners
-         (under `engine.sleep_mode` engines sleep first, until publish; nothing is played then, as nothing may be stale)
-         (teachers may weigh its samples, or add some to imitate: `jobs.teachers.fallback`)
+roll     plays the group's episodes; a zero-variance group is dropped, a failed one's task is issued again later
+         (a teacher may score its tokens: `jobs.teachers.scoring`)
+pack     waits for a batch that meets every staleness deadline; ends its spare groups (`rl.window.spares`); records it,
+         and deals it to the learners (with `engine.sleep_mode`, engines sleep from here until publish)
 publish  waits for new weights; brings the engines to the newest, and moves the window
 
 Each event of a group is written to the ledger at once (`coa.learning.accounts`).
@@ -42,6 +41,7 @@ from jobs.stages.reinforcement.held_out import HeldOut
 from jobs.stages.reinforcement.ledger import AttemptLedger
 from jobs.stages.reinforcement.rl_stats import NO_VARIANCE, STAGE, RlStats, engines_in, prefill_of, shown, tolerance_of
 from jobs.stages.reinforcement.times import LoopTimes
+from jobs.stages.reinforcement.under_way import UnderWay
 from jobs.teachers.fallback import TeacherFallback, TeamState
 from jobs.teachers.scoring import TeacherScoring
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from actors.messages import CacheStats
+from actors.messages import CacheStats, SyncReport
 from actors.rollout.config import KvOnUpdate
 from actors.weights.transport import Published
 from coa.agent.episode import Grammar
@@ -116,7 +116,8 @@ class RlStats:
         now = self._clock()
         elapsed, self._last = max(now - self._last, 1e-9), now
         divergences, self.divergences = self.divergences, []
-        faults, self.faults = self.faults, []
+        faults, self.faults, self._version = self.faults, [], event.version
+        self._faulty |= {event.version} if faults else set()
         committed, self.committed = self.committed, {}
         counts = self._since_last_record()
         episodes = [episode for group in groups for episode in group.episodes]
@@ -131,8 +132,7 @@ class RlStats:
             "trajectories_s": len(episodes) / elapsed,
             "tokens_s": sum(episode.policy_tokens for episode in episodes) / elapsed,
             **({"weights": event.weights.manifest.fingerprint} if isinstance(event.weights, Published) else {}),
-            "sync_logprob_max_diff": self.syncs[-1].logprob_diff if self.syncs else 0.0,
-            "sync_pause_s": self.syncs[-1].pause_s if self.syncs else 0.0,
+            **of_engines(self._last_sync),
             **committed,
             "seconds": event.ended - event.began,
             "waited": event.waited,
@@ -193,6 +193,17 @@ def prefill_of(cache: CacheStats) -> dict[str, float]:
     """What engines did for their KV caches; no share of nothing."""
     share = {"recomputed_fraction": cache.recomputed / cache.prefill} if cache.prefill else {}
     return {"preemptions": cache.preemptions, **share}
+
+
+def of_engines(reports: Sequence[SyncReport]) -> dict[str, float]:
+    """Maxima over the engines that loaded the newest version; empty if no engine has."""
+    if not reports:
+        return {}
+    return {
+        "sync_logprob_max_diff": float(np.max([report.logprob_diff for report in reports])),
+        "sync_logprob_mean_diff": float(np.max([report.logprob_mean_diff for report in reports])),
+        "sync_pause_s": max(report.pause_s for report in reports),
+    }
 
 
 def drop(reason: str) -> str:

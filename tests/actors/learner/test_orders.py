@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from actors.learner import buffer
-from actors.learner.buffer import Committed, TrajectoryBuffer
+from actors.learner.buffer import Committed, Finished, Started, Stepped, TrajectoryBuffer
 from coa.learning.orders import (
     Checkpoint,
     Export,

@@ -3,13 +3,15 @@
 from collections.abc import Callable
 
 import pytest
+from ray.exceptions import ActorDiedError
 from ray.train import ControllerError, TrainingFailedError, WorkerGroupError
 
 from cluster.learners.attempts import attempts
+from coa.errors import InfrastructureError
 from coa.storage.checkpoints import Mended
 
 FAILED = WorkerGroupError("rank 0 failed", {0: RuntimeError("rank 0")})
-Newest = tuple[int | None, TrainingFailedError | None]
+Newest = tuple[int | None, TrainingFailedError | ActorDiedError | None]
 
 
 class Run:
@@ -65,6 +67,14 @@ def test_what_is_no_failure_of_ranks_ends_the_learners_at_once() -> None:
     with pytest.raises(ControllerError):
         run.play(3)
     assert run.begun == 1
+
+
+def test_a_controller_that_died_is_started_again_as_often_as_learners_may_fail() -> None:
+    run = Run((None, ActorDiedError()), (None, ActorDiedError()), (None, None))
+    assert run.play(2) == "done"
+    told = r"^the controller of Ray Train died 2 times: the same command resumes from the last checkpoint$"
+    with pytest.raises(InfrastructureError, match=told):
+        Run((None, ActorDiedError()), (None, ActorDiedError()), (None, None)).play(1)
 
 
 def test_learners_that_are_no_longer_wanted_are_not_started_again() -> None:

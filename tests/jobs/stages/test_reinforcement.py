@@ -464,3 +464,21 @@ def test_tasks_of_a_file_come_in_another_order_each_time(tmp_path: Path) -> None
     assert all(set(one) == set(stream) for one in passes)
     assert passes[0] != passes[1] != passes[2]
     assert [run.training_task("distill", index).question for index in range(n)] != passes[0]
+
+
+@pytest.mark.parametrize("max_staleness", [0, 1])
+def test_a_task_that_fails_near_the_end_is_finished_before_the_run_ends(tmp_path: Path, max_staleness: int) -> None:
+    run = make_run(tmp_path, max_staleness=max_staleness, steps=2)
+    first: dict[str, str] = {}
+    """By task, the group that played it first."""
+    fails = {run.training_task("rl", index).id for index in range(0, 40, 3)}
+
+    def down(episode: Any) -> bool:
+        return first.setdefault(episode.task, episode.group) == episode.group and episode.task in fails
+
+    played = in_virtual_time(reinforce(run, FakeWorld(tools=FakeTools(down=down), calls_of=lambda episode: 2)))
+    assert played.book.retried > 0
+    accounts = accounts_of(run)
+    assert accounts.faults == []
+    settled = Counter(attempt.task for attempt in accounts.attempts.values() if attempt.settled is not None)
+    assert settled == dict.fromkeys(range(accounts.cursor()[0]), 1)

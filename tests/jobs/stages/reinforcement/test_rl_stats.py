@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from actors.messages import CacheStats
+from actors.learner.buffer import Committed
+from actors.messages import CacheStats, SyncReport
 from actors.weights.transport import Published
 from coa.agent.records import EpisodeRecord, GroupRecord
 from coa.learning.weights import Manifest, lay_out
