@@ -5,12 +5,13 @@ import itertools
 import logging
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
 import ray
-from ray.exceptions import ActorDiedError, ActorUnavailableError
+from ray.exceptions import ActorDiedError, ActorUnavailableError, RayActorError
 
 from actors.learner.buffer import Event, Finished, Started, Stepped, TrajectoryBuffer
 from actors.learner.config import LearnerConfig, ModelConfig, Objective
@@ -25,8 +26,10 @@ from coa.storage.files import of_disk
 from coa.types import Tokens
 
 logger = logging.getLogger(__name__)
-COLLECTIVE_S = 1800
-"""A rank waits so long for the others in a collective."""
+WATCH_S = 15.0
+"""Without an event of the learners for so long, it is asked whether a rank keeps the others waiting."""
+STALLED_S = 120.0
+"""A rank that is in its step for so long without getting further is named."""
 ENDS_S = 10.0
 """For so long the thread that waits for learners is waited for, once they are ended."""
 CONTROLLER_DIED = "the controller of Ray Train died"
@@ -61,10 +64,12 @@ class Learning:
         checkpoint: Path | None = None,
         last: int | None = None,
         takes_turns: bool = False,
+        say: Callable[[str], None] = logger.warning,
     ) -> None:
         """weights: how they are published, where `publish` says that they are. checkpoint: one of another job, to begin
         at. last: the version at which to end, before `steps`, which the schedule of learning rates follows.
-        takes_turns: whether ranks leave their GPUs to engines while they wait."""
+        takes_turns: whether ranks leave their GPUs to engines while they wait. say: is told of ranks that hang."""
+        self._say, self._limit_s = say, learner.collective_s
         self._name, self._checkpoints, self._placement = name, checkpoints, placement
         self.replicas = learner.replicas
         """Shares that a batch is dealt in."""
@@ -190,7 +195,7 @@ class Learning:
         trainer: Any = TorchTrainer(
             learn,
             train_loop_config={"job": self._job},
-            torch_config=TorchConfig(backend="nccl" if gpus else "gloo", timeout_s=COLLECTIVE_S),
+            torch_config=TorchConfig(backend="nccl" if gpus else "gloo", timeout_s=int(self._limit_s)),
             scaling_config=ScalingConfig(
                 num_workers=self._job.learner.ranks,
                 use_gpu=bool(gpus),
@@ -216,7 +221,7 @@ class Learning:
             # Who is interrupted here ends the buffer: what is asked of it fails then, and nobody is left to hear it.
             found.add_done_callback(lambda asked: None if asked.cancelled() else asked.exception())
             try:
-                await asyncio.wait({found, self._ended}, return_when=asyncio.FIRST_COMPLETED)
+                await self._watched({found, self._ended})
                 if not found.done():
                     raise_cause(self._ended.exception(), self._checkpoints)
                 event = found.result()
@@ -230,6 +235,16 @@ class Learning:
                     await surely(partial(self._buffer.recorded.remote, version, epoch))
                 case Finished():
                     return
+
+    async def _watched(self, either: set[asyncio.Future[Any]]) -> None:
+        """Waits for one of them; tells once of ranks that keep the others waiting meanwhile."""
+        told = ""
+        while not (await asyncio.wait(either, timeout=WATCH_S, return_when=asyncio.FIRST_COMPLETED))[0]:
+            with suppress(RayActorError, TimeoutError):  # the buffer starts again, or its end is raised elsewhere
+                said = await asyncio.wait_for(self._buffer.stalled.remote(STALLED_S), WATCH_S)
+                if said and said != told:
+                    told = said
+                    self._say(f"{said}; learners restart within learner.collective_s={self._limit_s:g} s")
 
     async def _next(self) -> Event:
         return await surely(self._buffer.next_event.remote)

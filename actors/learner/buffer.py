@@ -9,13 +9,14 @@ starts again from its last checkpoint, which is a restart of the learners like a
 
 import asyncio
 import secrets
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from actors.learner.step_report import StepReport
 from actors.messages import Probe
-from coa.learning.orders import Numbered, OrderRow, Stop, Train, orders_of
+from coa.learning.orders import Numbered, OrderRow, RankProgress, Stop, Train, orders_of
 
 POLL_S = 20.0
 """A rank's question is answered within so long, if need be with nothing: it asks again."""
@@ -67,6 +68,7 @@ class TrajectoryBuffer:
         # Epochs of the one that it takes the place of are over: two alike would be taken for one.
         self._row = OrderRow(ranks, epoch=secrets.randbits(48))
         self._steps, self._publish, self._checkpoint_every = steps, publish, checkpoint_every
+        self._progress = RankProgress()
         self._changed = asyncio.Condition()
         self._events: asyncio.Queue[Event] = asyncio.Queue()
         self._released = asyncio.Event()
@@ -95,6 +97,10 @@ class TrajectoryBuffer:
                 self._recorded = version
             self._changed.notify_all()
 
+    async def stalled(self, limit_s: float) -> str:
+        """The ranks that have kept the others waiting for so long, in a sentence; empty if there are none."""
+        return self._progress.stalled(self._row.training(), time.monotonic(), limit_s)
+
     async def release(self) -> None:
         """The driver needs nothing more of the learners."""
         self._released.set()
@@ -105,6 +111,7 @@ class TrajectoryBuffer:
         """The learners are (again) at `version`: orders given before are void. The new epoch."""
         async with self._changed:
             epoch, self._recorded = self._row.begin(), version
+            self._progress.begin(time.monotonic())
             if version >= self._steps:
                 self._row.add((Stop(),), epoch)
             self._changed.notify_all()
@@ -119,6 +126,7 @@ class TrajectoryBuffer:
                 while found is None:
                     await self._changed.wait()
                     found = self._row.ask(rank, epoch, number)
+                self._progress.moved = time.monotonic()
                 return self._row.for_rank(found, rank)
         except TimeoutError:
             return None
@@ -140,6 +148,11 @@ class TrajectoryBuffer:
         was cut off: its steps are rolled back."""
         self._row.require(epoch)
         await self._events.put(event)
+
+    async def hear(self, rank: int, epoch: int, passes: int) -> None:
+        """A rank lives, and has begun so many forward passes."""
+        if epoch == self._row.epoch:
+            self._progress.hear(rank, passes, time.monotonic())
 
     async def released(self) -> bool:
         """Whether the driver needs nothing more, known within POLL_S."""

@@ -7,7 +7,9 @@ the driver's answers, collectives (the process group's limit) and files.
 """
 
 import json
+import threading
 import time
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -30,6 +32,8 @@ from coa.types import ENVIRONMENT, Sample, Tokens
 
 PROBES = 2
 """Samples of each batch that are probed in the engines after it, besides the fixed ones."""
+PROGRESS_S = 5.0
+"""Between two signs of life of a rank."""
 ANSWER_S = 120.0
 """Longest wait for the buffer, which answers within seconds; and for a batch's objects to come over."""
 
@@ -97,6 +101,7 @@ class Rank:
     def run(self) -> None:
         self._enter(LearnerState.PUBLISHING)
         self._begin()
+        threading.Thread(target=self._tell_progress, name="progress", daemon=True).start()
         while not isinstance(order := self._next(), Stop):
             self._do(order)
         self._end()
@@ -150,6 +155,15 @@ class Rank:
             if found is not None:
                 self._number += 1
                 return found.order
+
+    def _tell_progress(self) -> None:
+        """Says now and then that this rank lives, for as long as it does."""
+        from ray.exceptions import RayError
+
+        while True:
+            with suppress(RayError):
+                self._ask("hear", self._rank, self._epoch, self._learner.policy.passes)
+            time.sleep(PROGRESS_S)
 
     def _ask(self, method: str, *args: Any) -> Any:
         import ray

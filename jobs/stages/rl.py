@@ -87,6 +87,7 @@ def learners_of(
         output=run.model,
         weights=config.weights,
         takes_turns=run.config.engine.sleep_mode,
+        say=run.console.say,
     )
 
 

@@ -58,6 +58,7 @@ async def sft(run: RunDir) -> dict[str, Any]:
             publish=False,
             checkpoint_every=config.checkpoint_every,
             output=run.sft_model,
+            say=run.console.say,
         )
         async with learning:
             await follow(run, learning, samples, steps, stage)

@@ -6,6 +6,7 @@ that it is on one node where a node has enough of them.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any
 
 import torch
@@ -41,12 +42,14 @@ class SequenceGroup:
         return _Gathered.apply(own, self, counts) if any(counts) else own
 
 
-def sequence_group(size: int) -> SequenceGroup | None:
-    """The group of this rank, of all ranks in groups of `size`; None where nothing is shared. Collective."""
+def sequence_group(size: int, limit: timedelta) -> SequenceGroup | None:
+    """The group of this rank, of all ranks in groups of `size`; None where nothing is shared. Collective. limit: for
+    which a rank waits for the others of its group."""
     if size == 1:
         return None
     rank, world = dist.get_rank(), dist.get_world_size()
-    handles = [dist.new_group(list(range(first, first + size))) for first in range(0, world, size)]
+    firsts = range(0, world, size)
+    handles = [dist.new_group(list(range(first, first + size)), timeout=limit) for first in firsts]
     return SequenceGroup(size, rank % size, handles[rank // size])
 
 
