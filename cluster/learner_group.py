@@ -4,12 +4,13 @@ import asyncio
 import logging
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
 import ray
-from ray.exceptions import ActorUnavailableError
+from ray.exceptions import ActorUnavailableError, RayActorError
 
 from actors.learner.buffer import Event, Finished, Started, Stepped, TrajectoryBuffer
 from actors.learner.config import LearnerConfig, ModelConfig, Objective
@@ -26,8 +27,10 @@ from coa.storage.keeping import Keeping
 from coa.types import Tokens
 
 logger = logging.getLogger(__name__)
-COLLECTIVE_S = 1800
-"""Timeout of the learners' collectives, in seconds."""
+WATCH_S = 15.0
+"""Seconds without an event of the learners after which it is checked whether a rank keeps the others waiting."""
+STALLED_S = 120.0
+"""Seconds without progress after which a rank that is in a step is named."""
 ENDS_S = 10.0
 """Maximum seconds to wait for the thread of Ray Train once the learners are killed."""
 AGAIN_S = 0.5
@@ -59,13 +62,12 @@ class Learning:
         checkpoint: CheckpointFolder | None = None,
         last: int | None = None,
         takes_turns: bool = False,
-        warn: Callable[[str], None] = logger.warning,
+        say: Callable[[str], None] = logger.warning,
     ) -> None:
-        """weights: how they are published, where `publish` says that they are. checkpoint: one of another job, to begin
-        at. last: the version at which to end, before `steps`, which the schedule of learning rates follows.
-        takes_turns: whether ranks leave their GPUs to engines while they wait. warn: takes one line about a damaged
-        checkpoint."""
-        self._name, self._placement, self._warn = name, placement, warn
+        """weights: how they are published, if `publish` is set. checkpoint: one of another job, to begin at. last:
+        version at which to end, before `steps`, which the learning rate follows. takes_turns: whether ranks leave their
+        GPUs to engines while they wait. say: takes a line about a damaged checkpoint, or a rank that hangs."""
+        self._name, self._placement, self._say, self._limit_s = name, placement, say, learner.collective_s
         self._keeping, self._folder = keeping, keeping.folder.below(name)
         self.replicas = learner.replicas
         """Shares that a batch is dealt in."""
@@ -107,7 +109,7 @@ class Learning:
                     partial(mend, self._folder),
                     most_failures=self._placement.learner_restarts,
                     wanted=lambda: not self._over,
-                    warn=partial(loop.call_soon_threadsafe, self._warn),
+                    warn=partial(loop.call_soon_threadsafe, self._say),
                 )
             except BaseException as failure:  # handed to the event loop, which raises it
                 error = failure
@@ -181,7 +183,7 @@ class Learning:
         trainer: Any = TorchTrainer(
             learn,
             train_loop_config={"job": self._job},
-            torch_config=TorchConfig(backend="nccl" if gpus else "gloo", timeout_s=COLLECTIVE_S),
+            torch_config=TorchConfig(backend="nccl" if gpus else "gloo", timeout_s=int(self._limit_s)),
             scaling_config=ScalingConfig(
                 num_workers=self._job.learner.ranks,
                 use_gpu=bool(gpus),
@@ -210,7 +212,7 @@ class Learning:
             # warning.
             found.add_done_callback(lambda asked: None if asked.cancelled() else asked.exception())
             try:
-                await asyncio.wait({found, self._ended}, return_when=asyncio.FIRST_COMPLETED)
+                await self._watched({found, self._ended})
                 if not found.done():
                     raise_cause(self._ended.exception(), Path(self._folder.path))
                 event = found.result()
@@ -224,6 +226,16 @@ class Learning:
                     await surely(partial(self._buffer.recorded.remote, version, epoch))
                 case Finished():
                     return
+
+    async def _watched(self, either: set[asyncio.Future[Any]]) -> None:
+        """Waits for one of them; tells once of ranks that keep the others waiting meanwhile."""
+        told = ""
+        while not (await asyncio.wait(either, timeout=WATCH_S, return_when=asyncio.FIRST_COMPLETED))[0]:
+            with suppress(RayActorError, TimeoutError):  # the buffer starts again, or its end is raised elsewhere
+                said = await asyncio.wait_for(self._buffer.stalled.remote(STALLED_S), WATCH_S)
+                if said and said != told:
+                    told = said
+                    self._say(f"{said}; learners restart within learner.collective_s={self._limit_s:g} s")
 
     async def _next(self) -> Event:
         return await surely(self._buffer.next_event.remote)

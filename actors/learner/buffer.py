@@ -9,6 +9,7 @@ restarts from its last checkpoint like after any other failure.
 
 import asyncio
 import secrets
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -16,7 +17,7 @@ from typing import Any
 
 from actors.learner.step_report import StepReport
 from actors.messages import Probe
-from coa.learning.orders import Numbered, OrderRow, Stop, Train, orders_of
+from coa.learning.orders import Numbered, OrderRow, RankProgress, Stop, Train, orders_of
 
 POLL_S = 20.0
 """Maximum seconds until a rank's poll is answered, if necessary with nothing; the rank then polls again."""
@@ -86,6 +87,7 @@ class TrajectoryBuffer:
         self._orders_of = partial(
             orders_of, steps=steps, publish=publish, checkpoint_every=checkpoint_every, export_every=export_every
         )
+        self._progress = RankProgress()
         self._changed = asyncio.Condition()
         self._events: asyncio.Queue[Event] = asyncio.Queue()
         self._released = asyncio.Event()
@@ -113,6 +115,10 @@ class TrajectoryBuffer:
                 self._recorded = version
             self._changed.notify_all()
 
+    async def stalled(self, limit_s: float) -> str:
+        """The ranks that have kept the others waiting for so long, in a sentence; empty if there are none."""
+        return self._progress.stalled(self._row.training(), time.monotonic(), limit_s)
+
     async def release(self) -> None:
         """Lets the learners end: the driver needs nothing more from them."""
         self._released.set()
@@ -129,6 +135,7 @@ class TrajectoryBuffer:
         """Starts an epoch for learners at `version`, which voids all earlier orders; returns the epoch."""
         async with self._changed:
             epoch, self._recorded = self._row.begin(), version
+            self._progress.begin(time.monotonic())
             if version >= self._steps:
                 self._row.add((Stop(),), epoch)
             self._changed.notify_all()
@@ -143,6 +150,7 @@ class TrajectoryBuffer:
                 while found is None:
                     await self._changed.wait()
                     found = self._row.ask(rank, epoch, number)
+                self._progress.moved = time.monotonic()
                 return self._row.for_rank(found, rank)
         except TimeoutError:
             return None
@@ -164,6 +172,11 @@ class TrajectoryBuffer:
         was cut off: its steps are rolled back."""
         self._row.require(epoch)
         await self._events.put(event)
+
+    async def hear(self, rank: int, epoch: int, passes: int) -> None:
+        """A rank lives, and has begun so many forward passes."""
+        if epoch == self._row.epoch:
+            self._progress.hear(rank, passes, time.monotonic())
 
     async def released(self) -> bool:
         """Whether the driver releases the learners within POLL_S."""

@@ -122,11 +122,16 @@ class LearnerConfig:
     """Whether the policy's entropy at trained tokens is measured."""
     threads: int = 1
     """Number of CPU threads of a rank; 0: PyTorch's default."""
+    collective_s: float = 1800.0
+    """Maximum seconds for which a rank waits for the others in a collective operation. After it the rank fails, and the
+    learners restart from their last checkpoint."""
 
     def __post_init__(self) -> None:
         if self.sequence_parallel < 1 or self.ranks % self.sequence_parallel:
             shared, ranks = self.sequence_parallel, self.ranks
             raise ValueError(f"learner.sequence_parallel is {shared}, expected a divisor of learner.ranks={ranks}")
+        if self.collective_s < 1:
+            raise ValueError(f"learner.collective_s is {self.collective_s:g}, expected 1 at least")
         if self.zero_stage not in (1, 2, 3):
             raise ValueError(f"learner.zero_stage is {self.zero_stage}, expected 1 to 3")
         if self.offload_parameters and self.zero_stage != 3:

@@ -9,6 +9,7 @@ import itertools
 import shutil
 from collections.abc import Sequence
 from contextlib import nullcontext
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -65,7 +66,7 @@ class Learner:
         self.algorithm = make(objective.algorithm, config.loss, objective.settings)
         needs, temperature = self.algorithm.needs, objective.temperature
         settings = deepspeed_config(config, model.dtype)
-        sequence = sequence_group(config.sequence_parallel)
+        sequence = sequence_group(config.sequence_parallel, timedelta(seconds=config.collective_s))
         with sharded_loading(settings, model_dir):
             hf_model = load_model(model_dir, model)
         if config.lora.rank:

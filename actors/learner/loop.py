@@ -7,7 +7,9 @@ the buffer's answers, collectives (the process group's timeout) and files.
 """
 
 import json
+import threading
 import time
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -33,6 +35,8 @@ from coa.types import ENVIRONMENT, Sample, Tokens
 
 PROBES = 2
 """Number of samples of each batch that engines are probed with after the step, besides the fixed probes."""
+PROGRESS_S = 5.0
+"""Seconds between two progress reports of a rank."""
 ANSWER_S = 120.0
 """Maximum seconds for an answer of the buffer, and for the transfer of a batch's objects."""
 
@@ -101,6 +105,7 @@ class Rank:
     def run(self) -> None:
         self._enter(LearnerState.PUBLISHING)
         self._begin()
+        threading.Thread(target=self._tell_progress, name="progress", daemon=True).start()
         while not isinstance(order := self._next(), Stop):
             self._do(order)
         self._end()
@@ -157,6 +162,15 @@ class Rank:
             if found is not None:
                 self._number += 1
                 return found.order
+
+    def _tell_progress(self) -> None:
+        """Says now and then that this rank lives, for as long as it does."""
+        from ray.exceptions import RayError
+
+        while True:
+            with suppress(RayError):
+                self._ask("hear", self._rank, self._epoch, self._learner.policy.passes)
+            time.sleep(PROGRESS_S)
 
     def _ask(self, method: str, *args: Any) -> Any:
         import ray

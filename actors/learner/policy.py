@@ -246,6 +246,8 @@ class TrainedPolicy(PackedPolicy):
     ) -> None:
         super().__init__(model, logits_bytes=logits_bytes, sequence=sequence)
         self._temperature = temperature
+        self.passes = 0
+        """That were begun."""
         self.value_head: nn.Linear | None = None
         if values:
             size = self.model.config.get_text_config().hidden_size
@@ -263,6 +265,7 @@ class TrainedPolicy(PackedPolicy):
         entropy: bool = False,
     ) -> Outputs:
         """Inputs [R, L]. `temperature`: replaces the samples' temperature."""
+        self.passes += 1
         found = self._predicting(token_ids, positions, segments, loss_mask)
         own = self._head(found, temperature=self._temperature if temperature is None else temperature, entropy=entropy)
         values = torch.zeros_like(own.entropy)

@@ -20,7 +20,7 @@ def telling(before: Mapping[str, Mapping[str, Any]], after: Mapping[str, Mapping
     """Of each family, the first task that is wrong before and right after; if there is none, the first task."""
     turned = [name for name, row in before.items() if not row["correct"] and after[name]["correct"]]
     found: dict[str, str] = {}
-    for name in (*reversed(before), *reversed(turned)):
+    for name in (*reversed([*before]), *reversed(turned)):
         found[before[name]["family"]] = name
     return [found[family] for family in dict.fromkeys(row["family"] for row in before.values())]
 

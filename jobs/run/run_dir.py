@@ -19,6 +19,18 @@ from jobs.run.console import Console
 from jobs.run.held_out import write_held_out
 from jobs.run.sinks import open_sinks
 
+STORAGE = "storage.json"
+"""File in `checkpoints/` that names another storage of the checkpoints."""
+
+
+def storage_of(run: Path) -> CheckpointFolder:
+    """The folder above the stages' checkpoints of an existing run, wherever it keeps them."""
+    named = run / "checkpoints" / STORAGE
+    if not named.exists():
+        return open_folder((run / "checkpoints").resolve())
+    where = json.loads(named.read_text())
+    return open_folder(where["storage"]).below(where["folder"])
+
 
 class RunDir:
     """Paths, finished stages and tasks of the run in `config.run_dir`."""
@@ -53,7 +65,7 @@ class RunDir:
         if (storage := self.config.checkpoints.storage) is None:
             return open_folder(self.checkpoints)
         folder = open_folder(storage)
-        path = self.checkpoints / "storage.json"
+        path = self.checkpoints / STORAGE
         if not path.exists():
             # Another run of this name may use the same storage.
             name = f"{self.folder.name}-{secrets.token_hex(4)}"

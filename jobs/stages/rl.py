@@ -97,7 +97,7 @@ def learners_of(
         output=run.model,
         weights=config.weights,
         takes_turns=run.config.engine.sleep_mode,
-        warn=run.console.say,
+        say=run.console.say,
     )
 
 

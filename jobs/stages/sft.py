@@ -60,7 +60,7 @@ async def sft(run: RunDir) -> dict[str, Any]:
             steps=steps,
             publish=False,
             output=run.sft_model,
-            warn=run.console.say,
+            say=run.console.say,
         )
         async with learning:
             await follow(run, learning, samples, steps, stage)

@@ -6,6 +6,7 @@ group is on one node if a node has enough ranks.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any
 
 import torch
@@ -41,12 +42,14 @@ class SequenceGroup:
         return _Gathered.apply(own, self, counts) if any(counts) else own
 
 
-def sequence_group(size: int) -> SequenceGroup | None:
-    """Divides all ranks into groups of `size` and returns this rank's group; None if `size` is 1. Collective."""
+def sequence_group(size: int, limit: timedelta) -> SequenceGroup | None:
+    """Divides all ranks into groups of `size` and returns this rank's group; None if `size` is 1. Collective. limit:
+    timeout of the group's collectives."""
     if size == 1:
         return None
     rank, world = dist.get_rank(), dist.get_world_size()
-    handles = [dist.new_group(list(range(first, first + size))) for first in range(0, world, size)]
+    firsts = range(0, world, size)
+    handles = [dist.new_group(list(range(first, first + size)), timeout=limit) for first in firsts]
     return SequenceGroup(size, rank % size, handles[rank // size])
 
 

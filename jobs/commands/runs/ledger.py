@@ -29,6 +29,7 @@ def run(run_dir: Path) -> int:
     from coa.learning.accounts import fold
     from coa.storage.jsonl import read_lines
     from jobs.run.console import Console
+    from jobs.run.run_dir import storage_of
     from jobs.stages.reinforcement.ledger import FILE
     from jobs.stages.reinforcement.replay import kept_checkpoints
     from jobs.stages.reinforcement.rl_stats import STAGE
@@ -37,7 +38,7 @@ def run(run_dir: Path) -> int:
     if not path.exists():
         raise UserError(f"{path}: no such file: `coa rl` writes it")
     # Read before the ledger, which has the batches of a checkpoint before there is one.
-    kept = kept_checkpoints(run_dir / "checkpoints" / STAGE)
+    kept = kept_checkpoints(storage_of(run_dir).below(STAGE))
     try:
         accounts = fold(read_lines(path))
         accounts.acknowledge(max(kept, default=0))

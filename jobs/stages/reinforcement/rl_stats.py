@@ -107,7 +107,7 @@ class RlStats:
         self._samples += report.samples
         self._staleness.append((report.staleness_mean, report.tokens))
         self._oldest = max(self._oldest, report.staleness_max)
-        if report.logprob_max_diff is not None:
+        if report.fresh_tokens:
             self._diff = float(np.max([self._diff, report.logprob_max_diff]))
         return groups
 

@@ -2,6 +2,7 @@
 
 import asyncio
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
@@ -16,6 +17,7 @@ from coa.learning.orders import (
     Order,
     OrderRow,
     Publish,
+    RankProgress,
     Stop,
     Train,
     VoidEpoch,
@@ -200,6 +202,67 @@ def test_a_late_message_of_a_rank_whose_group_has_started_again_is_refused() -> 
         await row.emit(stepped(0.2), new)
         told = [await row.next_event() for _ in range(3)]
         assert told == [started(old), started(new), stepped(0.2)]
+
+    asyncio.run(main())
+
+
+def test_a_rank_that_says_nothing_is_named_also_where_all_wait_for_it() -> None:
+    progress = RankProgress()
+    progress.begin(0.0)
+    assert progress.stalled({0: 3, 1: 3}, 1000.0, 120.0) == "", "ranks that start say nothing yet"
+    for now in (0.0, 10.0, 20.0):
+        progress.hear(0, 7, now)
+        progress.hear(1, 7, now)
+    progress.hear(0, 7, 79.0)
+    assert progress.stalled({0: 3, 1: 3}, 79.0, 120.0) == ""
+    told = "learner rank 1 gave no sign of life for more than 60 s"
+    assert progress.stalled({0: 3, 1: 3}, 80.0, 120.0) == told
+    assert progress.stalled({}, 80.0, 120.0) == told, "and also where there is no batch"
+    progress.begin(141.0)
+    assert progress.stalled({0: 3, 1: 3}, 1000.0, 120.0) == ""
+
+
+def test_a_rank_that_lives_and_does_not_get_on_with_its_step_is_named() -> None:
+    progress = RankProgress()
+    progress.begin(0.0)
+    for now in (10.0, 70.0, 130.0):
+        for rank, passes in ((0, 5), (1, 4), (2, 5), (3, 4)):
+            progress.hear(rank, passes, now)
+    told = "learner ranks 1, 3 did not finish step 8: no forward pass began for more than 120 s"
+    assert progress.stalled(dict.fromkeys(range(4), 8), 129.0, 120.0) == ""
+    assert progress.stalled(dict.fromkeys(range(4), 8), 130.0, 120.0) == told
+    assert progress.stalled({0: 8, 2: 8}, 130.0, 120.0).startswith("learner ranks 0, 2 "), "others have finished it"
+    assert progress.stalled({}, 130.0, 120.0) == "", "they wait for a batch"
+    progress.hear(3, 5, 131.0)
+    assert progress.stalled(dict.fromkeys(range(4), 8), 132.0, 120.0) == ""
+
+
+def test_the_buffer_knows_which_ranks_are_within_a_step_and_since_when(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = SimpleNamespace(now=0.0)
+    monkeypatch.setattr(buffer, "time", SimpleNamespace(monotonic=lambda: clock.now))
+
+    async def main() -> None:
+        row = make_buffer()
+        old = await row.begin(0)
+        epoch = await row.begin(4)
+
+        async def hear(now: float) -> None:
+            clock.now = now
+            for rank in range(2):
+                await row.hear(rank, epoch, 3)
+
+        await hear(0.0)
+        await hear(1000.0)
+        assert await row.stalled(60.0) == "", "there was no batch"
+        assert await row.put(train(4), epoch)
+        for rank in range(2):
+            await row.next_order(rank, epoch, 0)
+        await row.next_order(0, epoch, 1)  # it publishes
+        await hear(1060.0)
+        await row.hear(1, old, 9)
+        assert await row.stalled(61.0) == "", "counted from its beginning"
+        told = "learner rank 1 did not finish step 5: no forward pass began for more than 60 s"
+        assert await row.stalled(60.0) == told
 
     asyncio.run(main())
 
