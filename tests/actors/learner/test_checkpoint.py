@@ -12,7 +12,7 @@ from pyarrow.fs import LocalFileSystem
 
 from actors.learner import checkpoint
 from actors.learner.checkpoint import PROGRESS, Snapshot, Writer
-from cluster import learner_group
+from actors.learner.config import LearnerConfig
 from coa.errors import DiskFull, InfrastructureError
 from coa.storage import digests
 
@@ -109,7 +109,7 @@ def test_a_rank_that_waits_for_its_checkpoint_says_so_before_others_give_it_up(
     uploads: list[Any], disk: Failing, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     disk.failures = 0
-    assert checkpoint.WRITE_S < learner_group.COLLECTIVE_S
+    assert LearnerConfig().collective_s > checkpoint.WRITE_S
     writer = Writer()
     writer.write(SimpleNamespace(snapshot=lambda: Snapshot({})), 3, None)
     monkeypatch.setattr(checkpoint, "WRITE_S", 0.01)

@@ -68,7 +68,7 @@ class Struck:
         self.steps: list[int] = []
         self.committed: list[Committed] = []
         self.warned: list[str] = []
-        self.learning._warn = self.warned.append
+        self.learning._say = self.warned.append
 
     async def feed(self, started: Started) -> None:
         dice = np.random.default_rng(0)

@@ -10,7 +10,7 @@ from coa.storage.checkpoints import RECORD
 from jobs.cli import main
 from jobs.run import console
 
-BY_LENGTH, BY_CALLS = "by the tokens of the longest episode", "by the tool calls of the episode with most"
+BY_LENGTH, BY_CALLS = "by tokens of the longest episode", "by the most tool calls of an episode"
 
 
 def play(group: int, tokens: int, calls: int) -> dict[str, Any]:
