@@ -1,4 +1,4 @@
-"""The caller's end of tool executors."""
+"""The client side of tool executors."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Iterator, Sequence
@@ -14,16 +14,16 @@ from coa.llm.batching import CallBatcher
 from coa.tools.base import ToolCall, UseTool
 
 CANCEL_S = 10.0
-"""Seconds that a cancelled call waits for its executor to end it."""
+"""Maximum seconds that a cancelled call waits for its executor to end it."""
 POLL_S = 20.0
-"""Seconds after which an executor answers a poll without a reply, so that its silence shows that it stands still."""
+"""Seconds after which an executor answers a poll even without a reply, so that a longer silence means that it hangs."""
 ANSWER_S = 30.0
-"""Seconds that an executor may take to answer beyond that, before its calls count as failed."""
+"""Seconds beyond the expected time within which an executor must answer, or its calls count as failed."""
 
 
 @dataclass(frozen=True)
 class RetryConfig:
-    """Retries of a call if its tool or judge is down, before the episode fails."""
+    """Retries of a call whose tool or judge is down; if all attempts fail, the episode fails."""
 
     attempts: int = 5
     """Maximum attempts at a call, including the first."""
@@ -35,7 +35,7 @@ class RetryConfig:
             raise ValueError(f"executor.retry: {self.attempts} attempts with {self.pause_s:g} s between them")
 
     def pauses(self) -> Iterator[float]:
-        """Seconds after each attempt but the last."""
+        """Seconds of pause after each attempt but the last."""
         return islice(doubling(self.pause_s), self.attempts - 1)
 
     async def call(self, make: Callable[[], Awaitable[str]], count: Callable[[], None] = lambda: None) -> str:
@@ -60,16 +60,16 @@ class RetryConfig:
 
 @dataclass(frozen=True, slots=True)
 class Replies:
-    """Results of calls: the observation's text, or the reason why there is none. They are numbered without a gap."""
+    """Results of calls, numbered without a gap from `first`: (id, the observation's text or the error)."""
 
     incarnation: str
-    """Names one start of one executor."""
+    """Identifies one start of one executor."""
     first: int
     replies: tuple[tuple[Hashable, str | Exception], ...]
 
 
 class Executor(Protocol):
-    """A tool executor as a caller sees it: calls go there together, and come back one by one.
+    """A tool executor as its callers see it: calls are sent in batches, and their results arrive one by one.
 
     Its methods raise ToolDown if the executor can't be reached.
     """
@@ -81,19 +81,20 @@ class Executor(Protocol):
         acknowledged: Sequence[Hashable],
         incarnation: str,
     ) -> str:
-        """Starts calls, or joins those that are known by their id.
+        """Starts the calls; a call whose id is known already is joined instead.
 
-        Returns the executor's incarnation, or "" where it refuses the caller.
+        Returns the executor's incarnation, or "" if it refuses the caller.
 
-        `acknowledged`: calls whose results are not needed again. `incarnation`: the one that the caller knows, or "";
-        an executor of another incarnation starts nothing, since its predecessor may have started these calls.
+        acknowledged: ids of calls whose results are not needed any more. incarnation: the one that the caller knows, or
+        "". An executor of another incarnation starts nothing, since its predecessor may have started these calls.
         """
         ...
 
     async def replies(self, caller: str, incarnation: str, after: int) -> Replies:
-        """A long poll: the replies numbered `after` and above, as soon as there is one; those below are acknowledged.
+        """Long poll: returns the replies numbered `after` and above as soon as there is one; acknowledges those below.
 
-        Answered after POLL_S without any reply, and at once, with no incarnation, by an executor of another one.
+        Returns no replies after POLL_S; an executor with another incarnation answers at once, with an empty
+        incarnation.
         """
         ...
 
@@ -103,16 +104,16 @@ class Executor(Protocol):
 
 
 class ToolCaller:
-    """Calls tools by id, on several executors; the executor of a call follows from its id alone.
+    """Calls tools by id, on several executors; the id alone determines the executor.
 
-    `await caller.call(id, call)` is an observation's text. It waits for no other call, and what is called in the same
-    moment travels together. Raises ToolDown for a call that failed; sent again with its id, it joins what is under way
-    or gets what was kept.
+    `await caller.call(id, call)` is an observation's text. Calls do not wait for each other; calls made at the same
+    moment are sent in one batch. Raises ToolDown for a call that failed; a retry with the same id joins the call in
+    progress or gets its stored result.
     """
 
     def __init__(self, executors: Sequence[Executor], name: str, answer_s: float | None = ANSWER_S) -> None:
-        """`executors`: all of them, in the same order for all callers. `name`: this caller's; no other has it.
-        `answer_s`: seconds after which the calls of an executor that does not answer count as failed; None waits."""
+        """executors: all executors, in the same order for all callers. name: unique name of this caller. answer_s:
+        seconds after which the calls of an executor that does not answer count as failed; None waits."""
         self.name = name
         self._lines = [_Line(executor, name, answer_s) for executor in executors]
 
@@ -141,7 +142,7 @@ class ToolCaller:
 
 
 class _Line:
-    """The calls under way at one executor. Calls that were started at an incarnation that has ended have failed."""
+    """The calls in progress at one executor. Calls of an incarnation that has ended have failed."""
 
     def __init__(self, executor: Executor, name: str, answer_s: float | None) -> None:
         self._executor, self._name, self._answer_s = executor, name, answer_s
@@ -150,7 +151,7 @@ class _Line:
         self.acknowledged: list[Hashable] = []
         self._waiting: dict[Hashable, asyncio.Future[str]] = {}
         self._started: dict[str, set[Hashable]] = {}
-        """Calls that were sent and not answered, by incarnation."""
+        """Ids of calls that were sent and not answered, by incarnation."""
         self._after: dict[str, int] = {}
         self._polls: dict[str, asyncio.Task[None]] = {}
         self._start = CallBatcher(self._start_many)
@@ -191,7 +192,7 @@ class _Line:
             async with asyncio.timeout(CANCEL_S):
                 await self._cancel(id)
         except (InfrastructureError, TimeoutError):
-            pass  # an executor that is gone has ended its calls, and one that hangs is not waited for
+            pass  # a dead executor has ended its calls, and a hanging one must not block the caller
 
     async def _cancel_many(self, ids: Sequence[Hashable]) -> Sequence[None]:
         await self._executor.cancel(self._name, ids)
@@ -215,7 +216,7 @@ class _Line:
                     self._settle(id, reply)
         except asyncio.CancelledError:
             raise
-        except BaseException as error:  # a defect of the executor too is raised by the waiting callers
+        except BaseException as error:  # any error, including a bug of the executor, is raised in the waiting callers
             if isinstance(error, ExecutorLost) and self._incarnation == incarnation:
                 self._incarnation = ""
             for id in started:
@@ -236,7 +237,7 @@ class _Line:
 
 @asynccontextmanager
 async def answered_within(seconds: float | None) -> AsyncIterator[None]:
-    """Raises ToolDown where the executor takes longer: its process was stopped, or a tool blocks its event loop."""
+    """Raises ToolDown if the executor takes longer, as when its process is stopped or a tool blocks its event loop."""
     try:
         async with asyncio.timeout(seconds) as limit:
             yield

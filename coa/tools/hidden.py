@@ -1,7 +1,7 @@
 """Tools that only graders can call, since no profile has a tag of their name.
 
-Grading that takes long or may fail is such a tool, so that the executor caches, limits and counts it like any call.
-Its question and its result are JSON.
+Grading that is slow or may fail is such a tool, so that the executor caches, limits and counts it like any call. The
+argument and the result are JSON.
 """
 
 import json
@@ -21,5 +21,5 @@ async def ask(use_tool: UseTool, tool: str, question: dict[str, Any]) -> dict[st
 
 
 def canonical(value: dict[str, Any]) -> str:
-    """The same text for equal values."""
+    """The value as JSON text, the same for equal values."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"))

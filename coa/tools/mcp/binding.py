@@ -11,14 +11,14 @@ from coa.tools.mcp.config import McpTagConfig
 @dataclass(frozen=True)
 class McpBinding:
     server: str
-    """The configuration's name of it."""
+    """Name of the server in the configuration."""
     tool: str
     config: McpTagConfig
     schema: Mapping[str, Any] = field(default_factory=dict)
     """JSON schema of the tool's arguments; empty until the server has sent it."""
 
     def arguments(self, text: str) -> dict[str, Any]:
-        """The arguments that a tag's text stands for; raises ValueError, with a message for the policy."""
+        """The arguments in a tag's text; raises ValueError, with a message for the policy."""
         fixed = self.config.arguments
         open_ = {name: kind for name, kind in self.schema.get("properties", {}).items() if name not in fixed}
         required = [name for name in self.schema.get("required", ()) if name in open_]
@@ -36,7 +36,7 @@ class McpBinding:
         return {**value, **fixed}
 
     def told(self, text: str) -> Any:
-        """The arguments, or the text itself if it does not stand for arguments."""
+        """The arguments, or the text itself if it does not contain arguments."""
         try:
             return self.arguments(text)
         except ValueError:
