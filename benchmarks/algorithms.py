@@ -16,9 +16,9 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, TypedDict
 
-from benchmarks.harness import RESULTS, ROOT, report
+from benchmarks.harness import MIXED, ROOT, by_commit, commit, refuse_mixed, report
 from benchmarks.table import filled
-from benchmarks.tiny_runs import RUNS, kept, train, tuned_copy
+from benchmarks.tiny_runs import RUNS, Kept, kept, path_of, read_kept, train, tuned_copy
 from coa.reporting.metrics import read_metrics
 from coa.reporting.plots import smooth
 
@@ -91,35 +91,47 @@ def found_in(folder: Path) -> Found:
     )
 
 
-def results() -> dict[str, dict[int, Found]]:
+Results = Mapping[str, Mapping[int, Kept[Found]]]
+
+
+def results() -> Results:
     """What was kept, by name and seed."""
-    found: dict[str, dict[int, Found]] = {}
+    found: dict[str, dict[int, Kept[Found]]] = {}
     for name in WAYS:
-        paths = {seed: RESULTS / "algorithms" / folder_of(name) / f"seed-{seed}.json" for seed in SEEDS}
-        found[name] = {seed: json.loads(path.read_text())["found"] for seed, path in paths.items() if path.exists()}
+        paths = {seed: path_of(f"algorithms/{folder_of(name)}", seed) for seed in SEEDS}
+        found[name] = {seed: read_kept(path) for seed, path in paths.items() if path.exists()}
     return found
 
 
-def table(found: Mapping[str, Mapping[int, Found]]) -> str:
+def commits(found: Results) -> dict[str, str]:
+    """The commit of each run, by its name and seed."""
+    return {f"{name} {seed}": one.commit for name, seeds in found.items() for seed, one in seeds.items()}
+
+
+def table(found: Results) -> str:
+    """With a line for the commit of all runs, or of each commit's runs if there are several."""
     rows = [
         "| algorithm | changes to the recipe | seed | before | sampled pass@1 | greedy |",
         "|---|---|---|---|---|---|",
     ]
     for name, seeds in found.items():
         changes = "<br>".join(f"`{change}`" for change in WAYS[name])
-        for seed, one in seeds.items():
+        for seed, one in ((seed, run.found) for seed, run in seeds.items()):
             after = f"{one['after']:.3f} ({one['low']:.3f} to {one['high']:.3f})"
             rows.append(f"| {name} | {changes} | {seed} | {one['before']:.3f} | {after} | {one['greedy']:.3f} |")
+    of = by_commit(commits(found))
+    for its_commit, names in of.items():
+        rows.append(f"\nCommit of {'all runs' if len(of) == 1 else ', '.join(names)}: {its_commit}.")
     return "\n".join(rows)
 
 
-def draw(found: Mapping[str, Mapping[int, Found]], path: Path) -> None:
+def draw(found: Results, path: Path) -> None:
     """A panel for each algorithm, with a line for each seed, over those of all others."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(11, 5), layout="constrained", dpi=110)
     panels: Any = figure.subplots(2, 5, sharex=True, sharey=True).flat
-    lines = {name: [smooth(one["rewards"], 1) for one in seeds.values()] for name, seeds in found.items()}
+    lines = {name: [smooth(one.found["rewards"], 1) for one in seeds.values()] for name, seeds in found.items()}
     for axes, (name, own) in zip(panels, lines.items(), strict=True):
         for line in (line for others in lines.values() for line in others):
             axes.plot(range(1, len(line) + 1), line, color="#d5dae1", linewidth=0.8)
@@ -134,8 +146,10 @@ def draw(found: Mapping[str, Mapping[int, Found]], path: Path) -> None:
     figure.savefig(path)
 
 
-def write() -> None:
+def write(*, mixed: bool) -> None:
     found = results()
+    if not mixed:
+        refuse_mixed("the table of the algorithms", commits(found))
     DOCUMENT.write_text(filled(DOCUMENT.read_text(), table(found), BEGIN))
     draw(found, CURVES)
 
@@ -145,16 +159,20 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", choices=list(WAYS), default=list(WAYS))
     parser.add_argument("--seeds", type=int, nargs="+", choices=SEEDS, default=list(SEEDS))
     parser.add_argument("--table", action="store_true", help="only write what was kept into the document")
+    parser.add_argument("--mixed", action="store_true", help=MIXED)
     given = parser.parse_args()
     if given.table:
-        write()
+        write(mixed=given.mixed)
         return
-    for seed in given.seeds:
-        for name in given.only:
-            if seed == 0 or name in SEEDED:
-                kept(f"algorithms/{folder_of(name)}", seed, lambda seed, name=name: run(name, seed))
-    means = {name: fmean(one["after"] for one in seeds.values()) for name, seeds in results().items() if seeds}
-    report("algorithms", means, dict.fromkeys(means, f">= {TARGET}"))
+    runs = [(name, seed) for seed in given.seeds for name in given.only if seed == 0 or name in SEEDED]
+    if not given.mixed:
+        unmeasured = dict.fromkeys((f"{name} {seed}" for name, seed in runs), commit())
+        refuse_mixed("algorithms", {**unmeasured, **commits(results())})
+    for name, seed in runs:
+        kept(f"algorithms/{folder_of(name)}", seed, lambda seed, name=name: run(name, seed))
+    found = results()
+    means = {name: fmean(one.found["after"] for one in seeds.values()) for name, seeds in found.items() if seeds}
+    report("algorithms", means, dict.fromkeys(means, f">= {TARGET}"), commits(found))
 
 
 if __name__ == "__main__":

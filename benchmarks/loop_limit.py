@@ -8,6 +8,9 @@ in all measurements. A half alone leaves the other core idle, where a machine ma
 loop; so each half is measured beside a core that computes all along, and the plain ratio stands beside it. Tools
 answer at once, or take 300 ms in the median and 3 s in the 99th percentile, once or twice an episode.
 
+All of it is measured ROUNDS times, one after the other; a figure is the median over rounds, a ratio that of the rounds'
+ratios, with the least and the greatest beside it.
+
 Rates are those of the stride (`benchmarks.speed.rates.steady`). Learners alone learn the batches that the loop recorded
 and publish after each, as in the loop. `core/...` is the share of a core that processes had in the loop's stride.
 """
@@ -20,12 +23,14 @@ from typing import Any
 
 from benchmarks.harness import report
 from benchmarks.speed.cores import ENGINES, OTHERS, Divided, busy, divided
-from benchmarks.speed.rates import limit, loop_rate, mean_shares, rate, steady
+from benchmarks.speed.rates import limit, loop_rate, mean_shares, over_rounds, rate, steady
 from benchmarks.speed.runs import AT_ONCE, SLOW, STILL, Bench, Latency, Ran, bench, learners_alone, measured, policy
 
 STEPS, SMOKE_STEPS = 20, 8
+ROUNDS = 3
 APART = 10_000
 """Between the first groups of two measurements: no prompt is cached for the next."""
+RATIOS = ("0ms/ratio", "slow/ratio", "0ms/ratio_plain", "slow/ratio_plain")
 TARGETS = {"0ms/ratio": ">= 0.9", "slow/ratio": ">= 0.9", "0ms/halves": "<= 1.5", "slow/halves": "<= 1.5"}
 Figures = dict[str, float]
 
@@ -77,7 +82,7 @@ async def one_latency(folder: Path, start: Path, console: Any, latency: Latency,
     return found, ran
 
 
-async def measure(folder: Path, start: Path, console: Any, steps: int, cores: Divided) -> Figures:
+async def one_round(folder: Path, start: Path, console: Any, steps: int, cores: Divided) -> Figures:
     figures: Figures = {}
     halves: Figures = {}
     for name, latency in (("0ms", AT_ONCE), ("slow", SLOW)):
@@ -96,6 +101,11 @@ async def measure(folder: Path, start: Path, console: Any, steps: int, cores: Di
     return figures | halves
 
 
+async def measure(folder: Path, start: Path, console: Any, steps: int, rounds: int, cores: Divided) -> Figures:
+    found = [await one_round(folder, start, console, steps, cores) for _ in range(rounds)]
+    return over_rounds(found, spread=RATIOS)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--smoke", action="store_true", help="fewer steps, from a policy that is hardly trained")
@@ -103,9 +113,9 @@ def main() -> None:
     policy(smoke=smoke)  # on both cores
     began = time.monotonic()
     with divided() as cores:
-        steps = SMOKE_STEPS if smoke else STEPS
+        steps, rounds = (SMOKE_STEPS, 1) if smoke else (STEPS, ROUNDS)
         figures = measured(
-            "loop_limit", smoke, lambda folder, start, console: measure(folder, start, console, steps, cores)
+            "loop_limit", smoke, lambda folder, start, console: measure(folder, start, console, steps, rounds, cores)
         )
     figures["took_s"] = time.monotonic() - began
     report("loop_limit" + "_smoke" * smoke, figures, TARGETS)

@@ -2,11 +2,16 @@
 
     python -m benchmarks.loop_trl [--smoke]
 
-Both begin with the policy of `benchmarks/speed/bench_loop.yaml`, and take 32 groups of 8 episodes a step, on both
-cores. With a tool that answers at once both learn STEPS steps, and their last policies attempt the same held-out tasks,
-on the same engines. With a tool that takes 300 ms in the median and 3 s in the 99th percentile, TRL takes two steps of
-SLOW_GROUPS groups, as it waits for one call after the other, and the second counts; the loop takes as many groups a
-step, and more steps.
+Both begin with the policy of `benchmarks/speed/bench_loop.yaml`, on both cores, and learn as many steps of as many
+groups of 8 episodes (WORKS). With a tool that answers at once, their last policies then attempt the same held-out
+tasks, on the same engines. With a tool that takes 300 ms in the median and 3 s in the 99th percentile, a step has few
+groups, since TRL waits for one call after the other.
+
+A side's speed is all its samples over all the time from its first step's beginning to its end; loading models and
+starting processes is left out. In the loop this includes the first batch, which learners wait for, the last ones, which
+engines play nothing beside, and the last weights' way to the engines. All of it is measured ROUNDS times, each with a
+seed of its own for tasks, sampling and latencies: a ratio is the median of the rounds' ratios, with the least and the
+greatest beside it. The difference in reward is that of the mean over rounds, with its 95 % interval over tasks.
 
 TRL has our format by a chat template and a parser of its calls. Its rewards are scaled by the batch and its loss is
 DAPO's, which is what REINFORCE++ with a baseline does in the loop. It generates with transformers: its own use of vLLM
@@ -20,22 +25,27 @@ import re
 import subprocess
 import sys
 import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from random import Random
+from statistics import fmean
 from typing import Any
 
 from benchmarks.harness import PEER, report, step_clock
-from benchmarks.speed.rates import loop_rate
-from benchmarks.speed.runs import AT_ONCE, SLOW, STILL, Bench, Latency, bench, measured, recipe
+from benchmarks.speed.rates import over_rounds, whole_rate
+from benchmarks.speed.runs import AT_ONCE, SLOW, Bench, Latency, bench, measured, recipe
 from coa.demo import World, WorldConfig
 from coa.planning import workload
+from coa.reporting.statistics import paired_difference
 from coa.tools.base import ToolCall
 from coa.tools.search.wiki import TitleLookup
 from jobs.recipe.worlds import world_of
 
-STEPS, SLOW_STEPS, SLOW_GROUPS = 10, 2, 4
-TASKS, ATTEMPTS = 100, 4
-TARGETS = {"ratio_0ms": ">= 1.5", "ratio_slow": ">= 5"}
+ROUNDS = 3
+TASKS, SMOKE_TASKS, ATTEMPTS = 400, 20, 4
+TARGETS = {"ratio_0ms": ">= 1.5", "ratio_slow": ">= 5", "reward_difference_high": ">= 0"}
+"""No less reward: the interval of the difference, loop minus TRL, is not all below zero."""
 TEMPLATE = (
     "{% for m in messages %}"
     "{% if m['role'] == 'user' %}<|im_start|>user\n{{ m['content'] }}<|im_end|>\n"
@@ -48,6 +58,20 @@ TEMPLATE = (
 """As the codec writes them; an assistant's message is only ever rendered to find where a tool's begins."""
 CALL, ANSWER = re.compile(r"<wiki_search>\s*(.*?)\s*</wiki_search>"), re.compile(r"<answer>\s*(.*?)\s*</answer>")
 Figures = dict[str, float]
+
+
+@dataclass(frozen=True)
+class Work:
+    """What both sides do in a round."""
+
+    latency: Latency
+    steps: int
+    groups: int
+    """Of a step."""
+
+
+WORKS = {"0ms": Work(AT_ONCE, 16, 32), "slow": Work(SLOW, 6, 4)}
+SMOKE_WORKS = {"0ms": Work(AT_ONCE, 2, 2), "slow": Work(SLOW, 2, 2)}
 
 
 # --- the peer, in a process of its own --------------------------------------------------------------------------------
@@ -71,7 +95,7 @@ def rewards(completions: list[Any], answer: list[str], **_: Any) -> list[float |
 def make_tool(latency: Latency) -> Any:
     import asyncio
 
-    lookup, random = TitleLookup(World(WorldConfig()).wiki_pages), Random(0)
+    lookup, random = TitleLookup(World(WorldConfig()).wiki_pages), Random(latency.seed)
     drawn = workload.Latency(latency.median_s, latency.p99_s)
 
     async def wiki_search(query: str) -> str:
@@ -90,7 +114,7 @@ def make_tool(latency: Latency) -> Any:
     return wiki_search
 
 
-def train(model: Path, folder: Path, latency: Latency, steps: int, groups: int) -> list[float]:
+def train(model: Path, folder: Path, work: Work, seed: int) -> list[float]:
     """Trains, and saves the model; seconds of each step."""
     import torch
     from datasets import Dataset
@@ -99,10 +123,10 @@ def train(model: Path, folder: Path, latency: Latency, steps: int, groups: int) 
     from trl.trainer.grpo_trainer import GRPOTrainer  # pyright: ignore[reportMissingImports]
 
     took: list[float] = []
-    config = recipe(folder)
+    config = recipe(folder, f"seed={seed}")
     group, rate, agent = config.rl.group, config.rl.learner.optimizer, config.agent.limits
     world = world_of(config)
-    tasks = [world.training_task("rl", index, seed=config.seed) for index in range(steps * groups)]
+    tasks = [world.training_task("rl", index, seed=config.seed) for index in range(work.steps * work.groups)]
     rows = [{"prompt": [{"role": "user", "content": t.question}], "answer": t.answers[0]} for t in tasks]
     tokenizer: Any = AutoTokenizer.from_pretrained(model)
     tokenizer.chat_template, tokenizer.eos_token = TEMPLATE, "</wiki_search>"
@@ -117,13 +141,14 @@ def train(model: Path, folder: Path, latency: Latency, steps: int, groups: int) 
         processing_class=tokenizer,
         reward_funcs=rewards,
         train_dataset=Dataset.from_list(rows),
-        tools=[make_tool(latency)],
+        tools=[make_tool(work.latency)],
         callbacks=[step_clock(took)],
         args=GRPOConfig(
             output_dir=str(folder),
-            per_device_train_batch_size=group * groups,
+            per_device_train_batch_size=group * work.groups,
             num_generations=group,
-            max_steps=steps,
+            max_steps=work.steps,
+            seed=seed,
             max_completion_length=agent.max_tokens - 64,
             max_tool_calling_iterations=agent.max_turns - 1,  # the first turn is none
             generation_kwargs={"max_new_tokens": agent.max_turn_tokens},  # else a turn may be as long as an episode
@@ -147,52 +172,88 @@ def train(model: Path, folder: Path, latency: Latency, steps: int, groups: int) 
     return took
 
 
-def peer(model: Path, folder: Path, latency: Latency, steps: int, groups: int) -> float:
-    """Samples per second of the peer's steps behind the first."""
+def peer(model: Path, folder: Path, work: Work, seed: int) -> float:
+    """Samples per second of the peer's steps, from the first's beginning to the last's end."""
     folder.mkdir(parents=True)
-    told = json.dumps([str(model), str(folder), latency.median_s, latency.p99_s, steps, groups])
+    told = json.dumps({"model": str(model), "folder": str(folder), "work": asdict(work), "seed": seed})
     command = [sys.executable, "-m", "benchmarks.loop_trl", "--peer", told]
     variables = {**os.environ, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "2"}
     printed = subprocess.run(command, env=variables, stdout=subprocess.PIPE, text=True, check=True).stdout
     took: list[float] = json.loads(printed.splitlines()[-1])
-    return recipe(folder).rl.group * groups * (len(took) - 1) / sum(took[1:])
+    if len(took) != work.steps:
+        raise SystemExit(f"TRL took {len(took)} of {work.steps} steps")
+    return recipe(folder).rl.group * work.groups * work.steps / sum(took)
+
+
+def peer_main(told: str) -> None:
+    read = json.loads(told)
+    latency = Latency(**read["work"].pop("latency"))
+    work = Work(latency=latency, **read["work"])
+    print(json.dumps(train(Path(read["model"]), Path(read["folder"]), work, read["seed"])))
 
 
 # --- both -------------------------------------------------------------------------------------------------------------
 
 
-async def reward_of(ours: Bench, model: Path) -> float:
+async def rewards_of(ours: Bench, model: Path, tasks: int) -> list[float]:
+    """The mean reward of a model on each held-out task."""
     await ours.pool.load(10**6, model)
-    return await ours.reward(TASKS, ATTEMPTS)
+    return await ours.rewards(tasks, ATTEMPTS)
+
+
+@dataclass(frozen=True)
+class Round:
+    figures: Figures
+    ours: list[float]
+    """By held-out task, the mean reward of the policy that the loop trained with a tool that answers at once."""
+    trl: list[float]
+
+
+async def one_round(folder: Path, start: Path, console: Any, works: Mapping[str, Work], tasks: int, seed: int) -> Round:
+    figures: Figures = {}
+    ours, trl = list[float](), list[float]()
+    for name, each in works.items():
+        work = replace(each, latency=replace(each.latency, seed=seed))
+        trained = folder / f"trl-{name}-{seed}"
+        figures[f"trl_{name}"] = peer(start / "checkpoints" / "sft-model", trained, work, seed)
+        window = f"rl.window.groups_per_batch={work.groups}"
+        async with bench(folder, start, console, work.latency, window, f"seed={seed}") as loop:
+            ran = await loop.run(f"{name}-{seed}", f"rl.steps={work.steps}")
+            figures[f"loop_{name}"] = whole_rate(ran.records, ran.result["time"]["wall"])
+            if name == "0ms":
+                ours, trl = await loop.rewards(tasks, ATTEMPTS), await rewards_of(loop, trained / "model", tasks)
+        figures[f"ratio_{name}"] = figures[f"loop_{name}"] / figures[f"trl_{name}"]
+    return Round(figures, ours, trl)
+
+
+def of_rounds(rounds: Sequence[Round]) -> Figures:
+    figures = over_rounds([one.figures for one in rounds], spread=("ratio_0ms", "ratio_slow"))
+    sides = ([one.ours for one in rounds], [one.trl for one in rounds])
+    ours, trl = ([fmean(task) for task in zip(*side, strict=True)] for side in sides)
+    difference = paired_difference(ours, trl)
+    low, high = difference["ci95"]
+    return {
+        **figures,
+        "reward": fmean(ours),
+        "reward_trl": fmean(trl),
+        "reward_difference": difference["mean"],
+        "reward_difference_low": low,
+        "reward_difference_high": high,
+    }
 
 
 async def measure(folder: Path, start: Path, console: Any, smoke: bool) -> Figures:
-    steps, groups = (2, 2) if smoke else (STEPS, 32)
-    model = start / "checkpoints" / "sft-model"
-    figures: Figures = {}
-    window = f"rl.window.groups_per_batch={groups}"
-    figures["trl_0ms"] = peer(model, folder / "trl", AT_ONCE, steps, groups)
-    async with bench(folder, start, console, AT_ONCE, window) as ours:
-        ran = await ours.run("at_once", f"rl.steps={max(steps, 4)}")
-        figures["reward"] = await ours.reward(TASKS, ATTEMPTS)
-        figures["reward_trl"] = await reward_of(ours, folder / "trl" / "model")
-    figures["loop_0ms"] = loop_rate(ran.records, ran.config.rl.window.max_staleness)
-    groups = 2 if smoke else SLOW_GROUPS
-    figures["trl_slow"] = peer(model, folder / "trl_slow", SLOW, SLOW_STEPS, groups)
-    async with bench(folder, start, console, SLOW, f"rl.window.groups_per_batch={groups}", STILL) as ours:
-        ran = await ours.run("slow", f"rl.steps={8 if smoke else 40}")
-    figures["loop_slow"] = loop_rate(ran.records, ran.config.rl.window.max_staleness)
-    return figures | {f"ratio_{tools}": figures[f"loop_{tools}"] / figures[f"trl_{tools}"] for tools in ("0ms", "slow")}
+    works, tasks, rounds = (SMOKE_WORKS, SMOKE_TASKS, 1) if smoke else (WORKS, TASKS, ROUNDS)
+    return of_rounds([await one_round(folder, start, console, works, tasks, seed) for seed in range(rounds)])
 
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--smoke", action="store_true", help="two steps of two groups")
+    parser.add_argument("--smoke", action="store_true", help="one round, of two steps of two groups")
     parser.add_argument("--peer", help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.peer:
-        model, folder, median_s, p99_s, steps, groups = json.loads(given.peer)
-        print(json.dumps(train(Path(model), Path(folder), Latency(median_s, p99_s), steps, groups)))
+        peer_main(given.peer)
         return
     began = time.monotonic()
     figures = measured(

@@ -8,11 +8,9 @@ any reward. Takes about six minutes a seed on two cores, and a quarter of an hou
 interrupted goes on, and what a seed came to is kept in `results/on_policy/`.
 """
 
-import argparse
 from statistics import fmean
 
-from benchmarks.harness import report
-from benchmarks.tiny_runs import RUNS, compared, kept, rates, tiny_run, train
+from benchmarks.tiny_runs import RUNS, by_seeds, compared, rates, tiny_run, train
 
 STUDENT = (
     "model.hidden_size=64",
@@ -55,10 +53,8 @@ def compare(seeds: list[Seed]) -> dict[str, float]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="On-policy distillation, against fine-tuning alone.")
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    figures = compare([kept("on_policy", seed, one_seed) for seed in parser.parse_args().seeds])
-    report("on_policy", figures, {"greedy_low": ">= 0", "sampled_low": ">= 0", "sampled_tasks": ">= 500"})
+    targets = {"greedy_low": ">= 0", "sampled_low": ">= 0", "sampled_tasks": ">= 500"}
+    by_seeds("on_policy", "On-policy distillation, against fine-tuning alone.", one_seed, compare, targets)
 
 
 if __name__ == "__main__":

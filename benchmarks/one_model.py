@@ -7,11 +7,9 @@ All are measured on the same held-out tasks. Takes about half an hour a seed on 
 goes on, and what a seed came to is kept in `results/one_model/`.
 """
 
-import argparse
 from statistics import fmean
 
-from benchmarks.harness import report
-from benchmarks.tiny_runs import RUNS, kept, rates, train
+from benchmarks.tiny_runs import RUNS, by_seeds, rates, train
 from coa.demo.questions import FAMILIES
 from coa.reporting.statistics import paired_difference
 
@@ -51,10 +49,8 @@ def compare(seeds: list[Seed]) -> dict[str, float]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="One model of every profile beside three of one profile each.")
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    figures = compare([kept("one_model", seed, one_seed) for seed in parser.parse_args().seeds])
-    report("one_model", figures, {f"{family}_difference": ">= -0.05" for family in FAMILIES})
+    targets = {f"{family}_difference": ">= -0.05" for family in FAMILIES}
+    by_seeds("one_model", "One model of every profile beside three of one profile each.", one_seed, compare, targets)
 
 
 if __name__ == "__main__":

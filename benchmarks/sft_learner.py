@@ -1,19 +1,25 @@
 """The learner against a bare PyTorch loop over the same model and packed batches, and against TRL's SFTTrainer.
 
-    python -m benchmarks.sft_learner
+    python -m benchmarks.sft_learner [--smoke] [--demo RUN]
 
 All three train the tiny recipe's model with float32 AdamW on the same demonstrations, 64 a step, in turns. Tokens are
 those of the demonstrations: padding is nobody's work. TRL takes part where it can be imported; it pads the 64, since
 its packing needs flash attention. It runs in a process of its own, since beside a process group it would wrap the
 model for several ranks; its steps are timed from start to end, without the first and without the trainer's set-up.
+
+Learner and bare loop are measured once more while another process keeps a core busy. `--demo` adds the seconds that the
+SFT stage of a finished run of the tiny recipe took, from the run's report.
 """
 
+import argparse
+import json
 import os
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -27,6 +33,7 @@ from actors.learner.config import LearnerConfig, ModelConfig, Objective
 from actors.learner.learner import Learner
 from actors.learner.policy import PackedPolicy, load_model, new_model, to_tensors
 from benchmarks.harness import PEER, median_ratio, report, step_clock
+from benchmarks.speed.cores import OTHERS, busy
 from coa.agent.tokenizer import save_tokenizer, train_tokenizer
 from coa.demo import World, WorldConfig
 from coa.learning.packing import MicroBatch, PackingConfig, pack
@@ -34,6 +41,10 @@ from coa.learning.schedule import OptimizerConfig
 from coa.types import ENVIRONMENT, Sample
 
 ROUNDS = 5
+BUSY = "_busy"
+"""Ends the names of what was measured beside a busy core."""
+TARGETS = {"ratio_to_bare": ">= 0.95", f"ratio_to_bare{BUSY}": ">= 0.95"}
+PEER_TARGETS, DEMO_TARGETS = {"ratio_to_trl": ">= 1.0"}, {"demo_sft_s": "<= 180"}
 STEPS = 4
 """Of a round and side."""
 BATCH = 64
@@ -164,54 +175,81 @@ class Measured:
     seconds: dict[str, list[float]]
 
 
-def measure(folder: Path, *, peer: bool) -> Measured:
+def measure(folder: Path, *, peer: bool, rounds: int) -> Measured:
     torch.set_num_threads(1)
     samples = make_demonstrations(STEPS * BATCH, make_start(folder))
     batches = [samples[i : i + BATCH] for i in range(0, len(samples), BATCH)]
     packed = [pack(batch, PACKING) for batch in batches]
     ours, bare = Ours(folder), Bare(folder)
-    seconds: dict[str, list[float]] = {"ours": [], "bare": [], **({"trl": []} if peer else {})}
-    for number in range(1 + ROUNDS):
-        # Step by step in turns: a busy moment of the machine meets both.
-        spent = {"ours": 0.0, "bare": 0.0}
-        for one, its_packed in zip(batches, packed, strict=True):
-            began = time.perf_counter()
-            ours([one])
-            between = time.perf_counter()
-            bare([its_packed])
-            spent["ours"] += between - began
-            spent["bare"] += time.perf_counter() - between
-        if number == 0:  # the first round warms up
-            continue
-        for name, value in spent.items():
-            seconds[name].append(value)
-        if peer:
-            seconds["trl"].append(trl_beside(folder))
+    seconds: dict[str, list[float]] = {}
+    for ending in ("", BUSY):
+        with busy(OTHERS) if ending else nullcontext():
+            for number in range(1 + rounds):
+                spent = in_steps(ours, bare, batches, packed)
+                if number == 0:  # the first round warms up
+                    continue
+                if peer and not ending:
+                    spent["trl"] = trl_beside(folder)
+                for name, value in spent.items():
+                    seconds.setdefault(name + ending, []).append(value)
     return Measured(sum(map(len, samples)), seconds)
+
+
+def in_steps(ours: Ours, bare: Bare, batches: Sequence[Any], packed: Sequence[Any]) -> dict[str, float]:
+    """Seconds of each side. Step by step in turns: a busy moment of the machine meets both."""
+    spent = {"ours": 0.0, "bare": 0.0}
+    for one, its_packed in zip(batches, packed, strict=True):
+        began = time.perf_counter()
+        ours([one])
+        between = time.perf_counter()
+        bare([its_packed])
+        spent["ours"] += between - began
+        spent["bare"] += time.perf_counter() - between
+    return spent
+
+
+def figures_of(measured: Measured) -> dict[str, float]:
+    seconds = measured.seconds
+    figures = {f"{name}_tokens_per_s": measured.tokens / median(times) for name, times in seconds.items()}
+    for ending in ("", BUSY):
+        figures[f"ratio_to_bare{ending}"] = median_ratio(seconds[f"bare{ending}"], seconds[f"ours{ending}"])
+    if "trl" in seconds:
+        figures["ratio_to_trl"] = median_ratio(seconds["trl"], seconds["ours"])
+    return figures
+
+
+def demo_seconds(told: Mapping[str, Any]) -> float:
+    """Seconds of the SFT stage. told: the report of a run. Raises SystemExit if the run is not finished."""
+    stage = told.get("stages", {}).get("sft")
+    if stage is None or not stage["steps"]:
+        raise SystemExit("the report has no SFT stage: --demo takes the folder of a finished run")
+    return stage["seconds"]
 
 
 def main() -> None:
     import torch.distributed as dist
 
-    if sys.argv[1:2] == ["--trl"]:
-        print(trl_seconds(Path(sys.argv[2])))
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--smoke", action="store_true", help="one round")
+    parser.add_argument("--demo", type=Path, metavar="RUN", help="the folder of a finished run of the tiny recipe")
+    parser.add_argument("--trl", type=Path, help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.trl:
+        print(trl_seconds(given.trl))
         return
+    demo = {}
+    if given.demo:
+        demo = {"demo_sft_s": demo_seconds(json.loads((given.demo / "report.json").read_text()))}
     peer = find_spec("trl") is not None
     if not peer:
         print("TRL is not installed: `pip install trl` lets it take part", file=sys.stderr)
     with tempfile.TemporaryDirectory() as folder:
         os.environ["LOCAL_RANK"] = "0"
         dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=0, world_size=1)
-        measured = measure(Path(folder), peer=peer)
+        measured = measure(Path(folder), peer=peer, rounds=1 if given.smoke else ROUNDS)
         dist.destroy_process_group()
-    seconds = measured.seconds
-    figures = {f"{name}_tokens_per_s": measured.tokens / median(times) for name, times in seconds.items()}
-    figures["ratio_to_bare"] = median_ratio(seconds["bare"], seconds["ours"])
-    targets = {"ratio_to_bare": ">= 0.95"}
-    if peer:
-        figures["ratio_to_trl"] = median_ratio(seconds["trl"], seconds["ours"])
-        targets["ratio_to_trl"] = ">= 1.0"
-    report("sft_learner", figures, targets)
+    targets = {**TARGETS, **(PEER_TARGETS if peer else {}), **(DEMO_TARGETS if demo else {})}
+    report("sft_learner" + "_smoke" * given.smoke, {**figures_of(measured), **demo}, targets)
 
 
 if __name__ == "__main__":

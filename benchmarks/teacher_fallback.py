@@ -12,12 +12,10 @@ of the comparison. Takes about a quarter of an hour a seed on two cores; a run t
 seed came to is kept in `results/teacher_fallback/`.
 """
 
-import argparse
 from pathlib import Path
 from statistics import fmean
 
-from benchmarks.harness import report
-from benchmarks.tiny_runs import RUNS, coa, compared, kept, outcomes, train, tuned_copy
+from benchmarks.tiny_runs import RUNS, by_seeds, coa, compared, outcomes, train, tuned_copy
 
 WORLD = ("world.families=[web]", "world.stale=0.8", "world.held_out=0.7")
 NARROW = ("world.experts.lazy_web=[1,1,1,0.1]", "distill.runs=30000")
@@ -72,10 +70,8 @@ def compare(seeds: list[Seed]) -> dict[str, float]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Teachers in the RL loop, against plain RL.")
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    figures = compare([kept("teacher_fallback", seed, one_seed) for seed in parser.parse_args().seeds])
-    report("teacher_fallback", figures, {"left_at_zero_low": ">= 0", "left_at_zero_tasks": ">= 500"})
+    targets = {"left_at_zero_low": ">= 0", "left_at_zero_tasks": ">= 500"}
+    by_seeds("teacher_fallback", "Teachers in the RL loop, against plain RL.", one_seed, compare, targets)
 
 
 if __name__ == "__main__":

@@ -1,16 +1,18 @@
 """Runs of the tiny recipe for experiments: trained once, and measured by task."""
 
+import argparse
 import json
 import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
-from typing import TypeVar
+from typing import Any, Generic, TypeVar
 
-from benchmarks.harness import RESULTS, ROOT, commit
+from benchmarks.harness import MIXED, RESULTS, ROOT, commit, refuse_mixed, report
 from coa.reporting.statistics import paired_difference
 
 RUNS = ROOT / "runs"
@@ -69,15 +71,60 @@ def rates(episodes: Path, mode: str, family: str | None = None) -> dict[str, flo
     return {task: sum(right) / len(right) for task, right in outcomes(episodes, mode, family).items()}
 
 
-def kept(name: str, seed: int, measure: Callable[[int], Found]) -> Found:
-    """What a seed came to, from `results/NAME/` where it was measured before, with the commit: to be deleted where what
-    is measured changes. `Found` is of plain JSON."""
-    path = RESULTS / name / f"seed-{seed}.json"
+@dataclass(frozen=True)
+class Kept(Generic[Found]):
+    """What a seed came to, and the commit at which it was measured."""
+
+    commit: str
+    found: Found
+
+
+def path_of(name: str, seed: int) -> Path:
+    return RESULTS / name / f"seed-{seed}.json"
+
+
+def kept(name: str, seed: int, measure: Callable[[int], Found]) -> Kept[Found]:
+    """What a seed came to, from `results/NAME/` if it was measured before: to be deleted when what is measured changes.
+    `Found` is of plain JSON."""
+    path, now = path_of(name, seed), commit()
     if not path.exists():
-        measured = {"commit": commit(), "found": measure(seed)}
+        measured = {"commit": now, "found": measure(seed)}
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(measured, separators=(",", ":")) + "\n")
-    return json.loads(path.read_text())["found"]
+    result = read_kept(path)
+    if result.commit != now:
+        print(f"{path} was measured at {result.commit} and is not measured again", file=sys.stderr)
+    return result
+
+
+def read_kept(path: Path) -> Kept[Any]:
+    read = json.loads(path.read_text())
+    return Kept(read["commit"], read["found"])
+
+
+def commits_of(name: str, seeds: Sequence[int]) -> dict[str, str]:
+    """The commit of each seed, by "seed N"; those that are not measured yet will have the present one."""
+    paths = {f"seed {seed}": path_of(name, seed) for seed in seeds}
+    return {seed: read_kept(path).commit if path.exists() else commit() for seed, path in paths.items()}
+
+
+def by_seeds(
+    name: str,
+    description: str,
+    one_seed: Callable[[int], Found],
+    compare: Callable[[list[Found]], dict[str, float]],
+    targets: Mapping[str, str],
+) -> None:
+    """The command of a benchmark that compares over seeds."""
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--mixed", action="store_true", help=MIXED)
+    given = parser.parse_args()
+    commits = commits_of(name, given.seeds)
+    if not given.mixed:
+        refuse_mixed(name, commits)
+    seeds = [kept(name, seed, one_seed).found for seed in given.seeds]
+    report(name, compare(seeds), targets, commits)
 
 
 def compared(name: str, after: Sequence[float], before: Sequence[float]) -> dict[str, float]:

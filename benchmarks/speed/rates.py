@@ -1,7 +1,7 @@
 """Rates of what ends one after the other, and what they say of each other."""
 
 from collections.abc import Mapping, Sequence
-from statistics import fmean, stdev
+from statistics import fmean, median, stdev
 from typing import Any
 
 T95 = {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776}
@@ -28,6 +28,22 @@ def loop_rate(records: Sequence[Mapping[str, Any]], max_staleness: int) -> float
     first, last = steady(len(records), max_staleness)
     trained = sum(record["samples"] for record in records[first:last])
     return trained / (records[last - 1]["time"] - records[first - 1]["time"])
+
+
+def whole_rate(records: Sequence[Mapping[str, Any]], wall_s: float) -> float:
+    """Trajectories that a run of reinforcement trained a second in all its time, without the learners' start-up.
+    wall_s: from the first group to the engines' last weights (`time.wall` of the stage's result)."""
+    return sum(record["samples"] for record in records) / wall_s
+
+
+def over_rounds(rounds: Sequence[Mapping[str, float]], spread: Sequence[str]) -> dict[str, float]:
+    """The median of each figure over rounds, and the least and the greatest value (`_min`, `_max`) of those in
+    `spread`. A figure that a round lacks was 0 there, such as the share of a state that nothing was in."""
+    values = {name: [one.get(name, 0.0) for one in rounds] for name in dict.fromkeys(k for one in rounds for k in one)}
+    figures = {name: float(median(found)) for name, found in values.items()}
+    for name in spread:
+        figures |= {f"{name}_min": min(values[name]), f"{name}_max": max(values[name])}
+    return figures
 
 
 def limit(loop: float, engines: float, learners: float) -> dict[str, float]:

@@ -8,7 +8,7 @@ import shutil
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, closing, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any, TypeVar
@@ -43,6 +43,7 @@ class Latency:
 
     median_s: float = 0.0
     p99_s: float = 0.0
+    seed: int = 0
 
 
 AT_ONCE, SLOW = Latency(), Latency(0.3, 3.0)
@@ -112,12 +113,12 @@ class Bench:
             records = [one for one in read_metrics(run.folder / "metrics.jsonl") if one["stage"] == STAGE]
         return Ran(config, run.folder, records, result)
 
-    async def reward(self, tasks: int, attempts: int) -> float:
-        """The mean reward on held-out tasks under the weights that the engines have."""
+    async def rewards(self, tasks: int, attempts: int) -> list[float]:
+        """The mean reward on each of the held-out tasks under the weights that the engines have."""
         config = self.recipe("engines", f"evaluation.tasks={tasks}")
         held_out = self.run_dir(config).evaluation_tasks()
         play = (self.pool.evaluate(task, range(attempts), config.rl.sampling) for task in held_out)
-        return fmean(episode.reward for episodes in await asyncio.gather(*play) for episode in episodes)
+        return [fmean(episode.reward for episode in episodes) for episodes in await asyncio.gather(*play)]
 
     async def engines_alone(self, groups: range, at_once: int) -> list[float]:
         """When each of these groups had been played, at most `at_once` of them under way, without learners."""
@@ -155,8 +156,7 @@ def since(before: Mapping[str, Mapping[str, float]], now: Mapping[str, Mapping[s
 @asynccontextmanager
 async def bench(folder: Path, start: Path, console: Console, latency: Latency, *overrides: str) -> AsyncIterator[Bench]:
     """overrides: of the recipe, for the engines and for every run on them."""
-    told = {"median_s": latency.median_s, "p99_s": latency.p99_s, "seed": 0}
-    (folder / "tools.json").write_text(json.dumps(told))
+    (folder / "tools.json").write_text(json.dumps(asdict(latency)))
     first = fresh(start, recipe(folder / "engines", *overrides), console)
     async with tool_executors(first) as executors, engine_pool(first, first.sft_model, executors) as pool:
         yield Bench(folder, start, console, pool, executors, overrides)

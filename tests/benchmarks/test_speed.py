@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks import table
 from benchmarks.data import BYTES, growth
 from benchmarks.engine import turns_of
 from benchmarks.learner import surrogate
@@ -177,26 +176,6 @@ def test_two_runs_calibrate_as_one_and_latencies_are_those_that_are_told(tmp_pat
 
     drawn = WithLatency([one], Latency(0.5, 0.5)).draw(Random(0))
     assert [turn.tool_s for turn in drawn.episodes[0]] == [0.5, 0.0]
-
-
-def test_the_table_says_what_holds_and_what_is_missing() -> None:
-    results = {"learner": {"figures": {"tiny/ratio": 0.97, "memory_ratio": 1.31}, "commit": "abc"}}
-    found = list(table.lines(results))
-    what = "speed of the learner divided by that of a bare training loop, the tiny model"
-    assert f"| `learner` | {what} | >= 0.95 | 0.97 | yes | abc |" in found
-    assert any(line.endswith("| 1.31 | **no** | abc |") for line in found)
-    assert sum(table.MISSING in line for line in found) == len(table.ROWS) - 2
-    document = f"a\n{table.BEGIN}\nold\n{table.END}\nb\n"
-    assert table.filled(document, "new") == f"a\n{table.BEGIN}\nnew\n{table.END}\nb\n"
-
-
-@pytest.mark.parametrize("name", ["loop_limit", "loop_sync", "loop_trl", "learner", "data", "plan", "engine"])
-def test_the_table_has_the_targets_of_the_benchmarks(name: str) -> None:
-    import importlib
-
-    targets = importlib.import_module(f"benchmarks.{name}").TARGETS
-    rows = {row.figure: row.target for row in table.ROWS if row.benchmark == name}
-    assert {figure: rows[figure] for figure in targets} == targets
 
 
 def test_the_peer_reads_calls_and_answers_in_our_format() -> None:
