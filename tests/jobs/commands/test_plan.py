@@ -14,14 +14,14 @@ from coa.config import load
 from coa.errors import UserError
 from coa.learning.algorithms import ALGORITHMS
 from coa.planning.clusters import DEVICES, Node, parse_cluster
-from coa.planning.memory import GIB
+from coa.planning.memory import GIB, activation_bytes
 from coa.reporting.readable import in_bytes
 from coa.types import Status, Task
 from jobs.cli import RECIPES, find_recipe, main
 from jobs.commands.plan.places import plan_of
 from jobs.commands.plan.speed import speed_of
 from jobs.recipe.memory import processes
-from jobs.recipe.needs import reinforcement_demands
+from jobs.recipe.needs import memory_of_rank, reinforcement_demands
 from jobs.recipe.schema import Recipe
 from jobs.run.trajectories import read_groups, write_episodes
 
@@ -67,7 +67,7 @@ def test_too_few_gpus_are_told_with_what_there_is() -> None:
         (
             "2x8xH100",
             "rl.learner.gradient_checkpointing=false",
-            "most is for activations .* gradient_checkpointing, a smaller packing.row_tokens or",
+            "most is for activations .* gradient_checkpointing, shorter rows .row_tokens, max_tokens. or",
         ),
         (
             "2x8xH100",
@@ -80,6 +80,31 @@ def test_too_few_gpus_are_told_with_what_there_is() -> None:
 def test_memory_that_does_not_suffice_is_told_with_why(cluster: str, override: str, said: str) -> None:
     [sentence] = wrong("web_7b", cluster, override)
     assert re.search(said, sentence), sentence
+
+
+def test_a_sample_that_is_longer_than_a_row_is_counted_with_its_whole_length() -> None:
+    """It has a row of its own, as long as the sample is."""
+    long = "agent.limits.max_tokens=32768"
+    early = (long, "rl.short_steps=10", "rl.short_tokens=8192")
+    tokens = [activation_tokens("eight_gpus", *of) for of in ((), (long,), (long, "sft.max_tokens=20000"), early)]
+    assert tokens == [(16384, 16384), (32768, 32768), (20000, 32768), (32768, 32768)]
+    assert activation_tokens("eight_gpus", long, "rl.learner.packing.row_tokens=40000") == (32768, 40000)
+    assert wrong("eight_gpus", "8xH100", "agent.limits.max_tokens=16384") == []
+    assert "most is for activations" in wrong("eight_gpus", "8xH100", "agent.limits.max_tokens=131072")[-1]
+
+
+def activation_tokens(name: str, *overrides: str) -> tuple[float, float]:
+    """Tokens of which a rank of sft and one of rl keep activations, by the recipe's estimate."""
+    config = recipe(name, *overrides)
+    built = architecture(config.model)
+    assert built is not None
+    ranks = (("sft", config.sft.learner), ("rl", config.rl.learner))
+    sft, rl = (
+        memory_of_rank(config, stage, learner, built).device["activations"]
+        / activation_bytes(built, learner, config.model.dtype, 1)
+        for stage, learner in ranks
+    )
+    return sft, rl
 
 
 def test_an_engine_and_a_rank_on_one_gpu_share_its_memory() -> None:
