@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
 from statistics import fmean
@@ -24,7 +24,7 @@ from coa.reporting.readable import look_up
 from coa.spent import added, shares
 from jobs.recipe.memory import processes
 from jobs.recipe.schema import Recipe
-from jobs.run.trajectories import read_groups
+from jobs.run.trajectories import Outcome, read_groups
 from jobs.stages.engines import PLACES
 
 BUDGET = 20_000
@@ -103,7 +103,7 @@ def speeds_of(recorder: Recipe, records: Sequence[Any], result: Any, groups: Seq
 def loop_recorded(config: Recipe, recorder: Recipe, folder: Path, result: Any, tools: Any) -> Loop:
     """The loop of `config` by a run's records. recorder: the run's recipe; result: of its RL stage; tools: counts of
     its tool calls."""
-    groups = read_groups(folder / "trajectories", recorder.rl.algorithm_of().keep)
+    groups = read_groups(folder / "trajectories", config.rl.algorithm_of().keep)
     records = [one for one in read_metrics(folder / "metrics.jsonl") if one["stage"] == "rl"]
     try:
         found = speeds_of(recorder, records, result, groups)
@@ -120,6 +120,8 @@ def loop_assumed(config: Recipe, built: Architecture, device: Device) -> Loop:
     """The loop of a recipe that has not been run, on GPUs of the given kind."""
     limits, learner = config.agent.limits, config.rl.learner
     work = Assumed(config.rl.group, limits.max_turns, limits.max_tokens, limits.max_observation_tokens)
+    if config.rl.algorithm_of().keep([Outcome(1.0, 1.0)] * config.rl.group):  # also groups whose grades are all equal
+        work = replace(work, kept=1.0)
     drawn = [episode for seed in range(32) for episode in work.draw(Random(seed)).episodes]
     found = assumed(
         built,

@@ -3,6 +3,8 @@
 import json
 import re
 from pathlib import Path
+from random import Random
+from statistics import fmean
 
 import pyarrow.dataset as pads
 import pytest
@@ -15,11 +17,13 @@ from coa.errors import UserError
 from coa.learning.algorithms import ALGORITHMS
 from coa.planning.clusters import DEVICES, Node, parse_cluster
 from coa.planning.memory import GIB, activation_bytes
+from coa.planning.workload import Replay
 from coa.reporting.readable import in_bytes
 from coa.types import Status, Task
 from jobs.cli import RECIPES, find_recipe, main
 from jobs.commands.plan.places import plan_of
 from jobs.commands.plan.speed import speed_of
+from jobs.recipe.forecast import loop_assumed, loop_of_run
 from jobs.recipe.memory import processes
 from jobs.recipe.needs import memory_of_rank, reinforcement_demands
 from jobs.recipe.schema import Recipe
@@ -191,6 +195,9 @@ def test_how_fast_it_would_be_is_told_with_what_is_assumed() -> None:
     split = [row[0] for row in sections[2].rows]
     assert "4 engines, 4 ranks" in split
     assert sum(row[2].startswith("best") for row in sections[2].rows) == 1
+    best = next(at for at, row in enumerate(sections[2].rows) if row[2].startswith("best"))
+    engines = [int(name.split()[0]) for name in split[max(0, best - 1) : best + 2]]
+    assert engines == list(range(engines[0], engines[-1] + 1)), "the neighbours of the best were simulated"
     assert [(row[0], row[3]) for row in sections[3].rows] == [
         ("8", "simulated"),
         ("16", "simulated"),
@@ -198,6 +205,18 @@ def test_how_fast_it_would_be_is_told_with_what_is_assumed() -> None:
     ]
     assert any("H100's memory bandwidth" in sentence for sentence in said)
     assert any("something is learnt from 60% of the groups" in sentence for sentence in said)
+
+
+def test_an_algorithm_that_keeps_every_group_is_told_to_train_on_all_of_them() -> None:
+    small = ("rl.window.groups_per_batch=4", "rl.group=2", "agent.limits.max_turns=2")
+    kept = {}
+    for name in ("grpo", "ppo", "reinforce_pp"):
+        config = recipe("eight_gpus", *small, f"rl.algorithm={name}")
+        built = architecture(config.model)
+        assert built is not None
+        work = loop_assumed(config, built, DEVICES["H100"]).work
+        kept[name] = fmean(work.draw(Random(seed)).kept for seed in range(200))
+    assert kept == {"grpo": pytest.approx(0.6, abs=0.1), "ppo": 1.0, "reinforce_pp": 1.0}
 
 
 def test_a_recorded_run_gives_lengths_and_speeds(tmp_path: Path) -> None:
@@ -218,6 +237,18 @@ def test_the_runs_algorithm_says_which_of_its_groups_are_trained(tmp_path: Path)
     kept = {name: ALGORITHMS[name]().keep for name in ("grpo", "reinforce_pp")}
     assert [group.kept for group in read_groups(tmp_path, kept["grpo"])] == [False, True]
     assert [group.kept for group in read_groups(tmp_path, kept["reinforce_pp"])] == [True, True]
+
+
+def test_the_algorithm_that_is_planned_for_says_which_groups_of_another_run_are_trained(tmp_path: Path) -> None:
+    recorded_run(tmp_path)
+    rows = [(task_named("t"), group, episode(1)) for group in range(4, 8) for _ in range(2)]
+    write_episodes(tmp_path / "trajectories" / "rl-00002.parquet", rows)
+    kept = {}
+    for name in ("grpo", "ppo"):
+        work = loop_of_run(recipe("tiny", *BATCH, f"rl.algorithm={name}"), tmp_path).work
+        assert isinstance(work, Replay)
+        kept[name] = sum(group.kept for group in work.groups)
+    assert kept == {"grpo": 4, "ppo": 8}
 
 
 def test_a_step_in_which_no_episode_ended_is_a_table_like_the_others(tmp_path: Path) -> None:
