@@ -22,6 +22,7 @@ from coa.tools.cache import DiskCache, Found, Memo
 from coa.tools.client import Replies, RetryConfig
 from coa.tools.mcp.binding import McpBinding
 from coa.tools.mcp.tool import McpTool
+from coa.tools.seconds import bucket_of
 
 logger = logging.getLogger(__name__)
 
@@ -94,6 +95,8 @@ class ToolStats:
     """Calls that wait for a place now."""
     seconds: float = 0.0
     """Spent inside the tool, summed over calls."""
+    histogram: Mapping[str, int] = field(default_factory=dict)
+    """Calls by the seconds spent inside the tool (`coa.tools.seconds`), without those that were answered otherwise."""
     retries: int = 0
     """Requests that the tool sent again."""
     own: Mapping[str, int] = field(default_factory=dict)
@@ -149,6 +152,7 @@ class ToolExecutor:
         self._disk = None if folder is None else DiskCache(folder, self._config.cache_bytes)
         self._counts: dict[str, Counter[str]] = {name: Counter() for name in self._tools}
         self._seconds = dict.fromkeys(self._tools, 0.0)
+        self._histograms: dict[str, Counter[str]] = {name: Counter() for name in self._tools}
         self._known = KnownCalls(self._answer, self._config.kept_results)
 
     async def mistake(self) -> str:
@@ -207,6 +211,7 @@ class ToolExecutor:
             hits=counts[Found.KEPT.value],
             joined=counts[Found.JOINED.value],
             seconds=self._seconds[name],
+            histogram=dict(self._histograms[name]),
             retries=own.get("retries", 0),
             own=own,
         )
@@ -268,7 +273,9 @@ class ToolExecutor:
                 raise
             raise RuntimeError("cancelled, though nobody cancelled the call") from error
         finally:
-            self._seconds[call.tool] += time.perf_counter() - started
+            seconds = time.perf_counter() - started
+            self._seconds[call.tool] += seconds
+            self._histograms[call.tool][bucket_of(seconds)] += 1
             self._places[call.tool].release()
 
 

@@ -21,7 +21,7 @@ from benchmarks.plan import WithLatency, calibrated
 from benchmarks.speed import tools
 from benchmarks.speed.cores import ENGINES, OTHERS, Divided, bind, core_of, short
 from benchmarks.speed.rates import intervals_overlap, limit, loop_rate, mean_shares, rate, steady
-from benchmarks.speed.runs import Ran, recipe, since
+from benchmarks.speed.runs import Ran, recipe
 from coa.learning.losses import LossConfig
 from coa.learning.packing import PackingConfig, pack
 from coa.planning.workload import Latency, Recorded, RecordedEpisode
@@ -85,11 +85,6 @@ def test_what_processes_computed_between_two_moments_is_a_share_of_a_core() -> N
     cores.seen = [(0.0, {"a": 1.0}), (10.0, {"a": 3.0, "b": 1.0}), (20.0, {"a": 8.0, "b": 1.01}), (30.0, {"a": 9.0})]
     assert cores.shares(5.0, 25.0) == {"a": pytest.approx(0.5)}
     assert cores.shares(25.0, 29.0) == {}
-
-
-def test_counts_of_tools_are_those_since_a_moment() -> None:
-    before, now = {"a": {"calls": 3.0}}, {"a": {"calls": 5.0}, "b": {"calls": 1.0}}
-    assert since(before, now) == {"a": {"calls": 2.0}, "b": {"calls": 1.0}}
 
 
 def trajectory(mask: list[int]) -> Trajectory:

@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 from statistics import fmean
@@ -251,6 +252,24 @@ def test_the_algorithm_that_is_planned_for_says_which_groups_of_another_run_are_
     assert kept == {"grpo": 4, "ppo": 8}
 
 
+def test_calls_take_as_long_as_they_took_in_the_run(tmp_path: Path) -> None:
+    recorded_run(tmp_path)
+    loop, random = loop_of_run(recipe("tiny", *BATCH), tmp_path), Random(0)
+    assert not any("take no time" in sentence for sentence in loop.assumptions), "no call was made in these episodes"
+    calling = replace(episode(1), turns=2, tool_calls=("code", "wiki_search"))
+    rows = [(task_named("t"), 9, calling)] * 2
+    write_episodes(tmp_path / "trajectories" / "rl-00002.parquet", rows)
+    loop = loop_of_run(recipe("tiny", *BATCH), tmp_path)
+    assert "calls of wiki_search take no time: the run did not measure it" in loop.assumptions
+    assert isinstance(loop.work, Replay)
+    only = replace(loop.work, groups=[group for group in loop.work.groups if len(group.episodes[0].tools) == 2])
+    turns = [one for _ in range(1000) for one in only.draw(random).episodes]
+    code, wiki = ([one[at].tool_s for one in turns] for at in (0, 1))
+    assert all(seconds == 0 or 1.448 / 2**0.5 <= seconds <= 1.448 for seconds in code)
+    assert sum(seconds == 0 for seconds in code) / len(code) == pytest.approx(2 / 8, abs=0.03), "from a cache"
+    assert set(wiki) == {0.0}
+
+
 def test_a_step_in_which_no_episode_ended_is_a_table_like_the_others(tmp_path: Path) -> None:
     write_episodes(tmp_path / "rl-00001.parquet", [(task_named("t"), 1, episode(1))])
     write_episodes(tmp_path / "rl-00002.parquet", [])
@@ -271,7 +290,13 @@ def recorded_run(folder: Path) -> None:
     """A run of four steps whose learners are the slower half: a batch of 8 episodes takes them a second."""
     (folder / "config.yaml").write_text("run_dir: runs/x\n")
     (folder / "checkpoints").mkdir()
-    result = {"seconds": 4.0, "trajectories": 32, "decoding": [[1, 0.1, 10]], "time": {"learner": {}}}
+    result = {
+        "seconds": 4.0,
+        "trajectories": 32,
+        "decoding": [[1, 0.1, 10]],
+        "time": {"learner": {}},
+        "tools": {"code": {"calls": 8, "histogram": {"1.448": 6}}},
+    }
     (folder / "checkpoints" / "rl.json").write_text(json.dumps(result))
     lines = [{"stage": "rl", "step": step, "tokens": 80, "seconds": 1.0} for step in range(1, 5)]
     (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
