@@ -18,7 +18,7 @@ from benchmarks.learner import surrogate
 from benchmarks.loop_sync import compared
 from benchmarks.loop_trl import TEMPLATE, parsed, rewards
 from benchmarks.plan import WithLatency, calibrated
-from benchmarks.speed import tools
+from benchmarks.speed import tools, updates
 from benchmarks.speed.cores import ENGINES, OTHERS, Divided, bind, core_of, short
 from benchmarks.speed.rates import intervals_overlap, limit, loop_rate, mean_shares, rate, steady
 from benchmarks.speed.runs import Ran, recipe
@@ -174,6 +174,30 @@ def test_two_runs_calibrate_as_one_and_latencies_are_those_that_are_told(tmp_pat
     assert [turn.tool_s for turn in drawn.episodes[0]] == [0.5, 0.0]
 
 
+def test_an_update_is_held_against_the_reload_of_its_round_with_the_largest_model() -> None:
+    small = {"mb": [50.0], "reload": [1.0], "host": [9.0], "host/pause": [9.0], "ipc": [9.0]}
+    large = {
+        "mb": [500.0],
+        "reload": [1.0, 2.0, 1.0],
+        "host": [1.5, 3.0, 9.0],
+        "host/pause": [1.15, 2.25, 1.15],
+        "ipc": [3.0, 6.0, 18.0],
+    }
+    found = updates.figures_of({50: small, 500: large})
+    assert (found["update_to_reload"], found["ipc_to_host"]) == (1.5, 2.0)
+    assert found["pause_to_reload"] == pytest.approx(1.1)
+    assert (found["50/host"], found["500/host"], found["500/mb"]) == (9.0, 3.0, 500.0)
+
+
+def test_the_updates_are_plotted_against_size_and_engines(tmp_path: Path) -> None:
+    sides = ("mb", "reload", "host", "host/pause", "ipc")
+    figures = {f"{size}/{side}": 1.0 for size in updates.SIZES for side in sides}
+    several = {f"{updates.OF_ENGINES}/host/{count}": 2.0 for count in updates.ENGINES[1:]}
+    updates.draw({**figures, **several}, tmp_path / "plot.png")
+    assert (tmp_path / "plot.png").stat().st_size > 1000
+    assert {row.figure for row in table.ROWS if "/host" in row.figure} <= {*figures, *several}
+
+
 def test_the_table_says_what_holds_and_what_is_missing() -> None:
     results = {"learner": {"figures": {"tiny/ratio": 0.97, "memory_ratio": 1.31}, "commit": "abc"}}
     found = list(table.lines(results))
@@ -185,7 +209,9 @@ def test_the_table_says_what_holds_and_what_is_missing() -> None:
     assert table.filled(document, "new") == f"a\n{table.BEGIN}\nnew\n{table.END}\nb\n"
 
 
-@pytest.mark.parametrize("name", ["loop_limit", "loop_sync", "loop_trl", "learner", "data", "plan", "engine"])
+@pytest.mark.parametrize(
+    "name", ["loop_limit", "loop_sync", "loop_trl", "learner", "data", "plan", "engine", "weights"]
+)
 def test_the_table_has_the_targets_of_the_benchmarks(name: str) -> None:
     import importlib
 
