@@ -1,4 +1,4 @@
-"""Spans of wall-clock time: how much of one kind of work ran while another did."""
+"""Spans of wall-clock time, and the overlap of two kinds of work."""
 
 from collections.abc import Iterable
 
