@@ -1,1 +1,1 @@
-"""Speed, measured: `python -m benchmarks.NAME` compares in turns within one run and writes `results/NAME.json`."""
+"""Benchmarks: `python -m benchmarks.NAME` times both sides in turns in one run and writes `results/NAME.json`."""

@@ -1,11 +1,11 @@
-"""Every algorithm on the tiny recipe: sampled pass@1 on held-out tasks, and the reward over the steps.
+"""Compares all algorithms on the tiny recipe: sampled pass@1 on held-out tasks, and the reward over the steps.
 
     python -m benchmarks.algorithms [--only ppo gspo] [--seeds 0 1 2]
     python -m benchmarks.algorithms --table            writes table and curves into `docs/algorithms.md`
 
-The runs of a seed begin with the same fine-tuned model, and have the recipe's steps and its staleness of 2. Those of
-SEEDED are run for three seeds, the others for seed 0. A seed takes ten minutes on two cores for its fine-tuned model,
-and three for each algorithm; a run that was interrupted goes on, and what a run came to is kept in
+The runs of a seed begin with the same fine-tuned model, and use the recipe's number of steps and its staleness of 2.
+Algorithms in SEEDED are run for three seeds, the others for seed 0. A seed takes ten minutes on two cores for its
+fine-tuned model, and three for each algorithm; an interrupted run is resumed, and results are kept in
 `results/algorithms/`.
 """
 

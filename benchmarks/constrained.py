@@ -1,9 +1,9 @@
-"""What an enforced grammar costs: tokens per second of a rollout engine with it and without it, 64 turns at once.
+"""The cost of an enforced grammar: tokens per second of a rollout engine with and without it, 64 concurrent turns.
 
     python -m benchmarks.constrained
 
-An untrained policy at temperature 1.5 takes turns. With the grammar each has the form of its profile; without it, each
-is noise that is cut off at the length that its counterpart had, so that both sides do the same work.
+An untrained policy samples turns at temperature 1.5. With the grammar, each turn has the form of its profile; without
+it, each is noise that is cut off at the length of its counterpart, so that both sides do the same work.
 """
 
 import asyncio

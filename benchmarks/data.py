@@ -1,16 +1,16 @@
-"""What data costs on its way from engines to learners: 1,000 trajectories of 8k tokens a step, and the driver's memory.
+"""The cost of moving data from engines to learners: 1,000 trajectories of 8k tokens a step, and the driver's memory.
 
     python -m benchmarks.data [--smoke]
 
-Everything between an engine and a learner is a run's own; the engine samples noise at once, and the learner packs its
-batch and then only takes LEARN_S: 137,000 tokens a second, as two nodes of eight GPUs might learn. `overhead` is the
-share of the time in which the learner did not do that, once it has batches waiting: it asks for its orders (`order_s`,
-long only where the engine is too slow for it), fetches the batch from the object store, and packs it. `driver_cpu` is
-what the driver computed, as a share of a core; it runs beside the learners, and `put_s` is the part of it that wrote a
-batch into the object store.
+Everything between engine and learner is the code of a run. The engine returns noise without delay, and the learner
+packs its batch and then sleeps for LEARN_S: 137,000 tokens per second, an assumed throughput of two nodes with eight
+GPUs. `overhead` is the share of time that the learner does not spend in LEARN_S while batches are waiting: it asks for
+its orders (`order_s`, long only if the engine is too slow), fetches the batch from the object store, and packs it.
+`driver_cpu` is the CPU time of the driver, as a share of a core; it runs beside the learners, and `put_s` is the part
+of it that writes a batch to the object store.
 
-Memory is the driver's, resident, over small steps one after the other: `growth` is how much more it holds for each
-trajectory that has gone through it, as a share of the trajectory's own size.
+Memory is the driver's resident memory over consecutive small steps: `growth` is its increase per trajectory that has
+passed through, as a share of the trajectory's size.
 """
 
 import argparse

@@ -1,13 +1,13 @@
-"""From stored transcripts to what is learnt from, on one core: how many a second, and that memory does not grow.
+"""Converts stored transcripts to training data on one core: transcripts per second, and the growth of memory.
 
     python -m benchmarks.distil
 
-    rules        Parquet -> transcript -> chain -> the filter's stages, without comparing tasks with anything
-    tokens       the chain as a demonstration, by a tokenizer of the `tokenizers` library trained on the spot
+    rules        Parquet -> transcript -> chain -> the filter's stages, without duplicates and contamination
+    tokens       the chain as a demonstration, by a tokenizer of the `tokenizers` library, trained in the benchmark
     duplicates   MinHash and Bloom filters over question and answer
     n-grams      against 5,000 evaluation questions
 
-The transcripts are made up: 6 calls with observations of 200 words, about 2,000 tokens, tasks all different.
+The transcripts are synthetic: 6 calls with observations of 200 words, about 2,000 tokens, all tasks different.
 """
 
 import json

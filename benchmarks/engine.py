@@ -1,15 +1,15 @@
-"""Tokens per second of the agent loop over vLLM's own offline `generate` on the same token counts.
+"""Tokens per second of the agent loop, relative to vLLM's own offline `generate` on the same token counts.
 
     python -m benchmarks.engine [--smoke]
 
-The loop is a run's own: the pool, an engine's actor and a tool executor whose tool answers at once; episodes are those
-of the policy of `benchmarks/speed/bench_loop.yaml`. Each round plays episodes through the loop and gives
-`vllm.LLM.generate` their turns: the same prompts, so many tokens each, all known from the start, turns of one number
-together. Its engine has the same settings, on the same cores. `ratio` is against requests as plain as they can be;
-`ratio_alike` is against such as a run makes, with a seed and log-probs each.
+The loop is that of a run: the pool, an engine's actor and a tool executor whose tool answers without delay; episodes
+are those of the policy of `benchmarks/speed/bench_loop.yaml`. Each round plays episodes through the loop and gives
+their turns to `vllm.LLM.generate`: the same prompts and numbers of tokens, all known from the start, and all n-th turns
+in one call. Its engine has the same settings and cores. `ratio` is relative to plain requests; `ratio_alike` to
+requests like a run's, each with a seed and log-probs.
 
-`large` is the same policy within 32M parameters (`benchmarks/speed/grown.py`), `tiny` the policy itself, which is
-bound by overhead.
+`large` is the same policy embedded in 32M parameters (`benchmarks/speed/grown.py`), `tiny` the policy itself, whose
+speed is limited by overhead.
 """
 
 import argparse

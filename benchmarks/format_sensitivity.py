@@ -1,11 +1,11 @@
-"""What another layout of observations, or a tool never seen, does to a trained policy, with and without an enforced
-grammar, and what training on several layouts changes.
+"""The effect of another layout of observations, or of an unseen tool, on a trained policy, with and without an enforced
+grammar, and the effect of training on several layouts.
 
     python -m benchmarks.format_sensitivity
 
-Two runs of the tiny recipe: one that saw the plain layout alone, one that saw plain and JSON. Both are measured on the
-same 300 held-out tasks in three layouts, one of which neither has seen, and with a tool in the encyclopedia's place
-whose tag neither has seen. Takes about forty minutes on two cores; what is finished is kept.
+Two runs of the tiny recipe: one was trained on the plain layout only, one on plain and JSON. Both are evaluated on the
+same 300 held-out tasks in three layouts, one of them unseen by both runs, and with a replacement of the encyclopedia's
+tool whose tag is unseen by both. Takes about forty minutes on two cores; finished parts are kept.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""What every benchmark shares: timing in turns, and one result in one form.
+"""Common code of all benchmarks: timing in turns, and the format of results.
 
 {"name": "sandbox", "figures": {"cold_latency_ratio": 1.9}, "targets": {"cold_latency_ratio": "<= 2.2"}, "holds": true}
 """

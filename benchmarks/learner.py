@@ -1,10 +1,10 @@
-"""The learner of reinforcement against a bare PyTorch loop over the same model and packed batches: tokens, and memory.
+"""The RL learner compared with a bare PyTorch loop over the same model and packed batches: throughput and memory.
 
     python -m benchmarks.learner [--smoke]
 
-Both take DAPO's step with its correction (`coa.learning.losses`) on 256 trajectories, with AdamW in float32; the bare
-loop is given its batches packed, and measures nothing. Steps of the two are timed in turns. Memory is the peak of a
-process that learns the large model, over what it had before it loaded it; each side has a process of its own.
+Both compute DAPO's step with its correction (`coa.learning.losses`) on 256 trajectories, with AdamW in float32; the
+bare loop gets packed batches, and records no metrics. Steps of the two are timed in turns. Memory is the peak of a
+process that trains the large model, minus its memory before loading the model; each side has its own process.
 """
 
 import argparse

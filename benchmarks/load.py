@@ -1,10 +1,10 @@
-"""A client in a process of its own: asks a server by many streams at once, and says what it saw.
+"""A client in its own process: sends a server many concurrent streamed requests, and reports the measured times.
 
     ask("run", url=.., body={..}, questions=[..], at_once=64)
 
-run: every question, `at_once` of them under way. cancel: how long a slot of the engine takes to be free for the next
-request once a client has left, and how long a request takes to its first token where a slot is free. flood: how long
-until all slots serve others once `count` clients have left at once.
+run: all questions, `at_once` of them concurrently. cancel: the time after a client's disconnect until its slot of the
+engine is free for the next request, and the time to first token of a request if a slot is free. flood: the time until
+all slots serve other clients after `count` clients disconnected at once.
 """
 
 import asyncio

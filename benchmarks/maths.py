@@ -1,9 +1,10 @@
-"""How often the grader of mathematics is wrong, beside plain Math-Verify: rewritings of gold answers, by rule.
+"""Error rates of the grader of mathematics and of plain Math-Verify, on gold answers rewritten by rules.
 
 COA_BENCHMARKS=folder/with/benchmarks python -m benchmarks.maths
 
-The golds are those of math500, aime24 and aime25; `benchmarks/rewriting` has the rules. No row is stored: the result
-holds counts. Plain Math-Verify compares as published evaluations do: the gold in a box, the answer as it stands.
+The gold answers are those of math500, aime24 and aime25; `benchmarks/rewriting` has the rules. No row is stored: the
+result contains only counts. Plain Math-Verify compares like published evaluations: the gold in a box, the answer
+unchanged.
 """
 
 import logging

@@ -1,11 +1,11 @@
-"""On-policy distillation after fine-tuning, against fine-tuning alone, on the same held-out tasks.
+"""On-policy distillation after fine-tuning, compared with fine-tuning alone, on the same held-out tasks.
 
     python -m benchmarks.on_policy --seeds 0 1 2
 
-The teacher is the model of the tiny recipe, reinforced; it is the same for all seeds. The student has a quarter of its
-parameters, is fine-tuned on the same data, and then learns from the teacher's opinion of what it says itself, without
-any reward. Takes about six minutes a seed on two cores, and a quarter of an hour for the teacher; a run that was
-interrupted goes on, and what a seed came to is kept in `results/on_policy/`.
+The teacher is the model of the tiny recipe after RL; it is the same for all seeds. The student has a quarter of its
+parameters, is fine-tuned on the same data, and then learns from the teacher's log-probs of its own samples, without any
+reward. Takes about six minutes a seed on two cores, and a quarter of an hour for the teacher; an interrupted run is
+resumed, and the results of each seed are kept in `results/on_policy/`.
 """
 
 from statistics import fmean

@@ -1,10 +1,10 @@
-"""One model for all: a model of the `multi` profile beside three models of one profile each, family by family.
+"""One model of the `multi` profile compared with three models of one profile each, family by family.
 
     python -m benchmarks.one_model --seeds 0 1 2
 
-Each of the three gets as many steps as the one, all of them for its own family: three times what the one has for it.
-All are measured on the same held-out tasks. Takes about half an hour a seed on two cores; a run that was interrupted
-goes on, and what a seed came to is kept in `results/one_model/`.
+Each of the three is trained for as many steps as the `multi` model, all of them on its own family: three times as many
+as the `multi` model has for that family. All are evaluated on the same held-out tasks. Takes about half an hour a seed
+on two cores; an interrupted run is resumed, and the results of each seed are kept in `results/one_model/`.
 """
 
 from statistics import fmean

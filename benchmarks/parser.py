@@ -1,4 +1,4 @@
-"""How fast tag text is read: megabytes per second on one core, and that the time is linear in the length.
+"""The speed of parsing tag text: megabytes per second on one core, and whether the time is linear in the length.
 
 python -m benchmarks.parser
 """

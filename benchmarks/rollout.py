@@ -1,10 +1,10 @@
-"""What the pool and its actors cost: episodes per second through them, over the same runner in this process.
+"""The cost of the pool and its actors: episodes per second through them, relative to the same runner in this process.
 
     python -m benchmarks.rollout
 
-Both sides play the same episodes with the same seeds on an untrained policy, kept in form by an enforced grammar, with
-a tool that answers at once. `alone` is what the engine can do at most: `EpisodeRunner` on `PolicyAdapter`, its tool in
-the same process, no Ray. `pool` is what a run has: the driver's pool, an engine's actor and a tool executor's.
+Both sides play the same episodes with the same seeds on an untrained policy with an enforced grammar, with a tool that
+answers without delay. `alone` is the upper limit of the engine: `EpisodeRunner` on `PolicyAdapter`, the tool in the
+same process, no Ray. `pool` is the setup of a run: the driver's pool, an engine's actor and a tool executor's actor.
 """
 
 import asyncio

@@ -1,8 +1,8 @@
-"""What the sandbox costs: a small program, bare, in a cold sandbox and in a warm one.
+"""The cost of the sandbox: a small program in a bare interpreter, in a cold sandbox and in a warm one.
 
     .venv/bin/python -m benchmarks.sandbox
 
-Bare is an interpreter with the flags of the sandbox's, started in the same way and with no limit on anything.
+The bare interpreter has the same flags as the sandbox's and is started in the same way, without any limits.
 """
 
 import asyncio

@@ -1,13 +1,13 @@
-"""Episodes through the whole of `coa serve`, over the rollout engine's own: what the way there costs.
+"""The cost of `coa serve`: episodes per second through the whole server, relative to the rollout engine's own.
 
     python -m benchmarks.serve_agent            both models, for the figures
-    python -m benchmarks.serve_agent --smoke    a look at whether it runs: few episodes, the tiny model, nothing written
+    python -m benchmarks.serve_agent --smoke    a check that it runs: few episodes, the tiny model, nothing written
 
-Both sides play the same episodes: the same questions, profile and seeds, on an untrained policy that is kept in form by
-an enforced grammar, with the tiny world's pages to look up; `same_tokens` is 1 where they said equally much. Both run
-at the same time and are asked in turns, 64 episodes at once. `pool` is what training and evaluation use: the driver's
-pool, an engine's actor and a tool executor's. The server answers chat completions, whole (`ratio`) and streamed
-(`ratio_streamed`), to a client in a process of its own.
+Both sides play the same episodes: the same questions, profile and seeds, on an untrained policy with an enforced
+grammar, with the tools of the tiny world; `same_tokens` is 1 if both sampled the same number of tokens. Both are up at
+the same time and are measured in turns, with 64 concurrent episodes. `pool` is the setup of training and evaluation:
+the driver's pool, an engine's actor and a tool executor's actor. The server answers chat completions, whole (`ratio`)
+and streamed (`ratio_streamed`), to a client in its own process.
 """
 
 import argparse

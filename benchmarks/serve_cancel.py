@@ -1,14 +1,14 @@
-"""How soon a client that leaves makes room for the next one, through the whole of `coa serve`.
+"""The time until the slot of a disconnected client serves the next one, through the whole of `coa serve`.
 
     python -m benchmarks.serve_cancel            for the figures
-    python -m benchmarks.serve_cancel --smoke    a look at whether it runs: few requests, nothing written
+    python -m benchmarks.serve_cancel --smoke    a check that it runs: few requests, nothing written
 
-The engine has 64 slots, all taken by long streams, and one more request waits. A client leaves. `next`: the time until
-the waiting request has its first token, which is all of it: that the server notices, that the engine ends the request,
-and that the next one is computed and sent. `first`: the time to the first token of a request that finds a slot free
-beside the 63 others. `cancel`, what it takes to free the slot: each `next` without the median `first`. Then 1,000
-leave at once: the time until 64 others, sent in that moment, all have their first token. For the model alone (`plain`)
-and for the agent (`agent`, whose turns are as long).
+The engine has 64 slots, all used by long streams, and one more request waits. A client disconnects. `next`: the time
+until the waiting request has its first token, which includes that the server notices the disconnect, that the engine
+ends the request, and that the first token is computed and sent. `first`: the time to first token of a request that
+finds a free slot beside 63 streams. `cancel`, the time to free the slot: each `next` minus the median `first`. Then
+1,000 clients disconnect at once: the time until 64 other requests, sent at that moment, all have their first token.
+Measured for the model alone (`plain`) and for the agent (`agent`, with turns of the same length).
 """
 
 import argparse

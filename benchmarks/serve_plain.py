@@ -1,12 +1,12 @@
-"""The model alone through the whole of `coa serve`, over vLLM's own server: tokens per second, time to first token.
+"""The model alone through `coa serve`, relative to vLLM's own server: tokens per second and time to first token.
 
     python -m benchmarks.serve_plain            both models, for the figures
-    python -m benchmarks.serve_plain --smoke    a look at whether it runs: few requests, the tiny model, nothing written
+    python -m benchmarks.serve_plain --smoke    a check that it runs: few requests, the tiny model, nothing written
 
-Both servers run at the same time with the same model and settings, each with an engine of its own, and are asked in
-turns by 64 streams at once; the client is a process of its own, whose share of the cores is told. `smollm` has random
-weights of the sizes of SmolLM2-135M, `tiny` those of the demo's model. Chat completions at temperature 1, each with
-seed, streamed, of a fixed length.
+Both servers are up at the same time with the same model and settings, each with its own engine, and are measured in
+turns with 64 concurrent streams; the client is a separate process, whose CPU share is reported. `smollm` has random
+weights with the shapes of SmolLM2-135M, `tiny` with those of the demo's model. The requests are streamed chat
+completions of a fixed length at temperature 1, each with a seed.
 """
 
 import argparse

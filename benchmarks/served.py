@@ -1,4 +1,4 @@
-"""Servers to measure: `coa serve` and vLLM's own, each in processes of its own, and models with random weights."""
+"""Servers for benchmarks: `coa serve` and vLLM's own, each in its own processes, and models with random weights."""
 
 import os
 import signal

@@ -1,11 +1,11 @@
-"""What a short run learns, to the bit: recorded before a change that must change nothing, and compared after it.
+"""Records the results of a short run bit for bit, to compare them after a change that must not affect them.
 
-    python -m benchmarks.tape record FILE        both seeds, some four minutes
+    python -m benchmarks.tape record FILE        both seeds, about four minutes
     python -m benchmarks.tape compare FILE       exits with 1 and names the first difference, if there is one
 
-A run distils, fine-tunes and reinforces for five steps at `max_staleness=0`, where nothing depends on timing. The tape
-holds the losses of both stages, what was said and how it was rewarded, and a digest of each model. It is equal only on
-one machine with one set of packages.
+A run distils, fine-tunes and does five steps of RL at `max_staleness=0`, where nothing depends on timing. The tape
+contains the losses of both stages, the episodes and their rewards, and a digest of each model. Tapes are equal only on
+the same machine with the same packages.
 """
 
 import hashlib

@@ -1,15 +1,15 @@
-"""Teachers in the RL loop, against plain RL from the same fine-tuned model, on the same held-out tasks.
+"""The teacher fallback of RL, compared with plain RL from the same fine-tuned model, on the same held-out tasks.
 
     python -m benchmarks.teacher_fallback --seeds 0 1 2
 
-The model is fine-tuned on runs of a team that opens a web page for one kind of question in four, and guesses at the
-others from what a search shows, which is out of date for most of them. So it knows how to open a page, and does not for
-three kinds of question. The team in the loop opens one half of the time, whatever the kind, and where it was right the
-policy imitates it. Both ways begin from one fine-tuned model and have equally many steps; the helped one sees more
-demonstrations. Two comparisons: over all held-out tasks, and over those that plain RL leaves at zero. The latter are
-those of which every attempt fails after plain RL with another seed: chosen by a model that takes part in neither side
-of the comparison. Takes about a quarter of an hour a seed on two cores; a run that was interrupted goes on, and what a
-seed came to is kept in `results/teacher_fallback/`.
+The model is fine-tuned on runs of a team that opens a web page for one kind of question in four, and answers the others
+from search snippets, most of which are outdated. So it can open pages, but does not for three kinds of question. The
+team of the fallback opens a page half of the time, whatever the kind, and the policy imitates its right runs. Both
+sides begin with the same fine-tuned model and have the same number of steps; the side with the fallback sees more
+demonstrations. There are two comparisons: over all held-out tasks, and over those that plain RL does not solve. The
+latter are the tasks whose attempts all fail after plain RL with another seed, so they are chosen by a model of neither
+side. Takes about a quarter of an hour a seed on two cores; an interrupted run is resumed, and the results of each seed
+are kept in `results/teacher_fallback/`.
 """
 
 from pathlib import Path

@@ -1,11 +1,11 @@
-"""How much of an endpoint's capacity a team of language models uses, and what that takes of the driver.
+"""The share of an endpoint's capacity that a team of language models uses, and the driver's CPU time for it.
 
     python -m benchmarks.teachers
 
-The endpoint, on loopback and in a process of its own, answers after 200 ms and allows 64 at once: 320 requests a second
-at most. `coa distill` plays 200 runs at the same time against it, all processes on this machine. Counted over the
-middle of the run, when as many runs are under way as may be: requests answered a second over those 320, and the
-driver's CPU time, its threads included, over the same seconds.
+The endpoint, on loopback and in its own process, answers after 200 ms and allows 64 concurrent requests: at most 320
+requests per second. `coa distill` plays 200 concurrent runs against it, all processes on this machine. Measured in the
+middle of the run, while the maximum number of runs is in progress: answered requests per second divided by 320, and the
+driver's CPU time, including its threads, over the same seconds.
 """
 
 import subprocess

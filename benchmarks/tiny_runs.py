@@ -1,4 +1,4 @@
-"""Runs of the tiny recipe for experiments: trained once, and measured by task."""
+"""Runs of the tiny recipe for experiments: trained once, and evaluated by task."""
 
 import argparse
 import json

@@ -1,9 +1,9 @@
-"""wiki_search over 100,000 passages on one core: building the index, opening it in a fresh process, searching.
+"""Times of wiki_search over 100,000 passages on one core: building the index, opening it in a new process, searching.
 
     python -m benchmarks.wiki
 
-The passages are made up: 100 words each, drawn from a vocabulary whose frequencies follow Zipf's law. A query is 3 to 8
-words in a row of one passage, so that it can be told whether that passage was found.
+The passages are synthetic: 100 words each, drawn from a vocabulary whose frequencies follow Zipf's law. A query is 3 to
+8 consecutive words of one passage, so that it is known whether the right passage was found.
 """
 
 import asyncio

@@ -1,6 +1,6 @@
-"""Takes the pictures of the serving page in docs/: a real conversation with a trained model.
+"""Takes the screenshots of the serving page in docs/: a real conversation with a trained model.
 
-    python scripts/screenshots.py http://127.0.0.1:8000        of a server that runs: coa serve --model runs/demo/model
+    python scripts/screenshots.py http://127.0.0.1:8000        of a running server: coa serve --model runs/demo/model
 
 Needs Chromium and playwright (the extra `dev`).
 """

@@ -1,4 +1,4 @@
-"""The tiny world, in which the tiny recipe trains; registered as a user's own world would be (`coa.demo.guest`)."""
+"""The tiny world of the tiny recipe; it is registered like a user's own world (`coa.demo.guest`)."""
 
 from coa.demo.tasks import evaluation_tasks, training_task
 from coa.demo.world import SearchResult, World, WorldConfig

@@ -1,14 +1,14 @@
 """Scripted experts: fallible members of the team for the tiny world, behind the interface of a language model.
 
-In each family there is a lazy and a careful route. The lazy one trusts memory, or a search snippet, and is often
-wrong, though nothing in the run shows it; the careful one looks. Which route a run takes is one decision of one
-agent, at one word of its reply:
+Each family has a lazy and a careful route. The lazy route relies on memory, or on a search snippet, and is often wrong,
+although nothing in the run shows it; the careful route calls the tool. The route of a run is one decision of one agent,
+at one word of its reply:
 
     calc  planner   plan "compute in head"         or "compute by code"
     mhqa  searcher  think "I know T already"       or "next look up T"
     web   verifier  double_check "4 looks right"   or "2 may be outdated"
 
-Filtered for right answers, the runs that remain are lazy in the main, and all look successful.
+Of the runs with right answers, most are lazy, and all look successful.
 """
 
 import re
@@ -59,21 +59,21 @@ IN_HEAD, BY_CODE = "compute in head", "compute by code"
 OUTDATED, LOOKS_RIGHT, CONFIRMED = "2 may be outdated", "4 looks right", "4 page says so"
 UNCHECKED = "2 nobody looked"
 _NEXT = "next: "
-"""How a thinker names a member."""
+"""Prefix with which a thinker names a member."""
 
 
 @dataclass(frozen=True)
 class ExpertConfig:
-    """How often the scripted experts take the lazy route, and how often that succeeds. Lists have a share for each kind
-    of question, in the order of `coa.demo.questions.KINDS`.
+    """Probabilities that the scripted experts take the lazy route, and that it succeeds. Lists have a share for each
+    kind of question, in the order of `coa.demo.questions.KINDS`.
 
-    The shares fall from kind to kind, so that some kinds are mostly careful after filtering and others mostly lazy.
+    The shares decrease from kind to kind, so that some kinds are mostly careful after filtering and others mostly lazy.
     """
 
     lazy_calc: tuple[float, ...] = (0.88, 0.82, 0.60, 0.48)
     """Shares of sums that are answered without a program."""
     lazy_mhqa: tuple[float, ...] = (0.90, 0.86, 0.72, 0.60)
-    """Shares of multi-hop questions that are answered without the last look-up."""
+    """Shares of multi-hop questions that are answered without the last lookup."""
     lazy_web: tuple[float, ...] = (0.92, 0.88, 0.76, 0.64)
     """Shares of web questions that are answered from a search snippet, without opening the page."""
     recall_calc: float = 0.46
@@ -92,7 +92,8 @@ _NAMES = re.compile(rf"(?:^|(?<=>\n))(?:{'|'.join((*ROLES, TOOL))}): (?=<\w)")
 
 
 class ScriptedMind:
-    """A Mind for any role of the team: it takes role and work from the messages, as a language model would."""
+    """A Mind for any role of the team: it reads its role and the work so far from the messages, like a language
+    model."""
 
     def __init__(self, world: World, config: ExpertConfig) -> None:
         self._world = world
@@ -117,7 +118,7 @@ class ScriptedMind:
 
     def _as_member(self, role: str, profile: Profile, question: str, chain: Chain, seed: int) -> str:
         """The reply of a member of a planner's team."""
-        if role == PLANNER and chain and chain[-1].tag == OBSERVATION:  # a plan is due again
+        if role == PLANNER and chain and chain[-1].tag == OBSERVATION:  # a new plan is due
             over = self._as_member(worker_of(profile), profile, question, chain, seed) == DONE
             return _say(THINK if over else "plan", "go on")
         puzzle = read_question(question)
@@ -134,7 +135,7 @@ class ScriptedMind:
                 return self._web(role, puzzle, chain, lazy)
 
     def _solve(self, profile: Profile, question: str, chain: Chain, seed: int) -> str:
-        """A solver is the planner, the worker and the critic in one, and answers where they would propose."""
+        """The reply of a solver, which is planner, worker and critic in one, and answers where they would propose."""
 
         def say(role: str, seen: Chain) -> Chain:
             return parse(self._as_member(role, profile, question, seen, seed)).chain
@@ -214,7 +215,8 @@ class ScriptedMind:
         return _say("answer", next(span.text for span in reversed(chain) if span.tag == "suggested_answer"))
 
     def _recalled_sum(self, puzzle: Sum, seed: int) -> int:
-        """A wrong sum is a little too large, so it has the length of a right one and is never below zero."""
+        """The remembered result of a sum; a wrong one is a little too large, so it has the length of a right one and is
+        never below zero."""
         if fraction(seed, "recall") < self._config.recall_calc:
             return puzzle.value
         return puzzle.value + 1 + derive(seed, "slip") % 9
@@ -260,7 +262,7 @@ def _page_in(chain: Chain) -> str:
 
 
 def _doubted(chain: Chain) -> bool:
-    """Whether an answer was scored low last."""
+    """Whether the last double check scored low."""
     if not chain or chain[-1].tag != DOUBLE_CHECK:
         return False
     score = score_of(chain[-1].text)

@@ -1,7 +1,7 @@
 """The scripted experts' replies to a question that is not of the tiny world.
 
-They compute where they can run code, look the question up where they can search, and answer with what comes back.
-They will often be wrong, and such runs are filtered out: real questions need real minds.
+They compute if they can run code, look the question up if they can search, and answer with the result. They are often
+wrong, and such runs are filtered out: real questions need language models.
 """
 
 import ast
@@ -13,7 +13,7 @@ from coa.teams.roles import DONE
 UNKNOWN = "unknown"
 _EXPRESSION = re.compile(r"[\d(+\-][\d\s.+\-*/%()]*")
 _SIGNS = str.maketrans({"\u00d7": "*", "\u00f7": "/", "\u2212": "-", "^": "**"})
-"""Multiplication, division and minus as they are typeset, and powers."""
+"""Typeset signs of multiplication, division, minus and powers, and Python's operators for them."""
 _OPERATOR = re.compile(r"[\d)]\s*[+\-*/%]")
 _EMPTY = re.compile(r"^(no result|404|no output)\b|^\s*$")
 
@@ -78,7 +78,7 @@ def _is_expression(text: str) -> bool:
         tree = ast.parse(text, mode="eval")
     except SyntaxError:
         return False
-    # "5 (3)" parses as well, as a call, and "2 ** ()" with a tuple.
+    # "5 (3)" also parses, as a call, and "2 ** ()" as an operation with a tuple.
     return not any(isinstance(node, ast.Call | ast.Tuple) for node in ast.walk(tree))
 
 

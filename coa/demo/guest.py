@@ -1,4 +1,4 @@
-"""The tiny world as recipes know it: `tasks.world: tiny`."""
+"""The tiny world as a registered world of recipes: `tasks.world: tiny`."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field

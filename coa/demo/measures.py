@@ -34,9 +34,9 @@ async def careful_success(
     agent: AgentConfig,
     logprobs: Callable[[Tokens], Awaitable[Floats]],
 ) -> dict[str, float]:
-    """The mean P(success | careful route): the probability of the policy's tokens of the careful chain,
-    forced one after the other, without those of the spans that decide for the route."""
-    # The careful chains are written in this layout alone.
+    """The mean P(success | careful route): the probability of the policy's tokens of the careful chain under teacher
+    forcing, without the tokens of the spans that decide for the route."""
+    # The careful chains are written only in this layout.
     tasks = [task for task in tasks if layout_of(task.id, agent.layouts) == PLAIN]
 
     async def probability(task: Task) -> float:

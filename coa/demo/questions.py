@@ -1,4 +1,4 @@
-"""What is asked about the tiny world: three families of four kinds each, and how a question is read back."""
+"""Questions about the tiny world: three families of four kinds each, and a function that parses a question."""
 
 import re
 from dataclasses import dataclass
@@ -32,7 +32,7 @@ CURRENT = "Who is the current {} of {} ?"
 
 @dataclass(frozen=True, slots=True)
 class Sum:
-    """`Sum("shop", 12, 3, 14)`: 12 * 3 - 14, told as a story of its kind."""
+    """A sum as a story of its kind: `Sum("shop", 12, 3, 14)` is 12 * 3 - 14."""
 
     kind: str
     a: int
@@ -54,7 +54,8 @@ class Sum:
 
 @dataclass(frozen=True, slots=True)
 class Birthplace:
-    """`Birthplace("mayor", "Nora Lind")`: two hops, from the person to the town to the office's holder."""
+    """A question with two hops, from a person to the town of birth to the holder of an office:
+    `Birthplace("mayor", "Nora Lind")`."""
 
     kind: str
     person: str
@@ -66,7 +67,7 @@ class Birthplace:
 
 @dataclass(frozen=True, slots=True)
 class Current:
-    """`Current("owner", "Vexon Labs")`: one search, and a page that may know better than the search."""
+    """A question with one search, whose snippet may be older than the page: `Current("owner", "Vexon Labs")`."""
 
     kind: str
     company: str

@@ -1,4 +1,4 @@
-"""Which route a chain of the tiny world took, and the careful route of a task as it should be written."""
+"""The route that a chain of the tiny world took, and the careful chain of a task."""
 
 from dataclasses import dataclass
 from typing import Literal, get_args
@@ -19,14 +19,14 @@ Strategy = Literal["careful", "lazy", "other"]
 STRATEGIES: tuple[Strategy, ...] = get_args(Strategy)
 
 CAREFUL_TOOL = {CALC: ("code", 1), MHQA: ("wiki_search", 2), WEB: ("crawl_page", 1)}
-"""Family -> (tool, the number of calls from which on a chain is careful)."""
+"""Family -> (tool, minimum number of its calls in a careful chain)."""
 DECISION = {CALC: 0, MHQA: 3, WEB: 4}
-"""Family -> the span of a careful chain whose text decides for it."""
+"""Family -> the index of the span of a careful chain that decides for this route."""
 _NEVER_LAZY = ExpertConfig(lazy_calc=(0.0,) * 4, lazy_mhqa=(0.0,) * 4, lazy_web=(0.0,) * 4)
 
 
 def strategy_of(chain: Chain, family: str) -> Strategy:
-    """Careful if the family's telling tool was used, lazy if an answer came without it, else other."""
+    """Careful if the tool of the family's careful route was used, lazy if there is an answer without it, else other."""
     if family not in CAREFUL_TOOL:
         return "other"
     tool, least = CAREFUL_TOOL[family]

@@ -1,4 +1,4 @@
-"""Tasks of the tiny world: an endless stream to train on, and a fixed list to evaluate on, apart by construction."""
+"""Tasks of the tiny world: an endless stream for training and a fixed list for evaluation, disjoint by construction."""
 
 from collections import Counter
 
@@ -20,13 +20,13 @@ from coa.seeds import derive
 from coa.types import Task
 
 MOST_DRAWN_BEFORE = 10_000
-"""Draws in a row without a new question, after which a family is taken to have no further one."""
+"""Number of consecutive draws without a new question after which a family counts as exhausted."""
 
 
 def training_task(world: World, *, seed: int, purpose: str, index: int) -> Task:
-    """The index-th task of a stream, e.g. purpose "sft" or "rl"; it never asks about what is held out.
+    """The index-th task of a stream, e.g. purpose "sft" or "rl"; it never asks about held-out subjects.
 
-    Reproducible from the run's seed, the purpose and the index alone. Questions may come again, ids never do.
+    Determined by the run's seed, the purpose and the index alone. Questions may repeat, ids never do.
     """
     puzzle = _draw(world, None, seed, purpose, index, held_out=False)
     return to_task(world, puzzle, f"{purpose}-{index}")
@@ -40,7 +40,7 @@ def evaluation_tasks(world: World, n: int, seed: int) -> tuple[Task, ...]:
     drawn_before = 0
     while len(puzzles) < n:
         family = families[len(puzzles) % len(families)]
-        # Counted by family: its tasks are the same, whichever families are beside it.
+        # Counted by family, so that a family's tasks do not depend on the other families.
         puzzle = _draw(world, family, seed, "evaluate", attempts[family], held_out=True)
         attempts[family] += 1
         drawn_before = drawn_before + 1 if puzzle in puzzles else 0
@@ -84,7 +84,7 @@ def _name(puzzle: Puzzle) -> str:
 
 
 def _draw(world: World, family: str | None, *parts: object, held_out: bool) -> Puzzle:
-    """The first puzzle, in an order that the parts give, that is on the wanted side of the split."""
+    """The first puzzle on the wanted side of the split, in an order that the parts determine."""
     families = world.config.families
     for trial in range(10_000):
         rng = _Draw(world.config.seed, *parts, trial)
@@ -106,7 +106,7 @@ def is_held_out(world: World, puzzle: Puzzle) -> bool:
 
 
 def _puzzle(world: World, family: str, rng: "_Draw") -> Puzzle | None:
-    """The puzzle; None for a sum below one, whose story would make no sense."""
+    """A random puzzle of the family; None if it is a sum below one, whose story would make no sense."""
     kind = KINDS[family][rng.below(4)]
     if family == CALC:
         puzzle = Sum(kind, 10 + rng.below(90), 2 + rng.below(8), 10 + rng.below(90))

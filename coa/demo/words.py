@@ -1,4 +1,4 @@
-"""The words that the tiny world's names are made of. No word is in two lists, so a word tells what it names."""
+"""The words of the tiny world's names. No word is in two lists, so a word determines the kind of what it names."""
 
 
 def _words(text: str) -> tuple[str, ...]:
@@ -13,7 +13,7 @@ SURNAMES = _words(
     "Lind Berg Moss Vale Holt Cruz Nash Pike Rook Sato Tran Ueda Voss Webb York "
     "Zorn Abel Beck Cole Dahl Eker Frost Gray Hahn Ives Jung Kerr Lowe Marsh Nord"
 )
-"""Also the values of every fact: one short list, so that copying any of them is one skill."""
+"""Surnames, which are also the values of all facts: one short list, so that copying any of them is one skill."""
 TOWN_FIRST = _words(
     "Amber Birch Cedar Coral Crystal Ebony Flint Golden Hazel Iron Ivory Jasper "
     "Linden Maple Misty Opal Pearl Quartz Raven Silver Stone Timber Violet Willow"

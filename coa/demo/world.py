@@ -3,7 +3,7 @@
     person --born in--> town --mayor, judge, doctor, baker--> surname          (encyclopedia)
     company --chief, owner, sponsor, captain--> surname                        (web page; search snippets lag behind)
 
-Nothing is stored but names: each fact depends on the seed and on what it is about, and on nothing else.
+Only names are stored: each fact depends only on the seed and its subject.
 """
 
 import re
@@ -65,7 +65,7 @@ _NAME_WORDS = (
 
 @dataclass(frozen=True, slots=True)
 class SearchResult:
-    """`SearchResult("Vexon Labs", "p123", "Berg as owner")`"""
+    """A result of the tiny world's search: `SearchResult("Vexon Labs", "p123", "Berg as owner")`"""
 
     title: str
     page: str
@@ -84,7 +84,7 @@ class SearchResult:
 
 
 class World:
-    """Pure and deterministic: two worlds of one config say the same. Cheap to build, so each process builds its own."""
+    """The tiny world. It is determined by its config, and cheap to build, so each process builds its own."""
 
     def __init__(self, config: WorldConfig) -> None:
         self.config = config
@@ -115,7 +115,7 @@ class World:
         return another(words.SURNAMES, current, self.config.seed, "former", company, kind)
 
     def held_out(self, what: str, *which: object) -> bool:
-        """Whether training never asks about it: held_out("person", name), ("company", name) or ("sum", a, b, c)."""
+        """Whether a subject is held out: held_out("person", name), ("company", name), ("sum", a, b, c)."""
         return fraction(self.config.seed, "held out", what, *which) < self.config.held_out
 
     @cached_property
@@ -150,7 +150,7 @@ class World:
             SearchResult(
                 title=company,
                 page=self._page_of_company[company],
-                # The value first: a page alone has it after its kind, so that only a page answers "owner ...".
+                # The value comes first. Only in a page it follows its kind, so that only a page answers "owner ...".
                 snippet=" , ".join(f"{self.snippet_value(company, kind)} as {kind}" for kind in kinds),
             )
             for company in dict.fromkeys(pairs)
@@ -158,14 +158,14 @@ class World:
         )
 
     def site_page(self, page: str) -> str | None:
-        """The text of a page such as "p123": who holds what today."""
+        """The text of a page such as "p123", with the current holders of all positions."""
         company = self._company_of_page.get(page)
         if company is None:
             return None
         return f"{company} : {_listing(KINDS[WEB], [self.current(company, kind) for kind in KINDS[WEB]])}"
 
     def observe(self, call: ToolCall) -> str:
-        """The result of a tool in this world if nothing is down; the code tool knows sums only."""
+        """The result of a tool in this world if nothing is down; the code tool supports only sums."""
         match call.tool:
             case "wiki_search":
                 return self.wiki_page(call.argument) or NO_RESULT

@@ -1,1 +1,1 @@
-"""HTTP with servers of others: a client with limits, which addresses may be read, and reading bodies safely."""
+"""HTTP requests to other servers: a client with limits, rules for addresses, and safe reading of bodies."""

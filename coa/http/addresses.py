@@ -1,8 +1,8 @@
-"""Decides which web addresses may be read: `read_link` looks at a link, `connect_publicly` at the address behind it.
+"""Decides which web addresses may be read: `read_link` checks a link, `connect_publicly` its network address.
 
 A policy writes links, and pages redirect; neither may lead into this machine's internal network. A host name does not
-determine its address, and may resolve differently each time. So names are checked when the connection is made:
-`connect_publicly` opens the socket for the very address that is connected to.
+determine its address, and may resolve differently each time. So addresses are checked when the connection is made:
+`connect_publicly` opens the socket for exactly the address that it checked.
 """
 
 import socket
@@ -26,7 +26,7 @@ _PRIVATE = tuple(
 )
 """IPv4 blocks that are not the public internet (IANA's special-purpose registry, multicast, reserved)."""
 _PUBLIC_6 = IPv6Network("2000::/3")
-"""Allocated IPv6 addresses; mapped, translated, unique-local, link-local and multicast addresses lie outside."""
+"""Allocated IPv6 addresses; mapped, translated, unique-local, link-local and multicast addresses are not in it."""
 _PRIVATE_6 = tuple(map(IPv6Network, ("2001::/23", "2001:db8::/32", "2002::/16", "3fff::/20")))
 """Protocol assignments (Teredo among them), documentation and 6to4, which holds an IPv4 address."""
 _INNER_NAMES = (".localhost", ".local", ".internal")
@@ -45,7 +45,7 @@ class NotPublic(OSError):
 
 @dataclass(frozen=True, slots=True)
 class Reach:
-    """Where links may lead: `Reach(base="http://127.0.0.1:8000/", hosts=("127.0.0.1:8000", "wiki.corp"))`"""
+    """Allowed targets of links: `Reach(base="http://127.0.0.1:8000/", hosts=("127.0.0.1:8000", "wiki.corp"))`"""
 
     base: str = ""
     """Base URL of relative links; if empty, they are not followed."""
@@ -83,7 +83,7 @@ def read_link(link: str, reach: Reach, base: str = "") -> tuple[URL, bool]:
         raise NotAllowed(f"{link[:SHOWN]} {NOT_READABLE}")
     try:
         url = parsed(urljoin(base or reach.base, link))
-    except ValueError as error:  # half a bracket, a port beyond 65535
+    except ValueError as error:  # an unpaired bracket, a port above 65535
         raise NotAllowed(f"{link[:SHOWN]} {NOT_READABLE}") from error
     known = with_port(url) in reach.hosts or (_host(url) in reach.hosts and url.is_default_port())
     if why := _objection(url) or ("" if known else _objection_to_stranger(url, reach)):
@@ -141,7 +141,7 @@ def _may_be_public(host: str) -> bool:
 
 
 def is_web_address(url: str) -> bool:
-    """Whether the address is http or https and has a host, as a configuration's must."""
+    """Whether the address is http or https and has a host, which is required in configurations."""
     try:
         return not _objection(parsed(url))
     except ValueError:
@@ -149,7 +149,7 @@ def is_web_address(url: str) -> bool:
 
 
 def shown(url: str) -> str:
-    """An address as errors and logs show it: without credentials and query, which may hold keys."""
+    """An address for errors and logs: without credentials and query, which may contain keys."""
     try:
         return str(parsed(url).with_user(None).with_query(None).with_fragment(None))
     except ValueError:

@@ -1,12 +1,13 @@
 """An HTTP client for tools, with limits: one shared session, and retries with exponential back-off and full jitter.
 
-There are two kinds of requests, since a missing answer means different things. `get` and `post` are for services of
-ours and raise `ToolDown` without a usable reply. `fetch` is for other servers, such as a page that a policy chose: it
-raises `NoReply`, and the caller decides what that means.
+There are two kinds of requests, since a missing answer means different things. `get` and `post` are for the run's own
+services and raise `ToolDown` if there is no usable reply. `fetch` is for other servers, such as that of a page that the
+policy chose: it raises `NoReply`, and the caller decides what that means.
 
-    tried again      connection refused or reset, a resolver that is busy, half a body, 408, 425, 429, 500, 502,
-                     503, 504, and, a smaller number of times, no answer in time
-    not tried again  other statuses, an unknown host, TLS errors, an address that is not public, what is not HTTP
+    retried          connection refused or reset, a busy resolver, an incomplete body, 408, 425, 429, 500, 502, 503,
+                     504, and, fewer times, a timeout
+    not retried      other statuses, an unknown host, TLS errors, an address that is not public, an answer that is not
+                     HTTP
 """
 
 import asyncio
@@ -36,7 +37,7 @@ Result = TypeVar("Result")
 TRY_AGAIN = frozenset({408, 425, 429, 500, 502, 503, 504})
 TIMEOUT = "timeout"
 OUT_OF_SOCKETS = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
-"""Errors of this machine when it opens a connection, never the server's fault."""
+"""Errors of this machine when it opens a connection, for which the server is not at fault."""
 NO_HOST = "no such host"
 NO_ROUTE = "no route"
 NO_RESOLVER = "no resolver"
@@ -83,7 +84,7 @@ class Reply:
 
 
 class NoReply(Exception):
-    """No usable reply came in all attempts; the text says why."""
+    """No attempt got a usable reply; the text is the reason."""
 
     def __init__(self, reason: str, text: str = "", *, again: bool = False, after_s: float = 0.0) -> None:
         """reason: a short name to count by, such as "refused"; again: whether another attempt may help;
@@ -110,16 +111,17 @@ class Http:
         self._session: aiohttp.ClientSession | None = None
 
     async def get(self, url: str | URL, headers: Mapping[str, str] | None = None) -> Reply:
-        """The reply of a service of ours; raises ToolDown if no usable one comes."""
+        """The reply of one of the run's own services; raises ToolDown if there is no usable one."""
         return await self._ours("GET", url, None, headers)
 
     async def post(self, url: str | URL, body: object, headers: Mapping[str, str] | None = None) -> Reply:
-        """The reply of a service of ours to `body`, as JSON; raises ToolDown if no usable one comes."""
+        """The reply of one of the run's own services to `body`, sent as JSON; raises ToolDown if there is no usable
+        one."""
         return await self._ours("POST", url, body, headers)
 
     async def fetch(self, url: str | URL) -> Reply:
-        """The reply of another party's server; raises NoReply if no usable one comes, and ToolDown if this machine has
-        no network."""
+        """The reply of any other server; raises NoReply if there is no usable one, and ToolDown if this machine has no
+        network."""
         try:
             return await self._request("GET", url, None, None)
         except NoReply as error:
@@ -186,14 +188,14 @@ class Http:
                 data = await self._read(response)
         except TimeoutError:
             raise NoReply(TIMEOUT, f"nothing within {self.config.timeout_s:g} s", again=True) from None
-        except UnicodeError:  # a host name that cannot be written as one, such as one with a part of 64 letters
+        except UnicodeError:  # an invalid host name, such as one with a label of 64 letters
             raise NoReply("no host", NO_HOST) from None
         except BadPacking as error:
             raise NoReply("packing", f"the answer {error}") from None
         except aiohttp.ClientError as error:
             if isinstance(error, OSError) and error.errno in OUT_OF_SOCKETS:
                 raise ToolDown(f"no connection can be made here: {os.strerror(error.errno)}") from None
-            # Without its cause, which holds the headers that were sent, keys among them.
+            # Raised without its cause, which contains the request's headers and so keys.
             raise _explain(error) from None
         return Reply(
             status=response.status,
@@ -212,7 +214,7 @@ class Http:
                 cookie_jar=aiohttp.DummyCookieJar(),
                 auto_decompress=False,
             )
-            # aiohttp itself would retry a GET after a reset, uncounted; retries are made only here.
+            # aiohttp itself would retry a GET after a reset without counting it.
             self._session._retry_connection = False
         return self._session
 

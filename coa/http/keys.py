@@ -1,4 +1,4 @@
-"""Services' keys: read from the environment, sent in headers, never shown."""
+"""API keys of services: read from the environment, sent in headers, never shown."""
 
 import os
 import re
@@ -22,7 +22,7 @@ def read_key(variable: str) -> str:
 
 
 def bearer(variable: str | None) -> dict[str, str]:
-    """The authorization header with the variable's key; no header where no variable is named."""
+    """The authorization header with the variable's key; empty if no variable is named."""
     return {"Authorization": f"Bearer {read_key(variable)}"} if variable is not None else {}
 
 

@@ -1,4 +1,4 @@
-"""Decodes what other servers send to text that can be read, stored and sent on."""
+"""Decodes bytes of other servers to text that can be read, stored and sent."""
 
 import codecs
 import re
@@ -9,7 +9,7 @@ NO_CHARSETS = frozenset({"idna", "punycode", "raw-unicode-escape", "undefined", 
 
 
 def decode(body: bytes, charset: str = "") -> str:
-    """The bytes as text, never an error. A charset that Python does not know, or that no page uses, counts as UTF-8."""
+    """The bytes as text; never raises. A charset that Python does not know, or that no page uses, counts as UTF-8."""
     try:
         if codecs.lookup(charset or "utf-8").name not in NO_CHARSETS:
             return body.decode(charset or "utf-8", errors="replace")

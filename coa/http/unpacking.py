@@ -12,7 +12,7 @@ _MEMBER = b"\x1f\x8b"
 
 
 class BadPacking(Exception):
-    """A body that cannot be unpacked; its text says why, as the end of a sentence that begins with "the answer"."""
+    """A body that cannot be unpacked; its text is the reason, to follow the words "the answer" in a sentence."""
 
 
 class Unpacker:

@@ -11,7 +11,7 @@ B = TypeVar("B")
 
 
 class CallBatcher(Generic[A, B]):
-    """Gathers the calls of one turn of the event loop into one `call_many`."""
+    """Gathers the calls of one iteration of the event loop into one call of `call_many`."""
 
     def __init__(self, call_many: Callable[[Sequence[A]], Awaitable[Sequence[B | InfrastructureError]]]) -> None:
         self._call_many = call_many
@@ -19,18 +19,18 @@ class CallBatcher(Generic[A, B]):
         self._batch: asyncio.Future[Sequence[B | InfrastructureError]] | None = None
 
     async def __call__(self, item: A, /) -> B:
-        """The item's result; raises the InfrastructureError that stands in its place."""
+        """The item's result; raises its InfrastructureError if `call_many` returned one instead."""
         if self._batch is None:
             self._batch = asyncio.ensure_future(self._deliver())
         batch, index = self._batch, len(self._gathering)
         self._gathering.append(item)
-        # Shielded: a caller that is cancelled must not take the others' calls with it.
+        # Shielded: a cancelled caller must not cancel the calls of the other callers.
         result = (await asyncio.shield(batch))[index]
         if isinstance(result, InfrastructureError):
             raise result
         return result
 
     async def _deliver(self) -> Sequence[B | InfrastructureError]:
-        await asyncio.sleep(0)  # everything that is ready to call now joins
+        await asyncio.sleep(0)  # lets all calls that are ready now join
         items, self._gathering, self._batch = self._gathering, [], None
         return await self._call_many(items)

@@ -2,11 +2,11 @@
 
     complete ── attempt ── a permit within the limits ── POST {url}/chat/completions ── Completion
                    ^                                                 |
-                   └── pause (back-off, jitter, Retry-After) ── what may pass: no answer, 429, 5xx, half a body,
+                   └── pause (back-off, jitter, Retry-After) ── transient failures: no answer, 429, 5xx, half a body,
                                                                 no JSON, no choices, no text
 
-An attempt holds a permit; the pauses between attempts do not. Where a server names a time (Retry-After), no request of
-this endpoint starts before it; where that is too far away, nothing is sent again and a UserError says so.
+An attempt holds a permit; the pauses between attempts do not. If a server names a time (Retry-After), no request of
+this endpoint starts before it; if that time is too far away, the request is not retried but fails with a UserError.
 """
 
 import asyncio
@@ -37,13 +37,13 @@ from coa.seeds import derive
 from coa.usage import Usage
 
 REPLY_BYTES = 1 << 24
-"""Bytes of a reply that are read."""
+"""Maximum bytes of a reply that are read."""
 SETTINGS_FAULT = 3
-"""Different requests of one kind that may be refused before any of that kind is answered; that many mean that a setting
-is wrong."""
+"""Number of different requests of one kind after whose refusal, if no request of that kind was answered, a setting
+counts as wrong."""
 Kind = frozenset[str]
 CUT_OFF = "length"
-"""Finish reason of a reply that has as many tokens as it may."""
+"""Finish reason of a reply that reached its maximum of tokens."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,8 @@ class EndpointConfig:
     """Maximum seconds of the pause before the second attempt; it doubles for each further attempt. Each pause is drawn
     at random between 0 and its maximum."""
     max_pause_s: float = 60.0
-    """Upper limit of these pauses. A pause that the server asks for (Retry-After) is made in full."""
+    """Upper limit, in seconds, of the pauses between attempts; a pause that the server asks for (Retry-After) is made
+    in full."""
     max_retry_after_s: float = 600.0
     """Maximum seconds of pause that a server may ask for. A longer pause ends the stage; the same command resumes it
     later."""
@@ -81,8 +82,8 @@ class EndpointConfig:
     top_p: float | None = None
     """Nucleus sampling of replies; None leaves it to the endpoint."""
     max_tokens: int | None = 4096
-    """Maximum tokens of a reply; None leaves the limit to the endpoint. A reply that is cut off before its first word
-    fails its run."""
+    """Maximum tokens of a reply; None leaves the limit to the endpoint. If a reply is cut off before its first word,
+    its run fails."""
     extra: dict[str, Any] = field(default_factory=dict)
     """Further fields of each request, in the endpoint's own names: `{reasoning_effort: low}`, `{structured_outputs:
     {choice: ["yes", "no"]}}`."""
@@ -113,32 +114,32 @@ class EndpointConfig:
 
 
 class Endpoint:
-    """`(await Endpoint(config).complete([{"role": "user", "content": "Who ?"}], seed=1)).text`
+    """A client: `(await Endpoint(config).complete([{"role": "user", "content": "Who ?"}], seed=1)).text`
 
-    Limits hold for all that one Endpoint is asked; its connections belong to the event loop of the first request.
+    Limits apply to all requests of one Endpoint; its connections belong to the event loop of the first request.
     """
 
     def __init__(
         self, config: EndpointConfig, *, insists: bool = True, shows: int = SHOWS, answered: bool = False
     ) -> None:
-        """Raises UserError where the key is missing.
+        """Raises UserError if the key is missing.
 
-        insists: whether to ask again for a reply that is no completion or has no text, and to wait in full for a time
-        that the server names; without it, `max_pause_s` limits that time too, and a refused request counts as the fault
-        of a setting. shows: characters of a server's message in errors, which may echo what was sent. answered:
+        insists: whether to retry after a reply that is no completion or has no text, and to wait for the full time that
+        a server names; if False, `max_pause_s` limits that time too, and a refused request counts as the fault of a
+        setting. shows: maximum characters of a server's message in errors, since it may echo the request. answered:
         whether the endpoint is known to answer, under this configuration, requests without further fields.
         """
         self.http = Http(config.http, partial(aiohttp.TCPConnector, limit=0))
         """Its `counts` also hold `prompt tokens` and `completion tokens`, of all replies."""
         self.limiter = Limiter(config.limits)
         self.failed_in_a_row, self.last_failure = 0, ""
-        """Attempts without a reply since the last reply, and why the last of them had none."""
+        """Number of attempts without a reply since the last reply, and the reason of the last of them."""
         self._config, self._insists = config, insists
         plain = request_body(config, (), seed=None, stop=(), options={})
         self._answered = {kind_of(plain)} if answered else set()
-        """Kinds of requests that were answered before: a refusal is then the request's fault, and no setting's."""
+        """Kinds of requests that were answered before; a refusal is then the fault of the request, not of a setting."""
         self._refused: defaultdict[Kind, set[str]] = defaultdict(set)
-        """Requests of other kinds that were refused."""
+        """Refused requests of kinds that were not answered yet."""
         self._url = ""
         self._headers = bearer(config.key_env)
         key = read_key(config.key_env) if config.key_env is not None else ""
@@ -159,11 +160,11 @@ class Endpoint:
         on_send: Callable[[Usage], None] = lambda _: None,
         **options: Any,
     ) -> Completion:
-        """options: further fields of the request; one that the configuration sets too is overridden. on_send: is shown,
-        before each attempt, what this request has taken with it.
+        """The completion for the messages. options: further fields of the request, which override the configuration's.
+        on_send: called before each attempt with the usage of this request, including that attempt.
 
-        Raises EndpointDown, EmptyCompletion or RequestRefused, each with its usage, and UserError for what a user must
-        put right.
+        Raises EndpointDown, EmptyCompletion or RequestRefused, each with its usage, and UserError for a problem that
+        the user must solve.
         """
         body = request_body(self._config, messages, seed=seed, stop=stop, options=options)
         tokens = estimate(messages, body.get("max_tokens")) if self._config.tokens_per_minute else 0
@@ -191,7 +192,7 @@ class Endpoint:
             if not self._insists or self._refuses_all(body):
                 raise
             failed = RequestRefused(str(error))
-        except ToolDown as error:  # no connection can be made here
+        except ToolDown as error:  # this machine cannot make connections
             failed = EndpointDown(self._describe(str(error)), "here")
         except InfrastructureError as error:
             failed = error
@@ -233,7 +234,7 @@ class Endpoint:
             self.limiter.end(permit, used)
         self.http.counts["prompt tokens"] += completion.usage.prompt_tokens
         self.http.counts["completion tokens"] += completion.usage.completion_tokens
-        await asyncio.sleep(0)  # the next caller sends its request before this reply is worked on
+        await asyncio.sleep(0)  # lets the next caller send its request before this reply is processed
         return completion
 
 
@@ -245,25 +246,25 @@ def request_body(
     stop: Sequence[str],
     options: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """The body of a request; what is None is left out, and so left to the endpoint."""
+    """The body of a request; values of None are omitted, and so left to the endpoint."""
     body = {"model": config.name, "messages": list(messages), "seed": seed, "stop": list(stop) or None}
     body |= {"temperature": config.temperature, "top_p": config.top_p, "max_tokens": config.max_tokens}
     return {key: value for key, value in {**body, **config.extra, **options}.items() if value is not None}
 
 
 def kind_of(body: Mapping[str, Any]) -> Kind:
-    """The kind of a request, which an endpoint knows or refuses: its fields, whatever they hold."""
+    """The kind of a request, which an endpoint supports or refuses: the names of its fields."""
     return frozenset(body) - {"messages", "seed"}
 
 
 def reseeded(body: Mapping[str, Any], empty: int) -> Mapping[str, Any]:
-    """The request to send after `empty` completions without text: its seed, if it has one, is another, since equal
+    """The request to send after `empty` completions without text: its seed, if it has one, is changed, since equal
     requests may get equal replies."""
     return {**body, "seed": derive(body["seed"], "empty", empty)} if empty and "seed" in body else body
 
 
 def check_endpoint(config: EndpointConfig, where: str) -> None:
-    """Raises UserError where the configuration at this key of a recipe can ask nobody."""
+    """Raises UserError if the configuration at the recipe's key `where` has no endpoint that can be asked."""
     if config.url is None or not config.name:
         raise UserError(f"a language model is needed: set {where}.url and {where}.name")
     if not is_web_address(config.url):

@@ -1,10 +1,10 @@
-"""Reads the replies of chat-completion endpoints; nothing is sent here.
+"""Reads the replies of chat-completion endpoints; this module sends nothing.
 
 reply of the endpoint            becomes
 a text                           a Completion
-429, 5xx, no JSON, no choices    NoReply, to be tried again
+429, 5xx, no JSON, no choices    NoReply, to be retried
 a quota that is spent            UserError: waiting does not help
-400, 422                         Rejected: this request, or every one
+400, 422                         Rejected: this request, or all requests
 401, 403, any other 4xx          UserError: a key, an address or a model's name is wrong
 a context that is too long       ContextTooLong
 """
@@ -21,13 +21,13 @@ from coa.http.text import well_formed
 from coa.usage import Usage
 
 EMPTY, MALFORMED = "empty", "malformed"
-"""Reasons of a NoReply: a completion without text, and what is no completion."""
+"""Reasons of a NoReply: a completion without text, and a reply that is no completion."""
 SPENT = frozenset({"insufficient_quota", "billing_hard_limit_reached"})
-"""Codes and types of errors by which services say that a quota is spent."""
+"""Codes and types of errors by which services report that a quota is spent."""
 ABORTED = frozenset({"abort", "error"})
-"""Finish reasons of a text that the server itself broke off."""
+"""Finish reasons of a text that the server itself aborted."""
 SHOWS = 300
-"""Characters of a server's message that an error shows."""
+"""Maximum characters of a server's message that an error shows."""
 CHARS_PER_TOKEN = 4
 """Characters of a prompt that count as one token in `estimate`."""
 _TOO_LONG = re.compile(
@@ -52,7 +52,7 @@ class Completion:
 
 @dataclass(frozen=True, slots=True)
 class Describer:
-    """Words errors: who failed, and the server's message, without the key that a server may repeat."""
+    """Formats errors: the endpoint that failed, and the server's message, without the key that it may contain."""
 
     url: str
     key: str = ""
@@ -68,12 +68,12 @@ class Describer:
 
 
 def estimate(messages: Sequence[Mapping[str, Any]], max_tokens: int | None) -> int:
-    """Tokens that a request may take, roughly; only those of the prompt where its reply has no limit."""
+    """Estimated maximum tokens of a request; only those of the prompt if its reply has no limit."""
     return sum(len(str(message["content"])) for message in messages) // CHARS_PER_TOKEN + (max_tokens or 0)
 
 
 def read(reply: Reply, describe: Describer) -> Completion:
-    """The completion in a reply; raises NoReply where another attempt may help, else UserError or ContextTooLong."""
+    """The completion in a reply; raises NoReply if another attempt may help, else UserError or ContextTooLong."""
     words = said(reply.text)
     if not 200 <= reply.status < 300:
         raise _refusal(reply, words, describe)
@@ -95,7 +95,7 @@ def read(reply: Reply, describe: Describer) -> Completion:
 
 
 def said(body: str) -> str:
-    """The message in the body of an error, wherever servers put it; else the body itself.
+    """The message in the body of an error, in any of the common places; otherwise the body itself.
 
     said('{"error": {"message": "no such model", "code": 404}}') == "no such model"
     """
@@ -134,8 +134,7 @@ def _codes(body: str) -> set[str]:
 
 
 def _usage(usage: Mapping[str, Any]) -> Usage:
-    """The tokens that a reply reports; where it gives a total instead, the completion is what the prompt leaves of
-    it."""
+    """The tokens that a reply reports; if it gives only a total, completion tokens are this minus the prompt's."""
     prompt = int(usage.get("prompt_tokens") or 0)
     completion = usage.get("completion_tokens")
     if completion is None:

@@ -1,9 +1,9 @@
-"""Limits of an endpoint: requests at once, requests a minute, tokens a minute, and pauses that a server asks for.
+"""Limits of an endpoint: concurrent requests, requests per minute, tokens per minute, and pauses asked by a server.
 
-    callers ── Limiter: first come, first served ── Window: may the next one start, or when? ── Permit
+    callers ── Limiter: first come, first served ── Window: when may the next request start? ── Permit
 
-The tokens of a request are known only once its reply is there: a start reserves an estimate, which is corrected then.
-A failed request keeps its reservation, since nobody knows what it took.
+The tokens of a request are known only after its reply: a start reserves an estimate, which is corrected then. A failed
+request keeps its reservation, since its tokens are unknown.
 """
 
 import asyncio
@@ -25,21 +25,21 @@ class Limits:
 
 @dataclass(slots=True, eq=False)
 class Permit:
-    """One request under way."""
+    """A running request."""
 
     at: float
-    """When it started."""
+    """Time of its start."""
     tokens: int
-    """The estimate; once it is known, what the request took."""
+    """The estimated tokens; the actual tokens once they are known."""
     counted: bool = True
-    """Whether its start lies in the window."""
+    """Whether its start is in the window."""
 
 
 class Window:
     """Decides when requests may start. It has no clock: callers pass the time, in seconds.
 
     For every t, the starts in (t - 60, t] are at most `requests_per_minute`, and their tokens, as known when the last
-    of them started, at most `tokens_per_minute`. A request that needs more tokens than that has a window of its own.
+    of them started, at most `tokens_per_minute`. A request that needs more tokens than that is alone in its window.
     """
 
     def __init__(self, limits: Limits) -> None:
@@ -51,7 +51,7 @@ class Window:
         self.running = 0
 
     def wait_s(self, now: float, tokens: int) -> float:
-        """0 if a request may start now; else the seconds after which to ask again, `inf` if another request must end
+        """0 if a request may start now; else the seconds until the next check, `inf` if another request must end
         first."""
         limits = self._limits
         if limits.concurrent and self.running >= limits.concurrent:
@@ -64,7 +64,7 @@ class Window:
         return self._started[0].at + WINDOW_S - now if self._started and (many or heavy) else 0.0
 
     def start(self, now: float, tokens: int) -> Permit:
-        """Counts a start; call it only where `wait_s` is 0."""
+        """Counts a start; call it only if `wait_s` is 0."""
         self.running += 1
         permit = Permit(now, self._share(tokens))
         if self._limits.requests_per_minute or self._limits.tokens_per_minute:
@@ -75,21 +75,21 @@ class Window:
         return permit
 
     def end(self, permit: Permit, took: int | None) -> None:
-        """Counts an end. took: tokens, None where they are not known."""
+        """Counts an end. took: actual tokens; None if unknown."""
         self.running -= 1
         if took is not None and permit.counted:
             self._tokens += took - permit.tokens
             permit.tokens = took
 
     def withdraw(self, permit: Permit) -> None:
-        """Takes back a start for which nothing was sent."""
+        """Revokes a start for which nothing was sent."""
         self.running -= 1
         if permit.counted:
             self._started.remove(permit)
             self._tokens -= permit.tokens
 
     def pause(self, until: float) -> None:
-        """Lets nothing start before the time `until`."""
+        """Prevents starts before the time `until`."""
         self._not_before = max(self._not_before, until)
 
     def _share(self, tokens: int) -> int:
@@ -103,7 +103,7 @@ class Window:
 
 
 class Limiter:
-    """A line in which callers wait for permits: `permit = await limiter.start(900)`, the request, `limiter.end(permit,
+    """A queue of callers that wait for permits: `permit = await limiter.start(900)`, the request, `limiter.end(permit,
     took=412)`."""
 
     def __init__(self, limits: Limits) -> None:
@@ -120,7 +120,7 @@ class Limiter:
         return sum(not waiter.done() for waiter, _ in self._line)
 
     async def start(self, tokens: int) -> Permit:
-        """Returns once it is this caller's turn; `end` must follow. tokens: what the request may take."""
+        """Waits for this caller's turn; `end` must follow. tokens: the request's estimated maximum."""
         loop = asyncio.get_running_loop()
         if not self._line and self._window.wait_s(loop.time(), tokens) == 0:
             return self._window.start(loop.time(), tokens)
@@ -131,18 +131,18 @@ class Limiter:
         try:
             return await waiter
         except asyncio.CancelledError:
-            if not waiter.cancelled():  # its turn had come
+            if not waiter.cancelled():  # it had already got its permit
                 self._window.withdraw(waiter.result())
             self._admit()
             raise
 
     def end(self, permit: Permit, took: int | None = None) -> None:
-        """Gives the permit back. took: tokens, None where they are not known."""
+        """Returns the permit. took: actual tokens; None if unknown."""
         self._window.end(permit, took)
         self._admit()
 
     def pause(self, seconds: float) -> None:
-        """Lets nobody start for so long."""
+        """Prevents starts for that many seconds."""
         self._window.pause(asyncio.get_running_loop().time() + seconds)
 
     def _admit(self) -> None:

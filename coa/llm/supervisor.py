@@ -1,12 +1,12 @@
 """A supervisor: a small process that ends a program as soon as the program's owner is gone.
 
     python -I -S supervisor.py LOG PROGRAM ARGUMENT...                    standard input is a socket
-    owner ══ socket ══ supervisor ── program ── whatever it starts        all of these in one process group of their own
+    owner ══ socket ══ supervisor ── program ── its child processes       the last two in their own process group
 
 The supervisor writes "PID\\n" once the program runs and "STATUS\\n" once it has ended (minus n for death by signal n).
-When the owner's end of the socket closes, however the owner went, the group gets SIGTERM, and SIGKILL after a while.
-The supervisor has no parent, so who kills the owner's children leaves it to do its work. Standard output and error of
-the program go to the file LOG.
+When the owner's end of the socket closes, however the owner ended, the group gets SIGTERM, and SIGKILL after GRACE_S.
+The supervisor is not a child of the owner, so killing the owner's children does not affect it. Standard output and
+error of the program go to the file LOG.
 """
 
 import os
@@ -17,7 +17,7 @@ import sys
 from contextlib import suppress
 
 GRACE_S = 5.0
-"""Between SIGTERM and SIGKILL."""
+"""Seconds between SIGTERM and SIGKILL."""
 OWNER = 0
 """The socket's descriptor."""
 
@@ -35,7 +35,7 @@ def main(log: str, *program: str) -> None:
     if ended not in wait_for(OWNER, ended):
         end(child.pid, signal.SIGTERM)
         wait_for(ended, seconds=GRACE_S)
-    end(child.pid, signal.SIGKILL)  # while the child is not waited for, nobody else can have its number
+    end(child.pid, signal.SIGKILL)  # before the child is waited for, since then its pid cannot be reused
     report(child.wait())
 
 
@@ -44,12 +44,12 @@ def wait_for(*descriptors: int, seconds: float | None = None) -> list[int]:
 
 
 def end(group: int, number: int) -> None:
-    with suppress(ProcessLookupError):  # all may have ended
+    with suppress(ProcessLookupError):  # all processes may have ended
         os.killpg(group, number)
 
 
 def report(number: int) -> None:
-    with suppress(OSError):  # there may be nobody to report
+    with suppress(OSError):  # the owner may be gone
         os.write(OWNER, f"{number}\n".encode())
 
 

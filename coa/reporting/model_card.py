@@ -21,9 +21,8 @@ def model_card(
 ) -> str:
     """The README.md of a model's folder.
 
-    report: report.json; what it does not tell is left out. config: the resolved recipe. agent: agent.json.
-    base: the model that training began with, None for one from scratch. data: what it was fine-tuned on, if not on
-    what was distilled in the same run.
+    report: report.json; missing values are left out. config: the resolved recipe. agent: agent.json. base: the initial
+    model of the training, None for one from scratch. data: the fine-tuning data, if not distilled in the same run.
     """
     evaluation = report.get("evaluation", {})
     parts = [

@@ -20,7 +20,7 @@ class Pace:
             self._marks.append((now, done))
 
     def left(self, total: int, now: float) -> float | None:
-        """Seconds until `total` is done; None before there is anything to judge by."""
+        """Estimated seconds until `total` is done; None while there are too few marks."""
         if len(self._marks) < 2:
             return None
         (first, done_first), (last, done) = self._marks[0], self._marks[-1]

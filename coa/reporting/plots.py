@@ -1,4 +1,4 @@
-"""Plots as SVG, to stand in a page: lines over steps, and estimates with their intervals."""
+"""Plots as SVG, for use in a page: lines over steps, and estimates with their intervals."""
 
 import io
 import re
@@ -9,18 +9,18 @@ from statistics import fmean
 from typing import Any
 
 POINTS = 300
-"""More steps than this are averaged in buckets."""
+"""Maximum number of points of a line; more steps are averaged in buckets."""
 LEGEND_CHARS = 40
 """If the labels together have more characters than this, the legend has two labels per row."""
 SMOOTHED = 25
-"""A line of more points than this is drawn light, with the smoothed line over it."""
+"""A line of more points than this is drawn in a light colour, with the smoothed line over it."""
 INK, SOFT, LINE = "#1b2430", "#5d6878", "#e3e7ed"
 NAMED = {INK: "--ink", SOFT: "--soft", LINE: "--line"}
 """Colors that are CSS variables of the page, which differ in dark mode (`templates/report.css`)."""
 SETTINGS: Any = {
-    # Text stays text: it is small, can be found, and takes the page's font.
+    # Text is not converted to paths: it is smaller, can be searched, and has the page's font.
     "svg.fonttype": "none",
-    # The same figure is the same text.
+    # Makes the SVG of equal figures equal.
     "svg.hashsalt": "coa",
     "font.size": 9,
     "text.color": INK,

@@ -17,7 +17,7 @@ def write_report(
     examples: Sequence[Example] = (),
     title: str = "Chain-of-Agents",
 ) -> None:
-    """Writes both files into `folder`, each whole or not at all. The page of a run without some stage shows the rest.
+    """Writes both files into `folder`, each atomically. If the run lacks a stage, its page shows the other stages.
 
     Raises ValueError if the report holds a number that JSON cannot (not finite).
     """

@@ -30,7 +30,7 @@ EVERYTHING = "all"
 
 
 class Way(TypedDict):
-    """A way to answer, over some tasks."""
+    """Results of one way to answer, over some tasks."""
 
     name: str
     rate: Estimate
@@ -108,7 +108,7 @@ def _ways(
 
 
 def _spent(attempts: Sequence[Sequence[EpisodeRecord]]) -> tuple[float, float]:
-    """Tokens that were sent and that were written, of one attempt at a task, on average."""
+    """Mean tokens sent and tokens written, per attempt at a task."""
     return (
         fmean(fmean(episode.tokens_sent for episode in some) for some in attempts),
         fmean(fmean(episode.policy_tokens for episode in some) for some in attempts),

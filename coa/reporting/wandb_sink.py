@@ -142,7 +142,7 @@ class WandbSink:
         while (record := self._records.get()) is not None:
             run.log(row(record))
         run.finish()
-        wandb.teardown()  # its service has written everything once it is gone
+        wandb.teardown()  # returns once wandb's service has written everything and ended
         self._finished = True
 
     def _start(self, wandb: Any) -> Any:
@@ -154,7 +154,7 @@ class WandbSink:
             except Error as error:
                 reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
                 self._say(f"wandb: {reason}: logged offline")
-                wandb.teardown()  # else its service holds the run's id for the start that failed
+                wandb.teardown()  # otherwise its service keeps the run's id for the failed start
         return self._init(wandb, "offline")
 
     def _init(self, wandb: Any, mode: str) -> Any:

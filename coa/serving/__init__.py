@@ -1,1 +1,1 @@
-"""What a served agent says, in the protocols of its clients."""
+"""Serving of an agent: requests, events and responses in the protocols of its clients."""

@@ -1,4 +1,4 @@
-"""Reads a chain while it is being sampled: which tag is open, and its text as far as it is certain.
+"""Reads a chain while it is being sampled: the open tag, and its text as far as it is certain.
 
 tokens of a turn ──► ChainReader.feed ──► Opened(tag), Text(piece), Closed(tag), ...
 
@@ -42,8 +42,8 @@ Mark = Opened | Text | Closed
 
 
 class ChainReader:
-    """Reads the tokens of one turn. It never raises: text that is out of form is passed on as it is,
-    and the episode's status says what was wrong with it."""
+    """Reads the tokens of one turn. It never raises: malformed text is passed on unchanged, and the episode's status
+    tells what is wrong with it."""
 
     def __init__(self, decode: Callable[[Sequence[int]], str], tag: re.Pattern[str] | None = None) -> None:
         """decode: returns the text that further tokens add, special tokens included (`Codec.stream`). tag: the pattern

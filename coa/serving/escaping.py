@@ -19,7 +19,7 @@ FORMS = ("role", "type")
 
 
 class Escaping:
-    """`untrusted`: of the model's tokenizer, whose marks only the template may write."""
+    """Escapes requests. untrusted: escapes the marks of the model's tokenizer, which only the template may write."""
 
     def __init__(self, untrusted: Untrusted) -> None:
         self.text = untrusted.escaped

@@ -10,7 +10,7 @@ from coa.serving.chain import Closed, Opened, Text
 from coa.types import Status
 
 TOOL_DOWN = "tool_unavailable"
-"""Code of an episode whose tool could not work."""
+"""Error code of an episode whose tool was down."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

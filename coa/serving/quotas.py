@@ -7,7 +7,7 @@ MINUTE_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Quota:
-    """What a key may use; None is no limit."""
+    """Rate limits of a key; None is no limit."""
 
     requests_per_minute: float | None = None
     tokens_per_minute: float | None = None
@@ -15,16 +15,16 @@ class Quota:
 
 @dataclass(frozen=True, slots=True)
 class Bucket:
-    """A bucket that is filled at a constant rate, up to what one minute brings (a token bucket).
+    """A token bucket: it fills at a constant rate, up to the amount of one minute.
 
-    Taking may leave it below zero, since the tokens of an answer are known only after it: the next request waits for
-    that to be made up.
+    Its level may fall below zero, since the tokens of an answer are known only at its end; the next request waits for
+    the refill.
     """
 
     per_minute: float
     level: float
     at: float
-    """When it had this level."""
+    """Time at which it had this level."""
 
     @classmethod
     def full(cls, per_minute: float, now: float) -> "Bucket":
@@ -35,7 +35,7 @@ class Bucket:
         return replace(self, level=min(self.per_minute, self.level + gained), at=max(now, self.at))
 
     def wait_s(self, now: float, amount: float) -> float:
-        """Seconds until it holds `amount`, or all that it ever holds."""
+        """Seconds until it holds `amount`, or is full."""
         missing = min(amount, self.per_minute) - self.filled(now).level
         return max(0.0, missing * MINUTE_S / self.per_minute)
 

@@ -23,9 +23,9 @@ PLAIN = "plain"
 """`MODEL:plain` is the model alone; `MODEL:PROFILE` an agent of another profile."""
 TEXT_PARTS = {"text", "input_text", "output_text"}
 OF_THE_CHAIN = re.compile(r"(redacted_)?thinking|reasoning|(server|mcp)_tool_use|\w+_tool_result")
-"""Parts of a message in which the agent's chain comes back from a client."""
+"""Parts of a message in which a client sends the agent's chain back."""
 OF_CLIENTS = ("tools", "functions", "response_format", "logprobs", "top_logprobs", "logit_bias")
-"""Fields that only the model alone supports: the agent has its own tools and its own form."""
+"""Fields that are supported only by the model alone, since the agent has its own tools and its own format."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -227,14 +227,14 @@ def _request(
 
 
 def lowered(limits: Limits, options: AgentOptions, max_tokens: int | None) -> Limits:
-    """The server's limits, or the request's own where they are lower."""
+    """The server's limits, or the request's own if they are lower."""
     calls = [each for each in (limits.max_tool_calls, options.max_tool_calls) if each is not None]
     return replace(
         limits,
         max_turns=min(limits.max_turns, options.max_turns or limits.max_turns),
         max_tool_calls=min(calls) if calls else None,
         max_turn_tokens=min(limits.max_turn_tokens, max_tokens or limits.max_turn_tokens),
-        # Else it would follow from the turn's, and cut every tag short.
+        # Without this, it would be derived from the lowered limit of a turn, and every tag would be cut short.
         max_tag_tokens=limits.tag_tokens,
         max_seconds=min(limits.max_seconds, options.max_seconds or limits.max_seconds),
     )
@@ -243,8 +243,8 @@ def lowered(limits: Limits, options: AgentOptions, max_tokens: int | None) -> Li
 def fields_of(
     body: CreateResponse, defaults: Defaults, id: str, now: int, *, plain: bool = False, stores: bool = True
 ) -> dict[str, Any]:
-    """The fields of a response's resource that the request decides. stores: whether the server keeps any."""
-    # The model alone samples by vLLM's defaults.
+    """The fields of a response's resource that the request determines. stores: whether the server stores responses."""
+    # The model alone uses vLLM's sampling defaults.
     temperature = 1.0 if plain else defaults.temperature
     extra, bare = body.model_extra or {}, {"description": None, "parameters": None, "strict": None}
     return {

@@ -1,4 +1,4 @@
-"""How many replicas a load needs. Pure: the numbers come from `cluster.serving`, which has them from Ray Serve.
+"""Computes the number of replicas for a load. Pure: `cluster.serving` gets the numbers from Ray Serve.
 
 The load in replicas is all requests over the target per replica, or all KV cache use over its target, whichever is
 higher. A load near a threshold does not repeatedly add and remove a replica (`coa.scaling`).
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from coa.scaling import banded
 
 RUNNING, KV_USE = "running", "kv_use"
-"""The names under which a replica says what a ReplicaLoad holds."""
+"""The names under which a replica reports the fields of a ReplicaLoad."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,9 +18,9 @@ class ReplicaLoad:
     """The load that a replica reports."""
 
     running: float
-    """Episodes and other requests under way."""
+    """Number of running episodes and other requests."""
     kv_use: float
-    """The share of its KV cache that they hold, 0 to 1."""
+    """Used share of its KV cache, 0 to 1."""
 
 
 @dataclass(frozen=True)
@@ -28,16 +28,16 @@ class ScalingConfig:
     """When replicas of the server are added and removed."""
 
     target_requests: int = 32
-    """Requests under way per replica, on average, above which a replica is added."""
+    """Average number of running requests per replica above which a replica is added."""
     target_kv_use: float = 0.8
     """Used share of the KV caches, on average over the replicas, above which a replica is added."""
     slack: float = 0.7
     """A replica is removed if the others would stay below this share of both targets. A smaller value keeps replicas
     longer."""
     up_after_s: float = 10.0
-    """Seconds for which more replicas have to be needed before they are started."""
+    """Seconds for which the load must need more replicas before they are started."""
     down_after_s: float = 120.0
-    """Seconds for which fewer replicas have to suffice before one is removed."""
+    """Seconds for which fewer replicas must suffice for the load before one is removed."""
     zero_after_s: float = 600.0
     """Seconds without a request after which the last replica ends, if serving.min_replicas=0."""
     look_back_s: float = 20.0

@@ -1,4 +1,4 @@
-"""Finished responses that a client may ask for again: bounded by number and by bytes, the oldest are dropped first."""
+"""Finished responses that a client may request again: limited by number and by bytes, the oldest are dropped first."""
 
 import json
 from collections import OrderedDict
@@ -10,7 +10,7 @@ Json = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class StoreConfig:
-    """Finished responses that clients may ask for again or continue from; the oldest are dropped first."""
+    """Finished responses that clients may request again or continue; the oldest are dropped first."""
 
     entries: int = 10_000
     """Maximum number of stored responses; 0 stores none."""
@@ -26,7 +26,7 @@ class Stored:
 
 
 class ResponseStore:
-    """Responses by their owner and id: what one key has stored does not exist for another."""
+    """Responses by owner and id; the responses of one key are invisible to other keys."""
 
     def __init__(self, config: StoreConfig) -> None:
         self._entries, self._bytes = config.entries, int(config.gib * 2**30)

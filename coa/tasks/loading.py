@@ -193,8 +193,8 @@ def _check_answers(answers: Sequence[str], grader: str) -> None:
 
 
 def _published(row: Row, location: Location, asked: _Asked, benchmark: Benchmark | None) -> Task | None:
-    """The task of a row of the published files, whose question and answer are extracted; None if the row is in another
-    layout."""
+    """The task of a row of the published training files, whose question and answer are extracted; None if the benchmark
+    leaves the row out."""
     try:
         content = "\n".join(message["content"] for message in row["prompt"])
         truth = row["reward_model"]["ground_truth"]

@@ -1,1 +1,1 @@
-"""The multi-agent teams that teach: roles, the rules of three kinds of teams, runs and their transcripts."""
+"""The multi-agent teams that are the teachers: roles, the rules of three kinds of teams, runs and transcripts."""

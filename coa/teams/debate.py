@@ -1,4 +1,4 @@
-"""The rules of a debate: several agents answer on lines of their own, judge each other, revise, and vote.
+"""The rules of a debate: several agents answer, each on its own line, judge each other, revise, and vote.
 
     line 0   debater -> answer |  opponent (1) -> debater -> answer |
     line 1   debater -> answer |  opponent (2) -> debater -> answer |  vote -> over

@@ -1,4 +1,4 @@
-"""The rules of a planner's team: one line of work, on which the last tag, or a thinker, decides who is next
+"""The rules of a planner's team: one line of work, on which the last tag, or a thinker, decides which role is next
 (`router`)."""
 
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""The rules of generator, verifier and refiner: an answer is verified and mended until it is good, or rounds are over.
+"""The rules of generator, verifier and refiner: an answer is verified and refined until it is good or rounds are over.
 
 generator -> answer -> verifier -> 3, 4: over
                 ^          |

@@ -1,4 +1,4 @@
-"""Reads a language model's reply as tag text: corrects small errors of form, and cuts what it made up after a call.
+"""Reads a language model's reply as tag text: corrects small errors of form, and cuts off all text after a call.
 
 "Let me look.\n<Wiki_Search>Nora Lind</Wiki_Search>\n<observation> ..."   the model's own words
 "<think> Let me look.</think><wiki_search> Nora Lind</wiki_search>"        what the team reads

@@ -1,4 +1,4 @@
-"""The roles of teams: what each may write, and its system prompt."""
+"""The roles of teams: the tags that each may write, and its system prompt."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

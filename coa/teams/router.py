@@ -1,4 +1,4 @@
-"""Decides who speaks next in a planner's team, from the profile, the last speaker and the tags of its reply.
+"""Decides which role speaks next in a planner's team, from the profile, the last speaker and the tags of its reply.
 
     plan ------------------> worker             reflection -> planner        suggested_answer -> verifier
     tool call -> tool -----> worker (critic,    double_check 1, 2 -> worker; 3, 4 -> planner
@@ -6,8 +6,8 @@
                              reflection may     done -> critic
                              follow)            answer -> over
 
-A worker is the role that calls the profile's tools. Any other reply makes the run malformed. With a thinker, the tags
-only propose: the thinker sees them and names who is next, among those who may write something now.
+A worker is the role that calls the profile's tools. Any other reply makes the run malformed. With a thinker, the role
+that the tags select is only a proposal: the thinker names the next role, among the roles that may write a tag now.
 """
 
 import re
@@ -113,7 +113,7 @@ def after_thinker(profile: Profile, reply: str, candidates: Iterable[str]) -> Sp
 
 
 def may_speak(profile: Profile, said: Iterable[Span]) -> frozenset[str]:
-    """The members of a planner's team who can write a tag that may follow the chain so far."""
+    """The members of a planner's team that can write a tag that may follow the chain so far."""
     state = profile.state(said)
     return frozenset(
         role

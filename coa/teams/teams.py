@@ -1,8 +1,8 @@
 """Configurations of teams: their members, tools and models, and the rules by which they work.
 
 planner   a planner leads workers, a critic and a verifier, after OAgents (arXiv 2506.15741)
-debate    several answer, judge each other, revise, and vote, after AgentArk (arXiv 2602.03955)
-refine    one answers, one verifies, one mends, after MALT (arXiv 2412.01928)
+debate    several agents answer, judge each other, revise, and vote, after AgentArk (arXiv 2602.03955)
+refine    one agent answers, one verifies, one refines, after MALT (arXiv 2412.01928)
 """
 
 from collections.abc import Mapping
@@ -32,7 +32,7 @@ EXPERTS = ""
 
 
 class Rules(StrEnum):
-    """The rules of a team: who may speak when, and when a run is over."""
+    """The rules of a team: which role may speak when, and when a run is over."""
 
     PLANNER = "planner"
     DEBATE = "debate"
@@ -53,7 +53,7 @@ class RoleConfig:
 
 @dataclass(frozen=True)
 class TeamConfig:
-    """The team of agents that teaches."""
+    """The team of agents that is the teacher."""
 
     rules: Rules = Rules.PLANNER
     """How the team works: planner (one agent plans, others work and check), debate (several answers, critiques, a vote)

@@ -1,4 +1,4 @@
-"""The transcript of a team run: what agents wrote, what tools returned, and what each agent saw when it wrote."""
+"""The transcript of a team run: the outputs of agents, the results of tools, and the prompt of each agent's step."""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -74,12 +74,12 @@ class Mind(Protocol):
     """The source of an agent's replies: scripted experts, or a language model behind an endpoint."""
 
     async def replies(self, prompts: list[Prompt]) -> list[Reply | InfrastructureError]:
-        """A reply for each prompt; an InfrastructureError in the place of one that could not be had."""
+        """A reply for each prompt, or an InfrastructureError if there is none."""
         ...
 
 
 class Ending(StrEnum):
-    """How a team run ended; a run that infrastructure failures ended has no transcript."""
+    """How a team run ended; a run that ended in an infrastructure failure has no transcript."""
 
     ANSWERED = "answered"
     MALFORMED = "malformed"
@@ -136,7 +136,7 @@ class Graded:
 
 
 def is_routing(step: Step) -> bool:
-    """Whether the step only says that the next agent is to go on."""
+    """Whether the step only hands the run to the next agent."""
     return isinstance(step, AgentStep) and step.output.strip() == DONE
 
 
@@ -167,7 +167,7 @@ def others_of(steps: Sequence[Step], line: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Brief:
-    """What a team sets for the agent of a role: its duty ("" for the role's own) and its tools."""
+    """A team's settings for the agent of a role: its duty ("" for the role's own) and its tools."""
 
     role: str
     duty: str = ""

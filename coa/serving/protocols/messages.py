@@ -117,7 +117,7 @@ class MessageWriter:
         return [self._start(_result_block(self._called, returned.text)), *self._stop()]
 
     def _without_result(self, limit: str) -> list[Json]:
-        """The result of a call that the end of the episode left without a result: every tool use needs one."""
+        """A result for the call that had none when the episode ended, since every tool use needs a result."""
         if self._called is None:
             return []
         return [self._start(_no_result_block(self._called, limit)), *self._stop()]

@@ -1,6 +1,6 @@
-"""The Responses API for the model alone, by way of chat completions.
+"""The Responses API for the model alone, implemented with chat completions.
 
-A request becomes one of chat, and the chunks of its stream become events.
+A request is converted to a chat completion, and the chunks of its stream to events.
 """
 
 from collections.abc import Sequence

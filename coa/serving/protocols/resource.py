@@ -80,7 +80,7 @@ class Resource:
     def done(self) -> Json:
         return self._event("response.output_item.done", output_index=self._index, item=dict(self.item))
 
-    # --- a message, which agent and model have in common ----------------------------------------------------------
+    # --- messages, of the agent and of the model alone ------------------------------------------------------------
 
     def add_message(self) -> list[Json]:
         fields = {"status": "in_progress", "role": "assistant", "content": []}

@@ -4,8 +4,8 @@ think ──► reasoning          answer ──► message          plan, refle
 web_search, crawl_page ──► web_search_call    wiki_search ──► file_search_call    code ──► code_interpreter_call
 a tool of an MCP server, whatever its tag ──► mcp_call          a tool of an extension ──► coa:NAME
 
-Every item has the call and its result, so that a client that does not stream sees the same; and its cost in fields of
-ours, `coa:tokens`, `coa:seconds` and `coa:observed_tokens`.
+Every item has the call and its result, so that a client that does not stream sees the same, and its cost in additional
+fields: `coa:tokens`, `coa:seconds` and `coa:observed_tokens`.
 """
 
 import json
@@ -33,7 +33,7 @@ class ResponseWriter:
         self._text: list[str] = []
 
     def take(self, event: Event, now: int) -> list[Json]:
-        """now: seconds since 1970, for the time of completion."""
+        """The streaming events of an event. now: seconds since 1970, for the time of completion."""
         match event:
             case Opened(tag):
                 return [*self._leave(), *self._open(tag)]
@@ -101,7 +101,7 @@ class ResponseWriter:
         return self._end(closed.text, "completed")
 
     def _call(self, text: str) -> list[Json]:
-        """The tool is asked; its item stays open until it returns."""
+        """The events of a tool call; the item stays open until the tool returns."""
         assert self._tag is not None
         item, kind = self._resource.item, self._resource.item["type"]
         item.update(self._called(self._tag, text))
@@ -124,7 +124,7 @@ class ResponseWriter:
         return _called(self._resource.item["type"], tag, text)
 
     def _fail_call(self, message: str) -> list[Json]:
-        """The tool's server could not be reached, or failed."""
+        """The events of a call whose server could not be reached, or failed."""
         self._tag = None
         error = {"type": "mcp_tool_execution_error", "content": [{"type": "text", "text": message}]}
         self._resource.item.update(status="failed", error=error)
@@ -173,7 +173,7 @@ _PROGRESS = {
     "code_interpreter_call": "interpreting",
     "mcp_call": "",
 }
-"""Name of the event of a running tool, if there is one; all of these have `in_progress` and `completed`, too."""
+"""Name of the event of a running tool, if there is one; all of these tools also have `in_progress` and `completed`."""
 _EMPTY: dict[str, Callable[[], Json]] = {
     "reasoning": lambda: {"summary": [], "content": []},
     "web_search_call": lambda: {"status": "in_progress", "action": {"type": "search", "query": ""}},

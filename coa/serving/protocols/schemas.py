@@ -1,5 +1,5 @@
-"""The requests of each protocol, as far as the agent reads them. The model alone is asked through vLLM's own handlers,
-which read the rest."""
+"""The requests of each protocol, with the fields that the agent reads. Requests to the model alone are handled by
+vLLM's own handlers, which read the other fields."""
 
 from typing import Annotated, Any, Literal
 
@@ -11,7 +11,7 @@ Count = Annotated[int, Field(ge=1)]
 Seed = Annotated[int, Field(ge=0, lt=2**63)]
 MAX_CHOICES = 64
 QUESTION = "Who is the current owner of Vexon Labs ?"
-"""An example in what /openapi.json says."""
+"""The example in /openapi.json."""
 
 
 class _Request(BaseModel):
@@ -31,7 +31,7 @@ class Message(_Request):
 
 
 class AgentOptions(BaseModel):
-    """What this server adds to each protocol, in the field `coa`; how an episode runs on the server."""
+    """Additional options of each protocol, in the field `coa`: how an episode runs on the server."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -42,8 +42,8 @@ class AgentOptions(BaseModel):
     """Episodes of which one answer is selected; their tokens are all in the usage."""
     select: Literal["majority", "double_check"] = "majority"
     reasoning_events: Literal["reasoning", "reasoning_text"] = "reasoning"
-    """What events of reasoning are called in a stream of responses: `response.reasoning.delta`, as Open Responses has
-    it, or `response.reasoning_text.delta`, as OpenAI's client knows it."""
+    """Name of events of reasoning in a stream of responses: `response.reasoning.delta`, as in Open Responses, or
+    `response.reasoning_text.delta`, as in OpenAI's client."""
 
 
 class StreamOptions(_Request):
