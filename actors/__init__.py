@@ -1,1 +1,1 @@
-"""Ray actors, one heavy thing in each file: plain classes that Ray is applied to where they are started."""
+"""Ray actors, one heavy component per file: plain classes, made actors where they are started."""

@@ -1,4 +1,4 @@
-"""At which address the processes of a cluster reach each other."""
+"""The address at which the processes of a cluster reach each other."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -7,16 +7,16 @@ LOOPBACK = "127.0.0.1"
 
 
 def node_address() -> str:
-    """The address at which the cluster reaches this node. To be called in the actor, since a node may have been added
-    for it."""
+    """The address at which the cluster reaches this node. Call it inside the actor, since a node may have been added
+    for the actor."""
     import ray
     import ray.util
-    from ray._private.state import state  # whether there is an autoscaler has no public interface
+    from ray._private.state import state  # no public API tells whether there is an autoscaler
 
     own = ray.util.get_node_ip_address()
     return own if state.get_cluster_config() is not None else reached_at(own, ray.nodes())
 
 
 def reached_at(own: str, nodes: Sequence[Mapping[str, Any]]) -> str:
-    """The node's own address, or loopback where there is no other node. nodes: the result of `ray.nodes()`."""
+    """The node's own address, or loopback if there is no other live node. nodes: the result of `ray.nodes()`."""
     return own if sum(node["Alive"] for node in nodes) > 1 else LOOPBACK

@@ -4,7 +4,7 @@ import gc
 
 
 def freeze_gc() -> None:
-    """Leaves what exists now out of later collections. What was imported lives as long as its process, and looking
-    through it takes tens of milliseconds in which no call is served."""
+    """Excludes all objects that exist now from later collections. Imported modules live as long as the process, and
+    scanning them takes tens of milliseconds, in which no call is served."""
     gc.collect()
     gc.freeze()

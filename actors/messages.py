@@ -1,16 +1,16 @@
-"""What crosses between the driver and rollout engines: frozen, and free of vLLM and torch.
+"""Messages between the driver and rollout engines: frozen dataclasses that import neither vLLM nor torch.
 
-driver ── EpisodeOrder ──► engine          start(orders, heard), cancel(ids): both may be sent again
-driver ◄── EventBatch ─── engine           events(after, wait_s): one outstanding long poll, acknowledged by the next
-driver ◄── Scored ─────── engine           take(ids): a return value each, the driver's own; then acknowledge(ids)
+driver ── EpisodeOrder ──► engine          start(orders, heard), cancel(ids): both may be retried
+driver ◄── EventBatch ─── engine           events(after, wait_s): one long poll at a time, acknowledged by the next
+driver ◄── Scored ─────── engine           take(ids): one return value each, owned by the driver; then acknowledge(ids)
 
-`events(after, wait_s)` is answered at the first event numbered `after` or above, and after `wait_s` seconds without
-one; events below `after` are acknowledged, and so are those below `heard`. An episode that failed or was cancelled may
-be started again once the event that says so is acknowledged; until then `start` ignores its id, because such an order
-was sent before its sender knew. `cancel` gives the number of events that there are then, and none after those tells of
-what was cancelled. `sync`
-raises SyncError where it fails before vLLM's update begins, and the old version goes on; WeightsGone where it fails
-later, and the engine stays paused until a complete one.
+`events(after, wait_s)` returns as soon as there is an event numbered `after` or above, or after `wait_s` seconds
+without one. It acknowledges the events below `after`; `start` acknowledges those below `heard`. An episode that failed
+or was cancelled may be started again once the event that reports this is acknowledged; until then `start` ignores its
+id, because such an order was sent before its sender knew. `cancel` returns the number of events at that moment; no
+later event is about the cancelled episodes. `sync` raises SyncError if it fails before vLLM's update begins, and the
+engine continues with the old version; it raises WeightsGone if it fails later, and the engine stays paused until a sync
+succeeds.
 """
 
 from dataclasses import dataclass
@@ -22,46 +22,46 @@ from coa.agent.journal import Delta, Journal
 from coa.types import Floats, Task, Tokens
 
 EVALUATION = -1
-"""The group number of episodes that nothing is learnt from."""
+"""Group number of episodes that are not trained on."""
 
 
 @dataclass(frozen=True, slots=True)
 class EpisodeId:
-    """Names an episode for good: an attempt at it on another engine has the same name, and with it the same seeds."""
+    """Permanent name of an episode: an attempt on another engine has the same name, and therefore the same seeds."""
 
     task: str
     group: int
-    """Number of the group in its start of the learners; EVALUATION for episodes that nothing is learnt from."""
+    """Number of the group in its start of the learners; EVALUATION for episodes that are not trained on."""
     sample: int
     """Index within the group."""
     serial: int = 0
-    """Tells episodes apart that share their seeds, such as those of a task in two starts of the learners, or a greedy
-    and a sampled evaluation of it: no seed depends on it."""
+    """Distinguishes episodes with the same seeds, such as a task's episodes in two starts of the learners, or a greedy
+    and a sampled evaluation of a task. No seed depends on it."""
 
 
 @dataclass(frozen=True, slots=True)
 class CallId:
-    """Names a tool call for good, whichever engine makes it."""
+    """Permanent name of a tool call, the same on every engine."""
 
     episode: EpisodeId
     turn: int
-    """Turns of the policy before it."""
+    """Number of the policy's turns before the call."""
     part: int = 0
-    """0 is the policy's own call; graders' calls are numbered from 1."""
+    """0 for the policy's own call; graders' calls are numbered from 1."""
 
 
 class EventLevel(StrEnum):
-    """How closely an episode is followed."""
+    """Which events an episode reports."""
 
     TURNS = "turns"
     UNFINISHED = "unfinished"
-    """As TURNS, and where a turn is cut off, the tokens that it had."""
+    """As TURNS, plus the tokens of a turn that is cut off."""
     TOKENS = "tokens"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpisodeOrder:
-    """An episode to play, from its beginning or from where another engine left it."""
+    """An episode to play, from its beginning or from the state in which another engine left it."""
 
     id: EpisodeId
     task: Task
@@ -71,17 +71,17 @@ class EpisodeOrder:
     """Whether its answer is graded, and its reward computed."""
     level: EventLevel = EventLevel.TURNS
     journal: Journal = ()
-    """What was finished of it elsewhere."""
+    """Turns and observations that were finished on another engine."""
     limit_s: float | None = None
-    """Seconds that it may take in all, without pauses for weights and starts of engines. Over them it fails; an episode
-    of group EVALUATION is cut off and graded instead, and its grading does not count."""
+    """Maximum seconds for the episode, not counting pauses for weights and starts of engines. An episode over the limit
+    fails; an episode of group EVALUATION is cut off and graded instead, and its grading has a limit of its own."""
     salt: str = ""
-    """Episodes share their KV cache with those of the same salt only."""
+    """Only episodes of the same salt share KV cache."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Advanced:
-    """A turn or an observation was finished: the driver keeps it in the episode's journal."""
+    """A turn or an observation is finished; the driver appends it to the episode's journal."""
 
     id: EpisodeId
     delta: Delta
@@ -89,7 +89,7 @@ class Advanced:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Streamed:
-    """Tokens of a turn under way, at level TOKENS only."""
+    """Tokens of a turn under way, at level TOKENS; at UNFINISHED, the tokens of a turn that was cut off."""
 
     id: EpisodeId
     token_ids: Tokens
@@ -97,23 +97,23 @@ class Streamed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ended:
-    """The episode came to its end, whatever its status; its result waits for `take`."""
+    """The episode ended, with any status; its result waits for `take`."""
 
     id: EpisodeId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failed:
-    """An infrastructure failure ended the episode, after the failing call was tried as often as it may be."""
+    """An infrastructure failure ended the episode, after all retries of the failing call."""
 
     id: EpisodeId
     where: str
     """Type of the failure, such as "ToolDown"."""
     why: str
     tokens: int
-    """That the policy and its tools had added to the prompt."""
+    """Tokens that the policy and its tools had added to the prompt."""
     tool_calls: int
-    """Calls that it had made, the failing one included."""
+    """Number of the episode's tool calls, including the failing one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,29 +126,57 @@ Event = Advanced | Streamed | Terminal
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CacheStats:
+    """What an engine has done for its KV cache so far."""
+
+    preemptions: int = 0
+    """Requests that lost their place in the cache to an older one, and are computed again."""
+    prefill: int = 0
+    """Tokens of contexts that requests had to have in the cache before a token could be sampled, cached ones among
+    them."""
+    recomputed: int = 0
+    """Of these, tokens that the engine had computed for the same episode before, and computed again."""
+
+    def __add__(self, other: "CacheStats") -> "CacheStats":
+        return CacheStats(
+            preemptions=self.preemptions + other.preemptions,
+            prefill=self.prefill + other.prefill,
+            recomputed=self.recomputed + other.recomputed,
+        )
+
+    def __sub__(self, other: "CacheStats") -> "CacheStats":
+        return CacheStats(
+            preemptions=self.preemptions - other.preemptions,
+            prefill=self.prefill - other.prefill,
+            recomputed=self.recomputed - other.recomputed,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EventBatch:
-    """Events in order, numbered from 0 for each incarnation of an engine without a gap."""
+    """Events in order, numbered without gaps from 0 in each incarnation of an engine."""
 
     incarnation: str
-    """Names one start of one engine; what an older one says is refused."""
+    """Names one start of one engine; batches of an older incarnation are refused."""
     first: int
-    """Number of the first of `events`."""
+    """Number of the first event in `events`."""
     events: tuple[Event, ...]
     tokens: int
-    """Sampled so far, those of turns under way among them: what tells a busy engine from a stuck one."""
+    """Tokens sampled so far, including turns under way; distinguishes a busy engine from a stuck one."""
     generating: int
-    """Requests for tokens under way: with none, no new token is no sign of trouble."""
+    """Generation requests under way. If 0, a lack of new tokens is expected."""
     paused: bool = False
-    """Whether vLLM has stopped sampling for new weights; False while it has only been asked to."""
+    """Whether vLLM has stopped sampling to load new weights; False while the pause is only requested."""
     kv_use: float = 0.0
-    """Share of the KV cache that the contexts of these requests would fill; more than 1 where some of them wait."""
+    """Share of the KV cache that the contexts of these requests would fill; above 1 if some of them wait."""
     retried: int = 0
     """Calls of tools and graders that were tried again so far."""
+    cache: CacheStats = CacheStats()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Probe:
-    """A sequence with the learner's log-probs of all its tokens but the first, to hold an engine's against."""
+    """A sequence with the learner's log-probs of all tokens but the first, to compare with an engine's."""
 
     token_ids: Tokens
     logprobs: Floats
@@ -156,11 +184,14 @@ class Probe:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SyncReport:
-    """What an engine says of a sync that succeeded."""
+    """Report of an engine about a successful sync."""
 
     version: int
     logprob_diff: float
+    """Largest |learner - engine| over the tokens of the probes."""
+    logprob_mean_diff: float
+    """The mean of the same."""
     pause_s: float
-    """For how long no token was generated."""
+    """Seconds in which no token was generated."""
     alarm: bool = False
-    """Whether `logprob_diff` is above the tolerance."""
+    """Whether one of the two is above its tolerance."""

@@ -1,8 +1,8 @@
-"""Ends a process whose parent has died, for processes that would otherwise go on alone and keep their GPU memory.
+"""Ends a process when its parent dies, for processes that would otherwise keep running and hold their GPU memory.
 
-vLLM's engine core does not look after its parent, and Ray ends an actor's children only where the actor's own process
-comes to an orderly end. An actor that is killed, as for its memory, would leave the core behind, and the engine that
-replaces it would find no room.
+vLLM's engine core does not watch its parent, and Ray ends an actor's children only if the actor's own process ends in
+an orderly way. If an actor is killed, for example for its memory use, the core would stay behind, and the engine that
+replaces it would find too little GPU memory.
 """
 
 import os
@@ -12,14 +12,13 @@ from multiprocessing import connection, parent_process
 from threading import Thread
 
 _watching = 0
-"""Id of the process that is watching its parent; a fork inherits the number, and not the thread."""
+"""Id of the process that watches its parent; a forked process inherits this number, but not the watching thread."""
 
 
 def end_with_parent() -> None:
-    """From now on this process is killed as soon as its parent is gone, however that ended. It may be called again.
+    """Makes this process kill itself as soon as its parent has ended, in any way. May be called repeatedly.
 
-    This holds for processes that `multiprocessing` has started. In any other process, such as an actor, nothing
-    happens.
+    Works in processes started by `multiprocessing`; does nothing in any other process, such as an actor.
     """
     global _watching
     parent = parent_process()
@@ -27,7 +26,7 @@ def end_with_parent() -> None:
         return
     _watching = os.getpid()
     ends: list[int] = [parent.sentinel]
-    # Siblings that were forked hold the sentinel's other end open, so the process itself is watched as well.
+    # Forked siblings hold the sentinel's other end open, so the parent process itself is watched as well.
     if parent.pid is not None and hasattr(os, "pidfd_open"):
         with suppress(OSError):
             ends.append(os.pidfd_open(parent.pid))

@@ -1,8 +1,8 @@
-"""A queue of messages from one process to another: read by long polls, and kept until the reader acknowledges them.
+"""A queue of messages from one process to another, read by long polls and kept until the reader acknowledges them.
 
     put(a) put(b)      acknowledge(0), next() -> 0, (a, b)      acknowledge(2), next() -> ... waits ... -> 2, (c,)
 
-A reader whose reply was lost asks again, and gets the same items with the same numbers.
+If a reply is lost, the reader polls again and gets the same items with the same numbers.
 """
 
 import asyncio
@@ -18,14 +18,14 @@ class Outbox(Generic[T]):
     """Items numbered from 0, for one reader with one poll at a time."""
 
     def __init__(self, pace_s: float = 0.0) -> None:
-        """`pace_s`: the least number of seconds between two answers. A poll costs as much for one item as for a
-        hundred, so items of a busy sender are read in batches. The first one after a quiet time is answered at once."""
+        """`pace_s`: minimum seconds between two answers. A poll costs as much for one item as for a hundred, so the
+        items of a busy sender are read in batches. The first item after a quiet time is delivered at once."""
         self._pace_s = pace_s
         self._answered = float("-inf")
         """When the last poll was answered, by the event loop's clock."""
         self._items: deque[T] = deque()
         self._first = 0
-        """Number of the oldest item that is kept."""
+        """Number of the oldest kept item."""
         self._waiting: asyncio.Future[None] | None = None
         self._broken: BaseException | None = None
 
@@ -39,12 +39,12 @@ class Outbox(Generic[T]):
         self._wake()
 
     def fail(self, error: BaseException) -> None:
-        """From now on the reader's polls raise this exception."""
+        """Makes the reader's polls raise this exception from now on."""
         self._broken = error
         self._wake()
 
     def acknowledge(self, count: int) -> Sequence[T]:
-        """The reader has the first `count` items; returns those of them that were kept until now."""
+        """Records that the reader has the first `count` items; returns those of them that were still kept."""
         if not 0 <= count <= self.end:
             raise ValueError(f"{count} items are acknowledged, there were {self.end}")
         had = list(islice(self._items, max(0, count - self._first)))
@@ -54,9 +54,9 @@ class Outbox(Generic[T]):
         return had
 
     async def next(self, wait_s: float | None = None) -> tuple[int, tuple[T, ...]]:
-        """The number of the first item and all items that are kept, as soon as there is one.
+        """Returns the number of the first kept item and all kept items, as soon as there is an item.
 
-        None of them after `wait_s` seconds without one, or where a newer poll takes this one's place.
+        Returns no items after `wait_s` seconds without one, or when a newer poll replaces this poll.
         """
         self._wake()
         if not self._items and self._broken is None:
@@ -72,7 +72,7 @@ class Outbox(Generic[T]):
                 return self.end, ()
             self._waiting = None
         loop = asyncio.get_running_loop()
-        # Without a pace too, what is said in the same moment joins.
+        # Even at pace 0 this yields once, so that items put in the same moment join the batch.
         await asyncio.sleep(max(0.0, self._answered + self._pace_s - loop.time()))
         self._answered = loop.time()
         if self._broken is not None:

@@ -124,6 +124,19 @@ ROWS = (
         "milliseconds by which syncs delay an engine's event loop, 99.9th percentile",
     ),
     Row(
+        "kv_on_update",
+        "recompute/recomputed",
+        "",
+        "share of prefill that the engine had computed before, `kv_on_update` recompute, slow tools",
+    ),
+    Row(
+        "kv_on_update",
+        "keep/recomputed",
+        "",
+        "share of prefill that the engine had computed before, `kv_on_update` keep, slow tools",
+    ),
+    Row("kv_on_update", "ratio", "", "trajectories per second with keep divided by those with recompute"),
+    Row(
         "data",
         "overhead",
         "<= 0.03",

@@ -1,1 +1,1 @@
-"""Where actors run and whether they are healthy: the Ray session, resources, the engine pool, the learner group."""
+"""Placement and health of actors: the Ray session, resources, the engine pool, the learner group."""

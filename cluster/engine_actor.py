@@ -1,7 +1,7 @@
-"""A rollout engine on Ray: its place, its actor, and what its calls raise.
+"""A rollout engine on Ray: its placement group, its actor, and the classification of its errors.
 
-Each engine has a placement group of its own, so that replicas come and go one by one and a pending one makes an
-autoscaler add a node. Ray never restarts the actor: the pool alone replaces engines.
+Each engine has its own placement group, so that engines come and go one by one, and a pending group makes an autoscaler
+add a node. Ray never restarts the actor: only the pool replaces engines.
 """
 
 import asyncio
@@ -34,7 +34,7 @@ from coa.errors import EngineDied, SyncError, WeightsGone, WeightsLost
 from coa.types import Floats, Scored, Tokens
 
 LOOK_EVERY_S = 1.0
-"""Between two looks at whether a placement group has its place."""
+"""Seconds between two checks whether a placement group is placed."""
 
 
 class Engine(Protocol):
@@ -42,7 +42,7 @@ class Engine(Protocol):
 
     incarnation: str
     node: str
-    """Ray's id of the node it is on."""
+    """Ray's id of the engine's node."""
 
     async def ready(self) -> int: ...
     async def start(self, orders: Sequence[EpisodeOrder], heard: int) -> None: ...
@@ -56,21 +56,21 @@ class Engine(Protocol):
     async def sleep(self) -> None: ...
 
     def kill(self) -> None:
-        """Ends the process, however it is, and gives its place back."""
+        """Ends the process in any state, and releases its resources."""
         ...
 
 
 Launch = Callable[[str], Awaitable[Engine]]
-"""Starts an engine with the incarnation that it is told, once there is a place for it."""
+"""Starts an engine with the given incarnation, once there are resources for it."""
 
 
 class EngineActor:
-    """An Engine that is an actor."""
+    """An Engine that runs as a Ray actor."""
 
     def __init__(
         self, handle: Any, place: PlacementGroup, node: str, incarnation: str, executors: Sequence[Any]
     ) -> None:
-        """executors: handles of those that refuse its tool calls once it has ended."""
+        """executors: handles of the tool executors, which refuse the engine's calls once it has ended."""
         self._handle, self._place, self._executors = handle, place, executors
         self.node, self.incarnation = node, incarnation
 
@@ -87,7 +87,7 @@ class EngineActor:
         return await self._handle.events.remote(after, wait_s)
 
     def take(self, ids: Sequence[EpisodeId]) -> Sequence[Awaitable[Scored]]:
-        """A reference each, owned by this process: they stay when the engine goes."""
+        """One reference per result, owned by this process, so that results outlive the engine."""
         taken = self._handle.take.options(num_returns=len(ids)).remote(ids)
         return [self._only(taken)] if len(ids) == 1 else taken
 
@@ -112,7 +112,7 @@ class EngineActor:
         await self._handle.sleep.remote()
 
     def kill(self) -> None:
-        # It may only be stopped, and wake up.
+        # The process may only be suspended and could continue later.
         for executor in self._executors:
             executor.refuse.remote([self.incarnation])
         ray.kill(self._handle)
@@ -122,7 +122,8 @@ class EngineActor:
 def launcher(
     engine: Callable[..., Any], placement: PlacementConfig, executors: Sequence[Any], *arguments: Any, **settings: Any
 ) -> Launch:
-    """Launches actors of the class `engine`, with these arguments, an `incarnation` and `executors` to call."""
+    """Returns a function that launches actors of the class `engine` with these arguments, an `incarnation` and clients
+    of the tool `executors`."""
     bundle = {"CPU": placement.engine_cpus, "GPU": placement.engine_gpus}
     bundle = {name: amount for name, amount in bundle.items() if amount}
 
@@ -154,9 +155,10 @@ def launcher(
 
 
 def fault_of(error: BaseException) -> Fault | None:
-    """What an engine's call raised, for its health; None for what is a defect, or none of an engine's business.
+    """Maps an exception of an engine's call to a Fault; None for an unexpected exception, or an error that is not the
+    engine's.
 
-    An actor that was ended for its memory raises OutOfMemoryError, which is no RayActorError.
+    An actor that was killed for its memory use raises OutOfMemoryError, which is not a RayActorError.
     """
     cause = getattr(error, "cause", None)
     match error:
@@ -170,12 +172,13 @@ def fault_of(error: BaseException) -> Fault | None:
             return Fault.NO_WEIGHTS
         case SyncError():
             return Fault.REFUSED
-        # vLLM's own, by its name: importing vLLM takes seconds, and the driver has no other use for it.
+        # vLLM's exception is recognized by name, since importing vLLM takes seconds and the driver does not need it
+        # otherwise.
         case _ if "EngineDeadError" in {kind.__name__ for one in (error, cause) for kind in type(one).__mro__}:
             return Fault.GONE
         case _ if cause is not None and cause is not error:
             return fault_of(cause)
-        # Of a node, of the object store, of Ray itself: whatever is broken, the engine can't be reached as it should.
+        # Errors of a node, of the object store or of Ray itself: in any case the engine can't be reached.
         case RayError() if not isinstance(error, RayTaskError):
             return Fault.GONE
         case _:
@@ -183,8 +186,9 @@ def fault_of(error: BaseException) -> Fault | None:
 
 
 def why_of(error: BaseException) -> str:
-    """One line that names the failure: "OutOfMemoryError: Task was killed due to the node running low on memory"."""
+    """One line that describes the failure: "OutOfMemoryError: Task was killed due to the node running low on
+    memory"."""
     if isinstance(error, RayTaskError) and isinstance(error.cause, Exception):
-        return why_of(error.cause)  # its own first line says where it was raised
+        return why_of(error.cause)  # a RayTaskError's first line only names the call
     text = str(error).strip().split("\n")
     return f"{type(error).__name__}: {text[0]}" if text[0] else type(error).__name__

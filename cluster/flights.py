@@ -1,4 +1,4 @@
-"""The episodes that the pool plays. If an engine dies, another one continues its episodes after their last finished
+"""The episodes that the pool plays. If an engine dies, other engines continue its episodes after their last finished
 turns."""
 
 import asyncio
@@ -9,26 +9,27 @@ from actors.messages import EVALUATION, Advanced, Cancelled, Ended, EpisodeId, E
 from cluster.link import TICK_S, Link
 from coa.agent.journal import Delta, Said, length_of
 from coa.errors import EngineDied, EpisodeFailed
+from coa.planning.admission import Load
 from coa.types import Scored
 
 
 @dataclass(slots=True)
 class Flight:
-    """An episode from its order to its end."""
+    """An episode from its order to its end, on any number of engines."""
 
     order: EpisodeOrder
     journal: list[Delta] = field(default_factory=list)
-    """What was finished of it, wherever."""
+    """Turns and observations finished so far, on any engine."""
     tokens: int = 0
-    """That were finished of it since its order came to the pool, on all engines."""
+    """Tokens of the journal: finished since the order came to the pool, on any engine."""
     deaths: int = 0
-    """Engines that failed under it since it last finished something."""
+    """Number of engines that died under the episode since its last finished turn or observation."""
     spent_s: float = 0.0
-    """Without pauses for weights, and without what it waited for an engine."""
+    """Seconds spent so far, not counting pauses for weights and waits for an engine."""
 
     def rest(self) -> EpisodeOrder:
-        """What is left to be played; raises EpisodeFailed where its time is over. An evaluation's episode without time
-        is still given to an engine, which cuts it off and grades it."""
+        """An order for the rest of the episode; raises EpisodeFailed if its time is over. An evaluation's episode
+        without time left is still given to an engine, which cuts it off and grades it."""
         limit_s = self.order.limit_s
         if limit_s is not None:
             limit_s = max(0.0, limit_s - self.spent_s)
@@ -48,12 +49,12 @@ class _Playing:
 
     flight: Flight
     order: EpisodeOrder
-    """What was left of it when it came here."""
+    """Order for the rest of the episode when it came to this engine."""
     outcome: "asyncio.Future[Scored]"
     started: bool = False
-    """Whether the engine may know of it."""
+    """Whether the order was sent to the engine."""
     ended: bool = False
-    """Whether its result is being taken."""
+    """Whether the episode has ended and its result is being fetched."""
 
 
 class Flights:
@@ -63,26 +64,26 @@ class Flights:
         self._link = link
         self._playing: dict[EpisodeId, _Playing] = {}
         self._tokens = 0
-        """That its episodes have come to: counted along, as the pool asks for every place that it gives away."""
+        """Sum of the episodes' tokens; kept up to date because the pool reads it for each place that it gives away."""
         self._unsent: list[_Playing] = []
         self.heard = 0
-        """Events that were taken in."""
+        """Number of events processed."""
         self._leaving: dict[EpisodeId, int | None] = {}
-        """Cancelled here: the number of events that may still tell of it; None until the engine has said."""
+        """Cancelled episodes, with the number of events after which no event is about them; None until the engine has
+        answered."""
         self.loading_s = 0.0
-        """That the engine was paused for new weights."""
+        """Seconds for which the engine was paused for new weights."""
 
     @property
-    def load(self) -> tuple[int, int]:
-        """Episodes under way, and the tokens that they have come to."""
-        return len(self._playing), self._tokens
+    def load(self) -> Load:
+        return Load(self._tokens, len(self._playing))
 
     async def play(self, flight: Flight) -> Scored:
-        """Plays the episode to its end; raises EngineDied where the engine ends first, and EpisodeFailed. Cancelled, it
-        is ended on the engine too."""
+        """Plays the episode to its end; raises EpisodeFailed, or EngineDied if the engine ends first. If this is
+        cancelled, the episode is cancelled on the engine too."""
         link, episode = self._link, flight.order.id
         if self._known(episode):
-            # What the engine still tells of an earlier start must not be taken for this one's.
+            # Wait until no event can be about an earlier start of the same episode.
             await link.unless_over(link.changes.wait_for(lambda: not self._known(episode)))
         if link.over.done():
             raise EngineDied(link.health.why)
@@ -106,7 +107,7 @@ class Flights:
         return episode in self._playing or episode in self._leaving
 
     def _send(self, playing: _Playing) -> None:
-        """Orders of the same moment travel together."""
+        """Queues an order; orders of the same moment are sent in one call."""
         self._unsent.append(playing)
         if len(self._unsent) == 1:
             self._link.beside(self._start())
@@ -115,7 +116,7 @@ class Flights:
         sent, self._unsent = self._unsent, []
 
         def start() -> Awaitable[None]:
-            # One that was cancelled meanwhile must not be started after its end.
+            # An episode that was cancelled meanwhile must not be started.
             wanted = [playing for playing in sent if not playing.outcome.done()]
             for playing in wanted:
                 playing.started = True
@@ -128,13 +129,13 @@ class Flights:
         self._forget()
 
     def _forget(self) -> None:
-        """Those of which nothing more is heard."""
+        """Forgets cancelled episodes about which no further event can come."""
         for episode in [one for one, last in self._leaving.items() if last is not None and last <= self.heard]:
             del self._leaving[episode]
         self._link.changes.changed()
 
     def hear(self, batch: EventBatch) -> None:
-        """Takes in the events that are new in the batch."""
+        """Processes the events that are new in the batch."""
         ended: list[EpisodeId] = []
         for event in batch.events[self.heard - batch.first :]:
             playing = self._playing.get(event.id)
@@ -150,7 +151,7 @@ class Flights:
             self._link.beside(self._take(ended))
 
     async def _take(self, ended: Sequence[EpisodeId]) -> None:
-        """Finished arrays become this process's own before the engine may forget them."""
+        """Fetches results into this process before it lets the engine forget them."""
         link = self._link
         while ended and not link.over.done():
             results = await asyncio.gather(*link.engine.take(ended), return_exceptions=True)
@@ -169,7 +170,7 @@ class Flights:
                 await asyncio.sleep(TICK_S)
 
     def close(self) -> None:
-        """The engine has ended: the episodes that are left are to be played elsewhere."""
+        """Fails the remaining episodes with EngineDied, since the engine has ended; they continue on other engines."""
         for playing in self._playing.values():
             if not playing.outcome.done():
                 playing.outcome.set_exception(EngineDied(self._link.health.why or "its engine was retired"))

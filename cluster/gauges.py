@@ -1,4 +1,5 @@
-"""A run's records as gauges of Ray, which Prometheus reads from each node: `reward/calc` is `ray_coa_reward_calc`."""
+"""Exports a run's records as Ray gauges, which Prometheus scrapes from each node: `reward/calc` is
+`ray_coa_reward_calc`."""
 
 import re
 from collections.abc import Callable
@@ -11,7 +12,7 @@ TAGS = ("run", "stage", "metric")
 
 
 def gauge_name(metric: str) -> str:
-    """A name that Prometheus takes; the tag `metric` holds the exact one."""
+    """A gauge name that is valid in Prometheus; the tag `metric` holds the original name."""
     return PREFIX + re.sub(r"\W", "_", metric, flags=re.ASCII)
 
 
@@ -19,7 +20,7 @@ class RayGauges:
     """A sink whose gauges hold each metric's last value."""
 
     def __init__(self, run: str, make: Callable[..., Any] | None = None) -> None:
-        """run: its name, a tag of every gauge. make: makes a gauge of a name; None takes Ray's."""
+        """run: the run's name, a tag of every gauge. make: creates a gauge; None takes Ray's Gauge."""
         from ray.util.metrics import Gauge
 
         self._run, self._make = run, make or Gauge

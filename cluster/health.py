@@ -2,12 +2,12 @@
 
     STARTING ── came_up ──► STALE ── synced ──► HEALTHY ──quiet──► SUSPECT ──quiet──► DEAD
                               ▲                   │  ▲                │
-                              └──── published ────┘  └── progress ────┘          RETIRED: nobody needs it any more
+                              └──── published ────┘  └── progress ────┘          RETIRED: no longer needed
 
-An engine is quiet while its long poll is not answered, and while it samples no token though requests run: a stopped
-vLLM core leaves an actor that still answers, so an answer alone shows nothing. While its core is paused for new weights
-no token is expected, for as long as weights of that size may take. Everything here is pure; the clock, in seconds, is
-passed in.
+An engine is quiet while its long poll is not answered, or while it samples no token although requests are under way:
+the actor of a hanging vLLM core still answers, so an answer alone is not enough. While the core is paused for new
+weights no token is expected, within a time limit for weights of that size. Everything here is pure; the clock, in
+seconds, is passed in.
 """
 
 from dataclasses import dataclass, field, replace
@@ -19,12 +19,13 @@ from coa.learning.scaling import EngineScaling
 
 class State(StrEnum):
     STARTING = "starting"
-    """Its process comes up."""
+    """The process is starting."""
     STALE = "stale"
-    """Up, without the newest weights: its episodes go on if it has whole ones, and it is given no new episode."""
+    """Up, but without the newest weights: episodes under way continue if its weights are complete; it gets no new
+    episodes."""
     HEALTHY = "healthy"
     SUSPECT = "suspect"
-    """Quiet for too long: it is given no new episode."""
+    """Quiet for too long: it gets no new episodes."""
     DEAD = "dead"
     RETIRED = "retired"
 
@@ -33,38 +34,42 @@ FINAL = (State.DEAD, State.RETIRED)
 
 
 class Fault(Enum):
-    """What a call raised, as far as the engine's health is concerned."""
+    """Kinds of errors of an engine's calls, by their effect on its health."""
 
     GONE = "gone"
-    """Its process or its vLLM core has ended, or was ended for its memory."""
+    """The process or its vLLM core has ended, or was killed for its memory use."""
     UNREACHABLE = "unreachable"
-    """The call may have run or not."""
+    """The call may or may not have run."""
     REFUSED = "refused"
-    """A sync failed before the engine's update began: it runs the weights that it had."""
+    """A sync failed before the engine's update began: the engine keeps its previous weights."""
     HALFWAY = "halfway"
-    """A sync failed after that: the engine has no whole weights."""
+    """A sync failed during the update: the engine has no complete weights."""
     NO_WEIGHTS = "no weights"
-    """The weights to load are lost, which is no fault of the engine."""
+    """The weights to load are lost, which is not the engine's fault."""
 
 
 @dataclass(frozen=True)
 class HealthConfig:
-    """When a rollout engine counts as failed. With the defaults, an engine that has stopped is found within `dead_s`,
-    and replaced within a minute if a new one starts in the remaining time."""
+    """Time limits after which a rollout engine counts as failed. With the defaults, a hanging engine is detected within
+    `dead_s`, and replaced within a minute if a new engine starts in the remaining time."""
 
     suspect_s: float = 10.0
-    """Time without an answer, or without a token while requests run, after which an engine gets no new episodes."""
+    """Seconds without an answer, or without a token while requests are under way, after which an engine gets no new
+    episodes."""
     dead_s: float = 25.0
-    """Time without an answer, or without a token while requests run, after which an engine is ended and replaced."""
+    """Seconds without an answer, or without a token while requests are under way, after which an engine is killed and
+    replaced."""
     start_s: float = 900.0
-    """Longest time for an engine's process to start, once Ray has placed it. Raise it for models that load slowly."""
+    """Maximum seconds for an engine's process to start, once Ray has placed it. Raise it for models that load
+    slowly."""
     sync_s: float = 300.0
-    """Longest time for one load of new weights, in addition to three times what the weights need at 0.5 GB/s (two ways
-    to transfer them, and the load)."""
+    """Maximum seconds for one weight update, on top of three times the weights' transfer time at 0.5 GB/s (for two
+    transports and the load)."""
     pause_s: float = 30.0
-    """Longest pause of generation while new weights are loaded, in addition to what the weights need at 0.5 GB/s."""
+    """Maximum seconds for which generation pauses while new weights are loaded, on top of the weights' transfer time at
+    0.5 GB/s."""
     syncs: int = 2
-    """Loads of new weights that may fail in a row before an engine is replaced."""
+    """Number of consecutive failed weight updates after which an engine is replaced."""
 
     def __post_init__(self) -> None:
         if not 0 < self.suspect_s < self.dead_s:
@@ -73,20 +78,20 @@ class HealthConfig:
 
 @dataclass(frozen=True)
 class PoolConfig:
-    """What happens when rollout engines fail, and when their number changes."""
+    """Failure handling and scaling of rollout engines."""
 
     health: HealthConfig = field(default_factory=HealthConfig)
     starts: int = 3
-    """Starts of an engine that may fail in a row before it counts as given up. If all engines are given up, the run
-    ends; while another one serves, it is still tried."""
+    """Number of consecutive failed starts after which an engine counts as given up. If all engines are given up, the
+    run ends; while another engine serves, starts are still retried."""
     place_s: float = 1800.0
-    """Longest time that an engine waits for its resources, which may include the time that an autoscaler needs for a
+    """Maximum seconds for which an engine waits for its resources, which may include an autoscaler's time to add a
     node."""
     deaths: int = 5
-    """Engines that may die while playing the same episode, without a finished turn in between, before the episode
-    fails."""
+    """Number of engines that die while playing the same episode, without a finished turn in between, after which the
+    episode fails."""
     scaling: EngineScaling = field(default_factory=EngineScaling)
-    """When engines are added and removed, if `placement.min_engines` or `max_engines` sets a range."""
+    """Autoscaling of engines, if `placement.min_engines` or `max_engines` sets a range."""
 
     def __post_init__(self) -> None:
         if min(self.starts, self.deaths) < 1:
@@ -95,30 +100,30 @@ class PoolConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Health:
-    """One engine from its start to its end; each method returns what it is afterwards."""
+    """Health of one engine from its start to its end; each method returns the new health."""
 
     began: float
-    """When its process was asked for."""
+    """Time at which the process was requested."""
     newest: int = 0
-    """Number of the newest weights, as the pool counts what it is given: a version may be made twice."""
+    """Number of the newest weights. The pool counts publications, since a version may be published twice."""
     holds: int | None = 0
-    """Number of the weights that it runs; 0 are those of its start, None is no whole ones."""
+    """Number of the weights that the engine runs; 0 for those of its start, None without complete weights."""
     up: bool = False
     suspect: bool = False
     ended: State | None = None
     why: str = ""
-    """Why it is DEAD."""
+    """Reason why the engine is DEAD."""
     answered_at: float = 0.0
     progressed_at: float = 0.0
     tokens: int = 0
     generating: int = 0
     syncing_since: float | None = None
     loading_s: float = 0.0
-    """What the weights of the sync need at the lowest rate."""
+    """Seconds that the weights of the sync take at the lowest rate."""
     paused: bool = False
-    """Whether its core said last that it was paused."""
+    """Whether the core was paused at its last answer."""
     paused_since: float | None = None
-    """When its core was first seen paused in this sync."""
+    """Time at which the core was first seen paused in this sync."""
     failed_syncs: int = 0
     limits: HealthConfig = field(default_factory=HealthConfig)
 
@@ -132,15 +137,16 @@ class Health:
             return State.SUSPECT
         return State.HEALTHY if self.holds == self.newest else State.STALE
 
-    # --- what it gets done ----------------------------------------------------------------------------------------
+    # --- progress -------------------------------------------------------------------------------------------------
 
     def came_up(self, now: float) -> Self:
-        """Its process is there, with the weights of its start."""
+        """The process is up, with the weights of its start."""
         return self._with(now, up=True, answered_at=now, progressed_at=now)
 
     def answered(self, now: float, *, tokens: int, generating: int, paused: bool = False) -> Self:
-        """Its long poll came back: tokens sampled so far, requests under way, and whether its core has stopped sampling
-        for new weights. A sync alone is no excuse: it may wait for a core that stands still."""
+        """The long poll was answered, with tokens sampled so far, requests under way, and whether the core has paused
+        for new weights. A sync without a pause does not count as progress, since it may be waiting for a hanging
+        core."""
         progress = paused or tokens > self.tokens or not self.generating
         begins = paused and not self.paused and self.syncing_since is not None
         return self._with(
@@ -154,20 +160,20 @@ class Health:
         )
 
     def published(self, number: int) -> Self:
-        """There are newer weights."""
+        """Newer weights were published."""
         return self if self.ended else replace(self, newest=number)
 
     def sync_began(self, now: float, loading_s: float = 0.0) -> Self:
-        """`loading_s`: what weights of that size need at the lowest rate."""
+        """A sync began. `loading_s`: seconds that weights of that size take at the lowest rate."""
         return self._with(now, syncing_since=now, paused_since=None, loading_s=loading_s)
 
     def synced(self, now: float, number: int) -> Self:
-        """It runs the weights of that number."""
+        """A sync succeeded: the engine runs the weights of this number."""
         return self._with(
             now, holds=number, syncing_since=None, paused=False, paused_since=None, failed_syncs=0, progressed_at=now
         )
 
-    # --- what goes wrong ------------------------------------------------------------------------------------------
+    # --- failures -------------------------------------------------------------------------------------------------
 
     def raised(self, now: float, fault: Fault, why: str) -> Self:
         """A call other than a sync failed."""
@@ -180,7 +186,7 @@ class Health:
                 return self
 
     def sync_failed(self, now: float, fault: Fault, why: str) -> Self:
-        """A sync that began has failed. Without whole weights one complete reload is tried."""
+        """A sync failed. An engine without complete weights gets one attempt at a complete reload."""
         if fault is Fault.GONE:
             return self._died(why)
         after = self._with(now, syncing_since=None, paused_since=None, progressed_at=now)
@@ -196,11 +202,12 @@ class Health:
         return self if self.ended else replace(self, ended=State.RETIRED)
 
     def tick(self, now: float) -> Self:
-        """Looks at the clock."""
+        """Checks the time limits."""
         return self._with(now)
 
     def excused(self, seconds: float) -> Self:
-        """As if these seconds had not passed: whoever looks at the clock stood still, and could not hear of it."""
+        """Shifts all times by these seconds, for which the observing process was suspended and could not get
+        answers."""
         if self.ended:
             return self
         return replace(
@@ -213,7 +220,7 @@ class Health:
         )
 
     def _with(self, now: float, **changes: object) -> Self:
-        """The same engine after a change, seen at `now`. What has ended stays as it is."""
+        """The health after a change and a check of the time limits at `now`. A final state does not change."""
         if self.ended:
             return self
         after = replace(self, **changes)  # pyright: ignore[reportArgumentType]
@@ -234,7 +241,7 @@ class Health:
         return replace(after, suspect=max(silent, stuck) >= limits.suspect_s)
 
     def _without_progress(self, now: float) -> float:
-        """Seconds; none are counted while nothing is to be sampled."""
+        """Seconds without progress; 0 while the engine has nothing to sample."""
         at_work = self.generating > 0 and self.holds is not None
         return now - self.progressed_at if at_work else 0.0
 

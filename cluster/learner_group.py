@@ -1,45 +1,52 @@
-"""A learner group under Ray Train, run beside the driver's event loop, and the buffer between them."""
+"""A learner group under Ray Train, run in a thread beside the driver's event loop, and the buffer between them."""
 
 import asyncio
+import logging
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
 import ray
-from ray.exceptions import ActorUnavailableError
+from ray.exceptions import ActorUnavailableError, RayActorError
 
 from actors.learner.buffer import Event, Finished, Started, Stepped, TrajectoryBuffer
 from actors.learner.config import LearnerConfig, ModelConfig, Objective
 from actors.learner.loop import LearnJob, learn
 from actors.weights.transport import WeightsConfig
+from cluster.learners.attempts import attempts
 from cluster.resources import PlacementConfig, Role, beside_driver
 from cluster.weights import RayShelf, close_directory, start_directory
 from coa.errors import DiskFull, OutOfMemory, ReadOnlyDisk, UserError
 from coa.learning.orders import Train
-from coa.storage.checkpoints import mend
+from coa.storage.checkpoints import CheckpointFolder, mend
 from coa.storage.files import of_disk
+from coa.storage.keeping import Keeping
 from coa.types import Tokens
 
-COLLECTIVE_S = 1800
-"""A rank waits so long for the others in a collective."""
+logger = logging.getLogger(__name__)
+WATCH_S = 15.0
+"""Seconds without an event of the learners after which it is checked whether a rank keeps the others waiting."""
+STALLED_S = 120.0
+"""Seconds without progress after which a rank that is in a step is named."""
 ENDS_S = 10.0
-"""For so long the thread that waits for learners is waited for, once they are ended."""
+"""Maximum seconds to wait for the thread of Ray Train once the learners are killed."""
 AGAIN_S = 0.5
-"""Between two questions to a buffer that is starting again."""
+"""Seconds between two calls of a buffer that is restarting."""
 T = TypeVar("T")
 
 
 class Learning:
-    """Use as `async with`. If the folder has checkpoints of a run of the same name, learners continue from the last
-    one."""
+    """Runs the learners within `async with`. If the folder has checkpoints of a run of the same name, learners continue
+    from the last checkpoint."""
 
     def __init__(
         self,
         name: str,
         *,
-        checkpoints: Path,
+        keeping: Keeping,
         placement: PlacementConfig,
         model_dir: Path,
         model: ModelConfig,
@@ -50,23 +57,21 @@ class Learning:
         probe: tuple[Tokens, ...] = (),
         probe_tokens: int = 0,
         probe_temperature: float = 1.0,
-        checkpoint_every: int,
         output: Path,
         weights: WeightsConfig | None = None,
-        checkpoint: Path | None = None,
+        checkpoint: CheckpointFolder | None = None,
         last: int | None = None,
         takes_turns: bool = False,
+        say: Callable[[str], None] = logger.warning,
     ) -> None:
-        """weights: how they are published, where `publish` says that they are. checkpoint: one of another job, to begin
-        at. last: the version at which to end, before `steps`, which the schedule of learning rates follows.
-        takes_turns: whether ranks leave their GPUs to engines while they wait."""
-        self._name, self._checkpoints, self._placement = name, checkpoints, placement
+        """weights: how they are published, if `publish` is set. checkpoint: one of another job, to begin at. last:
+        version at which to end, before `steps`, which the learning rate follows. takes_turns: whether ranks leave their
+        GPUs to engines while they wait. say: takes a line about a damaged checkpoint, or a rank that hangs."""
+        self._name, self._placement, self._say, self._limit_s = name, placement, say, learner.collective_s
+        self._keeping, self._folder = keeping, keeping.folder.below(name)
         self.replicas = learner.replicas
         """Shares that a batch is dealt in."""
-        buffer: Any = ray.remote(TrajectoryBuffer)
-        self._buffer: Any = buffer.options(max_concurrency=1000, max_restarts=-1, **beside_driver()).remote(
-            ranks=learner.ranks, steps=last or steps, publish=publish, checkpoint_every=checkpoint_every
-        )
+        self._buffer = start_buffer(keeping, ranks=learner.ranks, steps=last or steps, publish=publish)
         self._directory: Any = start_directory() if publish else None
         self._job = LearnJob(
             model_dir=str(model_dir),
@@ -84,12 +89,13 @@ class Learning:
             probe_temperature=probe_temperature,
             checkpoint=checkpoint,
             output=str(output),
+            keeping=keeping,
         )
         self._ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._controller: Any = None
-        """Of Ray Train, once it is there."""
+        """Ray Train's controller actor, once it is started."""
         self._over = False
-        """Whether learners are ended before their end."""
+        """Whether the learners are being killed before their end."""
         self._beside: set[asyncio.Task[None]] = set()
 
     async def __aenter__(self) -> "Learning":
@@ -98,8 +104,13 @@ class Learning:
         def fit() -> None:
             error: BaseException | None = None
             try:
-                mend(self._checkpoints / self._name)
-                self._trainer().fit()
+                attempts(
+                    lambda: self._trainer().fit(),
+                    partial(mend, self._folder),
+                    most_failures=self._placement.learner_restarts,
+                    wanted=lambda: not self._over,
+                    warn=partial(loop.call_soon_threadsafe, self._say),
+                )
             except BaseException as failure:  # handed to the event loop, which raises it
                 error = failure
             if not loop.is_closed():
@@ -123,15 +134,14 @@ class Learning:
         ray.kill(self._buffer)
 
     async def _end(self) -> None:
-        """Ends the learners. The thread that waits for them is back before Ray is shut down, or it would be left in
-        memory that is no more."""
+        """Kills the learners, and joins the thread that waits for them, which must not use Ray after its shutdown."""
         self._over = True
         if self._controller is not None:
             ray.kill(self._controller)
         await asyncio.to_thread(self._thread.join, ENDS_S)
 
     def _control(self, **arguments: Any) -> Any:
-        """In place of Ray Train's own way to start its controller, which tells nobody of it."""
+        """Replaces Ray Train's method that starts the controller, to get the controller's handle."""
         from ray.train.v2._internal.constants import get_env_vars_to_propagate
         from ray.train.v2._internal.execution.controller import TrainController
 
@@ -146,11 +156,11 @@ class Learning:
     def _settle(self, error: BaseException | None) -> None:
         if self._ended.done():
             return
-        # Nobody is left to hear of an end that was asked for.
+        # After a requested end nothing awaits the future, so its error is dropped.
         self._ended.set_result(None) if error is None or self._over else self._ended.set_exception(error)
 
     def beside(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
-        """Runs `work` next to the learners until it ends or they do; if it fails, `events` raises its error."""
+        """Runs `work` beside the learners until either ends; if `work` fails, `events` raises its error."""
         task = asyncio.ensure_future(work)
         self._beside.add(task)
 
@@ -166,12 +176,14 @@ class Learning:
         from ray.train import CheckpointConfig, FailureConfig, RunConfig, ScalingConfig
         from ray.train.torch import TorchConfig, TorchTrainer
 
+        from cluster.learners.commits import Commits
+
         gpus = self._placement.learner_gpus
         resources = {"CPU": self._placement.learner_cpus, "GPU": gpus}
         trainer: Any = TorchTrainer(
             learn,
             train_loop_config={"job": self._job},
-            torch_config=TorchConfig(backend="nccl" if gpus else "gloo", timeout_s=COLLECTIVE_S),
+            torch_config=TorchConfig(backend="nccl" if gpus else "gloo", timeout_s=int(self._limit_s)),
             scaling_config=ScalingConfig(
                 num_workers=self._job.learner.ranks,
                 use_gpu=bool(gpus),
@@ -180,26 +192,29 @@ class Learning:
             ),
             run_config=RunConfig(
                 name=self._name,
-                storage_path=str(self._checkpoints),
-                checkpoint_config=CheckpointConfig(num_to_keep=2),
-                failure_config=FailureConfig(max_failures=self._placement.learner_restarts),
+                storage_path=self._keeping.folder.path,
+                storage_filesystem=self._keeping.folder.filesystem,
+                checkpoint_config=CheckpointConfig(num_to_keep=None),  # `Commits` removes older ones
+                failure_config=FailureConfig(max_failures=0),  # `attempts` starts them again
+                callbacks=[Commits(self._folder, self._keeping, self._buffer)],
             ),
         )
         trainer._initialize_and_run_controller = self._control
         return trainer
 
     async def events(self) -> AsyncIterator[Event]:
-        """What the learners tell, up to Finished; raises what ended them otherwise. Who asks for the next has recorded
-        the one before: no checkpoint is kept of a step that is not."""
+        """Events of the learners up to Finished; raises the error if they end otherwise. By requesting the next event
+        the caller confirms that it has recorded the previous one; no checkpoint is kept of an unrecorded step."""
         epoch = 0
         while True:
             found = asyncio.ensure_future(self._next())
-            # Who is interrupted here ends the buffer: what is asked of it fails then, and nobody is left to hear it.
+            # If this is interrupted, the buffer is killed and the request fails; retrieve its exception to avoid a
+            # warning.
             found.add_done_callback(lambda asked: None if asked.cancelled() else asked.exception())
             try:
-                await asyncio.wait({found, self._ended}, return_when=asyncio.FIRST_COMPLETED)
+                await self._watched({found, self._ended})
                 if not found.done():
-                    raise_cause(self._ended.exception(), self._checkpoints)
+                    raise_cause(self._ended.exception(), Path(self._folder.path))
                 event = found.result()
             finally:
                 found.cancel()
@@ -212,20 +227,42 @@ class Learning:
                 case Finished():
                     return
 
+    async def _watched(self, either: set[asyncio.Future[Any]]) -> None:
+        """Waits for one of them; tells once of ranks that keep the others waiting meanwhile."""
+        told = ""
+        while not (await asyncio.wait(either, timeout=WATCH_S, return_when=asyncio.FIRST_COMPLETED))[0]:
+            with suppress(RayActorError, TimeoutError):  # the buffer starts again, or its end is raised elsewhere
+                said = await asyncio.wait_for(self._buffer.stalled.remote(STALLED_S), WATCH_S)
+                if said and said != told:
+                    told = said
+                    self._say(f"{said}; learners restart within learner.collective_s={self._limit_s:g} s")
+
     async def _next(self) -> Event:
         return await surely(self._buffer.next_event.remote)
 
     async def put(self, train: Train, epoch: int) -> bool:
-        """Waits while another batch waits; False where the learners have restarted since `epoch`, or will, since the
-        buffer has."""
+        """Puts a batch; waits while another batch is queued. Returns False if the learners have restarted since
+        `epoch`, or will restart because the buffer has."""
         try:
             return await self._buffer.put.remote(train, epoch)
         except ActorUnavailableError:
             return False
 
 
+def start_buffer(keeping: Keeping, *, ranks: int, steps: int, publish: bool) -> Any:
+    """The handle of a new TrajectoryBuffer. steps: the version at which the learners end."""
+    buffer: Any = ray.remote(TrajectoryBuffer)
+    return buffer.options(max_concurrency=1000, max_restarts=-1, **beside_driver()).remote(
+        ranks=ranks,
+        steps=steps,
+        publish=publish,
+        checkpoint_every=keeping.every,
+        export_every=keeping.config.export_every,
+    )
+
+
 async def surely(ask: Callable[[], Awaitable[T]]) -> T:
-    """The answer of an actor that is started again where it dies, asked until there is one."""
+    """Retries a call of an actor that Ray restarts, until it answers."""
     while True:
         try:
             return await ask()
@@ -234,11 +271,11 @@ async def surely(ask: Callable[[], Awaitable[T]]) -> T:
 
 
 NO_MEMORY = "running low on memory"
-"""What Ray says of processes that it has ended for that."""
+"""Part of Ray's message about processes killed for lack of memory."""
 
 
 def causes(error: BaseException) -> Iterator[BaseException]:
-    """The error, those that it came from, and those of learners and of Ray Train's controller that it tells of."""
+    """The error, its causes, and the errors of learners and of Ray Train's controller that it contains."""
     yield error
     told = (getattr(error, name, None) for name in ("cause", "_base_exc", "controller_failure", "__cause__"))
     for inner in (*told, *getattr(error, "worker_failures", {}).values()):
@@ -247,8 +284,8 @@ def causes(error: BaseException) -> Iterator[BaseException]:
 
 
 def raise_cause(error: BaseException | None, folder: Path) -> None:
-    """A person's mistake that a learner found is raised as that, and an end for want of memory or disk in one line.
-    folder: where checkpoints are kept."""
+    """Raises the error that ended the learners: a UserError as such, lack of memory or disk space with a one-line
+    message. folder: folder of the checkpoints."""
     if error is None:
         raise RuntimeError("the learners ended before their last step")
     for inner in causes(error):

@@ -1,4 +1,4 @@
-"""Calls of one engine: their errors change its health, and a call of an engine that has ended fails at once."""
+"""Calls of one engine: their errors update its health, and calls of an ended engine fail at once."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
@@ -13,16 +13,16 @@ from coa.errors import EngineDied, InfrastructureError
 
 T = TypeVar("T")
 CALL_FAILED = (RayError, InfrastructureError)
-"""What a call of an engine raises; a defect in it is a RayError too, and told by its cause."""
+"""Exceptions of an engine's calls. A bug in the engine is a RayError too, recognized by its cause."""
 TICK_S = 1.0
-"""Between two looks at the clock, and between two tries of what could not be reached."""
+"""Seconds between two checks of the time limits, and between two attempts of a failed call."""
 
 
 class Changes:
-    """Lets many wait until something is so: `changed` makes them look again."""
+    """A condition for many waiters: `changed` makes them check their predicates again."""
 
     def __init__(self, tell: Callable[[], None] = lambda: None) -> None:
-        """tell: is called at every change, too."""
+        """tell: also called at every change."""
         self._next, self._tell = asyncio.Event(), tell
 
     def changed(self) -> None:
@@ -42,14 +42,14 @@ class Link:
         self.engine, self.health, self.changes = engine, health, changes
         self.now = asyncio.get_running_loop().time
         self.over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        """Done once the engine is DEAD or RETIRED; a defect that a call raised is its exception."""
+        """Done once the engine is DEAD or RETIRED; holds the exception if a call raised an unexpected one."""
         self.served_since: float | None = None
-        """When it was well for the first time."""
+        """Time at which the engine was first HEALTHY."""
         self._aside: set[asyncio.Task[None]] = set()
 
     @property
     def served(self) -> bool:
-        """Whether it was ever well."""
+        """Whether the engine was ever HEALTHY."""
         return self.served_since is not None
 
     def become(self, health: Health) -> None:
@@ -61,7 +61,8 @@ class Link:
         self.changes.changed()
 
     def raised(self, error: BaseException) -> None:
-        """Tells the engine's health of a failed call; a defect ends the engine, and is raised to whoever keeps it."""
+        """Updates the engine's health after a failed call. An unexpected exception ends the engine and is set on
+        `over`."""
         fault = fault_of(error)
         if fault is not None:
             self.died(why_of(error), fault)
@@ -72,7 +73,7 @@ class Link:
         self.become(self.health.raised(self.now(), fault, why))
 
     async def unless_over(self, call: Awaitable[T]) -> T:
-        """What the call gives; raises EngineDied where the engine has ended, or ends first."""
+        """The call's result; raises EngineDied if the engine has ended or ends first."""
         asked = asyncio.ensure_future(call)
         try:
             await asyncio.wait({asked, self.over}, return_when=asyncio.FIRST_COMPLETED)
@@ -83,14 +84,14 @@ class Link:
             asked.cancel()
 
     async def watched(self, call: Awaitable[T]) -> T:
-        """What the call gives; its health looks at the clock meanwhile, and may end it."""
+        """The call's result; meanwhile the health's time limits are checked, which may end the engine."""
         asked = asyncio.ensure_future(call)
         try:
             while not asked.done():
                 began = self.now()
                 await asyncio.wait({asked}, timeout=TICK_S)
                 late = self.now() - began - TICK_S
-                if late > TICK_S:  # this process stood still, and could not hear what the engine had to say
+                if late > TICK_S:  # this process was suspended and could not get the engine's answers
                     self.health = self.health.excused(late)
                 if not asked.done():
                     self.become(self.health.tick(self.now()))
@@ -99,7 +100,7 @@ class Link:
             asked.cancel()
 
     async def insist(self, call: Callable[[], Awaitable[T]]) -> T:
-        """Tries what may be sent again until it is there; raises EngineDied where the engine has ended."""
+        """Retries an idempotent call until it succeeds; raises EngineDied if the engine has ended."""
         while not self.over.done():
             try:
                 return await call()
@@ -109,7 +110,8 @@ class Link:
         raise EngineDied(self.health.why)
 
     async def ask(self, call: Callable[[Engine], Awaitable[T]]) -> T:
-        """What the engine answers; raises EngineDied where it is gone, and what else the call met."""
+        """The engine's answer; raises EngineDied if the call shows that the engine has failed, or the call's own
+        InfrastructureError."""
         try:
             return await self.unless_over(call(self.engine))
         except CALL_FAILED as error:
@@ -119,8 +121,8 @@ class Link:
             raise EngineDied(why_of(error)) from error
 
     def beside(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
-        """Runs `work` until it ends or the engine does. What it raises else, its caller can't hear: it goes to the
-        engine's health, and a defect to whoever keeps the engine."""
+        """Runs `work` in the background until it or the engine ends. Its errors go to `raised`, since no caller awaits
+        it."""
         task = asyncio.ensure_future(work)
         self._aside.add(task)
 
@@ -134,9 +136,9 @@ class Link:
         return task
 
     def close(self) -> None:
-        """Ends the engine and all that waits for it."""
+        """Ends the engine and all background work."""
         for task in self._aside:
             task.cancel()
         self.become(self.health.retired())
-        with suppress(RayError):  # what can't be reached is not waited for either
+        with suppress(RayError):  # an unreachable engine can't be killed
             self.engine.kill()

@@ -1,8 +1,7 @@
-"""Nodes that are about to be shut down: as soon as this is known, their engines are drained, and others are started
-elsewhere.
+"""Preemption notices: engines on a node that will be shut down are drained, and others are started elsewhere.
 
-Ray is told that a node will be shut down, by its autoscaler after a cloud's notice of preemption, or by an operator
-with `ray drain-node`. From then on Ray places nothing new there, and knows until when the node stays.
+Ray learns that a node will be shut down from its autoscaler, after a cloud's preemption notice, or from an operator
+with `ray drain-node`. From then on Ray places nothing new on the node, and knows the node's deadline.
 """
 
 import asyncio
@@ -13,14 +12,14 @@ from collections.abc import Callable, Mapping
 from cluster.pool import EnginePool
 
 LOOK_EVERY_S = 2.0
-"""A look is one message to the head."""
+"""Seconds between two checks; a check is one message to the head."""
 MARGIN_S = 10.0
-"""Before the node goes, in which what engines still play is handed over."""
+"""Seconds before a node's deadline at which its engines' remaining episodes are moved."""
 
 
 def leaving_nodes() -> dict[str, float]:
-    """Ray's ids of nodes that are being drained, with the seconds that each has left; infinite where nobody said."""
-    from ray._private.state import state  # there is no public interface; `ray drain-node` is its other end
+    """Seconds left by Ray's id of each node being drained; infinite without a deadline."""
+    from ray._private.state import state  # no public API reads what `ray drain-node` sets
 
     now_ms = time.time() * 1000
     deadlines = state.get_draining_nodes().items()
@@ -33,8 +32,8 @@ async def heed(
     say: Callable[[str], None],
     look: Callable[[], Mapping[str, float]] = leaving_nodes,
 ) -> None:
-    """Looks for such nodes until it is cancelled. handover_s: for how long their engines go on with their episodes,
-    where the node has no deadline; else they do until shortly before it."""
+    """Evacuates draining nodes until it is cancelled. handover_s: seconds for which their engines continue with their
+    episodes if the node has no deadline; otherwise they continue until MARGIN_S before the deadline."""
     while True:
         for node, left_s in (await asyncio.to_thread(look)).items():
             stay_s = handover_s if math.isinf(left_s) else max(0.0, left_s - MARGIN_S)

@@ -1,7 +1,7 @@
 """The queue of episodes that wait for a place on an engine.
 
-older groups first, and within a group whoever came first; an evaluation's episode behind every group that was there
-before it, and before every group that came after it
+Older groups come first, and within a group earlier arrivals. An evaluation's episode comes after all groups that were
+there before it, and before all groups that come later.
 """
 
 import asyncio
@@ -14,11 +14,11 @@ from actors.messages import EVALUATION
 
 T = TypeVar("T")
 Rank = tuple[int, int]
-"""Where an episode stands among those that wait: smaller ones are first, and no two are alike."""
+"""Position of a waiting episode: smaller is earlier; ranks are unique."""
 
 
 class Ranks:
-    """Gives each episode its rank. An episode that has to wait again keeps its rank."""
+    """Assigns ranks to episodes. An episode that has to wait again keeps its rank."""
 
     def __init__(self) -> None:
         self._newest = 0
@@ -32,11 +32,11 @@ class Ranks:
 
 
 class Queue(Generic[T]):
-    """Hands out what `free` finds, to one after another in the order of their ranks."""
+    """Hands out free resources to waiters, one at a time in the order of their ranks."""
 
     def __init__(self, free: Callable[[], T | None]) -> None:
-        """free: what can be had now, or None; what it raises, whoever waits meets. It is asked again once the one
-        before has gone on with what it got."""
+        """free: returns a free resource or None. Its exceptions propagate to the waiter. Called for the head of the
+        queue only."""
         self._free = free
         self._waiting: list[Rank] = []
         self._woken: dict[Rank, asyncio.Event] = {}
@@ -45,12 +45,13 @@ class Queue(Generic[T]):
         return len(self._waiting)
 
     def wake(self) -> None:
-        """Something may be free: the first in the queue looks."""
+        """Makes the head of the queue check again whether a resource is free."""
         if self._waiting:
             self._woken[self._waiting[0]].set()
 
     async def take(self, rank: Rank) -> T:
-        """What is free, once everybody before has had something. The caller occupies it before it waits again."""
+        """Waits for all earlier ranks and for a free resource. The caller must occupy the resource before its next
+        await."""
         insort(self._waiting, rank)
         woken = self._woken[rank] = asyncio.Event()
         try:

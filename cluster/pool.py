@@ -1,30 +1,29 @@
-"""The rollout engines of a run: each episode goes to an engine with a free place, and to another one if its engine
+"""The rollout engines of a run: each episode goes to an engine with a free place, and moves to another if its engine
 dies.
 
-    play(order) ──► waits for a place ──► the serving replica with the least to do ──► Scored
+    play(order) ──► waits for a place ──► the least loaded serving replica ──► Scored
                           ▲                     │
-                          └── dies: the episode goes on elsewhere, from its last finished turn
-    sync(version, weights) ──► every replica loads them; those that join take the newest
+                          └── dies: the episode continues on another engine, from its last finished turn
+    sync(version, weights) ──► every replica loads them; replicas that join load the newest
 
-The failure of an engine never ends a run. If no engine can be started any more, calls of the pool raise NoEngine.
+An engine's failure never ends a run. If no engine can be started any more, the pool's methods raise NoEngine.
 
-    health     what is wrong with an engine (pure)
+    health     the state of an engine (pure)
     flights    the episodes on one engine
-    places     who is next to be given a place on an engine (pure)
+    places     the queue of episodes that wait for an engine
     replica    one engine from start to end, on its `link`
     slots      starts engines, and replaces them
 """
 
 import asyncio
 import itertools
-import math
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from actors.messages import EVALUATION, EpisodeId, EpisodeOrder, SyncReport
+from actors.messages import EVALUATION, CacheStats, EpisodeId, EpisodeOrder, SyncReport
 from actors.rollout.clocks import BusyReport
 from actors.rollout.config import SamplingConfig
 from actors.weights.on_disk import published_file
@@ -39,34 +38,38 @@ from coa.agent.episode import AgentConfig
 from coa.agent.records import EpisodeRecord, record_of
 from coa.concurrency import doubling, together, within
 from coa.errors import EngineDied, EpisodeFailed, EpisodeTimeout, InfrastructureError
+from coa.planning.admission import Lengths, burden
 from coa.types import Floats, Scored, Task, Tokens
 
 T = TypeVar("T")
 OTHERS_S = 30.0
-"""Engines that start together come up seconds apart; one whose node has yet to come takes minutes."""
+"""Maximum seconds that `ready` waits for further engines: engines started together come up seconds apart, but an engine
+that needs a new node takes minutes."""
 SERIALS = itertools.count(1)
-"""Of evaluations, each the only one of its number in this process."""
+"""Serial numbers of evaluations, unique in this process."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Occupancy:
-    """What the engines have to do."""
+    """Load of the engines."""
 
     serving: int
     joining: int
-    """Engines that wait for their node, come up, or load the newest weights."""
+    """Engines that wait for their node, start, or load the newest weights."""
     playing: int
     """Episodes on engines."""
     queued: int
-    """Episodes that wait for a place on one."""
+    """Episodes that wait for a place on an engine."""
     sampling: int
-    """Requests for tokens under way."""
+    """Generation requests under way."""
     kv_use: float
     """KV caches that those would fill, over all engines."""
+    cache: CacheStats
+    """What all engines that there were have done for their KV caches so far."""
 
 
 class EnginePool:
-    """Gives each episode to the engine with the least to do, and keeps all engines at one version."""
+    """Gives each episode to the least loaded engine, and keeps all engines at the same weight version."""
 
     def __init__(
         self,
@@ -78,27 +81,28 @@ class EnginePool:
         patience_s: float,
         say: Callable[[str], None] = lambda text: None,
     ) -> None:
-        """places: episodes on an engine at a time; those beyond it wait for the first place on any engine.
+        """places: episodes on an engine at a time, or fewer where its KV cache is too small for them
+        (`coa.planning.admission`); those beyond it wait for the first place on any engine.
         patience_s: of pauses, in all, before an evaluation gives up. say: is told of engines that end."""
         self._config, self._agent, self._patience_s = config, agent, patience_s
-        self._places, self._ranks, self._queue = places, Ranks(), Queue(self._place)
+        self._ranks, self._queue, self._lengths = Ranks(), Queue(self._place), Lengths(agent.limits.max_tokens)
         self._changes = Changes(self._queue.wake)
-        self._slots = Slots(launch, config, self._changes, say)
+        self._slots = Slots(launch, config, places, self._changes, say)
         self._published = 0
         self._asleep = False
-        """Whether nobody is given an engine until the next sync."""
+        """Whether no engine is given out until the next sync."""
         self.moves = 0
-        """Episodes that went on in another engine."""
+        """Number of times that an episode moved to another engine."""
 
     # --- engines come and go ------------------------------------------------------------------------------------
 
     def add(self) -> int:
-        """One more engine; the number of its slot. It serves once it has the newest weights."""
+        """Adds an engine; returns the number of its slot. It serves once it has the newest weights."""
         return self._slots.add()
 
     async def ready(self) -> "EnginePool":
-        """The pool, once an engine serves, and for those that are still coming up `OTHERS_S` more at most: what is
-        asked at once is dealt to all of them. Raises NoEngine."""
+        """Returns the pool once an engine serves, after waiting up to `OTHERS_S` for engines that are still starting,
+        so that the first episodes are spread over all engines. Raises NoEngine."""
         await self._serving()
         with suppress(TimeoutError):
             async with asyncio.timeout(OTHERS_S):
@@ -106,19 +110,19 @@ class EnginePool:
         return self
 
     async def drain(self, number: int, handover_s: float | None = None) -> None:
-        """Gives the engine nothing new, waits until its episodes have ended, or for `handover_s`, and retires it; what
-        has not ended goes on elsewhere, from its last finished turn."""
+        """Gives the engine no new episodes, waits until its episodes have ended or `handover_s` is over, and retires
+        it. The remaining episodes continue on other engines, from their last finished turns."""
         await self._slots.drain(number, handover_s)
 
     def resize(self, engines: int, handover_s: float) -> None:
-        """Adds engines, or begins to drain those that are needed least, until so many are to stay."""
+        """Adds engines, or begins to drain the least needed ones, until `engines` are staying."""
         while self.size < engines:
             self.add()
         while self.size > engines:
             self._slots.leave(self._slots.least_needed(), handover_s)
 
     def evacuate(self, node: str, handover_s: float) -> int:
-        """Another engine for each on a node, which are drained at once; how many these are."""
+        """Replaces all engines on a node: starts new engines and drains the old ones. Returns their number."""
         leaving = [slot for slot in self._slots.staying if slot.replica and slot.replica.link.engine.node == node]
         for slot in leaving:
             self.add()
@@ -126,28 +130,31 @@ class EnginePool:
         return len(leaving)
 
     async def retire(self, number: int) -> None:
-        """Ends the engine for good, at once; its episodes go on elsewhere."""
+        """Ends the engine at once, without a replacement; its episodes continue on other engines."""
         await self._slots.retire(number)
 
     def replace(self, number: int) -> None:
-        """Ends the engine at once, and starts another in its place."""
+        """Ends the engine at once, and starts another in its slot."""
         self._slots.replace(number)
 
     async def stop(self) -> None:
         await self._slots.stop()
 
-    # --- what is played -----------------------------------------------------------------------------------------
+    # --- episodes -----------------------------------------------------------------------------------------------
 
     async def play(self, order: EpisodeOrder) -> Scored:
-        """Plays an episode, on one engine after another where they die under it; ends it when cancelled. Raises
-        EpisodeFailed where that fails for good, and NoEngine. The wait for a place costs it none of its time."""
+        """Plays an episode, and moves it to another engine if its engine dies; cancelling this cancels the episode.
+        Raises EpisodeFailed if it fails for good, or NoEngine. The wait for a place does not count against its time
+        limit."""
         return await self._fly(Flight(order), self._ranks.of(order.id.group))
 
     async def _fly(self, flight: Flight, rank: Rank) -> Scored:
         while True:
             replica = await self._queue.take(rank)
             try:
-                return await replica.flights.play(flight)
+                scored = await replica.flights.play(flight)
+                self._lengths = self._lengths.ended(len(scored.trajectory.token_ids))
+                return scored
             except EngineDied as error:
                 self.moves += 1
                 flight.deaths += not replica.dismissed
@@ -157,10 +164,11 @@ class EnginePool:
     async def evaluate(
         self, task: Task, samples: Sequence[int], sampling: SamplingConfig, agent: AgentConfig | None = None
     ) -> tuple[EpisodeRecord, ...]:
-        """Episodes to look at; no training group has the seeds of group EVALUATION. Each is tried again after
-        infrastructure failures, from its last finished turn; raises InfrastructureError in the end.
+        """Plays evaluation episodes; training groups never share the seeds of group EVALUATION. After infrastructure
+        failures each episode is retried from its last finished turn; raises InfrastructureError if the retries are used
+        up.
 
-        agent: how the policy is asked, where not as the engines were started; its budget may not be larger.
+        agent: replaces the engines' agent configuration; its token budget may not be larger.
         """
         serial, agent = next(SERIALS), agent or self._agent
 
@@ -178,7 +186,7 @@ class EnginePool:
         return tuple(await together(one(sample) for sample in samples))
 
     async def logprobs(self, token_ids: Tokens) -> Floats:
-        """Log-probs of all tokens but the first; tried again like `evaluate`. They need no place."""
+        """Log-probs of all tokens but the first; retried like `evaluate`. Does not need a place."""
 
         async def attempt() -> Floats:
             replica = await self._serving()
@@ -187,7 +195,7 @@ class EnginePool:
         return await self._patiently(attempt)
 
     async def _serving(self) -> Replica:
-        """The serving replica that has the least to do."""
+        """Waits for a serving replica, and returns the least loaded one."""
         await self._changes.wait_for(self._least_busy)
         replica = self._least_busy()
         assert replica is not None
@@ -195,20 +203,19 @@ class EnginePool:
 
     def _place(self) -> Replica | None:
         """Where the next episode goes now."""
-        return self._least_busy(self._places)
+        return self._least_busy(lambda replica: replica.serving and replica.roomy)
 
-    def _least_busy(self, places: float = math.inf) -> Replica | None:
-        """The serving replica that has the least to do, of those with fewer episodes than `places`; raises NoEngine, or
-        the defect of one."""
+    def _least_busy(self, fit: Callable[[Replica], bool] = lambda replica: replica.serving) -> Replica | None:
+        """The replica that has the least to do, of those that fit; raises NoEngine, or the defect of one."""
         if self._slots.broken:
             raise self._slots.broken
         if self._asleep:
             return None
-        serving = [one for one in self._slots.replicas().values() if one.serving and one.flights.load[0] < places]
-        return min(serving, key=lambda replica: replica.flights.load, default=None)
+        fitting = filter(fit, self._slots.replicas().values())
+        return min(fitting, key=lambda replica: burden(replica.flights.load, self._lengths), default=None)
 
     async def _patiently(self, attempt: Callable[[], Awaitable[T]]) -> T:
-        """Attempts again after infrastructure failures, unless there is no engine or no time left."""
+        """Retries after infrastructure failures, unless no engine can be started or the episode's time is over."""
         for pause_s in within(self._patience_s, doubling(FIRST_PAUSE_S, LONGEST_PAUSE_S)):
             try:
                 return await attempt()
@@ -222,46 +229,47 @@ class EnginePool:
     # --- weights ------------------------------------------------------------------------------------------------
 
     async def load(self, version: int, model: Path) -> None:
-        """Brings every engine to a model on disk, which their nodes see as well."""
+        """Loads a model on disk, which must be visible on all nodes, into every engine."""
         await self.sync(version, await asyncio.to_thread(published_file, version, model), ())
 
     async def sync(self, version: int, *weights: Any) -> list[SyncReport]:
-        """Brings every engine to `version`; the reports of those that have it. One where that fails serves no more
-        until it has been brought there, or is replaced; one that joins later takes the newest weights.
+        """Loads `version` into every engine; returns the reports of the engines that have loaded it. An engine that
+        fails does not serve until it has loaded these weights or is replaced; an engine that joins later loads the
+        newest weights.
 
-        weights: what engines take besides the version.
+        weights: further arguments of the engines' `sync`.
         """
         self._published += 1
         number = self._published
         up = [replica for replica in self._slots.replicas().values() if replica.link.health.up]
-        self._asleep = False  # each serves again once it is at the new weights
+        self._asleep = False  # each engine serves again once it has the new weights
         self._slots.publish(Live(number, version, weights))
         await self._changes.wait_for(lambda: all(replica.settled_at(number) for replica in up))
         return [replica.synced[1] for replica in up if replica.synced and replica.synced[0] >= number]
 
     async def sleep(self) -> None:
-        """Has every engine give up its GPU's memory until the next `sync`, once the episodes on engines have ended;
-        who wants an engine meanwhile waits."""
+        """Makes every engine free its GPU memory until the next `sync`, once the episodes on engines have ended; new
+        episodes wait meanwhile."""
         self._asleep = True
         await self._changes.wait_for(lambda: not self.occupancy.playing)
         up = [replica for replica in self._slots.replicas().values() if replica.link.health.up]
         await asyncio.gather(*(replica.sleep() for replica in up))
 
-    # --- what is known of them ----------------------------------------------------------------------------------
+    # --- state ---------------------------------------------------------------------------------------------------
 
     @property
     def states(self) -> dict[int, State]:
-        """Of each slot's engine."""
+        """State of each slot's engine, by slot number."""
         return {number: replica.state for number, replica in self._slots.replicas().items()}
 
     @property
     def up(self) -> int:
-        """Engines that have come up and answer, with the newest weights or before they have them."""
+        """Number of engines that are up and answer, with or without the newest weights."""
         return sum(state in (State.STALE, State.HEALTHY) for state in self.states.values())
 
     @property
     def size(self) -> int:
-        """Engines that are there to stay, or on their way."""
+        """Number of engines that serve or are starting, without those being drained."""
         return len(self._slots.staying)
 
     @property
@@ -271,25 +279,26 @@ class EnginePool:
         return Occupancy(
             serving=len(serving),
             joining=self.size - len(serving),
-            playing=sum(replica.flights.load[0] for replica in replicas),
+            playing=sum(replica.flights.load.episodes for replica in replicas),
             queued=len(self._queue),
             sampling=sum(replica.link.health.generating for replica in serving),
             kv_use=sum(replica.kv_use for replica in serving),
+            cache=self._slots.cache,
         )
 
     @property
     def restarts(self) -> int:
-        """Engines that served, died, and were replaced."""
+        """Number of engines that served, died and were replaced."""
         return self._slots.restarts
 
     @property
     def retried(self) -> int:
-        """Calls of tools and graders that were tried again."""
+        """Number of retried calls of tools and graders."""
         return self._slots.retried
 
     async def busy(self) -> list[BusyReport]:
-        """Of each slot, over all engines that were in it: of one that has ended, or does not answer, as far as it has
-        told."""
+        """Report of each slot over all its engines; for an engine that has ended or does not answer, up to its last
+        report."""
         up = [replica for replica in self._slots.replicas().values() if replica.state in (State.STALE, State.HEALTHY)]
         await asyncio.gather(*(replica.report() for replica in up))
         return self._slots.busy()

@@ -1,7 +1,7 @@
 """One start of a rollout engine, until its end.
 
-come up ──► poll: events ──► flights                     until its health says DEAD, or nobody needs it
-            load: the newest weights, whenever it has others
+come up ──► poll: events ──► flights                     until its health is DEAD or it is retired
+            load: the newest weights, whenever they are not loaded
 """
 
 import asyncio
@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from actors.messages import EventBatch, SyncReport
+from actors.messages import CacheStats, EventBatch, SyncReport, Terminal
 from actors.rollout.clocks import BusyReport
 from actors.weights.transport import Published, slowest_s
 from cluster.engine_actor import Engine, fault_of, why_of
@@ -20,25 +20,26 @@ from cluster.flights import Flights
 from cluster.health import FINAL, Fault, Health, HealthConfig, State
 from cluster.link import CALL_FAILED, TICK_S, Changes, Link
 from coa.errors import EngineDied
+from coa.planning.admission import Admission
 
 logger = logging.getLogger(__name__)
 POLL_S = 2.0
-"""For so long an engine may keep a poll open without an event."""
+"""Seconds for which an engine may keep a poll open without an event."""
 
 
 @dataclass(frozen=True, slots=True)
 class Live:
-    """The newest weights that were published."""
+    """The newest published weights."""
 
     number: int
-    """Counts what was published, from 1: a version may be made twice."""
+    """Number of the publication, from 1, since a version may be published twice."""
     version: int
     weights: tuple[Any, ...]
-    """What engines take besides the version."""
+    """Arguments of the engines' `sync` after the version."""
 
     @property
     def nbytes(self) -> int:
-        """Of the weights, where they say it."""
+        """Size of the weights; 0 if unknown."""
         match self.weights:
             case (Published(manifest=manifest), *_):
                 return manifest.layout.nbytes
@@ -49,28 +50,33 @@ class Live:
 
 
 class Replica:
-    """Its health decides what happens; its loops act. `changes` is notified whenever a waiting caller might be able to
-    continue."""
+    """Runs one engine: polls its events and loads new weights until its health is final. `changes` is notified whenever
+    a waiting caller might be able to continue."""
 
-    def __init__(self, engine: Engine, limits: HealthConfig, changes: Changes, live: Live | None) -> None:
+    def __init__(
+        self, engine: Engine, limits: HealthConfig, admission: Admission, changes: Changes, live: Live | None
+    ) -> None:
         now = asyncio.get_running_loop().time()
         self.link = Link(engine, Health(began=now, newest=live.number if live else 0, limits=limits), changes)
         self.flights = Flights(self.link)
+        self._admission = admission
         self.draining = False
         self.replaced = False
-        """Whether it was ended to start another in its place."""
+        """Whether the engine was ended to be replaced by another."""
         self.settled = 0
-        """Number of the newest weights that it has tried to load."""
+        """Number of the newest weights that the engine has tried to load."""
         self.synced: tuple[int, SyncReport] | None = None
-        """The weights that it loaded last."""
+        """Number and report of the last successful load."""
         self.retried = 0
-        """Calls of tools and graders that were tried again."""
+        """Number of retried calls of tools and graders."""
         self.kv_use = 0.0
         """Share of its KV cache that the requests under way would fill, as it said last."""
+        self.cache = CacheStats()
+        """What it has done for its KV cache, as it said last."""
         self.busy = BusyReport(())
-        """What it did, as it said last."""
+        """The engine's last report."""
         self.told_until: float | None = None
-        """When it was asked for that; None before it has said anything."""
+        """Time at which the last report was requested; None before the first report."""
         self._live = live
 
     @property
@@ -79,31 +85,37 @@ class Replica:
 
     @property
     def serving(self) -> bool:
-        """Whether it may be given a new episode."""
+        """Whether the engine may get new episodes."""
         return self.state is State.HEALTHY and not self.draining
 
     @property
+    def roomy(self) -> bool:
+        """Whether it may have one more episode at a time."""
+        return self.flights.load.episodes < self._admission.places
+
+    @property
     def dismissed(self) -> bool:
-        """Whether it was ended on purpose, and not by a failure: its episodes are not to be blamed."""
+        """Whether the engine was ended on purpose, so that its end does not count against its episodes."""
         return self.state is State.RETIRED or self.replaced
 
     @property
     def proved(self) -> bool:
-        """Whether it told of an episode, or was well for longer than it takes to find that one stands still."""
+        """Whether the engine has reported an event, or was HEALTHY for twice the time in which a hang is detected."""
         since, dead_s = self.link.served_since, self.link.health.limits.dead_s
         return self.flights.heard > 0 or (since is not None and self.link.now() - since >= 2 * dead_s)
 
     def settled_at(self, number: int) -> bool:
-        """Whether nothing is to be waited for: it has tried to load these weights, or has ended."""
+        """Whether the engine has tried to load these weights or has ended, so that there is nothing to wait for."""
         return self.settled >= number or self.state in FINAL
 
     def publish(self, live: Live) -> None:
-        """There are newer weights, which it loads next."""
+        """Sets newer weights, which the engine loads next."""
         self._live = live
         self.link.become(self.link.health.published(live.number))
 
     async def live(self) -> None:
-        """From its coming up to its end; raises what is a defect. Its episodes are told that it died."""
+        """Runs the engine from its start to its end, then fails its episodes with EngineDied; raises unexpected
+        exceptions."""
         over = self.link.over
         loops = [asyncio.ensure_future(self._come_up_and_poll()), asyncio.ensure_future(self._keep_current())]
         try:
@@ -130,7 +142,7 @@ class Replica:
                 await asyncio.sleep(TICK_S)
 
     async def _come_up(self) -> None:
-        """What is raised by an engine's start is its end, whatever it is."""
+        """Waits for the engine's start; any failed call in it ends the engine."""
         link = self.link
         try:
             await link.engine.ready()
@@ -139,14 +151,21 @@ class Replica:
             link.died(why_of(error))
 
     def _take_in(self, batch: EventBatch) -> None:
-        """What another incarnation says is refused, and so is what this one says after its end."""
+        """Processes a batch. Batches after the engine's end are ignored; a batch of another incarnation ends the
+        engine."""
         link = self.link
         if link.over.done():
             return
         if batch.incarnation != link.engine.incarnation or batch.first > self.flights.heard:
             return link.died(f"it answered as {batch.incarnation} from event {batch.first}, not {self.flights.heard}")
+        self._admission = self._admission.after(
+            episodes=self.flights.load.episodes,
+            ended=sum(isinstance(event, Terminal) for event in batch.events),
+            preemptions=batch.cache.preemptions - self.cache.preemptions,
+            kv_use=batch.kv_use,
+        )
         self.flights.hear(batch)
-        self.retried, self.kv_use = batch.retried, batch.kv_use
+        self.retried, self.kv_use, self.cache = batch.retried, batch.kv_use, batch.cache
         link.become(
             link.health.answered(link.now(), tokens=batch.tokens, generating=batch.generating, paused=batch.paused)
         )
@@ -173,13 +192,13 @@ class Replica:
         try:
             report = await link.engine.sync(live.version, *live.weights)
         except BaseException as error:
-            # How much of this time it was paused is not known: its episodes are not charged for any of it.
+            # It is unknown how much of this time the engine was paused, so none of it counts against its episodes.
             self.flights.loading_s += link.now() - began
             if not isinstance(error, CALL_FAILED):
                 raise
-            # Of what has no type nobody knows how far the update had come.
+            # For other exceptions it is unknown how far the update had come.
             fault = fault_of(error) or Fault.HALFWAY
-            if fault is not Fault.NO_WEIGHTS:  # which is asked for every second
+            if fault is not Fault.NO_WEIGHTS:  # retried every second, which would flood the log
                 logger.warning("an engine has not taken version %d: %s", live.version, why_of(error))
             link.become(link.health.sync_failed(link.now(), fault, why_of(error)))
             return fault
@@ -190,12 +209,12 @@ class Replica:
         return None
 
     async def sleep(self) -> None:
-        """Has the engine give up its memory until it loads weights; one that ends meanwhile has none."""
+        """Makes the engine free its memory until it loads weights; an engine that ends meanwhile is no error."""
         with suppress(EngineDied):
             await self.link.ask(lambda engine: engine.sleep())
 
     async def report(self) -> None:
-        """Asks it when it was generating, now and then: nobody can ask one that has ended."""
+        """Fetches the engine's busy report; called now and then, since an ended engine can't be asked."""
         asked = self.link.now()
         with suppress(EngineDied):
             self.busy = await self.link.ask(lambda engine: engine.busy())

@@ -1,4 +1,4 @@
-"""The resources that a run needs, and whether a cluster has them or can add them."""
+"""The resources that a run needs, and the check that a cluster has them or can add them."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -12,60 +12,72 @@ Resources = Mapping[str, float]
 
 
 class Role(StrEnum):
-    """What a node of a cluster is for."""
+    """Role of a cluster's node."""
 
     learner = "learner"
     engine = "engine"
     tool = "tool"
     model = "model"
-    """Models that teachers think with, and the scorer."""
+    """Teachers' language models, and the scorer."""
 
 
 ROLE_LABEL = "coa-role"
-"""Ray's label of a node that has a role."""
+"""Name of the Ray label that holds a node's role."""
 
 
 @dataclass(frozen=True)
 class PlacementConfig:
-    """How many engines, learners and tool executors there are, and the resources of each."""
+    """Numbers of engines and tool executors, and resources of each engine, learner, scorer and tool executor."""
 
     engines: int = 1
-    """Rollout engines that a command starts with."""
+    """Number of rollout engines at a command's start."""
     min_engines: int | None = None
-    """Fewest rollout engines. If `min_engines` or `max_engines` is set, RL adds and removes engines within this range
-    (`pool.scaling`); None stands for `engines`."""
+    """Minimum number of rollout engines. If `min_engines` or `max_engines` is set, RL adds and removes engines within
+    this range (`pool.scaling`). None: `engines`."""
     max_engines: int | None = None
-    """Most rollout engines, see `min_engines`; None stands for `engines`."""
+    """Maximum number of rollout engines, see `min_engines`. None: `engines`."""
     engine_cpus: float = 1.0
-    """CPUs that one engine reserves in Ray."""
+    """Number of CPUs that one engine reserves in Ray."""
     engine_gpus: float = 0.0
-    """GPUs that one engine reserves in Ray; below 1, it shares a GPU."""
+    """Number of GPUs that one engine reserves in Ray; below 1, it shares a GPU."""
     learner_cpus: float = 0.5
-    """CPUs that one learner rank reserves in Ray."""
+    """Number of CPUs that one learner rank reserves in Ray."""
     learner_gpus: float = 0.0
-    """GPUs that one learner rank reserves in Ray; below 1, it shares a GPU."""
+    """Number of GPUs that one learner rank reserves in Ray; below 1, it shares a GPU."""
     scorer_cpus: float = 0.25
-    """CPUs that the teacher of on-policy distillation (`rl.on_policy.teacher`) reserves in Ray."""
+    """Number of CPUs that the teacher of on-policy distillation (`rl.on_policy.teacher`) reserves in Ray."""
     scorer_gpus: float = 0.0
-    """GPUs that this teacher reserves in Ray."""
+    """Number of GPUs that this teacher reserves in Ray."""
     tool_executors: int = 1
-    """Tool executors: processes that run tools."""
+    """Tool executors, which are processes that run tools, at the start."""
+    min_tool_executors: int | None = None
+    """Minimum number of tool executors. If `min_tool_executors` or `max_tool_executors` is set, executors are added and
+    removed within this range (`executor.scaling`); None stands for `tool_executors`."""
+    max_tool_executors: int | None = None
+    """Maximum number of tool executors, see `min_tool_executors`; None stands for `tool_executors`."""
     tool_cpus: float = 0.25
-    """CPUs that one tool executor reserves in Ray."""
+    """Number of CPUs that one tool executor reserves in Ray."""
     learner_restarts: int = 3
-    """How often the learners may fail and restart from their last checkpoint before the run ends."""
+    """Maximum number of restarts of failed learners without a newer checkpoint in between; the next failure ends the
+    run."""
     by_role: bool = False
     """Whether learners, engines, tool executors and teachers' models run only on nodes whose label `coa-role` names
-    their role. It keeps learners off spot machines, and engines off the learners' nodes."""
+    their role. This keeps learners off spot machines, and engines off the learners' nodes."""
 
     @property
     def engine_range(self) -> tuple[int, int]:
-        """The least and the most engines of reinforcement."""
+        """Minimum and maximum number of engines in RL."""
         least, most = self.min_engines, self.max_engines
         return self.engines if least is None else least, self.engines if most is None else most
 
+    @property
+    def tool_range(self) -> tuple[int, int]:
+        """Minimum and maximum number of tool executors."""
+        least, most = self.min_tool_executors, self.max_tool_executors
+        return self.tool_executors if least is None else least, self.tool_executors if most is None else most
+
     def on(self, role: Role) -> dict[str, Any]:
-        """Ray's option that places an actor; none where any node will do."""
+        """Ray's option that places an actor; empty if any node will do."""
         return {"label_selector": {ROLE_LABEL: role.value}} if self.by_role else {}
 
     def bundle_on(self, role: Role) -> dict[str, Any]:
@@ -79,7 +91,7 @@ class Demand:
     role: Role
     resources: Resources
     optional: bool = False
-    """Whether it is there for part of the time."""
+    """Whether the demand exists only part of the time."""
 
 
 def learner_demands(config: PlacementConfig, ranks: int) -> list[Demand]:
@@ -88,7 +100,8 @@ def learner_demands(config: PlacementConfig, ranks: int) -> list[Demand]:
 
 
 def engine_demands(config: PlacementConfig, least: int | None = None, most: int | None = None) -> list[Demand]:
-    """Engines and the tools that their episodes call. least, most: of the engines, where these come and go."""
+    """Demands of engines and of the tools that their episodes call. least, most: range of the number of engines, if it
+    varies."""
     least, most = (config.engines if bound is None else bound for bound in (least, most))
     resources = {"CPU": config.engine_cpus, "GPU": config.engine_gpus}
     engines = [Demand("rollout engine", Role.engine, resources, optional=number >= least) for number in range(most)]
@@ -96,17 +109,19 @@ def engine_demands(config: PlacementConfig, least: int | None = None, most: int 
 
 
 def rl_demands(config: PlacementConfig, ranks: int, *, scored: bool) -> list[Demand]:
-    """Everything that reinforcement runs at the same time; `scored`: whether a teacher scores what is said."""
+    """All simultaneous demands of RL. `scored`: whether a teacher scores the samples."""
     scorer = Demand("scorer", Role.model, {"CPU": config.scorer_cpus, "GPU": config.scorer_gpus})
     return [*engine_demands(config, *config.engine_range), *learner_demands(config, ranks), *[scorer] * scored]
 
 
 def tool_demands(config: PlacementConfig) -> list[Demand]:
-    return [Demand("tool executor", Role.tool, {"CPU": config.tool_cpus}) for _ in range(config.tool_executors)]
+    least, most = config.tool_range
+    resources = {"CPU": config.tool_cpus}
+    return [Demand("tool executor", Role.tool, resources, optional=number >= least) for number in range(most)]
 
 
 def placed(demands: Sequence[Demand], nodes: Sequence[Resources]) -> list[tuple[Demand, int | None]]:
-    """Each demand with the index of its node, the larger ones first; None for one that finds no room there."""
+    """Each demand with the index of its node, larger demands first; None for a demand that does not fit."""
     free = [dict(node) for node in nodes]
     found: list[tuple[Demand, int | None]] = []
     for demand in sorted(demands, key=lambda d: [-d.resources.get("GPU", 0), -d.resources.get("CPU", 0)]):
@@ -121,12 +136,12 @@ def placed(demands: Sequence[Demand], nodes: Sequence[Resources]) -> list[tuple[
 
 
 def unplaced(demands: Sequence[Demand], nodes: Sequence[Resources]) -> Demand | None:
-    """The first demand that finds no node once the larger ones are placed; None where all fit."""
+    """The first demand that fits on no node once the larger ones are placed; None if all fit."""
     return next((demand for demand, node in placed(demands, nodes) if node is None), None)
 
 
 def require(demands: Sequence[Demand], nodes: Sequence[Resources]) -> None:
-    """UserError where the demands don't fit on the nodes, those that an autoscaler may add among them."""
+    """Raises UserError if the demands don't fit on the nodes. nodes: includes those that an autoscaler may add."""
     missing = unplaced(demands, nodes)
     if missing is None:
         return
@@ -143,8 +158,8 @@ def _show(resources: Resources) -> str:
 
 
 def beside_driver() -> dict[str, Any]:
-    """Ray's options of an actor that the driver can't go on without: it is on the driver's own node, so that no other
-    node's end is the end of the run."""
+    """Ray's options that place an actor on the driver's node, for actors that the driver depends on, so that losing
+    another node does not end the run."""
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
@@ -153,12 +168,13 @@ def beside_driver() -> dict[str, Any]:
 
 
 def this_node(cpus: int | None) -> Resources:
-    """What a private cluster of this machine has, without starting it; cpus: those that it is given, None for all."""
+    """Resources of a private cluster on this machine, without starting it. cpus: number of CPUs for it; None for
+    all."""
     return {"CPU": cpus or os.cpu_count() or 1, "GPU": _gpus()}
 
 
 def _gpus() -> int:
-    """As Ray counts them, which has no public interface for it."""
+    """Number of GPUs by Ray's count, for which there is no public API."""
     from ray._private.accelerators import get_accelerator_manager_for_resource
 
     manager: Any = get_accelerator_manager_for_resource("GPU")
@@ -175,5 +191,5 @@ def cluster_nodes() -> list[Resources]:
     if config is None:
         return live
     grown = [dict(group.resources) for group in config.node_group_configs for _ in range(max(0, group.max_count))]
-    # Live workers came out of the same groups: whichever list is larger is what there may be.
+    # Live workers belong to the same groups, so the larger list is the cluster's potential.
     return live if len(live) > len(grown) else [*live[:1], *grown]

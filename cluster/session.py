@@ -22,7 +22,7 @@ T = TypeVar("T")
 STARTS = 3
 MODE, TOKEN = "RAY_AUTH_MODE", "token"
 TIMED_OUT = "timed out during startup"
-"""What Ray says of a node that did not come up."""
+"""Part of Ray's message about a node that did not start."""
 
 
 @dataclass(frozen=True)
@@ -30,34 +30,34 @@ class SessionConfig:
     """The Ray cluster that a command runs on."""
 
     address: str | None = None
-    """Address of a running cluster (host:port, or `auto`). None takes the environment variable RAY_ADDRESS; if that is
-    not set, the command starts Ray on this machine."""
+    """Address of a running cluster (host:port, or `auto`). None: the environment variable RAY_ADDRESS; if it is not
+    set, the command starts Ray on this machine."""
     cpus: int | None = None
-    """CPUs of the Ray that the command starts; None takes all of the machine."""
+    """Number of CPUs of a Ray cluster that the command starts. None: all of the machine."""
     object_store_gib: float = 1.0
-    """Memory of Ray's object store, if the command starts Ray. Raise it if a message says that the object store is
+    """Size of Ray's object store in GiB, if the command starts Ray. Raise it if a message says that the object store is
     full."""
 
 
 def address_of(config: SessionConfig) -> str | None:
-    """The cluster that a job joins; None where it starts one of its own."""
+    """Address of the cluster that a job joins; None if it starts its own."""
     return config.address or os.environ.get("RAY_ADDRESS") or None
 
 
 @contextmanager
 def session(config: SessionConfig) -> Iterator[None]:
-    """Ray runs within the context. A private cluster ends with it; a cluster that was joined keeps running.
+    """Connects to Ray for the context. A private cluster ends with it; a joined cluster keeps running.
 
-    Raises UserError where no cluster that can be joined answers at the address.
+    Raises UserError if no compatible cluster answers at the address.
     """
     address = address_of(config)
     if address is not None and address != "local":
         require_cluster(address)
     if address is None:
         own_token()
-    # Else a learner's report waits up to two seconds for the controller's next look.
+    # By default a learner's report waits up to two seconds for the controller's next poll.
     os.environ.setdefault("RAY_TRAIN_HEALTH_CHECK_INTERVAL_S", "0.2")
-    # Within its own 5 s, a proxy of Serve does not come up on a busy machine, and the server with it.
+    # On a busy machine a Serve proxy does not start within the default 5 s, and the server fails with it.
     os.environ.setdefault("RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S", "60")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     os.environ.setdefault("RAY_DEDUP_LOGS", "0")
@@ -73,7 +73,7 @@ def session(config: SessionConfig) -> Iterator[None]:
         }
     )
     start(
-        # Ray itself would rather join a cluster that somebody else has started on this machine.
+        # By default Ray would join any cluster that is already running on this machine.
         address=address or "local",
         namespace="coa",
         log_to_driver=False,
@@ -90,7 +90,8 @@ def session(config: SessionConfig) -> Iterator[None]:
 
 
 def stored(value: Any) -> Any:
-    """A reference to the value. Raises DiskFull where neither Ray's object store nor the disk behind it has room."""
+    """Puts the value into Ray's object store and returns a reference. Raises DiskFull if neither the store nor the disk
+    that it spills to has room."""
     import ray
     from ray.exceptions import ObjectStoreFullError, OutOfDiskError
 
@@ -104,10 +105,10 @@ def stored(value: Any) -> Any:
 
 
 def own_token() -> None:
-    """A cluster that this process starts is reached with a token, unless the environment says how it is.
+    """Makes clusters that this process starts require a token, unless the environment sets the authentication mode.
 
-    Ray's ports are open to the network, also those of a private cluster, and who may call them runs code here. The
-    token is this session's own: no file holds it, and who has another session's gets nowhere.
+    Ray's ports are open to the network even for a private cluster, and a client that can call them can run code here.
+    The token is unique to this session and not stored in any file.
     """
     if MODE not in os.environ:
         os.environ[MODE] = TOKEN
@@ -116,7 +117,8 @@ def own_token() -> None:
 
 
 def read_again() -> None:
-    """Has Ray read how it authenticates once more: it did when it was imported, which the recipe's own types do."""
+    """Makes Ray read its authentication settings again, since it read them when it was imported, which happens with the
+    recipe's types."""
     from ray._raylet import AuthenticationTokenLoader, Config  # pyright: ignore[reportAttributeAccessIssue]
 
     Config.initialize("")
@@ -124,8 +126,8 @@ def read_again() -> None:
 
 
 def _end_as_interrupted() -> None:
-    """Who is told to terminate, as a job of a cluster that is stopped, ends as one that is interrupted: with its files
-    whole and its actors gone."""
+    """Turns SIGTERM, which a stopped job gets, into an interrupt, so that the process ends with complete files and
+    without leftover actors."""
 
     def interrupt(*_: object) -> None:
         if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in the background of a shell
@@ -144,28 +146,28 @@ def start(**settings: Any) -> None:
 
 
 def until_up(begin: Callable[[], T], undo: Callable[[], object] = lambda: None) -> T:
-    """What `begin` returns, which starts processes of Ray; undone and tried again where they did not come up in the
-    time that Ray gives them, which under load happens. Raises ClusterDown in the end."""
+    """Calls `begin`, which starts Ray processes, and returns its result. If they do not start within Ray's time limit,
+    which happens under load, undoes and retries it. Raises ClusterDown after STARTS attempts."""
     for left in reversed(range(STARTS)):
         before = _children()
         try:
             return begin()
-        except Exception as error:  # Ray raises just that: it has no type for it
+        except Exception as error:  # Ray raises a plain Exception here
             if type(error) is not Exception or TIMED_OUT not in str(error):
                 raise
             undo()
-            # Ray does not know yet of what it has started, and would leave it running until this process ends.
+            # Ray does not track these processes yet, and would leave them running until this process ends.
             for process in _children() - before:
                 with suppress(psutil.NoSuchProcess):
                     for one in (*process.children(recursive=True), process):
                         one.kill()
             if not left:
                 raise ClusterDown(f"Ray did not start in {STARTS} tries: {error}") from error
-    raise AssertionError  # one of the tries ends it
+    raise AssertionError  # unreachable: each attempt returns, raises or retries
 
 
 def _children() -> set[psutil.Process]:
-    """Processes that this one has started itself."""
+    """Direct child processes of this process."""
     return set(psutil.Process().children())
 
 
@@ -174,12 +176,12 @@ def _worker_environment() -> dict[str, str]:
     path = [here, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
     extensions = os.environ.get(VARIABLE)
     if extensions:
-        path.append(os.getcwd())  # where the driver finds them
+        path.append(os.getcwd())  # the driver imports extensions from here
     return {
         **{name: os.environ[name] for name in (VARIABLE, FUNCTION) if os.environ.get(name)},
         # The folder of the packages first: workers import what the driver runs.
         "PYTHONPATH": os.pathsep.join(path),
-        # A thread that waits for another sleeps. Where it spins, two threads beside a busy process take 30 times as
-        # long as alone.
+        # Waiting threads sleep instead of spinning: with spinning, two threads beside a busy process were 30 times
+        # slower.
         "OMP_WAIT_POLICY": "PASSIVE",
     }

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 
 from ray.exceptions import RayError
 
+from actors.messages import CacheStats
 from actors.rollout.clocks import BusyReport, merged
 from cluster.engine_actor import Launch, why_of
 from cluster.health import FINAL, PoolConfig, State
@@ -21,25 +22,26 @@ from cluster.link import Changes
 from cluster.replica import Live, Replica
 from coa.concurrency import doubling
 from coa.errors import EngineDied, NoEngine
+from coa.planning.admission import Admission, Load
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 60.0
-"""Between two starts that failed, and between attempts at what meets infrastructure failures."""
+"""First and maximum pause between failed starts, and between retries after infrastructure failures."""
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What became of one engine."""
+    """Outcome of one engine."""
 
     why: str
-    """Why it ended."""
+    """Reason of its end."""
     served: bool = False
-    """Whether it was ever well."""
+    """Whether it was ever HEALTHY."""
     proved: bool = False
-    """Whether it did something, or was well for long enough, so that its end says nothing of the next one."""
+    """Whether it reported an event or was HEALTHY for long enough, so that its end does not count as a failed start."""
 
 
 class Slot:
-    """A place in the pool, for one engine after another."""
+    """A place in the pool, held by one engine after another."""
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -47,14 +49,14 @@ class Slot:
         self.replica: Replica | None = None
         self.keeper: asyncio.Task[None] | None = None
         self.given_up = False
-        """Whether as many starts failed in a row as may."""
+        """Whether the limit of consecutive failures is reached."""
         self.leaving = False
-        """Whether its engine is the last one, and is drained."""
+        """Whether the slot is being removed: its engine is drained and not replaced."""
         self.ended = BusyReport(())
-        """What its engines did that have ended, as far as they have told."""
+        """Merged last reports of the slot's ended engines."""
 
     def report(self) -> BusyReport:
-        """Of all its engines, as far as they have told: up to now, or to when the one that is up was asked last."""
+        """Merged report of all the slot's engines, up to now or up to the current engine's last report."""
         replica, until = self.replica, asyncio.get_running_loop().time()
         if replica is not None and replica.state not in FINAL and replica.told_until is not None:
             until = replica.told_until
@@ -63,11 +65,11 @@ class Slot:
 
     @property
     def coming(self) -> bool:
-        """Whether its engine waits for its first place, or comes up."""
+        """Whether the slot's engine waits for its first resources or is starting."""
         return self.replica is None or self.replica.state is State.STARTING
 
     def leave(self) -> None:
-        """Its engine is the last one, and is given nothing new."""
+        """Marks the slot for removal: its engine gets no new episodes."""
         self.leaving = True
         if self.replica is not None:
             self.replica.draining = True
@@ -80,45 +82,54 @@ class Slot:
 
 
 class Slots:
-    """`say` is called with a line for each engine that ends; `changes` is notified whenever a waiting caller might be
-    able to continue."""
+    """The slots of a pool. `say` is called with a line for each engine that ends; `changes` is notified whenever a
+    waiting caller might be able to continue."""
 
-    def __init__(self, launch: Launch, config: PoolConfig, changes: Changes, say: Callable[[str], None]) -> None:
+    def __init__(
+        self, launch: Launch, config: PoolConfig, places: int, changes: Changes, say: Callable[[str], None]
+    ) -> None:
+        """places: Maximum number of episodes on an engine at a time."""
+        self._places = places
         self._launch, self._config, self._changes, self._say = launch, config, changes, say
         self._slots: dict[int, Slot] = {}
         self._retired: dict[int, BusyReport] = {}
-        """What the engines did of slots that are no more."""
+        """Reports of removed slots."""
         self._numbers, self._starts = itertools.count(), itertools.count()
         self._name = uuid.uuid4().hex[:8]
-        self._retried = 0
+        self._retried, self._cache = 0, CacheStats()
         self._drains: set[asyncio.Task[None]] = set()
         self._live: Live | None = None
         self.broken: BaseException | None = None
-        """Why there will be no engine, or a defect in one: whoever wants an engine is told."""
+        """NoEngine, or an unexpected exception of an engine; raised to callers that wait for an engine."""
         self.restarts = 0
-        """Engines that served, died, and were replaced."""
+        """Number of engines that served, died and were replaced."""
 
     def replicas(self) -> dict[int, Replica]:
-        """By their slots."""
+        """Replicas by slot number."""
         return {slot.number: slot.replica for slot in self._slots.values() if slot.replica is not None}
 
     @property
     def coming(self) -> bool:
-        """Whether there may soon be one more."""
+        """Whether an engine waits for its first resources or is starting."""
         return any(slot.coming for slot in self._slots.values())
 
     @property
     def retried(self) -> int:
-        """Calls of tools and graders that engines tried again."""
+        """Number of retried calls of tools and graders."""
         return self._retried + sum(replica.retried for replica in self.replicas().values())
 
+    @property
+    def cache(self) -> CacheStats:
+        """What engines have done for their KV caches."""
+        return sum((replica.cache for replica in self.replicas().values()), self._cache)
+
     def busy(self) -> list[BusyReport]:
-        """Of each slot that there was, in order, over all its engines, as far as they have told."""
+        """Merged report of every slot so far, including removed ones, in order of slot numbers."""
         now = {number: slot.report() for number, slot in self._slots.items()}
         return [report for _, report in sorted({**self._retired, **now}.items())]
 
     def publish(self, live: Live) -> None:
-        """Replicas load these weights, and so do those that come later."""
+        """Makes all current and later replicas load these weights."""
         self._live = live
         for replica in self.replicas().values():
             replica.publish(live)
@@ -132,11 +143,11 @@ class Slots:
 
     @property
     def staying(self) -> list[Slot]:
-        """Those that are there for good."""
+        """Slots that are not being removed."""
         return [slot for slot in self._slots.values() if not slot.leaving]
 
     def leave(self, number: int, handover_s: float) -> None:
-        """Drains the engine beside everything else."""
+        """Drains the engine in the background."""
         self._slots[number].leave()
         drain = asyncio.ensure_future(self.drain(number, handover_s))
         self._drains.add(drain)
@@ -144,31 +155,31 @@ class Slots:
         drain.add_done_callback(self._ended)
 
     def least_needed(self) -> int:
-        """Who goes first: whoever does not serve, then who is alone on a node, which is free then, and has least to
-        do."""
+        """Slot to remove first: engines that do not serve, then engines with the fewest others on their node (to free
+        nodes), then the least loaded."""
         replicas = self.replicas().values()
         neighbours = Counter(one.link.engine.node for one in replicas if not one.draining)
 
-        def need(slot: Slot) -> tuple[bool, int, tuple[int, int], int]:
+        def need(slot: Slot) -> tuple[bool, int, Load, int]:
             if (replica := slot.replica) is None or not replica.serving:
-                return False, 0, (0, 0), -slot.number
+                return False, 0, Load(0, 0), -slot.number
             return True, neighbours[replica.link.engine.node], replica.flights.load, -slot.number
 
         return min(self.staying, key=need).number
 
     async def drain(self, number: int, handover_s: float | None = None) -> None:
-        """Gives the engine nothing new, waits until its episodes have ended, or for `handover_s`, and retires it: the
-        rest goes on elsewhere."""
+        """Gives the engine no new episodes, waits until its episodes have ended or `handover_s` is over, and retires
+        it; the remaining episodes continue on other engines."""
         slot = self._slots[number]
         slot.leave()
         if (replica := slot.replica) is not None:
             with suppress(TimeoutError):
                 async with asyncio.timeout(handover_s):
-                    await self._changes.wait_for(lambda: replica.link.over.done() or not replica.flights.load[0])
+                    await self._changes.wait_for(lambda: replica.link.over.done() or not replica.flights.load.episodes)
         await self.retire(number)
 
     async def retire(self, number: int) -> None:
-        """Ends the engine for good, at once."""
+        """Ends the engine at once, and removes its slot."""
         slot = self._slots.pop(number, None)
         if slot is not None and slot.keeper is not None:
             slot.keeper.cancel()
@@ -176,7 +187,7 @@ class Slots:
             self._retired[number] = slot.report()
 
     def replace(self, number: int) -> None:
-        """Ends the engine at once, and starts another in its place."""
+        """Ends the engine at once, and starts another in its slot."""
         if (replica := self._slots[number].replica) is not None:
             replica.replaced = True
             replica.link.died("it is to be replaced")
@@ -192,7 +203,8 @@ class Slots:
         self._changes.changed()
 
     async def _keep(self, slot: Slot) -> None:
-        """One engine after another; raises NoEngine where no slot has hope left, and what is a defect."""
+        """Runs one engine after another in the slot; raises NoEngine if all slots are given up, and unexpected
+        exceptions of engines."""
         failed = brief = 0
         pauses = doubling(FIRST_PAUSE_S, LONGEST_PAUSE_S)
         while True:
@@ -204,14 +216,15 @@ class Slots:
                 pauses = doubling(FIRST_PAUSE_S, LONGEST_PAUSE_S)
                 continue
             failed, brief = (0, brief + 1) if run.served else (failed + 1, brief)
-            # With more than `deaths`, an episode that ends every engine has failed for good, and it was not that.
+            # After more than `deaths`, an episode that kills every engine has already failed, so the cause is something
+            # else.
             slot.given_up = failed >= self._config.starts or brief > self._config.deaths
             if slot.given_up and all(other.hopeless for other in self._slots.values()):
                 raise NoEngine(f"no rollout engine could be started, in {max(failed, brief)} tries: {run.why}")
             await asyncio.sleep(next(pauses))
 
     async def _run(self, slot: Slot) -> Run:
-        """One engine from its place to its end."""
+        """Launches one engine and runs it to its end."""
         incarnation = f"{self._name}-{slot.number}-{next(self._starts)}"
         try:
             engine = await asyncio.wait_for(self._launch(incarnation), self._config.place_s)
@@ -219,11 +232,13 @@ class Slots:
             return Run(f"there was no place for it within {self._config.place_s:g} s")
         except (EngineDied, RayError) as error:
             return Run(why_of(error))
-        replica = slot.replica = Replica(engine, self._config.health, self._changes, self._live)
+        admission = Admission.of(self._places)
+        replica = slot.replica = Replica(engine, self._config.health, admission, self._changes, self._live)
         try:
             await replica.live()
         finally:
             self._retried, replica.retried = self._retried + replica.retried, 0
+            self._cache, replica.cache = self._cache + replica.cache, CacheStats()
             slot.ended = merged([slot.ended, replica.busy])
             replica.busy = BusyReport(())
             self._changes.changed()

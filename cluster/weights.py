@@ -1,4 +1,4 @@
-"""The shelf of published weights as Ray actors: a directory for the run, and a holder on each node that needs one."""
+"""The shelf of published weights as Ray actors: one directory for the run, and a holder on each node that needs one."""
 
 import asyncio
 import contextlib
@@ -16,9 +16,10 @@ from cluster.resources import beside_driver
 from coa.errors import SyncError
 
 RPC_S = 300.0
-"""Longest wait for the directory; a copy to another node may take most of it."""
+"""Maximum seconds for the directory's answer; a copy to another node may take most of it."""
 SLOWEST = 100e6
-"""Bytes a second at which parts of other nodes arrive at least: what takes longer than that and RPC_S has failed."""
+"""Minimum bytes per second for parts from other nodes: a merge that takes longer than size / SLOWEST + RPC_S has
+failed."""
 CLOSE_S = 10.0
 
 
@@ -30,6 +31,9 @@ class RayShelf:
 
     def folder(self, node: str) -> str:
         return self._ask("folder", node)
+
+    def check(self, node: str, folder: str) -> None:
+        self._ask("check", node, folder)
 
     def merge(self, name: str, first: str, size: int, parts: Sequence[tuple[str, Ranges]]) -> None:
         self._ask("merge", name, first, size, parts, limit_s=RPC_S + size / SLOWEST)
@@ -66,9 +70,11 @@ class RayShelf:
 
 
 def start_directory() -> Any:
-    """Its handle. The caller owns it, and it owns the holders."""
+    """Starts the directory and returns its handle. The caller owns the directory, which owns the holders. If it dies,
+    the holders end too, and a new directory without weights takes its place; calls under way are repeated."""
     actor: Any = ray.remote(WeightDirectory)
-    return actor.options(max_concurrency=1000, **beside_driver()).remote(start_holder, (RayError,))
+    options = actor.options(max_concurrency=1000, max_restarts=-1, max_task_retries=-1, **beside_driver())
+    return options.remote(start_holder, (RayError,))
 
 
 def start_holder(node: str) -> Any:
@@ -78,7 +84,7 @@ def start_holder(node: str) -> Any:
 
 
 async def close_directory(directory: Any) -> None:
-    """Removes all files of weights, and ends the actors. What an engine has mapped stays there for it."""
-    with contextlib.suppress(RayError, TimeoutError):  # a holder that has died leaves its files to the next one
+    """Removes all weight files and ends the actors. Files that an engine has mapped stay readable for it."""
+    with contextlib.suppress(RayError, TimeoutError):  # files of a dead holder are removed by the next one
         await asyncio.wait_for(directory.close.remote(), CLOSE_S)
     ray.kill(directory)

@@ -23,6 +23,15 @@ class ToolDown(InfrastructureError):
     """A tool could not run at all (its server is gone, its sandbox is missing). A bad result of a tool is no error."""
 
 
+class ExecutorLost(ToolDown):
+    """A tool executor ended, or was ended because it gave no answer, while it had a call: the call may have run."""
+
+
+class CallLost(ToolDown):
+    """A tool call that was repeated after its executor had ended, and whose second executor ended too. It is not made
+    again, since it may be what ends them."""
+
+
 class JudgeDown(ToolDown):
     """The judge of answers gave no verdict."""
 

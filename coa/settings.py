@@ -2,7 +2,7 @@
 
 [one] = search(settings_of(Recipe()), "stale", "versions")
 one.assignment == "rl.window.max_staleness=2"
-one.sentence   == "Most versions between the weights that sampled a token and those trained on it; 0: synchronous."
+one.sentence   == "Maximum staleness of a trained token, in weight versions. 0 makes training synchronous."
 """
 
 import ast

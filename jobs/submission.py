@@ -10,7 +10,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from cluster.manifests.groups import Machine, groups_of
-from cluster.manifests.kuberay import Document, Site, ray_cluster, ray_job, ray_service, serve_config
+from cluster.manifests.kuberay import RECIPES, Document, Site, ray_cluster, ray_job, ray_service, serve_config
 from cluster.remote.jobs import command
 from cluster.resources import engine_demands
 from coa.errors import UserError
@@ -45,11 +45,7 @@ def read(words: Sequence[str], folder: Path) -> Submitted:
     if words[0] == SUBMIT:
         raise UserError("coa submit does not submit itself")
     for word in words:
-        if names := secrets_in(word, os.environ):
-            raise UserError(
-                f"an argument holds the value of ${names[0]}, which every user of the cluster could read: "
-                "name the variable in the recipe (key_env), and set it on the cluster's nodes"
-            )
+        refuse_secrets(word, "an argument")
     found, options = cli.parse(words)
     if not isinstance(found, Job):
         return Submitted(tuple(words), found, options, None)
@@ -57,6 +53,29 @@ def read(words: Sequence[str], folder: Path) -> Submitted:
     if recipe is not None and recipe.parent != cli.RECIPES and (recipe.is_absolute() or ".." in recipe.parts):
         raise UserError(f"{recipe} is not in {folder}, of which a copy is sent; give a path within it")
     return Submitted(tuple(words), found, options, load(Recipe, recipe, (*options["overrides"], *_said(options))))
+
+
+def refuse_secrets(text: str, what: str) -> None:
+    if names := secrets_in(text, os.environ):
+        raise UserError(
+            f"{what} holds the value of ${names[0]}, and everybody who sees the cluster would see it: "
+            "name the variable in the recipe (key_env), and set it on the cluster's nodes"
+        )
+
+
+def mounted(submitted: Submitted) -> tuple[Submitted, dict[str, str]]:
+    """The command with its recipe where pods see it, and the recipe's text by name, if it is a file of the user's own.
+    Raises UserError for one with a secret in it."""
+    from jobs import cli
+
+    name = submitted.options.get("recipe")
+    if not name or (path := cli.find_recipe(name)).parent == cli.RECIPES:
+        return submitted, {}
+    text, there = path.read_text(encoding="utf-8"), f"{RECIPES}/{path.name}"
+    refuse_secrets(text, name)
+    forms = {name: there, f"--recipe={name}": f"--recipe={there}"}
+    words = tuple(forms.get(word, word) for word in submitted.words)
+    return replace(submitted, words=words, options={**submitted.options, "recipe": there}), {path.name: text}
 
 
 def _said(options: Mapping[str, Any]) -> Sequence[str]:

@@ -1,1 +1,1 @@
-"""The learner group: DeepSpeed ranks under Ray Train, and what feeds them."""
+"""The learner group: DeepSpeed ranks under Ray Train, and the buffer that feeds them."""

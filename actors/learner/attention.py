@@ -1,14 +1,13 @@
-"""Attention over packed rows: a token sees its own sample, up to itself, and nothing of its neighbours in the row.
+"""Attention over packed rows: a token sees its own sample up to itself, and no other sample of the row.
 
     masked     [R, L] rows with a mask of R * L * L           short rows: one kernel for all samples of a micro-batch
-    segmented  all rows as one line, sample by sample         long rows: no mask at all, work only where it counts
-    varlen     all rows as one line, with its lengths         flash_attention_2 and flex_attention do the same inside
+    segmented  all rows as one line, sample by sample         long rows: no mask, no work across samples
+    varlen     all rows as one line, with its lengths         flash_attention_2 and flex_attention split it themselves
 
-`sdpa` takes the first or the second by the length of a row. The mask costs the pairs of tokens that it rules out, and
-memory: for 32768 tokens it would be 2 GiB in bfloat16. Forward and backward pass of a model of 4 layers on one CPU
-thread: a row of 8 samples of 512 tokens was 5.0 times as fast in segments, one sample of 4096 tokens 2.5 times, 8
-samples of 128 2.5 times; rows of 192 to 512 tokens were within 7 %, and there a GPU would feel a kernel call for every
-sample of every layer.
+`sdpa` uses the first or the second, by the length of a row. The mask costs compute for the masked pairs, and memory: 2
+GiB in bfloat16 for 32768 tokens. Forward and backward pass of a 4-layer model on one CPU thread: in segments a row of 8
+samples of 512 tokens was 5.0 times as fast, one sample of 4096 tokens 2.5 times, 8 samples of 128 tokens 2.5 times;
+rows of 192 to 512 tokens were within 7 %, and for these a GPU would lose time to a kernel call per sample and layer.
 """
 
 from typing import Any
@@ -19,7 +18,7 @@ from torch import Tensor
 SEGMENTED = "coa_segmented"
 """Name under which transformers knows `segmented_attention`; without lengths it is plain sdpa."""
 MASKED_TOKENS = 512
-"""Longest row that is attended with a mask."""
+"""Maximum length of a row that is attended with a mask."""
 VARLEN = ("flash_attention_2", "flash_attention_3", "flex_attention")
 
 
@@ -33,7 +32,8 @@ def segmented_attention(
     sliding_window: int | None = None,
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
-    """[1, heads, N, D] each, N tokens of samples of `segment_lengths`; returns [1, N, heads, D]."""
+    """Attention within each sample. Inputs [1, heads, N, D]: N tokens, of samples of `segment_lengths`; returns [1, N,
+    heads, D]."""
     from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
     if segment_lengths is None:
@@ -46,7 +46,7 @@ def segmented_attention(
 
 
 def _window(length: int, window: int, device: torch.device) -> Tensor | None:
-    """[1, 1, L, L], true for the last `window` tokens up to each; None where that is all of them."""
+    """Mask [1, 1, L, L], true for the last `window` tokens up to each token; None if the window covers all tokens."""
     if length <= window:
         return None
     ones = torch.ones(length, length, dtype=torch.bool, device=device)
@@ -54,7 +54,8 @@ def _window(length: int, window: int, device: torch.device) -> Tensor | None:
 
 
 def block_diagonal(segments: Tensor, dtype: torch.dtype) -> Tensor:
-    """[R, L] segment numbers to an additive causal mask [R, 1, L, L]: 0 within a segment, lowest elsewhere.
+    """Turns segment numbers [R, L] into an additive causal mask [R, 1, L, L]: 0 within a segment, the dtype's minimum
+    elsewhere.
 
     A padding token sees the padding before it, so that no row of the softmax is empty.
     """
@@ -71,7 +72,7 @@ def lengths(positions: Tensor) -> Tensor:
 
 
 def varlen_arguments(positions: Tensor) -> dict[str, Any]:
-    """What flash attention wants to know of a line; its kernels take the lengths from a device."""
+    """Arguments of flash attention for a line; its kernels read the lengths from the device."""
     sizes = lengths(positions)
     bounds = torch.nn.functional.pad(sizes.cumsum(0), (1, 0)).int()
     longest = int(sizes.max())
@@ -79,7 +80,7 @@ def varlen_arguments(positions: Tensor) -> dict[str, Any]:
 
 
 def register() -> None:
-    """Tells transformers of `segmented_attention`. It has no mask function there, so no mask is made for it."""
+    """Registers `segmented_attention` with transformers, without a mask function, so that no mask is made for it."""
     from transformers import AttentionInterface
 
     AttentionInterface.register(SEGMENTED, segmented_attention)

@@ -1,30 +1,32 @@
-"""Checkpoints that are written beside training: a copy of the rank's state in the host's memory, then files.
+"""Asynchronous checkpoints: a copy of the rank's state in host memory is written to files while training continues.
 
 snapshot ── DeepSpeed's own state, each tensor copied once ──► training goes on
-    └─ write ── in a thread, straight to where it stays (any filesystem of pyarrow)
+    └─ write ── in a thread, straight to where it stays (any filesystem of pyarrow); digests of what was written last
 """
 
 import shutil
 import tempfile
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from functools import partial
+from pathlib import PurePosixPath
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from deepspeed.runtime.checkpoint_engine import TorchCheckpointEngine
 
+from actors.learner.buffer import BEGAN
 from coa.errors import InfrastructureError
-from coa.storage.files import room_at
+from coa.storage.checkpoints import PROGRESS
+from coa.storage.digests import RankFiles, write_digests, write_file
 
 TAG = "state"
-PROGRESS = "progress.json"
-
-
 WRITE_S = 1500.0
-"""A checkpoint that is not written after so long fails its rank: sooner than the others give up waiting for it in a
-collective (`cluster.learner_group.COLLECTIVE_S`), which would not say why."""
+"""Maximum seconds to write a checkpoint; after that the rank fails. Shorter than the collectives' timeout
+(`cluster.learner_group.COLLECTIVE_S`), whose error would not name the cause."""
 
 
 @dataclass(frozen=True)
@@ -33,25 +35,31 @@ class Snapshot:
 
     files: dict[str, Any]
     """What goes into each file, by its path within the checkpoint."""
+    rank: int = 0
+    ranks: int = 1
+    """Number of ranks whose parts make up the checkpoint."""
 
     def write(self, filesystem: Any, folder: str) -> None:
-        """Writes the files below `folder` of a pyarrow filesystem. Raises DiskFull if there is no room."""
-        for name, content in self.files.items():
-            path = PurePosixPath(folder, name)
-            with room_at(Path(path)), self._stream(filesystem, path) as file:
-                if isinstance(content, str):
-                    file.write(content.encode())
-                else:
-                    torch.save(content, file)
+        """Writes the files below `folder` of a pyarrow filesystem, and their digests last. Raises DiskFull if there is
+        no room."""
+        began = time.monotonic()
+        files = {
+            name: write_file(filesystem, PurePosixPath(folder, name), partial(_fill, content))
+            for name, content in self.files.items()
+        }
+        written = RankFiles(ranks=self.ranks, seconds=time.monotonic() - began, files=files)
+        write_digests(filesystem, folder, self.rank, written)
 
-    @staticmethod
-    def _stream(filesystem: Any, path: PurePosixPath) -> Any:
-        filesystem.create_dir(str(path.parent), recursive=True)
-        return filesystem.open_output_stream(str(path))
+
+def _fill(content: Any, stream: Any) -> None:
+    if isinstance(content, str):
+        stream.write(content.encode())
+    else:
+        torch.save(content, stream)
 
 
 class _Keeping(TorchCheckpointEngine):
-    """Takes what DeepSpeed would write, and keeps copies."""
+    """A checkpoint engine that keeps copies of the state that DeepSpeed would write."""
 
     def __init__(self, folder: str) -> None:
         super().__init__()
@@ -63,19 +71,19 @@ class _Keeping(TorchCheckpointEngine):
 
 
 def snapshot(engine: Any, *, exclude_frozen: bool) -> Snapshot:
-    """Copies the state of a DeepSpeed engine; collective. What it holds on the device alone is copied to the host."""
-    folder = tempfile.mkdtemp()  # DeepSpeed makes folders, and puts a script into one
+    """Copies the state of a DeepSpeed engine into host memory; collective."""
+    folder = tempfile.mkdtemp()  # DeepSpeed creates folders and writes a script even so
     usual, engine.checkpoint_engine = engine.checkpoint_engine, _Keeping(folder)
     try:
         engine.save_checkpoint(folder, tag=TAG, save_latest=False, exclude_frozen_parameters=exclude_frozen)
-        return Snapshot(engine.checkpoint_engine.files)
+        return Snapshot(engine.checkpoint_engine.files, dist.get_rank(), dist.get_world_size())
     finally:
         engine.checkpoint_engine = usual
         shutil.rmtree(folder, ignore_errors=True)
 
 
 def copied(value: Any) -> Any:
-    """The same in memory of the host that nothing else writes to."""
+    """A deep copy in host memory, which no other code writes to."""
     match value:
         case torch.Tensor():
             return value.detach().cpu() if value.device.type != "cpu" else value.detach().clone()
@@ -90,8 +98,8 @@ def copied(value: Any) -> Any:
 
 
 class Writer:
-    """Writes a rank's checkpoints one after the other, in threads of Ray Train, which keeps them once all ranks are
-    through, and hands the last one to a group that starts again."""
+    """Writes a rank's checkpoints one after another in threads of Ray Train. Ray Train keeps a checkpoint once all
+    ranks have written it, and gives the last one to a restarted group."""
 
     def __init__(self) -> None:
         self._idle = threading.Event()
@@ -100,19 +108,20 @@ class Writer:
     def write(
         self, learner: Any, version: int, progress: str | None, recorded: Callable[[], object] = lambda: None
     ) -> None:
-        """Takes a snapshot, and returns while it is written; collective. `progress` goes with it where it is given. It
-        is not kept before `recorded` has returned."""
+        """Takes a snapshot and returns while it is being written; collective. `progress`, if given, is written as
+        PROGRESS. The checkpoint does not count as complete before `recorded` has returned."""
         import ray.train
         from ray.train import CheckpointUploadMode
 
-        self.wait()  # there is never more than one in memory
+        self.wait()  # at most one snapshot in memory
         state = learner.snapshot()
+        began = time.time()
         if progress is not None:
             state.files[PROGRESS] = progress
         storage: Any = ray.train.get_context().get_storage()
 
         def upload(_: Any, name: str) -> ray.train.Checkpoint:
-            """Ray calls it again where it has failed, with all that there is to write."""
+            """Writes the snapshot. Ray calls it again if it fails; the files are kept until they are written."""
             path = storage.build_checkpoint_path_from_name(name)
             try:
                 state.write(storage.storage_filesystem, path)
@@ -124,7 +133,7 @@ class Writer:
 
         self._idle.clear()
         ray.train.report(
-            {"version": version},
+            {"version": version, BEGAN: began},
             checkpoint=ray.train.Checkpoint(storage.experiment_fs_path, filesystem=storage.storage_filesystem),
             checkpoint_upload_mode=CheckpointUploadMode.ASYNC,
             checkpoint_upload_fn=upload,

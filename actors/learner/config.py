@@ -1,4 +1,4 @@
-"""Settings of a learner: its model, optimizer and loss, its rows, how a large model fits, and what it learns by.
+"""Settings of a learner: model, optimizer, loss, packing, memory savings and objective.
 
 Nothing here imports torch: every command reads these settings.
 """
@@ -13,23 +13,23 @@ from coa.learning.packing import PackingConfig
 from coa.learning.schedule import OptimizerConfig
 
 LOGITS_BYTES = 1 << 29
-"""Of a chunk's float32 logits. Where all of them are fewer, they are computed once and kept."""
+"""Maximum bytes of a chunk's float32 logits. If all logits fit, they are computed once and kept."""
 
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """The policy at the beginning: a pretrained Hugging Face model, or a new one of the Qwen3 architecture."""
+    """The initial policy: a pretrained Hugging Face model, or a new model of the Qwen3 architecture."""
 
     path: str | None = None
     """Folder or hub name of a pretrained model; None makes a new model of the sizes below."""
     hidden_size: int = 128
     """Width of a new model's residual stream."""
     layers: int = 4
-    """Transformer layers of a new model."""
+    """Number of transformer layers of a new model."""
     heads: int = 4
-    """Attention heads of a layer of a new model."""
+    """Number of attention heads per layer of a new model."""
     key_value_heads: int = 2
-    """Heads of keys and values of a new model, which the attention heads share."""
+    """Number of key-value heads per layer of a new model (grouped-query attention)."""
     head_dim: int = 32
     """Width of one attention head of a new model."""
     intermediate_size: int = 256
@@ -37,14 +37,14 @@ class ModelConfig:
     rope_theta: float = 10_000.0
     """Base of the rotary position embedding of a new model."""
     max_positions: int = 1024
-    """Longest sequence of a new model, in tokens."""
+    """Maximum sequence length of a new model, in tokens."""
     initializer_range: float = 0.02
     """Standard deviation of a new model's weights."""
     vocabulary_limit: int = 4096
-    """Most tokens of the tokenizer that is trained for a new model."""
+    """Maximum vocabulary size of the tokenizer that is trained for a new model."""
     dtype: str = "float32"
-    """Number type of the learners' weights and of those sent to engines: float32 or bfloat16. With bfloat16 the
-    optimizer keeps float32 copies."""
+    """Number type of the learners' weights and of published weights: float32 or bfloat16. With bfloat16 the optimizer
+    keeps float32 copies."""
     attention: str = "sdpa"
     """Attention kernel of the learners: sdpa runs everywhere, flash_attention_2 and flex_attention on GPUs
     (`actors.learner.attention`)."""
@@ -68,13 +68,14 @@ class LoraConfig:
 
 @dataclass(frozen=True)
 class ValueHeadConfig:
-    """The head that predicts values, for algorithms that need them (`ppo`). It begins at zero, and needs a much higher
-    learning rate than a pretrained policy."""
+    """The head that predicts values, for algorithms that need them (`ppo`). It is initialized to zero and needs a much
+    higher learning rate than a pretrained policy."""
 
     lr: float = 1e-4
-    """Highest learning rate of the value head. It has no weight decay; the other settings are those of `optimizer`."""
+    """Peak learning rate of the value head. The head has no weight decay; its other settings are those of
+    `optimizer`."""
     warmup_ratio: float = 0.0
-    """Share of the steps in which its learning rate grows from 0, rounded up."""
+    """Share of the steps, rounded up, in which the value head's learning rate grows from 0."""
 
     def of(self, policy: OptimizerConfig) -> OptimizerConfig:
         return replace(policy, lr=self.lr, warmup_steps=0, warmup_ratio=self.warmup_ratio)
@@ -82,49 +83,55 @@ class ValueHeadConfig:
 
 @dataclass(frozen=True)
 class LearnerConfig:
-    """The learners: how a batch is distributed, what is computed, and how the model is updated."""
+    """The learners: distribution of a batch, optimizer, loss and memory savings."""
 
     ranks: int = 1
-    """Processes that share the work of each batch, usually one per GPU."""
+    """Number of processes that share the work of each batch, usually one per GPU."""
     sequence_parallel: int = 1
-    """Ranks that share each row of tokens, for rows too long for one GPU (DeepSpeed-Ulysses, arXiv 2309.14509); 1 for
-    none. It has to divide `ranks` and the number of the model's attention heads."""
+    """Number of ranks that share each row of tokens, for rows too long for one GPU (DeepSpeed-Ulysses, arXiv
+    2309.14509); 1 disables sharing. Must divide `ranks` and the number of the model's attention heads."""
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
-    """AdamW and the schedule of its learning rate."""
+    """AdamW and its learning-rate schedule."""
     loss: LossConfig = field(default_factory=LossConfig)
     value_head: ValueHeadConfig = field(default_factory=ValueHeadConfig)
     packing: PackingConfig = field(default_factory=PackingConfig)
     updates_per_batch: int = 1
-    """Optimizer updates per batch, each with a part of its groups. The version increases once per batch."""
+    """Optimizer updates per batch, each on a part of the batch's groups. The weight version increases once per
+    batch."""
     zero_stage: int = 1
-    """What DeepSpeed shards over the ranks: 1 the optimizer's state, 2 also gradients, 3 also parameters. Raise it if
-    memory runs out."""
+    """ZeRO stage of DeepSpeed: 1 shards the optimizer's state over the ranks, 2 also gradients, 3 also parameters.
+    Raise it if memory runs out."""
     offload_optimizer: bool = False
     """Whether the optimizer's state is kept and updated in the host's memory instead of the GPU's, which is slower."""
     offload_parameters: bool = False
     """Whether parameters are kept in the host's memory until a layer needs them; only with `zero_stage` 3."""
     reduce_bucket_size: int = 50_000_000
-    """Gradients that ranks sum up at a time, in elements: 50 million are 200 MB in float32. ZeRO-3 holds two such
-    buckets, and gloo a third."""
+    """Number of gradient elements reduced over the ranks at a time: 50 million are 200 MB in float32. ZeRO-3 holds two
+    such buckets, and gloo a third."""
     max_live_parameters: int = 1_000_000_000
-    """Most parameters that ZeRO-3 keeps gathered at a time, including those that are used again soon."""
+    """Maximum number of parameters that ZeRO-3 keeps gathered at a time, including those that are reused soon."""
     gradient_checkpointing: bool = False
-    """Whether only the inputs of layers are kept in the forward pass, and the rest is computed again in the backward
-    pass: less memory, more time."""
+    """Whether the forward pass keeps only the layers' inputs and the backward pass recomputes the rest: less memory,
+    more time."""
     lora: LoraConfig = field(default_factory=LoraConfig)
     """Adapters (LoRA): only they are trained, and they are merged into the weights that engines get."""
     logits_bytes: int = LOGITS_BYTES
-    """Most bytes of float32 logits in memory at a time. If a micro-batch has more, they are computed in parts, and
-    again in the backward pass."""
+    """Maximum bytes of float32 logits in memory at a time. If a micro-batch has more, its logits are computed in chunks
+    and recomputed in the backward pass."""
     entropy: bool = True
     """Whether the policy's entropy at trained tokens is measured."""
     threads: int = 1
-    """CPU threads of a rank; 0 leaves the number to PyTorch."""
+    """Number of CPU threads of a rank; 0: PyTorch's default."""
+    collective_s: float = 1800.0
+    """Maximum seconds for which a rank waits for the others in a collective operation. After it the rank fails, and the
+    learners restart from their last checkpoint."""
 
     def __post_init__(self) -> None:
         if self.sequence_parallel < 1 or self.ranks % self.sequence_parallel:
             shared, ranks = self.sequence_parallel, self.ranks
             raise ValueError(f"learner.sequence_parallel is {shared}, expected a divisor of learner.ranks={ranks}")
+        if self.collective_s < 1:
+            raise ValueError(f"learner.collective_s is {self.collective_s:g}, expected 1 at least")
         if self.zero_stage not in (1, 2, 3):
             raise ValueError(f"learner.zero_stage is {self.zero_stage}, expected 1 to 3")
         if self.offload_parameters and self.zero_stage != 3:
@@ -132,16 +139,16 @@ class LearnerConfig:
 
     @property
     def replicas(self) -> int:
-        """Groups of ranks that share rows: a batch is divided among so many."""
+        """Number of groups of ranks that share rows; a batch is divided among these groups."""
         return self.ranks // self.sequence_parallel
 
 
 @dataclass(frozen=True)
 class Objective:
-    """What a rank learns by, as plain data: it makes the algorithm itself, once extensions are loaded there."""
+    """The training objective as plain data; a rank builds the algorithm from it once its extensions are loaded."""
 
     algorithm: str = DEFAULT
     """A key of `coa.learning.algorithms.ALGORITHMS`."""
     settings: Mapping[str, Any] = field(default_factory=dict)
     temperature: float = 1.0
-    """That samples were drawn at: log-probs are those of softmax(logits / temperature)."""
+    """Temperature at which samples were drawn: log-probs are those of softmax(logits / temperature)."""

@@ -1,13 +1,15 @@
-"""One rank of the learner: DeepSpeed around a `TrainedPolicy`. It packs, scores, adds up and steps.
+"""One rank of the learner: DeepSpeed around a `TrainedPolicy`.
 
 samples -> updates (whole groups) -> micro-batches -> scores -> totals -> the algorithm's loss -> backward -> step
 
-What is learnt, and from what, is the algorithm's (`coa.learning.algorithms`).
+The algorithm (`coa.learning.algorithms`) defines the loss and the scores that it needs.
 """
 
 import itertools
+import shutil
 from collections.abc import Sequence
 from contextlib import nullcontext
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -36,9 +38,9 @@ if TYPE_CHECKING:
 
 
 VALUE_HEAD = "value_head"
-"""Key of the optimizer's group of parameters that has a rate of its own."""
+"""Key that marks the optimizer's parameter group with the value head's learning rate."""
 CHECKPOINTING = {"use_reentrant": False, "preserve_rng_state": False}
-"""Nothing in a pass is random: models are trained without dropout."""
+"""Arguments of gradient checkpointing; no RNG state, since models are trained without dropout."""
 
 
 class Learner:
@@ -53,7 +55,7 @@ class Learner:
         steps: int,
         objective: Objective | None = None,
     ) -> None:
-        import deepspeed  # seconds to import, and only here
+        import deepspeed  # takes seconds to import
 
         join_process_group()
         if config.threads:
@@ -64,7 +66,7 @@ class Learner:
         self.algorithm = make(objective.algorithm, config.loss, objective.settings)
         needs, temperature = self.algorithm.needs, objective.temperature
         settings = deepspeed_config(config, model.dtype)
-        sequence = sequence_group(config.sequence_parallel)
+        sequence = sequence_group(config.sequence_parallel, timedelta(seconds=config.collective_s))
         with sharded_loading(settings, model_dir):
             hf_model = load_model(model_dir, model)
         if config.lora.rank:
@@ -79,7 +81,7 @@ class Learner:
             sequence=sequence,
         )
         head = hf_model.get_output_embeddings()
-        # Adapters make modules of their own in it, which ZeRO-3 is to gather with it: it calls them once a chunk.
+        # ZeRO-3 must gather the head's adapter modules together with the head, which calls them once per chunk.
         deepspeed.utils.set_z3_leaf_module(head, any(True for _ in head.children()))
         self.policy.train()
         self._optimizer = make_optimizer(self.policy, config)
@@ -102,8 +104,8 @@ class Learner:
         self._passes = Passes(self.engine, reference, needs, self.device)
 
     def step(self, samples: Sequence[Sample], version: int) -> StepReport:
-        """Trains this rank's samples of the batch of `version`. Ranks may hold different numbers of samples; those that
-        share rows hold the same ones."""
+        """Trains the policy of `version` on this rank's samples of a batch. Ranks may hold different numbers of
+        samples; ranks that share rows hold the same samples."""
         updates = [self._pack(share) for share in self._shares(samples)]
         most = [max(column) for column in zip(*gather([len(batches) for batches in updates]), strict=True)]
         several = len(updates) > 1
@@ -122,7 +124,7 @@ class Learner:
         return sums.report(rate, alike=self.config.sequence_parallel)
 
     def _shares(self, samples: Sequence[Sample]) -> list[list[Sample]]:
-        """This rank's samples of each update."""
+        """This rank's samples for each update."""
         if (updates := self.config.updates_per_batch) == 1:
             return [list(samples)]
         alike = self.config.sequence_parallel
@@ -133,7 +135,7 @@ class Learner:
         return pack(samples, self.config.packing) if samples else []
 
     def _update(self, batches: Sequence[ScoredBatch], most: int, whole: Totals, sums: Sums) -> None:
-        """One step of the optimizer. `most`: micro-batches of the rank that has most of them. `whole`: the algorithm's
+        """One step of the optimizer. `most`: maximum number of micro-batches of any rank. `whole`: the algorithm's
         totals over the batch of all updates."""
         denominators = self._gathered([standard_totals(one.targets) for one in batches])
         if not denominators.get(TOKENS):
@@ -141,7 +143,7 @@ class Learner:
         sums.totals = added([sums.totals, denominators])
         totals = {**denominators, **whole}
         for batch in itertools.islice(itertools.chain(batches, itertools.repeat(None)), most):
-            if batch is None:  # another rank has more: take part in its collectives with a loss of zero
+            if batch is None:  # another rank has more micro-batches: take part in its collectives with a loss of zero
                 outputs: Outputs = self.engine(**to_tensors(filler(), self.device))
                 self.engine.backward(0.0 * (outputs.logprobs.sum() + outputs.values.sum()))
             else:
@@ -163,17 +165,18 @@ class Learner:
         losses = loss_of(self.algorithm, tokens, totals)
         loss = reduced(losses.terms, totals)
         if self.algorithm.needs.values:
-            # Where the loss leaves them out, the head gets a gradient of zero, as it does from a filler: ranks must not
-            # differ in which gradients they reduce.
+            # If the loss does not use the values, the head still gets a zero gradient, as with a filler: all ranks must
+            # reduce the same gradients.
             loss = loss + 0.0 * outputs.values.sum()
-        # DeepSpeed averages gradients over all ranks; the loss is a sum. Ranks that share rows have parts of one
-        # gradient, so they count as others do.
+        # DeepSpeed averages gradients over all ranks, but the loss is a sum. Ranks that share rows hold parts of one
+        # gradient, so the same factor holds for them.
         self.engine.backward(loss * dist.get_world_size())
         sums.add(batch, outputs, proximal, loss, totals)
         sums.measure(losses)
 
     def logprobs(self, samples: Sequence[Sample], *, temperature: float = 1.0) -> list[Floats]:
-        """For each sample, float32 log-probs of its trained tokens, in order; at temperature 1, of the model itself."""
+        """For each sample, float32 log-probs of its trained tokens, in order, at `temperature`; 1 is the unscaled
+        model."""
         with torch.no_grad():
             batches = [to_tensors(micro_batch([[sample]]), self.device) for sample in samples]
             return [self.engine(**batch, temperature=temperature).logprobs.cpu().numpy() for batch in batches]
@@ -185,23 +188,25 @@ class Learner:
         )
 
     def rest(self) -> None:
-        """Gives back to the GPU what PyTorch has kept of it for the next step; not collective."""
+        """Frees the GPU memory that PyTorch caches between steps; not collective."""
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
 
-    def save_model(self, folder: Path) -> None:
+    def save_model(self, folder: Path, beside: Path | None = None) -> None:
         """Hugging Face layout, whose weights every rank writes its part of: all see the folder. Appears whole or not
-        at all."""
+        at all. beside: a folder whose files are copied into it."""
         first = dist.get_rank() == 0
         with replacing_folder(folder) if first else nullcontext(folder) as part:
             part = from_first(part)
             if first:
+                for file in beside.iterdir() if beside is not None else ():
+                    shutil.copy(file, part)
                 self.policy.model.config.save_pretrained(part)
                 self.policy.model.generation_config.save_pretrained(part)
             write_whole(part / "model.safetensors", self.parts())
 
     def snapshot(self) -> "Snapshot":
-        """A copy of what `restore` goes on from: this rank's part, without frozen weights."""
+        """A copy of this rank's part of the state for `restore`, without frozen weights."""
         from actors.learner.checkpoint import snapshot
 
         return snapshot(self.engine, exclude_frozen=self.config.lora.rank > 0)
@@ -214,7 +219,7 @@ class Learner:
 
 
 def make_optimizer(policy: TrainedPolicy, config: LearnerConfig) -> torch.optim.Optimizer:
-    """AdamW over what is trained; weight decay on the policy's matrices alone."""
+    """AdamW over the trained parameters; weight decay only on the policy's matrices."""
     head = [] if policy.value_head is None else list(policy.value_head.parameters())
     trained = [p for p in policy.model.parameters() if p.requires_grad]
     groups: list[dict[str, Any]] = [
@@ -227,16 +232,17 @@ def make_optimizer(policy: TrainedPolicy, config: LearnerConfig) -> torch.optim.
         groups,
         lr=config.optimizer.lr,
         betas=(config.optimizer.beta1, config.optimizer.beta2),
-        # Several times as fast on the host, and without the temporaries of the other ways, as large as what is stepped.
+        # Several times as fast on the host, and without the other implementations' temporaries, as large as the
+        # parameters.
         fused=True,
     )
 
 
 def _dimensions(parameter: torch.nn.Parameter) -> int:
-    """Of the whole parameter: where ZeRO-3 has sharded it already, its own shape is [0]."""
+    """Number of dimensions of the whole parameter; once ZeRO-3 has sharded it, its own shape is [0]."""
     return len(getattr(parameter, "ds_shape", parameter.shape))
 
 
 def added(parts: Sequence[Totals]) -> Totals:
-    """Name by name, in the order of the parts."""
+    """Sums by name; names in order of their first part."""
     return {name: sum(part.get(name, 0.0) for part in parts) for name in {name: 0 for part in parts for name in part}}

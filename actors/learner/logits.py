@@ -1,10 +1,10 @@
 """Log-probs of chosen tokens from hidden states, without all logits in memory at once.
 
-32k tokens of a 152k vocabulary are 19 GiB of float32 logits, and again as much of gradients. A chunk of positions is
-projected, reduced to one number each, and forgotten; its logits are computed a second time on the way back.
+32k tokens of a 152k vocabulary are 19 GiB of float32 logits, and as much again for gradients. A chunk of positions is
+projected, reduced to one number each, and freed; its logits are recomputed in the backward pass.
 
-The loop over chunks runs within one call of the output projection. Under ZeRO-3 a call of a module gathers its weights
-from all ranks, and ranks have different numbers of chunks.
+The loop over chunks runs within one call of the output projection, because under ZeRO-3 each call of a module gathers
+its weights from all ranks, and ranks have different numbers of chunks.
 """
 
 from collections.abc import Callable
@@ -18,11 +18,11 @@ from actors.learner.config import LOGITS_BYTES
 
 
 class Chosen(NamedTuple):
-    """What is known of P chosen tokens; float32, [P] each."""
+    """Log-probs and entropies at P chosen tokens; float32, [P] each."""
 
     logprobs: Tensor
     entropy: Tensor
-    """Nats, of the distribution that the token was chosen from; without a gradient, and zero where nobody asked."""
+    """Entropy in nats of the distribution that the token was chosen from; no gradient, and zero unless requested."""
 
 
 def chosen_logprobs(
@@ -35,7 +35,8 @@ def chosen_logprobs(
     temperature: float = 1.0,
     entropy: bool = False,
 ) -> Chosen:
-    """[P, H] and [P] token ids to log-probs under softmax(logits / temperature); `project` gives [.., H] its logits."""
+    """Log-probs of token ids [P] from hidden states [P, H], under softmax(logits / temperature). `project`: maps [..,
+    H] to logits."""
 
     def reduce(hidden: Tensor, chosen: Tensor) -> Chosen:
         logits = project(hidden).float()
@@ -53,7 +54,7 @@ def chosen_logprobs(
 
 
 class _Reduced(torch.autograd.Function):
-    """Log-probs and entropies of [P, V] logits. What the way back needs, the probabilities, gives the entropy too."""
+    """Log-probs and entropies of [P, V] logits. The probabilities saved for the backward pass also give the entropy."""
 
     @staticmethod
     def forward(ctx: Any, logits: Tensor, chosen: Tensor, entropy: bool, trained: bool) -> tuple[Tensor, Tensor]:
@@ -77,12 +78,12 @@ class _Reduced(torch.autograd.Function):
 
 
 def reduce_in_place(head: nn.Module, *, vocabulary: int, softcap: float | None, limit: int) -> None:
-    """Teaches an output projection, whatever it is made of, to reduce its own logits.
+    """Patches an output projection of any type so that it can reduce its own logits.
 
     head(hidden)                                   logits, as before
     head(hidden, chosen, temperature, entropy)     `Chosen`
 
-    The module and the names of its weights stay as they are: what shards, adapts, saves and publishes knows nothing.
+    The module and the names of its weights stay the same, so sharding, adapters, saving and publishing are unaffected.
     """
     forward = head.forward
 

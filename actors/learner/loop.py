@@ -1,13 +1,15 @@
-"""What each learner rank runs under Ray Train, for SFT and RL alike: it takes orders, one after the other.
+"""The loop of each learner rank under Ray Train, for SFT and RL alike: it executes orders one after another.
 
-restore -> begin an epoch, publish -> Train | Publish | Checkpoint ... -> Stop: write the model
+restore -> begin an epoch, publish -> Train | Publish | Checkpoint | Export ... -> Stop: write the model
 
-Every rank takes the same orders in the same row (`coa.learning.orders`), so collectives meet. No wait is without end:
-the driver's answers, collectives (the process group's limit) and files.
+All ranks execute the same sequence of orders (`coa.learning.orders`), so collectives match. Every wait has a timeout:
+the buffer's answers, collectives (the process group's timeout) and files.
 """
 
 import json
+import threading
 import time
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -24,14 +26,19 @@ from actors.weights.loader import own_node
 from actors.weights.ranks import Ranks, from_first
 from actors.weights.transport import Published, WeightsConfig
 from actors.weights.transports import find_sender
-from coa.learning.orders import Checkpoint, Numbered, Order, Publish, Stop, Train, share_of
+from coa.learning.orders import Checkpoint, Export, Numbered, Order, Publish, Stop, Train, share_of
+from coa.reporting.spans import steady
 from coa.spent import LearnerState, TimeAccount
+from coa.storage.checkpoints import PROGRESS, CheckpointFolder
+from coa.storage.keeping import Keeping
 from coa.types import ENVIRONMENT, Sample, Tokens
 
 PROBES = 2
-"""Samples of each batch that are probed in the engines after it, besides the fixed ones."""
+"""Number of samples of each batch that engines are probed with after the step, besides the fixed probes."""
+PROGRESS_S = 5.0
+"""Seconds between two progress reports of a rank."""
 ANSWER_S = 120.0
-"""Longest wait for the buffer, which answers within seconds; and for a batch's objects to come over."""
+"""Maximum seconds for an answer of the buffer, and for the transfer of a batch's objects."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,27 +48,28 @@ class LearnJob:
     learner: LearnerConfig
     objective: Objective
     steps: int
-    """The version at which the job ends."""
+    """Version at which the job ends."""
     buffer: Any
     """Handle of the TrajectoryBuffer."""
     publish: bool
     """Whether weights are published after each step."""
     shelf: Any = None
-    """Where they are kept (`actors.weights.shelf.Shelf`), where they are published."""
+    """Storage of the published weights (`actors.weights.shelf.Shelf`); None if `publish` is False."""
     weights: WeightsConfig = field(default_factory=WeightsConfig)
     takes_turns: bool = False
-    """Whether the rank's GPU is an engine's while it waits for samples."""
+    """Whether an engine uses the rank's GPU while the rank waits for samples."""
     probe: tuple[Tokens, ...]
-    """Token sequences that engines are probed with, shorter than their context; at least one where weights are
-    published."""
+    """Token sequences that engines are probed with, shorter than their context; at least one if `publish` is set."""
     probe_tokens: int
-    """Of samples that are probed besides, the beginning, at most so long."""
+    """Maximum number of tokens of a sample that is used as an additional probe; the rest is cut off."""
     probe_temperature: float = 1.0
     """Of the log-probs of probes; engines are asked at 1."""
-    checkpoint: Path | None = None
+    checkpoint: CheckpointFolder | None = None
     """A checkpoint to begin at, where the job has none of its own."""
     output: str
     """Folder of the final model."""
+    keeping: Keeping
+    """Where exported models go."""
 
 
 def learn(settings: dict[str, Any]) -> None:
@@ -70,25 +78,25 @@ def learn(settings: dict[str, Any]) -> None:
 
 
 class Rank:
-    """One rank: its learner, and what it has come to."""
+    """One rank: its learner and its progress."""
 
     def __init__(self, job: LearnJob) -> None:
         from actors.learner.checkpoint import Writer
 
         self._account = TimeAccount(LearnerState.GONE, time.monotonic())
         self._waited = 0.0
-        """Seconds in which it waited for batches, up to the step before."""
+        """Seconds for which the rank waited for batches, up to the previous step."""
         self._job, self._rank = job, dist.get_rank()
         self._learner = Learner(Path(job.model_dir), job.model, job.learner, steps=job.steps, objective=job.objective)
         self._version, self._cursor = restore(self._learner, job.checkpoint)
         self._writer = Writer()
         self._epoch = 0
         self._number = 0
-        """Of the next order."""
+        """Number of the next order."""
         self._step: Stepped | None = None
-        """What the driver is told once the weights are published."""
+        """Event that is sent to the driver once the weights are published."""
         self._fresh: tuple[Tokens, ...] = ()
-        """Sequences of the last batch, to probe engines with."""
+        """Sequences of the last batch that engines are probed with."""
         self._sender: Any = None
         self._parts: Any = None
         if job.publish:
@@ -97,6 +105,7 @@ class Rank:
     def run(self) -> None:
         self._enter(LearnerState.PUBLISHING)
         self._begin()
+        threading.Thread(target=self._tell_progress, name="progress", daemon=True).start()
         while not isinstance(order := self._next(), Stop):
             self._do(order)
         self._end()
@@ -105,7 +114,7 @@ class Rank:
         self._account.enter(state, time.monotonic())
 
     def _spent(self) -> dict[str, float]:
-        """Plain, as it crosses processes."""
+        """Seconds by state, with plain string keys, since they are sent to another process."""
         return {str(state): seconds for state, seconds in self._account.seconds(time.monotonic()).items()}
 
     def _do(self, order: Order) -> None:
@@ -120,13 +129,16 @@ class Rank:
                 version, first = self._version, self._rank == 0
                 recorded = partial(self._until_recorded, version) if first else lambda: None
                 self._writer.write(self._learner, version, state if first else None, recorded)
+            case Export():
+                self._enter(LearnerState.SAVING)
+                self._learner.save_model(self._job.keeping.export(self._version), self._job.keeping.beside)
             case Stop():
                 pass
 
     # --- the row of orders --------------------------------------------------------------------------------------------
 
     def _begin(self) -> None:
-        """A new epoch, and word to the driver of where it begins."""
+        """Begins a new epoch and reports its start to the driver."""
         self._epoch = from_first(self._ask("begin", self._version) if self._rank == 0 else 0)
         weights, probes = self._snapshot()
         if self._rank == 0:
@@ -138,10 +150,10 @@ class Rank:
                 epoch=self._epoch,
                 spent=self._spent(),
             )
-            self._ask("emit", started)
+            self._ask("emit", started, self._epoch)
 
     def _next(self) -> Order:
-        """The next order; however long the driver takes for it, each question is answered within a time."""
+        """The next order. The driver may take any time for it; each single poll has a timeout."""
         self._enter(LearnerState.SAMPLES)
         while True:
             found: Numbered | None = self._ask("next_order", self._rank, self._epoch, self._number)
@@ -151,18 +163,28 @@ class Rank:
                 self._number += 1
                 return found.order
 
+    def _tell_progress(self) -> None:
+        """Says now and then that this rank lives, for as long as it does."""
+        from ray.exceptions import RayError
+
+        while True:
+            with suppress(RayError):
+                self._ask("hear", self._rank, self._epoch, self._learner.policy.passes)
+            time.sleep(PROGRESS_S)
+
     def _ask(self, method: str, *args: Any) -> Any:
         import ray
 
         return ray.get(getattr(self._job.buffer, method).remote(*args), timeout=ANSWER_S)
 
     def _until_recorded(self, version: int) -> None:
-        """Returns once the driver has recorded the step: one that goes on from a checkpoint hears of no step before."""
+        """Returns once the driver has recorded the step, since learners restored from a checkpoint do not report
+        earlier steps again."""
         while not self._ask("has_recorded", version, self._epoch):
             pass
 
     def _fetch(self, shares: tuple[tuple[Any, ...], ...]) -> list[Sample]:
-        """This rank's samples. A lost object fails the rank, and with it the group, which restarts from its
+        """This rank's samples. A lost object fails the rank and thereby the group, which restarts from its
         checkpoint."""
         import ray
 
@@ -177,10 +199,10 @@ class Rank:
             self._enter(LearnerState.PUBLISHING)
             self._sender.withdraw()
         self._enter(LearnerState.LEARNING)
-        began = time.time()
+        began = steady()
         waited = self._spent().get(LearnerState.SAMPLES, 0.0)
         report = self._learner.step(samples, order.version)
-        ended = time.time()
+        ended = steady()
         self._version, self._cursor = order.version + 1, order.cursor
         self._fresh = tuple(sample.token_ids for sample in samples[:PROBES])
         self._step = Stepped(
@@ -205,7 +227,7 @@ class Rank:
 
     def _tell_step(self) -> None:
         if self._rank == 0 and self._step is not None:
-            self._ask("emit", replace(self._step, spent=self._spent()))
+            self._ask("emit", replace(self._step, spent=self._spent()), self._epoch)
         self._step = None
 
     def _end(self) -> None:
@@ -213,7 +235,7 @@ class Rank:
         self._learner.save_model(Path(self._job.output))
         self._writer.wait()
         if self._rank == 0:
-            self._ask("emit", Finished(version=self._version, spent=self._spent()))
+            self._ask("emit", Finished(version=self._version, spent=self._spent()), self._epoch)
             while not self._ask("released"):
                 pass
 
@@ -225,7 +247,7 @@ class Rank:
         self._parts = self._learner.parts(config.bucket_bytes)
 
     def _snapshot(self) -> tuple[Published | None, tuple[Probe, ...]]:
-        """The published weights, and log-probs to hold engines against. Collective; empty but on rank 0."""
+        """Publishes the weights; returns them with the probes for the engines. Collective; empty on all ranks but 0."""
         if not self._job.publish:
             return None, ()
         sequences = probed(self._job, self._fresh)
@@ -240,14 +262,14 @@ class Rank:
 
 
 def probed(job: LearnJob, fresh: tuple[Tokens, ...]) -> list[Tokens]:
-    """The sequences of one version, as many on every rank, since with ZeRO-3 each forward pass is a collective: the
-    fixed ones as they are, and the beginnings of `fresh` ones, or of fixed ones where those are too few."""
+    """Probe sequences of one version: the fixed ones, and prefixes of `fresh` ones, or of fixed ones if there are too
+    few. Every rank has the same number, since with ZeRO-3 each forward pass is a collective."""
     filled = (*fresh, *job.probe * PROBES)[:PROBES]
     return [*job.probe, *(token_ids[: job.probe_tokens] for token_ids in filled)]
 
 
 def all_trained(token_ids: Tokens) -> Sample:
-    """A sample in which every token counts."""
+    """A sample whose tokens are all in the loss mask."""
     zeros = np.zeros(len(token_ids), np.float32)
     return Sample(
         token_ids=token_ids,
@@ -259,16 +281,16 @@ def all_trained(token_ids: Tokens) -> Sample:
     )
 
 
-def restore(learner: Learner, other: Path | None = None) -> tuple[int, Any]:
+def restore(learner: Learner, other: CheckpointFolder | None = None) -> tuple[int, Any]:
     """(version, cursor) of the job's last checkpoint, or of the `other` one; (0, 0) without any."""
     import ray.train
 
     found = ray.train.get_checkpoint()
     if found is None and other is not None:
-        found = ray.train.Checkpoint.from_directory(other)
+        found = ray.train.Checkpoint(other.path, filesystem=other.filesystem)
     if found is None:
         return 0, 0
     with found.as_directory() as folder:
         learner.restore(Path(folder))
-        progress = json.loads((Path(folder) / "progress.json").read_text())
+        progress = json.loads((Path(folder) / PROGRESS).read_text())
     return progress["version"], progress["cursor"]

@@ -1,6 +1,6 @@
-"""LoRA (arXiv 2106.09685): small matrices beside frozen weights are trained, W + (alpha / rank) B A.
+"""LoRA (arXiv 2106.09685): trains small matrices beside frozen weights, W + (alpha / rank) B A.
 
-Nobody but the learner knows: what is published and saved is merged, full weights under the model's own names.
+Only the learner sees adapters: published and saved models have merged weights under the model's own names.
 
     q_proj.base_layer.weight  frozen  -+
     q_proj.lora_A.weight      trained -+-> q_proj.weight
@@ -22,12 +22,12 @@ _ADAPTER = "coa"
 
 
 def add_adapters(model: nn.Module, config: LoraConfig) -> None:
-    """Freezes the model and gives it adapters, the same on every rank; UserError where there is nothing to adapt."""
+    """Freezes the model and adds adapters, the same on every rank; raises UserError if there is nothing to adapt."""
     try:
         import peft
     except ImportError as error:
         raise UserError("learner.lora.rank is set, and the package peft is not installed: pip install peft") from error
-    alpha: Any = config.alpha  # peft's annotation wants a whole number; any works
+    alpha: Any = config.alpha  # peft's annotation says int, but any number works
     settings = peft.LoraConfig(r=config.rank, lora_alpha=alpha, target_modules=list(config.targets))
     with torch.random.fork_rng():
         torch.manual_seed(0)
@@ -42,8 +42,8 @@ def add_adapters(model: nn.Module, config: LoraConfig) -> None:
 
 @contextmanager
 def without_adapters(model: nn.Module) -> Iterator[None]:
-    """Within, the model is the frozen one that training began with. Its modules run in the same order as ever, which
-    ZeRO-3 counts on."""
+    """Disables the adapters in the body, which leaves the frozen initial model. Its modules still run in the same
+    order, which ZeRO-3 relies on."""
     layers: list[Any] = [module for module in model.modules() if hasattr(module, "lora_A")]
     scales = [layer.scaling[_ADAPTER] for layer in layers]
     for layer in layers:
@@ -57,16 +57,16 @@ def without_adapters(model: nn.Module) -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Where one weight of the merged model comes from."""
+    """The parameters that one weight of the merged model is computed from."""
 
     name: str
     parameters: tuple[nn.Parameter, ...]
-    """The weight itself; with adapters beside it, also A and B."""
+    """The weight itself, followed by A and B if it has an adapter."""
     scale: float = 0.0
 
 
 def sources(model: nn.Module) -> Iterator[Source]:
-    """Every weight of the model by its own name, adapters folded in; in order."""
+    """Every weight of the merged model under the model's own name, in order."""
     adapted: dict[str, tuple[nn.Parameter, nn.Parameter, float]] = {}
     for name, module in model.named_modules():
         if hasattr(module, "lora_A"):

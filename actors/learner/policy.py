@@ -1,4 +1,4 @@
-"""The policy as the learner sees it: a causal language model that gives log-probs of chosen tokens in packed rows."""
+"""The learner's policy: a causal language model that computes log-probs of chosen tokens in packed rows."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -28,14 +28,14 @@ from coa.learning.packing import MicroBatch
 
 
 def new_model(config: ModelConfig, tokenizer: Tokenizer, *, seed: int) -> Any:
-    """A Qwen3 with random weights, for a tokenizer made by `coa.agent.tokenizer`.
+    """A Qwen3 model with random weights, for a tokenizer made by `coa.agent.tokenizer`.
 
     Embeddings are untied: vLLM's CPU backend keeps a stale output projection when a tied one is updated.
     """
     from transformers import GenerationConfig, Qwen3Config, Qwen3ForCausalLM
 
     pad = tokenizer.token_to_id(PAD)
-    # Who generates with the saved model alone gets one turn, as an episode does.
+    # With these end tokens, generation with the saved model stops after one turn, as in an episode.
     closing = [tag.close for tag in TAGS.values() if tag.kind in (Kind.TOOL, Kind.TERMINAL)]
     found = [tokenizer.token_to_id(mark) for mark in (END, *closing)]
     ends = [number for number in found if number is not None]
@@ -64,8 +64,8 @@ def new_model(config: ModelConfig, tokenizer: Tokenizer, *, seed: int) -> Any:
 
 
 def load_model(path: Path | str, config: ModelConfig) -> Any:
-    """A pretrained causal language model with an output projection of its own, and without dropout; UserError where
-    there is none."""
+    """Loads a pretrained causal language model, unties its output projection and removes dropout; raises UserError if
+    there is no such model."""
     from transformers import AutoModelForCausalLM
 
     try:
@@ -82,21 +82,21 @@ def load_model(path: Path | str, config: ModelConfig) -> Any:
 
 
 def untie(model: Any) -> None:
-    """Gives the output projection a parameter of its own where it shares the embeddings'; logits stay as they are.
+    """Gives the output projection its own parameter if it shares the embeddings'; logits stay the same.
 
-    An engine can't take an update of tied embeddings safely: vLLM's CPU backend keeps the old projection.
+    An engine can't safely take an update of tied embeddings: vLLM's CPU backend keeps the old projection.
     """
     embeddings, projection = model.get_input_embeddings(), model.get_output_embeddings()
     if projection is not None and projection.weight is embeddings.weight:
         projection.weight = nn.Parameter(embeddings.weight.detach().clone())
     model.config.tie_word_embeddings = False
     model.config.get_text_config().tie_word_embeddings = False
-    # What transformers noted of the tie when the model was made: saving and loading go by it.
+    # transformers recorded the tie when the model was made, and uses this record to save and load.
     model.all_tied_weights_keys = {}
 
 
 def remove_dropout(model: nn.Module) -> None:
-    """Log-probs of a token are to be the same in every pass over it, and in the engine that sampled it."""
+    """Disables dropout, so that a token's log-prob is the same in every pass and in the engine that sampled it."""
     modules: Any = model.modules()
     for module in modules:
         if isinstance(module, nn.Dropout):
@@ -106,21 +106,23 @@ def remove_dropout(model: nn.Module) -> None:
 
 
 class Predicting(NamedTuple):
-    """What this rank predicts trained tokens from: all P of them, or those of its slice where ranks share rows."""
+    """Hidden states from which this rank predicts trained tokens: all P tokens, or those of its slice if ranks share
+    rows."""
 
     hidden: Tensor
     """[p, H]."""
     chosen: Tensor
     """[p], the trained tokens."""
     counts: Sequence[int]
-    """For each rank that shares the rows, its p; empty where nobody does."""
+    """p of each rank that shares the rows; empty if rows are not shared."""
 
 
 class PackedPolicy(nn.Module):
     """Log-probs of the trained tokens of a micro-batch. Samples of one row don't see each other.
 
-    Any causal language model of transformers that tells its decoder and its output projection; UserError for others.
-    Ranks that share rows (`sequence`) are called with the same ones, and each gives what it would give alone.
+    Works with any causal language model of transformers that exposes its decoder and output projection; raises
+    UserError for others. Ranks that share rows (`sequence`) are called with the same rows, and each returns the full
+    result.
     """
 
     model: Any
@@ -155,23 +157,24 @@ class PackedPolicy(nn.Module):
             self._attention = SEGMENTED
 
     def forward(self, token_ids: Tensor, positions: Tensor, segments: Tensor, loss_mask: Tensor) -> Tensor:
-        """[R, L] each; returns [P] float32, the trained tokens in row-major order."""
+        """Inputs [R, L]; returns the log-probs of the trained tokens in row-major order, [P] float32."""
         found = self._predicting(token_ids, positions, segments, loss_mask)
         return self._whole(found.counts, self._head(found).logprobs)[0]
 
     def _head(self, found: Predicting, **how: Any) -> Chosen:
-        """The output projection, on the positions that predict a trained token and on no other."""
+        """Runs the output projection only on the positions that predict a trained token."""
         return self.model.get_output_embeddings()(found.hidden, found.chosen, **how)
 
     def _whole(self, counts: Sequence[int], *own: Tensor) -> tuple[Tensor, ...]:
-        """[p] each, of this rank, to [P], of all ranks that share the rows."""
+        """Gathers tensors [p] of this rank to [P], over all ranks that share the rows."""
         if self._sequence is None:
             return own
         return self._sequence.gathered(torch.stack(own), counts).unbind()
 
     def _predicting(self, token_ids: Tensor, positions: Tensor, segments: Tensor, loss_mask: Tensor) -> Predicting:
         predicting = nn.functional.pad(loss_mask[:, 1:], (0, 1))
-        # Each token's next one, which the rank that holds a slice's last token would not know of its own slice.
+        # The next token of each token, taken before slicing: the next token of a slice's last token is in another
+        # slice.
         following = token_ids.roll(-1, dims=1)
         how: dict[str, Any] = {}
         counts: Sequence[int] = ()
@@ -192,16 +195,16 @@ class PackedPolicy(nn.Module):
         return Predicting(hidden[predicting], following[predicting], counts)
 
     def _arguments(self, positions: Tensor) -> dict[str, Any]:
-        """What attention wants to know of a line."""
+        """Attention arguments for a line."""
         how: dict[str, Any] = {}
         if self._attention in (SEGMENTED, "sdpa"):
             how["segment_lengths"] = lengths(positions).tolist()
-        elif self._attention != "flex_attention":  # which reads them off the positions
+        elif self._attention != "flex_attention":  # flex_attention derives the lengths from the positions
             how = varlen_arguments(positions)
         return how if self._sequence is None else {**how, "sequence": self._sequence, "attention": self._attention}
 
     def _masked(self, length: int) -> bool:
-        """Whether rows of that length are attended with a mask, which knows nothing of a sliding window."""
+        """Whether rows of that length are attended with a mask, which does not support a sliding window."""
         if self._sequence is not None:
             return False
         if self._attention == SEGMENTED:
@@ -210,27 +213,27 @@ class PackedPolicy(nn.Module):
 
 
 class Outputs(NamedTuple):
-    """Of P trained tokens; float32, [P] each."""
+    """Results for P trained tokens; float32, [P] each."""
 
     logprobs: Tensor
     entropy: Tensor
-    """Nats; without a gradient, and zero where nobody asked."""
+    """Entropy in nats; no gradient, and zero unless requested."""
     values: Tensor
-    """Zero where there is no value head."""
+    """Values; zero without a value head."""
 
 
 class ValueHead(nn.Linear):
-    """Values in float32, whatever its weights are in: sums over many steps would add up the rounding of bfloat16.
+    """Computes values in float32 for weights of any dtype, since sums over many steps would add up bfloat16's errors.
 
-    The cast is inside the module's call, where ZeRO-3 has its weights gathered."""
+    The cast is inside the module's call, because ZeRO-3 gathers the weights only there."""
 
     def forward(self, input: Tensor) -> Tensor:
         return nn.functional.linear(input.float(), self.weight.float(), self.bias.float())
 
 
 class TrainedPolicy(PackedPolicy):
-    """What a learner trains: log-probs at the temperature that samples were drawn at, and values where they are asked
-    for, from a head on the hidden state that a token is predicted from. The head begins at zero."""
+    """The trained policy: log-probs at the temperature at which samples were drawn and, if requested, values from a
+    head on the hidden state that predicts the token. The head is initialized to zero."""
 
     def __init__(
         self,
@@ -243,6 +246,8 @@ class TrainedPolicy(PackedPolicy):
     ) -> None:
         super().__init__(model, logits_bytes=logits_bytes, sequence=sequence)
         self._temperature = temperature
+        self.passes = 0
+        """That were begun."""
         self.value_head: nn.Linear | None = None
         if values:
             size = self.model.config.get_text_config().hidden_size
@@ -259,7 +264,8 @@ class TrainedPolicy(PackedPolicy):
         temperature: float | None = None,
         entropy: bool = False,
     ) -> Outputs:
-        """[R, L] each. `temperature`: another one than that of the samples."""
+        """Inputs [R, L]. `temperature`: replaces the samples' temperature."""
+        self.passes += 1
         found = self._predicting(token_ids, positions, segments, loss_mask)
         own = self._head(found, temperature=self._temperature if temperature is None else temperature, entropy=entropy)
         values = torch.zeros_like(own.entropy)
@@ -270,7 +276,7 @@ class TrainedPolicy(PackedPolicy):
 
 
 def to_tensors(batch: MicroBatch, device: torch.device) -> dict[str, Tensor]:
-    """The policy's inputs."""
+    """The policy's inputs for a micro-batch."""
     arrays = {
         "token_ids": batch.token_ids,
         "positions": batch.positions,

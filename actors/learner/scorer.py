@@ -1,7 +1,7 @@
-"""A teacher that says how likely it finds what the policy said. It generates nothing.
+"""A teacher that computes log-probs of the policy's tokens. It generates nothing.
 
-It computes log-probs as the learner does, not as an engine: packed rows, and never all logits at once, which the
-prompt log-probs of an engine would be.
+It computes them like the learner, in packed rows and without all logits in memory at once, unlike an engine's prompt
+log-probs.
 """
 
 from collections.abc import Sequence
@@ -20,12 +20,12 @@ from coa.types import Floats, Sample
 
 
 class TeacherScorer:
-    """A plain class; on Ray an actor. The teacher has to fit on one device."""
+    """Scores samples with a teacher that fits on one device. A plain class; on Ray an actor."""
 
     def __init__(
         self, teacher: Path | str, model: ModelConfig, config: OnPolicyConfig, *, row_tokens: int, threads: int
     ) -> None:
-        """model: tells dtype and attention. row_tokens: of samples that are scored together."""
+        """model: dtype and attention. row_tokens: maximum tokens of the samples that are scored together."""
         if threads:
             torch.set_num_threads(threads)
         self._config, self._row_tokens = config, row_tokens
@@ -34,11 +34,11 @@ class TeacherScorer:
         self._policy: Any = None
         try:
             self._policy = PackedPolicy(load_model(teacher, model)).to(self._device).eval()
-        except UserError as error:  # raised from an actor's constructor it would reach nobody as what it is
+        except UserError as error:  # Ray would wrap it if it were raised in an actor's constructor
             self._mistake = str(error)
 
     def mistake(self) -> str:
-        """What a person did wrong, so that there is no teacher; empty if nothing."""
+        """The user error that prevented loading the teacher; empty if there was none."""
         return self._mistake
 
     def weigh(self, samples: Sequence[Sample]) -> tuple[float, tuple[Sample, ...]]:

@@ -1,8 +1,8 @@
-"""What a batch is scored with before its first update, as the algorithm's `needs` say: nothing that has a gradient.
+"""Scores a batch before its first update, without gradients, with what the algorithm's `needs` list.
 
-proximal     the policy's log-probs before the batch moves it; where the batch is one update, its own pass has them
-values       of the value head, before the batch moves it
-reference    log-probs under the model that the stage began with, frozen
+proximal     log-probs of the policy before the batch's first update; a single update takes them from its own pass
+values       outputs of the value head before the batch's first update
+reference    log-probs under the frozen model that the stage began with
 """
 
 from collections.abc import Sequence
@@ -26,24 +26,24 @@ from coa.types import ENVIRONMENT
 
 @dataclass(frozen=True, slots=True)
 class ScoredBatch:
-    """A micro-batch with what was found out before the first update."""
+    """A micro-batch with its scores from before the first update."""
 
     rows: MicroBatch
     targets: TokenTargets
     proximal: Tensor | None
-    """[P]; None where the policy has not moved since: its own log-probs are the proximal ones."""
+    """Log-probs [P] of the proximal policy; None if they are the training pass's own log-probs."""
 
 
 class Passes:
-    """The passes of one rank; every method is a collective."""
+    """The scoring passes of one rank; every method is collective."""
 
     def __init__(self, engine: Any, reference: Any, needs: Needs, device: torch.device) -> None:
-        """`reference`: called as the engine is; None where none is needed."""
+        """`reference`: called like the engine; None if no reference is needed."""
         self._engine, self._reference, self._needs, self._device = engine, reference, needs, device
 
     def score(self, batches: Sequence[MicroBatch], *, version: int, most: int, proximal: bool) -> list[ScoredBatch]:
-        """`version`: that is trained. `most`: micro-batches of the rank that has most of them. `proximal`: whether the
-        policy will have moved."""
+        """`version`: weight version that is trained. `most`: maximum number of micro-batches of any rank. `proximal`:
+        whether the batch has several updates, so that the proximal log-probs must be computed now."""
         proximal &= self._needs.proximal
         own = self._pass(self._engine, batches, most) if proximal or self._needs.values else []
         reference = self._pass(self._reference, batches, most) if self._needs.reference else []
@@ -71,8 +71,8 @@ class Passes:
 def targets_of(
     batch: MicroBatch, device: torch.device, *, version: int, reference_logprobs: Tensor, old_values: Tensor
 ) -> TokenTargets:
-    """The trained tokens of packed rows, in row-major order, as `PackedPolicy` gives their log-probs. `version`: that
-    is trained."""
+    """The trained tokens of packed rows, in row-major order, in which `PackedPolicy` returns their log-probs.
+    `version`: weight version that is trained."""
     mask, segments = batch.loss_mask, batch.segments.astype(np.int64)
     counts = segments.max(axis=1)
     flat = segments + (np.cumsum(counts) - counts)[:, None] - 1
@@ -96,7 +96,7 @@ def targets_of(
 
 
 class Unadapted:
-    """The model that adapters were added to, as the reference: its weights are there already."""
+    """The model without its adapters, as the reference; needs no further weights."""
 
     def __init__(self, engine: Any) -> None:
         self._engine = engine
@@ -116,8 +116,8 @@ def load_reference(
     logits_bytes: int,
     sequence: SequenceGroup | None,
 ) -> Any:
-    """The model of `model_dir`, frozen; sharded over the ranks where `settings` are those of ZeRO-3. sequence: the
-    ranks that share rows."""
+    """Loads the model of `model_dir`, frozen; sharded over the ranks if `settings` are those of ZeRO-3. sequence: ranks
+    that share rows."""
     import deepspeed
 
     with sharded_loading(settings, model_dir):
@@ -131,7 +131,7 @@ def load_reference(
 
 
 def filler() -> MicroBatch:
-    """Two tokens of which the second is trained: a rank that has run out of samples computes something."""
+    """A dummy micro-batch of two tokens, the second trained, for a rank that has run out of samples."""
     zeros = np.zeros((1, 2), np.float32)
     ids = np.zeros((1, 2), np.int32)
     return MicroBatch(

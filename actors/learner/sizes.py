@@ -1,5 +1,5 @@
-"""The sizes of the model that a recipe names, as far as they are known without a network (`coa.planning.memory` makes
-bytes of them)."""
+"""The sizes of a recipe's model, as far as they are known without network access (`coa.planning.memory` turns them into
+bytes)."""
 
 import json
 from pathlib import Path
@@ -10,12 +10,12 @@ from coa.errors import UserError
 from coa.planning.models import Architecture, architecture_of, published
 
 SHARING = ("sdpa", "flash_attention_2", "flash_attention_3")
-"""Kinds of attention that ranks can share a row with."""
+"""Attention kernels that support rows shared between ranks."""
 
 
 def check_sequence_parallel(size: int, *, heads: int | None, attention: str) -> None:
-    """Raises UserError where so many ranks can't share the rows of a model. heads: of a layer; None where nobody knows
-    them yet."""
+    """Raises UserError if `size` ranks can't share the rows of a model. heads: attention heads of a layer; None if not
+    known yet."""
     if size == 1:
         return
     said = f"learner.sequence_parallel is {size}"
@@ -26,13 +26,14 @@ def check_sequence_parallel(size: int, *, heads: int | None, attention: str) -> 
 
 
 def hub_name(path: str) -> bool:
-    """Whether it may name a model of a hub, `NAME` or `OWNER/NAME`, where no folder has that name."""
+    """Whether `path` may be a hub model, `NAME` or `OWNER/NAME`, and not a local folder."""
     return not Path(path).exists() and not path.startswith((".", "/", "~")) and path.count("/") < 2
 
 
 def architecture(model: ModelConfig) -> Architecture | None:
-    """Of a new model from the recipe's sizes; else from a `config.json` on this machine, or the published one; None
-    where there is neither. Nothing is fetched. Raises UserError for a configuration that can't be read."""
+    """Architecture of a new model from the recipe's sizes; else from a `config.json` on this machine, or from the list
+    of published models; None if there is neither. Fetches nothing. Raises UserError if the configuration can't be
+    read."""
     if model.path is None:
         return _new(model)
     folder = _folder(model.path)
@@ -47,7 +48,7 @@ def architecture(model: ModelConfig) -> Architecture | None:
 
 
 def _folder(path: str) -> Path | None:
-    """The folder on this machine that has the model's `config.json`, a hub's cache among them."""
+    """The folder on this machine that has the model's `config.json`; may be in the hub's cache."""
     if (Path(path) / "config.json").is_file():
         return Path(path)
     if not hub_name(path):
@@ -82,8 +83,8 @@ def _configuration(folder: Path) -> Any:
 
 
 def counted_on_meta(configuration: Any) -> Architecture:
-    """Counted on a model without storage, whose embeddings are untied as they are for training: for architectures that
-    `coa.planning.models` does not count. Raises UserError if it is no causal language model."""
+    """Counts sizes on a meta-device model with untied embeddings, as in training, for architectures that
+    `coa.planning.models` does not cover. Raises UserError if it is not a causal language model."""
     import torch
     from transformers import AutoModelForCausalLM
 

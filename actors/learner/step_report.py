@@ -1,4 +1,4 @@
-"""What a step of the learner did: summed on each rank as it goes, added up over the ranks at its end."""
+"""Metrics of a learner's step: summed on each rank during the step, and over all ranks at its end."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -15,46 +15,48 @@ from coa.learning.algorithms.base import TOKENS, LossSums, Totals
 from coa.types import ENVIRONMENT
 
 NEUTRAL = {"clip_fraction": 0.0, "truncated_weight_fraction": 0.0, "ratio_mean": 1.0}
-"""Metrics that most algorithms have, and what they are for one that has not, or of a batch that has no such token."""
+"""Metrics that most algorithms have, with their values for algorithms or batches without them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepReport:
-    """What a step did, over all ranks."""
+    """Metrics of a step, over all ranks."""
 
     samples: int
     tokens: int
-    """Trained tokens."""
+    """Number of trained tokens."""
     loss: float
-    """Of an update, weighted by its trained tokens."""
+    """Mean loss of the updates, weighted by their trained tokens."""
     grad_norm: float
-    """Of the last update, before it was clipped."""
+    """Gradient norm of the last update, before clipping."""
     lr: float
     entropy: float
-    """Mean over the trained tokens, in nats, under the policy that is trained; 0 where it is not measured."""
+    """Mean over the trained tokens, in nats, under the trained policy; 0 if not measured."""
     kl_rollout: float
     """Mean of rollout_logprobs - logprobs over trained tokens that a policy sampled (the estimator k1)."""
     clip_fraction: float
     """Share of trained tokens (or sequences) whose ratio was clipped."""
     truncated_weight_fraction: float
-    """Share of sampled tokens (or sequences) whose correction weight was the cap."""
+    """Share of sampled tokens (or sequences) whose importance weight was truncated."""
     ratio_mean: float
-    """Mean ratio of policy to proximal policy, over sampled tokens (or sequences)."""
-    logprob_max_diff: float
-    """Largest |learner - sampler| over tokens that the version being trained sampled; 0 where there were none."""
-    logprob_mean_diff: float
-    """The mean of the same."""
+    """Mean probability ratio of policy to proximal policy, over sampled tokens (or sequences)."""
+    fresh_tokens: int
+    """Number of trained tokens that the version being trained sampled."""
+    logprob_max_diff: float | None
+    """Maximum |learner - sampler| over the fresh tokens; None if there are none."""
+    logprob_mean_diff: float | None
+    """Mean |learner - sampler| over the fresh tokens; None if there are none."""
     logprob_gap: float
-    """Mean |learner - sampler| over sampled tokens of any version, each sample's first apart."""
+    """Mean |learner - sampler| over sampled tokens of any version, without each sample's first."""
     logprob_shifted_gap: float
-    """The same with the sampler's log-probs shifted by one token, the way that they fit better."""
+    """The same with the sampler's log-probs shifted by one token, in the direction that fits better."""
     unsampled: int
-    """Trained tokens that no policy sampled, and that are not to be imitated."""
+    """Number of trained tokens that no policy sampled and that have no imitation weight."""
     staleness_mean: float
-    """Versions, over sampled tokens."""
+    """Mean staleness in versions, over sampled tokens."""
     staleness_max: int
     algorithm: Mapping[str, float]
-    """What else the algorithm measures, and the terms of its loss."""
+    """The algorithm's other metrics, and the terms of its loss."""
 
 
 @dataclass
@@ -75,18 +77,19 @@ class Sums:
     diff_sum: float = 0.0
     fresh: int = 0
     gaps: NDArray[np.float64] = field(default_factory=lambda: np.zeros(4))
-    """As `coa.learning.faults.gaps`."""
+    """Running sums of `coa.learning.faults.gaps`."""
     unsampled: int = 0
     updates: int = 0
-    """Of the batch, that are done: after the first the policy's log-probs say nothing of the sampler's."""
+    """Number of finished updates of the batch: after the first, the policy's log-probs can't be compared with the
+    sampler's."""
     metrics: dict[str, float] = field(default_factory=dict)
     per: dict[str, str] = field(default_factory=dict)
-    """Each metric's denominator."""
+    """Key in `totals` of each metric's denominator."""
     totals: Totals = field(default_factory=dict)
-    """Of the updates so far, over all ranks: every rank knows them."""
+    """Totals of the updates so far over all ranks, the same on every rank."""
 
     def add(self, batch: ScoredBatch, outputs: Outputs, proximal: Tensor, loss: Tensor, totals: Totals) -> None:
-        """A micro-batch after its forward pass. `loss`: its part of the loss."""
+        """Adds a micro-batch after its forward pass. `loss`: its part of the loss."""
         rows = batch.rows
         self.tokens += int(rows.loss_mask.sum())
         self.loss += loss.item() * totals[TOKENS]
@@ -112,16 +115,17 @@ class Sums:
                 self.diff_sum, self.fresh = self.diff_sum + float(apart.sum(dtype=np.float64)), self.fresh + len(apart)
 
     def measure(self, sums: LossSums) -> None:
-        """A micro-batch's metrics, and the terms of its loss."""
+        """Adds a micro-batch's metrics and the terms of its loss."""
         for name, one in {**sums.terms, **sums.metrics}.items():
             self.metrics[name] = self.metrics.get(name, 0.0) + float(one.total.detach())
             self.per[name] = one.per
 
     def report(self, lr: float, *, alike: int) -> StepReport:
-        """alike: ranks with the same sums, as of `gather`."""
+        """Sums over all ranks. alike: number of adjacent ranks with the same sums, as in `gather`."""
         ranks = gather(self, alike=alike)
         tokens, sampled = sum(r.tokens for r in ranks), sum(r.sampled for r in ranks)
         per = {name: self.totals[total] for rank in ranks for name, total in rank.per.items()}
+        fresh = sum(r.fresh for r in ranks)
         here, late, early, pairs = np.sum([r.gaps for r in ranks], axis=0).tolist()
         means = {name: sum(r.metrics.get(name, 0.0) for r in ranks) / over for name, over in per.items() if over}
         return StepReport(
@@ -133,8 +137,9 @@ class Sums:
             entropy=sum(r.entropy for r in ranks) / max(tokens, 1),
             kl_rollout=sum(r.divergence for r in ranks) / max(sampled, 1),
             **{name: means.pop(name, neutral) for name, neutral in NEUTRAL.items()},
-            logprob_max_diff=float(np.max([r.diff for r in ranks])),
-            logprob_mean_diff=sum(r.diff_sum for r in ranks) / max(sum(r.fresh for r in ranks), 1),
+            fresh_tokens=fresh,
+            logprob_max_diff=float(np.max([r.diff for r in ranks])) if fresh else None,
+            logprob_mean_diff=sum(r.diff_sum for r in ranks) / fresh if fresh else None,
             logprob_gap=here / max(pairs, 1),
             logprob_shifted_gap=min(late, early) / max(pairs, 1),
             unsampled=sum(r.unsampled for r in ranks),

@@ -1,7 +1,7 @@
 """DeepSpeed's settings, and loading a model that ZeRO-3 shards among the ranks.
 
-With a model in bfloat16 the forward and backward passes run in it, while the optimizer steps float32 copies of the
-weights, sharded as its state is. Gradients of a micro-batch are computed in bfloat16, and summed over ranks and over
+For a bfloat16 model the forward and backward passes run in bfloat16, while the optimizer updates float32 copies of the
+weights, sharded like its state. Gradients of a micro-batch are computed in bfloat16, and summed over ranks and
 micro-batches in float32.
 """
 
@@ -19,8 +19,9 @@ from coa.planning.memory import SUB_GROUP_ELEMENTS
 T = TypeVar("T")
 
 FLOAT32_BUFFERS = ("inv_freq", "e_score_correction_bias")
-"""Names of buffers that stay float32 in a bfloat16 model: RoPE's frequencies, and the biases of experts, which
-transformers lists itself. Frequencies in bfloat16 would turn tokens that are 1000 apart by up to a radian too far."""
+"""Names of buffers that stay float32 in a bfloat16 model: RoPE's frequencies, and the expert biases that transformers
+also keeps in float32. With bfloat16 frequencies the rotation between tokens 1000 apart would be off by up to a
+radian."""
 
 
 def deepspeed_config(config: LearnerConfig, dtype: str) -> dict[str, Any]:
@@ -38,7 +39,7 @@ def deepspeed_config(config: LearnerConfig, dtype: str) -> dict[str, Any]:
         zero["offload_param"] = {"device": "cpu"}
     settings: dict[str, Any] = {
         "train_micro_batch_size_per_gpu": 1,
-        # The number of micro-batches differs from step to step: the caller says when a batch is whole.
+        # The number of micro-batches differs from step to step, so the caller decides when to step.
         "managed_gradient_accumulation": False,
         "gradient_clipping": config.optimizer.clip_norm,
         "zero_allow_untested_optimizer": True,
@@ -55,10 +56,10 @@ def deepspeed_config(config: LearnerConfig, dtype: str) -> dict[str, Any]:
 
 
 def join_process_group() -> None:
-    """Has DeepSpeed talk over the process group that is up.
+    """Makes DeepSpeed use the existing process group.
 
-    Left to itself it first compiles an operator for shared memory that only its inference calls: a minute, a compiler,
-    and, where a process is killed meanwhile, a lock for which every later one waits without end.
+    By default it would first compile a shared-memory operator that only its inference uses. That takes a minute and a
+    compiler, and if a process is killed meanwhile, it leaves a lock on which every later process hangs.
     """
     import deepspeed
 
@@ -67,8 +68,8 @@ def join_process_group() -> None:
 
 
 def gather(value: T, *, alike: int = 1) -> list[T]:
-    """Every rank's value, in the order of ranks; a collective. alike: so many ranks next to one another have the same
-    value, which is taken once."""
+    """Every rank's value, in the order of ranks; collective. alike: number of adjacent ranks with the same value, which
+    is taken once."""
     found: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(found, value)
     return found[::alike]
@@ -76,8 +77,8 @@ def gather(value: T, *, alike: int = 1) -> list[T]:
 
 @contextmanager
 def sharded_loading(settings: dict[str, Any], folder: Path) -> Iterator[None]:
-    """Within, transformers shards each weight as it is read where the settings are stage 3's: no rank ever holds
-    a whole model. A model with tied embeddings is loaded whole, since it is untied afterwards."""
+    """In the body, if the settings are those of stage 3, transformers shards each weight as it is read, so no rank ever
+    holds a whole model. A model with tied embeddings is loaded whole, since it is untied afterwards."""
     from transformers import AutoConfig
 
     stage3 = settings["zero_optimization"]["stage"] == 3
@@ -87,7 +88,7 @@ def sharded_loading(settings: dict[str, Any], folder: Path) -> Iterator[None]:
     from transformers.integrations.deepspeed import HfDeepSpeedConfig
 
     try:
-        _alive = HfDeepSpeedConfig(settings)  # transformers looks for it as long as it lives
+        _alive = HfDeepSpeedConfig(settings)  # transformers uses it for as long as this object is alive
     except ImportError as error:
         raise UserError("learner.zero_stage=3 needs the package accelerate: pip install accelerate") from error
     yield

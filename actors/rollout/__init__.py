@@ -1,1 +1,1 @@
-"""Rollout engines: vLLM and the episodes that it plays."""
+"""Rollout engines: vLLM and the episodes played on it."""

@@ -1,4 +1,4 @@
-"""Wraps vLLM in a few methods: only this module and `actors.rollout.device` know its interface."""
+"""Wraps vLLM in a few methods; the engine's actor and the episode runner use nothing else of vLLM."""
 
 import asyncio
 import itertools
@@ -11,8 +11,10 @@ from typing import Any
 
 import numpy as np
 
+from actors.messages import CacheStats
 from actors.rollout.clocks import BusyClock, BusyReport, TimeLimits
 from actors.rollout.config import EngineConfig, KvOnUpdate, SamplingConfig
+from actors.rollout.contexts import Contexts, EpisodeCache
 from actors.rollout.device import start_llm
 from actors.rollout.sleep import Sleeper
 from actors.weights.checks.path_check import check_path
@@ -26,15 +28,15 @@ from coa.learning.weights import Weights
 from coa.types import Floats, Tokens
 
 FIRST = -1
-"""Priority of log-probs: before every episode (smaller is earlier)."""
+"""Priority of log-prob requests: before every episode (smaller is earlier)."""
 Hear = Callable[[Tokens], None]
-"""Takes the tokens of a turn under way as they come."""
+"""Callback that takes the tokens of a turn under way as they come."""
 
 
 class PolicyAdapter:
     """The policy on vLLM: generates turns, computes log-probs, and loads weights.
 
-    Where vLLM's core process has died, this process exits too, so that the pool replaces the engine's actor.
+    If vLLM's core process has died, this process exits too, so that the pool replaces the engine's actor.
     """
 
     def __init__(
@@ -46,8 +48,8 @@ class PolicyAdapter:
         tag_tokens: frozenset[int],
         measured: bool = False,
     ) -> None:
-        """`max_tokens`: the largest length of an episode. `tag_tokens`: ids of the tokens that are tags. `measured`:
-        whether vLLM counts what it does in Prometheus' registry of this process."""
+        """`max_tokens`: maximum length of an episode. `tag_tokens`: ids of the tokens that are tags. `measured`:
+        whether vLLM records its metrics in this process's Prometheus registry."""
         self._config = config
         self._llm: Any = start_llm(model_dir, config, max_tokens=max_tokens, tag_tokens=tag_tokens, measured=measured)
         self._requests = itertools.count()
@@ -64,10 +66,7 @@ class PolicyAdapter:
         self.limits = TimeLimits()
         self.tokens = 0
         """Sampled so far, those of turns under way among them."""
-        self._unheard: dict[str, list[int]] = {}
-        """Tokens that requests under way have so far, of those whose caller is told them only if they are cut off."""
-        self._contexts = 0
-        """Tokens of the contexts of requests under way."""
+        self._contexts = Contexts()
         self._count_tokens()
 
     def _count_tokens(self) -> None:
@@ -78,31 +77,40 @@ class PolicyAdapter:
             for output in outputs:
                 self.tokens += len(output.new_token_ids)
                 # vLLM adds a hyphen and eight characters to the name that a request is given.
-                if (unheard := self._unheard.get(output.request_id[:-9])) is not None:
-                    unheard += output.new_token_ids
+                self._contexts.step(output.request_id[:-9], output)
             return process(outputs, *rest, **named)
 
         processor.process_outputs = count
 
     @property
     def llm(self) -> Any:
-        """vLLM's AsyncLLM, for handlers of its own server."""
+        """vLLM's AsyncLLM, for the request handlers of vLLM's server."""
         return self._llm
 
     @property
     def generating(self) -> int:
-        """Requests under way."""
+        """Number of requests under way."""
         return self._busy.under_way
 
     @property
     def kv_use(self) -> float:
-        """Share of the KV cache that the contexts of these requests would fill, as if none shared a prefix."""
+        """Share of the KV cache that the contexts of these requests would fill if no two shared a prefix."""
         cache = self._llm.vllm_config.cache_config
-        return self._contexts / max(1, (cache.num_gpu_blocks or 0) * cache.block_size)
+        return self._contexts.blocks(cache.block_size) / max(1, cache.num_gpu_blocks or 0)
+
+    @property
+    def cache(self) -> CacheStats:
+        """What it has done for its KV cache so far."""
+        return self._contexts.stats
+
+    @property
+    def syncs(self) -> int:
+        """How often weights were loaded."""
+        return self._weights.syncs
 
     @property
     def requests(self) -> int:
-        """Requests at vLLM, those of its own server's handlers among them."""
+        """Number of requests in vLLM, including those of its server's handlers."""
         return self._llm.output_processor.get_num_unfinished_requests()
 
     @property
@@ -114,7 +122,7 @@ class PolicyAdapter:
         return self._busy.report()
 
     def hold(self, episodes: int) -> None:
-        """So many episodes are played on it now."""
+        """Sets the number of episodes under way."""
         self._busy.hold(episodes)
 
     async def version(self) -> int:
@@ -122,8 +130,8 @@ class PolicyAdapter:
             return int(await self._llm.get_weight_version())
 
     async def name_version(self, version: int) -> None:
-        """Sets the version of the weights that the engine was started with, at the first call only. First it makes sure
-        that the engine would compute with weights that are loaded later; raises StaleWeights where it would not."""
+        """Sets the version of the weights that the engine started with; does nothing after the first load. First checks
+        that weights loaded later take effect; raises StaleWeights if they would not."""
         async with self._loading:
             if self._weights.syncs == 0:
                 with _alive():
@@ -143,30 +151,29 @@ class PolicyAdapter:
         priority: int,
         hear: Hear | None = None,
         stream: bool = False,
-        salt: str = "",
+        cache: EpisodeCache | None = None,
     ) -> Said:
         """Generates the policy's turn. Requests of smaller priority are scheduled first. Cancelling this call ends the
-        request in vLLM. Blocks of the KV cache are shared among requests of one salt only. `hear` and `stream` are
-        those of `actors.rollout.runner.Policy`."""
+        request in vLLM. `cache` is the same for all turns of an episode. `hear` and `stream` are those of
+        `actors.rollout.runner.Policy`."""
+        cache = cache or EpisodeCache(syncs=self.syncs)
         params = _params_of(ask, sampling, stops, seed, stream=stream)
         name = str(next(self._requests))
         unheard: list[int] = []
-        if hear is not None and not stream:
-            self._unheard[name] = unheard
-        # The number keeps blocks computed under older weights out of this request.
-        request = {"prompt_token_ids": ask.prompt.tolist(), "cache_salt": f"{self._weights.syncs}{salt}"}
+        salt = cache.key(self._config.kv_on_update, self.syncs)
+        request = {"prompt_token_ids": ask.prompt.tolist(), "cache_salt": salt}
         token_ids: list[int] = []
         logprobs: list[float] = []
         output: Any = None
         self._busy.enter()
-        self._contexts += len(ask.prompt)
+        self._contexts.begin(name, len(ask.prompt), cache, None if hear is None or stream else unheard)
         try:
             async for output in self._outputs(request, params, name, priority):
                 new = list(output.token_ids)
                 token_ids += new
                 logprobs += _flat(output.logprobs, len(new))
                 if output.finish_reason == "stop" and ask.constraint is not None:
-                    # The token that ends a message is not part of the chain.
+                    # The token that ends a message is not part of the trajectory.
                     new, token_ids, logprobs = new[:-1], token_ids[:-1], logprobs[:-1]
                 if hear is not None and stream and new:
                     hear(np.asarray(new, np.int32))
@@ -175,9 +182,8 @@ class PolicyAdapter:
                 hear(np.asarray(unheard, np.int32))
             raise
         finally:
-            self._unheard.pop(name, None)
             self._busy.leave()
-            self._contexts -= len(ask.prompt)
+            self._contexts.end(name)
         if output.finish_reason not in ("stop", "length"):
             raise InfrastructureError(f"the engine ended a request: {output.finish_reason}")
         return Said(
@@ -188,8 +194,8 @@ class PolicyAdapter:
         )
 
     async def logprobs(self, token_ids: Tokens) -> Floats:
-        """Log-probs of all tokens but the first, at temperature 1. Nothing is taken from a cache, since the request has
-        a cache salt of its own."""
+        """Log-probs of all tokens but the first, at temperature 1. The request uses no cached prefix, since its cache
+        salt is unique."""
         from vllm import SamplingParams
         from vllm.sampling_params import RequestOutputKind
 
@@ -210,10 +216,10 @@ class PolicyAdapter:
                 yield answer.outputs[0]
 
     async def load(self, version: int, weights: Published | Weights) -> float:
-        """Loads weights and checks that they are complete (`actors.weights.loader` says how, and what it raises).
+        """Loads weights and checks that they are complete (see `actors.weights.loader` for the steps and errors).
 
-        Returns the seconds in which no token was sampled. Several calls run one after another. Episodes under way are
-        paused meanwhile, and go on under the new weights. An engine that is asleep wakes first.
+        Returns the seconds in which no token was sampled. Concurrent calls run one after another. Episodes under way
+        are paused meanwhile and continue under the new weights. A sleeping engine wakes first.
         """
         async with self._loading:
             with _alive():
@@ -221,13 +227,15 @@ class PolicyAdapter:
                 return await self._weights.load(version, weights)
 
     async def sleep(self) -> None:
-        """Gives up the device's memory until the next `load`, where the engine has a sleep mode. No request may be
-        under way, nor come."""
+        """Frees the device's memory until the next `load`, if the engine has a sleep mode. No request may be under way
+        or arrive meanwhile."""
         async with self._loading:
             with _alive():
                 await self._sleeper.sleep()
 
     def _stand_still(self, paused: bool) -> None:
+        if paused and self._config.kv_on_update is KvOnUpdate.recompute:
+            self._contexts.clear()
         self._busy.pause(paused)
         self.limits.pause(paused)
 
@@ -248,7 +256,7 @@ def _params_of(ask: Ask, sampling: SamplingConfig, stops: Stops, seed: int, *, s
     if ask.constraint is None:
         params = _turn_params(sampling, stops, stream).clone()
     else:
-        # A grammar's end is the turn's. With stop tokens, any of them could come there, also another tool's.
+        # The grammar ends the turn. With stop tokens, any of them could follow the grammar's end, even another tool's.
         params = _turn_params(sampling, Stops((), ()), stream).clone()
         params.structured_outputs = StructuredOutputsParams(grammar=ask.constraint)
     params.max_tokens = ask.max_tokens
@@ -259,7 +267,7 @@ def _params_of(ask: Ask, sampling: SamplingConfig, stops: Stops, seed: int, *, s
 
 @lru_cache(64)
 def _turn_params(sampling: SamplingConfig, stops: Stops, stream: bool) -> Any:
-    """vLLM's sampling parameters of a turn, but for its seed, its length and its grammar."""
+    """vLLM's sampling parameters of a turn, without its seed, maximum length and grammar."""
     from vllm import SamplingParams
     from vllm.sampling_params import RequestOutputKind
 
@@ -282,6 +290,6 @@ def _flat(logprobs: Any, count: int) -> list[float]:
 
 
 def _runs(spans: Any, count: int) -> tuple[tuple[int, int], ...]:
-    """(version, tokens) for each span of vLLM's; the last one may reach beyond the tokens that are kept."""
+    """(version, tokens) for each of vLLM's version spans; the last span may reach beyond the tokens that are kept."""
     runs = ((int(span.version), min(span.end, count) - span.start) for span in spans)
     return tuple((version, n) for version, n in runs if n > 0)

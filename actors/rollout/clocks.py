@@ -1,4 +1,5 @@
-"""Measures how an engine spends its time, and limits how long episodes may take, pauses for new weights not counted."""
+"""Measures how an engine spends its time, and limits how long episodes may take, not counting pauses for new
+weights."""
 
 import asyncio
 import time
@@ -7,25 +8,26 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
 from coa.errors import EpisodeTimeout
+from coa.reporting.spans import steady
 from coa.spent import EngineState, TimeAccount, added
 
 
 @dataclass(frozen=True, slots=True)
 class BusyReport:
-    """What an engine did since it started."""
+    """Report of how an engine spent its time since it started."""
 
     spans: tuple[tuple[float, float], ...]
-    """Wall-clock spans in which it was generating."""
+    """Spans in which it was generating, by `coa.reporting.spans.steady`."""
     spent: Mapping[str, float] = field(default_factory=dict)
-    """Seconds by `EngineState`: all of its time."""
+    """Seconds by `EngineState`; they add up to all of the engine's time."""
     decoding: tuple[tuple[int, float, int], ...] = ()
-    """(requests under way, seconds with so many, tokens sampled in them)."""
+    """(requests under way, seconds with that number of requests, tokens sampled in these seconds)."""
     place_s: float = 0.0
-    """For how long its place in a pool is there, or was; 0 of an engine by itself."""
+    """Seconds for which the engine's slot in a pool has existed; 0 for an engine outside a pool."""
 
 
 def merged(reports: Sequence[BusyReport]) -> BusyReport:
-    """Of several engines, one after the other."""
+    """One report for several consecutive engines."""
     decoding: dict[int, tuple[float, int]] = {}
     for report in reports:
         for requests, seconds, tokens in report.decoding:
@@ -39,11 +41,11 @@ def merged(reports: Sequence[BusyReport]) -> BusyReport:
 
 
 class BusyClock:
-    """Records what the engine does: the spans of time in which requests are under way and it is not paused, and the
-    seconds in each state."""
+    """Records the spans of time in which requests are under way and the engine is not paused, and the seconds in each
+    state."""
 
     def __init__(self, tokens: Callable[[], int] = lambda: 0) -> None:
-        """tokens: how many were sampled so far."""
+        """`tokens`: returns the number of tokens sampled so far."""
         self.under_way = 0
         self.paused = False
         self._since: float | None = None
@@ -52,12 +54,13 @@ class BusyClock:
         self._account = TimeAccount(EngineState.WEIGHTS, time.monotonic())
         self._decoding: dict[int, tuple[float, int]] = {}
         self._counted = 0
-        """Requests under way in the time that is not yet in `_decoding`; 0 while the engine does not generate."""
+        """Requests under way in the current span, which is not yet in `_decoding`; 0 while the engine does not
+        generate."""
         self._from: tuple[float, int] = 0.0, 0
-        """When that time began, and the tokens until then."""
+        """When the current span began, and the tokens sampled until then."""
 
     def hold(self, episodes: int) -> None:
-        """So many episodes are on the engine now."""
+        """Sets the number of episodes on the engine."""
         self._episodes = episodes
         self._note()
 
@@ -76,9 +79,9 @@ class BusyClock:
     def _note(self) -> None:
         busy = self.under_way > 0 and not self.paused
         if busy and self._since is None:
-            self._since = time.time()
+            self._since = steady()
         elif not busy and self._since is not None:
-            self._spans.append((self._since, time.time()))
+            self._spans.append((self._since, steady()))
             self._since = None
         now = time.monotonic()
         self._tally(now)
@@ -103,7 +106,7 @@ class BusyClock:
     def report(self) -> BusyReport:
         now = time.monotonic()
         self._tally(now)
-        current = () if self._since is None else ((self._since, time.time()),)
+        current = () if self._since is None else ((self._since, steady()),)
         decoding = tuple((requests, *self._decoding[requests]) for requests in sorted(self._decoding))
         return BusyReport((*self._spans, *current), self._account.seconds(now), decoding)
 
@@ -113,12 +116,12 @@ class TimeLimits:
 
     def __init__(self) -> None:
         self._left: dict[asyncio.Timeout, float] = {}
-        """For each limit in force, the seconds that were left when the latest pause began."""
+        """Seconds left for each limit in force, as of the latest pause."""
         self._paused = False
 
     @asynccontextmanager
     async def within(self, seconds: float | None) -> AsyncIterator[None]:
-        """Cancels what is done within and raises EpisodeTimeout once it has taken `seconds`. None sets no limit."""
+        """Cancels the body and raises EpisodeTimeout once it has taken `seconds`. None sets no limit."""
         if seconds is None:
             yield
             return

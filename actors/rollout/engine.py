@@ -1,8 +1,8 @@
 """A rollout engine: the actor that holds a policy on vLLM and the runner that plays episodes on it.
 
-start(orders) --> episodes --> events(after, wait_s), long polls --> take(ids), a return value each --> acknowledge(ids)
-sync(version, weights) --> take, pause, load, check, resume; episodes under way go on under the new weights
-sleep() --> its device's memory is the learners' until the next sync
+start(orders) --> episodes --> events(after, wait_s), long polls --> take(ids), one value each --> acknowledge(ids)
+sync(version, weights) --> take, pause, load, check, resume; episodes under way continue under the new weights
+sleep() --> frees its device's memory for the learners until the next sync
 """
 
 import asyncio
@@ -32,7 +32,7 @@ from coa.types import Floats, Tokens
 
 logger = logging.getLogger(__name__)
 EVENTS_PACE_S = 0.02
-"""Between two batches of events: short beside a turn, long beside the round trip of a poll."""
+"""Minimum seconds between two batches of events: short compared with a turn, long compared with a poll's round trip."""
 
 
 class RolloutEngine:
@@ -50,8 +50,8 @@ class RolloutEngine:
         retry: RetryConfig | None = None,
         incarnation: str | None = None,
     ) -> None:
-        """`executors`: all of them, in the same order for all engines. `incarnation`: names this start of this engine,
-        and no other."""
+        """`executors`: all tool executors, in the same order for all engines. `incarnation`: unique name of this start
+        of this engine."""
         self._config = config
         self.incarnation = incarnation or uuid4().hex
         codec = Codec.load(Path(model_dir))
@@ -71,8 +71,8 @@ class RolloutEngine:
         )
 
     async def ready(self, version: int = 0) -> int:
-        """Returns the engine's process id once it is ready. The first call sets the version of the weights that it was
-        started with; raises StaleWeights where the engine would not compute with weights that are loaded later."""
+        """Returns the engine's process id once it is ready. Before the first load it sets the version of the weights
+        that the engine started with, and raises StaleWeights if weights loaded later would not take effect."""
         await self.policy.name_version(version)
         return os.getpid()
 
@@ -92,10 +92,10 @@ class RolloutEngine:
     # --- episodes -------------------------------------------------------------------------------------------------
 
     async def start(self, orders: Sequence[EpisodeOrder], heard: int = 0) -> None:
-        """Plays episodes. One that is known already, because it is under way or because the driver has not taken in its
-        end, is left as it is.
+        """Plays episodes. An episode that is already known (under way, or ended and not yet acknowledged) is left as it
+        is.
 
-        `heard`: the number of events that the driver has; they are acknowledged.
+        `heard`: number of events that the driver has; acknowledges them.
         """
         self._acknowledge(heard)
         self._runner.start(orders)
@@ -111,8 +111,8 @@ class RolloutEngine:
     async def events(self, after: int, wait_s: float | None = None) -> EventBatch:
         """The events numbered `after` and above, as soon as there is one; those below are acknowledged.
 
-        The batch is empty after `wait_s` seconds without an event, or when a newer poll arrives. Where an episode has
-        raised anything but an InfrastructureError, that is raised here.
+        The batch is empty after `wait_s` seconds without an event, or when a newer poll arrives. Raises whatever an
+        episode raised other than an InfrastructureError.
         """
         self._acknowledge(after)
         first, entries = await self._outbox.next(wait_s)
@@ -125,6 +125,7 @@ class RolloutEngine:
             paused=self.policy.paused,
             kv_use=self.policy.kv_use,
             retried=self._runner.retried,
+            cache=self.policy.cache,
         )
 
     def _acknowledge(self, heard: int) -> None:
@@ -141,35 +142,38 @@ class RolloutEngine:
     # --- weights --------------------------------------------------------------------------------------------------
 
     async def sync(self, version: int, weights: Published | Weights, probes: Sequence[Probe]) -> SyncReport:
-        """Loads weights and checks them (`actors.weights.loader` says how, and what it raises).
+        """Loads weights and checks them (see `actors.weights.loader` for the steps and errors).
 
-        Episodes under way are paused meanwhile and go on afterwards.
+        Episodes under way are paused meanwhile and continue afterwards.
         """
         pause_s = await self.policy.load(version, weights)
         return await self.check(version, probes, pause_s=pause_s)
 
     async def sleep(self) -> None:
-        """Gives up its device's memory until the next `sync` (`engine.sleep_mode`); no episode may be under way."""
+        """Frees the device's memory until the next `sync` (`engine.sleep_mode`); no episode may be under way."""
         await self.policy.sleep()
 
     async def check(self, version: int, probes: Sequence[Probe], *, pause_s: float = 0.0) -> SyncReport:
-        """Compares the engine with the learner: its version, where a difference raises WrongVersion, and its log-probs,
-        where the difference is reported, with an alarm above the tolerance. Log-probs may differ slightly, since engine
-        and learner compute them with different code. Raises EngineDied if the core does not answer."""
+        """Compares the engine with the learner. A different version raises WrongVersion; a difference of log-probs is
+        reported, with an alarm above the tolerance. Log-probs may differ slightly, since engine and learner compute
+        them with different code. Raises EngineDied if the core does not answer."""
         if (runs := await answered(self.version())) != version:
             raise WrongVersion(f"engine runs version {runs}, not {version}")
-        differences = await answered(asyncio.gather(*(self._probe(probe) for probe in probes)))
-        # NaN stays NaN here, and is no number below the tolerance.
-        worst = float(np.max(differences, initial=0.0))
-        alarm = not worst <= self._config.probe_tolerance
+        found = await answered(asyncio.gather(*(self._probe(probe) for probe in probes)))
+        differences = np.concatenate([*found, np.zeros(0)])
+        # NaN stays NaN here and counts as above the tolerance.
+        worst, mean = float(np.max(differences, initial=0.0)), float(differences.sum() / max(len(differences), 1))
+        alarm = not (worst <= self._config.probe_tolerance and mean <= self._config.mean_tolerance)
         if alarm:
             logger.warning(
-                "version %d: log-probs of engine and learner differ by %.2e, more than engine.probe_tolerance=%.0e",
+                "version %d: log-probs of engine and learner differ by up to %.2e, %.2e on average, more than "
+                "engine.probe_tolerance=%.0e, or a tenth of it",
                 version,
                 worst,
+                mean,
                 self._config.probe_tolerance,
             )
-        return SyncReport(version=version, logprob_diff=worst, pause_s=pause_s, alarm=alarm)
+        return SyncReport(version=version, logprob_diff=worst, logprob_mean_diff=mean, pause_s=pause_s, alarm=alarm)
 
-    async def _probe(self, probe: Probe) -> float:
-        return float(np.abs(await self.logprobs(probe.token_ids) - probe.logprobs).max())
+    async def _probe(self, probe: Probe) -> Floats:
+        return np.abs(await self.logprobs(probe.token_ids) - probe.logprobs)

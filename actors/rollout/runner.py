@@ -1,9 +1,9 @@
-"""Drives episodes on a policy with tools, many at once, and grades them where a grade is wanted.
+"""Drives many episodes at once on a policy with tools, and grades them if the order asks for it.
 
 start(orders) ──► Episode.ask ──► policy ──► Episode.hear ──► tool ──► Episode.observe ──► ... ──► grade ──► results
                         events of each step go to the outbox, the terminal one last
 
-It needs an event loop and nothing else: an engine's actor runs one on vLLM, a server in its own process, and tests on
+It needs only an event loop: an engine's actor runs it on vLLM, a server runs it in its own process, and tests run it on
 a scripted policy.
 """
 
@@ -30,11 +30,12 @@ from actors.messages import (
 from actors.outbox import Outbox
 from actors.rollout.clocks import TimeLimits
 from actors.rollout.config import SamplingConfig
+from actors.rollout.contexts import EpisodeCache
 from coa.agent.codec import Codec, Stops
 from coa.agent.episode import Ask, Episode
 from coa.agent.journal import Said, length_of
 from coa.agent.profiles import profile as find_profile
-from coa.errors import EmptyCompletion, EpisodeTimeout, InfrastructureError, ToolDown
+from coa.errors import CallLost, EmptyCompletion, EpisodeTimeout, InfrastructureError
 from coa.grading.rewards import RewardConfig, score
 from coa.seeds import derive
 from coa.tools.base import ToolCall
@@ -43,16 +44,21 @@ from coa.types import Scored, Tokens, Trajectory
 
 logger = logging.getLogger(__name__)
 DEFECT = "Defect"
-"""Where an episode failed that met a defect of this system, rather than a failure of a part of it."""
+"""Value of `Failed.where` if the cause is a bug in this system rather than an infrastructure failure."""
 Result = Scored | Trajectory
-"""A trajectory where no grade was wanted."""
+"""A Trajectory if the order asks for no grade."""
 
 
 class Policy(Protocol):
-    """What a runner needs of an adapter."""
+    """Interface that a runner needs of a policy adapter."""
 
     @property
     def limits(self) -> TimeLimits: ...
+
+    @property
+    def syncs(self) -> int:
+        """How often weights were loaded."""
+        ...
 
     async def generate(
         self,
@@ -64,27 +70,27 @@ class Policy(Protocol):
         priority: int,
         hear: Callable[[Tokens], None] | None,
         stream: bool,
-        salt: str,
+        cache: EpisodeCache,
     ) -> Said:
-        """`hear` is told the tokens of the turn as they come, or, if not `stream`, those that it had when this call is
+        """`hear` gets the turn's tokens as they come or, if not `stream`, only the tokens so far when this call is
         cancelled."""
         ...
 
 
 class Tools(Protocol):
     async def call(self, id: CallId, call: ToolCall) -> str:
-        """Returns the observation's text; raises ToolDown. Sent again with its id, it is the same call. Cancelling it
-        ends the call."""
+        """Returns the observation's text; raises ToolDown. A retry with the same id is the same call. Cancelling this
+        coroutine ends the call."""
         ...
 
     def acknowledge(self, ids: Sequence[CallId]) -> None:
-        """These calls will never be sent again."""
+        """Tells the executors that these calls will never be sent again."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """An event, with the tool calls whose results nobody needs any more once the reader has the event."""
+    """An event, with the tool calls whose results may be dropped once the reader has the event."""
 
     event: Event
     calls: tuple[CallId, ...] = ()
@@ -92,18 +98,21 @@ class Entry:
 
 @dataclass(slots=True)
 class _Run:
-    """An episode under way, and what it is driven with."""
+    """An episode under way, with its order."""
 
     order: EpisodeOrder
     episode: Episode
     priority: int
     """Of its requests: smaller ones go first."""
+    cache: EpisodeCache
     grading: list[CallId] = field(default_factory=list)
     """Calls that graders made."""
+    lost: list[CallId] = field(default_factory=list)
+    """Calls that executors refuse to make again (`CallLost`), until the episode is played again from the driver."""
 
 
 class EpisodeRunner:
-    """Plays episodes. Seeds depend on run seed, task, group, sample and turn, and on nothing else."""
+    """Plays episodes. Seeds depend only on run seed, task, group, sample and turn."""
 
     def __init__(
         self,
@@ -118,43 +127,44 @@ class EpisodeRunner:
         isolate: bool = False,
         count: Callable[[int], None] = lambda episodes: None,
     ) -> None:
-        """`isolate`: a defect fails the episode that meets it, and no other; else it is raised to whoever reads the
-        outbox. `count`: is told how many episodes are under way, whenever that changes."""
+        """`isolate`: whether an unexpected exception fails only its own episode; otherwise it is raised to the reader
+        of the outbox. `count`: called with the number of episodes under way whenever it changes."""
         self._isolate, self._count = isolate, count
         self._policy, self._tools, self._codec = policy, tools, codec
         self._reward, self._seed, self._retry, self._outbox = reward, seed, retry, outbox
         self._tasks: dict[EpisodeId, asyncio.Task[Result]] = {}
         self._ended_unheard: set[EpisodeId] = set()
-        """Episodes that failed or were cancelled, while the event that says so is not acknowledged."""
+        """Episodes that failed or were cancelled and whose event is not yet acknowledged."""
         self._newest_group = 0
         self.results: dict[EpisodeId, Result] = {}
         """The results of episodes that have ended, until they are forgotten."""
         self.retried = 0
-        """Calls of tools and graders that were tried again."""
+        """Number of retried calls of tools and graders."""
         self._stops = lru_cache(None)(lambda profile: codec.stops(find_profile(profile)))
 
     def start(self, orders: Iterable[EpisodeOrder]) -> None:
-        """Plays episodes, from their journals on.
+        """Plays episodes, continuing from their journals.
 
-        An episode that is known already is left as it is: one that is under way, one whose result is kept, and one
-        whose failure or cancellation is not acknowledged yet, since its order was sent before the sender knew of that.
+        An episode that is already known is left as it is: under way, with a kept result, or with a failure or
+        cancellation that is not yet acknowledged, since its order was sent before the sender knew.
         """
         for order in orders:
             if not any(order.id in known for known in (self._tasks, self.results, self._ended_unheard)):
-                run = _Run(order, self._episode_of(order), self._priority_of(order.id))
+                cache = EpisodeCache(order.salt, self._policy.syncs)
+                run = _Run(order, self._episode_of(order), self._priority_of(order.id), cache)
                 task = self._tasks[order.id] = asyncio.ensure_future(self._play(run))
                 task.add_done_callback(partial(self._end, run))
                 self._count(len(self._tasks))
 
     def _priority_of(self, id: EpisodeId) -> int:
-        """Older groups go first, since their deadline comes first. An episode of an evaluation waits like one of the
-        newest group: it holds up no group that was there before it, and later groups can't hold it up for ever."""
+        """Older groups go first, since their deadline comes first. An evaluation's episode has the priority of the
+        newest group: it delays no earlier group, and later groups cannot starve it."""
         self._newest_group = max(self._newest_group, id.group)
         return self._newest_group if id.group == EVALUATION else id.group
 
     async def cancel(self, ids: Iterable[EpisodeId]) -> None:
-        """Ends episodes, with their requests and their tool calls, and returns once they have ended. Those that have
-        ended before are forgotten; those that are unknown are ignored."""
+        """Ends episodes with their requests and tool calls, and returns once they have ended. Results of episodes that
+        ended before are forgotten; unknown ids are ignored."""
         ids = list(ids)
         ending = [self._tasks[id] for id in ids if id in self._tasks]
         for task in ending:
@@ -168,7 +178,7 @@ class EpisodeRunner:
             self.results.pop(id, None)
 
     def acknowledge(self, entries: Iterable[Entry]) -> None:
-        """The reader of the outbox has these entries."""
+        """Records that the reader of the outbox has these entries."""
         entries = list(entries)
         self._ended_unheard.difference_update(
             entry.event.id for entry in entries if isinstance(entry.event, Failed | Cancelled)
@@ -199,11 +209,13 @@ class EpisodeRunner:
                 self._outbox.fail(defect)
 
     def _fail(self, run: _Run, where: str, why: str) -> None:
-        """What graders were told stays with the executors: the episode may be graded again."""
+        """What graders were told stays with the executors: the episode may be graded again. A call that was lost may
+        be made again if the driver plays the episode again."""
         id, episode = run.order.id, run.episode
         self._ended_unheard.add(id)
         tokens = length_of(episode.journal)
-        self._outbox.put(Entry(Failed(id=id, where=where, why=why, tokens=tokens, tool_calls=episode.tool_calls)))
+        failed = Failed(id=id, where=where, why=why, tokens=tokens, tool_calls=episode.tool_calls)
+        self._outbox.put(Entry(failed, tuple(run.lost)))
 
     async def _play(self, run: _Run) -> Result:
         order, limits = run.order, self._policy.limits
@@ -215,14 +227,14 @@ class EpisodeRunner:
             async with limits.within(order.limit_s):
                 await self._converse(run)
         except EpisodeTimeout:
-            # That the policy is slow is a result of the evaluation.
+            # A slow policy is a result of the evaluation, not a failure.
             run.episode.cut_off()
-        # That a grader is slow is none, so it has a limit of its own.
+        # A slow grader is not, so grading has a limit of its own.
         async with limits.within(order.agent.limits.max_seconds):
             return await self._result_of(run)
 
     async def _converse(self, run: _Run) -> None:
-        """Turns and tool calls, until the episode has a status."""
+        """Plays turns and tool calls until the episode has a status."""
         episode = run.episode
         while episode.status is None:
             if episode.pending is None:
@@ -230,11 +242,11 @@ class EpisodeRunner:
                 self._outbox.put(Entry(self._advanced(run)))
             else:
                 id = CallId(run.order.id, episode.turns)
-                episode.observe(await self._call(id, episode.pending))
+                episode.observe(await self._call(run, id, episode.pending))
                 self._outbox.put(Entry(self._advanced(run), (id,)))
 
     async def _result_of(self, run: _Run) -> Result:
-        """The trajectory, graded where the order asks for that."""
+        """The trajectory, graded if the order asks for it."""
         order, trajectory = run.order, run.episode.trajectory()
         if not order.graded:
             return trajectory
@@ -261,7 +273,7 @@ class EpisodeRunner:
             priority=run.priority,
             hear=None if order.level is EventLevel.TURNS else hear,
             stream=order.level is EventLevel.TOKENS,
-            salt=order.salt,
+            cache=run.cache,
         )
         if not len(said.token_ids):
             raise EmptyCompletion(f"turn {ask.turn} has no token")
@@ -270,15 +282,16 @@ class EpisodeRunner:
     async def _call_of_grader(self, run: _Run, call: ToolCall) -> str:
         id = CallId(run.order.id, run.episode.turns, 1 + len(run.grading))
         run.grading.append(id)
-        return await self._call(id, call)
+        return await self._call(run, id, call)
 
-    async def _call(self, id: CallId, call: ToolCall) -> str:
+    async def _call(self, run: _Run, id: CallId, call: ToolCall) -> str:
         """Makes a call, and tries it again where it fails. The turn that made the call is not sampled again: another
         turn might make no call or another one, and the policy would be trained on whatever does not fail."""
-        for pause_s in self._retry.pauses():
-            try:
-                return await self._tools.call(id, call)
-            except ToolDown:
-                self.retried += 1
-            await asyncio.sleep(pause_s)
-        return await self._tools.call(id, call)
+        try:
+            return await self._retry.call(partial(self._tools.call, id, call), self._count_retry)
+        except CallLost:
+            run.lost.append(id)
+            raise
+
+    def _count_retry(self) -> None:
+        self.retried += 1

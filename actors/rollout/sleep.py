@@ -1,4 +1,4 @@
-"""Sleep of an engine whose GPU is the learners' between its turns."""
+"""Sleep mode of an engine that shares its GPU with learners and takes turns with them."""
 
 import logging
 from typing import Any
@@ -6,14 +6,14 @@ from typing import Any
 from actors.weights.loader import answered
 
 LEVEL = 1
-"""Of vLLM's sleep mode: the KV cache is thrown away, and weights go to the host's memory, so that an engine that can't
-load newer ones after it woke still has whole ones."""
+"""Level of vLLM's sleep mode: the KV cache is dropped, and weights are moved to host memory, so that an engine that
+fails to load newer weights after waking still has complete weights."""
 
 logger = logging.getLogger(__name__)
 
 
 class Sleeper:
-    """Around an engine's AsyncLLM. The caller sees to it that calls follow one another."""
+    """Puts an engine's AsyncLLM to sleep and wakes it. The caller must not overlap calls."""
 
     def __init__(self, llm: Any) -> None:
         self._llm = llm
@@ -21,11 +21,11 @@ class Sleeper:
         self._asleep = self._said = False
 
     async def sleep(self) -> None:
-        """Gives up the device's memory until `wake`. Where the device has no sleep mode, memory stays as it is, which
-        is said once; the prefix cache is empty afterwards all the same."""
+        """Frees the device's memory until `wake`. If the device has no sleep mode, the memory stays allocated, which is
+        logged once, and only the prefix cache is cleared."""
         if self._asleep:
             return
-        self._asleep = True  # also where the call is given up: who wakes it then waits for its end
+        self._asleep = True  # set first: even if this call is cancelled, `wake` then wakes the engine
         if self._able:
             await answered(self._llm.sleep(LEVEL, mode="keep"))
         else:
@@ -35,7 +35,8 @@ class Sleeper:
             await answered(self._llm.reset_prefix_cache())
 
     async def wake(self) -> None:
-        """Takes the memory again, with the weights of before and an empty KV cache. Without effect on one awake."""
+        """Allocates the memory again, with the previous weights and an empty KV cache. No effect if the engine is
+        awake."""
         if self._asleep and self._able:
             await answered(self._llm.wake_up())
         self._asleep = False

@@ -1,1 +1,1 @@
-"""The server of an AFM: an agent, or the model alone, behind HTTP."""
+"""The HTTP server of an agent foundation model (AFM): the agent, or the model without tools."""

@@ -1,6 +1,6 @@
-"""Plays episodes for clients, on the runner that training uses, and tells of them as they happen.
+"""Plays episodes for clients with the runner that training uses, and streams their events.
 
-play(request) ──► EpisodeRunner ──► outbox ──► one queue an episode ──► chain events of `coa.serving.events`
+play(request) ──► EpisodeRunner ──► outbox ──► one queue per episode ──► chain events of `coa.serving.events`
 """
 
 import asyncio
@@ -42,19 +42,19 @@ from coa.tools.client import RetryConfig
 from coa.types import Status, Task, Tokens, Trajectory
 
 EVENTS_PACE_S = 0.02
-"""Between two batches of events: tokens that come closer together travel together."""
+"""Minimum seconds between two batches of events; tokens that come within this time are sent together."""
 
 
 @dataclass(slots=True)
 class Spent:
-    """What an episode has cost so far."""
+    """Cost of an episode so far."""
 
     tokens: int = 0
-    """That were read and sampled, each once."""
+    """Number of tokens read and sampled, each counted once."""
 
 
 class ServedAgent:
-    """Many episodes at once, of one process's policy."""
+    """Plays many episodes at once on the policy of this process."""
 
     def __init__(
         self, policy: Policy, tools: Tools, *, codec: Codec, retry: RetryConfig, metrics: ServingMetrics | None = None
@@ -68,31 +68,31 @@ class ServedAgent:
             policy, tools, codec=codec, reward=RewardConfig(), seed=0, retry=retry, outbox=self._outbox, isolate=True
         )
         self._queues: dict[EpisodeId, asyncio.Queue[messages.Event | None]] = {}
-        """Of each episode; None where no event comes any more."""
+        """Events by episode; a None in a queue means that no further event comes."""
         self._serials = itertools.count()
         self._reading: asyncio.Task[None] | None = None
 
     @property
     def under_way(self) -> int:
-        """Episodes that are being played."""
+        """Number of episodes under way."""
         return len(self._queues)
 
     def check(self) -> None:
-        """Raises the defect after which no episode can be played any more."""
+        """Raises the exception that ended the reading of events, after which no episode can be played."""
         if self._reading is not None and self._reading.done():
             self._reading.result()
 
     def prompt_tokens(self, request: AgentRequest) -> int:
-        """Of what an episode begins with."""
+        """Number of tokens of the episode's initial prompt."""
         profile, instructed = find_profile(request.profile), request.agent.instructed
         return len(self._codec.prompt(profile, request.question, instructed=instructed))
 
     async def play(
         self, request: AgentRequest, sample: int = 0, *, salt: str = "", spent: "Spent | None" = None
     ) -> AsyncGenerator[Event]:
-        """Yields what happens in one episode, its end last. Closing this generator ends the episode, with its request
-        at the engine and its tool call. `salt`: episodes of another one share no KV cache with it. `spent`: is kept up
-        to date."""
+        """Yields the events of one episode, its end last. Closing this generator ends the episode with its engine
+        request and tool call. `salt`: only episodes of the same salt share KV cache. `spent`: updated as the episode
+        proceeds."""
         if self._reading is None:
             self._reading = asyncio.ensure_future(self._read())
             self._reading.add_done_callback(self._stop)
@@ -106,11 +106,11 @@ class ServedAgent:
                     yield event
         finally:
             del self._queues[order.id]
-            # The client may be gone, and this task cancelled; what it has begun is ended nevertheless.
+            # The client may be gone and this task cancelled; the episode is ended nevertheless.
             await asyncio.shield(asyncio.ensure_future(self._runner.cancel([order.id])))
 
     def _order(self, request: AgentRequest, sample: int, salt: str) -> EpisodeOrder:
-        """An episode whose draws depend on the request's seed alone; without one they are new each time."""
+        """An order whose sampling depends only on the request's seed; without a seed, samples differ each time."""
         seed = secrets.token_hex(8) if request.seed is None else str(request.seed)
         task = Task(id=seed, question=request.question, answers=(), profile=request.profile, family="served")
         return EpisodeOrder(
@@ -125,7 +125,7 @@ class ServedAgent:
         )
 
     async def _read(self) -> None:
-        """Deals the runner's events to the queues of their episodes."""
+        """Distributes the runner's events to the queues of their episodes."""
         heard = 0
         while True:
             first, entries = await self._outbox.next()
@@ -136,12 +136,12 @@ class ServedAgent:
             self._runner.acknowledge(self._outbox.acknowledge(heard))
 
     def _stop(self, reading: "asyncio.Task[None]") -> None:
-        """Wakes whoever waits for events: there will be none."""
+        """Wakes all waiting readers of events, since no further event comes."""
         for queue in self._queues.values():
             queue.put_nowait(None)
 
     async def _next(self, queue: asyncio.Queue[messages.Event | None]) -> messages.Event:
-        """The next event of an episode; raises the defect that ended the reading, if one did."""
+        """The next event of an episode; raises the exception that ended the reading, if there was one."""
         if (event := await queue.get()) is not None:
             return event
         self.check()
@@ -156,7 +156,7 @@ class ServedAgent:
         agent, lenient = order.agent, order.agent.grammar is Grammar.lenient
         reader, tool, called = self._reader(lenient), "", 0.0
         metrics, first = self.metrics, FirstToken(self.metrics)
-        heard, cut = 0, False  # tokens of the turn under way, and whether a turn ran out of them
+        heard, cut = 0, False  # tokens of the turn under way, and whether the last turn hit its token limit
         while True:
             match await self._next(queue):
                 case Streamed(token_ids=token_ids):
@@ -206,14 +206,14 @@ class ServedAgent:
                     return
 
     def _observed(self, token_ids: Tokens) -> str:
-        """The text between an observation's tags, or what there was room for of it."""
+        """The text between an observation's tags; of a truncated observation, the part that is there."""
         text = self._codec.decode(token_ids)
         [*spans] = parse(text).chain
         return spans[0].text if spans else unescape(text.removeprefix(TAGS[OBSERVATION].open).removeprefix(" "))
 
 
 def limit_of(trajectory: Trajectory, limits: Limits, *, cut: bool) -> str:
-    """The limit that ended an episode (`Finished.limit`). cut: whether its last turn ran out of tokens."""
+    """The limit that ended an episode (`Finished.limit`). cut: whether its last turn hit the token limit."""
     match trajectory.status:
         case Status.OUT_OF_TURNS:
             return "max_turns" if trajectory.turns >= limits.max_turns else "max_tool_calls"
@@ -224,13 +224,13 @@ def limit_of(trajectory: Trajectory, limits: Limits, *, cut: bool) -> str:
 
 
 def _sampled_by(trajectory: Trajectory) -> tuple[int, ...]:
-    """The versions of the weights."""
+    """Weight versions that sampled the trajectory."""
     return tuple(sorted({int(version) for version in trajectory.versions[trajectory.action_mask.astype(bool)]}))
 
 
 def usage_of(trajectory: Trajectory, codec: Codec, *, unfinished: int = 0) -> ServedUsage:
-    """The one stream that the episode is: each token is counted once, however many turns read it. unfinished: tokens of
-    a turn that the trajectory does not have, since the time was up."""
+    """Usage of an episode as a single token stream: each token counts once, however many turns read it. unfinished:
+    tokens of a turn that was cut off by the time limit and is not in the trajectory."""
     sampled = int(trajectory.action_mask.sum()) + unfinished
     answer = codec.count([trajectory.answer]) if trajectory.answer else 0
     return ServedUsage(
@@ -243,4 +243,4 @@ def usage_of(trajectory: Trajectory, codec: Codec, *, unfinished: int = 0) -> Se
 
 
 _CODES = {ToolDown.__name__: TOOL_DOWN}
-"""What clients are told of a failure of the system, by its type."""
+"""Error codes for clients, by type of infrastructure failure; others are "server_error"."""

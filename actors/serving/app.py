@@ -1,4 +1,4 @@
-"""The routes of the server: who asks, what for, and in which protocol the answer goes out."""
+"""The server's routes: authentication, dispatch to the protocols' handlers, and error responses."""
 
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
@@ -38,7 +38,7 @@ class Answer(JSONResponse):
 
 
 def make_app(server: Server, prepare: Callable[[], Awaitable[None]] | None = None, host: str = "127.0.0.1") -> FastAPI:
-    """The application of one replica. prepare: what is done before the first request. host: where it is served."""
+    """The application of one replica. prepare: called before the first request. host: address at which it is served."""
     mcp = McpApp(server, host)
 
     @asynccontextmanager
@@ -57,7 +57,7 @@ def make_app(server: Server, prepare: Callable[[], Awaitable[None]] | None = Non
         responses={"default": told_as(OpenaiError)},
     )
     if host in LOOPBACK:
-        # A page of somebody else's, whose name suddenly means this machine, names another host.
+        # Against DNS rebinding: requests from a foreign page that resolves to this machine carry another host name.
         app.add_middleware(TrustedHostMiddleware, allowed_hosts=list(LOOPBACK))
     app.add_middleware(BodyLimit, limit=int(server.config.max_request_mib * 2**20))
     app.add_middleware(CountedRequests, metrics=server.agent.metrics)
@@ -68,7 +68,7 @@ def make_app(server: Server, prepare: Callable[[], Awaitable[None]] | None = Non
     _answers(app, server, asks)
     _responses(app, server, asks, knows)
     _state(app, server, knows)
-    # One by one, so that nothing else of the folder can be asked for.
+    # Each file has its own route, so that no other file of the folder is served.
     for path, file, kind in (
         ("/", "page.html", "text/html"),
         ("/page.css", "page.css", "text/css"),
@@ -81,7 +81,7 @@ def make_app(server: Server, prepare: Callable[[], Awaitable[None]] | None = Non
 
 
 def _caller(find: Callable[[str], Awaitable[Caller]]) -> Callable[[Request], Awaitable[Caller]]:
-    """find: of the gate, by the key that the request carries."""
+    """A dependency that gives the request's Caller. find: method of the gate that is called with the request's key."""
 
     async def caller(request: Request) -> Caller:
         return await find(key_of(request.headers))
@@ -90,7 +90,7 @@ def _caller(find: Callable[[str], Awaitable[Caller]]) -> Callable[[Request], Awa
 
 
 def _answers(app: FastAPI, server: Server, asks: Any) -> None:
-    """What makes the model say something."""
+    """Routes that generate an answer."""
     chat_api, messages_api = ChatApi(server), MessagesApi(server)
 
     @app.post("/v1/chat/completions", response_model=None, responses=STREAMS)
@@ -119,7 +119,7 @@ def _answers(app: FastAPI, server: Server, asks: Any) -> None:
 
 
 def _responses(app: FastAPI, server: Server, asks: Any, knows: Any) -> None:
-    """Responses, and those that were made before, which cost nothing of a key's quota."""
+    """Routes of the Responses API; those for earlier responses do not count against a key's quota."""
     api = ResponsesApi(server)
 
     @app.post("/v1/responses", response_model=None, responses=STREAMS)
@@ -142,7 +142,7 @@ def _responses(app: FastAPI, server: Server, asks: Any, knows: Any) -> None:
 
 
 def _state(app: FastAPI, server: Server, knows: Any) -> None:
-    """What there is, and how it is."""
+    """Routes for models, load, metrics and health."""
 
     @app.get("/v1/models", response_model=None)
     async def models(who: Caller = knows) -> Response:
@@ -167,7 +167,8 @@ def _state(app: FastAPI, server: Server, knows: Any) -> None:
 
 
 def _page(file: Path, kind: str) -> Callable[[], Awaitable[Response]]:
-    """A file that is read once. The page loads nothing from elsewhere, and nobody may frame it."""
+    """A route for a file that is read once. Its policy lets the page load only files of this server, and forbids
+    framing."""
     content = file.read_bytes()
     policy = "default-src 'self'; img-src data:; style-src 'self' 'unsafe-inline'; frame-ancestors 'none'"
     headers = {"Content-Security-Policy": policy}
@@ -179,7 +180,7 @@ def _page(file: Path, kind: str) -> Callable[[], Awaitable[Response]]:
 
 
 def _sent(body: Any) -> Json:
-    """What the client wrote, and nothing that it left out."""
+    """The fields that the client sent, without defaults."""
     return body.model_dump(exclude_unset=True)
 
 
@@ -190,7 +191,7 @@ async def _plain(
     who: Caller,
     metered: Callable[[Json], Meter],
 ) -> Response:
-    """The answer of the model alone, whole or as a stream; its tokens count for a key with a quota."""
+    """The answer of the model without tools, whole or as a stream; its tokens count against the key's quota."""
     meter = metered(body) if who.metered and body.get("stream") else None
     answer = await ask(body if meter is None else meter.body, who.salt)
     if isinstance(answer, Mapping):
@@ -234,7 +235,7 @@ def _errors(app: FastAPI) -> None:
         return told(request, ApiError(error.status_code, code, f"{request.url.path}: {error.detail}"))
 
     async def defect(request: Request, error: Exception) -> Response:
-        """Its traceback goes to the log, and not to the client."""
+        """Answers an unexpected exception; the traceback goes to the log only."""
         return told(request, ApiError(500, "server_error", "the server failed at this request"))
 
     app.add_exception_handler(ApiError, api)

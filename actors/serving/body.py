@@ -1,4 +1,4 @@
-"""Refuses bodies of requests that are too large, before they are read."""
+"""Refuses request bodies that are too large, before they are read completely."""
 
 from typing import Any
 
@@ -6,10 +6,10 @@ from starlette.exceptions import HTTPException
 
 
 class BodyLimit:
-    """ASGI middleware. A body whose length is not said is counted as it comes."""
+    """ASGI middleware. A body without Content-Length is counted as it arrives."""
 
     def __init__(self, app: Any, limit: int) -> None:
-        """limit: bytes."""
+        """limit: maximum bytes of a body."""
         self._app, self._limit = app, limit
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:

@@ -1,4 +1,4 @@
-"""Brings the weights of a run under way into a replica, one version after the other, while it serves.
+"""Loads the weights of a running training job into a replica, version by version, while it serves.
 
 look ── newest whole version ── read ── load: digests, pause, update, completeness, resume ── served
   ^                                                                                          |
@@ -20,19 +20,19 @@ from coa.serving.following import Made
 
 logger = logging.getLogger(__name__)
 POLICY = "model."
-"""What a learner's checkpoint has before the names of the policy's tensors; a head for values has another prefix."""
+"""Prefix of the policy's tensors in a learner's checkpoint; a value head has another prefix."""
 
 Load = Callable[[int, Published | Weights], Awaitable[float]]
 
 
 class Follower:
-    """For one replica. What can't be read or loaded is left out with a warning, until there is something newer; the
-    replica goes on with the weights that it has. WeightsGone, after which it has none, is raised."""
+    """Follows a run for one replica. A version that can't be read or loaded is skipped with a warning, and the replica
+    continues with its weights. Raises WeightsGone, after which the replica has no complete weights."""
 
     def __init__(
         self, look: Callable[[], Made | None], load: Load, *, every_s: float, read: "Read | None" = None
     ) -> None:
-        """look: finds the newest weights. load: as the method of `actors.rollout.adapter.PolicyAdapter`."""
+        """look: finds the newest weights. load: `actors.rollout.adapter.PolicyAdapter.load`."""
         self._look, self._load, self._every_s, self._read = look, load, every_s, read or read_weights
         self._seen: Made | None = None
 
@@ -43,7 +43,7 @@ class Follower:
             await self.catch_up()
 
     async def catch_up(self) -> bool:
-        """Takes over the newest weights; returns whether there were new ones."""
+        """Loads the newest weights; returns whether new weights were loaded."""
         made = await asyncio.to_thread(self._look)
         if made is None or made == self._seen:
             return False
@@ -53,7 +53,7 @@ class Follower:
             pause_s = await self._load(made.version, weights)
         except WeightsGone:
             raise
-        except (SyncError, OSError) as error:  # a run removes checkpoints that are no longer the newest
+        except (SyncError, OSError) as error:  # e.g. a checkpoint that the run has removed meanwhile
             logger.warning("version %d of %s is left out: %s", made.version, made.path, error)
             return False
         logger.info("version %d is served, after a pause of %.2f s", made.version, pause_s)
@@ -64,17 +64,18 @@ Read = Callable[[Made], Published | Weights]
 
 
 def read_weights(made: Made) -> Published | Weights:
-    """Reads a version, for its digests; raises SyncError or OSError."""
+    """Reads a version's weights; raises SyncError or OSError."""
     return published_file(made.version, made.path) if made.finished else serialise(policy_of(made.path))
 
 
 def policy_of(path: Path) -> Mapping[str, Any]:
     """The policy's tensors in a learner's checkpoint, by their Hugging Face names; raises SyncError where they are not
-    all there: with ZeRO-3 they are sharded, with adapters the frozen ones are left out, and a file may be cut short."""
+    all there: with ZeRO-3 they are sharded, with adapters the frozen ones are left out, and a file may be cut short.
+    Nothing in the file is run: it is read as tensors and plain data."""
     import torch
 
     try:
-        states = torch.load(path, map_location="cpu", weights_only=False, mmap=True)
+        states = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
         states["module"]
     except (RuntimeError, UnpicklingError, EOFError, KeyError) as error:
         raise SyncError(f"not a whole checkpoint: {error}") from error

@@ -1,4 +1,4 @@
-"""Who may ask a server, and how much."""
+"""Access control of a server: API keys and quotas."""
 
 import asyncio
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from coa.serving.keys import Key, KeyFile
 from coa.serving.quotas import Quota
 
 ANYBODY = "anybody"
-"""Who asks a server without keys."""
+"""Key id of callers of a server without keys."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,23 +21,24 @@ class Caller:
 
     @property
     def salt(self) -> str:
-        """Keeps what one key's requests leave in the KV cache from those of others, whose time would tell of it."""
+        """Cache salt that separates the KV cache of different keys, since response times would reveal shared
+        prefixes."""
         return f"-{self.key}"
 
 
 class Gate:
     def __init__(self, keys: KeyFile | None, shared: AnyShared) -> None:
-        """keys: None lets anybody ask."""
+        """keys: None allows requests without a key."""
         self._keys, self._shared = keys, shared
         self._spending: set[asyncio.Future[None]] = set()
 
     async def know(self, text: str) -> Caller:
-        """Raises ApiError for a key that is missing, wrong or revoked."""
+        """The caller with this key; raises ApiError if the key is missing, wrong or revoked."""
         key = self._find(text)
         return Caller(ANYBODY) if key is None else Caller(key.id, metered=key.quota != Quota())
 
     async def admit(self, text: str) -> Caller:
-        """Counts a request that makes the model speak. Raises ApiError as `know`, and where the quota is used up."""
+        """Counts a request that generates. Raises ApiError as `know` does, and if the quota is used up."""
         key = self._find(text)
         if key is None:
             return Caller(ANYBODY)
@@ -48,7 +49,7 @@ class Gate:
         return Caller(key.id, metered)
 
     def _find(self, text: str) -> Key | None:
-        """None where anybody may ask."""
+        """The key; None if the server needs no keys."""
         if self._keys is None:
             return None
         if not text:
@@ -58,7 +59,7 @@ class Gate:
         return key
 
     def spend(self, caller: Caller, tokens: int) -> None:
-        """Counts the tokens of an episode that has ended; does not wait, since whoever asked may be gone."""
+        """Counts the tokens of a finished request; does not wait, since the client may be gone."""
         if caller.metered and tokens:
             spending = asyncio.ensure_future(self._shared.spend(caller.key, tokens))
             self._spending.add(spending)

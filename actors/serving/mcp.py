@@ -1,4 +1,4 @@
-"""The agent as a tool of other agents: an MCP server over Streamable HTTP, at /mcp of the server."""
+"""The agent as a tool for other agents: an MCP server over Streamable HTTP, at /mcp."""
 
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator
@@ -15,16 +15,16 @@ from coa.types import Status
 
 
 class McpApp:
-    """The application to mount. It keeps no session, so that any replica may answer any request."""
+    """The MCP application. It is stateless, so that any replica may answer any request."""
 
     def __init__(self, server: Server, host: str) -> None:
-        """host: where it is served. At an address of this machine alone, requests that name another host are refused,
-        since a browser sends them for pages of others."""
+        """host: address at which it is served. On a loopback address, requests for another host name are refused, as
+        protection against DNS rebinding."""
         from mcp.server.mcpserver import Context, MCPServer
         from mcp.server.mcpserver.exceptions import ToolError
 
-        # Where nobody has set up logging, the library has every traceback of the process painted, half a second each:
-        # clients that leave at once would hold up all others.
+        # Unless logging is configured, the library installs a handler that takes half a second to render each
+        # traceback: disconnecting clients would delay all others.
         logging.basicConfig()
         self.mcp: Any = MCPServer("chain-of-agents")
 
@@ -40,7 +40,7 @@ class McpApp:
             except UserError as error:
                 raise ToolError(str(error)) from error
 
-        # Its annotations have to be values where the library looks at them.
+        # The library needs the annotations as values instead of strings.
         ask.__annotations__ = {"question": str, "ctx": Context, "return": str}
         self.mcp.tool(name="ask", title=server.name)(ask)
         self.app: Any = self.mcp.streamable_http_app(
@@ -49,13 +49,14 @@ class McpApp:
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """Answers within."""
+        """Serves requests during the body."""
         async with self.mcp.session_manager.run():
             yield
 
 
 async def answer_of(episode: AsyncGenerator[Event]) -> str:
-    """Raises ApiError where the episode ends without one: half an answer would be taken for a whole one."""
+    """The episode's answer; raises ApiError if it ends without one, since a partial answer would be taken for a
+    complete one."""
     async with aclosing(episode) as events:
         async for event in events:
             match event:
@@ -69,7 +70,8 @@ async def answer_of(episode: AsyncGenerator[Event]) -> str:
 
 
 class WithoutSlash:
-    """Has a mounted application answer at its own path, too, which otherwise redirects to the one with a slash."""
+    """ASGI middleware that lets a mounted application answer at its path without a trailing slash instead of
+    redirecting."""
 
     def __init__(self, app: Any, path: str) -> None:
         self._app, self._path = app, path

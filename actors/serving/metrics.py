@@ -1,4 +1,4 @@
-"""What the server counts, as Prometheus reads it: its own counters, and with them those of vLLM in this process."""
+"""Prometheus metrics of the server: its own, and those of vLLM in this process."""
 
 import asyncio
 import time
@@ -16,20 +16,20 @@ PROTOCOLS = {
     "/v1/responses": "responses",
     "/mcp": "mcp",
 }
-"""By path; what else is asked for is not counted."""
+"""Protocol names by path; other paths are not counted."""
 LEFT = "499"
-"""Status of a request whose client left before there was an answer: nginx's number for it."""
+"""Status of a request whose client disconnected before the answer; nginx uses the same code."""
 DEFECT = "500"
 SECONDS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120)
 KV_USE = "vllm:kv_cache_usage_perc"
-"""vLLM's gauge of the share of the KV cache that requests under way hold; from 0 to 1, whatever its name says."""
+"""vLLM's gauge of the share of the KV cache that requests under way hold, from 0 to 1 despite its name."""
 
 
 class ServingMetrics:
-    """The counters of one replica. Where a run's metrics have a word for what is counted, it is the same one."""
+    """The metrics of one replica, named like the metrics of a run where these exist."""
 
     def __init__(self, replica: str = "") -> None:
-        """replica: a label of everything, since a request for the metrics reaches one replica of several."""
+        """replica: label of all metrics, since a scrape reaches only one of several replicas."""
         self._replica, self._own = replica, CollectorRegistry()
         own: Any = {"registry": self._own}
         self.requests = Counter("coa_requests", "HTTP requests that were answered", ("protocol", "status"), **own)
@@ -45,14 +45,14 @@ class ServingMetrics:
         self.version = Gauge("coa_weight_version", "version of the weights that are served", **own)
 
     def text(self) -> bytes:
-        """In Prometheus' text format."""
+        """The metrics in Prometheus' text format."""
         together = CollectorRegistry()
         together.register(_Labelled((self._own, REGISTRY), self._replica))
         return generate_latest(together)
 
 
 class _Labelled(Collector):
-    """What several registries hold, with the replica's label."""
+    """Collects the metrics of several registries, with the replica's label."""
 
     def __init__(self, registries: tuple[CollectorRegistry, ...], replica: str) -> None:
         self._registries, self._label = registries, {"replica": replica} if replica else {}
@@ -64,18 +64,18 @@ class _Labelled(Collector):
                 yield family
 
     def describe(self) -> Iterator[Any]:
-        """Nothing: names are not compared with those of other collectors, of which there are none."""
+        """Describes nothing, since this is the registry's only collector and its names can't collide."""
         return iter(())
 
 
 def kv_use() -> float:
-    """The share of its KV cache that the engine of this process uses; 0 where it does not say."""
+    """Share of the KV cache that the engine of this process uses; 0 if it does not report it."""
     found = (one.value for family in REGISTRY.collect() if family.name == KV_USE for one in family.samples)
     return max(found, default=0.0)
 
 
 class FirstToken:
-    """Measures once."""
+    """Measures the time to the first token of one episode."""
 
     def __init__(self, metrics: ServingMetrics, clock: Callable[[], float] = time.monotonic) -> None:
         self._metrics, self._clock = metrics, clock
@@ -111,7 +111,7 @@ class CountedRequests:
         except (asyncio.CancelledError, ClientDisconnect):
             raise
         except BaseException:
-            # A defect, which is answered outside of this.
+            # An unexpected exception, which an outer middleware answers.
             status = DEFECT if status == LEFT else status
             raise
         finally:

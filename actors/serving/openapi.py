@@ -1,4 +1,4 @@
-"""What /openapi.json says beyond the types of the requests: the models that there are, and the form of errors."""
+"""Additions to /openapi.json beyond the request types: names of the models, and the form of errors."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -7,7 +7,7 @@ from fastapi import FastAPI
 from pydantic import BaseModel
 
 STREAMS: dict[int | str, dict[str, Any]] = {200: {"content": {"text/event-stream": {}}}}
-"""How a route says that its answer may be a stream."""
+"""`responses` argument of a route whose answer may be a stream."""
 
 
 class Fault(BaseModel):
@@ -21,25 +21,25 @@ class OpenaiFault(Fault):
 
 
 class OpenaiError(BaseModel):
-    """Of `ApiError.openai`."""
+    """Body of an error in OpenAI's protocols (`ApiError.openai`)."""
 
     error: OpenaiFault
 
 
 class AnthropicError(BaseModel):
-    """Of `ApiError.anthropic`."""
+    """Body of an error in Anthropic's protocol (`ApiError.anthropic`)."""
 
     type: str
     error: Fault
 
 
 def told_as(kind: type[BaseModel]) -> dict[str, Any]:
-    """How a route describes its errors, whose statuses are many and whose form is one."""
+    """Description of a route's errors, which all have the same form."""
     return {"model": kind, "description": "The request can't be met."}
 
 
 def describe(app: FastAPI, models: Sequence[str]) -> None:
-    """models: what requests may name."""
+    """Adds the model names to the schema. models: names that requests may use."""
 
     def openapi() -> dict[str, Any]:
         described = FastAPI.openapi(app)

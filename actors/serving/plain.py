@@ -1,4 +1,4 @@
-"""The model alone, through vLLM's own handlers of OpenAI's and Anthropic's protocols, on the engine of the agent."""
+"""The model without the agent, through vLLM's handlers of OpenAI's and Anthropic's protocols, on the agent's engine."""
 
 import json
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator
@@ -15,7 +15,7 @@ class PlainModel:
     """Wraps vLLM's handlers: a request's JSON in, and JSON or a stream of server-sent events out."""
 
     def __init__(self, state: Any, name: str, escaping: Escaping) -> None:
-        """state: that of vLLM's own server."""
+        """state: application state of vLLM's server."""
         self._state, self._name, self._escaping = state, name, escaping
 
     @classmethod
@@ -26,17 +26,17 @@ class PlainModel:
         from vllm.utils.argparse_utils import FlexibleArgumentParser
 
         words = ["--model", model_dir, "--served-model-name", name, "--enable-auto-tool-choice"]
-        # Arguments of calls follow their schemas.
+        # Strict tool calling: the arguments of calls follow their schemas.
         words += ["--tool-call-parser", tool_parser, "--tool-strict-level", "parameter"]
         args: Any = make_arg_parser(FlexibleArgumentParser()).parse_args(words)
-        # The engine was started with a generation config of its own, which the handlers would read again for defaults.
+        # The engine started from a temporary generation config, which the handlers would read again for defaults.
         llm.model_config.generation_config = "vllm"
         state = State()
         await init_app_state(llm, state, args, await llm.get_supported_tasks())
         return cls(state, name, escaping)
 
     def name_weights(self, fingerprint: str) -> None:
-        """What answers from now on say in `system_fingerprint`."""
+        """Sets the `system_fingerprint` of later answers."""
         for handler in (self._state.openai_serving_chat, self._state.openai_serving_completion):
             handler.system_fingerprint = fingerprint
 
@@ -47,7 +47,7 @@ class PlainModel:
         return await self._ask(self._state.openai_serving_chat.create_chat_completion, request)
 
     async def stream_chat(self, body: Json, salt: str) -> AsyncGenerator[str]:
-        """Closing it ends the request at the engine."""
+        """Streams a chat completion; closing the generator ends the request at the engine."""
         answer = await self.chat({**body, "stream": True}, salt)
         assert isinstance(answer, AsyncGenerator)
         return answer
@@ -65,7 +65,7 @@ class PlainModel:
         return await self._ask(self._state.anthropic_serving_messages.create_messages, request)
 
     def _request(self, kind: Any, body: Json, salt: str) -> Any:
-        """vLLM's request. Raises ApiError for one that is none."""
+        """Parses the body as vLLM's request; raises ApiError if it is invalid."""
         fields = {**self._escaping.request(body), "model": self._name}
         if "cache_salt" in kind.model_fields:
             fields["cache_salt"] = salt
@@ -82,13 +82,13 @@ class PlainModel:
 
 @contextmanager
 def _told() -> Iterator[None]:
-    """What vLLM raises of a request, as the error that its own server would answer with."""
+    """Turns vLLM's exceptions into the error that vLLM's server would answer with."""
     from jinja2 import TemplateError
     from pydantic import ValidationError
     from vllm.entrypoints.serve.exception_handling.error_response import create_error_response
     from vllm.exceptions import VLLMError
 
-    # Beside its own types vLLM still raises these for a request that it can't meet, and maps them.
+    # Besides its own types vLLM raises these for an invalid request; create_error_response maps all of them.
     kinds = (VLLMError, ValueError, TypeError, OverflowError, NotImplementedError, TemplateError)
     try:
         yield
@@ -101,7 +101,7 @@ def _told() -> Iterator[None]:
 
 
 async def chunks_of(stream: AsyncGenerator[str]) -> AsyncGenerator[Json]:
-    """The data of server-sent events. Closing it closes the stream."""
+    """The JSON data of server-sent events. Closing the generator closes the stream."""
     async with aclosing(stream):
         async for text in stream:
             for line in text.split("\n"):

@@ -47,10 +47,10 @@ class Replica:
         retry: RetryConfig,
         shared: Any = None,
     ) -> None:
-        """executors: gives those that this replica calls; called once. shared: handle of the deployment of what the
-        replicas share; None where this is the only one."""
+        """executors: returns the tool executors of this replica; called once. shared: handle of the deployment with the
+        state that replicas share; None if this is the only replica."""
         self._model_dir, self._config = model_dir, config
-        # What vLLM's own handlers ask has one cache for all versions, so it must not outlive an update.
+        # Requests of vLLM's handlers use the same cache salt for all versions, so the cache must not outlive an update.
         engine = replace(engine, kv_on_update=KvOnUpdate.recompute)
         codec = Codec.load(Path(model_dir))
         self._escaping = Escaping(codec.untrusted)
@@ -76,7 +76,7 @@ class Replica:
         )
 
     def __serve_build_asgi_app__(self) -> Any:
-        """Ray Serve asks for the application under this name."""
+        """Builds the ASGI application; Ray Serve calls this method by name."""
         return make_app(self._server, self._prepare, self._config.host)
 
     async def _prepare(self) -> None:
@@ -99,18 +99,18 @@ class Replica:
         return pause_s
 
     async def version(self) -> int:
-        """Of the weights."""
+        """Version of the weights."""
         return await self._policy.version()
 
     def record_autoscaling_stats(self) -> dict[str, float]:
-        """What `cluster.serving.scaling` decides by; Ray Serve asks for it under this name, every few seconds."""
+        """Metrics that `cluster.serving.scaling` uses; Ray Serve calls this method by name every few seconds."""
         requests = self._policy.requests
         alone = max(0, requests - self._policy.generating)
-        # vLLM says how much of the cache is used at its steps, of which there are none without a request.
+        # vLLM updates the gauge only at its steps, so without requests it is stale.
         return {RUNNING: self._server.agent.under_way + alone, KV_USE: kv_use() if requests else 0.0}
 
     async def check_health(self) -> None:
-        """Ray Serve replaces the replica where this raises, or does not come back."""
+        """Raises if the replica is broken; Ray Serve replaces it then, or if this does not return in time."""
         self._server.agent.check()
         if self._following is not None and self._following.done():
             self._following.result()

@@ -1,4 +1,4 @@
-"""One replica of the server: the policy on vLLM, the agent on it, and the episodes that its clients ask for."""
+"""One replica of the server: the policy on vLLM, the agent, and the episodes that clients request."""
 
 import secrets
 import time
@@ -20,7 +20,7 @@ from coa.serving.selection import selected
 from coa.tools.mcp.binding import McpBinding
 
 MAX_CHARS = 64
-"""Of a token, in any text that is worth counting."""
+"""Upper bound of characters per token, for texts whose tokens are counted."""
 
 
 def new_id(prefix: str) -> str:
@@ -28,7 +28,7 @@ def new_id(prefix: str) -> str:
 
 
 class Server:
-    """What all protocols of one replica share: the names that it has, who may ask, and the episodes that it plays."""
+    """State that all protocols of one replica share: model names, the gate, and the agent that plays episodes."""
 
     def __init__(
         self,
@@ -44,7 +44,7 @@ class Server:
         self.profiles = config.profiles or tuple(PROFILES)
         self._plain: PlainModel | None = None
         self.mcp: Mapping[str, McpBinding] = {}
-        """The tools of MCP servers, by the tags that they answer; told before the first request."""
+        """The tools of MCP servers by the tags that they answer; set before the first request."""
         self.defaults, self.gate, self.shared = defaults, gate, shared
         self.version = version
         self._weights = 0
@@ -52,7 +52,7 @@ class Server:
 
     @property
     def plain(self) -> PlainModel:
-        """The model alone; set before the first request."""
+        """The model without the agent; set before the first request."""
         assert self._plain is not None
         return self._plain
 
@@ -63,7 +63,7 @@ class Server:
 
     @property
     def weights(self) -> int:
-        """The version of the weights, as the engine was told last."""
+        """Version of the weights that the engine loaded last."""
         return self._weights
 
     @weights.setter
@@ -77,7 +77,7 @@ class Server:
 
     @property
     def names(self) -> list[str]:
-        """What a request may name as its model."""
+        """Model names that a request may use."""
         return [self.name, *(f"{self.name}:{profile}" for profile in self.profiles), f"{self.name}:{PLAIN}"]
 
     def models(self) -> Json:
@@ -86,9 +86,9 @@ class Server:
         return {"object": "list", "data": data}
 
     def fitting(self, request: AgentRequest) -> AgentRequest:
-        """The request; raises ApiError where its question leaves the agent no room."""
+        """Returns the request; raises ApiError if its question leaves no tokens for the agent."""
         most = request.agent.limits.max_tokens
-        # No text of so many characters has few enough tokens, and counting them holds up everybody else.
+        # A longer text certainly has too many tokens, and counting them would block other requests.
         tokens = most if len(request.question) > MAX_CHARS * most else self.agent.prompt_tokens(request)
         if tokens >= most:
             message = f"the question leaves no room: the agent reads and writes at most {most} tokens"
@@ -96,7 +96,8 @@ class Server:
         return request
 
     async def play(self, request: AgentRequest, who: Caller, choice: int = 0) -> AsyncGenerator[Event]:
-        """The episode of an answer as it happens; of several, the one that is selected, once all have ended."""
+        """Yields the events of an answer's episode as they happen. Of several samples, it yields those of the selected
+        episode once all have ended."""
         if request.samples == 1:
             async with aclosing(self._episode(request, who, choice)) as events:
                 async for event in events:
@@ -113,7 +114,7 @@ class Server:
             return [event async for event in events]
 
     async def _episode(self, request: AgentRequest, who: Caller, sample: int) -> AsyncGenerator[Event]:
-        """One episode, whose tokens count for the key, also where it is left or breaks."""
+        """One episode; its tokens count for the key even if it is abandoned or fails."""
         spent = Spent(self.agent.prompt_tokens(request) if who.metered else 0)
         try:
             async with aclosing(self.agent.play(request, sample, salt=who.salt, spent=spent)) as events:

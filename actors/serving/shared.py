@@ -1,4 +1,4 @@
-"""What several replicas share, in a process of its own: `coa.serving.shared.Shared` over its handle."""
+"""Client of the state that several replicas share, `coa.serving.shared.Shared` in a separate process."""
 
 from collections.abc import Awaitable
 from typing import Any, TypeVar
@@ -12,10 +12,10 @@ T = TypeVar("T")
 
 
 class RemoteShared:
-    """Each method does what that of `Shared` does, and raises ApiError (503) while it is away."""
+    """Has the methods of `Shared`; each raises ApiError (503) while the process is unavailable."""
 
     def __init__(self, handle: Any) -> None:
-        """handle: of an actor, or of a deployment of Ray Serve."""
+        """handle: handle of an actor or of a Ray Serve deployment."""
         self._handle = handle
 
     async def admit(self, key: str, quota: Quota) -> float:

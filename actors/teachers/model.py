@@ -1,15 +1,15 @@
-"""A language model that teachers think with: each reply is kept on disk and never asked for again.
+"""A language model of the teachers: each reply is kept on disk and never requested again.
 
     request -- in the ledger? -- yes --> the same completion
                      | no
-                     +-- under way for another caller? -- yes --> wait for that
+                     +-- under way for another caller? -- yes --> wait for it
                                  | no
                                  +--> endpoint --> ledger --> completion
 
-All roles share one such object, so that the limits of its endpoint hold over all of them. A request is known by its
-content: model, messages, seed and options. A completion is in the ledger before any caller gets it, so a caller or an
-actor that dies afterwards does not pay for it a second time. A second ledger keeps the usage of requests that gave no
-completion, from before each is sent; it is added to the usage of the completion or the error that comes in the end.
+All roles share one such object, so that the endpoint's limits apply to all roles together. A request is identified by
+its content: model, messages, seed and options. A completion is in the ledger before any caller gets it, so a caller or
+an actor that dies afterwards does not pay for it a second time. A second ledger keeps the usage of requests that gave
+no completion, written before each is sent; it is added to the usage of the final completion or error.
 """
 
 import hashlib
@@ -28,13 +28,13 @@ from coa.tools.cache import Memo
 from coa.usage import Usage
 
 TROUBLE = 3
-"""Attempts in a row that fail before anyone is told."""
+"""Minimum number of consecutive failed attempts before `trouble` reports them."""
 UNDER_WAY = 100_000
-"""Requests that may be under way at the same time, each joined by equal ones."""
+"""Maximum number of requests under way at a time; equal requests are joined."""
 
 
 class TeacherModel:
-    """A plain class that Ray is applied to at the edge (`jobs.teachers.teaching`)."""
+    """A plain class; `jobs.teachers.teaching` makes it an actor."""
 
     def __init__(self, config: EndpointConfig, ledger: Path) -> None:
         freeze_gc()
@@ -50,21 +50,26 @@ class TeacherModel:
         self._under_way: Memo[Completion | InfrastructureError] = Memo(UNDER_WAY, keep=lambda _: False)
 
     def mistake(self) -> str:
-        """The user's mistake because of which there is no model; empty where there is none."""
+        """The user error that prevents using the model; empty if there is none."""
         return self._mistake
 
     def trouble(self) -> str:
-        """What is wrong while the endpoint gives no reply; empty where nothing is."""
+        """Describes the failure while the endpoint gives no replies; empty if there is none."""
         endpoint = self._endpoint
         if endpoint is None or endpoint.failed_in_a_row < TROUBLE:
             return ""
         return f"model {self._name}: {endpoint.failed_in_a_row} attempts in a row failed: {endpoint.last_failure}"
 
+    def move(self, url: str) -> None:
+        """The endpoint is at this URL from now on, /v1 included: its server was started again."""
+        if self._endpoint is not None:
+            self._endpoint.move(url)
+
     async def complete(
         self, messages: Sequence[Mapping[str, Any]], seed: int, options: Mapping[str, Any] | None = None
     ) -> Completion | InfrastructureError:
-        """The completion, or the error that was met, DiskFull included; each with the usage of all that was ever sent
-        for this request. Raises UserError for a user's mistake. options: as of `Endpoint.complete`."""
+        """Returns the completion or the error, including DiskFull, with the usage of everything that was ever sent for
+        this request. Raises UserError for a mistake of the user. options: as in `Endpoint.complete`."""
         key = key_of(self._name, messages, seed, options or {})
         try:
             if kept := self._ledger.get(key):
@@ -84,7 +89,8 @@ class TeacherModel:
             raise UserError(self._mistake)
         lost = Usage(*(self._lost.get(key) or ()))
         try:
-            # Kept before it is sent: this process may be ended while the endpoint works on it.
+            # The usage is stored before sending, since this process may be killed while the endpoint works on the
+            # request.
             completion = await self._endpoint.complete(
                 messages, seed=seed, on_send=lambda took: self._lost.put(key, astuple(lost + took)), **(options or {})
             )
@@ -99,6 +105,6 @@ class TeacherModel:
 
 
 def key_of(name: str, messages: Sequence[Mapping[str, Any]], seed: int, options: Mapping[str, Any]) -> str:
-    """The key of a request in the ledger: a digest of all that it says."""
+    """The key of a request in the ledger: a digest of its content."""
     request = json.dumps([name, list(messages), seed, dict(options)], sort_keys=True)
     return hashlib.sha256(request.encode()).hexdigest()

@@ -1,10 +1,10 @@
 """Serves a language model in the cluster: vLLM's own OpenAI server as a child process of one actor.
 
     actor: ModelServer ══ socket ══ supervisor (coa.llm.supervisor) ── vLLM: API server, engine      log ── in a file
-           url() ── http://host:port/v1 ── whoever asks
+           url() ── http://host:port/v1 ── clients
 
-The server ends with the actor, also where that is killed. The actor ends with the server, so that a restart of the
-actor restarts both. A restarted server listens at another port, unless the configuration names one.
+The server ends with the actor, even if the actor is killed. The actor ends with the server, so that a restart of the
+actor restarts both. A restarted server listens at another port, unless the configuration sets the port.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ from coa.llm import supervisor
 
 VLLM = (sys.executable, "-m", "vllm.entrypoints.openai.api_server")
 LAST_LINES, LAST_CHARS = 12, 2000
-"""Lines and characters of the log that an error shows."""
+"""Maximum lines and characters of the log that an error shows."""
 LOOK_EVERY_S = 0.2
 
 
@@ -37,38 +37,38 @@ class ModelServerConfig:
     model: str = ""
     """Folder in Hugging Face layout, or name on the hub; empty serves no model."""
     name: str = ""
-    """Name of the model in requests; empty takes `model`."""
+    """Name of the model in requests; if empty, `model`."""
     dtype: str = "auto"
-    """Number type of the weights; auto takes the one in which they are stored."""
+    """Number type of the weights; auto: the type in which they are stored."""
     max_model_len: int = 4096
-    """Most tokens of a prompt and its reply together."""
+    """Maximum number of tokens of a prompt and its reply together."""
     max_concurrent: int = 64
-    """Most requests in a batch."""
+    """Maximum number of requests in a batch."""
     gpus: int = 0
-    """GPUs over which the model is split; 0 runs it on the CPU."""
+    """Number of GPUs over which the model is split; 0 runs it on the CPU."""
     cpus: float = 1.0
-    """CPUs that the server reserves in Ray."""
+    """Number of CPUs that the server reserves in Ray."""
     threads: int = 1
-    """CPU threads of the server, if it runs on the CPU."""
+    """Number of the server's CPU threads, if it runs on the CPU."""
     kv_cache_gib: float = 1.0
-    """Size of the KV cache, if it runs on the CPU."""
+    """Size of the KV cache in GiB, if the server runs on the CPU."""
     gpu_memory_utilization: float = 0.85
     """Share of each GPU's memory that the server takes for weights and KV cache."""
     enforce_eager: bool = True
-    """Whether compilation and CUDA graphs are switched off: the server starts sooner, and is slower on a GPU."""
+    """Whether compilation and CUDA graphs are disabled: the server starts sooner, but is slower on a GPU."""
     host: str | None = None
-    """Address at which the server listens. None takes loopback in a cluster of one node, and otherwise the node's own
-    address, which other machines of its network can reach too."""
+    """Address at which the server listens. None: loopback in a cluster of one node, otherwise the node's address, which
+    other machines of its network can reach."""
     port: int = 0
-    """Port at which the server listens; 0 takes a free one."""
+    """Port at which the server listens; 0: a free port."""
     arguments: list[str] = field(default_factory=list)
     """Further arguments of vLLM's server, such as `[--reasoning-parser, qwen3]`."""
     start_s: float = 900.0
-    """Longest time until the server answers."""
+    """Maximum seconds until the server answers."""
 
 
 class ModelServer:
-    """Starts a server and ends it: `await server.start()` is its URL. A plain class; `start_model_server` makes it an
+    """Starts and ends a server; `await server.start()` returns its URL. A plain class; `start_model_server` makes it an
     actor."""
 
     def __init__(
@@ -80,13 +80,13 @@ class ModelServer:
         address: Callable[[], str] = lambda: LOOPBACK,
     ) -> None:
         """program: the command before vLLM's arguments; gone: called when a server that was up has ended; address:
-        gives the host to listen at where the configuration names none."""
+        returns the host to listen at if the configuration sets none."""
         self._config, self._program, self._gone, self._address = config, tuple(program), gone, address
         self._folder = tempfile.TemporaryDirectory(prefix="model-server-", ignore_cleanup_errors=True)
         self._log = Path(self._folder.name) / "log"
         self._link: asyncio.StreamWriter | None = None
         self._ended: asyncio.Task[str] | None = None
-        """Ends when the server does; gives its status."""
+        """Finishes when the server ends, with the server's exit status."""
         self._watch: asyncio.Task[None] | None = None
         self._url = ""
         self.pid = 0
@@ -109,7 +109,7 @@ class ModelServer:
         return self._url
 
     def url(self) -> str:
-        """The server's URL; empty while it is not up."""
+        """The server's URL; empty while the server is not up."""
         return self._url
 
     async def stop(self) -> None:
@@ -144,7 +144,7 @@ class ModelServer:
                 stdin=theirs.fileno(),
                 env={**os.environ, **environment_of(self._config)},
             )
-            await starter.wait()  # the supervisor goes on by itself
+            await starter.wait()  # the supervisor has detached itself
         return self._ended
 
     async def _follow(self, reader: asyncio.StreamReader) -> str:
@@ -176,7 +176,8 @@ class ModelServer:
 
 
 def arguments_of(config: ModelServerConfig, host: str, port: int) -> list[str]:
-    """Arguments of vLLM's server. On CPU, a seeded request whose prefill is chunked ends the engine, so that is off."""
+    """Arguments of vLLM's server. On a CPU chunked prefill is disabled, since a seeded request with a chunked prefill
+    crashes the engine."""
     options: dict[str, object] = {
         "model": config.model,
         "served-model-name": config.name or config.model,
@@ -197,7 +198,7 @@ def arguments_of(config: ModelServerConfig, host: str, port: int) -> list[str]:
 
 
 def environment_of(config: ModelServerConfig) -> Mapping[str, str]:
-    """Environment variables of the server, in addition to the actor's own, which say which GPUs it has."""
+    """Environment variables of the server, in addition to the actor's own, which set the visible GPUs."""
     if config.gpus:
         return {}
     variables = {
@@ -205,12 +206,13 @@ def environment_of(config: ModelServerConfig) -> Mapping[str, str]:
         "VLLM_CPU_OMP_THREADS_BIND": "nobind",
         "OMP_NUM_THREADS": str(config.threads),
     }
-    # Some samplers are compiled even so, at the first request, for seconds.
+    # Even with enforce_eager, some samplers are compiled at the first request, which takes seconds.
     return variables | ({"TORCHDYNAMO_DISABLE": "1"} if config.enforce_eager else {})
 
 
 def reserve(host: str, port: int) -> socket.socket:
-    """A socket that reserves a port (a free one for 0) until the server has taken it: it is bound and never listens."""
+    """A socket that reserves a port (for 0, a free port) until the server has bound it: it is bound but never
+    listens."""
     held = socket.socket()
     held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
@@ -222,7 +224,8 @@ def reserve(host: str, port: int) -> socket.socket:
 
 
 def start_model_server(config: ModelServerConfig, *, restarts: int = -1, **options: Any) -> Any:
-    """Makes the actor; its `start` must be called, also after a restart. options: Ray's, such as where it is placed."""
+    """Creates the actor; its `start` must be called, again after each restart. options: Ray's actor options, such as
+    placement."""
     import ray
 
     settings = {"num_cpus": config.cpus, "num_gpus": config.gpus, "max_restarts": restarts, **options}

@@ -1,14 +1,14 @@
-"""The teacher team on Ray: an actor for each model, one for each role that scripted experts play, one that plays runs.
+"""The teacher team on Ray: an actor for each model, for each role played by scripted experts, and for the team.
 
     driver --- assignments ---> TeacherTeam --- messages ---> TeacherModel (limits, ledger) ---> an endpoint
            <-- graded runs ---    | ^       --- prompts ----> RoleAgent (scripted experts)
                                   v |
                                ToolExecutor
 
-A role that a language model plays has no actor of its own: the team asks the model's actor. Every reply of a model and
-every observation is in a ledger before a run goes on. So a run that is replayed, because an actor, the driver or the
-machine died, asks for nothing twice, except for the judge of its answer. A run that an infrastructure failure ended (a
-tool or an endpoint that is down) is issued again after a pause, with the same seed, and never becomes a transcript.
+A role played by a language model has no actor: the team calls the model's actor. Every reply of a model and every
+observation is in a ledger before a run continues, so a run that is replayed, because an actor, the driver or the
+machine died, repeats no request except that of its answer's judge. A run that was ended by an infrastructure failure (a
+tool or endpoint that is down) never becomes a transcript; it is played again after a pause, with the same seed.
 """
 
 import asyncio
@@ -18,13 +18,12 @@ from dataclasses import astuple, dataclass, field
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
-
-from ray.exceptions import RayError, RayTaskError
+from uuid import uuid4
 
 from actors.garbage import freeze_gc
 from coa.concurrency import doubling
 from coa.distill.grade import grade
-from coa.errors import DiskFull, InfrastructureError, RequestRefused, ToolDown, UserError
+from coa.errors import CallLost, DiskFull, InfrastructureError, RequestRefused, UserError
 from coa.llm.batching import CallBatcher
 from coa.seeds import derive
 from coa.storage.ledger import Ledger
@@ -33,19 +32,19 @@ from coa.teams.run import Assignment, FailedRun
 from coa.teams.teams import EXPERTS, TeamConfig
 from coa.teams.transcript import Graded, Mind, Prompt, Reply
 from coa.tools.base import PLAIN, ToolCall
-from coa.tools.client import ToolClient
+from coa.tools.client import Executor, ToolCaller
 from coa.usage import Usage
 
 
 @dataclass(frozen=True)
 class BudgetConfig:
-    """What the models of a team may use, over all runs and restarts; 0 is no limit. Requests under way when it is spent
-    are still finished."""
+    """Budget of a team's models over all runs and restarts; 0 sets no limit. Requests under way when it is spent are
+    still finished."""
 
     requests: int = 0
-    """Most requests to language models; 0 sets no limit."""
+    """Maximum number of requests to language models; 0 sets no limit."""
     tokens: int = 0
-    """Most tokens of prompts and replies; 0 sets no limit."""
+    """Maximum number of tokens of prompts and replies; 0 sets no limit."""
 
     def exceeds(self, other: "BudgetConfig") -> bool:
         """Whether this budget allows more than the other."""
@@ -59,26 +58,27 @@ class BudgetConfig:
 
 @dataclass(frozen=True)
 class TeachingConfig:
-    """How many team runs are played at a time, how failures are retried, and the budget."""
+    """Concurrency of team runs, retries after failures, and the budget."""
 
     wave: int = 1000
-    """Runs that scripted experts play at a time, and the most runs in one shard of transcripts."""
+    """Number of runs in a wave of scripted experts, and maximum number of runs in one shard of transcripts."""
     waves_in_flight: int = 2
-    """Waves of scripted experts that are under way at the same time."""
+    """Number of waves of scripted experts under way at the same time."""
     runs_in_flight: int = 200
-    """Runs that a team of language models plays at the same time."""
+    """Number of runs that a team of language models plays at the same time."""
     shard_s: float = 60.0
-    """Time after which finished runs of language models are written to a shard, even if they are fewer than `wave`."""
+    """Seconds after which finished runs of language models are written to a shard, even if there are fewer than
+    `wave`."""
     reissues: int = 8
-    """How often a run is played again, or a request of a judge or rewriter sent again, after an infrastructure failure.
-    With the default, an endpoint that is down for up to three minutes costs no run."""
+    """Maximum number of retries, after infrastructure failures, of a run or of a request of a judge or rewriter. With
+    the default, no run is lost if an endpoint is down for up to three minutes."""
     reissue_after_s: float = 0.5
-    """Pause before the first repetition; it doubles for each further one."""
+    """Seconds before the first retry; doubles for each further retry."""
     cpus_per_agent: float = 0.0
-    """CPUs that each actor of the team (roles, models, the team itself) reserves in Ray."""
+    """Number of CPUs that each actor of the team (roles, models, the team itself) reserves in Ray."""
     budget: BudgetConfig = BudgetConfig()
-    """Requests and tokens that the team's models may use in all, over all restarts. Requests that are under way when it
-    is spent are finished."""
+    """Maximum requests and tokens of the team's models in total, over all restarts. Requests under way when it is spent
+    are finished."""
 
     def pauses(self) -> Iterator[float]:
         """Seconds to wait before each issue; 0 before the first."""
@@ -111,8 +111,7 @@ class BudgetSpent(Exception):
 
 
 class RoleAgent:
-    """A role that scripted experts play, in a process of its own; stateless, so that it may be restarted at any
-    time."""
+    """A role played by scripted experts, in a separate process; stateless, so that it may be restarted at any time."""
 
     def __init__(self, make_mind: Callable[[], Mind]) -> None:
         self._mind = make_mind()
@@ -122,24 +121,24 @@ class RoleAgent:
 
 
 def request_of(prompt: Prompt) -> tuple[list[dict[str, str]], int]:
-    """The messages and the seed that a language model is sent.
+    """The messages and the seed of the request to a language model.
 
-    The seed depends on the messages: with one seed for all steps of a line, a model would draw the same numbers at each
-    step, and so give the same reply to similar prompts.
+    The seed depends on the messages: with one seed for all steps, a model would draw the same random numbers at each
+    step and give the same reply to similar prompts.
     """
     messages = [{"role": message.role, "content": message.content} for message in prompt.messages]
     return messages, derive(prompt.seed, *(message.content for message in prompt.messages))
 
 
 class TeacherTeam:
-    """Plays assignments with the agents of its roles (a `TeacherModel` or a `RoleAgent`) and tool executors, all of
-    them actor handles."""
+    """Plays assignments with the agents of its roles (handles of a `TeacherModel` or a `RoleAgent`) and tool executors.
+    A tool call is known by its run and its place in the run, so that a restarted team joins the calls under way."""
 
     def __init__(
         self,
         team: TeamConfig,
         agents: Mapping[str, Any],
-        executors: Sequence[Any],
+        executors: Sequence[Executor],
         config: TeachingConfig,
         *,
         models: tuple[tuple[str, str], ...] = (),
@@ -147,23 +146,22 @@ class TeacherTeam:
         layouts: Sequence[str] = (PLAIN,),
         ledger: Path | None = None,
     ) -> None:
-        """models: (role, model) pairs for transcripts. ledger: folder in which observations are kept until the stage is
-        over; None keeps none, which is for scripted experts, since these cost nothing."""
+        """models: (role, model) pairs for transcripts. ledger: folder in which observations are kept until the stage
+        ends; None keeps none, for scripted experts, whose replies cost nothing."""
         freeze_gc()
         self._team, self._config, self._seed, self._layouts = team, config, seed, tuple(layouts)
         self._models = models
         self._ask_of = {role: self._asking(role, agent) for role, agent in agents.items()}
-        self._executors = list(executors)
-        self._use_tool = ToolClient(self._call_tools)
+        self._tools = ToolCaller(executors, f"team {uuid4().hex}")
         self._ledger = Ledger(ledger) if ledger is not None else None
         self._spent = Usage()
-        """Usage of all runs, those under way and those before a restart included."""
+        """Usage of all runs, including runs under way and runs before a restart."""
         self._open: dict[tuple[str, int], Usage] = {}
-        """Usage of runs under way, by their name, since their last issue; a further issue counts it again."""
+        """Usage by run under way since its last retry began; a retry counts kept replies again."""
 
     async def play(self, assignments: Sequence[Assignment], finished: Usage | None = None) -> Played:
-        """Plays runs. finished: usage of all runs that have ended, in this actor or one before it; a restarted actor
-        computes from it what is left of the budget."""
+        """Plays runs. finished: usage of all runs that have ended, including those before a restart; a restarted actor
+        computes the remaining budget from it."""
         # A restarted actor may get calls that were made before later runs ended.
         self._spent = Usage(*map(max, astuple(self._spent), astuple(finished or Usage())))
         failures: Counter[str] = Counter()
@@ -182,7 +180,7 @@ class TeacherTeam:
                     return await self._once(assignment)
                 except DiskFull:
                     raise  # the fault of no run
-                except RequestRefused as error:  # it would be refused again
+                except (RequestRefused, CallLost) as error:  # it would be refused again
                     failures[type(error).__name__] += 1
                     return FailedRun(assignment, type(error).__name__, str(error), self._open[name])
                 except InfrastructureError as error:
@@ -212,7 +210,7 @@ class TeacherTeam:
             return await self._observe(call, f"{name[0]}/{name[1]}/{key}")
 
         run = start(assignment, self._team, seed=self._seed, layouts=self._layouts)
-        return await grade(await play(run, ask, use, self._models), self._use_tool)
+        return await grade(await play(run, ask, use, self._models), self._tools.in_order(("grade", *name)))
 
     def _take(self, name: tuple[str, int], usage: Usage) -> None:
         if usage.requests:
@@ -221,11 +219,11 @@ class TeacherTeam:
 
     async def _observe(self, call: ToolCall, key: str) -> str:
         if self._ledger is None:
-            return await self._use_tool(call)
+            return await self._tools.finish(key, call)
         kept = self._ledger.get(key)
         if kept is not None and kept[:2] == [call.tool, call.argument]:
             return kept[2]
-        observation = str(await self._use_tool(call))
+        observation = str(await self._tools.finish(key, call))
         self._ledger.put(key, [call.tool, call.argument, observation])
         return observation
 
@@ -233,23 +231,13 @@ class TeacherTeam:
         async def many(prompts: Sequence[Prompt]) -> Sequence[Reply | InfrastructureError]:
             return await agent.replies.remote(list(prompts))
 
-        async def one(prompt: Prompt) -> Reply:  # alone: no reply waits for another one's
+        async def one(prompt: Prompt) -> Reply:  # not batched: no reply waits for another
             try:
                 completion = await agent.complete.remote(*request_of(prompt))
-            except UserError as error:  # what a person must put right arrives wrapped, with a traceback
+            except UserError as error:  # Ray wraps it and adds a traceback
                 raise UserError(str(getattr(error, "cause", error))) from None
             if isinstance(completion, InfrastructureError):
                 raise completion
             return Reply(completion.text, completion.usage)
 
         return CallBatcher(many) if self._team.model_of(role) == EXPERTS else one
-
-    async def _call_tools(self, calls: Sequence[ToolCall]) -> Sequence[str | InfrastructureError]:
-        executor = self._executors[0]
-        self._executors.append(self._executors.pop(0))  # in turn
-        try:
-            return await executor.call_many.remote(list(calls))
-        except RayTaskError:
-            raise
-        except RayError as error:
-            return [ToolDown(f"the tool executor is gone: {type(error).__name__}")] * len(calls)

@@ -1,1 +1,1 @@
-"""The tool executor, which all tool calls go through, and a web site for tools that stay in a closed world."""
+"""The tool executor, which makes all tool calls, and a local web site for web tools without internet access."""

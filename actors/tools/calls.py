@@ -1,9 +1,9 @@
-"""Tool calls known by their ids, so that no call that has completed is made again before its result is acknowledged.
+"""Tool calls deduplicated by id: a completed call is not made again before its result is acknowledged.
 
     known and finished -> its result        known and under way -> join it        else -> make it
 
 An episode that moves to another engine sends its call again from there, and gets the result that is kept or joins the
-call that is under way. Failures are not kept.
+call that is under way. Failures are not kept, except that of a call that must not be made again (`CallLost`).
 """
 
 import asyncio
@@ -12,12 +12,12 @@ from dataclasses import dataclass, field
 from uuid import uuid4
 
 from actors.outbox import Outbox
-from coa.errors import ToolDown
+from coa.errors import CallLost, ToolDown
 from coa.tools.base import ToolCall
 from coa.tools.client import POLL_S, Replies
 
 REPLIES_PACE_S = 0.005
-"""Between two batches of replies to a caller, whose episode waits for each of them."""
+"""Minimum seconds between two batches of replies to a caller; short, since episodes wait for the replies."""
 Reply = tuple[Hashable, str | Exception]
 
 
@@ -30,27 +30,32 @@ class _Known:
 
 
 class KnownCalls:
-    """Calls that are under way or whose results are kept, and for each caller the replies that it has not acknowledged
-    yet."""
+    """Calls that are under way or whose results are kept, and the unacknowledged replies of each caller."""
 
     def __init__(self, run: Callable[[ToolCall], Awaitable[str | ToolDown]], keep: int) -> None:
-        """`run` makes a call. `keep`: number of results that are kept; the oldest ones beyond it are forgotten, whether
-        or not they were acknowledged."""
+        """`run`: makes a call. `keep`: maximum number of kept results; the oldest are dropped, even if they were not
+        acknowledged."""
         self.incarnation = uuid4().hex
         self._run, self._keep = run, keep
         self._known: dict[Hashable, _Known] = {}
-        self._finished: dict[Hashable, str] = {}
+        self._finished: dict[Hashable, str | CallLost] = {}
         """Results, the oldest first."""
         self._outboxes: dict[str, Outbox[Reply]] = {}
         self._refused: set[str] = set()
 
     def start(
-        self, caller: str, calls: Sequence[tuple[Hashable, ToolCall]], acknowledged: Sequence[Hashable] = ()
+        self,
+        caller: str,
+        calls: Sequence[tuple[Hashable, ToolCall]],
+        acknowledged: Sequence[Hashable] = (),
+        incarnation: str = "",
     ) -> str:
-        """Starts calls, or joins those that are known. Returns this executor's incarnation, or "" to a caller that is
-        refused."""
+        """Starts calls, or joins those that are known; starts nothing if `incarnation` names another one than this.
+        Returns this executor's incarnation, or "" to a caller that is refused."""
         if caller in self._refused:
             return ""
+        if incarnation not in ("", self.incarnation):
+            return self.incarnation
         for id in acknowledged:
             if self._finished.pop(id, None) is not None:
                 del self._known[id]
@@ -61,7 +66,7 @@ class KnownCalls:
     def _start(self, caller: str, id: Hashable, call: ToolCall) -> None:
         known = self._known.get(id)
         if known is not None and known.call != call:
-            # The turn was sampled again elsewhere, under other weights, and makes another call.
+            # The turn was resampled on another engine, under other weights, and makes a different call.
             self._forget(id)
             known.task.cancel()
             known = None
@@ -81,11 +86,11 @@ class KnownCalls:
             return  # cancelled, or replaced
         reply: str | Exception
         if known.task.cancelled() or (error := known.task.exception()) is not None:
-            # The executor makes a ToolDown of whatever a tool raises: this is a defect of the executor.
+            # The executor turns every exception of a tool into ToolDown, so this is a bug in the executor.
             reply = RuntimeError(f"{known.call.tool}: {'cancelled' if known.task.cancelled() else repr(error)}")
         else:
             reply = known.task.result()
-        if isinstance(reply, str):
+        if isinstance(reply, str | CallLost):
             self._finished[id] = reply
             while len(self._finished) > self._keep:
                 self._forget(next(iter(self._finished)))
@@ -102,7 +107,7 @@ class KnownCalls:
         return Replies(self.incarnation, *await outbox.next(POLL_S))
 
     async def cancel(self, caller: str, ids: Iterable[Hashable]) -> None:
-        """Ends calls that nobody else waits for, and returns once they have ended."""
+        """Ends calls that no other caller waits for, and returns once they have ended."""
         ending = []
         for id in ids:
             known = self._known.get(id)
@@ -117,8 +122,8 @@ class KnownCalls:
             await asyncio.wait(ending)
 
     def refuse(self, callers: Iterable[str]) -> None:
-        """These callers may make no further calls and get no further replies. Their calls under way go on, so that the
-        engines that take over their episodes can join them."""
+        """Refuses further calls and replies to these callers. Their calls under way continue, so that the engines that
+        take over their episodes can join them."""
         for caller in callers:
             self._refused.add(caller)
             if (outbox := self._outboxes.pop(caller, None)) is not None:

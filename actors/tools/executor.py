@@ -1,6 +1,6 @@
-"""The tool executor: every tool call of every episode goes through one of these.
+"""The tool executor, which makes the tool calls of all episodes.
 
-call -> known? -> kept, or being made? -> on disk? -> wait for a place -> the tool, within its time -> text | ToolDown
+call -> known id? -> in memory or under way? -> on disk? -> wait for a slot -> tool, with a timeout -> text | ToolDown
 """
 
 import asyncio
@@ -15,6 +15,7 @@ from functools import partial
 from typing import Protocol, runtime_checkable
 
 from actors.tools.calls import KnownCalls
+from actors.tools.stats import ToolStats
 from coa.errors import InfrastructureError, ToolDown, UserError
 from coa.http.text import well_formed
 from coa.tools.base import Fleeting, Tool, ToolCall
@@ -22,6 +23,7 @@ from coa.tools.cache import DiskCache, Found, Memo
 from coa.tools.client import Replies, RetryConfig
 from coa.tools.mcp.binding import McpBinding
 from coa.tools.mcp.tool import McpTool
+from coa.tools.scaling import ToolScaling
 
 logger = logging.getLogger(__name__)
 
@@ -31,25 +33,26 @@ class ExecutorConfig:
     """The processes that run tools: limits, caches and retries."""
 
     concurrency: int = 16
-    """Calls of one tool that run at the same time in an executor; further ones wait."""
+    """Maximum number of concurrent calls of one tool in an executor; further calls wait."""
     concurrency_of: dict[str, int] = field(default_factory=dict)
-    """`concurrency` of single tools: `{crawl_page: 64}`."""
+    """`concurrency` of individual tools: `{crawl_page: 64}`."""
     call_s: float = 30.0
-    """Longest time for one call, without waiting for its turn; after it, the tool counts as down."""
+    """Maximum seconds for one call, not counting the wait for a slot; after that the tool counts as down."""
     call_s_of: dict[str, float] = field(default_factory=lambda: {"judge": 60.0, "chooser": 60.0, "run_test": 60.0})
-    """`call_s` of single tools: `{crawl_page: 200}`."""
+    """`call_s` of individual tools: `{crawl_page: 200}`."""
     cache_entries: int = 100_000
-    """Tool results that are cached in memory; the oldest are dropped."""
+    """Maximum number of tool results cached in memory; the oldest are dropped."""
     cache_dir: str | None = None
-    """Folder of tool results that are cached across restarts; None caches none. The executors of a machine may share
-    it. Results are distinguished by a tool's settings and not by its data: a changed corpus needs a new folder."""
+    """Folder of tool results cached across restarts; None disables this cache. The executors of a machine may share it.
+    Results are keyed by a tool's settings, not its data: a changed corpus needs a new folder."""
     cache_bytes: int = 1 << 30
-    """Largest size of this folder; the results stored longest ago are dropped."""
+    """Maximum bytes in this folder; the results stored longest ago are dropped."""
     kept_results: int = 10_000
-    """Most results that are kept for callers that have not acknowledged them, such as engines that died; the oldest are
+    """Maximum number of unacknowledged results that are kept, for example for engines that died; the oldest are
     dropped."""
     retry: RetryConfig = field(default_factory=RetryConfig)
     """How an episode repeats a call that failed."""
+    scaling: ToolScaling = field(default_factory=ToolScaling)
 
     def __post_init__(self) -> None:
         limits = {"concurrency": self.concurrency, "call_s": self.call_s, "cache_entries": self.cache_entries}
@@ -62,7 +65,7 @@ class ExecutorConfig:
 
     @property
     def named(self) -> set[str]:
-        """The tools that have limits of their own."""
+        """The tools that have individual limits."""
         return {*self.concurrency_of, *self.call_s_of}
 
     def limit_s(self, tool: str) -> float:
@@ -72,34 +75,6 @@ class ExecutorConfig:
         return self.concurrency_of.get(tool, self.concurrency)
 
 
-@dataclass(frozen=True, slots=True)
-class ToolStats:
-    calls: int = 0
-    """All calls, those answered from a cache included."""
-    hits: int = 0
-    """Calls answered from memory."""
-    disk_hits: int = 0
-    """Calls answered from the disk."""
-    joined: int = 0
-    """Calls answered by an equal one that was under way."""
-    failures: int = 0
-    """Calls that ended in ToolDown."""
-    timeouts: int = 0
-    """Calls of the tool that were over its time."""
-    defects: int = 0
-    """Calls in which the tool raised what no tool should raise; they are among `failures`."""
-    running: int = 0
-    """Calls that are in the tool now."""
-    waiting: int = 0
-    """Calls that wait for a place now."""
-    seconds: float = 0.0
-    """Spent inside the tool, summed over calls."""
-    retries: int = 0
-    """Requests that the tool sent again."""
-    own: Mapping[str, int] = field(default_factory=dict)
-    """What the tool itself counts, such as `attempts` and `retries: timeout` (`coa.http.client`)."""
-
-
 @runtime_checkable
 class Closable(Protocol):
     def close(self) -> Awaitable[None]: ...
@@ -107,10 +82,10 @@ class Closable(Protocol):
 
 @runtime_checkable
 class Checked(Protocol):
-    """A tool that finds out, by asking others, whether it can work as configured."""
+    """A tool that can check its configuration against the services that it uses."""
 
     def check(self) -> Awaitable[None]:
-        """Raises UserError."""
+        """Raises UserError if the tool can't work as configured."""
         ...
 
 
@@ -121,17 +96,18 @@ class Counting(Protocol):
 
 @runtime_checkable
 class Fingerprinted(Protocol):
-    """A tool whose observations may be kept on disk: beside the call they depend on nothing but `fingerprint`."""
+    """A tool whose observations may be cached on disk: they depend only on the call and on `fingerprint`."""
 
     fingerprint: str
 
 
 COUNTED = ("calls", "disk_hits", "failures", "timeouts", "defects", "running", "waiting")
-"""What the executor counts of each tool itself."""
+"""Counters that the executor keeps for each tool."""
 
 
 class ToolExecutor:
-    """`make_tools` is called where the executor lives, so that tools with connections need not travel."""
+    """Runs tool calls. `make_tools` is called in the executor's process, so that tools with connections need not be
+    pickled."""
 
     def __init__(self, make_tools: Callable[[], Mapping[str, Tool]], config: ExecutorConfig | None = None) -> None:
         self._config = config or ExecutorConfig()
@@ -139,7 +115,7 @@ class ToolExecutor:
         self._tools: dict[str, Tool] = {}
         try:
             self._tools |= make_tools()
-        except UserError as error:  # raised from an actor's constructor it would reach nobody as what it is
+        except UserError as error:  # Ray would wrap it if it were raised in an actor's constructor
             self._mistake = str(error)
         self._places = {name: asyncio.Semaphore(self._config.places(name)) for name in self._tools}
         self._memo: Memo[str] = Memo(
@@ -152,7 +128,7 @@ class ToolExecutor:
         self._known = KnownCalls(self._answer, self._config.kept_results)
 
     async def mistake(self) -> str:
-        """The mistake in the configuration because of which there are no tools; empty if there is none."""
+        """The configuration error that prevents using the tools; empty if there is none."""
         try:
             for tool in self._tools.values():
                 if isinstance(tool, Checked):
@@ -162,14 +138,19 @@ class ToolExecutor:
         return self._mistake
 
     async def call_many(self, calls: Sequence[ToolCall]) -> list[str | ToolDown]:
-        """An observation's text for each call, in order; a tool that could not work is a value, not an exception."""
+        """An observation's text for each call, in order; a failed call gives a ToolDown in its place instead of raising
+        it."""
         return await asyncio.gather(*(self._answer(call) for call in calls))
 
     async def start(
-        self, caller: str, calls: Sequence[tuple[Hashable, ToolCall]], acknowledged: Sequence[Hashable] = ()
+        self,
+        caller: str,
+        calls: Sequence[tuple[Hashable, ToolCall]],
+        acknowledged: Sequence[Hashable] = (),
+        incarnation: str = "",
     ) -> str:
         """Starts calls by id, whose `replies` come one by one (`coa.tools.client.Executor`)."""
-        return self._known.start(caller, calls, acknowledged)
+        return self._known.start(caller, calls, acknowledged, incarnation)
 
     async def replies(self, caller: str, incarnation: str, after: int) -> Replies:
         return await self._known.replies(caller, incarnation, after)
@@ -178,18 +159,18 @@ class ToolExecutor:
         await self._known.cancel(caller, ids)
 
     async def refuse(self, callers: Sequence[str]) -> None:
-        """These callers were replaced: every call that they make from now on fails."""
+        """Refuses all further calls of these callers, which were replaced."""
         self._known.refuse(callers)
 
     async def mcp(self) -> dict[str, McpBinding]:
-        """What answers the tags that tools of MCP servers answer."""
+        """Bindings of the tools of MCP servers, by tool name."""
         return {name: await tool.binding() for name, tool in self._tools.items() if isinstance(tool, McpTool)}
 
     def stats(self) -> dict[str, ToolStats]:
         return {name: self._stats(name) for name in self._tools}
 
     def disk_failures(self) -> int:
-        """Reads and writes of the disk's cache that failed; the calls went on."""
+        """Number of failed reads and writes of the disk cache; the calls themselves continued."""
         return 0 if self._disk is None else self._disk.failures
 
     async def close(self) -> None:
@@ -215,7 +196,7 @@ class ToolExecutor:
         return ToolDown(self._mistake) if self._mistake else await self._call(call)
 
     async def _call(self, call: ToolCall) -> str | ToolDown:
-        # The policy can only call tools of its profile, so an unknown tool is one that this run should have set up.
+        # The policy can only call tools of its profile, so an unknown tool is an error in this run's setup.
         if call.tool not in self._tools:
             return ToolDown(f"there is no tool {call.tool}")
         counts = self._counts[call.tool]
@@ -273,7 +254,7 @@ class ToolExecutor:
 
 
 def _clean(text: str) -> str:
-    """A text that can be stored: tools show what strangers and policies wrote."""
+    """A well-formed text: tools may return arbitrary text of web pages and policies."""
     clean = well_formed(text)
     return text if clean == text else Fleeting(clean) if isinstance(text, Fleeting) else clean
 

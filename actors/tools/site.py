@@ -1,7 +1,8 @@
-"""A small web site with a search service, over real HTTP, for web tools that are to stay in a closed world."""
+"""A small web site with a search service over real HTTP, for web tools without internet access."""
 
+import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from urllib.parse import unquote
+from urllib.parse import unquote, urlsplit
 
 from aiohttp import web
 
@@ -24,8 +25,8 @@ class Site:
         address: Callable[[], str] = lambda: LOOPBACK,
         port: int = 0,
     ) -> None:
-        """hits: by query, best first; differences of case and spacing between queries do not count. address: asked for
-        once it starts, where it is to be served."""
+        """hits: by query, best first; differences of case and spacing between queries do not count. address: called at
+        the start; returns the address to serve at."""
         self._pages = dict(pages)
         self._hits = {folded(query): list(found) for query, found in hits.items()}
         self._address, self._port = address, port
@@ -38,6 +39,14 @@ class Site:
         host = self._address()
         await web.TCPSite(self._runner, host, self._port).start()
         return f"http://{host}:{self._runner.addresses[0][1]}"
+
+    async def hold(self, base_url: str) -> None:
+        """Serves at that URL, which `start` returned, for as long as it lives. Ray repeats this call in the process
+        that takes the place of one that died: the tools know no other URL."""
+        if self._runner is None:
+            self._port = urlsplit(base_url).port or 0
+            await self.start()
+        await asyncio.Event().wait()
 
     async def stop(self) -> None:
         if self._runner is not None:

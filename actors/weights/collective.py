@@ -1,17 +1,18 @@
-"""Weights by a broadcast of `torch.distributed`, from rank 0 to every worker that is up.
+"""Weight transport by a `torch.distributed` broadcast from rank 0 to every worker that is up.
 
-    rank 0     publishes on the host as well, then offers version v in a thread: training goes on meanwhile
-    workers    come to rank 0's store, and are told their rank in a process group of this version alone
+    rank 0     publishes by `host` as well, then offers version v in a thread while training continues
+    workers    connect to rank 0's store, and get their rank in a process group made for this version only
     rank 0 ──bucket 0, bucket 1, ...──► workers
 
-The group is built for each version out of the engines that took the last one, so that they may come and go; every wait
-has a limit. Who is not there in time, or loses the others on the way, takes the same weights from the host.
+The group is built anew for each version from the engines that took the last version, so that engines may come and go;
+every wait has a timeout. A worker that is late or loses its connection takes the same weights from the host.
 
-The group is always gloo's, also where there are GPUs: the bytes are in the host's memory at both ends, and a peer that
-is lost ends a wait of gloo's with an error, where NCCL would end the process.
+The group always uses gloo, even with GPUs: the bytes are in host memory at both ends, and a lost peer makes gloo raise
+an error, while NCCL would end the process.
 """
 
 import json
+import socket
 import sys
 import threading
 from collections.abc import Iterator, Sequence
@@ -38,15 +39,15 @@ if TYPE_CHECKING:
 
 NAME = "collective"
 JOIN_S = 20.0
-"""An engine that is told of a version comes for it within so long, or takes it from the host."""
+"""Maximum seconds for an engine to join the broadcast of a version; a later engine takes it from the host."""
 BUCKET_S = 60.0
-"""Longest wait for one bucket."""
+"""Maximum seconds for one bucket."""
 _GO = "go"
 
 
 @dataclass(frozen=True, slots=True)
 class Rendezvous:
-    """Where the workers of one version meet."""
+    """Address of rank 0's store for one version, and the time limit for joining."""
 
     address: str
     port: int
@@ -61,25 +62,25 @@ class CollectivePlace:
 
 @dataclass(frozen=True, slots=True)
 class Invitation:
-    """What the workers of one engine need."""
+    """Data that the workers of one engine need to take a version."""
 
     meeting: Rendezvous
     engine: str
 
 
 class CollectiveSender(Sender):
-    """Publishes on the host, and offers the same to the engines that are up."""
+    """Publishes by `host`, and offers a broadcast of the same weights to the engines that are up."""
 
     def __init__(self, ranks: "Ranks", shelf: "Shelf") -> None:
         self._ranks, self._shelf = ranks, shelf
         self._host = HostSender(ranks, shelf)
         self._folder = shelf.folder(ranks.node)
         self._offers: list[Offer] = []
-        """The newest two: who comes late for the one before learns at once that it is over."""
+        """The newest two offers: a worker that is late for the previous offer learns at once that it is over."""
 
     def send(self, parts: "ModelParts", version: int, name: str) -> Published | None:
         for offer in self._offers:
-            offer.withdraw()  # nobody needs what it has any more
+            offer.withdraw()  # a newer version replaces it
         published = self._host.send(parts, version, name)
         if published is None:
             return None
@@ -92,9 +93,12 @@ class CollectiveSender(Sender):
         place = CollectivePlace(published.place, Rendezvous(offer.address, offer.port, JOIN_S))
         return Published(manifest=published.manifest, transport=NAME, place=place, fallback=published)
 
+    def check(self) -> None:
+        self._host.check()
+
 
 class Offer:
-    """One version, offered by rank 0 from a thread until it is taken, withdrawn or nobody comes."""
+    """One version, offered by rank 0 from a thread until it is taken or withdrawn, or the time to join is over."""
 
     def __init__(
         self,
@@ -106,24 +110,32 @@ class Offer:
         join_s: float,
         address: str | None = None,
     ) -> None:
-        """members: how many workers of each engine are expected. absent: is told the engines that did not come."""
+        """members: number of expected workers by engine. absent: called with the engines that did not join."""
         from torch.distributed import TCPStore  # pyright: ignore[reportPrivateImportUsage]
 
         self._path, self._layout, self._members = path, layout, members
         self._absent, self._join_s = absent, join_s
         self._withdrawn = threading.Event()
         self.address = address or own_address()
+        # A store that makes its own socket listens at every address of the machine.
+        family = socket.AF_INET6 if ":" in self.address else socket.AF_INET
+        listening = socket.create_server((self.address, 0), family=family)
+        self.port: int = listening.getsockname()[1]
         self._store: Any = TCPStore(
-            self.address, 0, is_master=True, wait_for_workers=False, timeout=timedelta(seconds=BUCKET_S)
+            self.address,
+            self.port,
+            is_master=True,
+            wait_for_workers=False,
+            timeout=timedelta(seconds=BUCKET_S),
+            master_listen_fd=listening.detach(),
         )
-        self.port: int = self._store.port
         self.taken: list[str] = []
-        """Workers that have got every bucket."""
+        """Workers that have received every bucket."""
         self._thread = threading.Thread(target=self._run, name="weights-offer", daemon=True)
         self._thread.start()
 
     def withdraw(self) -> None:
-        """Ends the offer where the broadcast has not begun, and waits for its end where it has."""
+        """Ends the offer if the broadcast has not begun; otherwise waits for the broadcast's end."""
         self._withdrawn.set()
         self.join()
 
@@ -144,14 +156,14 @@ class Offer:
             with reading(self._path, self._layout, len(self._layout.header())) as read:
                 for index in range(self._layout.buckets):
                     broadcast(group, read(*self._layout.bucket(index)))
-            # All are through when the last bucket is: a store that goes earlier would end the slowest.
+            # The store must outlive the slowest worker: wait until all workers have the last bucket.
             self._store.wait([f"done/{worker}" for worker in came], timedelta(seconds=BUCKET_S))
             self.taken = came
         except (RuntimeError, SyncError):
-            pass  # a worker was lost on the way: all of them take the weights from the host
+            pass  # a worker was lost: all workers take the weights from the host
 
     def _gather(self) -> list[str]:
-        """The workers that came in time, in a fixed order."""
+        """The workers that joined in time, in a fixed order."""
         expected = [f"{engine}/{worker}" for engine, workers in self._members.items() for worker in range(workers)]
         step = 0.005
         for _ in range(int(self._join_s / step)):
@@ -176,7 +188,7 @@ class CollectiveReceiver:
 
 
 def take(place: Rendezvous, layout: Layout, worker: str) -> NDArray[np.uint8]:
-    """The flattened model by the broadcast; raises SyncError where it is missed."""
+    """Receives the flattened model by the broadcast; raises SyncError if this worker missed it."""
     from torch.distributed import TCPStore  # pyright: ignore[reportPrivateImportUsage]
 
     try:
@@ -193,13 +205,13 @@ def take(place: Rendezvous, layout: Layout, worker: str) -> NDArray[np.uint8]:
             start, stop = layout.bucket(index)
             broadcast(group, data[start:stop])
         store.set(f"done/{worker}", "done")
-    except RuntimeError as error:  # what torch.distributed raises for lost peers and waits that are over
+    except RuntimeError as error:  # torch.distributed raises it for lost peers and timeouts
         raise SyncError(f"the broadcast was missed: {str(error).splitlines()[0]}") from error
     return data
 
 
 def process_group(store: Any, rank: int, size: int) -> Any:
-    """A group beside the default one, for one version."""
+    """Makes a process group for one version, beside the default group."""
     import torch.distributed as dist
     from torch.distributed import PrefixStore  # pyright: ignore[reportPrivateImportUsage]
 
@@ -207,7 +219,8 @@ def process_group(store: Any, rank: int, size: int) -> Any:
 
 
 def broadcast(group: Any, data: NDArray[np.uint8]) -> None:
-    """Fills `data` with rank 0's, or gives it where this is rank 0. `dist.broadcast` refuses such a group."""
+    """Fills `data` with rank 0's data, or sends it if this is rank 0. `dist.broadcast` refuses groups that are not
+    registered."""
     import torch
 
     options = torch.distributed.BroadcastOptions()
@@ -216,8 +229,8 @@ def broadcast(group: Any, data: NDArray[np.uint8]) -> None:
 
 
 def own_address() -> str:
-    """Of this machine, as the others of a Ray cluster see it."""
-    ray: Any = sys.modules.get("ray")  # which every process on Ray has loaded
+    """Address at which other nodes of the Ray cluster reach this machine."""
+    ray: Any = sys.modules.get("ray")  # loaded in every process that runs on Ray
     return ray.util.get_node_ip_address() if ray and ray.is_initialized() else "127.0.0.1"
 
 

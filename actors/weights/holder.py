@@ -1,4 +1,4 @@
-"""The files of weights on one node: its ranks write there, its engines map them, and other nodes copy them."""
+"""The weight files of one node: the node's ranks write them, its engines map them, and other nodes copy them."""
 
 import asyncio
 import os
@@ -14,17 +14,18 @@ from coa.errors import DamagedWeights, IncompleteWeights
 from coa.learning.weights import digest
 
 CHUNK_BYTES = 64 * 2**20
-"""Of a file, so much is sent between nodes at a time."""
+"""Maximum number of bytes of a file in one transfer between nodes."""
 READS = 4
-"""Of them, so many are under way at once for one copy."""
+"""Maximum number of concurrent transfers for one copy."""
 
 SUFFIX = ".safetensors"
 Ranges = Sequence[tuple[int, int]]
-"""Bytes of a file, from one offset to another."""
+"""Byte ranges of a file, as (start, stop)."""
 
 
 class WeightHolder:
-    """A plain class; on Ray an async actor, whose reads and writes run in threads. Removes its files with itself."""
+    """Keeps the files of one node and removes them when it closes. A plain class; on Ray an async actor whose reads and
+    writes run in threads."""
 
     def __init__(self, root: Path = SHARED_MEMORY) -> None:
         self._segments = SegmentFolder(root)
@@ -33,11 +34,12 @@ class WeightHolder:
         return str(self._segments.path)
 
     async def read(self, name: str, ranges: Ranges) -> tuple[NDArray[np.uint8], bytes]:
-        """Byte ranges of a file one behind the other, and the digest of them all."""
+        """Returns the concatenated byte ranges of a file, and their digest."""
         return await asyncio.to_thread(read_ranges, self._path(name), ranges)
 
     async def take(self, name: str, source: Any, size: int, ranges: Ranges) -> str:
-        """Copies ranges of another holder's file of that name, of `size` bytes, into this one's; its path."""
+        """Copies ranges of another holder's file of that name, of `size` bytes, into this holder's file; returns the
+        path."""
         path, room = self._path(name), asyncio.Semaphore(READS)
 
         async def copy(some: Ranges) -> None:
@@ -54,11 +56,11 @@ class WeightHolder:
         return str(path)
 
     async def drop(self, name: str) -> None:
-        """Processes that have the file mapped keep what they map."""
+        """Deletes the file; processes that have it mapped keep their mapping."""
         self._path(name).unlink(missing_ok=True)
 
     async def keep_only(self, names: Sequence[str]) -> None:
-        """Drops what nobody knows of: files of ranks that were killed as they wrote."""
+        """Deletes all other files, which ranks left behind that were killed while writing."""
         for path in self._segments.path.glob(f"*{SUFFIX}"):
             if path.name.removesuffix(SUFFIX) not in names:
                 path.unlink(missing_ok=True)
@@ -75,7 +77,7 @@ def segment_path(folder: str, name: str) -> Path:
 
 
 def chunks(ranges: Ranges, limit: int) -> Iterator[list[tuple[int, int]]]:
-    """The ranges in order, in lists of at most `limit` bytes; longer ones are cut."""
+    """Yields the ranges in order, in lists of at most `limit` bytes; longer ranges are split."""
     chunk: list[tuple[int, int]] = []
     room = limit
     for start, stop in ranges:
@@ -106,7 +108,7 @@ def read_ranges(path: Path, ranges: Ranges) -> tuple[NDArray[np.uint8], bytes]:
 
 
 def write_ranges(path: Path, size: int, ranges: Ranges, data: NDArray[np.uint8], expected: bytes) -> None:
-    """Raises DamagedWeights where `data` isn't what was sent."""
+    """Writes the ranges; raises DamagedWeights if the digest of `data` is not `expected`."""
     if digest(data) != expected:
         raise DamagedWeights(f"{path.name}: bytes changed between two nodes")
     at = 0

@@ -1,12 +1,13 @@
-"""Weights through the memory of a node: ranks write into one file in shared memory, engines map it.
+"""Weight transport through host memory: ranks write into one file in shared memory, and engines map it.
 
     ranks of the first node ──► file ◄── other nodes' parts, copied by the holders (ZeRO-3 over several nodes)
     engines of that node map it; each other node with engines gets one copy
 
-It needs no process group of ranks and engines together, and suits an engine that joins late.
-`register` is an entry point of the group `vllm.general_plugins`: every vLLM process knows the backend by BACKEND.
+It needs no process group that spans ranks and engines, and works for engines that join late. `register` is an entry
+point of the group `vllm.general_plugins`, so every vLLM process knows the backend named BACKEND.
 """
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -24,7 +25,9 @@ if TYPE_CHECKING:
 NAME = "host"
 BACKEND = "coa"
 WORKER = "actors.weights.vllm_engine.WeightWorker"
-"""What vLLM's workers can do beside their own."""
+"""Extension class of vLLM's workers."""
+CHECK_S = 10.0
+"""Seconds between two checks of a rank that its node's holder still runs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,14 +36,15 @@ class HostPlace:
     name: str
     base: int
     pending: bool = False
-    """Whether the version may not be there, and come if it is needed."""
+    """Whether the file may not exist yet and is written only if an engine needs it."""
 
 
 class HostSender(Sender):
     def __init__(self, ranks: "Ranks", shelf: Shelf) -> None:
         self._ranks, self._shelf = ranks, shelf
+        self._checked = time.monotonic()
         self._folder = shelf.folder(ranks.node)
-        ranks.barrier()  # what is removed there is of earlier ranks: nobody writes before all have asked
+        ranks.barrier()  # `folder` removes files of earlier ranks: no rank may write before all have called it
 
     def send(self, parts: "ModelParts", version: int, name: str) -> Published | None:
         ranks = self._ranks
@@ -54,8 +58,15 @@ class HostSender(Sender):
         self._shelf.keep(Kept(name, ranks.node, str(path), manifest))
         return Published(manifest=manifest, transport=NAME, place=HostPlace(self._shelf, name, base))
 
+    def check(self) -> None:
+        """Raises WeightsLost if the holder of this node has ended. Engines of other nodes may wait for what it had,
+        and with `max_staleness: 0` no batch comes before they have it."""
+        if time.monotonic() - self._checked >= CHECK_S:
+            self._shelf.check(self._ranks.node, self._folder)
+            self._checked = time.monotonic()
+
     def _merge(self, parts: "ModelParts", name: str, base: int) -> None:
-        """Brings what ranks of other nodes have written to the first node."""
+        """Copies the parts that ranks of other nodes have written to the first node."""
         ranks = self._ranks
         ranges = [(base + start, base + stop) for start, stop in parts.ranges(ranks.writer, ranks.writers)]
         everyones = ranks.gather((ranks.node, ranges))
@@ -67,7 +78,7 @@ class HostSender(Sender):
 
 
 def elsewhere(everyones: Sequence[tuple[str, Ranges]], first: str) -> list[tuple[str, Ranges]]:
-    """For each node but the first, the ranges that its ranks have written, in the order of their bytes."""
+    """For each node but the first, the byte ranges that its ranks have written, sorted."""
     by_node: dict[str, list[tuple[int, int]]] = {}
     for node, ranges in everyones:
         if node != first:

@@ -1,13 +1,14 @@
-"""Weights through memory of the device that a rank and an engine share: CUDA IPC on a GPU, shared memory on a CPU.
+"""Weight transport through memory of a device that a rank and an engine share: CUDA IPC on a GPU, shared memory on a
+CPU.
 
-    rank      finds the digests, then offers the version from a thread, until its weights change
-    worker    comes to the rank's port, says where it is, and gets handles of two buffers, a bucket each
-    rank ──fills one──► worker copies it to its own host's memory, while the rank fills the other ──► ...
+    rank      computes the digests, then offers the version from a thread until its weights change
+    worker    connects to the rank's port, tells its device, and gets handles of two buffers of one bucket each
+    rank ──fills one buffer──► worker copies it to host memory while the rank fills the other buffer ──► ...
 
-No file holds the model. A rank needs two buckets while somebody takes them, and a worker the model once, until it has
-loaded it. What can't go this way goes by `host`, which the rank is asked for: to a worker on another device or node,
-one of several, one that can't open the handles, and one that has not come when the weights are about to change. The
-versions after one that went elsewhere are published by `host` from the beginning, and so are those of several ranks.
+No file holds the model. A rank needs memory for two buckets during a transfer, and a worker for the model once, until
+it has loaded it. The rank writes the version for `host` instead if a worker is on another device or node, is one of
+several workers, can't open the handles, or has not come when the weights are about to change. If an engine can't share
+the device, all later versions are published by `host` from the beginning, and so are those of several ranks.
 """
 
 import hmac
@@ -43,18 +44,18 @@ if TYPE_CHECKING:
 
 NAME = "ipc"
 HELLO_S = 10.0
-"""Longest wait for what a worker says first."""
+"""Maximum seconds for a worker's first message."""
 STEP_S = 60.0
-"""Longest wait of one side for the other, for a bucket; whoever is waited for longer has failed."""
+"""Maximum seconds for which one side waits for the other per bucket; after that the other side counts as failed."""
 WAIT_S = 20.0
-"""A rank that is about to change its weights waits so long for engines that have not taken them."""
+"""Maximum seconds for which a rank that is about to change its weights waits for engines that have not taken them."""
 BUFFERS = 2
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class Meeting:
-    """Where workers find the rank, and what they show it."""
+    """Address at which workers reach the rank, and the token that they authenticate with."""
 
     address: tuple[str, int]
     token: str = field(repr=False)
@@ -68,7 +69,7 @@ class IpcPlace:
 
 @dataclass(frozen=True, slots=True)
 class Invitation:
-    """What the workers of one engine need."""
+    """Data that the workers of one engine need to take a version."""
 
     meeting: Meeting
     address: Address
@@ -81,7 +82,7 @@ class IpcSender(Sender):
         self._folder = shelf.folder(ranks.node)
         self._offer: Offer | None = None
         self._elsewhere = ranks.world > 1
-        """Whether versions are published on the host."""
+        """Whether versions are published by `host`."""
 
     def send(self, parts: "ModelParts", version: int, name: str) -> Published | None:
         self.withdraw()
@@ -102,10 +103,11 @@ class IpcSender(Sender):
     def check(self) -> None:
         if self._offer is not None and self._offer.failure is not None:
             raise self._offer.failure
+        self._host.check()
 
 
 class Offer:
-    """One version, given by a rank's thread to one worker after another until it is withdrawn."""
+    """One version, which a rank's thread hands to one worker after another until it is withdrawn."""
 
     def __init__(
         self, parts: "ModelParts", manifest: Manifest, name: str, *, node: str, folder: str, shelf: "Shelf"
@@ -119,21 +121,22 @@ class Offer:
         self.meeting = Meeting(address, secrets.token_hex(16))
         self._over = self._kept = False
         self.elsewhere = False
-        """Whether a worker could not take part."""
+        """Whether a worker can't use this transport."""
         self.taken: set[str] = set()
-        """Engines that have got every bucket."""
+        """Engines that have received every bucket."""
         self.failure: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name="weights-offer", daemon=True)
         self._thread.start()
 
     def withdraw(self) -> None:
-        """Waits for engines that are known and have not come; what they have missed then, they find on the host."""
+        """Waits for known engines that have not come yet; writes the version for `host` if some are still missing after
+        WAIT_S."""
         until = time.monotonic() + WAIT_S
         while self._missing() and self._thread.is_alive() and time.monotonic() < until:
             time.sleep(0.005)
         self._over = True
         with suppress(OSError):
-            Client(self.meeting.address, "AF_INET").close()  # the thread waits for whoever comes next
+            Client(self.meeting.address, "AF_INET").close()  # unblocks the thread, which is in accept()
         self._thread.join()
         if self.failure is not None:
             raise self.failure
@@ -153,11 +156,11 @@ class Offer:
                             return
                         if (said := self._greeted(connection)) is not None:
                             self._serve(connection, said)
-        except BaseException as error:  # the rank raises it, when it looks
+        except BaseException as error:  # raised in the rank by `withdraw` or `check`
             self.failure = error
 
     def _greeted(self, connection: Connection) -> dict[str, Any] | None:
-        """What a worker says of itself; None of somebody who has no business here."""
+        """The worker's first message; None if the peer has no valid token."""
         try:
             bounded(connection, HELLO_S)
             said = hear(connection)
@@ -166,7 +169,8 @@ class Offer:
             return None
 
     def _serve(self, connection: Connection, said: dict[str, Any]) -> None:
-        """Whatever fails, the version is on the host before the worker's connection ends."""
+        """Hands the version to a worker; if that fails, writes it for `host` before the worker's connection is
+        closed."""
         from actors.weights.sharing.buffers import device_name
 
         try:
@@ -189,7 +193,7 @@ class Offer:
         with shared_buffers(self._path, BUFFERS, bucket_size(layout), self._parts.device) as (tensors, handles):
             say(connection, handles)
             for index, bucket in buckets_of(self._parts, tensors):
-                del bucket  # a view of a buffer, which would stay as long
+                del bucket  # a view that would keep the buffer alive
                 say(connection, index)
                 if index:  # the other buffer is filled next
                     expect(connection, index - 1)
@@ -204,7 +208,7 @@ class Offer:
 
 
 def sealed(parts: "ModelParts", version: int) -> Manifest:
-    """The manifest of a model that this rank has all of."""
+    """The manifest of a model that is entirely on this rank."""
     import torch
 
     from actors.weights.sharing.buffers import buckets_of
@@ -232,11 +236,11 @@ class IpcReceiver:
         yield take(prepared, manifest.layout)
 
     async def acknowledge(self, published: Published, address: Address) -> None:
-        """The rank knows who has copied every bucket, and has nothing more to keep for it."""
+        """Does nothing: the rank knows which engines have copied every bucket, and keeps nothing for them."""
 
 
 def take(invitation: Invitation, layout: Layout) -> NDArray[np.uint8]:
-    """The flattened model, in this host's memory; raises SyncError where it can't be had this way."""
+    """Copies the flattened model into host memory; raises SyncError if it can't be taken by this transport."""
     from actors.weights.sharing.buffers import device_name, own_device
 
     address = invitation.address
@@ -249,7 +253,7 @@ def take(invitation: Invitation, layout: Layout) -> NDArray[np.uint8]:
     }
     try:
         with Client(invitation.meeting.address, "AF_INET") as rank:
-            bounded(rank, STEP_S + slowest_s(layout.nbytes))  # so long it may take to bring the version to the host
+            bounded(rank, STEP_S + slowest_s(layout.nbytes))  # includes the time to write the version for `host`
             say(rank, said)
             handles = hear(rank)
             if handles is None:

@@ -1,14 +1,14 @@
-"""Brings the workers of a vLLM engine to published weights, and shows that they are there before the engine serves.
+"""Loads published weights into the workers of a vLLM engine, and checks them before the engine serves again.
 
-    take     the transport brings the bytes into each worker, which checks their digests; requests go on meanwhile
+    take     the transport brings the bytes into each worker, which checks their digests; requests continue meanwhile
     pause    no request is worked on; those under way are kept
     load     vLLM's own update, from the worker's memory
     check    version and number of this load come back from each worker, every published tensor reached a parameter,
              and no layer lacks elements
     resume   only then
 
-What fails before the load leaves the engine with the version that it had (SyncError and its kinds). What fails later
-leaves it paused (WeightsGone): it can be loaded again, whole.
+A failure before the load (SyncError or a subclass) leaves the engine at its previous version. A later failure
+(WeightsGone) leaves it paused until a complete load succeeds.
 """
 
 import asyncio
@@ -31,9 +31,9 @@ from coa.learning.weights import Weights, some
 
 T = TypeVar("T")
 ANSWER_S = 30.0
-"""Longest time for an answer of the engine's core that has nothing to load for it."""
+"""Maximum seconds for an answer of the engine's core that involves no loading."""
 RECEIVE_S = 60.0
-"""Longest time for the bytes to arrive and be checked, beside what they need at the lowest rate."""
+"""Maximum seconds for the bytes to arrive and be checked, on top of their transfer time at LOWEST_RATE."""
 ACKNOWLEDGE_S = 10.0
 _POLL_S = 0.005
 
@@ -41,23 +41,23 @@ logger = logging.getLogger(__name__)
 
 
 class WeightLoader:
-    """One for an engine, around its AsyncLLM. Loads follow one another: the caller sees to that."""
+    """Loads weights into one engine's AsyncLLM. The caller must not overlap loads."""
 
     def __init__(
         self, llm: Any, *, clear_cache: bool, workers: int = 1, on_pause: Callable[[bool], None] = lambda paused: None
     ) -> None:
-        """clear_cache: whether requests under way compute their KV cache anew under new weights. on_pause: is told
-        when generation stops (True) and goes on (False)."""
+        """clear_cache: whether requests under way recompute their KV cache under new weights. on_pause: called when
+        generation stops (True) and continues (False)."""
         self._llm, self._clear_cache, self._on_pause = llm, clear_cache, on_pause
         self._address = Address(f"{uuid.uuid4().hex[:12]}", own_node(), workers)
         self.syncs = 0
-        """How often weights were loaded; it belongs into a cache's salt, since a version may be made twice."""
+        """Number of loads so far; part of the cache salt, since the same version number may be published twice."""
         self.refusal: str | None = None
-        """Why the engine's model can't be given other weights, where that is so."""
+        """Reason why the engine's model can't take other weights; None if it can."""
 
     async def load(self, version: int, weights: Published | Weights) -> float:
-        """Loads a version; returns the seconds for which no token was generated. Raises SyncError, and WeightsGone
-        where the engine has no whole weights any more. `weights` in memory are a whole safetensors file."""
+        """Loads a version; returns the seconds for which no token was generated. Raises SyncError, or WeightsGone if
+        the engine no longer has complete weights. `weights` in memory are a complete safetensors file."""
         if self.refusal is not None:
             raise StaleWeights(self.refusal)
         if isinstance(weights, Published):
@@ -75,7 +75,7 @@ class WeightLoader:
             await answered(self._llm.update_weight_version(str(taken.manifest.version)))
         pause_s = time.monotonic() - began
         await self._call("coa_drop")
-        # The weights are live, whatever becomes of this: what nobody acknowledges is kept for a while, and dropped.
+        # The weights are live even if this fails: an unacknowledged version is kept until its lease ends.
         with suppress(SyncError, TimeoutError):
             async with asyncio.timeout(ACKNOWLEDGE_S):
                 await find_receiver(taken.transport).acknowledge(taken, self._address)
@@ -84,7 +84,8 @@ class WeightLoader:
     # --- before the pause ---------------------------------------------------------------------------------------------
 
     async def _take(self, published: Published) -> Published:
-        """Has the bytes in every worker, by the first of its ways that works; the way that did."""
+        """Brings the bytes into every worker by the first transport that works, and returns the `Published` of that
+        transport."""
         while True:
             try:
                 await self.receive(published)
@@ -96,7 +97,7 @@ class WeightLoader:
                 published = published.fallback
 
     async def receive(self, published: Published) -> None:
-        """Brings the bytes into every worker, and has them checked there; raises SyncError."""
+        """Brings the bytes into every worker, which checks them; raises SyncError."""
         prepared = await find_receiver(published.transport).prepare(published, self._address)
         order = ReceiveOrder(manifest=published.manifest, transport=published.transport, prepared=prepared)
         await self._call("coa_receive", order.pack())
@@ -116,8 +117,8 @@ class WeightLoader:
     async def update(
         self, published: Published, *, perturbed: Sequence[str] = (), only: Sequence[str] | None = None
     ) -> dict[str, str]:
-        """Loads what was received, and checks that it is complete and with every worker; raises WeightsGone, and
-        EngineDied where the core does not answer.
+        """Loads the received weights and checks that every worker has loaded all of them; raises WeightsGone, or
+        EngineDied if the core does not answer.
 
         Returns the parameter of vLLM's model that each tensor went into. `perturbed`, `only`: as in `UpdateInfo`.
         """
@@ -127,7 +128,7 @@ class WeightLoader:
         self.syncs += 1
         info = {"sync": self.syncs, "perturbed": list(perturbed), "only": None if only is None else list(only)}
         try:
-            # Without a limit here: whoever keeps the engine ends it where the pause takes too long.
+            # No timeout here: the engine's owner kills the engine if the pause takes too long.
             await self._llm.start_weight_update()
             await self._llm.update_weights(WeightTransferUpdateRequest(update_info=info))
             await self._llm.finish_weight_update()
@@ -135,12 +136,13 @@ class WeightLoader:
             return check_reports(published, self.syncs, reports, whole=only is None)
         except (EngineDeadError, EngineDied, asyncio.CancelledError):
             raise
-        except BaseException as error:  # what vLLM raises for a worker's failure has no type of its own
+        except BaseException as error:  # vLLM has no exception type of its own for a worker's failure
             raise WeightsGone(f"{type(error).__name__}: {error}") from error
 
     @asynccontextmanager
     async def _paused(self) -> AsyncIterator[None]:
-        """No request is worked on within; it stays so where that fails, since nobody knows then what is loaded."""
+        """Pauses all requests for the body. If the body fails they stay paused, since it is unknown then which weights
+        are loaded."""
         await answered(self._llm.pause_generation(mode="keep", clear_cache=self._clear_cache))
         self._on_pause(True)
         yield
@@ -148,12 +150,12 @@ class WeightLoader:
         self._on_pause(False)
 
     async def _call(self, method: str, *args: Any) -> list[Any]:
-        """What each worker answers; raises EngineDied where one does not."""
+        """The answer of each worker; raises EngineDied if they do not answer."""
         return await answered(self._llm.collective_rpc(method, args=args))
 
 
 async def answered(call: Awaitable[T]) -> T:
-    """What the core answers; raises EngineDied where it stands still."""
+    """The core's answer; raises EngineDied if there is none within ANSWER_S."""
     try:
         return await asyncio.wait_for(call, ANSWER_S)
     except TimeoutError as error:
@@ -163,7 +165,8 @@ async def answered(call: Awaitable[T]) -> T:
 def check_reports(
     published: Published, sync: int, reports: Sequence[dict[str, Any]], *, whole: bool = True
 ) -> dict[str, str]:
-    """Raises SyncError where a worker runs something else than these weights, all of them; else where each went."""
+    """Raises SyncError if a worker does not run all of these weights; returns the parameter that each tensor went
+    into."""
     version = published.manifest.version
     for worker, report in enumerate(reports):
         if (report["version"], report["sync"]) != (version, sync):
@@ -182,7 +185,7 @@ def check_reports(
 
 
 def own_node() -> str:
-    """Names this machine as the learner's ranks name it."""
+    """Name of this machine, the same as the learner's ranks use."""
     import ray
 
     return ray.get_runtime_context().get_node_id() if ray.is_initialized() else ""

@@ -1,4 +1,4 @@
-"""Weights that lie in a safetensors file which every engine's node can read, such as those of a finished model."""
+"""Weight transport through a safetensors file that every engine's node can read, such as that of a finished model."""
 
 import mmap
 import os
@@ -18,14 +18,14 @@ from coa.learning.weights import Manifest, read_layout, seal
 
 NAME = "on_disk"
 BUCKET_BYTES = 64 * 2**20
-"""Of the manifest of a file that was written without one."""
+"""Bucket size of the manifest made for a file that was written without one."""
 
 
 @dataclass(frozen=True, slots=True)
 class FilePlace:
     path: str
     base: int
-    """Where the model's bytes begin in the file."""
+    """Offset in the file at which the model's bytes begin."""
 
 
 class FileReceiver:
@@ -40,23 +40,23 @@ class FileReceiver:
             yield data
 
     async def acknowledge(self, published: Published, address: Address) -> None:
-        """Nobody waits for it."""
+        """Does nothing: no sender waits for it."""
 
 
 @contextmanager
 def mapped(path: Path, base: int, nbytes: int) -> Iterator[NDArray[np.uint8]]:
-    """The bytes of a file from `base` on; pages are read as they are looked at. Raises SyncError."""
+    """Maps `nbytes` of a file from offset `base` on; pages are read on access. Raises SyncError."""
     with opened(path, os.O_RDONLY) as file:
         if (size := os.fstat(file).st_size) < base + nbytes:
             raise IncompleteWeights(f"{path} has {size} bytes, not {base + nbytes}")
-        # Private: tensors over it may be written to as far as PyTorch can tell; no page is copied unless one is.
+        # A private mapping, since PyTorch wants writable memory; a page is copied only if it is written to.
         pages: Any = mmap.mmap(file, 0, access=mmap.ACCESS_COPY)
-    # Tensors may still refer to the pages when the context ends: they go with the last of them.
+    # Tensors may still refer to the pages when the context ends: the last tensor frees the mapping.
     yield np.frombuffer(pages, np.uint8, count=nbytes, offset=base)
 
 
 def published_file(version: int, model: Path) -> Published:
-    """A finished model's weights as a version. Reads the whole file, for its digests; raises SyncError."""
+    """Publishes a finished model's weights as a version. Reads the whole file for its digests; raises SyncError."""
     path = model / "model.safetensors" if model.is_dir() else model
     layout, base = read_layout(path, BUCKET_BYTES)
     with reading(path, layout, base) as read:

@@ -1,10 +1,10 @@
-"""What of the flattened model one rank has, and gives away piece by piece.
+"""The part of the flattened model that one rank has, given out piece by piece.
 
-    ZeRO-3      each rank has a flat partition of every parameter: it gives that, whatever other ranks do
+    ZeRO-3      each rank gives its flat partition of every parameter, independently of other ranks
     ZeRO 1, 2   every rank has all parameters: each writer gives an equal range of the flattened model
-    adapters    W + scale B A, for the rows that the rank's own range of W touches: A and B alone are gathered
+    adapters    W + scale B A, for the rows that the rank's own range of W touches: only A and B are gathered
 
-No rank ever holds more of the model than it has anyway and two buckets.
+No rank ever holds more than its own part of the model plus two buckets.
 """
 
 from collections.abc import Iterator, Sequence
@@ -24,14 +24,13 @@ DTYPES = {
     torch.bfloat16: "BF16",
     torch.float16: "F16",
 }
-"""Names of safetensors for the types that weights are published in."""
+"""safetensors names of the number types that weights are published in."""
 MERGED_BYTES = 16
-"""Memory that an element takes while an adapter is folded into it: its weight and its change, as float32, their sum
-and the result."""
+"""Bytes per element while an adapter is merged: float32 weight, float32 change, their sum and the result."""
 
 
 class ModelParts:
-    """One rank's part of the model. `pieces` is a collective where adapters are sharded, else not."""
+    """One rank's part of the model. `pieces` is collective only if adapters are sharded."""
 
     def __init__(self, sources: Sequence[Source], *, sharded: bool, bucket_bytes: int) -> None:
         """`sharded`: whether the parameters are partitioned among the ranks, as ZeRO-3 does."""
@@ -41,8 +40,8 @@ class ModelParts:
         self.layout: Layout = lay_out(tensors, bucket_bytes)
 
     def ranges(self, writer: int | None, writers: int) -> list[tuple[int, int]]:
-        """Byte ranges that this rank gives as writer number `writer` of `writers`, in order; `writer` is None for a
-        rank that writes nothing. Under ZeRO-3 every rank gives what it has."""
+        """Byte ranges that this rank writes as number `writer` of `writers`, in order; `writer` is None for a rank that
+        writes nothing. Under ZeRO-3 every rank writes its partition."""
         if self._sharded:
             own = ((span.start, *self._partition(span)) for span in self.layout.tensors)
             return [(start + a, start + b) for start, a, b in own if b > a]
@@ -50,18 +49,18 @@ class ModelParts:
 
     @property
     def device(self) -> torch.device:
-        """That has this rank's part in its memory."""
+        """Device that holds this rank's part."""
         weight: Any = next(iter(self._sources.values())).parameters[0]
         return (weight.ds_tensor if self._sharded else weight).device
 
     def pieces(self, writer: int | None = 0, writers: int = 1) -> Iterator[Piece]:
-        """The bytes of `ranges`, at most a bucket at a time. A piece holds until the next one is asked for. No copy
-        where the model is in the host's memory."""
+        """The bytes of `ranges`, at most a bucket at a time. A piece is valid until the next is requested. Nothing is
+        copied if the model is in host memory."""
         for at, piece in self.tensors(writer, writers):
             yield at, piece.cpu().numpy()
 
     def tensors(self, writer: int | None = 0, writers: int = 1) -> Iterator[tuple[int, Tensor]]:
-        """As `pieces`, in the memory of `device`: flat tensors of bytes."""
+        """The same as `pieces`, as flat byte tensors on `device`."""
         share = None if self._sharded or writer is None else self.layout.shares(writers)[writer]
         for group in self._in_groups():
             with self._gathered(group):
@@ -71,7 +70,7 @@ class ModelParts:
                         yield from self._read(span, a, b)
 
     def _in_groups(self) -> Iterator[list[TensorSpan]]:
-        """Tensors whose adapters fit into a bucket together, the same on every rank."""
+        """Groups of tensors whose adapters fit into a bucket together, the same on every rank."""
         group: list[TensorSpan] = []
         size = 0
         for span in self.layout.tensors:
@@ -93,7 +92,7 @@ class ModelParts:
         return deepspeed.zero.GatheredParameters(adapters)
 
     def _partition(self, span: TensorSpan) -> tuple[int, int]:
-        """Of this tensor's bytes, those in the rank's partition: the last partitions may be padded, or all padding."""
+        """Byte range of this tensor in the rank's partition; the last partitions may be partly or entirely padding."""
         weight: Any = self._sources[span.name].parameters[0]
         width, size = weight.element_size(), weight.ds_tensor.ds_numel
         start = min(weight.ds_zero_partition_rank * size, weight.ds_numel)
@@ -120,7 +119,7 @@ class ModelParts:
 
 
 def merge(piece: Tensor, a: Tensor, b: Tensor, scale: float, at: int) -> Tensor:
-    """Elements of W + scale B A from number `at` of the flattened W on: `piece` has W's own.
+    """Elements of W + scale B A from index `at` of the flattened matrix on; `piece` holds W's elements there.
 
     W is [out, in], A [rank, in], B [out, rank].
     """
@@ -132,14 +131,14 @@ def merge(piece: Tensor, a: Tensor, b: Tensor, scale: float, at: int) -> Tensor:
 
 
 def overlap(span: TensorSpan, share: tuple[int, int] | None) -> tuple[int, int]:
-    """Of a tensor's bytes, those within `share`; nothing of no share."""
+    """Byte range of a tensor within `share`; empty if `share` is None."""
     if share is None:
         return 0, 0
     return max(span.start, share[0]) - span.start, max(span.start, min(span.stop, share[1])) - span.start
 
 
 def shape_of(parameter: Any) -> tuple[int, ...]:
-    """Of the whole parameter, partitioned or not."""
+    """Shape of the whole parameter, partitioned or not."""
     return tuple(getattr(parameter, "ds_shape", parameter.shape))
 
 

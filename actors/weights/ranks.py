@@ -1,4 +1,4 @@
-"""One rank among the learner's, as publishing sees it: who shares its node, and what all of them agree on."""
+"""A learner rank's view of all ranks for publishing weights: which ranks share its node, and collective operations."""
 
 from pathlib import Path
 from typing import Any, TypeVar
@@ -14,19 +14,19 @@ T = TypeVar("T")
 
 
 class Ranks:
-    """Every method is collective. Each wait ends with the process group's own time limit."""
+    """All learner ranks. Every method is collective; waits end with the process group's timeout."""
 
     def __init__(self, node: str) -> None:
-        """node: names the machine, the same for all ranks on it."""
+        """node: name of the machine, the same for all ranks on it."""
         self.rank, self.world, self.node = dist.get_rank(), dist.get_world_size(), node
         self.nodes: list[str] = self.gather(node)
         here = [rank for rank, other in enumerate(self.nodes) if other == self.nodes[0]]
         self.first_node = self.nodes[0]
-        """Of rank 0: what is published is put together there."""
+        """Node of rank 0, where published weights are assembled."""
         self.writers = len(here)
-        """Ranks on the first node."""
+        """Number of ranks on the first node."""
         self.writer = here.index(self.rank) if self.rank in here else None
-        """This rank's number among them."""
+        """This rank's index among the first node's ranks; None on another node."""
 
     def gather(self, value: T) -> list[T]:
         """The value of every rank, in order."""
@@ -40,7 +40,7 @@ class Ranks:
         write_part(path, parts, self.writer, self.writers)
 
     def seal(self, path: Path, layout: Layout, version: int) -> Manifest:
-        """The manifest of a file that is whole on the first node, whose ranks share the work."""
+        """The manifest of a file that is complete on the first node; the first node's ranks share the work."""
         own: dict[int, bytes] = {}
         if self.writer is not None:
             with reading(path, layout, len(layout.header())) as read:
@@ -53,14 +53,14 @@ class Ranks:
 
 
 def write_part(path: Path, parts: ModelParts, writer: int | None, writers: int) -> None:
-    """Writes what is this rank's as writer number `writer` of `writers` (`ModelParts.ranges`); collective, and returns
-    once all ranks have written theirs."""
+    """Writes this rank's ranges as number `writer` of `writers` (`ModelParts.ranges`); collective, and returns once all
+    ranks have written theirs."""
     write_pieces(path, parts.layout, parts.pieces(writer, writers))
     gather(None)
 
 
 def write_whole(path: Path, parts: ModelParts) -> None:
-    """Writes the model into a file that every rank sees; collective, and returns once it is whole."""
+    """Writes the model into a file that every rank can access; collective, and returns once the file is complete."""
     write_part(path, parts, dist.get_rank(), dist.get_world_size())
 
 

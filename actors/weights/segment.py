@@ -1,6 +1,6 @@
-"""Files of weights: safetensors files that several processes write into at once, in shared memory or in a folder.
+"""Weight files: safetensors files that several processes write into at once, in shared memory or in a folder.
 
-They are written and read by position, never mapped by a rank: pages of a mapping would count as the rank's memory.
+Ranks write and read them by position and never map them: mapped pages would count as the rank's memory.
 """
 
 import errno
@@ -23,13 +23,13 @@ PREFIX = "coa-weights-"
 LOCK = ".lock"
 
 Piece = tuple[int, NDArray[np.uint8]]
-"""Bytes of the flattened model, and where they begin."""
+"""(offset, bytes) of the flattened model."""
 
 
 def write_pieces(path: Path, layout: Layout, pieces: "Iterator[Piece]") -> None:
-    """Writes pieces of the flattened model into a file that others write into as well; makes it where it is missing.
+    """Writes pieces of the flattened model into a file shared with other writers; creates it if missing.
 
-    Every writer sets the same size and the same header, so that none has to wait for another.
+    Every writer sets the same size and the same header, so that no writer waits for another.
     """
     header = layout.header()
     with opened(path, os.O_RDWR | os.O_CREAT) as file:
@@ -46,7 +46,7 @@ def write_pieces(path: Path, layout: Layout, pieces: "Iterator[Piece]") -> None:
 
 
 def write_all(file: int, data: NDArray[np.uint8], offset: int) -> None:
-    """Writes all of `data`; one call of the system takes 2 GiB at most."""
+    """Writes all of `data`; one system call writes at most 2 GiB."""
     view = data.data
     while len(view):
         written = os.pwrite(file, view, offset)
@@ -54,14 +54,15 @@ def write_all(file: int, data: NDArray[np.uint8], offset: int) -> None:
 
 
 class SegmentReader:
-    """Buckets of a file of weights, read into one buffer: a bucket holds until the next one is read."""
+    """Reads buckets of a weight file into one buffer: a bucket is valid until the next is read."""
 
     def __init__(self, file: int, layout: Layout, base: int) -> None:
         self._file, self._layout, self._base = file, layout, base
         self._buffer = np.empty(min(layout.bucket_bytes, layout.nbytes), np.uint8)
 
     def __call__(self, start: int, stop: int) -> NDArray[np.uint8]:
-        """Bytes `start` to `stop` of the flattened model, at most a bucket; raises IncompleteWeights at the end."""
+        """Bytes `start` to `stop` of the flattened model, at most a bucket; raises IncompleteWeights if the file ends
+        before `stop`."""
         target = self._buffer[: stop - start]
         view, at = target.data, self._base + start
         while len(view):
@@ -74,7 +75,7 @@ class SegmentReader:
 
 @contextmanager
 def reading(path: Path, layout: Layout, base: int) -> Iterator[SegmentReader]:
-    """Raises SyncError where there is no file."""
+    """Opens a weight file for reading; raises SyncError if it can't be opened."""
     with opened(path, os.O_RDONLY) as file:
         yield SegmentReader(file, layout, base)
 
@@ -82,7 +83,7 @@ def reading(path: Path, layout: Layout, base: int) -> Iterator[SegmentReader]:
 @contextmanager
 def opened(path: Path, flags: int) -> Iterator[int]:
     try:
-        file = os.open(path, flags, 0o666)  # what is private is in a private folder
+        file = os.open(path, flags, 0o666)  # private files are in a private folder
     except OSError as error:
         raise SyncError(f"{path}: {error.strerror}") from error
     try:
@@ -92,9 +93,10 @@ def opened(path: Path, flags: int) -> Iterator[int]:
 
 
 class SegmentFolder:
-    """A folder for one process's files of weights, which go with it.
+    """A folder for one process's weight files.
 
-    It is locked for as long as the process lives: of those that were killed, whoever comes next removes what is left.
+    It is locked for as long as the process lives. The next process to make such a folder removes the folders of killed
+    processes.
     """
 
     def __init__(self, root: Path = SHARED_MEMORY) -> None:
@@ -110,7 +112,8 @@ class SegmentFolder:
 
 
 def remove_abandoned(folder: Path) -> None:
-    """Removes a folder whose process has ended; one without a lock is being made."""
+    """Removes a folder whose process has ended. A folder without a lock file is still being created and is left
+    alone."""
     try:
         lock = os.open(folder / LOCK, os.O_RDWR)
     except OSError:

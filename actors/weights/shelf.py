@@ -1,17 +1,18 @@
-"""Where the published weights of a run are kept: a directory for the run, and a holder on each node that needs one.
+"""Storage of a run's published weights: one directory for the run, and a holder on each node that needs one.
 
     ranks ──write──► file in the holder's folder ──keep──► directory: newest version and the one before it
     engine ──path──► directory ──► holder of the engine's node ──buckets──► the first node's holder
                                    (one copy for all engines of a node)
 
-Neither is a rank, so what they keep outlives the learners' restarts. Both are plain classes; they are made actors in
-`cluster.weights`. A version is dropped once it is neither of the two newest and no engine is reading it any more.
+Both live outside the ranks, so the weights survive restarts of the learners. Both are plain classes; `cluster.weights`
+makes them actors. A version is dropped once it is not one of the two newest and no engine is reading it.
 """
 
 import asyncio
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Protocol
 
 from actors.weights.holder import Ranges
@@ -20,16 +21,17 @@ from coa.errors import SyncError, WeightsLost
 from coa.learning.weights import Manifest
 
 KEPT = 2
-"""Versions that are kept whatever the engines do: the newest and the one before it."""
+"""Number of newest versions that are always kept."""
 LEASE_S = 600.0
-"""An engine that has not acknowledged a version after so long does not read it any more."""
+"""Seconds after which an engine that has not acknowledged a version no longer counts as its reader."""
 LOST_S = 600.0
-"""For so long learners may take to publish others where weights are lost: as long as they take to start again."""
+"""Seconds for which lost weights raise WeightsLost, since restarted learners may still publish others; later,
+SyncError."""
 
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """A version that is whole on one node."""
+    """A version that is complete on one node."""
 
     name: str
     node: str
@@ -39,11 +41,11 @@ class Kept:
 
 @dataclass
 class Retention:
-    """Which versions are kept. Pure: times are given."""
+    """Decides which versions are kept. Pure: times are passed in."""
 
     names: list[str] = field(default_factory=list)
     leases: dict[tuple[str, str], float] = field(default_factory=dict)
-    """When each engine began to read a version, by (version's name, engine)."""
+    """Time at which each engine began to read a version, by (version's name, engine)."""
 
     def publish(self, name: str) -> None:
         self.names.append(name)
@@ -52,12 +54,12 @@ class Retention:
         self.leases[name, engine] = now
 
     def acknowledge(self, name: str, engine: str) -> None:
-        """The engine has loaded that version: what it had leased before is of no use to it either."""
+        """Ends the engine's leases of this version, which it has loaded, and of all older versions."""
         for other in self.names[: self.names.index(name) + 1] if name in self.names else ():
             self.leases.pop((other, engine), None)
 
     def drop(self, now: float) -> list[str]:
-        """Takes out the versions that are not needed any more, and returns them."""
+        """Removes and returns the versions that are no longer needed."""
         read = {name for (name, _), since in self.leases.items() if now - since < LEASE_S}
         gone = [name for name in self.names[:-KEPT] if name not in read]
         self.names = [name for name in self.names if name not in gone]
@@ -66,63 +68,70 @@ class Retention:
 
 
 class RankShelf(Protocol):
-    """The shelf as ranks see it; every call is bounded, by its bytes where it moves any, and raises SyncError where
-    nobody answers in time."""
+    """The shelf's interface for ranks. Every call has a timeout, which grows with the bytes it moves, and raises
+    SyncError after it."""
 
     def folder(self, node: str) -> str:
-        """Where the ranks of a node write."""
+        """Folder into which the ranks of a node write."""
+        ...
+
+    def check(self, node: str, folder: str) -> None:
+        """Raises WeightsLost if `folder`, which `folder(node)` returned, is no longer kept: its holder has ended."""
         ...
 
     def merge(self, name: str, first: str, size: int, parts: Sequence[tuple[str, Ranges]]) -> None:
-        """Copies byte ranges of a version's file from other nodes into that of the first node."""
+        """Copies byte ranges of a version's file from other nodes into the first node's file."""
         ...
 
     def keep(self, kept: Kept) -> None:
-        """A version is whole."""
+        """Records a complete version; raises WeightsLost if the holder of its file has ended."""
         ...
 
     def members(self) -> dict[str, int]:
-        """Engines that have taken weights before, and how many workers each has."""
+        """Number of workers by engine, for engines that have taken weights before."""
         ...
 
     def absent(self, engines: Sequence[str]) -> None:
-        """These have not come for the last version: nobody waits for them until they take weights again."""
+        """Records engines that did not come for the last version: senders no longer wait for them until they take
+        weights again."""
         ...
 
 
 class EngineShelf(Protocol):
-    """The shelf as engines see it; as bounded."""
+    """The shelf's interface for engines, with the same timeouts."""
 
     async def path(self, name: str, address: Address) -> str:
-        """A file with that version on the engine's node."""
+        """Path of a file with that version on the engine's node."""
         ...
 
     async def join(self, address: Address) -> None:
-        """The engine takes part in the broadcasts of later versions."""
+        """Makes the engine take part in the broadcasts of later versions."""
         ...
 
     async def acknowledge(self, name: str, address: Address) -> None: ...
 
 
 class Shelf(RankShelf, EngineShelf, Protocol):
-    """Both; what a rank publishes carries it to the engines."""
+    """Both interfaces; a rank's `Published` carries the shelf to the engines."""
 
 
 class WeightDirectory:
-    """What is published, where it is, and who reads it. One for a run; its methods run in one event loop."""
+    """Records which versions are published, where they are, and which engines read them. One per run; its methods run
+    in one event loop."""
 
     def __init__(self, make_holder: Callable[[str], Any], failed: tuple[type[Exception], ...] = ()) -> None:
-        """make_holder: starts a `WeightHolder` on a node; its methods are called with `.remote`. failed: what such a
-        call raises where it could not be made or met an error, be it that the holder or its node is lost."""
+        """make_holder: starts a `WeightHolder` on a node, whose methods are called with `.remote`. failed: exceptions
+        that such a call raises if it fails, for example because the holder or its node is lost."""
         self._make_holder, self._failed = make_holder, failed
         self._holders: dict[str, Any] = {}
         self._kept: dict[str, Kept] = {}
         self._lost: dict[str, float] = {}
-        """Versions that are kept and whose file is lost, and since when."""
+        """Time of loss by kept version whose file is lost."""
         self._copies: dict[tuple[str, str], asyncio.Future[str]] = {}
         """Paths of copies on other nodes, by (version's name, node)."""
         self._retention = Retention()
         self._members: dict[str, int] = {}
+        self._began = time.monotonic()
 
     async def holder(self, node: str) -> Any:
         if node not in self._holders:
@@ -130,12 +139,20 @@ class WeightDirectory:
         return self._holders[node]
 
     async def folder(self, node: str) -> str:
-        """Where ranks of a node write, before any of them does: what ranks that were killed have left is removed. A
-        holder that was lost is followed by another one; on a node that is lost there is none."""
+        """Folder into which ranks of a node write; called before any of them writes, since files left behind by killed
+        ranks are removed. A lost holder is replaced; on a lost node this fails."""
         await self._forget_lost([node])
         holder = await self.holder(node)
         await holder.keep_only.remote(list(self._retention.names))
         return await holder.folder.remote()
+
+    async def check(self, node: str, folder: str) -> None:
+        """Raises WeightsLost if `folder`, where ranks of a node write, belongs to a holder that has ended: what they
+        write there reaches no other node, and is removed when another holder starts."""
+        await self._forget_lost([node])
+        holder = self._holders.get(node)
+        if holder is None or await holder.folder.remote() != folder:
+            raise WeightsLost(f"the process that kept the weights in {folder} has ended")
 
     async def merge(self, name: str, first: str, size: int, parts: Sequence[tuple[str, Ranges]]) -> None:
         target, sources = await self.holder(first), [await self.holder(node) for node, _ in parts]
@@ -147,20 +164,24 @@ class WeightDirectory:
             raise
 
     async def _forget_lost(self, nodes: Sequence[str]) -> None:
-        """Those that are asked next get another holder, unless their node is lost, too; what they had is lost."""
+        """Forgets holders that no longer answer and marks their versions as lost. A node that is still there gets a new
+        holder with the next request."""
         for node in nodes:
             if (holder := self._holders.get(node)) is None:
                 continue
             try:
-                await holder.folder.remote()  # fails only where nobody is there
+                await holder.folder.remote()  # fails only if the holder is lost
             except self._failed:
                 if self._holders.get(node) is holder:
                     del self._holders[node]
                 for name in (name for name, kept in self._kept.items() if kept.node == node):
                     self._lost.setdefault(name, time.monotonic())
+                self._copies = {key: copy for key, copy in self._copies.items() if key[1] != node}
 
     async def keep(self, kept: Kept) -> None:
-        """A version is whole; older ones that nobody needs are dropped on every node."""
+        """Records a complete version; drops older versions that are no longer needed, on every node. Raises WeightsLost
+        if the holder of its file has ended."""
+        await self.check(kept.node, str(Path(kept.path).parent))
         self._kept[kept.name] = kept
         self._retention.publish(kept.name)
         for name in self._retention.drop(time.monotonic()):
@@ -170,7 +191,7 @@ class WeightDirectory:
             await self._drop(name)
 
     async def _drop(self, name: str) -> None:
-        """Everywhere; what a lost node had is gone."""
+        """Drops a version on every node; a lost holder is no error."""
         asked = dict(self._holders)
         answers = await asyncio.gather(*(one.drop.remote(name) for one in asked.values()), return_exceptions=True)
         failed = {node: one for node, one in zip(asked, answers, strict=True) if isinstance(one, BaseException)}
@@ -180,9 +201,11 @@ class WeightDirectory:
                 raise error
 
     async def path(self, name: str, address: Address) -> str:
-        """A file with that version on the engine's node; raises SyncError for a version that is not kept any more, or
-        whose file is lost for long, and WeightsLost where others are to come."""
+        """Path of a file with that version on the engine's node. Raises SyncError if the version is no longer kept or
+        was lost more than LOST_S ago, and WeightsLost if it was lost more recently."""
         kept = self._kept.get(name)
+        if kept is None and not self._kept:
+            raise lost_since(self._began, name)  # they were kept before this directory took the place of another
         if kept is None:
             raise SyncError(f"weights {name} are not kept any more")
         self._require(name)
@@ -197,7 +220,9 @@ class WeightDirectory:
         return await asyncio.shield(self._copies[key])
 
     async def _copy(self, kept: Kept, node: str) -> str:
-        holder, source = await self.holder(node), self._holders[kept.node]
+        holder = await self.holder(node)
+        self._require(kept.name)
+        source = self._holders[kept.node]
         layout = kept.manifest.layout
         size = len(layout.header()) + layout.nbytes
         try:
@@ -208,17 +233,14 @@ class WeightDirectory:
             raise
 
     def _require(self, name: str) -> None:
-        if (since := self._lost.get(name)) is None:
-            return
-        for_s = time.monotonic() - since
-        error = WeightsLost if for_s < LOST_S else SyncError
-        raise error(f"weights {name} were lost {for_s:.0f} s ago with the process that kept them")
+        if (since := self._lost.get(name)) is not None:
+            raise lost_since(since, name)
 
     async def acknowledge(self, name: str, address: Address) -> None:
         self._retention.acknowledge(name, address.engine)
 
     async def join(self, address: Address) -> None:
-        """An engine takes part in the broadcasts of later versions."""
+        """Makes the engine take part in the broadcasts of later versions."""
         self._members[address.engine] = address.workers
 
     async def members(self) -> dict[str, int]:
@@ -231,3 +253,10 @@ class WeightDirectory:
     async def close(self) -> None:
         """Removes every file."""
         await asyncio.gather(*(holder.close.remote() for holder in self._holders.values()), return_exceptions=True)
+
+
+def lost_since(since: float, name: str) -> SyncError:
+    """The error of a version that was lost at a time: WeightsLost while learners may still publish others."""
+    for_s = time.monotonic() - since
+    error = WeightsLost if for_s < LOST_S else SyncError
+    return error(f"weights {name} were lost {for_s:.0f} s ago with the process that kept them")

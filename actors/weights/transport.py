@@ -1,11 +1,11 @@
-"""How weights get from ranks to the workers of an engine: what every way has in common.
+"""Weight transports, from ranks to the workers of an engine: their common interface.
 
-    ranks         sender.send(parts, ...)                 collective; rank 0 has a `Published` then
+    ranks         sender.send(parts, ...)                 collective; returns a `Published` on rank 0
     driver        passes the `Published` on to the engines
-    engine        receiver.prepare(published)             in the engine's actor: what its workers need
-    its workers   receiver.receive(manifest, prepared)   the flattened model, as bytes that nobody has checked yet
+    engine        receiver.prepare(published)             in the engine's actor: the data that its workers need
+    its workers   receiver.receive(manifest, prepared)   the flattened model, as bytes that are not checked yet
 
-A way has a name in `actors.weights.transports`, which recipes give as `rl.weights.transport`.
+`actors.weights.transports` lists the transports by name; recipes select one with `rl.weights.transport`.
 """
 
 import pickle
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
     from actors.weights.shelf import Shelf
 
 LOWEST_RATE = 0.5e9
-"""Bytes a second: weights that arrive or are loaded more slowly are given up."""
+"""Minimum bytes per second: slower transfers and loads are given up."""
 
 
 def slowest_s(nbytes: int) -> float:
-    """Seconds that so many bytes of weights need at LOWEST_RATE."""
+    """Seconds that `nbytes` of weights take at LOWEST_RATE."""
     return nbytes / LOWEST_RATE
 
 
@@ -41,7 +41,7 @@ class WeightsConfig:
     over TCP (gloo) to all engines that are ready; others use host. ipc: engines on the GPU of the only learner rank
     copy the weights from its memory (CUDA IPC; on a CPU, shared memory); others use host."""
     bucket_mib: float = 64.0
-    """Size of the parts in which weights are moved and checked. A rank needs memory for two."""
+    """Size in MiB of the parts in which weights are moved and checked. A rank needs memory for two."""
 
     def __post_init__(self) -> None:
         if self.bucket_mib <= 0:
@@ -59,9 +59,9 @@ class Published:
     manifest: Manifest
     transport: str
     place: Any
-    """What the transport's receiver finds them by."""
+    """Data by which the transport's receiver finds the weights."""
     fallback: "Published | None" = None
-    """The same weights by another way, for who misses this one."""
+    """The same weights by another transport, for engines that miss this one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,67 +69,68 @@ class Address:
     """An engine as transports see it."""
 
     engine: str
-    """Names one start of one engine."""
+    """Unique name of one start of one engine."""
     node: str
     workers: int = 1
-    """Processes that take the weights."""
+    """Number of processes that take the weights."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReceiveOrder:
-    """What the engine's actor sends its workers."""
+    """Message from the engine's actor to its workers."""
 
     manifest: Manifest
     transport: str
     prepared: Any
-    """What the transport's `prepare` gave: free of what only the actor can read, such as handles of other actors."""
+    """Result of the transport's `prepare`, without anything that only the actor can use, such as handles of other
+    actors."""
 
     def pack(self) -> bytes:
         return pickle.dumps(self)
 
 
 class Sender(Protocol):
-    """The ranks' side; built on every rank, with its `Ranks` and the run's `Shelf`. A class that inherits it has to
-    define `send` alone."""
+    """The ranks' side; built on every rank from its `Ranks` and the run's `Shelf`. A subclass only has to define
+    `send`."""
 
     def send(self, parts: "ModelParts", version: int, name: str) -> Published | None:
-        """Publishes the model whose `ModelParts` these are; collective. `name` is another one each time. None on all
-        ranks but the first."""
+        """Publishes the model of these `ModelParts`; collective. `name` is unique per call. Returns None on all ranks
+        but the first."""
         ...
 
     def withdraw(self) -> None:
-        """The model is about to change: what engines would read from the ranks' own memory is offered no longer."""
+        """Stops offering weights from the ranks' own memory; called before the model changes."""
 
     def check(self) -> None:
-        """Called now and then between two orders: raises what has gone wrong beside them."""
+        """Raises errors of background work; called repeatedly while the rank waits for an order."""
 
 
 class Receiver(Protocol):
     """The engines' side."""
 
     async def prepare(self, published: Published, address: Address) -> Any:
-        """Runs in the engine's actor and must not block it; what it returns can be pickled, and goes to each worker.
+        """Runs in the engine's actor and must not block it. The result must be picklable and is sent to each worker.
         Raises SyncError."""
         ...
 
     def receive(self, manifest: Manifest, prepared: Any, worker: int) -> AbstractContextManager[NDArray[np.uint8]]:
-        """Runs in worker number `worker`, in a thread of its own. The flattened model, for as long as the context
+        """Runs in worker number `worker`, in a separate thread. Yields the flattened model, valid while the context
         lasts. Raises SyncError."""
         ...
 
     async def acknowledge(self, published: Published, address: Address) -> None:
-        """The engine has loaded the weights."""
+        """Called when the engine has loaded the weights."""
         ...
 
 
 class MakeSender(Protocol):
     def __call__(self, ranks: "Ranks", shelf: "Shelf") -> Sender:
-        """`shelf`: where the run keeps its weights."""
+        """`shelf`: storage of the run's weights."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class WeightTransport:
     sender: MakeSender | None
-    """None where nothing is published this way."""
+    """None if the transport can only read weights."""
     receiver: Receiver

@@ -1,4 +1,4 @@
-"""The ways for weights, by name. An extension adds its own: `TRANSPORTS.register("name", WeightTransport(...))`."""
+"""Weight transports by name. An extension adds its own with `TRANSPORTS.register("name", WeightTransport(...))`."""
 
 from actors.weights import collective, host, ipc, on_disk
 from actors.weights.transport import MakeSender, Receiver, WeightTransport
@@ -18,7 +18,7 @@ TRANSPORTS: Registry[WeightTransport] = Registry(
 
 
 def find_sender(name: str) -> MakeSender:
-    """Raises UserError for a name that neither the project nor an extension has, or that nothing is published by."""
+    """The sender of a transport. Raises UserError for an unknown name, or for a transport that can't publish."""
     load_extensions()
     sender = TRANSPORTS.find(name).sender
     if sender is None:

@@ -1,11 +1,11 @@
-"""The vLLM side of weights; imported in vLLM's processes only.
+"""Weight updates inside vLLM; imported in vLLM's processes only.
 
-    coa_receive   begins to receive a version and to check its bytes, in a thread: requests go on
-    coa_received  how that went
+    coa_receive   begins to receive a version and to check its bytes, in a thread: requests continue
+    coa_received  outcome of coa_receive
     start_weight_update, update_weights, finish_weight_update    vLLM's own: requests are paused
-    coa_report    what the worker runs now, which tensors it took and which layers lack some
+    coa_report    the worker's version, the tensors that it took, and the layers that lack elements
 
-What a worker says is plain data, and what is wrong is said as data: vLLM flattens its workers' exceptions to text.
+Workers answer with plain data, errors included, since vLLM turns its workers' exceptions into text.
 """
 
 import logging
@@ -44,15 +44,15 @@ class InitInfo(WeightTransferInitInfo):
 @dataclass
 class UpdateInfo(WeightTransferUpdateInfo):
     sync: int
-    """Number of this load in the engine: the workers say it back when they have loaded."""
+    """Number of this load in the engine; the workers report it back after the load."""
     perturbed: list[str] = field(default_factory=list)
-    """Tensors that are loaded with other values than they have, to see whether the output follows."""
+    """Tensors that are loaded with changed values, to check whether the output follows."""
     only: list[str] | None = None
-    """Where set, no other tensors are loaded, and layers without any keep what they have."""
+    """If set, only these tensors are loaded, and layers without any of them keep their values."""
 
 
 class Receiving:
-    """A version on its way into this process, in a thread."""
+    """A version that a thread receives into this process."""
 
     def __init__(self, order: ReceiveOrder, worker: int) -> None:
         self.order = order
@@ -108,15 +108,15 @@ class ManifestEngine(WeightTransferEngine[InitInfo, UpdateInfo]):
         self._receiving = Receiving(pickle.loads(order), self.parallel_config.rank)
 
     def received(self) -> dict[str, Any] | None:
-        """None while it is under way."""
+        """Outcome of `receive`; None while it is under way."""
         receiving = self._receiving
         if receiving is None or not receiving.done:
             return None
         return {"failure": receiving.failure}
 
     def report(self) -> dict[str, Any]:
-        """Version and number of the last load, which parameter each published tensor went into, and what layers lack
-        elements of theirs."""
+        """Version and number of the last load, the parameter that each published tensor went into, and the layers that
+        lack elements."""
         return self._report
 
     def drop(self) -> None:
@@ -127,18 +127,18 @@ class ManifestEngine(WeightTransferEngine[InitInfo, UpdateInfo]):
     # --- while requests are paused ------------------------------------------------------------------------------------
 
     def init_transfer_engine(self, init_info: InitInfo) -> None:
-        """Nothing to set up: each version says where it is."""
+        """Does nothing: each version carries its own address."""
 
     def start_weight_update(self) -> None:
         initialize_layerwise_reload(self.model)
 
     def update_weights(self, update_info: dict[str, Any]) -> None:
-        # Not the inherited one: it synchronises an accelerator, and there may be none.
+        # The inherited method synchronises an accelerator, and there may be none.
         try:
             self._info = self.parse_update_info(update_info)
             self.receive_weights(self._info)
         except BaseException:
-            # Layers that took nothing get their old tensors back: the model is no version's, and can be loaded anew.
+            # Layers that took nothing get their old tensors back: the model mixes versions, but can be loaded again.
             finalize_layerwise_reload(self.model, self.model_config)
             raise
         if torch.accelerator.is_available():
@@ -166,7 +166,7 @@ class ManifestEngine(WeightTransferEngine[InitInfo, UpdateInfo]):
         short = self._watch.short()
         log = logging.getLogger("vllm.model_executor.model_loader.reload.layerwise")
         before = log.level
-        if self._info.only is not None:  # a warning for each layer that is left as it is
+        if self._info.only is not None:  # vLLM would warn about each layer that is left as it is
             log.setLevel(logging.ERROR)
         finalize_layerwise_reload(self.model, self.model_config)
         log.setLevel(before)
@@ -201,7 +201,8 @@ class WeightWorker:
 
 
 def perturb(tensor: torch.Tensor) -> torch.Tensor:
-    """Other values of the same order, in another pattern: no scale or shift that a later normalisation takes out."""
+    """Changed values of the same magnitude, in a pattern that a later normalisation does not cancel, as it would a
+    scale or a shift."""
     values = tensor.float().reshape(-1).clone()
     values[::2] *= 2.0
     values[1::3] += 0.05

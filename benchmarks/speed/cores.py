@@ -16,7 +16,7 @@ from pathlib import Path
 import psutil
 
 ENGINES, OTHERS = 0, 1
-OF_ENGINES = ("ray::RolloutEngine", "VLLM::", "ray::ToolExecutor")
+OF_ENGINES = ("ray::RolloutEngine", "VLLM::", "ray::ToolDispatcher", "ray::ToolExecutor")
 LOOK_EVERY_S = 2.0
 LEAST = 0.005
 """Of a core's time that is told of."""

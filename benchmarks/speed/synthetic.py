@@ -16,7 +16,7 @@ from ray.exceptions import RayError
 
 from actors.learner.buffer import Finished, Started, Stepped
 from actors.learner.step_report import StepReport
-from actors.messages import Probe, SyncReport
+from actors.messages import CacheStats, Probe, SyncReport
 from actors.rollout import engine
 from actors.rollout.clocks import BusyReport, TimeLimits
 from actors.rollout.engine import RolloutEngine
@@ -37,8 +37,8 @@ class Noise:
 
     def __init__(self, *_: Any, **__: Any) -> None:
         self.limits = TimeLimits()
-        self.tokens = self.generating = 0
-        self.paused, self.kv_use = False, 0.0
+        self.tokens = self.generating = self.syncs = 0
+        self.paused, self.kv_use, self.cache = False, 0.0, CacheStats()
         self._version = 0
 
     async def generate(self, ask: Ask, *, seed: int, **_: Any) -> Said:
@@ -76,7 +76,7 @@ class SyntheticEngine(RolloutEngine):
 
     async def sync(self, version: int, weights: Any, probes: Any) -> SyncReport:
         await self.policy.name_version(version)
-        return SyncReport(version=version, logprob_diff=0.0, pause_s=0.0)
+        return SyncReport(version=version, logprob_diff=0.0, logprob_mean_diff=0.0, pause_s=0.0)
 
 
 class SyntheticRank:
@@ -85,9 +85,11 @@ class SyntheticRank:
     def __init__(self, buffer: Any, learn_s: float) -> None:
         self._buffer, self._learn_s = buffer, learn_s
         self._account = TimeAccount(LearnerState.SAMPLES, time.monotonic())
+        self._epoch = 0
 
     def run(self) -> None:
         epoch, number, version = self._ask("begin", 0), 0, 0
+        self._epoch = epoch
         self._tell(Started(version=0, cursor=0, weights=None, probes=(), epoch=epoch, spent=self._spent()))
         while True:
             self._account.enter(LearnerState.SAMPLES, time.monotonic())
@@ -132,7 +134,7 @@ class SyntheticRank:
         return ray.get(getattr(self._buffer, method).remote(*arguments))
 
     def _tell(self, event: Any) -> None:
-        self._ask("emit", event)
+        self._ask("emit", event, self._epoch)
 
     def _spent(self) -> Mapping[str, float]:
         return {str(state): seconds for state, seconds in self._account.seconds(time.monotonic()).items()}
@@ -149,8 +151,9 @@ NOTHING = StepReport(
     clip_fraction=0.0,
     truncated_weight_fraction=0.0,
     ratio_mean=1.0,
-    logprob_max_diff=0.0,
-    logprob_mean_diff=0.0,
+    fresh_tokens=0,
+    logprob_max_diff=None,
+    logprob_mean_diff=None,
     logprob_gap=0.0,
     logprob_shifted_gap=1.0,
     unsampled=0,

@@ -1,1 +1,1 @@
-"""What other systems read to set up a cluster for a job: KubeRay's resources."""
+"""Manifests with which other systems set up a cluster for a job: KubeRay's resources."""

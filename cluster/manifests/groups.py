@@ -1,7 +1,7 @@
-"""The groups of like nodes that a job runs on, from what it asks for at the same time.
+"""The groups of identical nodes that a job runs on, derived from its simultaneous demands.
 
 head       no work, only the driver                        one node
-learner    ranks of the learners                           as many nodes as they take, always
+learner    ranks of the learners                           a fixed number of nodes
 engine     one rollout engine, or a server's replica       on spot machines; the autoscaler adds and removes them
 tool       tool executors                                  the autoscaler adds and removes them
 model      models that teachers think with, and scorers    the autoscaler adds and removes them
@@ -14,14 +14,14 @@ from dataclasses import dataclass
 from cluster.resources import Demand, Role
 
 MEMORY_GIB_OF_CPU, MEMORY_GIB_OF_GPU, LEAST_MEMORY_GIB = 4, 96, 8
-"""What is asked for with each, since a recipe says nothing of the machines' memory."""
+"""Memory requested per CPU and per GPU, and minimum per node, since a recipe does not specify the machines' memory."""
 SHARES_A_NODE = (Role.learner, Role.tool)
-"""Engines have a node each, so that the loss of a spot machine is the loss of one."""
+"""Roles of which several share a node. Each engine has its own node, so that losing a spot machine loses one engine."""
 
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """The largest node that a group may ask for."""
+    """The largest node that a group may request."""
 
     cpus: int
     gpus: int
@@ -29,11 +29,11 @@ class Machine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
-    """Nodes of one size."""
+    """A group of nodes of one size."""
 
     role: Role
     nodes: int
-    """At most, or always where it is fixed."""
+    """Maximum number of nodes; if `fixed`, the constant number."""
     fixed: bool
     cpus: int
     gpus: int
@@ -44,7 +44,7 @@ class Group:
 
 
 def groups_of(stages: Iterable[Sequence[Demand]], machine: Machine) -> list[Group]:
-    """The groups that have room for each of the sets of demands, which are not there at the same time."""
+    """Groups with room for each stage's demands; stages do not run at the same time."""
     wanted: dict[Role, Group] = {}
     for demands in stages:
         for role in Role:
@@ -55,7 +55,7 @@ def groups_of(stages: Iterable[Sequence[Demand]], machine: Machine) -> list[Grou
 
 
 def _group(role: Role, demands: Sequence[Demand], machine: Machine) -> Group | None:
-    """Ranks are alike, and so are engines and tools; nodes of models are as the largest asks."""
+    """The group for a role's demands, sized by the largest; demands are equal for all roles but models."""
     if not demands:
         return None
     cpus, gpus = (max(demand.resources.get(name, 0) for demand in demands) for name in ("CPU", "GPU"))
@@ -70,7 +70,7 @@ def _group(role: Role, demands: Sequence[Demand], machine: Machine) -> Group | N
 
 
 def _fit(of_node: int, each: float) -> int:
-    """How many find room on a node, one at least: what is larger than a node was asked for all the same."""
+    """Number of demands that fit on a node; at least 1, even for a demand larger than the node."""
     return max(1, int(of_node / each)) if each else 1_000_000
 
 

@@ -1,14 +1,16 @@
-"""KubeRay's resources (version 1.7 of the operator) for a job: pure functions to the documents that `kubectl` applies.
+"""KubeRay's resources (version 1.7 of the operator) for a job: pure functions that return the documents that `kubectl`
+applies.
 
     RayCluster    nodes alone, for `coa submit --address`
     RayJob        nodes for one command; those that end too early are made again, and the same command resumes
     RayService    a server by the import path of `jobs.serving`, whose updates move the traffic step by step
+    ConfigMap     beside one of them, if it has a recipe of the user's own
 
-Nothing here holds a secret: pods have their variables from the Secret that is named, if there is one.
+The documents contain no secrets: pods get variables from the named Secret, if it exists.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import yaml
@@ -21,37 +23,41 @@ Document = dict[str, Any]
 
 API = "ray.io/v1"
 LONGEST_NAME = 47
-"""Of a RayJob or a RayService: the names of its cluster and pods are longer."""
+"""Maximum length of the name of a RayJob or RayService; the names of its cluster and pods are longer."""
 HEAD_CPUS, HEAD_MEMORY_GIB = 2, 8
 IDLE_S = 300
-"""A node without work is kept so long: engines come back between two stages."""
+"""Seconds for which an idle node is kept, since engines come back between two stages."""
 PENDING_S = 3600
-"""A job that has no nodes after so long has failed."""
+"""Seconds after which a job without nodes fails."""
 TRIES = 3
-"""How often a cluster is made again for a job that ended with a failure; the same command resumes."""
+"""Maximum number of times that a cluster is created again after a job failed; the same command resumes."""
 KEPT_S = 600
 """How long a job's cluster stays after its end, to be looked at."""
+RECIPES = "/etc/coa/recipes"
+"""Where pods see the recipes of a Site."""
 PORTS = {"gcs-server": 6379, "dashboard": 8265, "client": 10001}
 SERVE_PORT = 8000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Site:
-    """What a Kubernetes cluster has for the job, and what things are called there."""
+    """Settings of the Kubernetes cluster: names, image, storage, secret and machine labels."""
 
     name: str
     image: str
     ray_version: str
     storage: str
-    """Where pods see the volume, and work."""
+    """Mount path of the volume in pods, also their working directory."""
     claim: str
-    """A PersistentVolumeClaim that many nodes may write (ReadWriteMany)."""
+    """Name of a PersistentVolumeClaim that many nodes may write (ReadWriteMany)."""
     secret: str
-    """A Secret whose keys are variables of every pod; it need not exist."""
+    """Name of a Secret whose keys become environment variables of every pod; it need not exist."""
     spot: tuple[str, str] | None
-    """The label of spot machines, and its value; None takes any machine for engines."""
+    """Label of spot machines and its value; None: engines run on any machine."""
     gateway: str = "istio"
     """The GatewayClass through which a RayService's traffic moves."""
+    recipes: Mapping[str, str] = field(default_factory=dict[str, str])
+    """The text of recipes of the user's own, by the name of the file."""
 
     def __post_init__(self) -> None:
         letters = self.name.replace("-", "")
@@ -84,7 +90,7 @@ def ray_job(site: Site, groups: Sequence[Group], entrypoint: str) -> Document:
 
 
 def ray_service(site: Site, groups: Sequence[Group], serve: Mapping[str, Any]) -> Document:
-    """serve: a configuration of Ray Serve, as `serve deploy` takes it."""
+    """serve: a configuration of Ray Serve, as for `serve deploy`."""
     upgrade = {
         "type": "NewClusterWithIncrementalUpgrade",
         "clusterUpgradeOptions": {
@@ -106,7 +112,7 @@ def ray_service(site: Site, groups: Sequence[Group], serve: Mapping[str, Any]) -
 
 
 def serve_config(arguments: Mapping[str, Any]) -> Document:
-    """The configuration of Ray Serve for the server and for the probe that says whether it can answer."""
+    """Ray Serve's configuration for the server and its readiness probe."""
     return {
         "proxy_location": "EveryNode",
         "http_options": {"host": "0.0.0.0", "port": SERVE_PORT},
@@ -117,8 +123,19 @@ def serve_config(arguments: Mapping[str, Any]) -> Document:
     }
 
 
-def as_text(document: Document) -> str:
-    return yaml.safe_dump(document, sort_keys=False)
+def config_maps(site: Site) -> list[Document]:
+    """What has to be there before the site's other resources."""
+    metadata = {"name": _recipes_of(site)}
+    made = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": dict(site.recipes)}
+    return [made] if site.recipes else []
+
+
+def _recipes_of(site: Site) -> str:
+    return f"{site.name}-recipes"
+
+
+def as_text(*documents: Document) -> str:
+    return yaml.safe_dump_all(documents, sort_keys=False)
 
 
 def _document(kind: str, site: Site, spec: Document) -> Document:
@@ -132,7 +149,7 @@ def _nodes(site: Site, groups: Sequence[Group], ports: Mapping[str, int] = PORTS
         "enableInTreeAutoscaling": True,
         "autoscalerOptions": {"version": "v2", "idleTimeoutSeconds": IDLE_S, "upscalingMode": "Default"},
         "headGroupSpec": {
-            # Nothing heavy beside the driver.
+            # The head runs only the driver.
             "rayStartParams": {"num-cpus": "0"},
             "template": _pod(site, "ray-head", cpus=HEAD_CPUS, gpus=0, memory_gib=HEAD_MEMORY_GIB, ports=ports),
         },
@@ -166,7 +183,7 @@ def _pod(
     container: Document = {
         "name": name,
         "image": site.image,
-        # Relative paths of a recipe mean the same on every node.
+        # A recipe's relative paths are then the same on every node.
         "workingDir": site.storage,
         "envFrom": [{"secretRef": {"name": site.secret, "optional": True}}],
         "resources": {"limits": amounts, "requests": dict(amounts)},
@@ -174,5 +191,8 @@ def _pod(
     }
     if ports:
         container["ports"] = [{"name": key, "containerPort": port} for key, port in ports.items()]
-    volume = {"name": "storage", "persistentVolumeClaim": {"claimName": site.claim}}
-    return {"spec": {"containers": [container], "volumes": [volume]}}
+    volumes: list[Document] = [{"name": "storage", "persistentVolumeClaim": {"claimName": site.claim}}]
+    if site.recipes:
+        container["volumeMounts"].append({"name": "recipes", "mountPath": RECIPES, "readOnly": True})
+        volumes.append({"name": "recipes", "configMap": {"name": _recipes_of(site)}})
+    return {"spec": {"containers": [container], "volumes": volumes}}

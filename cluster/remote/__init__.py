@@ -1,1 +1,1 @@
-"""Clusters that are already running: how a job is sent there, and what their nodes have to share."""
+"""Clusters that are already running: submitting jobs, and checks of versions and shared files."""

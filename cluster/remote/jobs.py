@@ -1,4 +1,4 @@
-"""Ray's jobs: a command is sent to a running cluster with the files it needs, watched to its end, and stopped.
+"""Ray jobs: submits a command with its files to a running cluster, follows it to its end, and stops it.
 
 folder ── package ──► head: entrypoint in the folder's copy ── log ──► terminal
                                       └── exit status ──► exit status
@@ -21,17 +21,17 @@ from coa.errors import ClusterDown, UserError
 from coa.http.addresses import is_web_address
 
 NEVER_SENT = ("/runs", "/models", "/wandb", ".venv", ".git", ".env", "*.pem", "*.key", "__pycache__", ".*_cache")
-"""As in a .gitignore. What a cluster has of its own, what is large, and where secrets are kept."""
+"""Files that are not uploaded, as gitignore patterns: the cluster's own folders, large files, and secrets."""
 OF_THE_CLUSTER = ("runs", "models")
-"""Folders that a job finds in its own, as links to those that the cluster keeps."""
+"""Folders in the job's folder that are links to folders kept on the cluster."""
 DISABLED = "disabled"
-"""How Ray asks nobody for a token; what else there is, is in `cluster.session`."""
+"""Value of RAY_AUTH_MODE without tokens; the other value is in `cluster.session`."""
 STOP_S = 60
-"""What a job has to end by itself, engines and files included, before Ray kills it."""
+"""Seconds that a stopped job has to end by itself, including engines and files, before Ray kills it."""
 LOOK_S = 1.0
-"""Between two looks at a job, and two tries at a cluster that does not answer."""
+"""Seconds between two polls of a job, and between two attempts to reach a cluster."""
 UNREACHED_S = 120.0
-"""A cluster that does not answer for so long is given up. The job may go on."""
+"""Seconds without an answer after which a cluster is given up; the job may continue."""
 FAILED, INTERRUPTED = 1, 130
 
 
@@ -49,7 +49,7 @@ def own_versions() -> Versions:
 
 
 def difference(here: Versions, there: Versions) -> str:
-    """One line where the cluster runs others; empty where it does not matter. Of Python, the last number does not."""
+    """One line if the cluster's versions differ; empty otherwise. Python's patch version may differ."""
     minor = [one.python.split(".")[:2] for one in (here, there)]
     if here.ray == there.ray and minor[0] == minor[1]:
         return ""
@@ -57,13 +57,13 @@ def difference(here: Versions, there: Versions) -> str:
 
 
 def entrypoint(words: Sequence[str], storage: str) -> str:
-    """The shell's line for `coa WORDS` in the copy of the folder. storage: the cluster's own folder; ~ is the home
-    there."""
+    """Shell command for `coa WORDS` in the copy of the folder. storage: the cluster's own folder; ~ is the home
+    directory there."""
     folder = (
         '"$HOME"' + shlex.quote(storage[1:]) if storage == "~" or storage.startswith("~/") else shlex.quote(storage)
     )
     links = " && ".join(f"mkdir -p {folder}/{name} && ln -sfn {folder}/{name} {name}" for name in OF_THE_CLUSTER)
-    # exec: the command itself is told to stop, and its exit status is the job's.
+    # exec: the command itself gets the stop signal, and its exit status is the job's.
     return f"{links} && exec {command(words)}"
 
 
@@ -72,7 +72,8 @@ def command(words: Sequence[str]) -> str:
 
 
 def runtime_env(folder: Path, requirements: Path | None, plain: Mapping[str, str]) -> dict[str, Any]:
-    """plain: variables that are no secrets; whoever may look at the cluster sees them."""
+    """Ray's runtime environment for a job. plain: environment variables without secrets, since all users of the cluster
+    can see them."""
     return {
         "working_dir": str(folder),
         "excludes": list(NEVER_SENT),
@@ -82,8 +83,8 @@ def runtime_env(folder: Path, requirements: Path | None, plain: Mapping[str, str
 
 
 def exit_status(status: str, code: int | None) -> int:
-    """What the command ends with. status: Ray's word for a job that has ended; code: its driver's, negative for a
-    signal, None where nobody saw it end."""
+    """Exit status of the command. status: Ray's status of the ended job. code: exit code of the job's driver, negative
+    for a signal, None if unknown."""
     match status:
         case "SUCCEEDED":
             return 0
@@ -94,15 +95,15 @@ def exit_status(status: str, code: int | None) -> int:
 
 
 class Jobs:
-    """The jobs of one cluster; raises UserError where nobody answers at its address, or it refuses us."""
+    """The jobs of one cluster; methods raise UserError if no cluster answers at the address or it refuses access."""
 
     def __init__(self, address: str) -> None:
-        # Left unset, Ray would send no token even where it has one.
+        # If unset, Ray would send no token even if it has one.
         os.environ.setdefault(MODE, DISABLED)
         from ray.job_submission import JobSubmissionClient
 
         self.address = address
-        if not is_web_address(address):  # Ray would take it for the address of a node, and look there for minutes
+        if not is_web_address(address):  # Ray would take it for a node's address, and try it for minutes
             raise self._nobody()
         with self._answers():
             self._client = JobSubmissionClient(address)
@@ -113,7 +114,7 @@ class Jobs:
         return Versions(found["rayVersion"], found["pythonVersion"])
 
     def submit(self, line: str, environment: dict[str, Any]) -> str:
-        """Returns the job's id; raises UserError for a folder that is too large to be sent."""
+        """Submits a job and returns its id; raises UserError if the folder is too large to be uploaded."""
         with self._answers():
             try:
                 return self._client.submit_job(entrypoint=line, runtime_env=environment)
@@ -121,8 +122,7 @@ class Jobs:
                 raise UserError(f"the folder can't be sent: {str(error).splitlines()[0]}") from error
 
     def stop(self, job: str) -> str:
-        """Returns Ray's word for what became of the job once it has ended; raises UserError for one that is not
-        known."""
+        """Stops a job and returns Ray's status once it has ended; raises UserError if the job is unknown."""
         self._known(job)
         with self._answers():
             self._client.stop_job(job)
@@ -131,8 +131,8 @@ class Jobs:
         return str(status.value)
 
     def follow(self, job: str, say: Callable[[str], None]) -> int:
-        """Says what the job says until it ends; returns the exit status. Raises ClusterDown where the cluster does not
-        answer any more."""
+        """Forwards the job's log to `say` until the job ends; returns the exit status. Raises ClusterDown if the
+        cluster stops answering."""
         self._known(job)
         return asyncio.run(self._follow(job, say))
 
@@ -157,7 +157,7 @@ class Jobs:
             await asyncio.sleep(LOOK_S)
 
     def message(self, job: str) -> str:
-        """What Ray says of the job's end, in one line."""
+        """Ray's message about the job's end, in one line."""
         with self._answers():
             said = self._client.get_job_info(job).message or ""
         return said.partition(", last available logs")[0].strip().partition("\n")[0]
@@ -189,7 +189,7 @@ class Jobs:
 
 
 def _gone() -> tuple[type[BaseException], ...]:
-    """What is raised while a cluster can't be reached; Ray has a plain RuntimeError for a connection that broke."""
+    """Exceptions raised while a cluster can't be reached; Ray raises a plain RuntimeError for a broken connection."""
     from aiohttp import ClientError
     from requests.exceptions import RequestException
 

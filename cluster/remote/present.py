@@ -1,4 +1,4 @@
-"""The nodes that are there: of a running cluster, or this machine."""
+"""The available nodes: of a running cluster, or this machine."""
 
 import os
 
@@ -7,12 +7,12 @@ from cluster.resources import Resources, cluster_nodes
 from coa.planning.clusters import Node, device_of
 
 ACCELERATOR = "accelerator_type:"
-"""The resource by which Ray tells a node's kind of GPU."""
+"""Prefix of the resource by which Ray tells a node's GPU type."""
 
 
 def present_nodes(address: str | None) -> tuple[Node, ...]:
-    """The nodes of the Ray cluster at an address, those that its autoscaler may add among them; without an address,
-    this machine, and no Ray is started. Raises UserError where no cluster that can be joined answers."""
+    """The nodes of the Ray cluster at an address, including those that its autoscaler may add; without an address this
+    machine, without starting Ray. Raises UserError if no compatible cluster answers."""
     if address is None:
         return (_here(),)
     if address != "local":
@@ -27,7 +27,7 @@ def present_nodes(address: str | None) -> tuple[Node, ...]:
 
 
 def node_of(resources: Resources) -> Node:
-    """A node from Ray's resources of it."""
+    """Converts Ray's resources of a node."""
     names = (name.removeprefix(ACCELERATOR) for name in resources if name.startswith(ACCELERATOR))
     device = next((found for name in names if (found := device_of(name))), None)
     return Node(int(resources.get("GPU", 0)), device, resources.get("CPU", 0.0))

@@ -1,6 +1,6 @@
-"""Whether a Ray cluster answers at an address, and whether it is one that this process can join.
+"""Checks whether a Ray cluster answers at an address, and whether this process can join it.
 
-Asked before `ray.init`, which waits for minutes where nobody answers, and may end the process.
+Called before `ray.init`, which waits for minutes if no cluster answers, and may end the process.
 """
 
 import json
@@ -13,7 +13,7 @@ from coa.errors import UserError
 
 CONNECT_S = 4.0
 ANSWER_S = 5.0
-"""Seconds for each of two questions: with CONNECT_S, whoever mistook an address knows within 15 s."""
+"""Maximum seconds for the cluster's answer: together with CONNECT_S, a wrong address is reported within 15 s."""
 OTHER = "the port is open, but it does not answer as a Ray cluster does"
 _ADDRESS = re.compile(r"(ray://)?(\[[0-9a-fA-F:.]+\]|[\w.-]+):(\d{1,5})")
 
@@ -21,7 +21,7 @@ _ADDRESS = re.compile(r"(ray://)?(\[[0-9a-fA-F:.]+\]|[\w.-]+):(\d{1,5})")
 def require_cluster(address: str) -> None:
     """Raises UserError, with one line, unless a cluster of this process's versions of Ray and Python answers.
 
-    address: as RAY_ADDRESS has it: `auto`, `host:6379`, or `ray://host:10001`, of which the port alone is looked at.
+    address: in the form of RAY_ADDRESS: `auto`, `host:6379`, or `ray://host:10001`, for which only the port is checked.
     """
     if address == "auto":
         address = _running_here()
@@ -31,7 +31,7 @@ def require_cluster(address: str) -> None:
     except (OSError, OverflowError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise UserError(f"no Ray cluster answers at {address} (RAY_ADDRESS): {reason}") from error
-    if scheme is None and os.environ.get("RAY_USE_TLS", "0") != "1":  # Ray alone knows the certificates
+    if scheme is None and os.environ.get("RAY_USE_TLS", "0") != "1":  # with TLS only Ray has the certificates
         _require_versions(address, _metadata(address))
 
 
@@ -53,7 +53,7 @@ def _running_here() -> str:
 
 
 def _metadata(address: str) -> dict[str, Any]:
-    """What the cluster says of itself, by a plain call of its control service with a time limit."""
+    """The cluster's metadata, by a direct call of its control service with a timeout."""
     import grpc
     from ray._common.usage.usage_constants import CLUSTER_METADATA_KEY
     from ray._private.authentication.http_token_authentication import get_auth_headers_if_auth_enabled

@@ -1,4 +1,4 @@
-"""Whether the nodes of a cluster see the same files: asked once, when a job begins, of every node that may need them.
+"""Checks once, when a job begins, that all nodes that may need the job's files see the same files.
 
 driver writes a marker ──► a task on each node reads it, and the paths that the job reads ──► one clear line
 """
@@ -16,28 +16,29 @@ from coa.errors import UserError
 
 FILES_OF = (Role.learner, Role.engine, Role.model)
 """Nodes that read models or write checkpoints. Tools get what they need in their actors."""
+RUN_DIR = "run_dir"
 ANSWER_S = 120.0
-"""A node may take so long to start the worker that looks."""
+"""Maximum seconds for a node's answer, including the start of a worker."""
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What a node sees of the driver's files."""
+    """Result of the check on one node."""
 
     node: str
-    """Its address."""
+    """The node's address."""
     folder: bool
-    """Whether the job's folder is the driver's."""
+    """Whether the job's folder is the same as the driver's."""
     missing: tuple[str, ...]
-    """Of the paths that the job reads, those that are not there."""
+    """Paths that the job reads and that do not exist on the node."""
 
 
-def complaint(folder: str, seen: Iterable[Seen]) -> str:
-    """One line for the first node that lacks something; empty where all see the same."""
+def complaint(folder: str, seen: Iterable[Seen], key: str = RUN_DIR) -> str:
+    """One line for the first node that lacks something; empty where all see the same. key: the folder's setting."""
     for one in seen:
         if not one.folder:
             return (
-                f"run_dir {folder} is not shared: node {one.node} does not see what the driver writes there. Set it to "
+                f"{key} {folder} is not shared: node {one.node} does not see what the driver writes there. Set it to "
                 "a folder that all nodes mount, such as NFS"
             )
         if one.missing:
@@ -45,23 +46,33 @@ def complaint(folder: str, seen: Iterable[Seen]) -> str:
     return ""
 
 
-def asked(nodes: Sequence[Mapping[str, Any]], *, by_role: bool) -> list[Mapping[str, Any]]:
+def asked(
+    nodes: Sequence[Mapping[str, Any]], *, by_role: bool, roles: Sequence[Role] = FILES_OF
+) -> list[Mapping[str, Any]]:
     """Those of Ray's nodes that may need the job's files; none where there is only one node."""
     alive = [node for node in nodes if node["Alive"]]
     if len(alive) < 2:
         return []
     if by_role:
-        return [node for node in alive if node["Labels"].get(ROLE_LABEL) in set(FILES_OF)]
+        return [node for node in alive if node["Labels"].get(ROLE_LABEL) in set(roles)]
     return [node for node in alive if node["Resources"].get("CPU")]
 
 
-def require_shared(folder: Path | None, reads: Sequence[str], *, by_role: bool) -> None:
-    """Raises UserError where a node does not see the driver's folder, if there is one, or a path that is read there."""
+def require_shared(
+    folder: Path | None,
+    reads: Sequence[str],
+    *,
+    by_role: bool,
+    roles: Sequence[Role] = FILES_OF,
+    key: str = RUN_DIR,
+) -> None:
+    """Raises UserError where a node does not see the driver's folder, if there is one, or a path that is read there.
+    roles: those of the nodes that are asked, `by_role`. key: the folder's setting."""
     import ray
     from ray.exceptions import GetTimeoutError
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-    nodes = asked(ray.nodes(), by_role=by_role)
+    nodes = asked(ray.nodes(), by_role=by_role, roles=roles)
     if not nodes:
         return
     look: Any = ray.remote(_look)
@@ -78,13 +89,14 @@ def require_shared(folder: Path | None, reads: Sequence[str], *, by_role: bool) 
             raise UserError(
                 f"a node did not answer within {ANSWER_S:g} s when it was asked which files it sees"
             ) from error
-    if line := complaint(str(folder), seen):
+    if line := complaint(str(folder), seen, key):
         raise UserError(line)
 
 
 @contextmanager
 def _marker(folder: Path) -> Iterator[tuple[str, str]]:
-    """The path of a file in the folder, and what it holds. Folders that were made for it stay if they are used."""
+    """Creates a file in the folder for the context; yields its path and content. Newly created folders stay if they are
+    used."""
     made = [path for path in (folder, *folder.parents) if not path.exists()]
     folder.mkdir(parents=True, exist_ok=True)
     said = secrets.token_hex(8)
@@ -100,7 +112,7 @@ def _marker(folder: Path) -> Iterator[tuple[str, str]]:
 
 
 def _look(node: str, marker: str, said: str, reads: Sequence[str]) -> Seen:
-    """Runs on the node; it also has to be able to write where the marker is. marker: "" where there is none."""
+    """Runs on the node; also checks that the marker's folder is writable. marker: "" without a folder to check."""
     path = Path(marker)
     try:
         same = not marker or (path.read_text() == said and os.access(path.parent, os.W_OK))

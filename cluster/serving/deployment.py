@@ -1,4 +1,4 @@
-"""The server on Ray Serve: a deployment of replicas, each with an engine of its own, and its scaling."""
+"""The server on Ray Serve: an autoscaling deployment of replicas, each with its own engine."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
@@ -19,11 +19,11 @@ from coa.tools.client import RetryConfig
 APPLICATION, DEPLOYMENT, SHARED = "coa", "afm", "shared"
 PROBE, PROBE_ROUTE = "coa-readyz", "/readyz"
 DRAIN_S = 60.0
-"""Longest time that requests under way have when a replica ends."""
+"""Maximum seconds for requests under way to finish when a replica is stopped."""
 DRAINED_EVERY_S = 0.2
-"""How often a replica that ends looks whether they are done; without any, it ends after so long."""
+"""Seconds between a stopping replica's checks for requests under way; without any, it ends after the first check."""
 QUIET = {"enable_access_log": False}
-"""No line in Serve's own logs for each request: they took a fifth of the time of a proxy, and /metrics counts them."""
+"""Disables Serve's access log: it took a fifth of a proxy's time, and /metrics counts the requests."""
 
 
 def probe() -> Any:
@@ -35,10 +35,10 @@ def probe() -> Any:
 
 
 def run(app: Any, *, host: str, port: int) -> None:
-    """Starts Serve with both applications; returns once the server has its replicas. Until then, /readyz says no."""
+    """Starts Serve with both applications; returns once the server has its replicas. Until then /readyz answers 503."""
     from ray import serve
 
-    # Where Serve runs already, its own options stay.
+    # If Serve is already running, its options stay in effect.
     serve.start(proxy_location="HeadOnly", http_options={"host": host, "port": port}, logging_config=QUIET)
     serve.run_many(
         [
@@ -49,7 +49,7 @@ def run(app: Any, *, host: str, port: int) -> None:
 
 
 def deployment(replica: type, config: ServingConfig, placement: PlacementConfig) -> Any:
-    """A class as a deployment that scales."""
+    """Makes a class an autoscaling deployment."""
     from ray import serve
     from ray.serve.config import AutoscalingConfig, AutoscalingPolicy, BackpressureConfig
 
@@ -82,7 +82,7 @@ def deployment(replica: type, config: ServingConfig, placement: PlacementConfig)
 
 
 def shared(config: ServingConfig) -> Any:
-    """What replicas share, as a deployment: it lives as long as the server, whoever built that."""
+    """The state that replicas share, as a deployment, so that it lives as long as the server."""
     from ray import serve
 
     options: dict[str, Any] = {"num_replicas": 1, "max_ongoing_requests": 1000, "ray_actor_options": {"num_cpus": 0}}
@@ -99,7 +99,7 @@ def application(
     executors: Callable[[], Sequence[Any]],
     retry: RetryConfig,
 ) -> Any:
-    """The application to run. executors: handles of tool executors, asked for in each replica."""
+    """The application to run. executors: called in each replica; returns handles of tool executors."""
     from ray import serve
 
     return deployment(serve.ingress()(Replica), config, placement).bind(

@@ -1,8 +1,8 @@
-"""Whether the server can answer, told also while none of its replicas is up.
+"""Readiness of the server, available even while no replica is up.
 
-Ray's proxy lets a request wait until there is a replica, and a probe that waits says nothing. So `/readyz` is an
-application of its own: the proxy sends a request to the application with the longest matching prefix, and answers of
-the model take no way round for it.
+Ray's proxy lets a request wait until there is a replica, which makes a probe useless. Therefore `/readyz` is a separate
+application: the proxy sends a request to the application with the longest matching prefix, so this adds no hop to the
+server's other requests.
 """
 
 import asyncio
@@ -13,20 +13,21 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 VERSION_S = 2.0
-"""Longest time to wait for a replica to name its weights."""
+"""Maximum seconds to wait for a replica's weight version."""
 
 
 @dataclass(frozen=True, slots=True)
 class Readiness:
     ready: bool
     replicas: int
-    """That are running."""
+    """Number of running replicas."""
     status: str
-    """Ray's word for the deployment's state."""
+    """Ray's status of the deployment."""
 
 
 def readiness(replicas: int, status: str) -> Readiness:
-    """A server without a replica is ready where it rests, since a request wakes it, and not while it starts."""
+    """Readiness from the deployment's state. A server scaled to zero is ready, since a request wakes it; a server that
+    is starting is not."""
     return Readiness(replicas > 0 or status == "HEALTHY", replicas, status)
 
 
@@ -39,7 +40,7 @@ class Probe:
     async def __call__(self, request: Request) -> Response:
         found = await asyncio.to_thread(self._look)
         version = await self._version() if found.replicas else None
-        if found.replicas and version is None:  # the last one may have gone to rest meanwhile
+        if found.replicas and version is None:  # the server may have been scaled to zero meanwhile
             found = await asyncio.to_thread(self._look)
         ready = found.ready and not (found.replicas and version is None)
         body = {"ready": ready, "replicas": found.replicas, "status": found.status, "version": version}
@@ -52,12 +53,12 @@ class Probe:
         deployment = application and application.deployments.get(self._deployment)
         if not deployment:
             return readiness(0, "NOT_STARTED")
-        # Both are enumerations of strings, and Ray hands out now the one, now the other.
+        # States are sometimes plain strings and sometimes enum members.
         states = {str(getattr(state, "value", state)): count for state, count in deployment.replica_states.items()}
         return readiness(states.get("RUNNING", 0), str(getattr(deployment.status, "value", deployment.status)))
 
     async def _version(self) -> int | None:
-        """The version of a replica's weights; None where none says so in time."""
+        """Weight version of a replica; None if no replica answers in time."""
         from ray import serve
         from ray.exceptions import RayError
         from ray.serve.exceptions import RayServeException

@@ -1,4 +1,4 @@
-"""The policy by which Ray Serve adds replicas and takes them away: `coa.serving.scaling`, asked by its controller."""
+"""Ray Serve's autoscaling policy for replicas: its controller calls `coa.serving.scaling`."""
 
 from typing import Any
 
@@ -6,14 +6,15 @@ from coa.serving.scaling import KV_USE, RUNNING, ReplicaLoad, ScalingConfig, wan
 
 
 class ScalingPolicy:
-    """Ray Serve makes one for a deployment, and applies the delays of its configuration to what it says."""
+    """Decides the number of replicas. Ray Serve makes one policy per deployment, and applies its configured delays to
+    the result."""
 
     def __init__(self, **config: Any) -> None:
         """config: the fields of a ScalingConfig."""
         self._config = ScalingConfig(**config)
 
     def __call__(self, context: Any) -> tuple[int, dict[str, Any]]:
-        """context: Ray's AutoscalingContext. Returns the number of replicas, and nothing to be remembered."""
+        """context: Ray's AutoscalingContext. Returns the number of replicas, and an empty policy state."""
         told = context.aggregated_metrics or {}
         running, kv_use = told.get(RUNNING, {}), told.get(KV_USE, {})
         found = wanted(

@@ -72,8 +72,7 @@ class AgentConfig:
     """lenient: decoding is free, and small errors in tags are repaired. enforce: decoding is constrained to the
     profile's tags."""
     layouts: tuple[str, ...] = (PLAIN,)
-    """Formats in which tool results are written (plain, numbered, json); if there are several, each task is assigned
-    one."""
+    """Formats in which tool results are written (plain, numbered, json); if several, each task is assigned one."""
     limits: Limits = field(default_factory=Limits)
     """Limits of one episode."""
 

@@ -1,4 +1,4 @@
-"""Makes chains that are worth imitating of team transcripts: conversion, filters, rewriting, reports; sources below."""
+"""Turns team transcripts into chains to imitate: conversion, filters, rewriting, reports; `sources` imports others."""
 
 from coa.distill.convert import to_chain
 from coa.distill.filters import FilterConfig, FilterReport, Kept, filter_runs

@@ -1,7 +1,4 @@
-"""How the filter and the rewriter ask a language model: messages in, the reply's text out.
-
-They take any `Ask`, wherever the model is.
-"""
+"""The interface by which the filter and the rewriter ask a language model: messages in, the reply's text out."""
 
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -13,8 +10,8 @@ Ask = Callable[[Sequence[Message]], Awaitable[str]]
 
 
 def messages_of(instructions: str, parts: Mapping[str, str]) -> list[Message]:
-    """A system message, and a user message with each part in its tag. In texts that could close their tag or open
-    another, `&lt;` stands for `<`."""
+    """A system message, and a user message with each part in its tag. Within the parts, a `<` that begins one of these
+    tags is written as `&lt;`."""
     tag_like = re.compile(rf"<(?=\s*+(?:/\s*)?(?:{'|'.join(map(re.escape, parts))})\b)", re.IGNORECASE)
     shown = (f"<{tag}>\n{tag_like.sub('&lt;', text)}\n</{tag}>" for tag, text in parts.items())
     return [{"role": "system", "content": instructions}, {"role": "user", "content": "\n\n".join(shown)}]
@@ -26,5 +23,5 @@ def without_thoughts(reply: str) -> str:
 
 
 def cut(text: str, most: int) -> str:
-    """The text, or the head of one with more characters than `most`, marked as cut."""
+    """The text; if it is longer than `most` characters, its beginning, marked as cut."""
     return text if len(text) <= most else f"{text[:most]} [cut]"

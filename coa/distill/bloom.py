@@ -1,6 +1,6 @@
-"""Bloom filters: sets of numbers in a fixed amount of memory, which err on one side only.
+"""Bloom filters: sets of numbers in a fixed amount of memory, with false positives but no false negatives.
 
-A number in the set is always found. A number that is not in it is found by mistake, at a rate that the size determines.
+The size determines the rate of false positives.
 """
 
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ _ONE, _HALF = np.uint64(1), np.uint64(32)
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """The size of a Bloom filter for a number of items and a rate of mistakes (Bloom, 1970)."""
+    """The size of a Bloom filter for a number of items and a false positive rate (Bloom, 1970)."""
 
     bits: int
     probes: int
@@ -29,12 +29,12 @@ class Size:
 
 
 class Bloom:
-    """Several filters of one size: `keys[i]` is looked up in filter i and written to it. Keys are hashes. Where there
-    is a single filter, it takes any number of keys at once."""
+    """Several filters of one size: `keys[i]` is looked up in filter i and added to it. Keys are hashes. A single filter
+    takes any number of keys at once."""
 
     def __init__(self, filters: int, size: Size) -> None:
         self._bits = np.uint64(size.bits)
-        # Filled, not only reserved: all memory is taken now, so that a lack of it shows at the start.
+        # Filled, not only reserved, so that a lack of memory shows at the start.
         self._bytes = np.full(filters * size.bits // 8, 0, np.uint8)
         self._begin = (np.arange(filters, dtype=np.uint64) * np.uint64(size.bits))[:, None]
         self._probe = np.arange(size.probes, dtype=np.uint64)
@@ -44,7 +44,7 @@ class Bloom:
         return self._bytes.nbytes
 
     def holds(self, keys: Hashes) -> NDArray[np.bool_]:
-        """bool [keys]: whether each key's filter holds it, or seems to."""
+        """bool [keys]: whether each key is in its filter; may be a false positive."""
         at = self._positions(keys)
         bits = self._bytes[at >> np.uint64(3)] >> (at & np.uint64(7)).astype(np.uint8) & np.uint8(1)
         return np.bitwise_and.reduce(bits, axis=1) == 1
@@ -55,7 +55,7 @@ class Bloom:
         np.bitwise_or.at(self._bytes, at >> np.uint64(3), bits)
 
     def _positions(self, keys: Hashes) -> Hashes:
-        """The positions of the keys' bits, [keys, probes]: two hashes make all others (Kirsch and Mitzenmacher,
+        """The positions of the keys' bits, [keys, probes], all derived from two hashes (Kirsch and Mitzenmacher,
         2006)."""
         first, step = keys[:, None], (keys >> _HALF | keys << _HALF | _ONE)[:, None]
         return self._begin + (first + self._probe * step) % self._bits

@@ -1,8 +1,8 @@
-"""Finds tasks of evaluation sets, so that no model is trained on what it is measured by.
+"""Finds tasks of evaluation sets, so that no model is trained on the questions that it is evaluated on.
 
-There are two rules. Exact: the normalised questions are equal. N-gram: they share n words in a row (n = 13, after
-GPT-3's rule, arXiv 2005.14165, appendix C). A question of fewer words is a single gram; from 8 words on (GPT-3's lower
-bound) it is found inside longer questions too, while "What is it?" is found only as a whole question.
+There are two rules. Exact: the normalised questions are equal. N-gram: they share n consecutive words (n = 13, after
+GPT-3's rule, arXiv 2005.14165, appendix C). A question of fewer words is a single gram. If it has at least 8 words
+(GPT-3's lower bound), it is also found inside longer questions; a shorter one matches only a whole question.
 """
 
 from collections import defaultdict
@@ -18,16 +18,17 @@ EXACT, NGRAM = f"{NAMED}: exact", f"{NAMED}: n-gram"
 OWN_EXACT, OWN_NGRAM = f"{OWN}: exact", f"{OWN}: n-gram"
 REASONS = (EXACT, NGRAM, OWN_EXACT, OWN_NGRAM)
 SHORTEST = 8
-"""Words of the shortest question that is looked for inside others."""
+"""Minimum words of a question that is searched for inside other questions."""
 COMMON = 10
-"""Most evaluation questions that may share a gram. One that more share is a set phrase ("where m and n are relatively
-prime positive integers ...") and is ignored, as GPT-3 ignored grams that were common in its training texts."""
+"""Maximum evaluation questions that may share a gram. A gram that more questions share is a set phrase ("where m and n
+are relatively prime positive integers ...") and is ignored, as GPT-3 ignored grams that were common in its training
+texts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contamination:
     """The questions of evaluation sets: `Contamination.of(questions, 13).reason("Who is the mayor of Arden ?")`. Its
-    size is that of the evaluation sets."""
+    memory grows with the evaluation sets."""
 
     n: int
     questions: frozenset[str]
@@ -35,11 +36,11 @@ class Contamination:
     grams: Mapping[int, Hashes]
     """Sorted grams, by their number of words."""
     own: "Contamination | None" = None
-    """The tasks that the run holds out itself, if they are told from the others."""
+    """The tasks that the run itself holds out, if they are to be reported separately; None otherwise."""
 
     @classmethod
     def of(cls, questions: Iterable[str], n: int = 13, own: "Contamination | None" = None) -> "Contamination":
-        """Built from the questions of all evaluation sets; repetitions make no difference. own: see there."""
+        """Built from the questions of all evaluation sets; repetitions make no difference. own: see the field."""
         if n < 1:
             raise ValueError(f"an n-gram of {n} words")
         exact: set[str] = set()
@@ -55,7 +56,7 @@ class Contamination:
         return cls(n=n, questions=frozenset(exact), grams=kept, own=own)
 
     def reason(self, question: str) -> str | None:
-        """One of REASONS, or None for a question of no evaluation set."""
+        """One of REASONS, or None if the question is in no evaluation set."""
         if (found := self._found(question)) is not None:
             return found
         own = self.own and self.own.reason(question)

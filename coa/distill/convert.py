@@ -1,4 +1,4 @@
-"""Converts a team's transcript to a chain: the spans that one policy is to write on its own (paper, section 3.2.1)."""
+"""Converts a team's transcript to a chain: the spans that a single policy learns to write (paper, section 3.2.1)."""
 
 from coa.agent.grammar import ANSWER, OBSERVATION, START, THINK, Chain, Profile, Span, parse
 from coa.agent.profiles import profile as find_profile
@@ -11,17 +11,17 @@ STAND_INS = {
     DOUBLE_CHECK: (DOUBLE_CHECK, "reflection"),
     "reflection": ("reflection",),
 }
-"""Tags in a chain for an answer that is not the last, a score, and a reflection: the first one that the profile allows
-there; a thought where it allows none."""
+"""Substitutes for the tags of an answer that is not the last, a double check and a reflection: the first tag that the
+profile allows at that position is used, or a thought if it allows none."""
 _SOLVERS = (Rules.DEBATE, Rules.REFINE)
 
 
 def to_chain(transcript: Transcript) -> Chain:
-    """The chain of a run: the spans of agents' outputs, and tools' results as observations; pure routing is left out.
+    """The chain of a run: the spans of agents' outputs, and tool results as observations; pure routing is left out.
 
-    Where a team works on several lines, the chain is the winner's. Solvers answer and are judged in one way under every
-    profile; where the profile allows no such tag, another one takes its place (`STAND_INS`). Of a malformed reply, the
-    spans before its fault remain.
+    If a team works on several lines, the chain is the winner's. Teams of solvers use the same tags under every profile;
+    a tag that the profile does not allow is replaced (`STAND_INS`). Of a malformed reply, the spans before the fault
+    are kept.
     """
     spans: list[Span] = []
     for step in transcript.steps:

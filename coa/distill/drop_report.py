@@ -1,4 +1,4 @@
-"""The filter's report: how many runs each stage dropped and passed on, exact to the last run.
+"""The filter's report: how many runs each stage dropped and passed on.
 
     stage           in   dropped            out
     contamination  100   exact 2, n-gram 1   97
@@ -39,7 +39,7 @@ STAGES: Mapping[str, tuple[str, ...]] = MappingProxyType(
         CORRECTION: (),
     }
 )
-"""The stages in order, with their reasons to drop a run. Correction drops none and adds copies."""
+"""The stages in order, with their reasons to drop a run. The stage correction drops no runs; it adds copies."""
 _REASONS = frozenset(reason for reasons in STAGES.values() for reason in reasons)
 
 
@@ -61,12 +61,12 @@ class StageCounts:
     dropped: Mapping[str, int]
     """Counts by reason, without zeros."""
     passed: int
-    """Copies that the stage made included."""
+    """Runs passed on, including copies that the stage added."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FilterReport:
-    """Counts of runs; reports of chunks add up. Raises ValueError for counts that contradict each other."""
+    """Counts of runs; the reports of chunks can be added. Raises ValueError for inconsistent counts."""
 
     transcripts: int = 0
     kept: int = 0
@@ -115,7 +115,7 @@ class FilterReport:
 
     @classmethod
     def from_json(cls, record: Mapping[str, Any]) -> "FilterReport":
-        """The inverse of `to_json`; ignores other keys. Raises KeyError for a count that is missing."""
+        """The inverse of `to_json`; ignores other keys. Raises KeyError if a count is missing."""
         return cls(**{name: record[name] for name in ("transcripts", "kept", "dropped", "upsampled")})
 
 
@@ -147,7 +147,7 @@ def markdown(report: FilterReport) -> str:
 
 
 def details(dropped: Iterable[Dropped]) -> list[str]:
-    """A line for each detail that runs were dropped for, the most frequent first, with an example."""
+    """A line for each detail of the dropped runs, the most frequent first, with an example."""
     counts: Counter[tuple[str, str]] = Counter()
     first: dict[tuple[str, str], Dropped] = {}
     for one in dropped:

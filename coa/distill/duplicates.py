@@ -1,4 +1,4 @@
-"""Finds duplicates of what was kept before, in a fixed amount of memory: of tasks, and of chains for one task.
+"""Finds duplicates of runs that were kept before, in a fixed amount of memory: of tasks, and of chains for one task.
 
     another task:   the same question and answer, once both are normalised                      EXACT
                     or nearly: the same names and numbers, the same answer, and word shingles
@@ -6,10 +6,9 @@
     the same task:  the same chain, or more chains than `solutions_per_task`                     SAME_CHAIN, ENOUGH
 
 Different chains for one task are wanted, so tasks and chains are compared separately. Similarity is found by MinHash
-(Broder, 1997), with a Bloom filter for each band in the place of a table that would grow (LSHBloom, arXiv 2411.04257).
-That finds candidates, which can't be compared with what is remembered. Long questions made from one template are all
-similar, though no two ask the same. So their names and numbers, which are all that a template varies, are part of every
-band's key.
+(Broder, 1997), with a Bloom filter for each band instead of a table that would grow (LSHBloom, arXiv 2411.04257). The
+filters do not store the texts, so candidates cannot be verified. Long questions from one template are all similar
+although each asks something else; hence their names and numbers, the only parts that vary, are part of each band's key.
 """
 
 from dataclasses import dataclass
@@ -28,9 +27,9 @@ SAME_CHAIN = "same chain for the same task"
 ENOUGH = "more solutions than wanted"
 
 REWRITTEN = frozenset({"reflection", "double_check"})
-"""Tags whose texts may be rewritten later (`coa.distill.rewrite`), and so make no difference between two chains."""
+"""Tags whose texts may be rewritten later (`coa.distill.rewrite`), so they are ignored when chains are compared."""
 ANSWER_WORDS = 20
-"""Words of the longest answer that is compared; a longer one (a program, hidden tests) does not identify a question."""
+"""Maximum words of an answer that is compared; a longer one (a program, hidden tests) does not identify a question."""
 
 
 @dataclass(frozen=True)
@@ -38,18 +37,18 @@ class DuplicateConfig:
     """Which runs count as duplicates of others."""
 
     threshold: float | None = 0.9
-    """Similarity of two questions (Jaccard, over their word shingles) from which they count as the same; None or 0
-    compares no questions."""
+    """Similarity (Jaccard, over word shingles) from which two questions count as the same; None or 0 disables the
+    comparison of questions."""
     solutions_per_task: int = 0
-    """Most chains of one task; 0 sets no limit, and drops only equal chains."""
+    """Maximum number of different chains that are kept per task; 0 sets no limit. Equal chains are always dropped."""
     documents: int = 200_000
-    """Most runs that can be kept. It determines the memory, about 30 bytes for each."""
+    """Maximum number of runs that can be kept. It determines the memory, about 30 bytes per run."""
     error_rate: float = 1e-4
-    """Largest share of runs that are dropped as duplicates by mistake."""
+    """Maximum share of runs that are dropped as duplicates by mistake."""
     hashes: int = 128
-    """Hash functions of a MinHash signature; more of them estimate the similarity more exactly."""
+    """Number of hash functions of a MinHash signature; more hash functions estimate the similarity more exactly."""
     shingle: int = 3
-    """Words in a shingle."""
+    """Words per shingle."""
 
     def __post_init__(self) -> None:
         if self.threshold is not None and not 0 <= self.threshold <= 1:
@@ -67,7 +66,7 @@ class Duplicates:
         self._config = config
         self._remembered = 0
         self._bands, self._rows = bands_and_rows(config.threshold, config.hashes) if config.threshold else (0, 0)
-        # A run is looked up in each band, and by its task, its chain and its question; the rates of error add up.
+        # A run is looked up in each band, and by its task, its chain and its question; the error rates add up.
         rate = config.error_rate / (self._bands + 3)
         self._keys = Bloom(1, Size.of(3 * config.documents, rate))
         self._near = Bloom(self._bands, Size.of(config.documents, rate))
@@ -78,7 +77,7 @@ class Duplicates:
         return self._keys.nbytes + self._near.nbytes
 
     def take(self, task_id: str, question: str, answer: str, chain: Chain) -> str | None:
-        """The first reason why the run is a duplicate; a run without one is remembered, and None returned."""
+        """The first reason why the run is a duplicate; if there is none, remembers the run and returns None."""
         solutions = self._solutions(task_id)
         if solutions and self._knows(_chain_key(task_id, chain)):
             return SAME_CHAIN
@@ -95,7 +94,7 @@ class Duplicates:
         return None
 
     def remember(self, task_id: str, question: str, answer: str, chain: Chain) -> None:
-        """Remembers a run that was kept, whatever `take` would say."""
+        """Remembers a run that was kept, without checking whether it is a duplicate."""
         solutions = self._solutions(task_id)
         bands = self._band_keys(question, answer) if not solutions and self._config.threshold else None
         self._write(task_id, question, answer, chain, solutions, bands)
@@ -103,8 +102,8 @@ class Duplicates:
     def _write(
         self, task_id: str, question: str, answer: str, chain: Chain, solutions: int, bands: Hashes | None
     ) -> None:
-        """Remembers a run. Raises UserError for more runs than the memory was made for, since it would take new runs
-        for duplicates."""
+        """Remembers a run. Raises UserError beyond `documents` runs, since too many new runs would be taken for
+        duplicates."""
         if self._remembered == self._config.documents:
             raise UserError(
                 f"the filter of duplicates is full after {self._remembered} runs: "
@@ -118,7 +117,7 @@ class Duplicates:
         self._keys.add(np.array(keys, np.uint64))
 
     def _solutions(self, task_id: str) -> int:
-        """The number of remembered chains of a task, counted no further than it matters."""
+        """The number of remembered chains of a task, counted up to `solutions_per_task`."""
         most = max(1, self._config.solutions_per_task)
         return next((count for count in range(most) if not self._knows(_task_key(task_id, count + 1))), most)
 
@@ -134,7 +133,7 @@ class Duplicates:
 
 
 def _task_key(task_id: str, solution: int) -> int:
-    """The key that says that the memory holds at least that number of chains of the task."""
+    """The key that is remembered if the task has at least `solution` chains."""
     return number_of("task", task_id, str(solution))
 
 
@@ -147,14 +146,15 @@ def _question_key(question: str, answer: str) -> int:
 
 
 def minhash(shingles: Hashes, factors: Hashes, terms: Hashes) -> Hashes:
-    """The smallest hash of a shingle for each permutation. Two sets agree in a share of these that is their overlap."""
+    """The minimum hash over the shingles for each permutation. The expected share of equal values of two sets is their
+    Jaccard similarity."""
     if not len(shingles):
         return np.zeros(len(factors), np.uint64)
     return mixed((shingles[:, None] * factors + terms).min(axis=0))
 
 
 def _permutations(count: int) -> tuple[Hashes, Hashes]:
-    """Odd factors and terms of that number of permutations, always the same."""
+    """Odd factors and terms of `count` permutations; deterministic."""
     numbers = drawn(2 * count)
     return numbers[:count] | np.uint64(1), numbers[count:]
 
@@ -171,7 +171,7 @@ def bands_and_rows(threshold: float, hashes: int) -> tuple[int, int]:
 
 
 def identity(chain: Chain) -> str:
-    """What a chain did, as a text to compare. Of reflections only the tag counts, of double checks only the score."""
+    """A chain as a text to compare, with only the tag of a reflection and only the score of a double check."""
     parts = (
         (span.tag, span.text.strip()[:1] if span.tag == "double_check" else "")
         if span.tag in REWRITTEN

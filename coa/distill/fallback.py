@@ -1,7 +1,7 @@
-"""The teacher fallback of RL: a task whose group fails altogether goes to the team, whose run is imitated.
+"""The teacher fallback of RL: if all episodes of a group fail, the team plays the task and its run is imitated.
 
-Where no episode succeeds, reinforcement has nothing to prefer. The team's run is judged and filtered as in
-distillation, and joins a later batch as samples to imitate, beside the reinforced ones (LUFFY, arXiv 2504.14945).
+If no episode succeeds, a group has no learning signal. The team's run is judged and filtered as in distillation, and
+joins a later batch as samples to imitate, beside the RL samples (LUFFY, arXiv 2504.14945).
 """
 
 from collections.abc import Iterable, Iterator
@@ -23,12 +23,12 @@ class FallbackConfig:
     imitates its kept runs."""
 
     attempts: int = 0
-    """Team runs for each such task; 0 for no fallback."""
+    """Number of team runs for a task that the policy failed in every episode of a group; 0 for no fallback."""
     weight: float = 1.0
-    """Weight of an imitated token in the loss."""
+    """Weight in the loss of a token that is imitated from the team."""
     share: float = 0.25
-    """Most imitated samples in a batch, as a share of a full batch's episodes. While that many samples wait, the team
-    gets no further task."""
+    """Maximum number of imitated samples in a batch, as a share of a full batch's episodes. While that many samples
+    wait, the team gets no further task."""
 
     def __post_init__(self) -> None:
         if self.attempts < 0 or self.weight <= 0 or self.share <= 0:
@@ -36,12 +36,13 @@ class FallbackConfig:
 
 
 def failed_altogether(group: GroupRecord) -> bool:
-    """Whether no episode was right and rewarded; one that is right in the wrong form has failed."""
+    """Whether no episode was both right and rewarded; a right answer in the wrong format counts as failed."""
     return not any(episode.correct and episode.reward > 0 for episode in group.episodes)
 
 
 def imitations(kept: Iterable[Kept], codec: Codec, agent: AgentConfig, weight: float) -> Iterator[Sample]:
-    """The samples of runs, as many for each as it has copies; runs longer than an episode may be are left out."""
+    """The samples of the runs, each repeated by its number of copies; runs longer than the maximum episode are left
+    out."""
     for run in kept:
         task = run.transcript.task
         chain = codec.demonstration(task, run.chain, find_profile(task.profile), instructed=agent.instructed)

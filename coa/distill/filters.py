@@ -3,13 +3,13 @@
     contamination  tasks of an evaluation set                                         coa.distill.contamination
     complexity     too few interactions                                               coa.distill.stages
     quality        malformed, out of steps, wrong or disobedient, repeated tool input, transition violation
-    reflection     of the runs without reflection a share is kept, of some profiles none
-    duplicates     what is another task's near-duplicate, or the same chain again     coa.distill.duplicates
-    correction     runs that doubted an answer first and were right later come several times
+    reflection     keeps a share of the runs without a reflection, and none of them under some profiles
+    duplicates     near-duplicates of another task, or the same chain again           coa.distill.duplicates
+    correction     repeats runs that first doubted an answer and were right in the end
 
-A run passes the stages until one drops it. Duplicates depend on what was kept before the run, all other stages on the
-run alone. So a stream may be cut into any chunks, and a stage that resumes tells the filter what was kept (`remember`).
-Answers are graded before (`coa.distill.grade`), and so are the objections of a judge found (`coa.distill.obedience`).
+A run passes the stages until one drops it. Duplicates depend on the runs kept before, all other stages on the run
+alone. So a stream may be cut into any chunks, and a job that resumes tells the filter what was kept (`remember`).
+Answers are graded (`coa.distill.grade`) and a judge's objections found (`coa.distill.obedience`) before the filter.
 """
 
 from collections import Counter
@@ -45,9 +45,9 @@ class Kept:
 
 
 class Filter:
-    """All stages over a stream: `kept, report = Filter(config).take(runs)`, chunk by chunk.
+    """Applies all stages to a stream, chunk by chunk: `kept, report = Filter(config).take(runs)`.
 
-    Its memory has a fixed size, however many runs it takes.
+    Its memory has a fixed size, independent of the number of runs.
     """
 
     def __init__(self, config: FilterConfig, contamination: Contamination | None = None) -> None:
@@ -82,7 +82,7 @@ class Filter:
         self._seen.remember(task_id, question, answer, parse(text).chain)
 
     def flaw(self, run: Graded) -> str | None:
-        """The reason to drop the run that does not depend on what was kept before; None if there is none."""
+        """The reason to drop the run, apart from duplicates of runs kept before; None if there is none."""
         return self._flaw(run, to_chain(run.transcript))
 
     def _flaw(self, run: Graded, chain: Chain) -> str | None:
@@ -95,7 +95,7 @@ class Filter:
         )
 
     def _reason(self, run: Graded, chain: Chain) -> str | None:
-        """The first reason to drop the run; a run without one is remembered."""
+        """The first reason to drop the run; if there is none, remembers the run and returns None."""
         if flaw := self._flaw(run, chain):
             return flaw
         task = run.transcript.task
@@ -103,7 +103,7 @@ class Filter:
 
 
 def compared_answer(answers: Sequence[str], chain: Chain) -> str:
-    """The answer by which duplicates are compared: the first accepted one; without any, the chain's own."""
+    """The answer by which duplicates are compared: the first accepted one, or the chain's own if there is none."""
     if answers:
         return answers[0]
     return chain[-1].text if chain and chain[-1].tag == ANSWER else ""
@@ -112,5 +112,5 @@ def compared_answer(answers: Sequence[str], chain: Chain) -> str:
 def filter_runs(
     runs: Iterable[Graded], config: FilterConfig, contamination: Contamination | None = None
 ) -> tuple[list[Kept], FilterReport]:
-    """Filters a whole stream; duplicates are found among these runs only."""
+    """Filters a whole stream; searches for duplicates among these runs only."""
     return Filter(config, contamination).take(runs)

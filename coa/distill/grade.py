@@ -6,7 +6,7 @@ from coa.tools.base import UseTool
 
 
 async def grade(transcript: Transcript, use_tool: UseTool) -> Graded:
-    """The run with its grade; raises InfrastructureError if it can't be graded, which is not a wrong answer."""
+    """The run with its grade; raises InfrastructureError if it can't be graded, so that it does not count as wrong."""
     task = transcript.task
     if transcript.ending is not Ending.ANSWERED:
         return Graded(transcript, False)

@@ -1,9 +1,9 @@
-"""The judge of obedience: a language model decides whether a run kept to its instructions (paper, section 3.2.1).
+"""The judge of obedience: a language model decides whether a run followed its instructions (paper, section 3.2.1).
 
     right runs -> Ask -> {"rationale": .., "verdict": "disobeys"} -> Graded.objection -> the filter's quality stage
 
-Runs without another flaw are judged before the filter, which stays pure. After a reply without a verdict the model is
-asked again; where none comes, that is `JudgeDown`, never "nothing wrong".
+Runs without another flaw are judged before the filter, which stays pure. If a reply has no verdict, the model is asked
+again; if no verdict comes, that is `JudgeDown`, never "obeys".
 """
 
 import json
@@ -24,14 +24,14 @@ from coa.tools.chat import Message
 @dataclass(frozen=True)
 class ObedienceConfig:
     model: str = ""
-    """Name under `models` of the judge; "" for no judge."""
+    """Name, under `models`, of the model that judges; "" for no judge."""
     schema: bool = True
-    """Whether requests have the JSON schema of a verdict (`response_format`); set it to false for an endpoint that does
-    not support it."""
+    """Whether requests contain the JSON schema of a verdict (`response_format`); set it to false for an endpoint that
+    does not support it."""
     asks: int = 3
-    """How often the judge is asked before its replies count as no verdict."""
+    """Maximum number of times that the judge is asked for a verdict on a run."""
     observation_chars: int = 500
-    """Most characters of each observation, from its beginning, that the judge gets."""
+    """Maximum characters of each observation, from its beginning, that are sent to the judge."""
 
     def __post_init__(self) -> None:
         if self.asks < 1:
@@ -107,8 +107,8 @@ _FENCED = re.compile(r"```(?:json)?(.*)```", re.DOTALL)
 
 
 def read_objection(reply: str) -> str | None:
-    """The rationale of a verdict "disobeys", or "" for "obeys". None for a reply that is not just the JSON object, bare
-    or fenced, after thoughts, and for an objection without a rationale."""
+    """The rationale of a verdict "disobeys", or "" for "obeys". None if the reply, without its thoughts, is not a JSON
+    object, bare or fenced, and for an objection without a rationale."""
     text = without_thoughts(reply)
     fenced = _FENCED.fullmatch(text)
     try:

@@ -1,9 +1,9 @@
-"""Rewrites the reflections and double checks of a kept chain by a language model; facts stay (paper, section 3.2.1).
+"""Rewrites the reflections and double checks of a kept chain with a language model (paper, section 3.2.1).
 
     <double_check> 2 may be old</double_check>  ->  <double_check> 2 A page is of 2019, owners change</double_check>
 
-New texts are checked: the same score, no tags, not empty, not too long. Where one breaks that, or the model refuses,
-the original stays and is counted. Nothing but the text of these spans ever changes.
+New texts are checked: the same score, no tags, not empty, not too long. If a text fails a check, or the model refuses,
+the original is kept and counted. Only the text of these spans changes.
 """
 
 import asyncio
@@ -34,11 +34,12 @@ _REASON = "double_check"
 @dataclass(frozen=True)
 class RewriteConfig:
     model: str = ""
-    """Name under `models` of the rewriter; "" rewrites nothing."""
+    """Name, under `models`, of the model that rewrites reflections and double checks; "" for no rewriting."""
     chars: int = 800
-    """Most characters of a rewritten text."""
+    """Maximum characters of a rewritten text."""
     context_chars: int = 4000
-    """Most characters, from its beginning, of the observation or answer concerned that the model gets."""
+    """Maximum characters, from its beginning, of the observation or answer that a step is about, as sent to the
+    rewriter."""
 
 
 INSTRUCTIONS = """\
@@ -55,9 +56,9 @@ answer deserves just that."""
 
 
 async def rewrite(kept: Iterable[Kept], ask: Ask, config: RewriteConfig) -> tuple[list[Kept], Counter[str]]:
-    """The runs in order with their new texts, and the numbers of texts that were rewritten or kept, by reason.
+    """The runs in order with their new texts, and the numbers of texts by outcome.
 
-    Raises what `ask` raises where there is no reply: a model that is down is no reason to keep originals.
+    Propagates an InfrastructureError of `ask`: originals are not kept because a model is down.
     """
     results = await asyncio.gather(*(_rewrite(one, ask, config) for one in kept))
     return [one for one, _ in results], sum((counts for _, counts in results), Counter())
@@ -73,7 +74,7 @@ async def _rewrite(kept: Kept, ask: Ask, config: RewriteConfig) -> tuple[Kept, C
 
 
 async def _rewrite_span(kept: Kept, index: int, ask: Ask, config: RewriteConfig) -> tuple[Span, str]:
-    """Like `rewritten`; where the model will never rewrite this text, it stays as it was."""
+    """Asks the model and applies `rewritten`; keeps the original if the reply is empty, cut off or refused."""
     span = kept.chain[index]
     try:
         reply = await ask(shown_to_writer(kept.transcript.task.question, kept.chain, index, config))
@@ -87,7 +88,7 @@ async def _rewrite_span(kept: Kept, index: int, ask: Ask, config: RewriteConfig)
 
 
 def rewritten(span: Span, reply: str, config: RewriteConfig) -> tuple[Span, str]:
-    """(the span with the reply as its text, DONE), or (the span as it was, the reason)."""
+    """Returns (the span with the reply as its text, DONE), or (the unchanged span, the reason)."""
     text = without_thoughts(reply)
     reason = text.removeprefix(str(score_of(text) or "")) if span.tag == _REASON else text
     if not reason.strip():
@@ -102,7 +103,7 @@ def rewritten(span: Span, reply: str, config: RewriteConfig) -> tuple[Span, str]
 
 
 def shown_to_writer(question: str, chain: Chain, index: int, config: RewriteConfig) -> list[Message]:
-    """The messages about the span at that index, with the last observation or candidate before it."""
+    """The messages for the span at `index`, with the last observation or candidate before it."""
     span = chain[index]
     about = CANDIDATE if span.tag == _REASON else OBSERVATION
     concerned = next((before.text for before in reversed(chain[:index]) if before.tag == about), "")

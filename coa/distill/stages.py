@@ -25,23 +25,22 @@ NO_REFLECTION = "no reflection"
 
 @dataclass(frozen=True)
 class FilterConfig:
-    """Settings of the filter. Defaults are the paper's where it gives them; it gives no ratio for sampling down or
-    up."""
+    """Settings of the filter. Defaults are the paper's, except for the sampling ratios, which it does not give."""
 
     contamination_words: int = 13
     """A task is dropped if it shares this many consecutive words with an evaluation question."""
     min_interactions: int = 5
-    """Fewest steps of agents and tools in a run, not counting decisions about which role is next."""
+    """Minimum steps of agents and tools in a run, not counting decisions about which role is next."""
     right_answers_only: bool = True
-    """Whether runs without a right answer are dropped."""
+    """Whether runs whose answer is wrong or ungraded are dropped."""
     keep_without_reflection: float = 0.5
-    """Share of the runs without a reflection that are kept."""
+    """Share of the runs without a reflection that are kept, under profiles not in `reflection_required`."""
     reflection_required: tuple[str, ...] = ("code", "math")
     """Profiles for which all runs without a reflection are dropped."""
     duplicates: DuplicateConfig = field(default_factory=DuplicateConfig)
     """Which runs count as duplicates of others."""
     correction_copies: float = 2.0
-    """Average number of copies of a run that doubted an answer and was right in the end; at least 1."""
+    """Average number of copies of a run whose first double check scored low and whose answer is right; at least 1."""
     seed: int = 0
     """Seed of the random choices of the filters."""
 
@@ -62,7 +61,7 @@ def lack_of_complexity(transcript: Transcript, config: FilterConfig) -> str | No
 
 
 def interactions(transcript: Transcript) -> int:
-    """The number of interactions on the line of work that becomes the chain."""
+    """The number of interactions of the winner's line, which becomes the chain."""
     return sum(
         step.line == transcript.winner and not is_routing(step) and getattr(step, "agent", "") != TEAM
         for step in transcript.steps
@@ -86,7 +85,7 @@ def lack_of_quality(run: Graded, chain: Chain, config: FilterConfig) -> str | No
 
 
 def detail_of(reason: str, transcript: Transcript, chain: Chain) -> str:
-    """More of a reason to drop a run: which transition the profile forbids; "" for other reasons."""
+    """Detail of a reason to drop a run: the transition that the profile forbids; "" for other reasons."""
     if reason != VIOLATION:
         return ""
     profile = find_profile(transcript.task.profile)
@@ -94,9 +93,9 @@ def detail_of(reason: str, transcript: Transcript, chain: Chain) -> str:
 
 
 def tool_input(span: Span) -> str:
-    """A call's input as it is compared: a query's words in lower case; any other input without blanks around it.
+    """A call's input in the form that is compared: a query's words in lower case; any other input stripped.
 
-    Only what has no meaning in a query is dropped: addresses stay as they are, -5 is not 5, and C++ is not C.
+    Only characters without meaning in a query are dropped: URLs are unchanged, -5 is not 5, and C++ is not C.
     """
     if TAGS[span.tag].form is not Form.LINE:
         return span.text.strip()
@@ -104,7 +103,7 @@ def tool_input(span: Span) -> str:
 
 
 _IDLE = re.compile(r"(?!(?<!\w)-\d)[^\w+#%$€£°^<>=]|_")
-"""Characters that make no difference in a query; a number's sign does, and so do symbols that name something."""
+"""Characters that are ignored in a query; a number's sign and symbols with a meaning are not."""
 
 
 def _parts(word: str) -> list[str]:
@@ -135,6 +134,6 @@ def copies_of(run: Graded, chain: Chain, config: FilterConfig) -> int:
 
 
 def doubted_itself(chain: Chain) -> bool:
-    """Whether the first double check scored low, which in a right run means that it corrected itself."""
+    """Whether the first double check scored low; if the run's answer is right, it corrected itself."""
     first = next((score_of(span.text) for span in chain if span.tag == "double_check"), None)
     return first is not None and first < GOOD_ENOUGH

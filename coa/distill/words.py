@@ -1,6 +1,6 @@
 """Words of texts, and numbers (hashes) of words, by which near-duplicates and contamination are found.
 
-The numbers are the same in every process and on every machine, so that a memory of them can be rebuilt anywhere.
+The numbers are the same in every process and on every machine, so that sets of them can be rebuilt anywhere.
 """
 
 import re
@@ -22,7 +22,8 @@ def words_of(text: str) -> list[str]:
 
 
 def names_and_numbers(text: str) -> list[str]:
-    """Words with a capital letter or a digit, in order, in lower case; questions of one template differ in these."""
+    """Words with a capital letter or a non-letter, in order, in lower case; questions of one template differ in
+    these."""
     return [word.lower() for word in _WORD.findall(text) if word != word.lower() or not word.isalpha()]
 
 
@@ -40,7 +41,7 @@ def numbers_of(words: Iterable[str]) -> Hashes:
 
 
 def grams(numbers: Hashes, n: int) -> Hashes:
-    """A number for each n words in a row; a single one for fewer than n words, none for no words."""
+    """A hash for each n consecutive words; a single hash for fewer than n words, none for no words."""
     n = min(n, len(numbers))
     if n == 0:
         return numbers
@@ -53,12 +54,12 @@ def folded(rows: Hashes) -> Hashes:
 
 
 def drawn(count: int) -> Hashes:
-    """So many pseudo-random numbers, always the same."""
+    """`count` pseudo-random numbers; deterministic."""
     return mixed(np.arange(1, count + 1, dtype=np.uint64) * _ODD)
 
 
 def mixed(numbers: Hashes) -> Hashes:
-    """Mixes the bits of each number, one to one (the finaliser of SplitMix64)."""
+    """A bijective mix of each number's bits (the finaliser of SplitMix64)."""
     numbers = (numbers ^ (numbers >> _SHIFTS[0])) * _FACTORS[0]
     numbers = (numbers ^ (numbers >> _SHIFTS[1])) * _FACTORS[1]
     return numbers ^ (numbers >> _SHIFTS[2])

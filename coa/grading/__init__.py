@@ -1,1 +1,1 @@
-"""Graders, which say how right an answer is, and rewards, which say what an episode is worth."""
+"""Graders, which grade answers, and rewards, which are computed from an episode's grade and other terms."""

@@ -20,10 +20,10 @@ from functools import lru_cache
 from typing import Any
 
 TIME_LIMIT_S = 6.0
-"""Seconds of CPU time for a test where the tests set no limit; LiveCodeBench's."""
+"""Seconds of CPU time for a test if the tests set no limit, as in LiveCodeBench."""
 
 CLOSE, EXACT = "close", "exact"
-"""How results are compared: numbers with a fraction within a tolerance, or everything as it is."""
+"""How results are compared: numbers with a fraction within a tolerance, or everything exactly."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ class Tests:
 
 @lru_cache(maxsize=32)
 def read_tests(text: str) -> Tests:
-    """Reads tests from JSON text; raises ValueError, in one line, for a text that does not hold any."""
+    """Reads tests from JSON text; raises ValueError, in one line, for a text without tests."""
     try:
         tests = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -205,5 +205,5 @@ def _unreadable(node: ast.AST) -> ValueError:
 
 
 def plain(value: Any) -> Any:
-    """The value as JSON has it: tuples become lists, keys become texts."""
+    """The value as JSON would return it: tuples become lists, keys become strings."""
     return json.loads(json.dumps(value))

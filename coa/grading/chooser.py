@@ -1,7 +1,7 @@
-"""The chooser: the judge's model, asked which of several attempts at a question to take (best-of-n).
+"""The chooser: the judge's model chooses one of several attempts at a question (best-of-n).
 
-It is told neither the accepted answers nor how many attempts gave each: only the question, and how each of the answers
-was come by. The prompt is ours, since that of arXiv 2508.13167 is not published.
+It gets the question and one attempt per distinct answer, but neither the accepted answers nor the number of attempts
+behind each answer. The prompt is ours, since that of arXiv 2508.13167 is not published.
 """
 
 import json
@@ -47,10 +47,10 @@ class Chooser(Decider):
 
 
 async def choose(question: str, candidates: Sequence[Candidate], texts: Sequence[str], use_tool: UseTool) -> Choice:
-    """The attempt that the chooser takes. texts: what each candidate's attempt said and observed.
+    """The attempt that the chooser chooses. texts: the text of each candidate's attempt, observations included.
 
-    Of equal answers the first attempt is shown. Where no two answers differ, nobody is asked. Raises the
-    InfrastructureError that the call met.
+    Of equal answers the first attempt is shown. If all answers are equal, the model is not asked. An
+    InfrastructureError of the call propagates.
     """
     firsts = {one.answer: index for index, one in reversed(list(enumerate(candidates))) if one.answer}
     shown = sorted(firsts.values())
@@ -61,7 +61,7 @@ async def choose(question: str, candidates: Sequence[Candidate], texts: Sequence
 
 
 def messages_of(question: str, attempts: Sequence[str], *, attempt_chars: int) -> list[Message]:
-    """attempt_chars: characters that are shown of an attempt, from its end."""
+    """attempt_chars: maximum characters of an attempt that are shown, from its end."""
 
     def tail(text: str) -> str:
         return text if len(text) <= attempt_chars else f"[cut] {text[-attempt_chars:]}"
@@ -77,7 +77,7 @@ def messages_of(question: str, attempts: Sequence[str], *, attempt_chars: int) -
 
 
 def form_of(attempts: int) -> Form[int]:
-    """The form of a choice among so many attempts; what is read is an index, counted from 0."""
+    """The form of a choice among this many attempts; the decision is an index from 0."""
     schema: Json = {
         "type": "object",
         "properties": {

@@ -1,4 +1,4 @@
-"""Compares what a program printed or returned with what its tests want; runs outside of the sandbox."""
+"""Compares a program's output or return value with the expected one; runs outside of the sandbox."""
 
 import math
 import re
@@ -12,7 +12,7 @@ TOLERANCE = 1e-6
 def same_output(output: str, wanted: str, *, exact: bool = False) -> bool:
     """Whether two outputs are the same line by line and word by word; numbers are compared as numbers.
 
-    exact: as LiveCodeBench has it: lines are the same text, or the same numbers, without a tolerance.
+    exact: as in LiveCodeBench: lines are the same text, or the same numbers, without a tolerance.
     """
     if exact:
         texts = [[line.strip() for line in text.strip().split("\n")] for text in (output, wanted)]

@@ -2,9 +2,9 @@
 
     comparer().equal(r"\\boxed{x = \\frac12}", ("0.5",))
 
-An answer such as 9^(9^9) keeps a comparison busy for ever, inside one call that nothing can interrupt. So a child
-(`coa.processes`) compares. One that uses up its CPU time, or dies of the answer, means not equal; one that is given no
-time to answer, or is killed from outside, is an InfrastructureError.
+An answer such as 9^(9^9) keeps a comparison busy forever, inside one call that can't be interrupted, so a child process
+(`coa.processes`) compares. If the child uses up its CPU time or crashes, the answer is not equal; if it gets no CPU
+time, or is killed from outside, that is an InfrastructureError.
 """
 
 import json
@@ -25,13 +25,13 @@ from coa.processes import Child, ChildGone, serve
 LIMIT_S = 5
 """Seconds of CPU time for one comparison."""
 PATIENCE_S = 60.0
-"""Seconds on the clock for one comparison, and for a child to import what it needs, on a busy machine."""
+"""Wall-clock seconds for one comparison, and for a child's imports, on a busy machine."""
 MEMORY_BYTES = 4 << 30
 MAX_CHARS = 2000
 MAX_BRACKETS = 100
-"""Opening ones of an answer or a gold; one with more, or with more characters, equals nothing."""
+"""Maximum opening brackets of an answer or a gold; a text with more, or with too many characters, equals nothing."""
 RELATIVE = 1e-5
-"""The largest relative error of a rounded number."""
+"""Maximum relative error of a rounded number."""
 _FACTOR = re.compile(r"(?<![\w^.}])(\d+(?:\.\d+)?) ?(?=\()")
 """A number right before a bracket, which Math-Verify adds: it reads `2(5)` as it reads 2 and a half."""
 _TIMES = r"\1 \\cdot "
@@ -39,7 +39,7 @@ _SILENT = "the process that compares mathematical answers does not answer"
 
 
 class Comparer:
-    """Compares in a child process, which is started at the first question and again after it has died."""
+    """Compares in a child process, which is started at the first comparison and again after it has died."""
 
     def __init__(self, limit_s: int = LIMIT_S) -> None:
         self._limit_s = limit_s
@@ -49,7 +49,7 @@ class Comparer:
     def equal(self, answer: str, accepted: tuple[str, ...], *, as_published: bool = False) -> bool:
         """Whether the answer equals some accepted one; raises InfrastructureError if the child can't be asked.
 
-        as_published: whether plain Math-Verify alone is to say so.
+        as_published: whether to compare by plain Math-Verify alone.
         """
         golds = filter(comparable, accepted)
         return comparable(answer) and any(self._equals(answer, gold, as_published) for gold in golds)
@@ -86,7 +86,7 @@ def comparable(text: str) -> bool:
 
 @cache
 def comparer() -> Comparer:
-    """The one comparer of this process."""
+    """This process's comparer."""
     return Comparer()
 
 
@@ -111,17 +111,17 @@ def equality() -> Equal:
     from math_verify import LatexExtractionConfig, parse, verify
     from sympy import Expr, simplify
 
-    # Units have been taken off, and variables may have the letters of one.
+    # Units have been removed already, and variables may look like units.
     spelling = NormalizationConfig(basic_latex=True, units=False, malformed_operators=True, nits=True, boxed="all")
     config = [LatexExtractionConfig(boxed_match_priority=0, normalization_config=spelling)]
 
     @lru_cache(maxsize=64)
     def parsed(expression: str) -> list[Any]:
-        """What Math-Verify makes of it, and its text; its own limits are off (0): the kernel keeps the time."""
+        """Math-Verify's reading of the expression; its own time limits are off (0), the kernel limits the time."""
         return parse(rf"\boxed{{{_FACTOR.sub(_TIMES, expression)}}}", config, parsing_timeout=0)
 
     def rounded_away(found: Any, right: Any) -> bool:
-        """Whether numbers differ by what rounding to six places hides, which is much of 0.0000672."""
+        """Whether two numbers differ although rounding to six places makes them equal, as for 0.0000672."""
         if not all(isinstance(number, Expr) and number.is_number for number in (found, right)):
             return False
         difference, size = (abs(number.doit().evalf()) for number in (right - found, right))
@@ -133,7 +133,7 @@ def equality() -> Equal:
         return equal and not rounded_away(found[0], right[0])
 
     def equations(answer: str, gold: str) -> bool:
-        """Whether the differences of the sides are the same but for a number."""
+        """Whether the differences of the two sides are proportional."""
         sides = [parsed(side)[:1] for equation in (answer, gold) for side in EQUALS.split(equation)]
         if len(sides) != 4 or not all(side and isinstance(side[0], Expr) for side in sides):
             return False
@@ -148,7 +148,7 @@ def equality() -> Equal:
 
 
 def published_equality() -> Equal:
-    """Plain Math-Verify, as published evaluations compare: the gold in a box, the answer as it stands."""
+    """Plain Math-Verify, as published evaluations compare: the gold in a box, the answer unchanged."""
     from math_verify import ExprExtractionConfig, LatexExtractionConfig, parse, verify
 
     latex = LatexExtractionConfig()

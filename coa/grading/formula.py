@@ -1,7 +1,6 @@
 """Formulas over named terms, checked when they are read: `parse("grade * form + overlong", known)`.
 
-A formula has sums, differences, products, signs, numbers and parentheses, and nothing else, so that a recipe can't run
-code.
+A formula has only sums, differences, products, signs, numbers and parentheses, so that a recipe can't run code.
 """
 
 import ast
@@ -10,7 +9,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 
 LARGEST = 1e9
-"""The largest number in a formula."""
+"""Maximum absolute value of a number in a formula."""
 
 _OPERATORS = {ast.Add: float.__add__, ast.Sub: float.__sub__, ast.Mult: float.__mul__}
 
@@ -30,7 +29,7 @@ class Formula:
 
 
 def parse(text: str, known: Collection[str]) -> Formula:
-    """Reads a formula; raises ValueError, in one line, for a text that is none or names an unknown term."""
+    """Reads a formula; raises ValueError, in one line, for an invalid formula or an unknown term."""
     try:
         tree = ast.parse(text.strip(), mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:

@@ -1,7 +1,7 @@
 """Graders: functions that compare an answer with the accepted ones, one in each file, found by name.
 
-Another grader is one file: a function like those here, and `register("mine", my_grader)`; `coa.extensions` says how
-a module of your own gets loaded. From then on tasks may name it, and so may reward formulas (`coa.grading.rewards`).
+A new grader is one file: a function like those here, and `register("mine", my_grader)`; `coa.extensions` says how
+a module of your own is loaded. Tasks and reward formulas (`coa.grading.rewards`) may then name it.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -19,7 +19,7 @@ from coa.types import Task
 
 class Grader(Protocol):
     async def __call__(self, answer: str, task: Task, use_tool: UseTool) -> float:
-        """The grade, from 0 (wrong) to 1 (right); raises InfrastructureError if it can't be found out."""
+        """The grade, from 0 (wrong) to 1 (right); raises InfrastructureError if grading fails."""
         ...
 
 
@@ -40,31 +40,32 @@ GRADERS: Registry[Grader] = Registry(
 )
 
 OF_OPEN_QUESTIONS = frozenset({EXACT, "exact_first", "f1", "f1_first", JUDGE})
-"""Graders of answers in words, which may take each other's place. The others may not: compared as words, every program
-would be wrong, and so would a right formula in another form."""
+"""Graders of answers in words, which may replace one another. Other graders may not be replaced: compared as words,
+every program would be wrong, and so would a right formula in another form."""
 
 RIGHT = 1 - 1e-9
-"""From this grade on an answer counts as correct."""
+"""Minimum grade at which an answer counts as correct."""
 
 OF_PROFILE = {"web": JUDGE, "multi": JUDGE, "math": MATHS, "code": TESTS}
-"""The grader of tasks that name none, by profile; answers to tasks of other profiles are compared as words."""
+"""Default grader by profile, for tasks without a grader; answers of other profiles are compared as words."""
 
 
 def grader_of(profile: str, answers: Sequence[str]) -> str:
-    """The grader of a task that names none. An answer of `code` that is no JSON object is a plain one, and no tests."""
+    """The default grader of a task. For the profile `code`, an answer that is not a JSON object is a plain answer, not
+    tests."""
     grader = OF_PROFILE.get(profile, EXACT)
     plain = grader == TESTS and any(not answer.lstrip().startswith("{") for answer in answers)
     return EXACT if plain else grader
 
 
 def in_place_of(grader: str, asked: str | None) -> str:
-    """The grader that a recipe asks for, where a task's own compares answers to open questions, or where it is one that
-    a program gives; None asks for none."""
+    """The grader to use: `asked` (from a recipe, None for none) if the task's own `grader` is for open questions, or if
+    `asked` is the grader given by a program; else the task's own."""
     return asked if asked is not None and (grader in OF_OPEN_QUESTIONS or asked == GIVEN) else grader
 
 
 def register(name: str, grader: Grader) -> None:
-    """Makes a grader known by a name; raises ValueError for a second one of that name."""
+    """Registers a grader; raises ValueError if there is another grader of that name."""
     GRADERS.register(name, grader)
 
 
@@ -79,7 +80,7 @@ class Config(Protocol):
 
 
 def check_graders(names: Iterable[str], config: Config, call_s: Callable[[str], float]) -> None:
-    """Raises UserError for an unknown grader, or one whose tool is not set up.
+    """Raises UserError for an unknown grader, or a grader whose tool is not set up.
 
     call_s: the executor's limit for a call of a tool, in seconds.
     """

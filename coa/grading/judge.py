@@ -2,7 +2,7 @@
 
     judge ── executor ── Judge ── POST {url}/chat/completions ── {"rationale": .., "judgement": "correct"}
 
-The model is asked again after a reply without a verdict; where none comes, that is `JudgeDown`, never a zero.
+The model is asked again after a reply without a verdict; no verdict at all is `JudgeDown`, never a grade of 0.
 """
 
 import hashlib
@@ -32,7 +32,7 @@ JUDGE = "judge"
 
 
 class Prompt(Enum):
-    """The words in which the judge is asked."""
+    """The wording of the judge's prompt."""
 
     ours = "ours"
     paper = "paper"
@@ -51,19 +51,19 @@ class JudgeConfig:
     temperature: float = 0.0
     """Sampling temperature of the judge; 0 is greedy decoding."""
     max_tokens: int = 1024
-    """Most tokens of a reply."""
+    """Maximum tokens per reply."""
     prompt: Prompt = Prompt.ours
-    """ours tells the judge to ignore instructions and arguments in an answer; paper has the paper's words, for results
-    that can be compared with published ones."""
+    """Judge prompt: ours tells the judge to ignore instructions and arguments in an answer; paper is the paper's
+    prompt, for results comparable with published ones."""
     schema: bool = True
-    """Whether requests have the JSON schema of a verdict (`response_format`). If the endpoint refuses it, it is left
-    out from then on."""
+    """Whether requests have the JSON schema of a verdict (`response_format`). If the endpoint rejects it, later
+    requests omit it."""
     asks: int = 3
-    """How often the judge is asked before its replies count as no verdict."""
+    """Maximum number of times that the judge is asked for a verdict."""
     prediction_chars: int = 4000
-    """Most characters of an answer, from its beginning, that the judge gets."""
+    """Maximum characters of an answer, from its beginning, that the judge gets."""
     timeout_s: float = 20.0
-    """Longest time for one attempt at a request. A verdict may take several attempts within
+    """Maximum seconds for one attempt at a request. A verdict may take several attempts within
     `executor.call_s_of.judge`."""
 
 
@@ -125,7 +125,7 @@ class Verdict:
 
 T = TypeVar("T")
 Read = Callable[[Any], tuple[T, str] | None]
-"""Reads a JSON object as a decision and its rationale; None if it is none."""
+"""Reads a JSON object as a decision and its rationale; returns None if it is not a decision."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,14 +135,14 @@ class Form(Generic[T]):
     read: Read[T]
     schema: Json
     again: str
-    """What the model is told after a reply without one."""
+    """Message to the model after a reply without a decision."""
 
 
 class Decider:
-    """The judge's model, asked again as long as its replies hold no decision."""
+    """Asks the judge's model, and again if its reply has no decision."""
 
     def __init__(self, config: JudgeConfig, http: HttpConfig, instructions: str) -> None:
-        """instructions: with them changes what may be taken from a cache."""
+        """instructions: part of the cache key, so that changed instructions invalidate cached decisions."""
         self._chat = Chat(config, http, "judge tokens", JudgeDown, shows=200)
         self._config = config
         self._schema = config.schema
@@ -169,7 +169,7 @@ class Decider:
         raise JudgeDown(f"{config.asks} replies without a verdict; the last begins {reply[:80]!r}")
 
     async def _ask(self, messages: Sequence[Message], options: Json) -> tuple[str, int]:
-        """A reply and its tokens. A schema that the endpoint refuses is not sent again, here or later."""
+        """A reply and its tokens. A schema that the endpoint rejects is never sent again."""
         try:
             return await self._chat.ask_counted(messages, **options)
         except JudgeDown as down:
@@ -207,8 +207,8 @@ class Judge(Decider):
 
 
 def check_judge(config: JudgeConfig, call_s: float, tool: str = JUDGE) -> None:
-    """Raises UserError if no judge is set up, or if the executor, which gives a call of the tool `call_s`,
-    would stop a slow one before its last retry."""
+    """Raises UserError if no judge is set up, or if `call_s`, the executor's time limit of a call, would stop a slow
+    call before its last retry."""
     if config.url is None or not config.model:
         raise UserError(
             "a judge is needed to grade answers: set tools.judge.url and tools.judge.model, or set tasks.grader=exact "
@@ -249,20 +249,20 @@ _SPECIAL = re.compile(
     r"<(?=[|\uff5c]|<SYS>>|</SYS>>|/?(?:s|bos|eos|pad|unk|mask|think|start_of_turn|end_of_turn)>)|\[(?=/?INST\])",
     re.IGNORECASE,
 )
-"""Where texts begin that chat templates use as special tokens, such as `<|im_end|>`: a server may read them as such."""
+"""The beginnings of chat templates' special tokens, such as `<|im_end|>`, which a server may interpret."""
 
 
 def escape(text: str) -> str:
-    """The text, unable to close its own tag or open another, or to end its message: `</prediction>` becomes
+    """The text, escaped so that it can't close its own tag, open another, or end its message: `</prediction>` becomes
     `&lt;/prediction>`, and `<|im_end|>` becomes `&lt;|im_end|>`."""
     return _SPECIAL.sub(lambda mark: "&lt;" if mark[0] == "<" else "&#91;", _TAG_LIKE.sub("&lt;", text))
 
 
 def decided(reply: str, read: Read[T]) -> tuple[T, str] | None:
-    """The decision in JSON that a reply ends with, bare or fenced, after thoughts or prose.
+    """The JSON decision, bare or fenced, with which a reply ends.
 
-    None if it ends with anything else (a decision before that may be one that the graded text holds and the judge
-    quotes), or where two differ.
+    None if the reply ends with anything else (an earlier decision may be quoted from the graded text), or if two
+    decisions differ.
     """
     text = _as_json(reply.rpartition("</think>")[2].strip().removesuffix("```").rstrip())
     found = [(read(value), end) for value, end in _objects(text)]
@@ -275,12 +275,12 @@ _BACKSLASH = re.compile(r'\\(["\\/bfnrt]|u[0-9a-fA-F]{4})?')
 
 
 def _as_json(text: str) -> str:
-    """The text with backslashes doubled that JSON does not know: a rationale may hold LaTeX."""
+    """The text with invalid JSON escapes made valid by doubling backslashes: a rationale may contain LaTeX."""
     return _BACKSLASH.sub(lambda found: found[0] if found[1] else r"\\", text)
 
 
 def _objects(text: str) -> Iterator[tuple[Any, int]]:
-    """The JSON objects in a text from left to right, each with its end; objects inside another are left out."""
+    """The JSON objects in a text from left to right, each with its end offset, without nested objects."""
     decoder = json.JSONDecoder(strict=False)  # a rationale may have several lines
     at = text.find("{")
     while at >= 0:

@@ -1,8 +1,8 @@
-r"""Prepares answers to maths problems: finds the part that states the result, and gives equal ones one spelling.
+r"""Prepares answers to maths problems: finds the part that states the result, and normalizes its notation.
 
     expression_of(r"So $x = 90^\circ$, that is \boxed{90°}.") == r"90^\circ"
 
-Whether two expressions are equal is for `coa.grading.mathematics`; this module handles only ways of writing.
+`coa.grading.mathematics` decides whether two expressions are equal; this module handles only notation.
 """
 
 import re
@@ -52,7 +52,7 @@ _NUMERAL = re.compile(
 
 
 def expression_of(answer: str) -> str:
-    """The result that an answer states: the body of its last box, else all of the answer but its introductory words."""
+    """The result that an answer states: the body of its last box, or else the answer without introductory words."""
     box = last_box(answer)
     text = _DELIMITER.sub("", _BOLD.sub(r"\1", answer) if box is None else box).strip()
     if _LABEL.match(text) or _PROSE.search(_COMMAND.sub("", _TEXT.sub("", text))):
@@ -79,7 +79,7 @@ def last_box(text: str) -> str | None:
 
 
 def _end_of(text: str, at: int) -> int | None:
-    """Where the brace is closed that opens before `at`; None if it is not."""
+    """Offset of the brace that closes the one opened before `at`; None if it is not closed."""
     depth = 1
     while at < len(text):
         if text[at] == "\\":
@@ -93,7 +93,7 @@ def _end_of(text: str, at: int) -> int | None:
 
 
 def _result_of(prose: str) -> str:
-    """What stands behind the last word that introduces a result."""
+    """The text after the last word that introduces a result."""
     for lead in reversed(list(_LEAD.finditer(prose))):
         rest = prose[lead.end() :]
         if re.search(r"\w", rest) and not _NO_RESULT.fullmatch(rest):
@@ -122,15 +122,15 @@ def _power(decimal: re.Match[str]) -> str:
 
 
 def words_of(expression: str) -> str | None:
-    r"""The words of an expression that has nothing else, normalised: "e" for `\text{(E)}`; None for any other."""
+    r"""The normalized words of an expression of only words: "e" for `\text{(E)}`; None for any other expression."""
     bare = _TEXT.sub(lambda text: text[1], expression).strip().removesuffix(".")
     return normalise(bare) if _WORDS.fullmatch(bare) else None
 
 
 def same_in_base(answer: str, gold: str) -> bool | None:
-    """Whether two numerals of which one names its base (`40_9`) are the same; None if neither does.
+    """Whether two numerals, at least one of them with a base (`40_9`), are the same; None if neither has a base.
 
-    A gold's base need not be repeated; a base that an answer names must be the gold's, which is 10 where it names none.
+    An answer may omit the gold's base; a base in the answer must be the gold's, which is 10 by default.
     """
     found, right = _NUMERAL.fullmatch(answer.replace(" ", "")), _NUMERAL.fullmatch(gold.replace(" ", ""))
     its_base, base = _base(found), _base(right)

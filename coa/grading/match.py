@@ -1,7 +1,7 @@
 """Graders that compare short answers as words: exact match and token F1, the usual metrics of question answering.
 
-Published benchmarks have the published metric, which says that -5 is 5. For tasks of one's own, a number's sign and
-point count, and so does each part of an answer."""
+Published benchmarks use the published metric, in which -5 equals 5. For other tasks, a number's sign and decimal point
+count, and so does each part of an answer."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -42,12 +42,12 @@ async def grade_exact(answer: str, task: Task, use_tool: UseTool) -> float:
 
 
 async def grade_first(answer: str, task: Task, use_tool: UseTool) -> float:
-    """The published metric of open questions: exact match of the first `|`-separated part, normalised as SQuAD does."""
+    """The published metric of open questions: exact match of the first `|`-separated part, normalized as in SQuAD."""
     return float(published_match(_first(answer), task.answers))
 
 
 async def grade_first_f1(answer: str, task: Task, use_tool: UseTool) -> float:
-    """The published F1: of the first `|`-separated part, normalised as SQuAD does."""
+    """The published F1 of the first `|`-separated part, normalized as in SQuAD."""
     return token_f1(_first(answer), task.answers, normalise_published)
 
 

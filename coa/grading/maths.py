@@ -1,4 +1,4 @@
-"""The grader of mathematics, which compares what the last `\\boxed{}` of an answer holds, or all of the answer; and
+"""The grader of mathematics, which compares the content of an answer's last `\\boxed{}`, or else the whole answer; and
 plain Math-Verify, by which published results were graded."""
 
 import asyncio
@@ -14,7 +14,7 @@ MATHS = "math"
 
 async def published_verdicts(answers: Sequence[str], task: Task) -> list[int]:
     """1 for each answer that plain Math-Verify accepts, as published evaluations compare, else 0; raises
-    InfrastructureError if that can't be found out."""
+    InfrastructureError if the comparison fails."""
 
     def compared() -> list[int]:
         return [int(comparer().equal(answer, task.answers, as_published=True)) for answer in answers]

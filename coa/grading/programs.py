@@ -2,11 +2,11 @@
 
     answer ── program ──┐   stops at the first test that fails
     task ──── tests ────┴── run_test [test 0] ── run_test [test 1] ── ...
-                               sandbox: program, input  ->  what it prints or returns
-                               outside: compared with what is wanted
+                               sandbox: program, input  ->  its output or return value
+                               outside: comparison with the expected result
 
 The expected results never enter the sandbox. So a program passes only with the right result in its output, whatever
-else it does (prints what looks like a verdict, exits early, looks into the harness, redefines comparison).
+else it does (prints a fake verdict, exits early, inspects the harness, redefines comparison).
 """
 
 import json
@@ -33,7 +33,7 @@ from coa.types import Task
 TESTS = "tests"
 """Name of the grader; a task's one answer is the JSON text of its tests (`coa.grading.cases`)."""
 RUN_TEST = "run_test"
-"""Name of its tool; no profile has it, so no policy can call it."""
+"""Name of the grader's tool; no profile has it, so no policy can call it."""
 
 
 @dataclass(frozen=True)
@@ -41,14 +41,14 @@ class ProgramsConfig:
     """Limits of programs that answer programming tasks."""
 
     longest_s: float = 10.0
-    """Most CPU time of one test, even if the test allows more. The wall-clock limit is twice that time and one second,
-    and is doubled if the program waits for a CPU core; `executor.call_s_of.run_test` has to leave room for it. A
-    program that got no core even then is run again; one that slept is wrong."""
+    """Maximum CPU seconds of one test, even if the test allows more. The wall-clock limit is twice that time plus one
+    second, and about double that if the program waits for a CPU core; `executor.call_s_of.run_test` has to leave room
+    for it. A program that still got no core is run again; a program that slept is wrong."""
     memory_mib: int = 1024
-    """Most memory of a program in a test."""
+    """Maximum memory of a program in a test, in MiB."""
 
     def limits(self, limit_s: float, output_bytes: int) -> RunLimits:
-        """Those of one test, whose program may take `limit_s` of CPU time."""
+        """The limits of one test, whose program may take `limit_s` seconds of CPU time."""
         wall_s = 2 * limit_s + 1
         return RunLimits(
             cpu_s=math.ceil(limit_s),
@@ -67,13 +67,13 @@ class Why(StrEnum):
     TIME = "time"
     MEMORY = "memory"
     KILLED = "killed"
-    """By the kernel, for its time (after it ignored the limit's signal) or for the machine's memory; which, is not
-    known."""
+    """Killed by the kernel, either for its time (after it ignored the limit's signal) or because the machine ran out of
+    memory; which of the two is not known."""
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The outcome of all tests: `Verdict(2, Why.WRONG, "wanted '5', got '6'")` says that the third one failed first."""
+    """The outcome of all tests: with `Verdict(2, Why.WRONG, "wanted '5', got '6'")` the third test failed first."""
 
     test: int | None = None
     """Index of the test that failed; None if all passed."""
@@ -86,7 +86,8 @@ class Verdict:
 
 
 async def grade_programs(answer: str, task: Task, use_tool: UseTool) -> float:
-    """1 if the program in the answer passes all tests of the task; raises UserError for a task without proper ones."""
+    """1 if the program in the answer passes all tests of the task, else 0; raises UserError if the task has no valid
+    tests."""
     try:
         tests = read_tests(task.answers[0])
     except ValueError as error:
@@ -117,7 +118,7 @@ class RunTest:
         self._sandbox, self._config = sandbox, config
 
     def key(self, call: ToolCall) -> None:
-        """None: whether a program is in time may differ from run to run, so each call is run."""
+        """None: results are not cached, since whether a program is in time may differ from run to run."""
 
     async def __call__(self, call: ToolCall) -> str:
         asked = json.loads(call.argument)
@@ -160,8 +161,8 @@ _harness()
 _OUT_OF_TIME = (None, 128 + signal.SIGXCPU)
 _KILLED = 128 + signal.SIGKILL
 _MARK = "\x1e"
-"""Stands before the value that a function returned. A program that prints one itself gains nothing, since only the
-right value counts."""
+"""Marks the value that a function returned. A program that prints the mark itself gains nothing, since only the right
+value counts."""
 _SETTINGS = """\
 import sys
 sys.setrecursionlimit(50000)
@@ -189,7 +190,7 @@ _IDENTIFIER = re.compile(r"[A-Za-z_]\w*")
 
 @cache
 def _offered() -> Mapping[str, str]:
-    """The import by name of what starter code and solutions use of the standard library without importing it."""
+    """Imports of standard library names that starter code and solutions use without importing them, by name."""
     import builtins
 
     imports = {module: f"import {module}" for module in _MODULES}
@@ -201,13 +202,13 @@ def _offered() -> Mapping[str, str]:
 
 
 def taken_for_granted(program: str) -> str:
-    """Imports of those of these names that occur in the program; all of them would take longer than most tests."""
+    """Imports of the names that occur in the program; importing all of them would take longer than most tests."""
     names = sorted(set(_IDENTIFIER.findall(program)) & _offered().keys())
     return "".join(f"{_offered()[name]}\n" for name in names)
 
 
 def check_programs(config: ProgramsConfig, call_s: float) -> None:
-    """Raises UserError if the executor, which gives a call `call_s`, would stop a slow program before its limit."""
+    """Raises UserError if `call_s`, the executor's time limit of a call, would stop a slow program before its limit."""
     limits = config.limits(config.longest_s, MIB)
     wall_s = limits.wall_s + limits.busy_s
     if wall_s >= call_s:
@@ -218,7 +219,7 @@ def check_programs(config: ProgramsConfig, call_s: float) -> None:
 
 
 def judge_run(ended: Ended, case: Feed | Call, *, exact: bool = False) -> tuple[Why | None, str]:
-    """Why a run does not pass, and a line that says so; (None, "") if it passes."""
+    """The reason why a run does not pass, and one line of detail; (None, "") if it passes."""
     last = (ended.stderr.strip().splitlines() or [""])[-1].strip()
     if ended.status in _OUT_OF_TIME:
         return Why.TIME, "over the time limit"

@@ -1,7 +1,7 @@
-"""Rewards: a formula over named terms, `grade * form + overlong` where nothing else is said.
+"""Rewards: a formula over named terms, by default `grade * form + overlong`.
 
-    grade       of the answer by the task's own grader, 0 to 1; 0 without an answer
-    form        1 for an answered chain in which each tag may follow those before it, else 0
+    grade       the answer's grade by the task's own grader, 0 to 1; 0 without an answer
+    form        1 for an answered chain in which each tag may follow the previous ones, else 0
     overlong    0 up to 7/8 of the response budget, then linear to -1 at the budget (DAPO, arXiv 2503.14476)
     exact, f1, math, tests, judge, ...    the answer's grade by that grader (`coa.grading.graders`), not the task's
 
@@ -36,7 +36,7 @@ class RewardConfig:
     """Sums, differences and products of numbers and terms: `grade`, `form`, `overlong`, the names of graders, and
     registered rewards."""
     overlong_buffer: float = 0.125
-    """Share of an episode's tokens, before its limit, over which the term `overlong` falls from 0 to -1."""
+    """Share of the response budget, at its end, over which the term `overlong` falls from 0 to -1."""
 
     def __post_init__(self) -> None:
         formula_of(self)
@@ -51,7 +51,7 @@ class Played:
     use_tool: UseTool
     config: RewardConfig
     budget: int
-    """The episode's tokens without its prompt."""
+    """Maximum tokens of the episode without its prompt."""
 
     @property
     def answered(self) -> bool:
@@ -62,7 +62,7 @@ class Played:
         return self.answered and self.trajectory.transitions_hold
 
     async def graded(self, grader: str) -> float:
-        """0 without an answer; raises InfrastructureError if the grade can't be found out."""
+        """The grade by this grader, 0 without an answer; raises InfrastructureError if grading fails."""
         if not self.answered:
             return 0.0
         return await GRADERS[grader](self.trajectory.answer, self.task, self.use_tool)
@@ -70,7 +70,7 @@ class Played:
 
 class Term(Protocol):
     def __call__(self, played: Played) -> Awaitable[float]:
-        """Raises InfrastructureError if it can't be found out: the group is played again."""
+        """The term's value; raises InfrastructureError if it can't be computed, and the group is played again."""
         ...
 
 
@@ -94,18 +94,18 @@ def overlong_fine(length: int, budget: int, buffer: float) -> float:
 
 GRADE = "grade"
 TERMS: Registry[Term] = Registry("term", {"form": form, "overlong": overlong})
-"""All but `grade` and the graders."""
+"""All terms except `grade` and the graders."""
 
 
 def register(name: str, term: Term) -> None:
-    """Raises ValueError for a second term of that name."""
+    """Registers a term; raises ValueError if there is another term of that name."""
     if name == GRADE or name in GRADERS:
         raise ValueError(f"there is a term {name!r} already")
     TERMS.register(name, term)
 
 
 def formula_of(config: RewardConfig) -> Formula:
-    """Raises ValueError for a formula that can't be read, or that names an unknown term."""
+    """Reads the formula; raises ValueError for an invalid formula or an unknown term."""
     return parse(config.formula, [GRADE, *TERMS, *GRADERS])
 
 
@@ -115,7 +115,8 @@ def graders_of(config: RewardConfig) -> set[str]:
 
 
 async def score(trajectory: Trajectory, task: Task, config: RewardConfig, *, budget: int, use_tool: UseTool) -> Scored:
-    """Raises InfrastructureError if a term can't be found out: an answer that was not graded has no reward."""
+    """Grades and rewards an episode; raises InfrastructureError if a term can't be computed: an answer that was not
+    graded has no reward."""
     played = Played(trajectory, task, use_tool, config, budget)
     formula = formula_of(config)
     values = {term: await _value(term, played) for term in formula.terms}

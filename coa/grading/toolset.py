@@ -22,13 +22,13 @@ from coa.tools.web.crawl import CrawlConfig, CrawlPage
 from coa.tools.web.search import SearchConfig, WebSearch
 
 TOOLS = ("code", "wiki_search", "web_search", "crawl_page", RUN_TEST, JUDGE, CHOOSER)
-"""The names of all tools, those that no policy calls included."""
+"""The names of all tools, including those that no policy calls."""
 REGISTERED: Registry[Callable[[], Tool]] = Registry("tool")
-"""Tools of extensions (`coa.extensions`), made where an executor lives."""
+"""Tools of extensions (`coa.extensions`), created in the executor's process."""
 
 
 def register(name: str, make: Callable[[], Tool]) -> None:
-    """Gives the tag of that name a tool; raises ValueError if there is one already."""
+    """Registers the tool of the tag with that name; raises ValueError if there is one already."""
     if name in TOOLS:
         raise ValueError(f"there is a tool {name!r} already")
     REGISTERED.register(name, make)
@@ -46,11 +46,11 @@ class ToolsConfig:
     programs: ProgramsConfig = field(default_factory=ProgramsConfig)
     judge: JudgeConfig = field(default_factory=JudgeConfig)
     mcp: dict[str, McpConfig] = field(default_factory=dict)
-    """MCP servers, under names of your own, whose tools answer tags in place of the tools above."""
+    """MCP servers, under names of your own, whose tools handle tags in place of the tools above."""
 
     @property
     def mapped(self) -> set[str]:
-        """The tags that tools of MCP servers answer."""
+        """The tags that tools of MCP servers handle."""
         return {tag for server in self.mcp.values() for tag in server.tags}
 
 
@@ -94,8 +94,8 @@ def searches_left_open(config: ToolsConfig) -> tuple[str, ...]:
 def check_tools(config: ToolsConfig, *, crawl_s: float, named: Collection[str] = ()) -> None:
     """Raises UserError for settings that cannot work: a missing key, a search whose pages no tool may read.
 
-    crawl_s: the executor's limit for a call of crawl_page; over it a slow page would look like a fault of ours.
-    named: the tools that the executor has limits for.
+    crawl_s: the executor's limit for a call of crawl_page; a slow page beyond the limit would count as an
+    infrastructure failure. named: the tools for which the executor has limits.
     """
     check_mcp(config.mcp, {tag.name for tag in TAGS.values() if tag.kind is Kind.TOOL})
     known = _known(config)
@@ -133,7 +133,7 @@ def check_tools(config: ToolsConfig, *, crawl_s: float, named: Collection[str] =
 def check_called(tools: Iterable[str], config: ToolsConfig, *, articles: bool, site: bool) -> None:
     """Raises UserError if a profile's tag calls a tool (`tools`, by name) that does not exist or is not configured.
 
-    articles, site: whether the world has them for searches that the configuration leaves open.
+    articles, site: whether the world provides them for searches that the configuration leaves unset.
     """
     called, known = set(tools), _known(config)
     for name in sorted(called):

@@ -1,8 +1,8 @@
 """Decides which web addresses may be read: `read_link` looks at a link, `connect_publicly` at the address behind it.
 
-A policy writes links, and pages redirect; neither may lead into the inner network of this machine. A name says nothing
-about where it leads, and may be resolved differently each time. So the decision about a name falls where the connection
-is made: `connect_publicly` is asked for a socket to the very address that will be connected to.
+A policy writes links, and pages redirect; neither may lead into this machine's internal network. A host name does not
+determine its address, and may resolve differently each time. So names are checked when the connection is made:
+`connect_publicly` opens the socket for the very address that is connected to.
 """
 
 import socket
@@ -26,13 +26,13 @@ _PRIVATE = tuple(
 )
 """IPv4 blocks that are not the public internet (IANA's special-purpose registry, multicast, reserved)."""
 _PUBLIC_6 = IPv6Network("2000::/3")
-"""All of IPv6 that is given out: mapped, translated, unique-local, link-local and multicast addresses lie outside."""
+"""Allocated IPv6 addresses; mapped, translated, unique-local, link-local and multicast addresses lie outside."""
 _PRIVATE_6 = tuple(map(IPv6Network, ("2001::/23", "2001:db8::/32", "2002::/16", "3fff::/20")))
 """Protocol assignments (Teredo among them), documentation and 6to4, which holds an IPv4 address."""
 _INNER_NAMES = (".localhost", ".local", ".internal")
 NOT_READABLE = "is not an address that may be read"
 SHOWN = 200
-"""Characters of an address that a refusal shows."""
+"""Maximum characters of an address that a refusal shows."""
 
 
 class NotAllowed(Exception):
@@ -48,15 +48,15 @@ class Reach:
     """Where links may lead: `Reach(base="http://127.0.0.1:8000/", hosts=("127.0.0.1:8000", "wiki.corp"))`"""
 
     base: str = ""
-    """Relative links start here; without it they are not followed."""
+    """Base URL of relative links; if empty, they are not followed."""
     hosts: Collection[str] = ()
-    """`host` or `host:port`, in lower case, of what may be read wherever it stands, in an inner network too."""
+    """Hosts that may be read even in an internal network, as `host` or `host:port`, in lower case."""
     open_web: bool = False
     """Whether every public host may be read, at the usual ports."""
 
 
 def is_public(address: str) -> bool:
-    """Whether a network address is of the public internet; raises ValueError if it is none.
+    """Whether a network address is on the public internet; raises ValueError if it is not a network address.
 
     is_public("93.184.216.34") and not is_public("169.254.169.254") and not is_public("::ffff:93.184.216.34")
     """
@@ -92,7 +92,7 @@ def read_link(link: str, reach: Reach, base: str = "") -> tuple[URL, bool]:
 
 
 def parsed(link: str) -> URL:
-    """The link as a URL; raises ValueError for what is no address."""
+    """The link as a URL; raises ValueError for an invalid address."""
     try:
         return URL(link)
     except IndexError as error:  # yarl's own, for http://[::1]@
@@ -157,7 +157,7 @@ def shown(url: str) -> str:
 
 
 def has_password(text: str) -> bool:
-    """Whether a text is an address with a password in it; what is no address has none."""
+    """Whether a text is an address with a password in it; False if it is not an address."""
     try:
         return "://" in text and parsed(text).password is not None
     except ValueError:

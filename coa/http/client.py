@@ -1,8 +1,8 @@
 """An HTTP client for tools, with limits: one shared session, and retries with exponential back-off and full jitter.
 
-There are two ways to ask, since a missing answer means different things. `get` and `post` ask services of ours: where
-these give no usable reply, they raise `ToolDown`. `fetch` asks what others run, such as a page that a policy chose: it
-raises `NoReply`, and the caller says what that means.
+There are two kinds of requests, since a missing answer means different things. `get` and `post` are for services of
+ours and raise `ToolDown` without a usable reply. `fetch` is for other servers, such as a page that a policy chose: it
+raises `NoReply`, and the caller decides what that means.
 
     tried again      connection refused or reset, a resolver that is busy, half a body, 408, 425, 429, 500, 502,
                      503, 504, and, a smaller number of times, no answer in time
@@ -36,7 +36,7 @@ Result = TypeVar("Result")
 TRY_AGAIN = frozenset({408, 425, 429, 500, 502, 503, 504})
 TIMEOUT = "timeout"
 OUT_OF_SOCKETS = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
-"""Errors of this machine when it connects to anything, never the other side's fault."""
+"""Errors of this machine when it opens a connection, never the server's fault."""
 NO_HOST = "no such host"
 NO_ROUTE = "no route"
 NO_RESOLVER = "no resolver"
@@ -49,18 +49,18 @@ class HttpConfig:
     """HTTP requests of tools."""
 
     timeout_s: float = 10.0
-    """Longest time for one attempt, from connecting to the last byte."""
+    """Maximum seconds for one attempt, from connecting to the last byte."""
     attempts: int = 4
-    """Attempts at a request, the first included."""
+    """Maximum attempts at a request, including the first."""
     timeouts: int = 2
-    """Attempts at a request that may time out."""
+    """Maximum attempts at a request that may time out."""
     pause_s: float = 0.1
-    """Longest pause before the second attempt; it doubles for each further one. Each pause is drawn at random between 0
-    and this."""
+    """Maximum seconds of the pause before the second attempt; it doubles for each further attempt. Each pause is drawn
+    at random between 0 and its maximum."""
     max_pause_s: float = 5.0
-    """Longest pause between two attempts, even if a server asks for a longer one (Retry-After)."""
+    """Maximum seconds between two attempts, even if a server asks for a longer pause (Retry-After)."""
     max_bytes: int = 1 << 21
-    """Most bytes of a decompressed body that are read; the rest is dropped."""
+    """Maximum bytes of a decompressed body that are read; the rest is dropped."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ class Reply:
     content_type: str
     """The media type without parameters: "text/html"; "application/octet-stream" if the server named none."""
     body: bytes
-    """Unpacked, cut at `max_bytes`."""
+    """Decompressed body, truncated at `max_bytes`."""
     charset: str
     """The charset of the header Content-Type; empty if it names none."""
     location: str
@@ -102,10 +102,10 @@ class Http:
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         draw: Callable[[], float] = random.random,
     ) -> None:
-        """`draw`: evenly from [0, 1), for the jitter."""
+        """`draw`: draws uniformly from [0, 1), for the jitter."""
         self.config = config
         self.counts: Counter[str] = Counter()
-        """`attempts`, `retries`, and of these `retries: REASON`."""
+        """Counts of `attempts`, of `retries`, and of retries by reason, as `retries: REASON`."""
         self._connector, self._sleep, self._draw = connector, sleep, draw
         self._session: aiohttp.ClientSession | None = None
 
@@ -118,8 +118,8 @@ class Http:
         return await self._ours("POST", url, body, headers)
 
     async def fetch(self, url: str | URL) -> Reply:
-        """The reply of somebody else's server; raises NoReply if no usable one comes, and ToolDown where this
-        machine has no network."""
+        """The reply of another party's server; raises NoReply if no usable one comes, and ToolDown if this machine has
+        no network."""
         try:
             return await self._request("GET", url, None, None)
         except NoReply as error:
@@ -141,7 +141,7 @@ class Http:
             raise ToolDown(f"{shown(str(url))}: {error}") from error
 
     async def _request(self, method: str, url: str | URL, body: object, headers: Mapping[str, str] | None) -> Reply:
-        """One reply of any status but those of TRY_AGAIN, redirects not followed; raises NoReply."""
+        """One reply of any status except those of TRY_AGAIN, without following redirects; raises NoReply."""
 
         async def attempt() -> Reply:
             reply = await self.send(method, url, body, headers)
@@ -152,7 +152,7 @@ class Http:
         return await self.retry(attempt)
 
     async def retry(self, attempt: Callable[[], Awaitable[Result]]) -> Result:
-        """The result of `attempt`, which is made again, after a pause, while it raises a NoReply with `again` set."""
+        """The result of `attempt`, which is retried after a pause while it raises a NoReply with `again` set."""
         timeouts = 0
 
         def stop(state: RetryCallState) -> bool:
@@ -201,7 +201,7 @@ class Http:
             body=data,
             charset=response.charset or "",
             location=quoted(response.headers.get("Location", "")),
-            retry_after_s=retry_after(response.headers.get("Retry-After", ""), datetime.now(UTC)),
+            retry_after_s=retry_after(response.headers, datetime.now(UTC)),
         )
 
     def _open(self) -> aiohttp.ClientSession:
@@ -212,7 +212,7 @@ class Http:
                 cookie_jar=aiohttp.DummyCookieJar(),
                 auto_decompress=False,
             )
-            # aiohttp sends a GET again by itself after a reset, uncounted; attempts are made here alone.
+            # aiohttp itself would retry a GET after a reset, uncounted; retries are made only here.
             self._session._retry_connection = False
         return self._session
 
@@ -234,18 +234,26 @@ def pause_s(config: HttpConfig, attempt: int, drawn: float, asked_s: float) -> f
     return min(max(jitter, asked_s), config.max_pause_s)
 
 
-def retry_after(value: str, now: datetime) -> float:
-    """The seconds of a Retry-After header, which holds seconds or a date; 0 for a header that holds neither.
+def retry_after(headers: Mapping[str, str], now: datetime) -> float:
+    """The seconds of a Retry-After header, which holds seconds or a date; 0 for a header that holds neither. A date is
+    compared with the server's own, where it tells it: our clock may be wrong.
 
-    retry_after("3", now) == 3.0
+    retry_after({"Retry-After": "3"}, now) == 3.0
     """
+    value = headers.get("Retry-After", "")
     if value.strip().isdecimal():
         return float(value)
+    then = date_of(value)
+    return max(0.0, (then - (date_of(headers.get("Date", "")) or now)).total_seconds()) if then else 0.0
+
+
+def date_of(value: str) -> datetime | None:
+    """The date of a header; None for what is none."""
     try:
-        then = parsedate_to_datetime(value)
+        date = parsedate_to_datetime(value)
     except (ValueError, OverflowError):
-        return 0.0
-    return max(0.0, (then.replace(tzinfo=then.tzinfo or UTC) - now).total_seconds())
+        return None
+    return date.replace(tzinfo=date.tzinfo or UTC)
 
 
 def _failure(state: RetryCallState) -> NoReply:

@@ -8,7 +8,7 @@ from coa.errors import UserError
 
 _SECRET_NAME = re.compile(r"KEY|TOKEN|SECRET|PASSW|CREDENTIAL", re.IGNORECASE)
 LEAST_SECRET = 8
-"""Characters: a shorter value, such as `1` or `true`, may stand anywhere by chance."""
+"""Minimum characters of a secret: a shorter value, such as `1` or `true`, may occur in a text by chance."""
 
 
 def read_key(variable: str) -> str:
@@ -32,7 +32,7 @@ def is_secret(variable: str) -> bool:
 
 
 def secrets_in(text: str, environment: Mapping[str, str]) -> list[str]:
-    """The variables that hold a secret which the text has in it, by name."""
+    """Names of the variables whose secret occurs in the text."""
     return sorted(
         name
         for name, value in environment.items()

@@ -15,7 +15,7 @@ KNOWN = "example.com"
 
 
 def has_route() -> bool:
-    """Whether a packet for the internet (IPv4) would leave this machine."""
+    """Whether this machine has a route to the internet (IPv4)."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             probe.connect(SOMEWHERE)  # of a datagram socket: looks for the route, sends nothing

@@ -1,11 +1,11 @@
-"""Makes text of what other servers send, so that it can be read, stored and sent on."""
+"""Decodes what other servers send to text that can be read, stored and sent on."""
 
 import codecs
 import re
 from urllib.parse import quote
 
 NO_CHARSETS = frozenset({"idna", "punycode", "raw-unicode-escape", "undefined", "unicode-escape", "utf-7"})
-"""Codecs of Python's, by name, that are no charsets of pages; some take hours for a page."""
+"""Names of Python codecs that are not charsets of pages; some take hours for a page."""
 
 
 def decode(body: bytes, charset: str = "") -> str:

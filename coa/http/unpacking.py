@@ -8,7 +8,7 @@ ACCEPTED = "gzip, deflate"
 _GZIP = 16 + zlib.MAX_WBITS
 _BARE = -zlib.MAX_WBITS
 _MEMBER = b"\x1f\x8b"
-"""How each member of a gzip file begins."""
+"""First bytes of each member of a gzip file."""
 
 
 class BadPacking(Exception):
@@ -65,5 +65,5 @@ class Unpacker:
     def _window(self, piece: bytes) -> int:
         if self._encoding == "gzip":
             return _GZIP
-        # "deflate" is to be zlib's format; some servers send the bare stream.
+        # "deflate" means zlib's format, but some servers send a raw deflate stream.
         return zlib.MAX_WBITS if piece[0] & 0x0F == 8 else _BARE

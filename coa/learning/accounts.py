@@ -5,7 +5,8 @@
 
 An attempt is a group: the play of one task of the stream, under a ticket. The lines of a ledger are read in their
 order. A `start` says from which checkpoint the learners continued: the batches before it count as trained, and
-everything later is undone. The undone attempts are dropped as `rolled_back`, and their tasks are issued again.
+everything later is undone. Those attempts are dropped as `rolled_back`, and their tasks are issued again. Between two
+starts, `acknowledge` takes the newest checkpoint from elsewhere.
 
     {"what": "start", "start": 0, "version": 0, "cursor": [0]}
     {"what": "issue", "group": 0, "task": 0, "version": 0}
@@ -27,6 +28,8 @@ PLAYING, WAITING, LEASED, TRAINED = "playing", "waiting", "leased", "trained"
 OPEN = (PLAYING, WAITING, LEASED)
 """States of an unfinished attempt; leased: in a batch that no known checkpoint includes yet."""
 ROLLED_BACK = "rolled_back"
+SPARE = "spare"
+"""Why a group was dropped that its batch did not need."""
 
 
 @dataclass(slots=True)
@@ -43,7 +46,8 @@ class Attempt:
     batch: int | None = None
     """Version of the batch that it is leased to."""
     tokens: int | None = None
-    """Tokens of its longest episode, prompt included; if an episode failed, those in its journal. None if unknown."""
+    """Of its longest episode, prompt included; of one that failed, what its journal had; of one that was rolled back
+    while it was played, that of its task's next attempt that came to an end. None: not known."""
     calls: int | None = None
     """Maximum tool calls of an episode; if an episode failed, those in its journal. None if unknown."""
     again: bool = False
@@ -80,7 +84,9 @@ class Accounts:
     _open: set[int] = field(default_factory=set)
     """Tasks that were issued and are not settled."""
     _under_way: dict[int, int] = field(default_factory=dict)
-    """For each open task that is being played or waits for its batch, its group."""
+    """The group of each of them that is being played, or waits for its batch."""
+    _cut_off: dict[int, list[Attempt]] = field(default_factory=dict)
+    """By task, those that were rolled back while they were played, and whose sizes are not known yet."""
     _version: int = 0
     """Version of the next batch."""
     _marks: dict[int, Mark] = field(default_factory=dict)
@@ -98,6 +104,13 @@ class Accounts:
             "finish": self._finish,
         }
         taken[line["what"]](line)
+
+    def acknowledge(self, version: int) -> None:
+        """A checkpoint of this version is kept, so the batches before it are trained. A `start` line that goes back
+        further holds instead: that checkpoint was found damaged."""
+        if version > self._version:
+            self._fault(f"a checkpoint is at version {version}, and batches end at {self._version}")
+        self.acknowledged = max(self.acknowledged, version)
 
     def state(self, attempt: Attempt) -> str:
         """One of OPEN, TRAINED, or the reason for which it was dropped."""
@@ -133,6 +146,8 @@ class Accounts:
         """Undoes everything that was not settled at line `since`, except failures whose task is issued again anyway."""
         for attempt in self.attempts.values():
             unfinished = attempt.state in (PLAYING, WAITING)
+            if attempt.state == PLAYING:
+                self._cut_off.setdefault(attempt.task, []).append(attempt)
             if unfinished or (attempt.settled is not None and attempt.settled > since):
                 attempt.state, attempt.settled, attempt.batch, attempt.again = ROLLED_BACK, None, None, True
 
@@ -154,15 +169,19 @@ class Accounts:
     def _play(self, line: Line) -> None:
         if attempt := self._found(line["group"], PLAYING):
             attempt.state, attempt.tokens, attempt.calls = WAITING, line["tokens"], line["calls"]
+            self._size_cut_off(attempt)
 
     def _drop(self, line: Line) -> None:
-        """A group that failed, or that was played and can't be learnt from."""
-        if attempt := self._found(line["group"], PLAYING):
-            attempt.state, attempt.tokens, attempt.calls = line["reason"], line["tokens"], line["calls"]
+        """A group that failed, or that was played and says nothing; or one that is not needed, played or not."""
+        states = (PLAYING, WAITING) if line["reason"] == SPARE else (PLAYING,)
+        if attempt := self._found(line["group"], *states):
+            attempt.state = line["reason"]
+            attempt.tokens, attempt.calls = line.get("tokens", attempt.tokens), line.get("calls", attempt.calls)
             attempt.again = line["again"]
             self._under_way.pop(attempt.task, None)
             if not attempt.again:
                 self._settle(attempt)
+                self._size_cut_off(attempt)
 
     def _lease(self, line: Line) -> None:
         version = line["version"]
@@ -183,15 +202,22 @@ class Accounts:
         for attempt in self.attempts.values():
             if self.state(attempt) in OPEN:
                 self._fault(f"group {attempt.group}, task {attempt.task}, is unfinished: {attempt.state}")
+        for task in sorted(self._open - self._under_way.keys()):
+            self._fault(f"task {task} is open: it was to be issued again, and was not")
 
     # --- attempts and balance -----------------------------------------------------------------------------------------
 
-    def _found(self, group: int, state: str) -> Attempt | None:
+    def _size_cut_off(self, played: Attempt) -> None:
+        """Attempts at a task have the same seeds, so their lengths are much alike."""
+        for attempt in self._cut_off.pop(played.task, []):
+            attempt.tokens, attempt.calls = played.tokens, played.calls
+
+    def _found(self, group: int, *states: str) -> Attempt | None:
         attempt = self.attempts.get(group)
         if attempt is None:
             self._fault(f"group {group} was never issued")
-        elif attempt.state != state:
-            self._fault(f"group {group}, task {attempt.task}, is {attempt.state}, not {state}")
+        elif attempt.state not in states:
+            self._fault(f"group {group}, task {attempt.task}, is {attempt.state}, not {' or '.join(states)}")
             return None
         return attempt
 

@@ -1,7 +1,8 @@
 """Detects silent errors, which corrupt training without stopping it, and describes each in a sentence. Pure.
 
     log-probs one token off        rollout log-probs match the learner's better if they are shifted by one token
-    wrong weights on an engine     tokens of the trained version have other log-probs than the learner computes
+    wrong weights on an engine     tokens of the trained version, or the probes of a weight update, have other log-probs
+                                   than the learner computes
     a loss mask one token off      trained tokens are neither sampled nor imitated
     advantages of another group    a group's advantages do not add up to 0, or do not follow its rewards
 
@@ -25,7 +26,7 @@ class Measured(Protocol):
     """The learners' measurements of a step, over all ranks."""
 
     @property
-    def logprob_mean_diff(self) -> float: ...
+    def logprob_mean_diff(self) -> float | None: ...
 
     @property
     def logprob_gap(self) -> float: ...
@@ -37,6 +38,36 @@ class Measured(Protocol):
     def unsampled(self) -> int: ...
 
 
+class Synced(Protocol):
+    """What an engine reports of a load of new weights."""
+
+    @property
+    def version(self) -> int: ...
+
+    @property
+    def logprob_diff(self) -> float: ...
+
+    @property
+    def logprob_mean_diff(self) -> float: ...
+
+    @property
+    def alarm(self) -> bool: ...
+
+
+def of_sync(reports: Sequence[Synced]) -> list[str]:
+    """Of all engines that took a version. Unlike the tokens that are trained, whose version may be older, every version
+    is compared here."""
+    apart = [report for report in reports if report.alarm]
+    if not apart:
+        return []
+    worst = float(np.max([report.logprob_diff for report in apart]))
+    mean = float(np.max([report.logprob_mean_diff for report in apart]))
+    return [
+        f"{len(apart)} of {len(reports)} engines compute with other weights than those of version {apart[0].version}, "
+        f"which they report: log-probs are up to {worst:.2g} nats from the learner's, {mean:.2g} on average"
+    ]
+
+
 def of_step(report: Measured, tolerance: float | None) -> list[str]:
     """The silent errors of a step. `tolerance`: maximum mean difference of log-probs between learner and engine, in
     nats; None if they are expected to differ."""
@@ -46,10 +77,9 @@ def of_step(report: Measured, tolerance: float | None) -> list[str]:
         found.append(
             f"rollout log-probs are one token off: {gap:.2g} nats from the learner's, {shifted:.2g} if shifted by one"
         )
-    elif tolerance is not None and not report.logprob_mean_diff <= tolerance:
+    elif tolerance is not None and (apart := report.logprob_mean_diff) is not None and not apart <= tolerance:
         found.append(
-            f"engine weights do not match their reported version: log-probs are "
-            f"{report.logprob_mean_diff:.2g} nats from the learner's"
+            f"engine weights do not match their reported version: log-probs are {apart:.2g} nats from the learner's"
         )
     if report.unsampled:
         found.append(f"{report.unsampled} trained tokens were not sampled by the policy: the loss mask is misaligned")

@@ -15,8 +15,9 @@ Cursor = list[int]
 class Issue:
     """Hands out the indices of an endless stream of tasks, and repeats those whose group failed.
 
-    A task that failed is issued again only after `apart` new tasks, so that a task that always fails does not hold up
-    the others; it is played at most `tries` times in all.
+    A task that failed is issued again only after `apart` new ones, since a task that always fails must not hold up the
+    others, and it is played `tries` times in all at most. Near the end of a run, tasks that failed come before new
+    ones: no task is left unfinished.
     """
 
     def __init__(self, cursor: int | Sequence[int] = 0, *, apart: int = 1, tries: int = 3) -> None:
@@ -28,9 +29,11 @@ class Issue:
         """(n, index): the task `index` is issued again as soon as the next new index is n or more."""
         self._failed: Counter[int] = Counter()
 
-    def take(self) -> int:
-        """The index of the task to play now."""
-        if self._again and self._again[0][0] <= self._next:
+    def take(self, room: int | None = None) -> int:
+        """The index of the task to play now. room: groups that may still be admitted before the end, this one
+        included; None: without end."""
+        last_chance = room is not None and room <= len(self._again)
+        if self._again and (last_chance or self._again[0][0] <= self._next):
             return self._again.popleft()[1]
         self._flying[self._next] = None
         self._next += 1
@@ -52,6 +55,10 @@ class Issue:
             return False
         self._again.append((self._next + self._apart, index))
         return True
+
+    def stop(self, indices: Sequence[int]) -> None:
+        """The groups of these tasks were cancelled: they are issued again before all others."""
+        self._again.extendleft((0, index) for index in reversed(indices))
 
     def cursor(self) -> Cursor:
         return [self._next, *sorted(self._flying)]

@@ -3,12 +3,13 @@
 A batch from the driver becomes `Train` and the orders that follow it, so that ranks do not wait for the driver in
 between:
 
-    put(Train) ──► Train, Publish, Checkpoint (every few batches, and after the last), Stop (after the last)
+    put(Train) ──► Train, Publish, Checkpoint (now and then, and after the last), Export (now and then), Stop (behind
+                   the last one)
 
 An order has a number in its epoch. A restart of the learners begins a new epoch and voids all earlier orders.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -41,11 +42,16 @@ class Checkpoint:
 
 
 @dataclass(frozen=True, slots=True)
+class Export:
+    """Write the model as it is, beside the checkpoints."""
+
+
+@dataclass(frozen=True, slots=True)
 class Stop:
     """Write the model and end normally, at any version."""
 
 
-Order = Train | Publish | Checkpoint | Stop
+Order = Train | Publish | Checkpoint | Export | Stop
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,15 +61,19 @@ class Numbered:
     order: Order
 
 
-def orders_of(train: Train, *, steps: int, publish: bool, checkpoint_every: int) -> tuple[Order, ...]:
-    """The orders for a batch. `steps`: the version at which the job ends; it is checkpointed before the model is
-    written, so that no step is trained again if writing fails."""
+def orders_of(
+    train: Train, *, steps: int, publish: bool, checkpoint_every: int, export_every: int = 0
+) -> tuple[Order, ...]:
+    """What a batch entails. `steps`: the version at which the job ends; it is kept before the model is written, so that
+    no step is trained again where that fails. export_every: 0 for no exports; the last version is the model itself."""
     version = train.version + 1
     orders: list[Order] = [train]
     if publish:
         orders.append(Publish())
     if version >= steps or version % checkpoint_every == 0:
         orders.append(Checkpoint())
+    if export_every and version < steps and version % export_every == 0:
+        orders.append(Export())
     if version >= steps:
         orders.append(Stop())
     return tuple(orders)
@@ -116,6 +126,11 @@ class OrderRow:
             self.cleared += 1
         return Numbered(epoch, number, self.orders[number]) if number < len(self.orders) else None
 
+    def training(self) -> dict[int, int]:
+        """Of each rank that is within a step, the version that the step makes."""
+        orders = {rank: self.orders[at] for rank, at in enumerate(self.asked) if 0 <= at < len(self.orders)}
+        return {rank: order.version + 1 for rank, order in orders.items() if isinstance(order, Train)}
+
     def require(self, epoch: int) -> None:
         """Raises VoidEpoch for an older epoch."""
         if epoch != self.epoch:
@@ -129,6 +144,49 @@ class OrderRow:
         own = share_of(rank, self.ranks, len(order.shares))
         shares = tuple(share if at == own else () for at, share in enumerate(order.shares))
         return replace(numbered, order=_with_shares(order, shares))
+
+
+@dataclass
+class RankProgress:
+    """What ranks of the present epoch say of themselves now and then, so that one that hangs is named: the others wait
+    for it in a collective, as busy as it is. Pure: times are given."""
+
+    moved: float = 0.0
+    """When a rank was last known to get further."""
+    heard: dict[int, float] = field(default_factory=dict)
+    """When each rank said something last."""
+    passes: dict[int, int] = field(default_factory=dict)
+    """Forward passes that each has begun."""
+
+    def begin(self, now: float) -> None:
+        """A new epoch: of other processes nothing is known."""
+        self.moved = now
+        self.heard.clear()
+        self.passes.clear()
+
+    def hear(self, rank: int, passes: int, now: float) -> None:
+        if passes != self.passes.get(rank):
+            self.moved = now
+        self.heard[rank], self.passes[rank] = now, passes
+
+    def stalled(self, training: Mapping[int, int], now: float, limit_s: float) -> str:
+        """The ranks that keep the others waiting, in a sentence; empty if there are none.
+
+        training: of each rank that is within a step, the version that the step makes.
+        """
+        silent_s = limit_s / 2  # who is stopped is known before all have waited for it
+        if silent := [rank for rank, at in sorted(self.heard.items()) if now - at >= silent_s]:
+            return f"{_ranks(silent)} gave no sign of life for more than {silent_s:.0f} s"
+        busy = {rank: self.passes[rank] for rank in training if rank in self.passes}
+        if not busy or now - self.moved < limit_s:
+            return ""
+        last = [rank for rank, passes in sorted(busy.items()) if passes == min(busy.values())]
+        step = max(training.values())
+        return f"{_ranks(last)} did not finish step {step}: no forward pass began for more than {limit_s:.0f} s"
+
+
+def _ranks(ranks: Sequence[int]) -> str:
+    return f"learner rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))}"
 
 
 def share_of(rank: int, ranks: int, shares: int) -> int:

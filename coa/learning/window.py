@@ -11,6 +11,10 @@ before. Batches take the oldest finished groups, and only if all remaining group
 B per batch; otherwise the learner waits for the old groups. With max_staleness = 0 both rules together are the
 synchronous trainer.
 
+With max_staleness = 0, `spares` more groups may be admitted beside those of a batch, to take the places of groups that
+nothing can be learnt from (over-sampling). A batch is still the first groups of those admitted, however long they take:
+with the first ones that are finished, long episodes would be left out.
+
 Admission makes the deadlines possible: when version s went live, at most (max_staleness + s) B groups had been
 admitted under older versions, all due by version s - 1 + max_staleness, at B per batch.
 """
@@ -24,13 +28,20 @@ class WindowConfig:
     """Bound of staleness, and batch size in groups."""
 
     max_staleness: int = 2
-    """Maximum number of versions between the weights that sampled a token and the weights trained on it; 0 is
-    synchronous training."""
+    """Maximum staleness of a trained token, in weight versions. 0 makes training synchronous."""
     groups_per_batch: int = 64
     """Groups per batch; a group is the episodes of one task."""
     max_refills: int = 2
-    """Maximum number of zero-variance groups resampled per batch, as a multiple of `groups_per_batch`. Beyond it, the
-    batch is smaller."""
+    """How many uninformative groups may be replaced per batch, in batches: 2 allows twice `groups_per_batch`. If more
+    are uninformative, the batch is smaller."""
+    spares: int = 0
+    """Groups that are played in advance, for the case that others are uninformative (over-sampling with early stop).
+    When the batch is full, those that it does not need are cancelled, and their tasks are issued again. Needs
+    `max_staleness=0`: otherwise the groups of later batches are under way anyway."""
+
+    def __post_init__(self) -> None:
+        if self.spares < 0 or (self.spares and self.max_staleness):
+            raise ValueError(f"spares is {self.spares}: expected 0, or more than 0 with max_staleness=0")
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,8 +99,18 @@ class Window:
     def room(self) -> int:
         """Groups that may be admitted now."""
         size = self.config.groups_per_batch
-        limit = min((self.config.max_staleness + self.live + 1) * size, self._batches * size)
-        return limit - self.version * size - len(self._running) - len(self._ready)
+        limit = (self.config.max_staleness + self.live + 1) * size
+        return min(limit - self._batches * size, 0) + self.room_to_end() + self._spares()
+
+    def room_to_end(self) -> int:
+        """Groups that may be admitted until the run ends, unless more slots are freed."""
+        return (self._batches - self.version) * self.config.groups_per_batch - len(self._running) - len(self._ready)
+
+    def _spares(self) -> int:
+        """Groups that may be under way beside those of the batch: no more than it may still refill."""
+        if self.version != self.live or self.version >= self._batches:
+            return 0
+        return min(self.config.spares, self.config.max_refills * self.config.groups_per_batch - self._refills)
 
     def admit(self) -> Ticket:
         if self.room() <= 0:
@@ -119,8 +140,8 @@ class Window:
         del self._running[group]
 
     def take(self) -> list[int] | None:
-        """The groups of the next batch, without zero-variance groups, or None if the learner has to wait."""
-        picked = choose(self._running, self._ready, self.version, self.config)
+        """The groups of the next batch without those that nothing can be learnt from, or None while it has to wait."""
+        picked = choose(*self._without_spares(), self.version, self.config)
         if picked is None or self.version >= self._batches:
             return None
         for group in picked:
@@ -130,6 +151,24 @@ class Window:
         kept = [group for group in picked if group not in self._blank]
         self._blank.difference_update(picked)
         return kept
+
+    def _without_spares(self) -> tuple[Mapping[int, int], Mapping[int, int]]:
+        """The running groups and the ready ones that the next batch is chosen from."""
+        if not self.config.spares:
+            return self._running, self._ready
+        first = set(sorted(self.outstanding())[: self.config.groups_per_batch])
+        running = {group: at for group, at in self._running.items() if group in first}
+        return running, {group: at for group, at in self._ready.items() if group in first}
+
+    def stop_spares(self) -> list[int]:
+        """Removes the groups that no batch will take any more, and returns them."""
+        if not self.config.spares or self.version <= self.live:
+            return []
+        stopped = sorted(self.outstanding())
+        self._running.clear()
+        self._ready.clear()
+        self._blank.clear()
+        return stopped
 
     def waits_for_old(self) -> bool:
         """Whether enough groups are ready for a batch, so that only a deadline of older groups holds it back."""

@@ -1,4 +1,4 @@
-"""Calls made in the same moment travel together."""
+"""Batches concurrent calls."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence

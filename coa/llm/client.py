@@ -57,30 +57,31 @@ class EndpointConfig:
     key_env: str | None = None
     """Environment variable that holds the API's key; None sends no key."""
     timeout_s: float = 120.0
-    """Longest time for one attempt at a request."""
+    """Maximum seconds for one attempt at a request."""
     attempts: int = 6
-    """Attempts at a request, the first included."""
+    """Maximum attempts at a request, including the first."""
     timeouts: int = 2
-    """Attempts at a request that may time out."""
+    """Maximum attempts at a request that may time out."""
     pause_s: float = 0.5
-    """Longest pause before the second attempt; it doubles for each further one. Each pause is drawn at random between 0
-    and this."""
+    """Maximum seconds of the pause before the second attempt; it doubles for each further attempt. Each pause is drawn
+    at random between 0 and its maximum."""
     max_pause_s: float = 60.0
     """Upper limit of these pauses. A pause that the server asks for (Retry-After) is made in full."""
     max_retry_after_s: float = 600.0
-    """Longest pause that a server may ask for. A longer one ends the stage; the same command resumes it later."""
+    """Maximum seconds of pause that a server may ask for. A longer pause ends the stage; the same command resumes it
+    later."""
     concurrent: int = 64
-    """Most requests at the same time; 0 sets no limit."""
+    """Maximum concurrent requests; 0 sets no limit."""
     requests_per_minute: int = 0
-    """Most requests within 60 seconds; 0 sets no limit."""
+    """Maximum requests within 60 seconds; 0 sets no limit."""
     tokens_per_minute: int = 0
-    """Most tokens of prompts and replies within 60 seconds; 0 sets no limit."""
+    """Maximum tokens of prompts and replies within 60 seconds; 0 sets no limit."""
     temperature: float | None = None
     """Sampling temperature of replies; None leaves it to the endpoint."""
     top_p: float | None = None
     """Nucleus sampling of replies; None leaves it to the endpoint."""
     max_tokens: int | None = 4096
-    """Most tokens of a reply; None leaves the limit to the endpoint. A reply that is cut off before its first word
+    """Maximum tokens of a reply; None leaves the limit to the endpoint. A reply that is cut off before its first word
     fails its run."""
     extra: dict[str, Any] = field(default_factory=dict)
     """Further fields of each request, in the endpoint's own names: `{reasoning_effort: low}`, `{structured_outputs:
@@ -138,10 +139,16 @@ class Endpoint:
         """Kinds of requests that were answered before: a refusal is then the request's fault, and no setting's."""
         self._refused: defaultdict[Kind, set[str]] = defaultdict(set)
         """Requests of other kinds that were refused."""
-        self._url = f"{(config.url or '').rstrip('/')}/chat/completions"
+        self._url = ""
         self._headers = bearer(config.key_env)
         key = read_key(config.key_env) if config.key_env is not None else ""
-        self._describe = Describer(shown(self._url), key, shows)
+        self._describe = Describer("", key, shows)
+        self.move(config.url or "")
+
+    def move(self, url: str) -> None:
+        """Sends all further attempts to another URL, those of requests under way too."""
+        self._url = f"{url.rstrip('/')}/chat/completions"
+        self._describe = replace(self._describe, url=shown(self._url))
 
     async def complete(
         self,

@@ -38,16 +38,16 @@ _TOO_LONG = re.compile(
 
 
 class Rejected(UserError):
-    """A request is refused (400, 422): for what it holds, or for a setting that all requests share."""
+    """A request is refused (400, 422), for its content or for a setting that all requests share."""
 
 
 @dataclass(frozen=True, slots=True)
 class Completion:
     text: str
     finish_reason: str
-    """As the server names it ("stop", "length"); else empty."""
+    """Finish reason in the server's words ("stop", "length"); empty if it gives none."""
     usage: Usage
-    """Its requests are all that were sent for it; tokens that the server did not report are 0."""
+    """Usage of all requests that were sent for this completion; tokens that the server did not report are 0."""
 
 
 @dataclass(frozen=True, slots=True)

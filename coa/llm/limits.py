@@ -46,12 +46,13 @@ class Window:
         self._limits = limits
         self._started: deque[Permit] = deque()
         self._tokens = 0
-        """Of all in `_started`."""
+        """Tokens of all requests in `_started`."""
         self._not_before = -math.inf
         self.running = 0
 
     def wait_s(self, now: float, tokens: int) -> float:
-        """0 if a request may start now; else the seconds after which to ask again, `inf` if another must end first."""
+        """0 if a request may start now; else the seconds after which to ask again, `inf` if another request must end
+        first."""
         limits = self._limits
         if limits.concurrent and self.running >= limits.concurrent:
             return math.inf

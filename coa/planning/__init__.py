@@ -1,1 +1,1 @@
-"""What a run will take and how fast it will be, before it is started: memory, places, and a simulation of its loop."""
+"""Estimates a run before it is started: memory, places, and speed by a simulation of the RL loop."""

@@ -1,4 +1,4 @@
-"""What a loop of reinforcement waits for, and which setting would move that, by simulation."""
+"""Finds the bottleneck of an RL loop, and the setting that would relieve it, by simulation."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -10,11 +10,11 @@ from coa.planning.workload import Workload
 from coa.spent import EngineState, LearnerState
 
 FULL = 0.85
-"""Share of its time from which on a half of the loop counts as busy all along."""
+"""Minimum share of its time for which an engine or a learner counts as always busy."""
 EXPLAINED = 0.6
-"""Share of the idle time of the busier half that a wait has to explain to be named as the bottleneck."""
+"""Minimum share of the idle time of the busier half that a wait has to explain to be named as the bottleneck."""
 NOTICED = 0.03
-"""Gain from which on a setting is named: less is within what the draw of episodes makes."""
+"""Minimum gain for which a setting is named: less is within the noise of drawing episodes."""
 
 
 class Limit(NamedTuple):
@@ -76,7 +76,7 @@ def _waits(engine: Mapping[str, float], learner: Mapping[str, float]) -> dict[st
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A setting with another value."""
+    """A changed value of a setting."""
 
     setting: str
     before: float
@@ -88,9 +88,9 @@ class Change:
 class Gain:
     change: Change
     trained_s: float
-    """Trajectories that would be trained a second."""
+    """Trajectories trained per second, by simulation."""
     gain: float
-    """Over what is: 0.2 is a fifth more."""
+    """Relative gain over the current setting: 0.2 is a fifth more."""
 
     def in_words(self) -> str:
         change = self.change
@@ -98,8 +98,8 @@ class Gain:
 
 
 def changes(shape: LoopShape, *, recompute: bool = False) -> Iterator[Change]:
-    """Each setting that the simulation knows, a step further. recompute: whether prefill has a time of its own, without
-    which `engine.kv_on_update` changes nothing."""
+    """One step of each setting that the simulation models. recompute: whether the prefill time is known; without it
+    `engine.kv_on_update` has no effect."""
     window = shape.window
     yield Change("placement.engines", shape.engines, shape.engines + 1, replace(shape, engines=shape.engines + 1))
     ranks = shape.ranks + shape.sequence_parallel
@@ -115,7 +115,7 @@ def changes(shape: LoopShape, *, recompute: bool = False) -> Iterator[Change]:
 def gains(
     shape: LoopShape, speeds: Speeds, work: Workload, base: Forecast, *, warm: int = 0, seed: int = 0
 ) -> list[Gain]:
-    """Of each change alone, the best first. base: the forecast of `shape`, with the same `warm` and `seed`."""
+    """The gain of each change alone, the best first. base: the forecast of `shape` with the same `warm` and `seed`."""
     found = []
     for change in changes(shape, recompute=speeds.prefill_s > 0):
         forecast = simulate(change.shape, speeds, work, warm=warm, seed=seed)
@@ -125,15 +125,15 @@ def gains(
 
 
 def advice(found: list[Gain]) -> str:
-    """A sentence on the setting that moves most."""
+    """A sentence on the setting with the largest gain."""
     if not found or found[0].gain < NOTICED:
         return "By simulation, no single setting would speed training up by 3 % or more."
     return f"By simulation: {found[0].in_words()}."
 
 
 def measured_part(shape: LoopShape, episodes: float, turns: float, budget: int) -> tuple[LoopShape, int]:
-    """(a shorter loop of the same settings, the version from which on it counts): as many steps as `budget` turns of
-    episodes allow, one behind the first at the least. episodes: that are played for a step; turns: of one."""
+    """(a shorter loop with the same settings, the version from which it is measured): as many steps as `budget` turns
+    allow, with at least one measured step. episodes: episodes played per step; turns: turns per episode."""
     warm = shape.window.max_staleness + 1
     steps = warm + max(4, min(24, int(budget / max(1.0, episodes * turns)) - warm))
     return replace(shape, steps=min(max(steps, 2), max(shape.steps, 2))), min(warm, max(shape.steps, 2) - 1)

@@ -1,5 +1,5 @@
-"""Speeds for the simulation: those that a run recorded, or those that a device lets one assume. Each constant is one of
-the two, and `assumptions` says which."""
+"""Speeds for the simulation: each is either recorded by a run or assumed from a device's specifications, and
+`assumptions` says which."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,27 +14,27 @@ from coa.reporting.metrics import Record
 from coa.reporting.readable import look_up
 
 Decoding = Sequence[tuple[int, float, int]]
-"""(requests under way, seconds with so many, tokens sampled in them)."""
+"""(number of running requests, seconds with this number, tokens sampled in these seconds)."""
 MEMORY_SHARE = 0.6
-"""Of a GPU's memory bandwidth that decoding reaches."""
+"""Share of a GPU's memory bandwidth that decoding reaches."""
 PREFILL_SHARE = 0.5
-"""Of its bfloat16 peak that prefill reaches."""
+"""Share of a GPU's bfloat16 peak that prefill reaches."""
 LEARNING_SHARE = 0.35
-"""Of the peak that a learner reaches (MFU)."""
+"""Share of the peak that a learner reaches (MFU)."""
 NETWORK = 5e9
-"""Bytes a second from a learner's memory into an engine."""
+"""Bytes per second from a learner's memory into an engine."""
 
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
     speeds: Speeds
     assumptions: tuple[str, ...]
-    """A sentence for each."""
+    """One sentence per assumption."""
 
 
 def fit_decoding(found: Decoding) -> tuple[float, float]:
     """(step_s, request_s) by least squares over seconds = step_s * tokens / requests + request_s * tokens; neither is
-    below 0. Of one number of requests alone, all of it is `request_s`. Raises ValueError where nothing was sampled."""
+    below 0. With a single number of requests, step_s is 0. Raises ValueError if no token was sampled."""
     rows = [(tokens / requests, float(tokens), seconds) for requests, seconds, tokens in found if tokens and requests]
     if not rows:
         raise ValueError("no token was sampled")
@@ -79,15 +79,15 @@ def recorded(
     ranks: int,
     max_requests: int,
 ) -> Calibration:
-    """The speeds of a finished run of reinforcement with so many engines and ranks. records: of its steps; result: what
-    its stage left (`checkpoints/rl.json`); groups: some that it played; max_requests: that an engine computes at once.
-    Raises ValueError where it recorded too little."""
+    """The speeds of a finished RL run with this number of engines and ranks. records: of its steps; result: of its
+    stage (`checkpoints/rl.json`); groups: a sample of its groups; max_requests: maximum requests of an engine's batch.
+    Raises ValueError if the run recorded too little."""
     steps = [(int(one["tokens"]), float(one["seconds"])) for one in records if "seconds" in one and "tokens" in one]
     update_s, token_s = fit_learning(steps)
     assumptions = ["speeds of engines and learners are those of the run, beside whatever else its machine did"]
     decoding = result.get("decoding")
     if decoding:
-        # More than an engine computes at once wait in it: they cost no time.
+        # Requests beyond an engine's batch only wait, which takes no compute time.
         step_s, request_s = fit_decoding(
             [(min(at_once, max_requests), seconds, tokens) for at_once, seconds, tokens in decoding]
         )
@@ -130,8 +130,9 @@ def assumed(
     recomputed: bool,
     lengths: Sequence[int],
 ) -> Calibration:
-    """Of an engine over `tensor_parallel` devices and a rank on one, as these devices would allow. recomputed: whether
-    a learner computes layers twice. lengths: of some episodes, in tokens, prompts and observations included."""
+    """Speeds of an engine on `tensor_parallel` devices and of a rank on one device, from the device's specifications.
+    recomputed: whether the learner uses gradient checkpointing. lengths: of some episodes, in tokens, prompts and
+    observations included."""
     weights = built.parameters * dtype_bytes
     memory_s, peak = device.bandwidth * MEMORY_SHARE * tensor_parallel, device.flops * tensor_parallel
     context = median(lengths) / 2

@@ -1,4 +1,4 @@
-"""Clusters on paper: `4x8xH200` is four nodes of eight H200."""
+"""Hypothetical clusters: `4x8xH200` is four nodes of eight H200."""
 
 import re
 from dataclasses import dataclass
@@ -10,15 +10,15 @@ GIB = 2**30
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """A GPU; speeds are those of its maker's data sheet."""
+    """A GPU; speeds are from the maker's data sheet."""
 
     name: str
     memory: int
-    """Bytes that CUDA offers of it, about: a little less than its name says."""
+    """Approximate bytes that CUDA offers: a little less than the nominal size."""
     flops: float
-    """Of bfloat16 a second, dense; at best."""
+    """Peak dense bfloat16 FLOPs per second."""
     bandwidth: float
-    """Bytes of its memory a second, at best."""
+    """Peak memory bandwidth in bytes per second."""
 
 
 DEVICES = {
@@ -35,18 +35,18 @@ DEVICES = {
         Device("RTX4090", 23 * GIB, 165e12, 1.0e12),
     )
 }
-"""By name; H100 and H200 are the SXM ones."""
+"""Devices by name; H100 and H200 are the SXM versions."""
 OTHER_NAMES = {"A100": "A100-40", "A100-40G": "A100-40", "A100-80G": "A100-80", "GeForce-RTX-4090": "RTX4090"}
-"""Names by which Ray has some of them (`ray.util.accelerators`), and the shortest one of the A100."""
+"""Ray's names of some devices (`ray.util.accelerators`), and `A100` for the 40 GB version."""
 
 
 @dataclass(frozen=True, slots=True)
 class Node:
     gpus: int
     device: Device | None
-    """None where it has no GPU, or one that is not known."""
+    """None if the node has no GPU, or an unknown GPU."""
     cpus: float = float("inf")
-    """Of a cluster on paper there are always enough."""
+    """Number of CPUs; unlimited in a hypothetical cluster."""
 
     @property
     def resources(self) -> dict[str, float]:

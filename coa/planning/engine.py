@@ -1,7 +1,7 @@
 """An engine of the simulated loop: requests that advance together.
 
-It computes a token of each of its requests in a step, which takes `step_s` and `request_s` more for each of them;
-prompts stop it for `prefill_s` a token. Beyond `max_requests` they wait, older groups first.
+A step computes one token of each running request and takes `step_s`, plus `request_s` per request; prefill interrupts
+decoding for `prefill_s` per token. Requests beyond `max_requests` wait, older groups first.
 """
 
 import heapq
@@ -9,46 +9,47 @@ import itertools
 from dataclasses import dataclass, field
 from typing import Any
 
+from coa.planning.admission import Load
 from coa.planning.workload import Turn
 from coa.spent import EngineState, TimeAccount
 
 ROUNDING = 1e-9
-"""Of a token: requests that are so near their end have ended."""
+"""Rounding tolerance, in tokens: a request with less than this left has ended."""
 
 
 @dataclass(frozen=True, slots=True)
 class Speeds:
-    """Seconds, of one engine and of one learner rank."""
+    """Times of one engine and of one learner rank, in seconds."""
 
     step_s: float
-    """Of a step with no request: what each pays once."""
+    """Fixed time of a decoding step, without requests."""
     request_s: float
-    """That each request adds to a step."""
+    """Additional time of a decoding step per request."""
     prefill_s: float
-    """Of a token of a prompt that is not cached; the engine's other requests wait."""
+    """Prefill time per uncached token; the engine's other requests wait."""
     trained_token_s: float
-    """Of a rank, for a token that the policy sampled and that is trained."""
+    """Time of one rank per trained token that the policy sampled."""
     update_s: float
-    """Of a learners' step, whatever it trains."""
+    """Fixed time of a learner step."""
     publish_s: float
-    """Of the learners, behind each step."""
+    """Time to publish the weights after each learner step."""
     load_s: float
-    """From published weights to the pause: engines go on meanwhile."""
+    """Time from published weights to the engines' pause; engines continue meanwhile."""
     pause_s: float
-    """In which engines stand still."""
+    """Time for which engines pause to switch weights."""
 
 
 @dataclass(order=True, slots=True)
 class _Request:
     finish: float
-    """The engine's count of steps at which it ends."""
+    """The engine's step count at which the request ends."""
     number: int
     done: Any = field(compare=False)
     context: int = field(compare=False)
 
 
 class Engine:
-    """Requests that advance together. `steps` counts the tokens that each request has had since the beginning."""
+    """Requests that advance together; the engine counts decoding steps, each of one token per request."""
 
     def __init__(self, env: Any, speeds: Speeds, max_requests: int) -> None:
         self._env, self._speeds, self._max = env, speeds, max_requests
@@ -58,17 +59,22 @@ class Engine:
         self._steps, self._since, self._prefill = 0.0, 0.0, 0.0
         self._alarm = 0
         self._paused = False
-        self.episodes = 0
+        self.episodes = self.tokens = 0
+        """That it has, and the tokens that they have come to."""
         self.syncs = 0
         self.account = TimeAccount(EngineState.WEIGHTS, env.now)
 
+    @property
+    def load(self) -> Load:
+        return Load(self.tokens, self.episodes)
+
     def hold(self, change: int) -> None:
-        """An episode begins on it, or ends."""
+        """An episode begins (1) or ends (-1) on the engine."""
         self.episodes += change
         self._note()
 
     def generate(self, turn: Turn, context: int, priority: int) -> Any:
-        """The event of the turn's end. context: tokens before it, cached but for those of its prompt."""
+        """The event of the turn's end. context: tokens before the turn, all cached except those of `turn.prompt`."""
         self._advance()
         done = self._env.event()
         heapq.heappush(self._waiting, (priority, next(self._numbers), turn, context, done))
@@ -99,7 +105,7 @@ class Engine:
             heapq.heappush(self._running, _Request(self._steps + turn.sampled, number, done, context))
 
     def _advance(self) -> None:
-        """Brings the count of steps to this moment."""
+        """Updates the step count to the current time."""
         passed, self._since = self._env.now - self._since, self._env.now
         if self._paused or not self._running:
             return
@@ -109,7 +115,7 @@ class Engine:
             self._steps += (passed - prefilled) / step_s
 
     def _watch(self) -> None:
-        """Has the next end of a request come about in its time."""
+        """Schedules the next end of a request."""
         self._note()
         self._alarm += 1
         if self._paused or not self._running:

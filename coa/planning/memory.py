@@ -1,9 +1,9 @@
-"""How much memory a rank of a learner and an engine take at their peak, from the model's configuration alone: the one
-estimate behind `--dry-run` and `coa plan`.
+"""Estimates the peak memory of a learner rank and of an engine from the model's configuration alone, for `--dry-run`
+and `coa plan`.
 
 N parameters of w bytes (2 in bfloat16, 4 in float32), T of them trained, P = T / R a rank's share of R ranks':
 
-    part         where   bytes                           name in DeepSpeed, or what it is
+    part         where   bytes                           name in DeepSpeed, or description
     process      host    PROCESS                         interpreter, PyTorch, transformers, DeepSpeed
     weights      device  w N; stage 3: w N / R           bit16_groups_flat; lp_param_buffer
     masters      device  4 P; stage 3 in float32: 0      single_partition_of_fp32_groups; fp32_partitioned_groups_flat
@@ -12,15 +12,15 @@ N parameters of w bytes (2 in bfloat16, 4 in float32), T of them trained, P = T 
     step         device  4 P, at most 4 sub_group_size   single_grad_partition: gradients as the optimizer takes them
     buckets      device  4 B; stage 3: 8 B; and gloo 12  ipg_buckets, reduce_scatter; B = min(T, reduce_bucket_size)
     gathered     device  stage 3: w min(N, live)         stage3_max_live_parameters, stage3_max_reuse_distance
-    reference    device  as weights                      where the algorithm needs it; with adapters: 0
-    activations  device  `activation_bytes`              what layers keep for the way back
+    reference    device  as weights                      if the algorithm needs it; with adapters: 0
+    activations  device  `activation_bytes`              kept for the backward pass
     logits       device  `logits_bytes`                  of a chunk: logits, probabilities, gradients
     publishing   host    2 buckets                       `actors.weights.parts`; the file itself is in shared memory
     snapshot     host    12 P; stages 1, 2: w N more     masters, moments and weights, until a checkpoint is written
 
-Offloading moves masters, moments and step, or weights, to the host. On a CPU all of it is in the host's memory. A value
-head is among the parameters. Not counted: what allocators lose to fragments, and what CUDA and NCCL keep themselves;
-`USABLE` leaves room for these.
+Offloading moves masters, moments and step, or weights, to the host. On a CPU all parts are in the host's memory. A
+value head counts as parameters. Not counted: fragmentation and the memory of CUDA and NCCL; `USABLE` leaves room for
+these.
 """
 
 from dataclasses import dataclass
@@ -31,28 +31,28 @@ from coa.planning.models import Architecture
 
 GIB = 2**30
 PROCESS = 510 * 2**20
-"""Measured on a CPU, without a model."""
+"""Host memory of a process without a model, measured on a CPU."""
 KEPT = 1.4
-"""Of what the linear layers of a layer take and give, so much is kept, with norms, rotations and gates: counted for
-Qwen3."""
+"""Activations kept by a layer, with norms, rotations and gates, as a multiple of the inputs and outputs of its linear
+layers: counted for Qwen3."""
 SUB_GROUP_ELEMENTS = 20_000_000
-"""That the optimizer steps together in ZeRO-3, from one flat copy of their gradients."""
+"""Elements that the optimizer steps together in ZeRO-3, from one flat copy of their gradients."""
 VERSIONS_IN_MEMORY = 3
-"""Versions of the weights that a node's shared memory holds at most: the two that are kept, and one being written."""
+"""Maximum versions of the weights in a node's shared memory: two that are kept, and one being written."""
 USABLE = 0.92
-"""Share of a GPU's memory that is counted on, for a learner. Assumed: CUDA, NCCL and fragments take the rest."""
+"""Usable share of a GPU's memory, for a learner. Assumed: CUDA, NCCL and fragmentation take the rest."""
 PREFILL_TOKENS = 8192
-"""That an engine on a GPU computes at a time: vLLM's own default there (`max_num_batched_tokens`)."""
+"""Maximum tokens that an engine on a GPU computes at a time: vLLM's default (`max_num_batched_tokens`)."""
 GRAPHS = GIB
-"""For CUDA graphs of an engine. An assumption."""
+"""Memory of an engine's CUDA graphs. An assumption."""
 ASLEEP = GRAPHS
-"""What an engine keeps of its GPU while it sleeps, which is its graphs."""
+"""GPU memory that a sleeping engine keeps: its CUDA graphs."""
 PASSING = ("step", "gathered", "activations", "logits")
-"""Parts of a rank's memory on its device that are there within a step only."""
+"""Parts of a rank's device memory that exist only within a step."""
 
 
 class LearnerSettings(Protocol):
-    """What of a learner's settings decides about memory (`actors.learner.config.LearnerConfig`)."""
+    """The learner's settings that determine its memory (`actors.learner.config.LearnerConfig`)."""
 
     @property
     def ranks(self) -> int: ...
@@ -87,7 +87,7 @@ def trained_parameters(built: Architecture, config: LearnerSettings) -> int:
 
 @dataclass(frozen=True, slots=True)
 class RankMemory:
-    """Bytes of one rank at its peak, part by part."""
+    """Peak memory of one rank in bytes, by part."""
 
     device: dict[str, int]
     host: dict[str, int]
@@ -98,7 +98,7 @@ class RankMemory:
 
     @property
     def resting(self) -> int:
-        """On the device between two steps."""
+        """Device memory between two steps."""
         return sum(count for name, count in self.device.items() if name not in PASSING)
 
     @property
@@ -115,8 +115,8 @@ def rank_memory(
     bucket_bytes: int = 0,
     gpu: bool = True,
 ) -> RankMemory:
-    """Of the rank that has most. needs: the algorithm's. bucket_bytes: of published weights, 0 where there are none.
-    gpu: whether ranks have one, and talk over NCCL, or over gloo, which reduces a copy."""
+    """Memory of the rank that needs most. needs: the algorithm's. bucket_bytes: of published weights, 0 if none are
+    published. gpu: whether ranks have GPUs and communicate over NCCL; else over gloo, which reduces a copy."""
     needs = needs or Needs()
     width, ranks, stage = width_of(dtype), config.ranks, config.zero_stage
     head = built.hidden + 1 if needs.values else 0
@@ -148,8 +148,8 @@ def rank_memory(
 
 
 def activation_bytes(built: Architecture, config: LearnerSettings, dtype: str) -> int:
-    """Of a micro-batch, or a rank's slice of it: what all layers keep for the way back; with gradient checkpointing the
-    inputs of all layers, and what one of them keeps while it is computed again."""
+    """Activations of a micro-batch, or a rank's slice of it, that all layers keep for the backward pass; with gradient
+    checkpointing the inputs of all layers, and the activations of the one layer that is recomputed."""
     tokens = tokens_of_rank(config)
     layer = KEPT * built.kept + built.hidden
     kept = built.layers * built.hidden + layer if config.gradient_checkpointing else built.layers * layer
@@ -157,19 +157,19 @@ def activation_bytes(built: Architecture, config: LearnerSettings, dtype: str) -
 
 
 def tokens_of_rank(config: LearnerSettings) -> int:
-    """Of a micro-batch, that one rank computes."""
+    """Tokens of a micro-batch that one rank computes."""
     return -(-config.packing.row_tokens * config.packing.rows // config.sequence_parallel)
 
 
 def logits_bytes(built: Architecture, config: LearnerSettings, dtype: str) -> int:
-    """Of a chunk of positions: float32 logits or their gradient, their probabilities, and in bfloat16 what the output
-    layer gave."""
+    """Memory of a chunk of positions: float32 logits or their gradient, their probabilities, and in bfloat16 the output
+    layer's result."""
     chunk = min(tokens_of_rank(config), max(1, config.logits_bytes // (4 * built.vocabulary)))
     return chunk * built.vocabulary * (8 if dtype == "float32" else 10)
 
 
 def shared_memory_bytes(built: Architecture, dtype: str) -> int:
-    """Of a node with learner ranks or engines, for published weights alone."""
+    """Shared memory for published weights on a node with learner ranks or engines."""
     return VERSIONS_IN_MEMORY * width_of(dtype) * built.parameters
 
 
@@ -182,33 +182,33 @@ def engine_bytes(built: Architecture, dtype: str, tensor_parallel: int) -> int:
 
 
 def kv_bytes(built: Architecture, dtype: str, tensor_parallel: int) -> int:
-    """Keys and values of one token on one GPU of an engine. A head is never cut: with fewer key-value heads than GPUs,
-    each of these has one."""
+    """Keys and values of one token on one GPU of an engine. Heads are not split: with fewer key-value heads than GPUs,
+    each GPU has one."""
     heads = max(1, built.kv_heads // tensor_parallel)
     return width_of(dtype) * built.kv_elements * heads // built.kv_heads
 
 
 def workspace_bytes(built: Architecture, dtype: str, tensor_parallel: int, max_concurrent: int) -> int:
-    """What an engine takes on one GPU beside weights and cache: activations of one prefill, of a layer at a time,
-    logits and probabilities of a token of each request in float32, and graphs. Not measured."""
+    """Memory of an engine on one GPU besides weights and cache: one layer's activations of a prefill, float32 logits
+    and probabilities of one token per request, and CUDA graphs. Not measured."""
     activations = width_of(dtype) * PREFILL_TOKENS * (2 * built.hidden + built.kept // tensor_parallel)
     return activations + 8 * max_concurrent * built.vocabulary + GRAPHS
 
 
 @dataclass(frozen=True, slots=True)
 class EngineMemory:
-    """Of one GPU of an engine, in bytes; on a CPU, of the engine."""
+    """Memory of one GPU of an engine, in bytes; on a CPU, of the engine."""
 
     weights: int
     workspace: int
     kv_cache: int
-    """What is left for it; below 0 where weights and workspace are too large."""
+    """Memory left for the KV cache; below 0 if weights and workspace are too large."""
     kv_token: int
-    """Of one token in the cache."""
+    """Memory of one token in the cache."""
 
     @property
     def tokens(self) -> int:
-        """That the cache of the engine holds."""
+        """Maximum number of tokens in the engine's cache."""
         return max(0, self.kv_cache) // self.kv_token
 
     @property
@@ -227,5 +227,5 @@ def engine_memory(
 
 
 def width_of(dtype: str) -> int:
-    """Bytes of a number."""
+    """Bytes per element."""
     return 2 if dtype == "bfloat16" else 4

@@ -1,13 +1,13 @@
-"""Sizes of language models, counted from their configurations: those of a `config.json`, and the published ones of
-models that recipes name.
+"""Sizes of language models, computed from their configurations: a `config.json`, or the published configuration of a
+model that a recipe names.
 
-Of an architecture with gated feed-forward layers (Qwen2, Qwen3, Llama, Mistral), with hidden size h, H heads and K
-key-value heads of size d, feed-forward size f, L layers and a vocabulary of V:
+Parameters of an architecture with gated feed-forward layers (Qwen2, Qwen3, Llama, Mistral), with hidden size h, H heads
+and K key-value heads of size d, feed-forward size f, L layers and a vocabulary of V:
 
     attention     h H d + 2 h K d + H d h      Qwen2 adds biases H d + 2 K d, Qwen3 norms 2 d
     feed-forward  3 h f
     norms         2 h a layer, h at the end
-    embeddings    V h, and V h for the output projection where it is not tied to them
+    embeddings    V h, and V h for the output projection if it is not tied to them
 """
 
 import re
@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 KNOWN = {"qwen2", "qwen3", "llama", "mistral"}
-"""Values of `model_type` that are counted here."""
+"""Supported values of `model_type`."""
 QWEN = {
     "0.5": {"hidden_size": 896, "intermediate_size": 4864, "num_hidden_layers": 24, "num_attention_heads": 14},
     "1.5": {"hidden_size": 1536, "intermediate_size": 8960, "num_hidden_layers": 28, "num_attention_heads": 12},
@@ -34,26 +34,26 @@ QWEN_NAME = re.compile(r"Qwen/Qwen2\.5-(?:Coder-)?(0\.5|1\.5|3|7|14|32)B(?:-Inst
 
 @dataclass(frozen=True, slots=True)
 class Architecture:
-    """What of a model's configuration decides about memory and speed."""
+    """The sizes of a model that determine memory and speed."""
 
     parameters: int
-    """With an output projection of its own, which training gives each model."""
+    """Number of parameters, including a separate output projection, which training gives each model."""
     adapted: tuple[tuple[str, int, int], ...]
     """Name of each linear layer, its inputs and its outputs."""
     layers: int
     heads: int
-    """Attention heads of a layer."""
+    """Attention heads per layer."""
     hidden: int
     vocabulary: int
     kept: int
-    """Elements that one layer keeps of a token for its way back: inputs and outputs of its linear layers."""
+    """Elements per token that one layer keeps for the backward pass: inputs and outputs of its linear layers."""
     kv_heads: int
     kv_elements: int
     """Keys and values of one token in all layers."""
 
 
 def published(name: str) -> dict[str, Any] | None:
-    """The configuration of a model on the Hugging Face hub, as its `config.json` has it; None if it is not known."""
+    """The configuration (`config.json`) of a model on the Hugging Face hub; None if the model is not known here."""
     if SMOLLM_NAME.fullmatch(name):
         sizes = {**SMOLLM, "num_key_value_heads": 3, "vocab_size": 49152}
         return {"model_type": "llama", **sizes, "tie_word_embeddings": True}
@@ -71,9 +71,9 @@ def published(name: str) -> dict[str, Any] | None:
 
 
 def architecture_of(config: Mapping[str, Any]) -> Architecture | None:
-    """The sizes of a model with this `config.json`; None for a `model_type` that is not counted here.
+    """The sizes of a model with this `config.json`; None for an unsupported `model_type`.
 
-    Raises KeyError where a size is missing.
+    Raises KeyError if a size is missing.
     """
     kind = config.get("model_type")
     if kind not in KNOWN:
@@ -94,7 +94,7 @@ def architecture_of(config: Mapping[str, Any]) -> Architecture | None:
     biased = config.get("attention_bias", kind == "qwen2")
     biases = (heads + 2 * kv_heads) * size if biased else 0
     if biased and kind in ("qwen3", "llama"):
-        biases += hidden  # of the projection behind attention
+        biases += hidden  # attention's output projection
     norms = 2 * hidden + (2 * size if kind == "qwen3" else 0)
     layer = sum(inputs * outputs for inputs, outputs in linear.values()) + biases + norms
     names = ((f"model.layers.{n}.{name}", *sizes) for n in range(layers) for name, sizes in linear.items())

@@ -1,10 +1,11 @@
-"""A simulation of the loop of reinforcement (`jobs/stages/reinforcement/loop.py`) in events, over the same `Window`.
+"""A discrete-event simulation of the RL loop (`jobs/stages/reinforcement/loop.py`), with the same `Window`.
 
     feed ----> roll ----> (window) ----> pack ----> learners ----> publish
       ^        engines                                               |
       +---------------- room, once v + 1 is live on the engines -----+
 
-Memory does not run out in it, nothing fails, and the driver takes no time.
+Memory does not run out in it, nothing fails, and the driver takes no time. Spare groups that are not needed play on to
+their end.
 """
 
 from collections.abc import Generator
@@ -13,16 +14,19 @@ from random import Random
 from typing import Any
 
 from coa.learning.window import Ticket, Window, WindowConfig
+from coa.planning.admission import Lengths, burden
 from coa.planning.engine import Engine, Speeds
 from coa.planning.workload import Episode, GroupWork, Turn, Workload
 from coa.spent import LearnerState, TimeAccount, added, shares, since
 
 Process = Generator[Any, Any, None]
+UNKNOWN_TOKENS = 1e6
+"""Expected of an episode before the first has ended."""
 
 
 @dataclass(frozen=True, slots=True)
 class LoopShape:
-    """What of a recipe decides about the loop's course."""
+    """The settings of a recipe that the simulation models."""
 
     window: WindowConfig
     engines: int
@@ -30,30 +34,30 @@ class LoopShape:
     steps: int
     """The version at which the simulation ends."""
     max_requests: int
-    """Of an engine's batch."""
+    """Maximum requests in an engine's batch."""
     places: int
-    """Episodes on an engine at a time."""
+    """Maximum episodes on an engine at a time."""
     recompute: bool = True
     """Whether new weights empty the KV cache."""
     sequence_parallel: int = 1
-    """Ranks come in groups of so many."""
+    """Number of ranks per sequence group."""
 
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
     seconds: float
     trajectories: int
-    """Episodes that ended, trained or not."""
+    """Number of episodes that ended, trained or not."""
     trained: int
-    """Of these, those that were trained."""
+    """Number of episodes that were trained."""
     tokens: int
-    """Sampled in them."""
+    """Tokens sampled in the ended episodes."""
     engine: dict[str, float]
     """Shares of the engines' time, by `EngineState`."""
     learner: dict[str, float]
     """Shares of the learners' time, by `LearnerState`."""
     staleness_mean: float
-    """Versions, over trained tokens; a turn counts as sampled by the version that it began under."""
+    """Mean staleness of trained tokens, in versions; a turn counts as sampled by the version at its beginning."""
     staleness_max: int
 
     @property
@@ -66,38 +70,41 @@ class Forecast:
 
 
 def simulate(shape: LoopShape, speeds: Speeds, work: Workload, *, seed: int = 0, warm: int = 0) -> Forecast:
-    """Plays the loop from an empty window to version `shape.steps`. warm: what happens before that version is live
-    does not count."""
+    """Simulates the loop from an empty window to version `shape.steps`. warm: measurement begins when this version is
+    live on the engines."""
     return Loop(shape, speeds, work, Random(seed), warm).run()
 
 
 @dataclass(slots=True)
 class _Played:
-    """What is remembered of a group."""
+    """Record of a simulated group."""
 
     episodes: int = 0
     tokens: int = 0
     versions: int = 0
-    """Summed over its tokens."""
+    """Sum over its tokens of the version that sampled each."""
     oldest: int = 10**9
 
 
 class Loop:
-    """One simulation. Its methods have the names of those of the real loop."""
+    """One simulation. Its methods are named after those of the real loop."""
 
     def __init__(self, shape: LoopShape, speeds: Speeds, work: Workload, random: Random, warm: int) -> None:
         import simpy
 
         self._shape, self._speeds, self._work, self._random, self._warm = shape, speeds, work, random, warm
         self._env = env = simpy.Environment()
-        # More batches than are counted: a run that goes on does not let its engines run dry at the last one.
+        # More batches than are measured, so that the engines do not run out of work before the last measured batch.
         self._window = Window(shape.window, version=0, batches=shape.steps + shape.window.max_staleness + 1)
         self._engines = [Engine(env, speeds, shape.max_requests) for _ in range(shape.engines)]
         self._places = simpy.PriorityResource(env, capacity=shape.engines * shape.places)
         self._batches = simpy.Store(env, capacity=1)
+        self._lengths = Lengths(UNKNOWN_TOKENS)
         self._changed = env.event()
         self._learner = TimeAccount(LearnerState.SAMPLES, env.now)
         self._played: dict[int, _Played] = {}
+        self._stopped: set[int] = set()
+        """Spare groups that were not needed."""
         self._newest = 0
         self._ended = self._trained = self._tokens = self._trained_tokens = 0
         self._age, self._oldest_age = 0, 0
@@ -139,6 +146,8 @@ class Loop:
     def _roll(self, ticket: Ticket, work: GroupWork) -> Process:
         played = self._played[ticket.group] = _Played(episodes=len(work.episodes))
         yield self._env.all_of([self._env.process(self._play(ticket, one, played)) for one in work.episodes])
+        if ticket.group in self._stopped:
+            return
         if work.kept:
             self._window.finish(ticket.group)
         else:
@@ -148,7 +157,7 @@ class Loop:
     def _play(self, ticket: Ticket, episode: Episode, played: _Played) -> Process:
         with self._places.request(priority=ticket.group) as place:
             yield place
-            engine = min(self._engines, key=lambda engine: engine.episodes)
+            engine = min(self._engines, key=lambda engine: burden(engine.load, self._lengths))
             engine.hold(1)
             context, syncs = 0, engine.syncs
             for turn in episode:
@@ -159,10 +168,13 @@ class Loop:
                 played.tokens += turn.sampled
                 played.versions += self._window.live * turn.sampled
                 yield engine.generate(asked, context, ticket.group)
+                engine.tokens += turn.prompt + turn.sampled
                 context, syncs = context + turn.sampled, engine.syncs
                 if turn.tool_s > 0:
                     yield self._env.timeout(turn.tool_s)
             engine.hold(-1)
+            engine.tokens -= context
+        self._lengths = self._lengths.ended(context)
         self._ended += 1
         self._tokens += sum(turn.sampled for turn in episode)
 
@@ -172,6 +184,7 @@ class Loop:
                 yield self._changed
             version = self._window.version - 1
             batch = [self._played.pop(group) for group in groups]
+            self._stopped.update(self._window.stop_spares())
             yield self._batches.put((version, batch))
 
     def _learn(self) -> Process:

@@ -1,4 +1,4 @@
-"""What there is to play: groups of episodes, turn by turn, as a run recorded them or as a recipe lets one assume."""
+"""The simulation's workload: groups of episodes, turn by turn, recorded by a run or assumed from a recipe."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -13,10 +13,10 @@ NORMAL_P99 = 2.326
 @dataclass(frozen=True, slots=True)
 class Turn:
     prompt: int
-    """Tokens before it that are new: the prompt, or an observation."""
+    """New tokens before the turn: the prompt, or an observation."""
     sampled: int
     tool_s: float = 0.0
-    """Of the call behind it, 0 where there is none."""
+    """Seconds of the tool call after the turn; 0 without a call."""
 
 
 Episode = tuple[Turn, ...]
@@ -26,7 +26,7 @@ Episode = tuple[Turn, ...]
 class GroupWork:
     episodes: tuple[Episode, ...]
     kept: bool
-    """Whether something is learnt from it; one that is not is dropped."""
+    """Whether the group is trained; if not, it is dropped as a zero-variance group."""
 
 
 class Workload(Protocol):
@@ -35,7 +35,7 @@ class Workload(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Latency:
-    """Seconds of a tool call: log-normal."""
+    """Seconds of a tool call, log-normally distributed."""
 
     median_s: float
     p99_s: float
@@ -48,8 +48,7 @@ class Latency:
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """A group that was played: of each episode its prompt and observations, what was sampled, its turns and its
-    tools, all in tokens."""
+    """A recorded group."""
 
     episodes: tuple["RecordedEpisode", ...]
     kept: bool
@@ -63,7 +62,8 @@ class RecordedEpisode:
     tools: tuple[str, ...]
 
     def turns_of(self, waits: Sequence[float]) -> Episode:
-        """Its turns, all of one length: what each had is not in the record. waits: of its calls, in order."""
+        """The episode's turns, of equal length, since their lengths are not recorded. waits: seconds of its calls, in
+        order."""
         turns = max(1, self.turns)
         others = max(0, self.tokens - self.sampled)
         return tuple(
@@ -77,17 +77,17 @@ class RecordedEpisode:
 
 
 def _part(whole: int, parts: int, at: int) -> int:
-    """The part number `at` of so many whole parts that add up."""
+    """Part `at` of `whole`, split into `parts` integers that add up to it."""
     return whole * (at + 1) // parts - whole * at // parts
 
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """Groups of a run, drawn at random with their episodes as they were; tools take what they took in the mean."""
+    """Recorded groups, drawn at random; tool times are drawn from exponential distributions with the recorded means."""
 
     groups: Sequence[Recorded]
     tool_s: Mapping[str, float]
-    """Mean seconds of a call of each tool, as the policy waited for it."""
+    """Mean seconds that the policy waited for a call of each tool."""
 
     def draw(self, random: Random) -> GroupWork:
         found = random.choice(self.groups)
@@ -101,7 +101,7 @@ class Replay:
 
 @dataclass(frozen=True, slots=True)
 class Assumed:
-    """Episodes that nobody has seen yet. Each number is an assumption, and is printed as one."""
+    """Assumed episodes, without a record. Each number is an assumption, and is printed as one."""
 
     group: int
     max_turns: int
@@ -109,10 +109,10 @@ class Assumed:
     max_observation: int
     latency: Latency = Latency(0.3, 3.0)
     median_share: float = 0.125
-    """Of max_tokens that the policy samples in an episode, in the median."""
+    """Median share of `max_tokens` that the policy samples in an episode."""
     p99_share: float = 0.75
     kept: float = 0.6
-    """Share of groups that something is learnt from."""
+    """Share of groups that are trained."""
 
     def draw(self, random: Random) -> GroupWork:
         episodes = tuple(self._episode(random) for _ in range(self.group))

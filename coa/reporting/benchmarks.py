@@ -33,10 +33,10 @@ def results(
 ) -> dict[str, dict[str, Any]]:
     """The results by benchmark; tasks of no benchmark are left out.
 
-    n is the number of tasks, whatever became of them: an episode without an answer, cut off or malformed, is wrong.
-    `first_rows` says that the tasks are the first that were asked for, and there may be more; `made_up` names the
-    tools that searched no more than a world's made-up pages. `published` has the verdicts of the published grader by
-    task id, where that is another than ours (mathematics): what they come to is `as_published`.
+    n is the number of all tasks: an episode without an answer, truncated or malformed, is wrong. `first_rows`: whether
+    the tasks are only the first of a benchmark, which may have more; `made_up`: the tools that searched only a world's
+    made-up pages. `published`: verdicts of the published grader by task id, if it differs from ours (mathematics); the
+    result has their rate as `as_published`.
     """
     found: dict[str, list[Task]] = defaultdict(list)
     for task in tasks:
@@ -79,7 +79,7 @@ def _result(benchmark: Benchmark, tasks: Sequence[Task], episodes: Episodes, dec
 def _of_several(
     benchmark: Benchmark, tasks: Sequence[Task], episodes: Episodes, correct: Sequence[Sequence[int]], samples: int
 ) -> dict[str, Any]:
-    """pass@k for powers of two and for all; the vote, where answers are short enough to be the same."""
+    """pass@k for powers of two and for all samples; the majority vote, if answers are short enough to be the same."""
     several: dict[str, Any] = {"pass_at_k": {str(k): pass_at_k(correct, k) for k in ks_of(samples)}}
     if benchmark.grader != TESTS:
         votes = [[vote_of(episode.answer, task.grader) for episode in episodes[task.id]] for task in tasks]
@@ -93,7 +93,7 @@ def ks_of(samples: int) -> list[int]:
 
 
 def vote_of(answer: str, grader: str) -> str:
-    """The form in which answers have to be the same to be one vote; what mathematics is worth is not asked here."""
+    """The normalized text of an answer for voting: equal texts are one vote. Mathematics is not evaluated."""
     if grader != MATHS or not comparable(answer):
         return normalise(answer)
     result = expression_of(answer)

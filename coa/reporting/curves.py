@@ -10,12 +10,13 @@ GREY, BLUE, AMBER, GREEN, VIOLET, RED = "#8794a8", "#2463c9", "#c77a0a", "#157a3
 SFT, RL = GREY, BLUE
 """The colours of the two models, the same in every plot and table."""
 PARTS = (AMBER, GREEN, VIOLET, RED, "#0f766e", "#9a3fa8", "#4a5a4c", "#1d5fc4")
-"""The colours of the parts of a whole: families, reasons."""
+"""The colours of categories, such as families or reasons."""
 
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """One line: a metric, and what it is called. One that ends in "/" stands for all that begin so, a line each."""
+    """One line: a metric and its label. A metric that ends in "/" stands for all metrics with that prefix, one line
+    each."""
 
     metric: str
     label: str
@@ -92,7 +93,7 @@ TUNING = (
 
 
 def charts(metrics: Sequence[Record]) -> list[Charts]:
-    """Groups of charts, those that have something to show."""
+    """Groups of charts that have data."""
     groups = (("Reinforcement", LEARNING), ("Fine-tuning", TUNING))
     drawn = [Charts(title, tuple(_charts(plans, metrics))) for title, plans in groups]
     return [group for group in drawn if group.charts]
@@ -106,7 +107,7 @@ def _charts(plans: Sequence[Plan], metrics: Sequence[Record]) -> Iterator[Chart]
 
 
 def _series(curve: Curve, records: Sequence[Record]) -> Iterator[Series]:
-    """A curve's lines, those that have points."""
+    """A curve's lines that have points."""
     if not curve.metric.endswith("/"):
         if points := _points(curve.metric, records):
             yield Series(curve.label, curve.colour, points, peaks="_max" in curve.metric)

@@ -1,4 +1,4 @@
-"""A run's metrics: one record a step, which goes to `metrics.jsonl` first and then to the other sinks."""
+"""A run's metrics: one record per step, written to `metrics.jsonl` first and then to the other sinks."""
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,7 +14,7 @@ Record = dict[str, Any]
 
 
 class Sink(Protocol):
-    """Takes records as they are made; what it does with them never holds a stage up."""
+    """Receives records as they are made; it never blocks a stage."""
 
     def emit(self, record: Record) -> None: ...
 
@@ -25,8 +25,8 @@ class MetricsLog:
     """Appends records to `metrics.jsonl`; each is in the file when `write` returns, and has gone to the sinks."""
 
     def __init__(self, path: Path, resume: Mapping[str, int] | None = None, sinks: Sequence[Sink] = ()) -> None:
-        """`resume`: for a stage, the step at which it goes on; its records from there on are dropped. The sinks stay
-        open when the log is closed."""
+        """`resume`: for a stage, the step at which it continues; its records from that step on are dropped. The sinks
+        stay open when the log is closed."""
         self._path, self._sinks = path, sinks
         write_lines(path, before(read_metrics(path), resume or {}))
 
@@ -61,7 +61,7 @@ def read_metrics(path: Path) -> list[Record]:
 
 
 def measured(record: Record) -> Iterator[tuple[str, float]]:
-    """The numbers of a record by name, without the step and the time that it is known by."""
+    """The numbers of a record by name, without its step and time."""
     for name, value in record.items():
         if name not in ("step", "time") and isinstance(value, int | float):
             yield name, value

@@ -3,19 +3,19 @@
 from collections import deque
 
 MARKS = 32
-"""Changes of what is done that an estimate looks back over."""
+"""Number of progress marks from which the remaining time is estimated."""
 
 
 class Pace:
-    """The time left. It begins with what is done when it is first told, so what a resumed run found does not count."""
+    """The remaining time. Progress is counted from the first mark, so work done before a resume does not count."""
 
     def __init__(self) -> None:
         self._marks: deque[tuple[float, int]] = deque(maxlen=MARKS)
 
     def mark(self, done: int, now: float) -> None:
-        """So much is done at `now`, in seconds of any clock that does not go back."""
+        """Records that `done` is done at `now`, in seconds of any monotonic clock."""
         if self._marks and done < self._marks[-1][1]:
-            self._marks.clear()  # begun again, from a checkpoint
+            self._marks.clear()  # restarted from a checkpoint
         if not self._marks or done > self._marks[-1][1]:
             self._marks.append((now, done))
 

@@ -1,4 +1,4 @@
-"""A run's page: one self-contained HTML file. What it shows is a function of the report; what is missing is a dash."""
+"""A run's page: one self-contained HTML file, a function of the report; missing values are shown as a dash."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -45,7 +45,7 @@ class Example:
 
 @dataclass(frozen=True, slots=True)
 class Marked:
-    """A text of a kind that the style sheet knows: "up", "down", or none."""
+    """A text with a class of the style sheet: "up", "down", or none."""
 
     text: str
     kind: str = ""
@@ -111,7 +111,7 @@ def _template() -> Any:
 
 
 def change(before: float | None, after: float | None, *, coloured: bool = True) -> Cell:
-    """The difference of two shares in points; marked by its sign, where more is better."""
+    """The difference of two shares in percentage points; colored by its sign if more is better."""
     if before is None or after is None:
         return DASH
     points = round(100 * (after - before), 1)
@@ -188,7 +188,7 @@ def costs(report: Mapping[str, Any]) -> Table:
 
 
 def times(report: Mapping[str, Any]) -> Table:
-    """Shares of engines' and learners' time by what they did, and what the loop waited for."""
+    """Shares of engines' and learners' time by activity, and the loop's bottleneck."""
     rows: list[tuple[Cell, ...]] = [
         (f"{who}: {state.replace('_', ' ')}", percent(share))
         for who, spent in (

@@ -11,12 +11,12 @@ from typing import Any
 POINTS = 300
 """More steps than this are averaged in buckets."""
 LEGEND_CHARS = 40
-"""Labels with more characters than this, all together, stand two to a row."""
+"""If the labels together have more characters than this, the legend has two labels per row."""
 SMOOTHED = 25
-"""A line of more points than this is drawn light, with its smoothed course over it."""
+"""A line of more points than this is drawn light, with the smoothed line over it."""
 INK, SOFT, LINE = "#1b2430", "#5d6878", "#e3e7ed"
 NAMED = {INK: "--ink", SOFT: "--soft", LINE: "--line"}
-"""Colours of the page's own, which has others in the dark (`templates/report.css`)."""
+"""Colors that are CSS variables of the page, which differ in dark mode (`templates/report.css`)."""
 SETTINGS: Any = {
     # Text stays text: it is small, can be found, and takes the page's font.
     "svg.fonttype": "none",
@@ -48,9 +48,9 @@ class Series:
     label: str
     colour: str
     points: Sequence[tuple[float, float]]
-    """(step, value); values that are not finite are left out."""
+    """(step, value) pairs; values that are not finite are left out."""
     peaks: bool = False
-    """A series of maxima: of a bucket the largest is shown, and nothing is smoothed."""
+    """Whether the series consists of maxima: a bucket then shows its maximum, and nothing is smoothed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,12 +63,12 @@ class Interval:
 
 
 def smooth(values: Sequence[float], reach: int) -> list[float]:
-    """The mean over `reach` neighbours on each side, fewer at the ends: a course that does not lag behind."""
+    """The centered mean over `reach` neighbors on each side, fewer at the ends."""
     return [fmean(values[max(0, n - reach) : n + reach + 1]) for n in range(len(values))]
 
 
 def thin(series: Series, limit: int = POINTS) -> list[tuple[float, float]]:
-    """At most `limit` finite points, of equal buckets: their means, or their largest for a series of maxima."""
+    """At most `limit` finite points: the means of equal buckets, or their maxima for a series of maxima."""
     points = [point for point in series.points if isfinite(point[1])]
     size = ceil(len(points) / limit) or 1
     combine = max if series.peaks else fmean
@@ -96,7 +96,7 @@ def line_chart(series: Sequence[Series], *, share: bool = False) -> str:
         axes.yaxis.set_major_locator(_ticks(5))
         axes.yaxis.set_major_formatter(_percent if share else _short)
         if len(shown) > 1:
-            # A legend wider than its chart would take the room from the axes.
+            # A legend wider than its chart would shrink the axes.
             columns = 4 if sum(len(one.label) for one, _ in shown) <= LEGEND_CHARS else 2
             axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=columns, borderaxespad=0, handlelength=1.4)
 
@@ -149,8 +149,8 @@ def _svg(draw: Callable[[Any], None], *, width: float, height: float, right: flo
 
 
 def element(svg: str) -> str:
-    """The svg element of a file, as it may stand in a page several times: without what only a file needs, and without
-    names that nothing refers to."""
+    """The svg element of a file, for use several times in a page: without the parts that only a file needs, and without
+    unreferenced ids."""
     body = svg[svg.index("<svg") :]
     body = re.sub(r"<metadata>.*?</metadata>\s*", "", body, flags=re.DOTALL)
     used = set(re.findall(r'url\(#([^)]+)\)|href="#([^"]+)"', body))
@@ -173,7 +173,7 @@ def _ticks(count: int, **how: Any) -> Any:
 
 
 def _short(value: float, _: object) -> str:
-    """12,000 and 0.0005 and 2e-06, as an axis shows them."""
+    """Formats an axis label: 12,000 and 0.0005 and 2e-06."""
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
 
 

@@ -24,7 +24,7 @@ def percent(share: float | None, digits: int = 1) -> str:
 
 
 def number(value: float | None) -> str:
-    """At most three digits after the point, thousands set apart: 12 345, 0.94, 0.000012."""
+    """Formats a number with thousands separated and at most three decimals: 12 345, 0.94, 0.000012."""
     if value is None:
         return DASH
     if isinstance(value, int) or value == round(value) or abs(value) >= 100:
@@ -45,7 +45,7 @@ def duration(seconds: float | None) -> str:
 
 
 def clock(seconds: float) -> str:
-    """As a clock shows it: 0:09, 1:52, 1:02:33."""
+    """Formats a duration as on a clock: 0:09, 1:52, 1:02:33."""
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

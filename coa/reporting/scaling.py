@@ -1,9 +1,9 @@
-"""Test-time scaling: what several attempts at a task are worth, and what they cost in tokens.
+"""Test-time scaling: the accuracy of several attempts at a task, and their cost in tokens.
 
     greedy              one attempt at temperature 0
     pass@1              one sampled attempt
-    best of 3 majority  the attempt that a selector takes of 3, without knowing which is right
-    pass@3              whether any of 3 is right: what a selector could reach that never errs
+    best of 3 majority  the attempt that a selector chooses out of 3, without knowing which is right
+    pass@3              whether any of 3 is right: the upper bound for a selector
 
 The table of arXiv 2508.13167, section 5.3, has pass@1, best-of-3 and pass@3.
 """
@@ -36,15 +36,15 @@ class Way(TypedDict):
     rate: Estimate
     """Share of tasks that are answered right."""
     gain: Estimate | None
-    """Over pass@1 on the same tasks; None for one task."""
+    """Gain over pass@1 on the same tasks; None for one task."""
     tokens_per_task: float
-    """Of all attempts, each turn with the context that it was sent, and of the model that selects."""
+    """Tokens of all attempts, each turn with its context, and of the selector's model."""
     sampled_tokens_per_task: float
-    """Of these, what the policy wrote."""
+    """Tokens among these that the policy wrote."""
     selector_tokens_per_task: float
-    """Of these, what the selector's model read and wrote."""
+    """Tokens among these that the selector's model read and wrote."""
     tokens_per_success: float | None
-    """None if no task is answered right."""
+    """Mean tokens per right answer; None if no task is answered right."""
 
 
 def candidate(task: Task, episode: EpisodeRecord) -> Candidate:
@@ -56,7 +56,7 @@ def candidate(task: Task, episode: EpisodeRecord) -> Candidate:
 def scaling(
     tasks: Sequence[Task], greedy: Episodes, sampled: Episodes, judged: Mapping[str, Choice] | None = None
 ) -> dict[str, list[Way]]:
-    """The ways to answer, of all tasks, then of each benchmark and of each family of no benchmark if there are several.
+    """The ways to answer: for all tasks, then, if there are several, for each benchmark and each family without one.
 
     Every task has the same number of sampled attempts, at least 2. judged: by task id, what a language model chose;
     None if there is none.
@@ -118,8 +118,8 @@ def _spent(attempts: Sequence[Sequence[EpisodeRecord]]) -> tuple[float, float]:
 def _choices(
     tasks: Sequence[Task], attempts: Sequence[Sequence[EpisodeRecord]], judged: Mapping[str, Choice] | None
 ) -> Iterator[tuple[str, list[Choice]]]:
-    """What each selector takes. Programs are never the same text, so no majority is taken of them; and nobody selects
-    by checks where the policy makes none."""
+    """Each selector's choices. There is no majority vote on programs, which are never the same text, and no selection
+    by checks if the policy makes none."""
     candidates = [[candidate(task, episode) for episode in some] for task, some in zip(tasks, attempts, strict=True)]
     use = {
         MAJORITY: all(task.grader != TESTS for task in tasks),

@@ -1,13 +1,29 @@
-"""Spans of wall-clock time: how much of one kind of work ran while another did."""
+"""Spans of time: how much of one kind of work ran while another did, in whatever processes."""
 
-from collections.abc import Iterable
+import time
+from collections.abc import Callable, Iterable
 
 Times = list[tuple[float, float]]
 """(begin, end) pairs, in seconds."""
 
 
+class SteadyClock:
+    """Seconds since 1970, by the wall clock at the beginning and from then on by a clock that never jumps. So a span
+    never ends before it begins, and spans of different hosts can be compared."""
+
+    def __init__(self, wall: Callable[[], float] = time.time, elapsed: Callable[[], float] = time.monotonic) -> None:
+        self._elapsed, self._offset = elapsed, wall() - elapsed()
+
+    def __call__(self) -> float:
+        return self._offset + self._elapsed()
+
+
+steady = SteadyClock()
+"""This process's."""
+
+
 def union(spans: Iterable[tuple[float, float]]) -> Times:
-    """The same moments as disjoint spans in order."""
+    """Merges spans into disjoint spans in order."""
     merged: Times = []
     for begin, end in sorted(spans):
         if merged and begin <= merged[-1][1]:

@@ -16,16 +16,16 @@ class Estimate(TypedDict):
     ci95: list[float]
     """[low, high]"""
     n: int
-    """Tasks, not samples: samples of one task are not independent."""
+    """Number of tasks, not samples: samples of one task are not independent."""
 
 
 class Cost(TypedDict):
     tokens_per_success: float | None
-    """None if there was no success."""
+    """Tokens of all attempts per success; None if there was no success."""
     tool_calls_per_success: float | None
     successes: int
     n: int
-    """Attempts."""
+    """Number of attempts."""
 
 
 def pass_at_1(correct: Sequence[Sequence[int]]) -> Estimate:
@@ -41,11 +41,11 @@ def pass_at_1(correct: Sequence[Sequence[int]]) -> Estimate:
 
 
 def mean_at_k(correct: Sequence[Sequence[int]]) -> Estimate:
-    """avg@k: the mean over tasks of each task's success rate, with an interval that knows of the tasks.
+    """avg@k: the mean over tasks of each task's success rate, with an interval that accounts for clustering by task.
 
-    Samples of one task agree with one another, so k samples of n tasks are worth between n and k * n independent
-    draws: as many as explain the variance between the tasks' rates. Wilson's interval is taken at that effective
-    sample size (Kish, 1965); `pass_at_1` supposes the smallest.
+    Samples of one task are correlated, so k samples of n tasks are worth between n and k * n independent draws; the
+    number is estimated from the variance between the tasks' rates. Wilson's interval is taken at that effective sample
+    size (Kish, 1965); `pass_at_1` assumes the minimum, n.
     """
     if not correct or not all(correct):
         raise ValueError("an estimate needs at least one task, and a sample of each")
@@ -53,8 +53,8 @@ def mean_at_k(correct: Sequence[Sequence[int]]) -> Estimate:
 
 
 def pass_at_k(correct: Sequence[Sequence[int]], k: int) -> Estimate:
-    """The probability that any of k samples is right, without bias: 1 - C(n - c, k) / C(n, k) for c right of n (Chen
-    et al., arXiv 2107.03374). Raises ValueError without a task, or for a task of fewer than k samples."""
+    """The unbiased estimate of the probability that any of k samples is right: 1 - C(n - c, k) / C(n, k) for c right of
+    n (Chen et al., arXiv 2107.03374). Raises ValueError without a task, or for a task of fewer than k samples."""
     if not correct or k < 1 or min(map(len, correct)) < k:
         raise ValueError(f"pass@{k} needs at least one task, and {k} samples of each")
     solved = [1 - comb(len(samples) - sum(samples), k) / comb(len(samples), k) for samples in correct]
@@ -62,9 +62,9 @@ def pass_at_k(correct: Sequence[Sequence[int]], k: int) -> Estimate:
 
 
 def majority_at_k(votes: Sequence[Sequence[str]], correct: Sequence[Sequence[int]]) -> Estimate:
-    """The share of tasks whose most frequent answer is right; the first of those that are as frequent counts.
+    """The share of tasks whose most frequent answer is right; of equally frequent answers, the first counts.
 
-    `votes[i]` holds each sample's answer to task i in a normal form; "" is no answer, and is not voted for.
+    `votes[i]` holds each sample's normalized answer to task i; "" is no answer and has no vote.
     """
     elected = [
         float(right[majority([Candidate(vote) for vote in given])]) if any(given) else 0.0
@@ -74,7 +74,8 @@ def majority_at_k(votes: Sequence[Sequence[str]], correct: Sequence[Sequence[int
 
 
 def _over_tasks(rates: Sequence[float], draws: int) -> Estimate:
-    """Wilson's interval at the number of draws that the spread of the tasks' rates shows, from the tasks to `draws`."""
+    """Wilson's interval at the effective sample size estimated from the tasks' rates, between their number and
+    `draws`."""
     mean, n = fmean(rates), len(rates)
     effective: float = n
     if n > 1 and 0 < mean < 1:

@@ -1,7 +1,7 @@
-"""Weights & Biases: a run's records under the names that `metrics.jsonl` has, behind their stage: `rl/reward`.
+"""Weights & Biases: a run's records under their names in `metrics.jsonl`, prefixed with their stage: `rl/reward`.
 
-A thread of its own imports wandb, starts it and writes, so that neither a slow import nor a slow network holds a stage
-up. The files are in the run directory, under `wandb/`; a run directory is one run there, however often it is resumed.
+A separate thread imports wandb, starts it and writes, so that neither a slow import nor a slow network blocks a stage.
+The files are in the run directory, under `wandb/`; a run directory is one wandb run, even if it is resumed.
 """
 
 import netrc
@@ -21,13 +21,13 @@ from coa.reporting.metrics import Record, measured
 from coa.storage.files import write_atomically
 
 START_S = 20
-"""Seconds that wandb's server has to answer at the start; after them the run is logged offline."""
+"""Maximum seconds to wait for wandb's server at the start; after that the run is logged offline."""
 OFFLINE_START_S = 300
-"""The same of a start without a server, where only the machine can be slow."""
+"""Maximum seconds for a start without a server."""
 FINISH_S = 60.0
-"""Seconds that are waited at the end for what is not yet sent, or written."""
+"""Maximum seconds to wait at the end for records that are not yet sent or written."""
 QUIET_S = 2.0
-"""Seconds of that wait that pass without a word."""
+"""Seconds of that wait before the user is told."""
 
 
 class WandbMode(Enum):
@@ -35,7 +35,7 @@ class WandbMode(Enum):
     """The value of WANDB_MODE; if that is not set, online if there is a key, else offline."""
     online = "online"
     offline = "offline"
-    """Into files alone, which `wandb sync` can send later."""
+    """Writes files only, which `wandb sync` can send later."""
     disabled = "disabled"
 
 
@@ -59,7 +59,7 @@ class WandbConfig:
 def mode_of(config: WandbConfig, environment: Mapping[str, str] = os.environ) -> tuple[WandbMode, str]:
     """Returns the effective mode (never `auto`), and a message if it differs from the configured one, else "".
 
-    Raises UserError for a WANDB_MODE that is none.
+    Raises UserError for an invalid WANDB_MODE.
     """
     mode = config.mode
     if mode is WandbMode.auto and (asked := environment.get("WANDB_MODE")):
@@ -112,7 +112,7 @@ class WandbSink:
         recipe: Mapping[str, Any],
         say: Callable[[str], None],
     ) -> None:
-        """mode: online or offline. recipe: what the run is configured with, shown beside its curves."""
+        """mode: online or offline. recipe: the run's configuration, shown beside its curves."""
         self._folder, self._config, self._mode, self._recipe, self._say = folder, config, mode, recipe, say
         self._records: queue.SimpleQueue[Record | None] = queue.SimpleQueue()
         self._finished = False
@@ -123,7 +123,7 @@ class WandbSink:
         self._records.put(record)
 
     def close(self) -> None:
-        """Waits until everything is written or sent, for a minute at most, and says so where that takes long."""
+        """Waits until everything is written or sent, for at most a minute, and tells the user if that takes long."""
         self._records.put(None)
         self._thread.join(QUIET_S)
         if self._thread.is_alive():

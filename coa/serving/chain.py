@@ -2,8 +2,8 @@
 
 tokens of a turn ──► ChainReader.feed ──► Opened(tag), Text(piece), Closed(tag), ...
 
-Text is held back only where it may turn out to be a tag or its escape, so a reader sees it at most a few characters
-late. However the tokens are cut into pieces, the texts of a tag add up to the same.
+Text is held back only if it may turn out to be a tag or an escaped tag, so a reader sees it at most a few characters
+late. The concatenated text of a tag does not depend on how the tokens are split into pieces.
 """
 
 import re
@@ -14,7 +14,7 @@ from coa.agent.grammar import tag_pattern, unescape
 from coa.types import Tokens
 
 HELD = 48
-"""Characters after a "<" for which text is held back: no tag is longer, nor an escaped one in practice."""
+"""Maximum characters after a "<" for which text is held back: tags, and escaped tags in practice, are shorter."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,7 @@ class Opened:
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """A piece of the open tag's text. Outside of tags only white space is in form, and is left out."""
+    """A piece of the open tag's text. Text outside of tags is left out: only white space is well-formed there."""
 
     text: str
 
@@ -33,9 +33,9 @@ class Text:
 class Closed:
     tag: str
     text: str
-    """All of the tag's text."""
+    """The tag's whole text."""
     tokens: int
-    """That the model sampled for it, its marks included."""
+    """Number of tokens that the model sampled for the tag, including its marks."""
 
 
 Mark = Opened | Text | Closed
@@ -46,14 +46,14 @@ class ChainReader:
     and the episode's status says what was wrong with it."""
 
     def __init__(self, decode: Callable[[Sequence[int]], str], tag: re.Pattern[str] | None = None) -> None:
-        """decode: the text that further tokens add, special ones included (`Codec.stream`). tag: the pattern of tags,
-        as of `coa.agent.grammar.parse_with`; by default that of tags in form. The lenient one also takes what an
-        episode would repair: tags with a small error of form, but inside of another tag, where they are text."""
+        """decode: returns the text that further tokens add, special tokens included (`Codec.stream`). tag: the pattern
+        of tags, as for `coa.agent.grammar.parse_with`; by default that of well-formed tags. The lenient pattern also
+        matches tags that an episode would repair, except inside of another tag, where they are text."""
         self._decode, self._tag = decode, tag or tag_pattern()
         self._rest = ""
         """Decoded text that may still become a tag."""
         self._tokens = 0
-        """Since the last tag was closed."""
+        """Number of tokens since the last tag was closed."""
         self.latest = ""
         """The tag that was closed last."""
         self._open: str | None = None
@@ -74,7 +74,7 @@ class ChainReader:
         return marks
 
     def end(self) -> list[Mark]:
-        """The turn is over: nothing is held back any more."""
+        """Ends the turn: returns the marks of the text that was held back."""
         return list(self._scan(whole=True))
 
     def _scan(self, *, whole: bool) -> Iterator[Mark]:
@@ -87,7 +87,7 @@ class ChainReader:
         yield from self._pass_on(text)
 
     def _counts(self, found: re.Match[str]) -> bool:
-        """Whether it is a tag: one with an error of form is text inside of another tag, as an episode reads it."""
+        """Whether the match is a tag: inside of another tag, a malformed tag is text, as an episode reads it."""
         closes = bool(found[1]) and found[2].lower() == self._open
         return self._open is None or closes or tag_pattern().fullmatch(found[0]) is not None
 
@@ -110,6 +110,6 @@ class ChainReader:
 
 
 def _held(text: str) -> int:
-    """Characters at the end of a text that may be the beginning of a tag, or of an escaped one."""
+    """Number of characters at the end of a text that may be the beginning of a tag, or of an escaped tag."""
     at = text.rfind("<", max(0, len(text) - HELD))
     return 0 if at < 0 or ">" in text[at:] else len(text) - at

@@ -26,21 +26,21 @@ class ServingConfig:
     keys: Path | None = None
     """File of the API keys (`coa keys`); None admits every client that reaches the port."""
     min_replicas: int = 1
-    """Fewest engines. With 0, the first request starts an engine, and the last engine ends after `scaling.zero_after_s`
-    without a request."""
+    """Minimum number of engines. With 0, the first request starts an engine, and the last engine ends after
+    `scaling.zero_after_s` without a request."""
     max_replicas: int = 1
-    """Most engines. Each replica of the server has one."""
+    """Maximum number of engines; each replica of the server has one."""
     scaling: ScalingConfig = field(default_factory=ScalingConfig)
     """When replicas are added and removed between `min_replicas` and `max_replicas`."""
     max_requests: int = 256
-    """Most requests under way at one replica; further ones wait."""
+    """Maximum running requests per replica; further requests wait."""
     max_queued: int = 512
-    """Most requests that wait for a replica; further ones are refused with status 429. Requests that come all at once
-    wait for a moment even if the replica has room for them."""
+    """Maximum requests that wait for a replica; further requests are refused with status 429. Requests that arrive at
+    the same moment wait briefly even if the replica has room for them."""
     max_background: int = 256
-    """Most background responses under way at one replica; further ones are refused with status 429."""
+    """Maximum running background responses per replica; further ones are refused with status 429."""
     max_request_mib: float = 16.0
-    """Largest body of a request; larger ones are refused with status 413."""
+    """Maximum body of a request, in MiB; larger requests are refused with status 413."""
     tool_parser: str = "hermes"
     """vLLM's tool parser for requests to the model alone (`NAME:plain`): the format in which the model calls the
     client's tools."""
@@ -48,7 +48,7 @@ class ServingConfig:
     """Folder of a run that is still training: the server loads its new weights as they are written (`coa serve
     --follow`)."""
     follow_every_s: float = 5.0
-    """Time between two looks for new weights of the run that `follow` names."""
+    """Seconds between two checks for new weights of the run that `follow` names."""
     store: StoreConfig = field(default_factory=StoreConfig)
 
     def __post_init__(self) -> None:

@@ -1,5 +1,5 @@
-"""Takes special tokens and tags out of what clients of the model alone write: they would begin a message of somebody
-else's, or end a tool's result."""
+"""Escapes special tokens and tags in the input of clients of the model alone: they could begin a message of another
+role, or end a tool's result."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -11,9 +11,9 @@ from coa.serving.faults import invalid
 Json = dict[str, Any]
 
 DROPPED = {"coa", "priority", "request_id", "kv_transfer_params", "ec_transfer_params", "vllm_xargs", "chat_template"}
-"""Fields that reach around the prompt, or around other clients."""
+"""Fields that bypass the prompt, or affect other clients."""
 SHOWN = ("messages", "system", "prompt", "tools", "documents", "chat_template_kwargs", "suffix")
-"""Fields that templates print."""
+"""Fields that chat templates print."""
 FORMS = ("role", "type")
 """Keys whose values are words of the protocol."""
 
@@ -26,7 +26,7 @@ class Escaping:
         self._ids = frozenset(untrusted.marks.values())
 
     def request(self, body: Json) -> Json:
-        """The request without them. Raises ApiError for a prompt of token ids that has one."""
+        """The escaped request. Raises ApiError for a prompt of token ids that contains a mark."""
         kept = {name: value for name, value in body.items() if name not in DROPPED}
         self._refuse_ids(kept.get("prompt"))
         return {name: self._each(value) if name in SHOWN else value for name, value in kept.items()}
@@ -46,7 +46,7 @@ class Escaping:
         return self._arguments if key == "arguments" else self.text
 
     def _arguments(self, text: str) -> str:
-        """JSON in a string: its values are escaped, and not its own text, which would be no JSON any more."""
+        """Escapes the values of JSON in a string; escaping the string itself would make the JSON invalid."""
         try:
             return json.dumps(self._each(json.loads(text)))
         except ValueError:

@@ -1,6 +1,6 @@
-"""What a served episode says, in the order in which it happens: marks of the chain, what tools returned, and its end.
+"""The events of a served episode, in order: marks of the chain, tool results, and its end.
 
-Opened(tag) ──► Text ... ──► Closed(tag) ──► Returned, where the tag called a tool ──► Opened ... ──► Finished | Broke
+Opened(tag) ──► Text ... ──► Closed(tag) ──► Returned, if the tag called a tool ──► Opened ... ──► Finished | Broke
 """
 
 from collections.abc import Iterable
@@ -18,11 +18,11 @@ class ServedUsage:
     """Tokens of a request. Those of several samples, and of a judge that selects among them, are added up."""
 
     input_tokens: int = 0
-    """Of the prompt, and of what tools returned."""
+    """Tokens of the prompt and of tool results."""
     output_tokens: int = 0
-    """That the model sampled."""
+    """Tokens that the model sampled."""
     reasoning_tokens: int = 0
-    """Of these, all before the answer."""
+    """Output tokens before the answer."""
     cached_tokens: int = 0
     tool_calls: int = 0
     turns: int = 0
@@ -30,46 +30,46 @@ class ServedUsage:
 
 
 def total(parts: Iterable[ServedUsage]) -> ServedUsage:
-    """Of several samples."""
+    """The sum of several samples' usage."""
     names = [field.name for field in fields(ServedUsage)]
     parts = list(parts)
     return ServedUsage(**{name: sum(getattr(part, name) for part in parts) for name in names})
 
 
 def fingerprint(versions: Iterable[int]) -> str:
-    """Names the weights, where a protocol has a field for it: `weights-5`, or `weights-5-6` where both have sampled."""
+    """Name of the weights, for protocols with such a field: `weights-5`, or `weights-5-6` if both have sampled."""
     return "-".join(("weights", *map(str, versions)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Returned:
-    """A tool answered the call of the tag that was closed last."""
+    """The result of the tool call of the tag that was closed last."""
 
     tool: str
     text: str
     seconds: float
     tokens: int
-    """That the model reads of it."""
+    """Number of tokens of the result that the model reads."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finished:
-    """The episode came to its end."""
+    """The episode has ended."""
 
     status: Status
     answer: str
-    """Empty where there is none."""
+    """The answer; empty if there is none."""
     usage: ServedUsage
     limit: str = ""
-    """The limit that ended it, as requests and answers call it: `max_output_tokens`, `max_turns`, `max_tool_calls` or
-    `max_seconds`. Empty where none did."""
+    """The limit that ended the episode, by its name in requests and answers: `max_output_tokens`, `max_turns`,
+    `max_tool_calls` or `max_seconds`. Empty if no limit ended it."""
     versions: tuple[int, ...] = ()
-    """Of the weights that sampled it, in order; several where new ones were taken over meanwhile."""
+    """Weight versions that sampled the episode, in order; several if new weights were loaded meanwhile."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Broke:
-    """A part of the system failed: there is no answer, and none of it is the model's fault."""
+    """A part of the system failed, through no fault of the model: there is no answer."""
 
     code: str
     message: str

@@ -1,4 +1,4 @@
-"""What a client is told when its request can't be met, in the words of the protocol that it speaks."""
+"""Errors that clients receive, in the format of their protocol."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -16,7 +16,7 @@ _TYPES = {
     429: "rate_limit_error",
     503: "overloaded_error",
 }
-"""Anthropic's name of each kind of error."""
+"""Anthropic's error types, by status."""
 
 
 @dataclass(eq=False)
@@ -24,12 +24,12 @@ class ApiError(UserError):
     """A request that is refused, or could not be finished."""
 
     status: int
-    """Of HTTP."""
+    """HTTP status."""
     code: str
     """A short name that programs can compare."""
     message: str
     param: str | None = None
-    """The field of the request that is at fault."""
+    """The invalid field of the request, if any."""
     retry_after_s: float | None = None
 
     def __str__(self) -> str:
@@ -44,7 +44,7 @@ class ApiError(UserError):
 
 
 def invalid_form(error: Any) -> ApiError:
-    """Of pydantic's ValidationError, the first thing that is wrong."""
+    """An error with the first problem of a pydantic ValidationError."""
     first = error.errors()[0]
     where = ".".join(str(part) for part in first["loc"] if part != "body")
     return ApiError(400, "invalid_value", f"{where}: {first['msg']}" if where else first["msg"], where or None)
@@ -55,7 +55,7 @@ def invalid(message: str, param: str | None = None, code: str = "invalid_value")
 
 
 def fault_of(code: str, message: str) -> ApiError:
-    """Of a part of the system that failed."""
+    """An error for a failed part of the system."""
     return ApiError(503 if code == TOOL_DOWN else 500, code, message)
 
 

@@ -1,7 +1,7 @@
-"""What a run under way has made that is newer than what is served. Reads files of the run directory, and nothing else.
+"""Finds newer weights of a run that is still training, from the files of its run directory alone.
 
 checkpoints/sft-model/     version 0 of reinforcement
-checkpoints/rl/            the learners' checkpoints; Ray's list says which one is whole, and of which version
+checkpoints/rl/            the learners' checkpoints; Ray's record says which is the newest whole one
 checkpoints/rl.json        reinforcement has ended:
 model/                     its last version
 """
@@ -14,12 +14,11 @@ from typing import Any
 
 from coa.config import read
 from coa.errors import UserError
+from coa.storage.checkpoints import PROGRESS, RECORD
 
 STAGE = "rl"
-LIST = "checkpoint_manager_snapshot.json"
-"""Ray Train's list of checkpoints, which it replaces as a whole once one is complete."""
 STATES = Path("state", "mp_rank_00_model_states.pt")
-"""The weights in a checkpoint of DeepSpeed, where they are not sharded."""
+"""The weights in a DeepSpeed checkpoint, if they are not sharded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +29,7 @@ class Made:
     path: Path
     """A model's folder, or a file of a learner's checkpoint (STATES)."""
     identity: str
-    """Tells it from other weights of the same version, as a run makes them that went back to a checkpoint."""
+    """Distinguishes weights of the same version, which a run produces after a rollback to a checkpoint."""
 
     @property
     def finished(self) -> bool:
@@ -38,7 +37,7 @@ class Made:
 
 
 def start_of(run: Path) -> Path:
-    """The folder of the model that a server starts with which follows a run; raises UserError where there is none."""
+    """The folder of the initial model of a server that follows a run; raises UserError if there is none."""
     for folder in (run / "checkpoints" / "sft-model", run / "model"):
         if (folder / "config.json").is_file():
             return folder
@@ -46,13 +45,13 @@ def start_of(run: Path) -> Path:
 
 
 def caution_of(run: Path) -> str:
-    """The line for a run none of whose checkpoints has its weights whole, so that only its end is followed; else empty.
+    """The line for a run none of whose checkpoints can be served, so that only its end is followed; else empty.
     Raises UserError for a config.yaml that can't be read."""
     found: Any = read(path) if (path := run / "config.yaml").is_file() else {}
-    for name in (STAGE, "learner"):
-        found = found.get(name) if isinstance(found, Mapping) else None
-    learner = found or {}
-    if learner.get("zero_stage") == 3:
+    learner = _section(_section(found, STAGE), "learner")
+    if _section(found, "checkpoints").get("storage") is not None:
+        why = "checkpoints.storage keeps its checkpoints elsewhere"
+    elif learner.get("zero_stage") == 3:
         why = "rl.learner.zero_stage=3 shards the weights in its checkpoints"
     elif (learner.get("lora") or {}).get("rank"):
         why = "rl.learner.lora.rank leaves only adapters in its checkpoints"
@@ -61,8 +60,12 @@ def caution_of(run: Path) -> str:
     return f"{run} is followed to its finished model only: {why}"
 
 
+def _section(found: Any, name: str) -> Mapping[str, Any]:
+    return (found.get(name) if isinstance(found, Mapping) else None) or {}
+
+
 def newest(run: Path) -> Made | None:
-    """The newest whole version; None while reinforcement has made none."""
+    """The newest complete version; None if RL has not produced one yet."""
     return _finished(run) or _checkpoint(run)
 
 
@@ -77,9 +80,9 @@ def _finished(run: Path) -> Made | None:
 
 def _checkpoint(run: Path) -> Made | None:
     try:
-        last = json.loads((run / "checkpoints" / STAGE / LIST).read_text())["latest_checkpoint_result"]
+        last = json.loads((run / "checkpoints" / STAGE / RECORD).read_text())["latest_checkpoint_result"]
         folder = run / "checkpoints" / STAGE / last["checkpoint_dir_name"]
-        version = int(last["metrics"]["version"])
+        version = int(json.loads((folder / PROGRESS).read_text())["version"])
     except (OSError, ValueError, KeyError, TypeError):
         return None
     return Made(version, folder / STATES, folder.name) if (folder / STATES).is_file() else None

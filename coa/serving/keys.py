@@ -1,7 +1,7 @@
 """API keys: a file of JSON lines that holds a hash of each, and never the key itself.
 
-A key is `coa-ID-SECRET`. Its secret has 256 bits from the system's generator, so that one round of SHA-256 is enough:
-what makes slow hashes necessary is that people choose passwords.
+A key is `coa-ID-SECRET`. Its secret has 256 random bits, so one round of SHA-256 is enough: slow hashes are needed only
+for passwords that people choose.
 """
 
 import hashlib
@@ -24,7 +24,7 @@ _NOBODY = hashlib.sha256(b"").hexdigest()
 class Key:
     id: str
     name: str
-    """Whose it is, for the person who runs the server."""
+    """Name of the key's owner, for the server's operator."""
     sha256: str
     created: int
     """Seconds since 1970."""
@@ -55,12 +55,12 @@ class KeyFile:
         self._write(keys.values())
 
     def all(self) -> tuple[Key, ...]:
-        """In the order in which they were made."""
+        """All keys, in the order of creation."""
         self._refresh()
         return tuple(self._keys.values())
 
     def find(self, text: str) -> Key | None:
-        """The key that reads so, unless it was revoked. Takes as long for any text."""
+        """The key with this text, unless it was revoked. Takes constant time for any text."""
         self._refresh()
         known = self._keys.get(text.removeprefix(f"{PREFIX}-").partition("-")[0])
         same = hmac.compare_digest(known.sha256 if known else _NOBODY, _hash(text))

@@ -1,4 +1,4 @@
-"""What streams of the model alone cost, also when they are left early: vLLM tells it, where it is asked to."""
+"""Counts the tokens of streams of the model alone, even if a client leaves early, from the usage that vLLM reports."""
 
 import json
 from collections.abc import Mapping
@@ -10,26 +10,26 @@ DATA = "data: "
 
 
 def tokens_of(usage: Mapping[str, Any]) -> int:
-    """That were read and sampled, in the words of either protocol."""
+    """Tokens read and sampled, from the usage in either protocol's format."""
     return sum(usage.get(name) or 0 for name in COUNTED)
 
 
 class Meter(Protocol):
     body: Json
-    """The request that is sent in place of the client's."""
+    """The request that is sent to vLLM in place of the client's."""
 
     @property
     def tokens(self) -> int:
-        """That were read and sampled up to the last event that was taken."""
+        """Tokens read and sampled up to the last event."""
         ...
 
     def take(self, text: str) -> str:
-        """An event of vLLM's; returns what the client gets of it, which may be nothing."""
+        """Takes an event of vLLM; returns the part that the client gets, which may be empty."""
         ...
 
 
 class ChunkMeter:
-    """Of chat and completions: each event tells its usage, which is taken out where the client did not ask for it."""
+    """Meter of chat and completions: each event has the usage, which is removed if the client did not ask for it."""
 
     def __init__(self, body: Mapping[str, Any]) -> None:
         asked = body.get("stream_options") or {}
@@ -48,13 +48,14 @@ class ChunkMeter:
         event = json.loads(text.removeprefix(DATA))
         usage = event.pop("usage", None)
         self._usage = usage or self._usage
-        if event.get("choices") == []:  # the last one, of the usage alone
+        if event.get("choices") == []:  # the last event, which has only the usage
             return text if self._last else ""
         return text if self._each or usage is None else f"{DATA}{json.dumps(event)}\n\n"
 
 
 class MessageMeter:
-    """Of messages: the first event tells what was read, the last one what was sampled; each between them a token."""
+    """Meter of messages: the first event has the input tokens, the last the output tokens; until then, each content
+    delta counts as one token."""
 
     def __init__(self, body: Mapping[str, Any]) -> None:
         self.body: Json = dict(body)

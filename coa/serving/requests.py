@@ -1,4 +1,4 @@
-"""What a request asks of the agent, whichever protocol it came in."""
+"""Converts requests of each protocol to requests to the agent."""
 
 import re
 from collections.abc import Collection, Iterable, Sequence
@@ -25,12 +25,12 @@ TEXT_PARTS = {"text", "input_text", "output_text"}
 OF_THE_CHAIN = re.compile(r"(redacted_)?thinking|reasoning|(server|mcp)_tool_use|\w+_tool_result")
 """Parts of a message in which the agent's chain comes back from a client."""
 OF_CLIENTS = ("tools", "functions", "response_format", "logprobs", "top_logprobs", "logit_bias")
-"""Fields that only the model alone can heed: the agent has its own tools and its own form."""
+"""Fields that only the model alone supports: the agent has its own tools and its own form."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentRequest:
-    """Episodes to play for a client, and the answers that it wants of them."""
+    """Episodes to play for a client, and the answers that it requests."""
 
     question: str
     profile: str
@@ -38,19 +38,19 @@ class AgentRequest:
     top_p: float
     seed: int | None
     choices: int
-    """Answers that are returned."""
+    """Number of answers that are returned."""
     samples: int
-    """Episodes for each of them."""
+    """Number of episodes per answer."""
     select: str
     streamed: bool
-    """Whether the client hears of the episode while it is played."""
+    """Whether events are sent to the client while the episode is played."""
     agent: AgentConfig
-    """With the request's own limits, where they are lower than the server's."""
+    """Configuration with the request's own limits if they are lower than the server's."""
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What a model's name stands for."""
+    """The target that a model's name refers to."""
 
     model: str
     plain: bool
@@ -58,8 +58,8 @@ class Target:
 
 
 def target_of(name: str, served: str, profile: str, profiles: Collection[str]) -> Target:
-    """`served` is the model's own name, `profile` that of `served` alone, `profiles` are those that may be named.
-    Raises ApiError for names of nothing."""
+    """`served` is the model's own name, `profile` its default profile, `profiles` are the profiles that may be named.
+    Raises ApiError for an unknown name."""
     base, _, variant = name.partition(":")
     if base == served and not variant:
         return Target(name, False, profile)
@@ -72,7 +72,7 @@ def target_of(name: str, served: str, profile: str, profiles: Collection[str]) -
 
 @dataclass(frozen=True, slots=True)
 class Defaults:
-    """What holds where a request says nothing."""
+    """Defaults for fields that a request omits."""
 
     agent: AgentConfig
     temperature: float = 0.0
@@ -137,7 +137,7 @@ def messages_of(body: CreateResponse) -> list[Message]:
 
 
 def read_messages(rows: Iterable[Any]) -> list[Message]:
-    """Raises ApiError for what is no message."""
+    """Parses messages; raises ApiError for an invalid message."""
     try:
         return [Message.model_validate(row) for row in rows]
     except ValidationError as error:
@@ -145,8 +145,8 @@ def read_messages(rows: Iterable[Any]) -> list[Message]:
 
 
 def question_of(said: Sequence[tuple[str, str]]) -> str:
-    """One question for the agent, which knows no conversation: the last message, after the instructions and what was
-    said before. Raises ApiError where the last message is not the user's."""
+    """One question for the agent, which does not support conversations: the instructions, the earlier messages, and the
+    last message. Raises ApiError if the last message is not the user's."""
     instructions = [text for role, text in said if role in ("system", "developer")]
     turns = [(role, text) for role, text in said if role not in ("system", "developer")]
     if not turns or turns[-1][0] != "user":
@@ -165,7 +165,7 @@ def _read(messages: Iterable[Message]) -> list[tuple[str, str]]:
 
 
 def _text(content: str | list[Part] | None, param: str, *, own: bool = False) -> str:
-    """own: whether the agent said it; the chain that led to an answer is left out of a conversation."""
+    """own: whether the message is the agent's; the chain that led to its answer is left out of the conversation."""
     match content:
         case None:
             return ""
@@ -209,7 +209,7 @@ def _request(
     options = body.coa
     if (body.stream and choices * options.samples > 1) or choices * options.samples > 64:
         raise invalid("a stream has one choice, and a request at most 64 episodes", "n")
-    # Several greedy episodes would all be the same.
+    # Several greedy episodes would be identical.
     usual = defaults.temperature if choices * options.samples == 1 else 1.0
     temperature = usual if body.temperature is None else body.temperature
     return AgentRequest(

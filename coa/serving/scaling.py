@@ -1,8 +1,7 @@
 """How many replicas a load needs. Pure: the numbers come from `cluster.serving`, which has them from Ray Serve.
 
-A replica is busy to the share of its target that it has of requests, or of its KV cache, whichever is more. As many are
-wanted as bring all of them to their targets. A load at the edge of one more replica does not add and remove it again
-and again (`coa.scaling`).
+The load in replicas is all requests over the target per replica, or all KV cache use over its target, whichever is
+higher. A load near a threshold does not repeatedly add and remove a replica (`coa.scaling`).
 """
 
 from collections.abc import Sequence
@@ -16,7 +15,7 @@ RUNNING, KV_USE = "running", "kv_use"
 
 @dataclass(frozen=True, slots=True)
 class ReplicaLoad:
-    """What a replica says of itself."""
+    """The load that a replica reports."""
 
     running: float
     """Episodes and other requests under way."""
@@ -36,13 +35,13 @@ class ScalingConfig:
     """A replica is removed if the others would stay below this share of both targets. A smaller value keeps replicas
     longer."""
     up_after_s: float = 10.0
-    """How long more replicas have to be needed before they are started."""
+    """Seconds for which more replicas have to be needed before they are started."""
     down_after_s: float = 120.0
-    """How long fewer replicas have to suffice before one is removed."""
+    """Seconds for which fewer replicas have to suffice before one is removed."""
     zero_after_s: float = 600.0
-    """Time without a request after which the last replica ends, if serving.min_replicas=0."""
+    """Seconds without a request after which the last replica ends, if serving.min_replicas=0."""
     look_back_s: float = 20.0
-    """The load is an average over this time."""
+    """Seconds over which the load is averaged."""
 
     def __post_init__(self) -> None:
         if self.target_requests < 1 or not 0 < self.target_kv_use <= 1 or not 0 < self.slack < 1:
@@ -52,8 +51,8 @@ class ScalingConfig:
 def wanted(
     loads: Sequence[ReplicaLoad], *, queued: float, now: int, config: ScalingConfig, least: int, most: int
 ) -> int:
-    """The number of replicas for a load. queued: requests that wait for a replica. now: replicas that are there or on
-    their way; a replica that has not said anything is as busy as nothing."""
+    """The number of replicas for a load. queued: requests that wait for a replica. now: running and starting replicas;
+    a replica that has not reported counts as idle."""
     need = needed(loads, queued, config)
     found = banded(need, now, config.slack)
     if need > 0:
@@ -62,7 +61,7 @@ def wanted(
 
 
 def needed(loads: Sequence[ReplicaLoad], queued: float, config: ScalingConfig) -> float:
-    """How many replicas would be exactly at their target."""
+    """The number of replicas that would be exactly at their target."""
     by_requests = (sum(load.running for load in loads) + queued) / config.target_requests
     by_kv_use = sum(load.kv_use for load in loads) / config.target_kv_use
     return max(by_requests, by_kv_use)

@@ -1,10 +1,10 @@
-"""What the replicas of a server share: responses, those that are being made included, and what each key has used.
+"""State that the replicas of a server share: finished and unfinished responses, and the usage of each key.
 
 replica ── begin, update, finish ──► Shared ◄── get, cancel, delete ── any replica
 replica ◄── cancellations: one long poll per replica ─── Shared
 
-A plain class. One replica has one of its own; several share an actor of it (`actors.serving.shared`). The long poll is
-also how a replica is known to live: a response whose replica has not asked for `LOST_S` is told as failed.
+A plain class. A single replica has its own instance; several share an actor (`actors.serving.shared`). The long poll is
+also the replicas' heartbeat: if a replica has not polled for `LOST_S`, its responses are reported as failed.
 """
 
 import asyncio
@@ -19,16 +19,16 @@ from coa.serving.store import ResponseStore, StoreConfig, Stored
 
 Json = dict[str, Any]
 POLL_S = 5.0
-"""A poll is answered after so long, also where nothing was cancelled."""
+"""Maximum seconds until a poll is answered, even if nothing was cancelled."""
 LOST_S = 30.0
 
 
 @dataclass(slots=True)
 class _Replica:
     heard: float
-    """When it asked last."""
+    """Time of the last poll."""
     cancelled: list[str] = field(default_factory=list)
-    """Ids of responses that it is to end."""
+    """Ids of responses that the replica has to end."""
     wake: asyncio.Event = field(default_factory=asyncio.Event)
 
 
@@ -55,13 +55,13 @@ class Shared:
         self._store.put(owner, stored)
 
     async def get(self, owner: str, id: str) -> Stored | None:
-        """One that is being made as it was told of last."""
+        """The response; if it is unfinished, as of its last update."""
         self._give_up_lost()
         running = self._running.get((owner, id))
         return running[0] if running else self._store.get(owner, id)
 
     async def delete(self, owner: str, id: str) -> bool:
-        """Returns whether there was one; one that is being made is cancelled."""
+        """Deletes a response, cancelling it if it is unfinished; returns whether there was one."""
         await self.cancel(owner, id)
         return self._store.delete(owner, id)
 
@@ -72,18 +72,18 @@ class Shared:
         self._running[owner, stored.response["id"]] = stored, replica
 
     async def update(self, owner: str, response: Json) -> None:
-        """How far it is. Told of one that was cancelled, nothing happens."""
+        """Updates an unfinished response; ignored if it was cancelled."""
         if running := self._running.get((owner, response["id"])):
             stored, replica = running
             self._running[owner, response["id"]] = replace(stored, response=response), replica
 
     async def finish(self, owner: str, stored: Stored) -> None:
-        """It has ended. One that was cancelled before stays cancelled."""
+        """Stores a response that has ended; a response that was cancelled before stays cancelled."""
         if (owner, stored.response["id"]) in self._running:
             self._end(owner, stored)
 
     async def cancel(self, owner: str, id: str) -> Json | None:
-        """The response as it ends with this; one that had ended before as it is. None where there is none."""
+        """Cancels a response and returns it, unchanged if it had ended before; None if there is none."""
         self._give_up_lost()
         if running := self._running.get((owner, id)):
             stored, replica = running
@@ -130,7 +130,7 @@ class Shared:
 
 
 def _broken_off(stored: Stored, **ended: Any) -> Stored:
-    """A response that goes no further, its open item included."""
+    """The response, ended, including its open item."""
     items = [
         {**item, "status": "incomplete"} if item.get("status") == "in_progress" else item
         for item in stored.response["output"]

@@ -1,4 +1,4 @@
-"""Finished responses that a client may ask for again: bounded by number and by bytes, the oldest go first."""
+"""Finished responses that a client may ask for again: bounded by number and by bytes, the oldest are dropped first."""
 
 import json
 from collections import OrderedDict
@@ -13,16 +13,16 @@ class StoreConfig:
     """Finished responses that clients may ask for again or continue from; the oldest are dropped first."""
 
     entries: int = 10_000
-    """Most responses that are stored; 0 stores none."""
+    """Maximum number of stored responses; 0 stores none."""
     gib: float = 0.25
-    """Most GiB of memory for them."""
+    """Maximum memory for stored responses, in GiB."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stored:
     response: Json
     conversation: tuple[Json, ...]
-    """The input messages that led to it, those of the responses before it included."""
+    """The input messages that led to the response, including those of the responses before it."""
 
 
 class ResponseStore:
@@ -34,7 +34,7 @@ class ResponseStore:
         self._used = 0
 
     def put(self, owner: str, stored: Stored) -> None:
-        """One that is larger than the whole store is not kept."""
+        """Stores a response, unless it is larger than the whole store."""
         texts = json.dumps(stored.response).encode(), json.dumps(stored.conversation).encode()
         id = stored.response["id"]
         self.delete(owner, id)

@@ -1,4 +1,4 @@
-"""The columns that describe a task in a Parquet file, shared by all tables that hold a row for each run of a task."""
+"""The columns that describe a task in a Parquet file, shared by all tables with one row per run of a task."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -44,5 +44,5 @@ def task_of(row: Mapping[str, Any]) -> Task:
 
 
 def whole_texts(row: Mapping[str, Any]) -> dict[str, Any]:
-    """The row with each of its texts made `whole`."""
+    """The row with `whole` applied to each of its texts."""
     return {key: whole(value) if isinstance(value, str) else value for key, value in row.items()}

@@ -1,4 +1,4 @@
-"""Files and folders that are either whole or absent, and the typed errors of a disk that takes no more."""
+"""Files and folders that are either complete or absent, and typed errors of full or read-only disks."""
 
 import errno
 import os
@@ -27,7 +27,7 @@ def write_atomically(path: Path, text: str) -> None:
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Yields a path for a file that takes the place of `path` at the end; after an error nothing has changed.
+    """Yields a path for a file that replaces `path` at the end; after an error nothing has changed.
 
     Raises DiskFull if there is no room. Several processes may replace one file at the same time; the last one wins.
     """
@@ -39,15 +39,16 @@ def replacing(path: Path) -> Iterator[Path]:
             sync(part)
             part.replace(path)
     finally:
-        with suppress(OSError):  # on a disk that is read-only it is not even looked for
+        with suppress(OSError):  # a read-only disk raises even if the file does not exist
             part.unlink()
 
 
 @contextmanager
 def replacing_folder(path: Path) -> Iterator[Path]:
-    """Yields an empty folder that takes the place of the folder `path` at the end; after an error nothing has changed.
+    """Yields an empty folder that replaces the folder `path` at the end; after an error nothing has changed.
 
-    Raises DiskFull if there is no room. One process at a time: what a killed one left behind is removed first.
+    Raises DiskFull if there is no room. Only one process at a time may use it: leftovers of a killed process are
+    removed first.
     """
     part = _part_of(path, "")
     shutil.rmtree(part, ignore_errors=True)
@@ -81,19 +82,28 @@ def sync(path: Path) -> None:
         os.fsync(file.fileno())
 
 
+def sync_folder(path: Path) -> None:
+    """Returns once the names in the folder are on the disk: a file whose name is not there is lost with the power."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
 @contextmanager
 def room_at(path: Path) -> Iterator[None]:
-    """Raises DiskFull or ReadOnlyDisk, with one line, where the disk does not take what is written inside."""
+    """Raises DiskFull or ReadOnlyDisk, with one line, if the disk rejects what is written inside."""
     try:
         yield
-    except (OSError, RuntimeError) as error:  # PyTorch makes a RuntimeError of what its stream raises
+    except (OSError, RuntimeError) as error:  # PyTorch turns its stream's errors into RuntimeError
         if found := of_disk(path, error):
             raise found from error
         raise
 
 
 def of_disk(path: Path, error: BaseException) -> DiskFull | ReadOnlyDisk | None:
-    """What the error, or one on the way to it, says of the disk on which `path` is."""
+    """The disk error behind `error` or one of its causes, for the disk of `path`; None if there is none."""
     found: BaseException | None = error
     while found is not None:
         if isinstance(found, OSError) and found.errno in _FULL:
@@ -109,5 +119,5 @@ def full(path: Path) -> DiskFull:
 
 
 def _part_of(path: Path, writer: str) -> Path:
-    """A hidden name beside `path`, so that no reader takes what is not finished for data."""
+    """A hidden name next to `path`, so that readers do not take an unfinished file for data."""
     return path.with_name(f".{path.name}{writer}{_PARTIAL}")

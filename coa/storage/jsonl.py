@@ -1,7 +1,7 @@
 """JSON lines files that stay readable after a crash: one value per line, appended by one process at a time.
 
-A process that is killed, or a disk that is full, may leave a last line without its end: a torn tail. It counts as never
-written: readers leave it out, and the next append removes it (or ends it, where the tear itself is evidence).
+A killed process or a full disk may leave an incomplete last line: a torn tail. It counts as not written: readers skip
+it, and the next append removes it (or, with `keep_torn`, ends it as evidence).
 """
 
 import json
@@ -14,23 +14,23 @@ from coa.errors import UserError
 from coa.storage.files import room_at, write_atomically
 
 Default = Callable[[Any], Any]
-"""Makes something of a value that JSON does not know, as for `json.dumps`."""
+"""Converts a value that JSON does not support, as for `json.dumps`."""
 _BLOCK = 1 << 16
 
 
 def append_line(path: Path, value: Any, *, default: Default | None = None) -> None:
-    """Adds one line, which a reader finds as soon as this returns.
+    """Appends one line, which readers see as soon as this returns.
 
-    Raises DiskFull if there is no room; what was written of the line is then a torn tail.
+    Raises DiskFull if there is no room; a partly written line is then a torn tail.
     """
     append_text(path, json.dumps(value, default=default))
 
 
 def append_text(path: Path, line: str, *, keep_torn: bool = False) -> None:
-    """Adds a line that is JSON already. keep_torn: a torn tail is ended, as a broken line of its own, not removed."""
+    """Appends a line that is JSON already. keep_torn: a torn tail is kept as a broken line of its own, not removed."""
     with room_at(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        # Opened for each line: any number of files, and nothing waits in a buffer.
+        # Opened for each line: no limit on the number of files, and no buffering.
         with path.open("a+b") as file:
             torn = _is_torn(file)
             if torn and not keep_torn:
@@ -39,7 +39,7 @@ def append_text(path: Path, line: str, *, keep_torn: bool = False) -> None:
 
 
 def read_lines(path: Path) -> list[Any]:
-    """The values of all complete lines; none where there is no file. Raises UserError for a line that is not JSON."""
+    """The values of all complete lines; empty if there is no file. Raises UserError for a line that is not JSON."""
     if not path.exists():
         return []
     values = []
@@ -53,7 +53,7 @@ def read_lines(path: Path) -> list[Any]:
 
 
 def write_lines(path: Path, values: Iterable[Any]) -> None:
-    """Replaces the file by one of these values, at once."""
+    """Replaces the file atomically by a file with these values."""
     write_atomically(path, "".join(f"{json.dumps(value)}\n" for value in values))
 
 
@@ -66,7 +66,7 @@ def _is_torn(file: IO[bytes]) -> bool:
 
 
 def _end_of_last_line(file: IO[bytes]) -> int:
-    """The number of bytes up to the last newline, it included; 0 where there is none."""
+    """The number of bytes up to and including the last newline; 0 if there is none."""
     end = file.seek(0, os.SEEK_END)
     while end:
         start = max(0, end - _BLOCK)

@@ -1,4 +1,4 @@
-"""A ledger of results that were paid for, by key: a process that is killed finds them again after its restart.
+"""A ledger of expensive results, by key: a process that was killed finds them again after its restart.
 
 put      returns once the value is on disk (SQLite commits), so a kill loses at most a value that was not yet put
 get      returns what was put under the key, by this process or one before it

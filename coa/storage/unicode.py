@@ -2,5 +2,5 @@
 
 
 def whole(text: str) -> str:
-    """The text with halves of surrogate pairs, which JSON may hold and UTF-8 may not, replaced by question marks."""
+    """Replaces unpaired surrogates, which JSON may contain and UTF-8 may not, with question marks."""
     return text.encode(errors="replace").decode()

@@ -1,1 +1,1 @@
-"""Tasks, which are questions with verifiable answers: loading them, and selecting those that are worth reinforcing."""
+"""Tasks, which are questions with verifiable answers: loading them, and selecting those for RL."""

@@ -1,4 +1,4 @@
-"""The tasks of a user's file: some are trained on, the others held out, by their ids alone."""
+"""The tasks of a user's file, split into training tasks and held-out tasks by a hash of their ids."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TasksConfig:
-    """Where tasks come from: a file of the user, or a world that is known by its name."""
+    """The source of tasks: a file of the user, or a world by its name."""
 
     world: str | None = None
     """Name of a world, such as `tiny`; the recipe's section `world` has its settings. If `path` is set too, tasks come
@@ -26,7 +26,7 @@ class TasksConfig:
     path: str | None = None
     """File of tasks (JSONL, JSON, CSV or Parquet), or a folder of such files; None takes the world's tasks."""
     profile: str = "mhqa"
-    """Agent profile of rows that name none; it decides the tools."""
+    """Agent profile of rows that name none; the profile determines the tools."""
     grader: str | None = None
     """Grader of open questions whose rows name none; None takes that of the benchmark or of the profile. Programs are
     still graded by their tests and mathematics by Math-Verify; only the reward function given to `coa.train`
@@ -41,7 +41,7 @@ class FileTasks(World):
     read on first access."""
 
     def __init__(self, config: TasksConfig, within: World) -> None:
-        """config: with a `path`."""
+        """config: its `path` must be set."""
         super().__init__(config)
         assert config.path is not None
         self._path, self._within = config.path, within
@@ -57,16 +57,16 @@ class FileTasks(World):
 
     @cached_property
     def _sides(self) -> tuple[tuple[Task, ...], tuple[Task, ...]]:
-        """Training tasks and held-out tasks, as the file had them at first access."""
+        """Training tasks and held-out tasks, as read from the file on first access."""
         return split(self._tasks, self.settings.held_out)
 
     def training_task(self, purpose: str, index: int, *, seed: int) -> Task:
-        """The file is gone through again and again, each time in another order."""
+        """The index-th task of repeated passes over the file, each in another order."""
         training, _ = self._sides
         return training[shuffled(index, len(training), seed, purpose)]
 
     def evaluation_tasks(self, count: int, *, seed: int) -> tuple[Task, ...]:
-        """All that are held out, however many are asked for."""
+        """All held-out tasks, whatever `count` is."""
         return self._sides[1]
 
     def profiles(self) -> set[str]:
@@ -77,7 +77,7 @@ class FileTasks(World):
 
     @property
     def team_runs(self) -> int:
-        """One for each task."""
+        """One run for each task."""
         return len(self._sides[0])
 
     def mistake(self) -> str:
@@ -121,7 +121,8 @@ class FileTasks(World):
 
 @lru_cache(maxsize=1)
 def _read(state: object, path: str, profile: str, grader: str | None) -> tuple[Task, ...]:
-    """Reads a file once, and again when it has changed: checks and stages ask often. `state` is for the cache alone."""
+    """Reads a file, with a cache, since checks and stages read it often. `state` is only a cache key: if the file
+    changes, it is read again."""
     return load_tasks(path, profile=profile, grader=grader)
 
 

@@ -37,10 +37,10 @@ _BAKED_IN = re.compile(r"\A(?P<instructions>(?>.*?<answer>).*?)\s(?:Task|Questio
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Where tasks come from: a path, a benchmark on the hub, or a path that holds a benchmark."""
+    """The source of tasks: a path, a benchmark on the hub, or a path that contains a benchmark."""
 
     path: Path | None
-    """A file or folder; None for the place where the benchmark is published."""
+    """A file or folder; None for the benchmark's data set on the hub."""
     benchmark: Benchmark | None
     """The benchmark of the rows; None if the rows name it themselves."""
 
@@ -48,7 +48,7 @@ class Source:
 def source(spec: str) -> Source:
     """Reads `tasks.jsonl`, `aime24` or `math500=/data/math500.parquet`; raises UserError for an unknown benchmark.
 
-    A benchmark's name always means the benchmark, even where there is a file of that name: `./aime24` is the path.
+    A benchmark's name always means the benchmark, even if there is a file of that name; write `./aime24` for the path.
     """
     if known := named(spec):
         return Source(None, known)
@@ -69,7 +69,7 @@ def load(
     overrule: bool = False,
     rows: int | None = None,
 ) -> tuple[Task, ...]:
-    """The first `rows` tasks (None for all) of a specification that `source` reads; see `load_tasks`."""
+    """The first `rows` tasks (None for all) of a specification in the form of `source`; see `load_tasks`."""
     found = source(spec)
     path = found.path
     if path is None:
@@ -90,8 +90,8 @@ def load_tasks(
     """The tasks of a file or folder that `coa.tasks.published.source` reads.
 
     profile: for rows that name none. grader: for open questions whose rows name none; None takes the benchmark's, or
-    the one that `coa.grading.graders` has for the profile. Programs, mathematics and tasks of a user's own grader
-    always take these. overrule: whether `profile` is every task's, whatever its row and its benchmark say.
+    the one that `coa.grading.graders` has for the profile. Programs, mathematics and tasks with a user's own grader
+    always keep their graders. overrule: whether `profile` overrides the profiles of rows and benchmarks.
 
     Raises UserError, one line that names the file and the row, for a file or a row that is not as described above.
     """
@@ -102,7 +102,7 @@ def load_tasks(
         if task.id in tasks:
             if own_id:
                 raise location.error(f"id {task.id!r} was used before")
-            # Published files that were merged count from 0 again.
+            # Published files that were merged repeat the numbers from 0.
             task = replace(task, id=f"{task.id}-{location.unit}-{location.number}")
         tasks[task.id] = task
     if not tasks:
@@ -111,7 +111,7 @@ def load_tasks(
 
 
 def split(tasks: Iterable[Task], held_out_share: float) -> tuple[tuple[Task, ...], tuple[Task, ...]]:
-    """Training and held-out tasks; of n tasks the share's nearest whole number is held out, by the tasks' ids alone.
+    """Training and held-out tasks: round(share * n) of n tasks are held out, chosen by a hash of their ids.
 
     In a file that grows, a few of the old tasks may change sides.
     """
@@ -151,8 +151,8 @@ def _tasks(rows: Rows, asked: _Asked, of: Benchmark | None) -> Iterator[tuple[Lo
 
 
 def _task(item: Item, row: Row, location: Location, asked: _Asked, benchmark: Benchmark | None) -> Task:
-    """The task of a row. The row's own settings win; then, for open questions, the grader that is asked for; then those
-    of the benchmark, and the defaults."""
+    """The task of a row. The row's own settings take precedence; then, for open questions, the requested grader; then
+    the settings of the benchmark, and the defaults."""
     family = benchmark.name if benchmark else str(row.get("data_source") or location.path.stem)
     name = str(location.number - 1) if item.id is None else item.id
     own = str(row.get("profile") or (benchmark.profile if benchmark else asked.profile))
@@ -174,7 +174,7 @@ def _task(item: Item, row: Row, location: Location, asked: _Asked, benchmark: Be
 
 
 def _check_known(known: Registry[Any], *names: str) -> None:
-    """Raises BadRow for a name that is none of those known."""
+    """Raises BadRow for a name that is not in `known`."""
     for name in names:
         try:
             known.find(name)
@@ -183,7 +183,7 @@ def _check_known(known: Registry[Any], *names: str) -> None:
 
 
 def _check_answers(answers: Sequence[str], grader: str) -> None:
-    """Raises BadRow for answers that the grader could compare with nothing."""
+    """Raises BadRow for answers that the grader cannot compare with any answer."""
     if grader == TESTS:
         if len(answers) > 1:
             raise BadRow("more than one `answer`: a program's tests are one JSON text")
@@ -193,7 +193,8 @@ def _check_answers(answers: Sequence[str], grader: str) -> None:
 
 
 def _published(row: Row, location: Location, asked: _Asked, benchmark: Benchmark | None) -> Task | None:
-    """A row of the published files, as the row of question and answer that it was made from."""
+    """The task of a row of the published files, whose question and answer are extracted; None if the row is in another
+    layout."""
     try:
         content = "\n".join(message["content"] for message in row["prompt"])
         truth = row["reward_model"]["ground_truth"]
@@ -214,12 +215,12 @@ def _published(row: Row, location: Location, asked: _Asked, benchmark: Benchmark
             plain_row["grader"] = MATHS  # the published plain answers to programs are numbers and formulas
     item = (benchmark.read if benchmark else plain)(plain_row)
     task = item and _task(item, plain_row, location, asked, benchmark)
-    # Ids of different sources may be the same numbers.
+    # Rows of different sources may have the same number as id.
     return task and replace(task, id=f"{benchmark.name if benchmark else task.family}-{index}")
 
 
 def _target(truth: Any) -> Any:
-    """The answer, also where a file wraps it: {"target": [...], "question": ...}, as an object or as its JSON text."""
+    """The answer, unwrapped from {"target": [...], "question": ...} if a file has this form, as object or JSON text."""
     if isinstance(truth, str) and truth.lstrip().startswith("{"):
         try:
             wrapped = json.loads(truth)

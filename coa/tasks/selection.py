@@ -1,9 +1,9 @@
-"""Selects the tasks that are worth reinforcing: those that a model neither masters nor was trained on (paper, 3.3.1).
+"""Selects the tasks for RL: those that a model does not solve too often and was not trained on (paper, 3.3.1).
 
     tasks -> in the SFT data? -> attempts at each: solved too often? always? never? -> a uniform sample
 
-There are two ways to attempt tasks. `direct`: a model answers without tools; what it knows by heart is no work for an
-agent. `tuned`: the fine-tuned agent itself attempts them; what it always solves teaches it nothing.
+There are two modes. `direct`: a model answers without tools; tasks that it can answer from memory need no agent.
+`tuned`: the fine-tuned agent itself attempts the tasks; a task that it always solves has no learning signal.
 
 The functions are pure, and samples are drawn by hash: whether a task is kept depends only on its own attempts, and
 the random sample does not depend on the order of the tasks.
@@ -28,7 +28,7 @@ SOLVED = "always solved"
 UNSOLVED = "never solved"
 NOT_DRAWN = "not drawn"
 REASONS = (LEARNT, TOO_EASY, SOLVED, UNSOLVED, NOT_DRAWN)
-"""Why a task is dropped: the first reason that applies."""
+"""The reasons to drop a task, of which the first that applies is given."""
 
 
 class Mode(StrEnum):
@@ -40,16 +40,16 @@ class Mode(StrEnum):
 
 @dataclass(frozen=True)
 class Screen:
-    """Which tasks are kept, by the results of several tries."""
+    """The rule that keeps or drops tasks by the results of several tries."""
 
     tries: int
-    """Tries at each task."""
+    """Number of tries at each task."""
     max_rate: float = 1.0
-    """Highest share of right tries for which a task is kept."""
+    """Maximum share of right tries of a task that is kept."""
     drop_solved: bool = False
-    """Whether tasks that are right in every try are dropped."""
+    """Whether tasks that are solved in every try are dropped."""
     drop_unsolved: bool = False
-    """Whether tasks that are right in no try are dropped: they are too hard, or their answers are wrong."""
+    """Whether tasks that are solved in no try are dropped: they are too hard, or their accepted answers are wrong."""
 
     def __post_init__(self) -> None:
         if self.tries < 1:
@@ -60,17 +60,17 @@ class Screen:
 
 @dataclass(frozen=True)
 class SelectionConfig:
-    """Which tasks `coa select` keeps. Defaults are the paper's where it gives them; it gives no sampling parameters and
+    """Which tasks `coa select` keeps. Defaults are the paper's if it gives them; it gives no sampling parameters and
     no number of tasks."""
 
     direct: Screen = field(default_factory=lambda: Screen(tries=32, max_rate=0.3))
-    """What `--mode direct` keeps: tasks that a base model does not already solve without tools."""
+    """Rule of `--mode direct`, which keeps tasks that a base model does not already solve without tools."""
     tuned: Screen = field(default_factory=lambda: Screen(tries=8, drop_solved=True))
-    """What `--mode tuned` keeps: tasks that the fine-tuned model does not solve in every try."""
+    """Rule of `--mode tuned`, which keeps tasks that the fine-tuned model does not solve in every try."""
     temperature: float = 1.0
     """Sampling temperature of the tries; above 0, since all tries at a task would be equal otherwise."""
     top_p: float = 1.0
-    """Nucleus sampling of the tries."""
+    """Nucleus sampling parameter (top-p) of the tries."""
     judge: bool = False
     """Whether a judge grades direct answers to tasks that have one as grader; otherwise they are compared exactly, as
     in the paper."""
@@ -80,7 +80,7 @@ class SelectionConfig:
     disjoint: tuple[str, ...] = ("web",)
     """Profiles for which tasks in `sft` are left out. (For programs, the paper uses the same tasks in both.)"""
     limit: int | None = None
-    """Most tasks to keep; None keeps all that pass."""
+    """Maximum number of tasks to keep; None keeps all that pass."""
     seed: int = 0
     """Seed that decides which of the passing tasks are kept if `limit` is set."""
 
@@ -101,7 +101,7 @@ class SelectionConfig:
 
 @dataclass(frozen=True, slots=True)
 class Attempts:
-    """How many of the tries at a task were right: `Attempts(9, 32)`."""
+    """The number of right tries at a task, and of all tries: `Attempts(9, 32)`."""
 
     right: int
     tries: int
@@ -121,7 +121,7 @@ class Learnt:
 
     ids: frozenset[str] = frozenset()
     questions: frozenset[str] = frozenset()
-    """Normalised."""
+    """Normalised questions."""
 
     @classmethod
     def of(cls, tasks: Iterable[Task]) -> "Learnt":
@@ -136,7 +136,7 @@ NOTHING = Learnt()
 
 
 class Counts(TypedDict):
-    """Numbers of tasks; those not kept were dropped."""
+    """Numbers of tasks; tasks that are not kept are dropped."""
 
     tasks: int
     kept: int
@@ -150,7 +150,7 @@ class Selection:
 
     kept: tuple[Task, ...]
     dropped: tuple[tuple[Task, str], ...]
-    """Each with its reason."""
+    """Dropped tasks with their reasons."""
 
     def counts(self, family: str | None = None) -> Counts:
         """Counts of all tasks, or of a family's."""
@@ -171,8 +171,8 @@ def select(
     mode: Mode,
     learnt: Learnt = NOTHING,
 ) -> Selection:
-    """Decides over all tasks. attempts: by task id; raises KeyError for a task without, unless it is dropped as
-    LEARNT."""
+    """Selects among all tasks. attempts: by task id; raises KeyError for a task without attempts, unless it is dropped
+    as LEARNT."""
     screen = config.screen(mode)
     why = {
         task.id: LEARNT if is_learnt(task, config, learnt) else reason_to_drop(attempts[task.id], screen)
@@ -190,7 +190,7 @@ def is_learnt(task: Task, config: SelectionConfig, learnt: Learnt) -> bool:
 
 
 def asked(task: Task, config: SelectionConfig, mode: Mode) -> Task:
-    """The task as it is attempted: by its own profile, or directly, which then needs no judge."""
+    """The task as it is attempted: with its own profile, or directly, with exact comparison unless `judge` is set."""
     if mode is Mode.TUNED:
         return task
     exactly = task.grader == JUDGE and not config.judge
@@ -198,8 +198,8 @@ def asked(task: Task, config: SelectionConfig, mode: Mode) -> Task:
 
 
 def reason_to_drop(attempts: Attempts, screen: Screen) -> str | None:
-    """Why the screen drops a task; None for one that it lets pass."""
-    # The quotient is rounded as the setting is, so that 3 of 10 is 0.3; a product, 0.3 * 10, would be rounded twice.
+    """The reason why the screen drops a task; None if it keeps the task."""
+    # 3 / 10 is rounded to the same float as a setting of 0.3; the product 0.3 * 10 would have another rounding error.
     if attempts.rate > screen.max_rate:
         return TOO_EASY
     if screen.drop_solved and attempts.right == attempts.tries:
@@ -210,7 +210,7 @@ def reason_to_drop(attempts: Attempts, screen: Screen) -> str | None:
 
 
 def draw(names: Iterable[str], limit: int | None, seed: int) -> frozenset[str]:
-    """Draws at most `limit` names uniformly: the same in whatever order, and a subset of every larger sample."""
+    """Draws up to `limit` names uniformly, independent of their order; the sample is a subset of every larger one."""
     if limit is None:
         return frozenset(names)
     return frozenset(sorted(names, key=lambda name: (derive(seed, "selection", name), name))[:limit])

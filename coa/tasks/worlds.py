@@ -1,11 +1,11 @@
-"""Worlds: where tasks come from, with everything that belongs to them.
+"""Worlds: sources of tasks, with everything that belongs to the tasks.
 
-    tasks.world: NAME           a world that is known by name, with its own settings in the recipe's section `world`
-    tasks.path: tasks.jsonl     a file of a user's (`coa.tasks.file_tasks`), within the world that is named, if one is
+    tasks.world: NAME           a registered world, with its own settings in the recipe's section `world`
+    tasks.path: tasks.jsonl     a user's file (`coa.tasks.file_tasks`), within the named world, if one is named
 
 A world is a class that provides tasks and, optionally: pages for search tools that the recipe does not configure,
-experts that play its team, words for a new tokenizer, columns and measures of its own. `register` makes one known; a
-file of a user's does that as an extension (docs/extending.md).
+experts that play its team, words for a new tokenizer, its own columns and measures. `register` makes a world known,
+also from a user's extension (docs/extending.md).
 """
 
 import hashlib
@@ -20,7 +20,7 @@ from coa.extensions import load_extensions
 from coa.registry import Registry
 from coa.types import Floats, Task, Tokens
 
-if TYPE_CHECKING:  # an extension that registers a world may be what is being imported
+if TYPE_CHECKING:  # these modules may be importing the extension that registers a world
     from coa.agent.codec import Codec
     from coa.agent.episode import AgentConfig
     from coa.agent.grammar import Chain
@@ -32,37 +32,37 @@ Texts = Mapping[str, Sequence[str]]
 
 @dataclass(frozen=True)
 class Settings:
-    """The recipe's section `world`. A world that has settings derives a dataclass of its own from this one."""
+    """The recipe's section `world`. A world with settings derives its own dataclass from this one."""
 
     NO_KEYS = "set tasks.world to a world that has settings"
 
 
 @dataclass(frozen=True, slots=True)
 class WebSite:
-    """A web of a world's own, for web_search and crawl_page."""
+    """A world's own web pages, for web_search and crawl_page."""
 
     pages: Mapping[str, str]
-    """Page id to text: what crawl_page reads."""
+    """Page id to the text that crawl_page reads."""
     hits: Mapping[str, Sequence[dict[str, str]]]
     """Query to hits, best first, each with `title`, `link` (a page id) and `snippet`."""
 
 
 class World(ABC):
-    """A source of tasks. It is built anew in each process that needs it: what travels there is its settings.
+    """A source of tasks. Each process builds its own instance from the settings.
 
-    A world must say which tasks it has (`training_task`, `evaluation_tasks`, `profiles`); all else has a default.
+    A world must define its tasks (`training_task`, `evaluation_tasks`, `profiles`); everything else has a default.
     """
 
     name: str
-    """Its name in recipes and messages."""
+    """Name of the world in recipes and messages."""
     settings_type: ClassVar[type[Settings]] = Settings
     columns: tuple[str, ...] = ()
-    """Names of columns of text that its rows have in a distilled data set, in addition to the common columns."""
+    """Names of additional text columns of its rows in a distilled data set."""
     has_experts: bool = False
     """Whether `experts` plays those roles of a team for which no language model is set."""
 
     def __init__(self, settings: Any) -> None:
-        """settings: of the world's `settings_type`."""
+        """settings: an instance of the world's `settings_type`."""
         self.settings = settings
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -84,35 +84,35 @@ class World(ABC):
         """The names of the agent profiles that its tasks have."""
 
     def graders(self) -> set[str]:
-        """The names of the graders of its tasks: what they need is looked for before anything starts."""
+        """The names of the graders of its tasks, whose requirements are checked before a run starts."""
         return set()
 
     @property
     def team_runs(self) -> int:
-        """Runs of a team that distillation plays if the recipe gives no number."""
+        """Number of team runs of distillation if the recipe gives none."""
         return 10_000
 
     def mistake(self) -> str:
-        """The user's mistake because of which there can be no run on its tasks; empty if there is none."""
+        """The user's mistake that makes runs on its tasks impossible; empty if there is none."""
         return ""
 
-    # --- what its tools find ----------------------------------------------------------------------------------------
+    # --- contents of its tools --------------------------------------------------------------------------------------
 
     @property
     def articles(self) -> Mapping[str, str] | None:
-        """Title to text, for wiki_search if the recipe does not configure `tools.wiki`; None: there are none."""
+        """Title to text, for wiki_search if the recipe does not configure `tools.wiki`; None if there are none."""
         return None
 
     @property
     def site(self) -> WebSite | None:
-        """For web_search and crawl_page if the recipe does not configure `tools.search`; None: there is none."""
+        """The site for web_search and crawl_page if the recipe does not configure `tools.search`; None for none."""
         return None
 
     def caution(self, searches: Iterable[str]) -> str:
         """A warning to the user about tools (`searches`, by name) that find this world's pages; empty for none."""
         return ""
 
-    # --- who plays, and in which words ------------------------------------------------------------------------------
+    # --- experts and vocabulary -------------------------------------------------------------------------------------
 
     def experts(self) -> "Mind":
         """Scripted members of the world's team."""
@@ -122,7 +122,7 @@ class World(ABC):
         """Words that a new tokenizer keeps whole."""
         return ()
 
-    # --- columns and measures of its own ----------------------------------------------------------------------------
+    # --- its own columns and measures -------------------------------------------------------------------------------
 
     def column(self, name: str, task: Task, chain: "Chain") -> str:
         """The value of one of `columns` for a row."""
@@ -141,23 +141,23 @@ class World(ABC):
     ) -> dict[str, Any]:
         """Measures of the model itself in an evaluation on the world's own tasks, as plain JSON.
 
-        logprobs: the model's, of every token of a sequence but the first, [tokens - 1].
+        logprobs: returns the model's log-probs of all tokens of a sequence except the first, [tokens - 1].
         """
         return {}
 
-    # --- in words ---------------------------------------------------------------------------------------------------
+    # --- descriptions -----------------------------------------------------------------------------------------------
 
     def runs_in_words(self) -> str:
-        """The number of team runs in words, if the recipe gives none, without looking at any task."""
+        """Description of the default number of team runs, without reading any task."""
         return f"{self.team_runs:,} team runs"
 
     def evaluation_in_words(self, count: int) -> str:
-        """The tasks of an evaluation in words, without looking at any task."""
+        """Description of the tasks of an evaluation, without reading any task."""
         return f"{count:,} held-out tasks of the world {self.name}"
 
 
 def caution_of_foreign_tasks(world: World, searches: Iterable[str]) -> str:
-    """The warning for tasks that are not the world's own, if tools (`searches`, by name) find its pages; else empty."""
+    """The warning for tasks from elsewhere if tools (`searches`, by name) find the world's pages; otherwise empty."""
     found = ", ".join(searches)
     return f"caution: {found} will find the made-up pages of the world {world.name}; see `tools`" if found else ""
 
@@ -198,7 +198,7 @@ def register(world: type[World]) -> None:
 
 
 def find_world(name: str | None) -> type[World]:
-    """The world of that name, those of extensions included; raises UserError for an unknown one."""
+    """The world of that name, including those of extensions; raises UserError for an unknown name."""
     load_extensions()
     return NoWorld if name is None else WORLDS.find(name)
 

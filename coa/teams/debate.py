@@ -20,7 +20,7 @@ from coa.teams.solve import after_solver, outcome, score_in
 from coa.teams.transcript import Ending
 
 UNANIMOUS, MAJORITY, SPLIT = 4, 3, 2
-"""Scores that the outcome of a vote is written with."""
+"""Scores that state the outcome of a vote."""
 
 
 class DebateRun(TeamRun):
@@ -59,7 +59,7 @@ class DebateRun(TeamRun):
         return self._next_phase()
 
     def _next_phase(self) -> tuple[Move, ...]:
-        """The moves of the next phase; none while another line is still at work."""
+        """The moves of the next phase; none while another line has not finished."""
         if self.moves:
             return ()
         if self._judging:

@@ -47,7 +47,7 @@ class PlannerRun(TeamRun):
         return after_reply(self.profile, move.agent, text, tuple(self.team.role(move.agent).tools))
 
     def _replan(self, move: Move, following: Move) -> Move:
-        """The planner, or the critic before it, once `planning_interval` calls were made; else what the tags say."""
+        """The planner, or the critic before it, after `planning_interval` calls; else the role that the tags select."""
         interval, said = self.team.planning_interval, self.lines[0].said
         due = interval and isinstance(move, CallTool) and calls_since_plan(said) % interval == 0
         planner = replans(self.profile, said) if due else None

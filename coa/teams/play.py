@@ -1,7 +1,7 @@
 """Plays one team run to its end: makes all of its moves at the same time, then those that follow.
 
-The replies of a round are taken in the order of its moves, whichever came first. So the same replies make the same run,
-and an interrupted run can be replayed from the replies that were kept.
+The replies of a round are taken in the order of its moves, not of their arrival. So the same replies give the same run,
+and an interrupted run can be replayed from the stored replies.
 """
 
 import asyncio
@@ -38,8 +38,8 @@ def start(assignment: Assignment, team: TeamConfig, *, seed: int, layouts: tuple
 async def play(run: TeamRun, ask: Ask, use: Use, models: tuple[tuple[str, str], ...] = ()) -> Transcript:
     """Plays the run to its end and returns its transcript.
 
-    models: (role, model) of roles that language models play. Where moves fail, raises the first one's error once the
-    others of its round are done.
+    models: (role, model) of roles that language models play. If moves fail, raises the first move's error once the
+    other moves of its round are done.
     """
     while run.ending is None:
         moves = run.moves
@@ -60,7 +60,7 @@ async def _make(run: TeamRun, move: Move, ask: Ask, use: Use) -> Reply:
 
 
 async def _speak(run: TeamRun, move: Speak, ask: Ask) -> Reply:
-    """The agent's reply, asked for again up to `corrections` times while it does not fit; with the usage of all
+    """The agent's reply, requested again up to `corrections` times if it has the wrong form; with the usage of all
     tries."""
     prompt = run.prompt(move)
     reply = await ask(prompt)

@@ -15,7 +15,7 @@ SOLVERS = (DEBATER, GENERATOR, REFINER)
 """Roles that work on a question alone, with tools, up to an answer."""
 DOUBLE_CHECK = "double_check"
 TEAM = "team"
-"""The author of steps that a team's rules write, such as the outcome of a vote; no agent is asked for them."""
+"""The author of steps that a team's rules write instead of an agent, such as the outcome of a vote."""
 TOOL = "tool"
 """The name under which an observation is shown to the team."""
 DONE = "done"
@@ -30,7 +30,7 @@ class Role:
     tags: frozenset[str]
     """Tags that it may write, besides `think`; a worker and a solver also write the calls of their profile's tools."""
     duty: str
-    """Its part of the system prompt: what it is to do."""
+    """The role's instructions in the system prompt."""
 
 
 ROLES: Mapping[str, Role] = MappingProxyType(
@@ -143,8 +143,8 @@ def tags_of(role: str, profile: Profile, tools: tuple[str, ...] = ()) -> tuple[T
 
 @cache
 def allowed(role: str, profile_name: str, tools: tuple[str, ...] = ()) -> frozenset[str]:
-    """The names of `tags_of`. A role that scores answers writes double checks under every profile; where the profile
-    has no such tag, the chain has another one for it (`coa.distill.convert`)."""
+    """The names of `tags_of`. A role that scores answers writes double checks under every profile; if the profile has
+    no such tag, the chain has another tag for it (`coa.distill.convert`)."""
     return frozenset(tag.name for tag in tags_of(role, find_profile(profile_name), tools)) | (
         ROLES[role].tags & {DOUBLE_CHECK}
     )

@@ -22,7 +22,7 @@ from coa.tools.base import ToolCall
 _SCORE = re.compile(r"[1-4]\b")
 _NAMED = re.compile(r"next: *([a-z]+)\W*$", re.IGNORECASE)
 GOOD_ENOUGH = 3
-"""The lowest score of a double check that leads to the answer."""
+"""Minimum score of a double check that leads to the answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +113,7 @@ def after_thinker(profile: Profile, reply: str, candidates: Iterable[str]) -> Sp
 
 
 def may_speak(profile: Profile, said: Iterable[Span]) -> frozenset[str]:
-    """The members of a planner's team who can write a tag that may follow what was said."""
+    """The members of a planner's team who can write a tag that may follow the chain so far."""
     state = profile.state(said)
     return frozenset(
         role

@@ -76,7 +76,7 @@ class TeamRun(ABC):
         self.lines = [Line("", []) for _ in range(lines)]
         self.winner = 0
         self.ending: Ending | None = None
-        """How the run ended; None while it goes on."""
+        """How the run ended; None until it has ended."""
         self.moves: tuple[Move, ...] = self.begin()
         """The moves that can be made now, all at the same time; empty once the run is over."""
         self._layout = layout_of(assignment.task.id, layouts)
@@ -87,7 +87,7 @@ class TeamRun(ABC):
 
     @abstractmethod
     def follow(self, move: Move, text: str) -> tuple[Move, ...]:
-        """The moves that follow a move with this result; sets `ending` where the run is over."""
+        """The moves that follow a move with this result; sets `ending` if the run is over."""
         ...
 
     @abstractmethod
@@ -120,7 +120,7 @@ class TeamRun(ABC):
         self.moves = () if self.ending else (*self.moves, *map(self._with_goal, opened))
 
     def give_up(self, line: int, ending: Ending) -> tuple[Move, ...]:
-        """Ends a line that can't go on: the moves of the other lines, or the end of the run."""
+        """Ends a line that can't continue: returns the moves of the other lines, or ends the run."""
         self.ending = ending
         return ()
 

@@ -1,4 +1,4 @@
-"""What the rules of debates and refinement share: agents that work alone up to an answer, and scores of answers."""
+"""Shared rules of debates and refinement: agents that work alone up to an answer, and scores of answers."""
 
 from coa.agent.grammar import ANSWER, TAGS, Kind, Profile, Span, render
 from coa.teams.roles import DOUBLE_CHECK
@@ -21,7 +21,7 @@ def after_solver(brief: Brief, profile: Profile, line: int, reply: str) -> Next:
 
 
 def score_in(brief: Brief, profile: Profile, reply: str) -> int | None:
-    """The score of a reply that judges an answer; None if it is no such reply."""
+    """The score of a reply that judges an answer; None for any other reply."""
     chain = spans_of(brief, profile, reply)
     return score_of(chain[-1].text) if chain and chain[-1].tag == DOUBLE_CHECK else None
 

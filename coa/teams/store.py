@@ -35,8 +35,8 @@ SCHEMA = pa.schema(
 
 
 def step_to_json(step: Step) -> dict[str, Any]:
-    """{"agent", "output"} or {"tool", "argument", "observation"}, and those of the other fields that are not
-    default."""
+    """{"agent", "output"} or {"tool", "argument", "observation"}, and the other fields that differ from their
+    defaults."""
     if isinstance(step, ToolStep):
         call = step.call
         fields = {"tool": call.tool, "argument": call.argument, "observation": step.observation}
@@ -59,7 +59,7 @@ def step_from_json(fields: dict[str, Any]) -> Step:
 
 
 def write_transcripts(path: Path, runs: Iterable[Graded]) -> None:
-    """Writes one file, which appears whole or not at all."""
+    """Writes one file atomically."""
     rows = [_to_row(run) for run in runs]
     with replacing(path) as part:
         pq.write_table(pa.Table.from_pylist(rows, schema=SCHEMA), part, compression="zstd")
@@ -95,7 +95,7 @@ def _files(path: Path) -> Iterator[pq.ParquetFile]:
 
 
 def names_in(path: Path) -> tuple[list[tuple[str, int]], Usage]:
-    """(task id, attempt) of each run of a file, and the usage of all runs together."""
+    """(task id, attempt) of each run of a file, and the total usage of all runs."""
     counted = ["requests", "prompt_tokens", "completion_tokens"]
     table = pq.read_table(path, columns=["task_id", "attempt", *counted])
     names = list(zip(table["task_id"].to_pylist(), table["attempt"].to_pylist(), strict=True))

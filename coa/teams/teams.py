@@ -73,10 +73,11 @@ class TeamConfig:
     rounds: int = 1
     """debate: rounds of critique and revision before the vote. refine: how often an answer may be improved."""
     max_steps: int = 40
-    """Most steps of agents and tools in a run (in a debate, for each debater); a run that needs more counts as out of
+    """Maximum steps of agents and tools in a run (in a debate, per debater); a run that needs more counts as out of
     steps."""
     corrections: int = 1
-    """How often a language model is asked again if its reply does not have the form that its role requires."""
+    """Maximum number of times that a language model is asked again if its reply does not have the form that its role
+    requires."""
 
     def __post_init__(self) -> None:
         if self.debaters < 2:

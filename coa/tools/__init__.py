@@ -1,1 +1,1 @@
-"""Tools that a policy calls: the interface, caches and layouts of results here; search, web pages and sandbox below."""
+"""Tools that a policy calls: the interface, caches and layouts; search, web and sandbox are in subpackages."""

@@ -1,7 +1,7 @@
 """The interface of tools: a call in, an observation's text out.
 
-A tool that works but has nothing good to say (no such page, the program raised) returns text that says so: the
-policy reads it. A tool that cannot work raises `ToolDown`, and the episode that called it never becomes a sample.
+A failure that the call caused (no such page, the program raised) is reported in the observation, which the policy
+reads. A tool that cannot work raises `ToolDown`, and the episode that called it never becomes a sample.
 """
 
 from collections.abc import Awaitable
@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from typing import Protocol
 
 PLAIN = "plain"
-"""The layout of observations that a model of this project is trained on where nothing else is said."""
+"""The default layout of observations."""
 
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
-    """`ToolCall("crawl_page", "https://example.org/a", goal="the year it was founded")`"""
+    """A call of a tool: `ToolCall("crawl_page", "https://example.org/a", goal="the year it was founded")`"""
 
     tool: str
     """Name of the tool's tag."""
@@ -27,12 +27,12 @@ class ToolCall:
 
 
 class Fleeting(str):
-    """An observation that may be another one next time, such as a page that did not answer: it is shown, not kept."""
+    """An observation that may differ next time, such as that of a page that did not answer: it is not cached."""
 
 
 class Tool(Protocol):
     def key(self, call: ToolCall) -> str | None:
-        """The canonical form of a call: calls of one key get one result. None for a call that must run each time."""
+        """The cache key of a call: calls with the same key share a result. None for a call that must run each time."""
         ...
 
     async def __call__(self, call: ToolCall) -> str:

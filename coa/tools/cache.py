@@ -1,5 +1,5 @@
-"""Caches of results by key: `Memo` in memory, where equal calls under way become one, and `DiskCache` across
-restarts."""
+"""Caches of results by key: `Memo` in memory, which also merges equal calls in progress, and `DiskCache`, which
+survives restarts."""
 
 import asyncio
 import logging
@@ -15,32 +15,32 @@ logger = logging.getLogger(__name__)
 V = TypeVar("V")
 
 WAIT_S = 2.0
-"""Seconds that a call waits for the disk at most."""
+"""Maximum seconds that a call waits for the disk."""
 PATIENCE = 3
-"""Calls in a row that wait for the disk in vain before it is left alone."""
+"""Number of consecutive calls without an answer from the disk after which it is not used for a while."""
 REST_S = 60.0
-"""Seconds for which the disk is left alone then."""
+"""Seconds without use of the disk after that."""
 LOCK_S = 1
-"""Seconds that SQLite waits for another process."""
+"""Maximum seconds that SQLite waits for another process's lock."""
 
 
 class Found(Enum):
     """The source of a result."""
 
     NEW = "new"
-    """Made now, for this caller first."""
+    """Started by this call."""
     JOINED = "joined"
-    """Being made for another caller."""
+    """In progress for another caller."""
     KEPT = "kept"
-    """Made before."""
+    """In the cache."""
 
 
 class Memo(Generic[V]):
-    """Keeps the results of up to `entries` keys and drops the oldest first. It keeps no failures, and no result for
-    which `keep` is false."""
+    """Keeps the results of up to `entries` keys and drops the oldest first. Failures, and results for which `keep` is
+    false, are not kept."""
 
     def __init__(self, entries: int, keep: Callable[[V], bool] = lambda _: True, *, abandon: bool = False) -> None:
-        """`abandon`: whether what is being made is cancelled once all who waited for it were cancelled."""
+        """abandon: whether a call in progress is cancelled once all callers that waited for it are cancelled."""
         self._entries, self._keep, self._abandon = entries, keep, abandon
         self._tasks: dict[object, asyncio.Task[V]] = {}
         self._waiting: Counter[asyncio.Task[V]] = Counter()
@@ -50,8 +50,8 @@ class Memo(Generic[V]):
         return Found.NEW if task is None else Found.KEPT if task.done() else Found.JOINED
 
     async def get(self, key: object, make: Callable[[], Awaitable[V]]) -> V:
-        """The result that is kept or being made, else what `make` makes; an error of `make` is raised for all
-        callers."""
+        """The cached result, that of the call in progress, or that of a new call of `make`, whose error is raised for
+        all callers."""
         task = self._tasks.get(key)
         if task is None:
             task = self._tasks[key] = asyncio.ensure_future(_await(make))
@@ -60,7 +60,7 @@ class Memo(Generic[V]):
                 self._tasks.pop(next(iter(self._tasks)))
         self._waiting[task] += 1
         try:
-            # A caller that is cancelled must not take the call away from the others that wait for it.
+            # A cancelled caller must not cancel the call for the other callers that wait for it.
             return await asyncio.shield(task)
         finally:
             self._waiting[task] -= 1
@@ -88,9 +88,9 @@ async def _await(make: Callable[[], Awaitable[V]]) -> V:
 class DiskCache:
     """Keeps texts by key in a folder that several processes may share; drops the least recently stored first.
 
-    A disk that fails (full, corrupt, gone, hanging) never makes a call fail: a failed `get` finds nothing, a failed
-    `put` keeps nothing, each is counted in `failures`, and the first is logged. A disk that hangs is left alone for a
-    while, so that calls do not wait for it again and again; calls in that time are counted as failures too.
+    A disk failure (full, corrupt, gone, hanging) never makes a call fail: a failed `get` finds nothing, a failed `put`
+    keeps nothing, each is counted in `failures`, and the first is logged. A disk that hangs is not used for a while, so
+    that not every call waits for it; calls in that time count as failures too.
     """
 
     def __init__(self, folder: str, max_bytes: int) -> None:
@@ -98,9 +98,9 @@ class DiskCache:
         self._folder, self._max_bytes = folder, max_bytes
         self._cache: Any = None
         self._hung = 0
-        """Calls in a row that waited in vain."""
+        """Consecutive calls that timed out."""
         self._rest_until = 0.0
-        """Time of the event loop's clock until which the disk is left alone."""
+        """Time of the event loop's clock until which the disk is not used."""
         # SQLite may wait for the disk or for another process; one thread, so that one connection serves all calls.
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="tool-cache")
 
@@ -149,7 +149,7 @@ def _open(folder: str, max_bytes: int) -> Any:
     from diskcache.core import MODE_PICKLE
 
     class Bytes(Disk):
-        """Never unpickles: a pickle that somebody else wrote to the folder would run their code."""
+        """Never unpickles: a pickle that another user wrote to the folder could run any code."""
 
         def fetch(self, mode: int, filename: Any, value: Any, read: bool) -> Any:
             if mode == MODE_PICKLE:

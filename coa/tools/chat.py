@@ -1,4 +1,4 @@
-"""A language model that tools ask: its faults are ToolDown, and its replies are taken as they are."""
+"""The client of a language model that tools ask; its failures are ToolDown, and its replies are not validated."""
 
 from collections.abc import Sequence
 from typing import Any, Protocol
@@ -34,9 +34,9 @@ class Chat:
     """
 
     def __init__(self, config: ChatConfig, http: HttpConfig, tokens: str, down: type[ToolDown], *, shows: int) -> None:
-        """tokens: the name under which the tokens of all replies are counted; down: the error for a refusal and for a
-        reply that is no chat completion; shows: characters of a refusal's text in that error, which may echo what was
-        sent."""
+        """tokens: the name under which the tokens of all calls are counted; down: the error for a refusal and for a
+        reply that is no chat completion; shows: maximum characters of a refusal's text in that error, since the text
+        may echo the request."""
         endpoint = EndpointConfig(
             url=config.url,
             name=config.model,
@@ -54,12 +54,12 @@ class Chat:
         self._tokens, self._down = tokens, down
 
     async def ask(self, messages: Sequence[Message], **options: Any) -> str:
-        """The reply's text, "" for one without; raises ToolDown if the endpoint does not answer."""
+        """The reply's text, "" if it has none; raises ToolDown if the endpoint does not answer."""
         text, _ = await self.ask_counted(messages, **options)
         return text
 
     async def ask_counted(self, messages: Sequence[Message], **options: Any) -> tuple[str, int]:
-        """The same, with the tokens that were sent and received."""
+        """The reply's text as in `ask`, and the number of tokens sent and received."""
         try:
             completion = await self._endpoint.complete(messages, seed=None, **options)
         except EndpointDown as error:

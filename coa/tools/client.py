@@ -1,104 +1,139 @@
-"""The caller's end of tool executors."""
+"""The client side of tool executors."""
 
 import asyncio
-from collections.abc import AsyncIterator, Hashable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from itertools import islice
+from itertools import count, islice
 from typing import Protocol
 from zlib import crc32
 
 from coa.concurrency import doubling
-from coa.errors import InfrastructureError, ToolDown
+from coa.errors import CallLost, ExecutorLost, InfrastructureError, ToolDown
 from coa.llm.batching import CallBatcher
-from coa.tools.base import ToolCall
+from coa.tools.base import ToolCall, UseTool
 
 CANCEL_S = 10.0
-"""Seconds that a cancelled call waits for its executor to end it."""
+"""Maximum seconds that a cancelled call waits for its executor to end it."""
 POLL_S = 20.0
-"""Seconds after which an executor answers a poll without a reply, so that its silence shows that it stands still."""
+"""Seconds after which an executor answers a poll even without a reply, so that a longer silence means that it hangs."""
 ANSWER_S = 30.0
-"""Seconds that an executor may take to answer beyond that, before its calls count as failed."""
-
-
-class ToolClient(CallBatcher[ToolCall, str]):
-    """`await ToolClient(call_many)(call)` is an observation's text; raises the InfrastructureError that was met."""
+"""Seconds beyond the expected time within which an executor must answer, or its calls count as failed."""
 
 
 @dataclass(frozen=True)
 class RetryConfig:
-    """How a call of a tool or a judge that is down is tried again, before the failure is its episode's."""
+    """Retries of a call whose tool or judge is down; if all attempts fail, the episode fails."""
 
     attempts: int = 5
-    """Attempts at a call, the first included."""
+    """Maximum attempts at a call, including the first."""
     pause_s: float = 0.5
-    """Pause before the second attempt; it doubles for each further one."""
+    """Seconds of pause before the second attempt; the pause doubles for each further attempt."""
 
     def __post_init__(self) -> None:
         if self.attempts < 1 or self.pause_s < 0:
             raise ValueError(f"executor.retry: {self.attempts} attempts with {self.pause_s:g} s between them")
 
     def pauses(self) -> Iterator[float]:
-        """Seconds after each attempt but the last."""
+        """Seconds of pause after each attempt but the last."""
         return islice(doubling(self.pause_s), self.attempts - 1)
+
+    async def call(self, make: Callable[[], Awaitable[str]], count: Callable[[], None] = lambda: None) -> str:
+        """Makes a call and tries it again if it fails; `count` is called for each further attempt. A call whose
+        executor was lost is made once more at most: CallLost is raised if the second one is lost too."""
+        lost = False
+        for pause_s in (*self.pauses(), None):
+            try:
+                return await make()
+            except CallLost:
+                raise
+            except ToolDown as error:
+                if lost and isinstance(error, ExecutorLost):
+                    raise CallLost(f"lost twice: {error}") from error
+                lost |= isinstance(error, ExecutorLost)
+                if pause_s is None:
+                    raise
+            count()
+            await asyncio.sleep(pause_s)
+        raise AssertionError("the last attempt returns or raises")
 
 
 @dataclass(frozen=True, slots=True)
 class Replies:
-    """Results of calls: the observation's text, or the reason why there is none. They are numbered without a gap."""
+    """Results of calls, numbered without a gap from `first`: (id, the observation's text or the error)."""
 
     incarnation: str
-    """Names one start of one executor."""
+    """Identifies one start of one executor."""
     first: int
     replies: tuple[tuple[Hashable, str | Exception], ...]
 
 
 class Executor(Protocol):
-    """A tool executor as a caller sees it: calls go there together, and come back one by one.
+    """A tool executor as its callers see it: calls are sent in batches, and their results arrive one by one.
 
     Its methods raise ToolDown if the executor can't be reached.
     """
 
     async def start(
-        self, caller: str, calls: Sequence[tuple[Hashable, ToolCall]], acknowledged: Sequence[Hashable]
+        self,
+        caller: str,
+        calls: Sequence[tuple[Hashable, ToolCall]],
+        acknowledged: Sequence[Hashable],
+        incarnation: str,
     ) -> str:
-        """Starts calls, or joins those that are known by their id.
+        """Starts the calls; a call whose id is known already is joined instead.
 
-        Returns the executor's incarnation, or "" where it refuses the caller.
+        Returns the executor's incarnation, or "" if it refuses the caller.
 
-        `acknowledged`: calls whose results are not needed again.
+        acknowledged: ids of calls whose results are not needed any more. incarnation: the one that the caller knows, or
+        "". An executor of another incarnation starts nothing, since its predecessor may have started these calls.
         """
         ...
 
     async def replies(self, caller: str, incarnation: str, after: int) -> Replies:
-        """A long poll: the replies numbered `after` and above, as soon as there is one; those below are acknowledged.
+        """Long poll: returns the replies numbered `after` and above as soon as there is one; acknowledges those below.
 
-        Answered after POLL_S without any reply, and at once, with no incarnation, by an executor of another one.
+        Returns no replies after POLL_S; an executor with another incarnation answers at once, with an empty
+        incarnation.
         """
         ...
 
     async def cancel(self, caller: str, ids: Sequence[Hashable]) -> None:
-        """Returns once the calls have ended; those that somebody else waits for go on."""
+        """Returns once the calls have ended; calls that another caller waits for continue."""
         ...
 
 
 class ToolCaller:
-    """Calls tools by id, on several executors; the executor of a call follows from its id alone.
+    """Calls tools by id, on several executors; the id alone determines the executor.
 
-    `await caller.call(id, call)` is an observation's text. It waits for no other call, and what is called in the same
-    moment travels together. Raises ToolDown for a call that failed; sent again with its id, it joins what is under way
-    or gets what was kept.
+    `await caller.call(id, call)` is an observation's text. Calls do not wait for each other; calls made at the same
+    moment are sent in one batch. Raises ToolDown for a call that failed; a retry with the same id joins the call in
+    progress or gets its stored result.
     """
 
-    def __init__(self, executors: Sequence[Executor], name: str) -> None:
-        """`executors`: all of them, in the same order for all callers. `name`: this caller's; no other has it."""
-        self._lines = [_Line(executor, name) for executor in executors]
+    def __init__(self, executors: Sequence[Executor], name: str, answer_s: float | None = ANSWER_S) -> None:
+        """executors: all executors, in the same order for all callers. name: unique name of this caller. answer_s:
+        seconds after which the calls of an executor that does not answer count as failed; None waits."""
+        self.name = name
+        self._lines = [_Line(executor, name, answer_s) for executor in executors]
 
     async def call(self, id: Hashable, call: ToolCall) -> str:
         return await self._line_of(id).call(id, call)
 
+    async def finish(self, id: Hashable, call: ToolCall) -> str:
+        """As `call`, for an id that is not sent again once this has returned or raised."""
+        try:
+            return await self.call(id, call)
+        finally:
+            self.acknowledge([id])
+
+    def in_order(self, name: Hashable) -> UseTool:
+        """A function that makes calls, which are known by `name` and their order."""
+        numbers = count()
+        return lambda call: self.finish((name, next(numbers)), call)
+
     def acknowledge(self, ids: Sequence[Hashable]) -> None:
-        """Nobody will send these again: their executors are told with the next calls."""
+        """Marks calls that will not be sent again; their executors are told with the next calls."""
         for id in ids:
             self._line_of(id).acknowledged.append(id)
 
@@ -107,14 +142,16 @@ class ToolCaller:
 
 
 class _Line:
-    """The calls under way at one executor. Calls that were started at an incarnation that has ended have failed."""
+    """The calls in progress at one executor. Calls of an incarnation that has ended have failed."""
 
-    def __init__(self, executor: Executor, name: str) -> None:
-        self._executor, self._name = executor, name
+    def __init__(self, executor: Executor, name: str, answer_s: float | None) -> None:
+        self._executor, self._name, self._answer_s = executor, name, answer_s
+        self._incarnation = ""
+        """The executor's incarnation as far as is known."""
         self.acknowledged: list[Hashable] = []
         self._waiting: dict[Hashable, asyncio.Future[str]] = {}
         self._started: dict[str, set[Hashable]] = {}
-        """Calls that were sent and not answered, by incarnation."""
+        """Ids of calls that were sent and not answered, by incarnation."""
         self._after: dict[str, int] = {}
         self._polls: dict[str, asyncio.Task[None]] = {}
         self._start = CallBatcher(self._start_many)
@@ -141,10 +178,13 @@ class _Line:
     async def _start_many(self, calls: Sequence[tuple[Hashable, ToolCall]]) -> Sequence[str | InfrastructureError]:
         acknowledged, self.acknowledged = self.acknowledged, []
         try:
-            async with _answered_within(ANSWER_S):
-                incarnation = await self._executor.start(self._name, calls, acknowledged)
+            async with answered_within(self._answer_s):
+                incarnation = await self._executor.start(self._name, calls, acknowledged, self._incarnation)
         except InfrastructureError as error:
             return [error] * len(calls)
+        known, self._incarnation = self._incarnation, incarnation
+        if incarnation and known not in ("", incarnation):
+            return [ExecutorLost("the tool executor was started again")] * len(calls)
         return [incarnation or ToolDown(f"calls of {self._name} are refused: it was replaced")] * len(calls)
 
     async def _end(self, id: Hashable) -> None:
@@ -152,7 +192,7 @@ class _Line:
             async with asyncio.timeout(CANCEL_S):
                 await self._cancel(id)
         except (InfrastructureError, TimeoutError):
-            pass  # an executor that is gone has ended its calls, and one that hangs is not waited for
+            pass  # a dead executor has ended its calls, and a hanging one must not block the caller
 
     async def _cancel_many(self, ids: Sequence[Hashable]) -> Sequence[None]:
         await self._executor.cancel(self._name, ids)
@@ -166,17 +206,19 @@ class _Line:
         started = self._started[incarnation]
         try:
             while started:
-                async with _answered_within(POLL_S + ANSWER_S):
+                async with answered_within(None if self._answer_s is None else POLL_S + self._answer_s):
                     got = await self._executor.replies(self._name, incarnation, self._after.get(incarnation, 0))
                 if got.incarnation != incarnation:
-                    raise ToolDown("the tool executor was started again")
+                    raise ExecutorLost("the tool executor was started again")
                 self._after[incarnation] = got.first + len(got.replies)
                 for id, reply in got.replies:
                     started.discard(id)
                     self._settle(id, reply)
         except asyncio.CancelledError:
             raise
-        except BaseException as error:  # a defect of the executor too is raised by the waiting callers
+        except BaseException as error:  # any error, including a bug of the executor, is raised in the waiting callers
+            if isinstance(error, ExecutorLost) and self._incarnation == incarnation:
+                self._incarnation = ""
             for id in started:
                 self._settle(id, error)
             started.clear()
@@ -194,8 +236,8 @@ class _Line:
 
 
 @asynccontextmanager
-async def _answered_within(seconds: float) -> AsyncIterator[None]:
-    """Raises ToolDown where the executor takes longer: its process was stopped, or a tool blocks its event loop."""
+async def answered_within(seconds: float | None) -> AsyncIterator[None]:
+    """Raises ToolDown if the executor takes longer, as when its process is stopped or a tool blocks its event loop."""
     try:
         async with asyncio.timeout(seconds) as limit:
             yield

@@ -1,4 +1,4 @@
-"""The tool `code`: runs the body of the tag as a Python program; what that prints is the observation."""
+"""The tool `code`: runs the body of the tag as a Python program, whose output is the observation."""
 
 import re
 from dataclasses import dataclass, field
@@ -22,7 +22,7 @@ class Program:
     source: str
     stdin: str = ""
     odd: bool = field(default=False, compare=False)
-    """Whether a fence has another name than the prompt asks for, such as ```python."""
+    """Whether a fence has another language than the prompt asks for, such as ```python."""
 
 
 def read_program(argument: str) -> Program:

@@ -1,8 +1,8 @@
-r"""Finds the programs in an answer: what stands between fences of three backticks, each on a line of its own.
+r"""Finds the programs in an answer: the texts between fences of three backticks.
 
     fenced("First\n```py\nprint(1)\n```\nwhich prints\n```\n1\n```") == [Block("py", "print(1)\n"), Block("", "1\n")]
 
-A fence inside of a string of several lines is part of the program. The text is read once, line by line.
+A fence inside a multi-line string is part of the program. The text is read once, line by line.
 """
 
 import re
@@ -23,12 +23,12 @@ class Block:
     """A fenced text."""
 
     language: str
-    """What stands behind the opening fence, in lower case."""
+    """The word after the opening fence, in lower case."""
     text: str
 
 
 def fenced(answer: str) -> list[Block]:
-    """All fenced texts; one that is not closed ends with the answer."""
+    """All fenced texts; a text that is not closed ends with the answer."""
     lines = answer.splitlines(keepends=True)
     found: list[Block] = []
     at = 0
@@ -43,10 +43,10 @@ def fenced(answer: str) -> list[Block]:
 
 
 def _body(lines: Sequence[str], begin: int) -> tuple[list[str], int]:
-    """The lines up to the closing fence, and the number of the line behind it.
+    """The lines up to the closing fence, and the number of the line after it.
 
-    The fence is the first at the end of a line that is in no string and no comment; where a string of several lines is
-    never closed, the first in it.
+    The closing fence is the first at the end of a line that is in no string and no comment. If there is none, because
+    a multi-line string is never closed, it is the first fence in that string.
     """
     string: str | None = None
     inside: tuple[list[str], int] | None = None
@@ -61,8 +61,9 @@ def _body(lines: Sequence[str], begin: int) -> tuple[list[str], int]:
 
 
 def _read(line: str, string: str | None) -> tuple[str | None, str | None, bool]:
-    """What stands before the fence at the end of a line (None without one), the quotes of the string of several lines
-    that is open behind it, and whether the fence is inside of that. string: the quotes of one that is open before."""
+    """Returns the text before a fence at the end of the line (None without a fence), the quotes of the multi-line
+    string that is open after the line, and whether the fence is in a string. string: the quotes of the multi-line
+    string that is open before the line."""
     end = len(line.rstrip())
     for token in _TOKEN.finditer(line):
         if token[0] == _FENCE and token.end() == end:
@@ -79,8 +80,8 @@ def _read(line: str, string: str | None) -> tuple[str | None, str | None, bool]:
 def program_of(answer: str) -> str:
     """The last fenced program of an answer, or else the whole answer.
 
-    A fence that names Python goes before one that names nothing, and of these one that looks like a program before
-    others: behind a program there often is an example of what it prints.
+    A fence that names Python is preferred to one without a language, and of those without, one that looks like a
+    program to others, since a program is often followed by an example of its output.
     """
     blocks = fenced(answer)
     named = [block.text for block in blocks if block.language in _PYTHON]

@@ -1,7 +1,7 @@
 """Tools that only graders can call, since no profile has a tag of their name.
 
-Grading that takes long or may fail is such a tool, so that the executor caches, limits and counts it like any call.
-Its question and its result are JSON.
+Grading that is slow or may fail is such a tool, so that the executor caches, limits and counts it like any call. The
+argument and the result are JSON.
 """
 
 import json
@@ -12,8 +12,7 @@ from coa.tools.base import ToolCall, UseTool
 
 
 async def ask(use_tool: UseTool, tool: str, question: dict[str, Any]) -> dict[str, Any]:
-    """The result of a hidden tool; raises the InfrastructureError that the call met, and ToolDown where there is no
-    such tool."""
+    """The result of a hidden tool; raises the call's InfrastructureError, and ToolDown if there is no such tool."""
     reply = await use_tool(ToolCall(tool, canonical(question)))
     try:
         return json.loads(reply)
@@ -22,5 +21,5 @@ async def ask(use_tool: UseTool, tool: str, question: dict[str, Any]) -> dict[st
 
 
 def canonical(value: dict[str, Any]) -> str:
-    """The same text for equal values."""
+    """The value as JSON text, the same for equal values."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"))

@@ -1,7 +1,7 @@
 """Layouts: how the results of tools are written into an observation.
 
-A policy that has seen one layout only reads others badly (paper, section 5.2), so a run may train on several:
-`agent.layouts` names them, and a task always meets the same one.
+A policy that was trained on one layout generalises badly to others (paper, section 5.2), so a run may train on several:
+`agent.layouts` names them, and a task always gets the same one.
 """
 
 import json
@@ -74,8 +74,8 @@ class Plain:
 
 
 class Numbered:
-    """Writes headings and numbers, as the published agents were trained on (paper, appendix; its released tool
-    servers)."""
+    """Writes headings and numbers, like the observations that the published agents were trained on (paper, appendix;
+    its released tool servers)."""
 
     def passages(self, found: Sequence[Passage]) -> str:
         numbered = (f"Doc {i} (Title: {passage.title}) {passage.text}" for i, passage in enumerate(found, start=1))
@@ -99,18 +99,18 @@ class Numbered:
 
 
 class AsJson:
-    """Writes a JSON value; several pages of a call are one value each, with a blank line between them. What a tool says
-    of the call itself ("the query is empty") is plain text here too."""
+    """Writes a JSON value; several pages of a call are one value each, with a blank line between them. Errors in the
+    call itself ("the query is empty") are plain text here too."""
 
     def passages(self, found: Sequence[Passage]) -> str:
         return _json([{"title": passage.title, "text": passage.text} for passage in found])
 
     def hits(self, found: Sequence[Hit], max_chars: int) -> str:
-        """Whole JSON of at most `max_chars`, at least `[]`: what does not fit is dropped from the end."""
+        """Valid JSON of at most `max_chars`, at least `[]`: text that does not fit is dropped from the end."""
         kept = list(found)
         while (over := len(text := _hits_as_json(kept)) - max_chars) > 0 and kept:
             last = kept.pop()
-            if over < len(last.snippet):  # a character of it takes one of the text at least
+            if over < len(last.snippet):  # each character of the snippet takes at least one of the JSON text
                 kept.append(replace(last, snippet=last.snippet[:-over]))
         return text
 
@@ -125,7 +125,7 @@ LAYOUTS: Registry[Layout] = Registry("layout", {PLAIN: Plain(), "numbered": Numb
 
 
 def layout_of(task_id: str, layouts: Sequence[str]) -> str:
-    """The layout in which this task always sees results."""
+    """The layout of results in this task, always the same one."""
     return layouts[derive("layout", task_id) % len(layouts)]
 
 

@@ -34,7 +34,7 @@ class Step:
 
     version: int
     at: float
-    """When it was recorded."""
+    """When it was seen first."""
     engines: int
     """Number of engines that were up at that moment."""
 
@@ -75,10 +75,7 @@ class Recovered:
 
 @dataclass(frozen=True, slots=True)
 class Course:
-    """A state of the machine; `advance` returns the next state, and a strike to make now or a recovery that was found.
-
-    Times are by the clock of the steps' records.
-    """
+    """Where it stands; `advance` returns where it stands next, and what is to be done now or was found."""
 
     strikes: tuple[Strike, ...]
     """Strikes that are left."""

@@ -46,7 +46,7 @@ class Journal:
         self.rounds: dict[int, dict[str, Any]] = {line["round"]: line["verdict"] for line in lines if "verdict" in line}
         """Verdicts by the round's number; 0 is the undisturbed round."""
         self.seconds = sum(line["seconds"] for line in lines if "seconds" in line)
-        """Time that this chaos run has taken so far, over all of its commands."""
+        """That the rounds with strikes have taken so far, in all commands."""
 
     def recovered(self, found: Recovered, *, restarts: int, alarms: int, staleness: int, round_: int) -> Hit:
         hit = Hit(
@@ -109,7 +109,7 @@ def result(strikes: Sequence[Strike], journal: Journal, *, seed: int, staleness:
         "kills": len(journal.hits),
         "asked": len(strikes),
         "by_kind": dict(Counter(hit.kind for hit in journal.hits)),
-        "idle_victims": sum(not hit.busy for hit in journal.hits),
+        "idle_victims": dict(Counter(hit.kind for hit in journal.hits if not hit.busy)),
         "times": times,
         "restarts": dict(sum((Counter({hit.kind: hit.restarts}) for hit in journal.hits), Counter())),
         "rounds": len(rounds),
@@ -130,8 +130,8 @@ def result(strikes: Sequence[Strike], journal: Journal, *, seed: int, staleness:
 
 
 def wrong(found: Mapping[str, Any], staleness: int) -> list[str]:
-    """A line for each check that failed."""
-    apart = None
+    """What is not as it should be, one line each."""
+    apart, again = None, {kind: n for kind, n in found["restarts"].items() if kind != Kind.driver}
     if found["pass_at_1"] is not None and found["pass_at_1_undisturbed"] is not None:
         apart = found["pass_at_1"] - found["pass_at_1_undisturbed"]
     checks = {
@@ -141,8 +141,14 @@ def wrong(found: Mapping[str, Any], staleness: int) -> list[str]:
         f"{found['alarms']} syncs left different log-probs in engine and learner": found["alarms"] > 0,
         f"{found['failed_checks']} checks of weights failed": found["failed_checks"] > 0,
         f"the driver ended {found['unprovoked']} times without a strike": found["unprovoked"] > 0,
+        f"the same command had to be typed again after kills of others than the driver: {shown(again)}": bool(again),
         f"a trained token was {found['staleness_max']} versions old": found["staleness_max"] > staleness,
         "there is no pass@1 to compare": apart is None,
         f"pass@1 differs by {apart or 0:+.3f} from the undisturbed run's": apart is not None and abs(apart) > WITHIN,
     }
     return [text for text, holds in checks.items() if holds]
+
+
+def shown(counts: Mapping[str, int]) -> str:
+    """{"stop_rank": 2} is "stop rank 2"."""
+    return ", ".join(f"{kind.replace('_', ' ')} {n}" for kind, n in counts.items())

@@ -14,7 +14,7 @@ from typing import Any
 
 from coa.errors import InfrastructureError, UserError
 from coa.learning.accounts import fold
-from coa.reporting.metrics import read_metrics
+from coa.reporting.metrics import Record, read_metrics
 from coa.storage.files import replacing_folder
 from coa.storage.jsonl import read_lines
 from jobs.chaos.course import Step
@@ -66,6 +66,10 @@ class Round:
     alarms: dict[float, int] = field(default_factory=dict)
     """Sync alarms of each record by its time, including records that a resume dropped."""
     staleness: int = 0
+    _newest: tuple[int, float] | None = None
+    """The newest step that was seen, and the time of its record."""
+    _newest_at: float = 0.0
+    """When it was seen first."""
     _driver: "subprocess.Popen[bytes] | None" = None
     _failed: int = 0
     _version: int = -1
@@ -73,12 +77,10 @@ class Round:
     # --- the driver ---------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        root = str(Path(__file__).parents[2])
-        path = os.pathsep.join(filter(None, (root, self.environment.get("PYTHONPATH"))))
         with (self.folder / OUTPUT).open("ab") as output:
             self._driver = subprocess.Popen(
                 [*self.command, f"run_dir={self.folder}"],
-                env={**self.environment, "PYTHONPATH": path},
+                env=importable(self.environment),
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
@@ -104,7 +106,7 @@ class Round:
             return False
         if status == 0:
             return True
-        version = step.version if (step := self.step()) else -1
+        version = rows[-1]["step"] if (rows := self._rows()) else -1
         self._failed = 0 if struck or version > self._version else self._failed + 1
         self._version = version
         if self._failed >= TRIES or (status == 2 and not struck):
@@ -127,13 +129,23 @@ class Round:
 
     # --- results ------------------------------------------------------------------------------------------------------
 
-    def step(self) -> Step | None:
-        """The newest step; None before the first."""
-        rows = [row for row in read_metrics(self.folder / "metrics.jsonl") if row["stage"] == STAGE and "loss" in row]
+    def step(self, now: float) -> Step | None:
+        """The newest one. Its time is that of the first look that saw it: records have the time of the wall clock,
+        which may jump."""
+        rows = self._rows()
         for row in rows:
             self.alarms.setdefault(row["time"], row["sync_alarms"])
             self.staleness = max(self.staleness, row["staleness_max"])
-        return Step(rows[-1]["step"], rows[-1]["time"], int(rows[-1]["engines_up"])) if rows else None
+        if not rows:
+            return None
+        newest = rows[-1]["step"], rows[-1]["time"]
+        if newest != self._newest:
+            self._newest, self._newest_at = newest, now
+        return Step(rows[-1]["step"], self._newest_at, int(rows[-1]["engines_up"]))
+
+    def _rows(self) -> list[Record]:
+        rows = read_metrics(self.folder / "metrics.jsonl")
+        return [row for row in rows if row["stage"] == STAGE and "loss" in row]
 
     @property
     def trained(self) -> bool:
@@ -165,11 +177,32 @@ class Round:
         }
 
 
+def importable(environment: Mapping[str, str]) -> dict[str, str]:
+    """With these packages on the path of a process that is started in any folder."""
+    root = str(Path(__file__).parents[2])
+    return {**environment, "PYTHONPATH": os.pathsep.join(filter(None, (root, environment.get("PYTHONPATH"))))}
+
+
+def lacking(source: Path) -> str:
+    """The first file that a round begins with and that the run lacks; empty for a run that has them all."""
+    return next((name for name in BEFORE if not (source / name).exists()), "")
+
+
 def check_source(source: Path) -> None:
-    """Raises UserError if the run lacks a file that a round begins with."""
-    for name in BEFORE:
-        if not (source / name).exists():
-            raise UserError(f"{source / name}: no such file: a round begins with a run that `coa train` has finished")
+    """Raises UserError for a run that lacks what a round begins with."""
+    if name := lacking(source):
+        raise UserError(f"{source / name}: no such file: a round begins with a run that `coa train` has finished")
+
+
+def make_source(folder: Path, train: Sequence[str]) -> None:
+    """Trains what rounds begin with, unless the folder has it; goes on where it was interrupted. Raises
+    InfrastructureError where that fails."""
+    if lacking(folder):
+        # All that precedes reinforcement, which a run of one step finishes in the same way.
+        words = [*train, f"run_dir={folder}", "rl.steps=1"]
+        status = subprocess.run(words, env=importable(os.environ), check=False).returncode
+        if status or lacking(folder):
+            raise InfrastructureError(f"no run to begin with: `coa train` into {folder} ended with status {status}")
 
 
 def prepare(folder: Path, source: Path) -> None:

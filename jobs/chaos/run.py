@@ -7,6 +7,7 @@
 A round is one RL stage of the recipe; if it ends before all strikes are made, another round begins.
 """
 
+import math
 import signal
 import time
 from collections.abc import Callable
@@ -47,8 +48,10 @@ class Chaos:
     nodes: Nodes
     journal: Journal
     say: Callable[[str], None]
-    deadline: float
-    """Wall-clock time after which no further strike is made."""
+    deadline: float = math.inf
+    """After which no further strike is made."""
+    clock: Callable[[], float] = time.monotonic
+    """Of all times here; the wall clock may jump."""
     _below: Below = field(default_factory=Below)
     _found: dict[str, psutil.Process] = field(default_factory=dict)
     """The processes of the last look, by key."""
@@ -60,11 +63,11 @@ class Chaos:
         recover."""
         assert stage.total is not None
         course = Course(strikes, WANTED, last_step=stage.total - 1 - LAST_STEPS)
-        restarts, moved = round_.restarts, time.time()
+        restarts, moved = round_.restarts, self.clock()
         if round_.driver is None:
             round_.start()
         while not round_.keep_up(struck=course.struck is not None):
-            now = time.time()
+            now = self.clock()
             self._go_on(now)
             view = self._look(now, round_)
             if now > self.deadline and course.struck is None:
@@ -73,7 +76,7 @@ class Chaos:
             match act:
                 case Struck():
                     restarts = round_.restarts
-                    self._strike(act, round_)
+                    self._strike(act, round_, now)
                     self.say(f"{act.strike.number + 1:>3}  {act.strike.kind}: {act.victim.key}")
                 case Recovered():
                     self._recovered(act, number, round_, round_.restarts - restarts)
@@ -109,20 +112,20 @@ class Chaos:
                 self._found[one.key] = process
                 seen.append(one)
         self._below.looked()
-        return View(tuple(seen), round_.step(), round_.trained)
+        return View(tuple(seen), round_.step(now), round_.trained)
 
-    def _strike(self, struck: Struck, round_: Round) -> None:
+    def _strike(self, struck: Struck, round_: Round, now: float) -> None:
         match struck.strike.kind:
             case Kind.node:
                 self.nodes.kill(int(struck.victim.key))
-                self._lost_at = time.time()
+                self._lost_at = now
             case Kind.driver:
                 round_.kill_driver()
             case kind:
                 process = self._found[struck.victim.key]
                 send(process, signal.SIGSTOP if kind.stops else signal.SIGKILL)
                 if kind.stops:
-                    self._stopped.append((time.time() + STOP_S, process))
+                    self._stopped.append((now + STOP_S, process))
 
     def _go_on(self, now: float) -> None:
         """Resumes stopped processes and replaces lost nodes once their time has come."""
@@ -133,5 +136,5 @@ class Chaos:
             try:
                 self.nodes.replace_lost()
                 self._lost_at = None
-            except ClusterDown:  # a machine that is busy with restarts may be too slow to add a node: tried again
-                self._lost_at = time.time()
+            except ClusterDown:  # a machine that restarts engines and learners may have no time for a node, too
+                self._lost_at = self.clock()

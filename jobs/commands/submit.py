@@ -121,7 +121,7 @@ def _write(
     from importlib.metadata import version
 
     from cluster.manifests.groups import Machine
-    from cluster.manifests.kuberay import Site, as_text
+    from cluster.manifests.kuberay import Site, as_text, config_maps
     from coa.errors import UserError
     from coa.storage.files import write_atomically
     from jobs import submission
@@ -130,17 +130,21 @@ def _write(
     label, is_label, value = spot.partition("=")
     if spot != ANY and not is_label:
         raise UserError(f"--spot {spot}: a label of nodes is LABEL=VALUE")
+    default_name = submission.default_name(submitted)
+    # A cluster alone gets the recipe with each command that is sent to it.
+    submitted, recipes = (submitted, {}) if cluster else submission.mounted(submitted)
     site = Site(
-        name=name or submission.default_name(submitted),
+        name=name or default_name,
         image=image or submission.default_image(),
         ray_version=version("ray"),
         storage=storage.replace("~", HOME_OF_IMAGE, 1) if storage.startswith("~") else storage,
         claim=claim,
         secret=secret,
         spot=None if spot == ANY else (label, value),
+        recipes=recipes,
     )
     document = submission.manifest(submitted, site, Machine(node_cpus, node_gpus), cluster_only=cluster)
-    write_atomically(file, as_text(document))
+    write_atomically(file, as_text(*config_maps(site), document))
     print(f"{document['kind']} {site.name} is in {file}: kubectl apply -f {file}")
     return 0
 

@@ -21,6 +21,8 @@ from coa.http.addresses import has_password, shown
 from coa.http.keys import bearer, secrets_in
 from coa.llm.client import check_endpoint
 from coa.reporting.wandb_sink import mode_of
+from coa.storage.checkpoints import open_folder
+from coa.storage.keeping import check_keeping
 from coa.tasks.worlds import World
 from coa.teams.teams import EXPERTS, check_team
 from coa.tools.sandbox.sandbox import require_bubblewrap
@@ -61,6 +63,8 @@ def check_run(config: Recipe, stages: Collection[str] = STAGES) -> None:
     if config.sft.skipped and config.model.path is None:
         raise UserError("sft.steps=0 leaves fine-tuning out: set model.path to the model that reinforcement begins at")
     check_sharing(config, stages)
+    if config.checkpoints.storage is not None:
+        open_folder(config.checkpoints.storage)
     if "rl" in stages:
         check_reinforcement(config)
     check_same(Path(config.run_dir) / "config.yaml", config)
@@ -113,6 +117,9 @@ def check_reinforcement(config: Recipe) -> None:
             "because it compares log-probs of unmodified distributions"
         )
     find_sender(config.rl.weights.transport)
+    check_keeping(
+        config.checkpoints, checkpoint_every=config.rl.checkpoint_every, evaluate_every=config.rl.evaluate_every
+    )
     check_turns(config)
 
 
@@ -210,13 +217,17 @@ def check_data(config: Recipe) -> None:
 
 
 def check_engines(config: Recipe) -> None:
-    """Raises UserError if `placement.engines` is not between `min_engines` and `max_engines`."""
-    (least, most), engines = config.placement.engine_range, config.placement.engines
-    if not 1 <= least <= engines <= most:
-        raise UserError(
-            f"placement.engines is {engines}, expected from {least} (placement.min_engines, at least 1) to {most} "
-            "(placement.max_engines)"
-        )
+    """Raises UserError for a number of engines, or of tool executors, that is not within its own range."""
+    placement = config.placement
+    for name, number, (least, most) in (
+        ("engines", placement.engines, placement.engine_range),
+        ("tool_executors", placement.tool_executors, placement.tool_range),
+    ):
+        if not 1 <= least <= number <= most:
+            raise UserError(
+                f"placement.{name} is {number}, expected from {least} (placement.min_{name}, at least 1) to {most} "
+                f"(placement.max_{name})"
+            )
 
 
 def check_group(config: Recipe) -> None:

@@ -276,7 +276,13 @@ def _writes(config: Recipe, stages: tuple[str, ...]) -> Iterator[tuple[str, str]
         yield f"{folder}/data/", "the data set and its card"
     if {"rl", "evaluation-sft"} & set(stages):
         yield f"{folder}/trajectories/", "episodes"
-    yield f"{folder}/checkpoints/", "the learners' checkpoints, two per stage, and the result of each stage"
+    kept, storage = config.checkpoints, config.checkpoints.storage
+    learners = "learners' checkpoints, and " if storage is None else ""
+    yield f"{folder}/checkpoints/", f"{learners}what each stage left"
+    if storage is not None:
+        yield storage, "learners' checkpoints"
+    if kept.export_every:
+        yield f"{folder}/exports/", f"the model every {kept.export_every} steps"
     if "rl" in stages:
         yield f"{folder}/ledger.jsonl", "the outcome of every attempt at a task"
         if config.rl.keep_batches:

@@ -16,6 +16,7 @@ ABOVE_0 = (
     "agent.limits.max_turns",
     "agent.limits.max_*tokens",
     "agent.limits.max_seconds",
+    "checkpoints.keep",
     "distill.keep",
     "distill.runs",
     "engine.max_concurrent",

@@ -18,6 +18,8 @@ FREE_TO_CHANGE = (
     "pool.",
     "executor.",
     "teaching.",
+    "checkpoints.keep",
+    "checkpoints.export_every",
     "distill.runs",
     "distill.retry_failed",
     "distill.most_failed",

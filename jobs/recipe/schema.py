@@ -28,6 +28,7 @@ from coa.learning.window import WindowConfig
 from coa.llm.client import EndpointConfig
 from coa.reporting.wandb_sink import WandbConfig
 from coa.serving.config import ServingConfig
+from coa.storage.keeping import CheckpointsConfig
 from coa.tasks.file_tasks import TasksConfig
 from coa.tasks.published.protocol import decoding_of
 from coa.tasks.selection import SelectionConfig
@@ -244,6 +245,7 @@ class Recipe:
     sft: SftConfig = field(default_factory=SftConfig)
     rl: RlConfig = field(default_factory=RlConfig)
     engine: EngineConfig = field(default_factory=EngineConfig)
+    checkpoints: CheckpointsConfig = field(default_factory=CheckpointsConfig)
     evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
     selection: SelectionConfig = field(default_factory=SelectionConfig)
     wandb: WandbConfig = field(default_factory=WandbConfig)

@@ -1,5 +1,6 @@
 """Trajectories for the report page: per family, a task that the SFT model got wrong and the RL model right."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from coa.agent.profiles import PROFILES
@@ -11,14 +12,17 @@ from jobs.run.run_dir import RunDir
 def examples(run: RunDir) -> list[Example]:
     """Both models' first sampled attempts at such a task; if there is none, at the family's first task."""
     before, after = (_first_attempts(run, name) for name in ("sft", "rl"))
-    chosen: dict[str, str] = {}
-    for task_id, row in before.items():
-        turned = not row["correct"] and after[task_id]["correct"]
-        if row["family"] not in chosen or (turned and before[chosen[row["family"]]]["correct"]):
-            chosen[row["family"]] = task_id
-    return [
-        _example(name, rows[task_id]) for task_id in chosen.values() for name, rows in (("SFT", before), ("RL", after))
-    ]
+    both = (("SFT", before), ("RL", after))
+    return [_example(name, rows[task_id]) for task_id in telling(before, after) for name, rows in both]
+
+
+def telling(before: Mapping[str, Mapping[str, Any]], after: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """Of each family, the first task that is wrong before and right after; if there is none, the first task."""
+    turned = [name for name, row in before.items() if not row["correct"] and after[name]["correct"]]
+    found: dict[str, str] = {}
+    for name in (*reversed([*before]), *reversed(turned)):
+        found[before[name]["family"]] = name
+    return [found[family] for family in dict.fromkeys(row["family"] for row in before.values())]
 
 
 def _first_attempts(run: RunDir, name: str) -> dict[str, dict[str, Any]]:

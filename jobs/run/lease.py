@@ -3,10 +3,11 @@
     with hold(Path("runs/demo")):
         ...                             lease.json: {"host": "head", "pid": 4711, "since": "2026-11-23 00:12:14", ...}
 
-Two mechanisms protect it. On one host, and on file systems that share locks among hosts, a POSIX lock on the file,
-which the kernel frees when its holder ends for whatever reason. Where hosts do not see each other's locks, a heartbeat:
-the holder renews the file's time of modification, which is compared with that of a newly written file, so that the
-hosts' clocks may differ. A lease without a heartbeat for LAPSE_S seconds may be taken over.
+Two things keep others away. On one host, and on file systems that share locks among hosts, a POSIX lock on the file:
+the kernel frees it when its holder ends, however that ends. Where hosts do not see each other's locks, the heartbeat:
+the file's time of change, which the holder renews, and which is compared with that of a file that is written now, so
+that clocks of hosts may differ. A lease without a heartbeat for LAPSE_S seconds is anybody's. Since the clock of the
+file's host may jump, who takes it over first waits WATCH_S seconds for another heartbeat.
 """
 
 import fcntl
@@ -34,6 +35,8 @@ LEAST_FREE = 16 * 2**20
 """Minimum free disk space at which a command begins, in bytes."""
 LAPSE_S = 60.0
 """Seconds without a heartbeat after which a holder on another host counts as dead."""
+WATCH_S = 25.0
+"""Seconds for which a lapsed lease is watched: longer than two heartbeats."""
 _SIZE = 512
 """Size of the file in bytes: one write replaces all of it, so that a reader sees either the old or the new holder."""
 
@@ -59,7 +62,12 @@ def is_held(holder: Holder, *, by: Holder, running: bool, silent_s: float) -> bo
 
 
 def require_folder(folder: Path) -> None:
-    """Raises UserError if a command can't write to the folder, which need not exist yet; writes nothing."""
+    """Raises UserError if a command can't write to the folder, which need not be there yet; writes nothing."""
+    if folder.parts and (scheme := folder.parts[0]).endswith(":"):  # s3://bucket/run, of which a path makes s3:/...
+        raise UserError(
+            f"a run's folder can't be at an address ({scheme}//...): it is on a disk that all nodes see, and only "
+            "checkpoints.storage may be an address"
+        )
     whole = folder.absolute()
     there = next(one for one in (whole, *whole.parents) if os.path.lexists(one))
     if not there.is_dir():
@@ -154,8 +162,12 @@ def _is(descriptor: int, path: Path) -> bool:
 
 
 def _is_held(folder: Path, descriptor: int, holder: Holder, us: Holder) -> bool:
+    beat = os.fstat(descriptor).st_mtime_ns
     with tempfile.NamedTemporaryFile(dir=folder, prefix=f".{FILE}-") as now:
-        silent_s = os.fstat(now.fileno()).st_mtime - os.fstat(descriptor).st_mtime
+        silent_s = (os.fstat(now.fileno()).st_mtime_ns - beat) / 1e9
+    if holder.host != us.host and not -1 <= silent_s < LAPSE_S:
+        time.sleep(WATCH_S)
+        silent_s = 0.0 if os.fstat(descriptor).st_mtime_ns != beat else LAPSE_S
     return is_held(holder, by=us, running=_runs(holder), silent_s=silent_s)
 
 

@@ -1,6 +1,7 @@
 """One run: its folder, its finished stages, its tasks and its console."""
 
 import json
+import secrets
 from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
@@ -8,6 +9,7 @@ from typing import Any
 
 from coa.config import dump
 from coa.reporting.metrics import MetricsLog, Sink
+from coa.storage.checkpoints import CheckpointFolder, open_folder
 from coa.storage.files import write_atomically
 from coa.tasks.worlds import World
 from coa.types import Task
@@ -16,6 +18,18 @@ from jobs.recipe.worlds import world_of
 from jobs.run.console import Console
 from jobs.run.held_out import write_held_out
 from jobs.run.sinks import open_sinks
+
+STORAGE = "storage.json"
+"""File in `checkpoints/` that names another storage of the checkpoints."""
+
+
+def storage_of(run: Path) -> CheckpointFolder:
+    """The folder above the stages' checkpoints of an existing run, wherever it keeps them."""
+    named = run / "checkpoints" / STORAGE
+    if not named.exists():
+        return open_folder((run / "checkpoints").resolve())
+    where = json.loads(named.read_text())
+    return open_folder(where["storage"]).below(where["folder"])
 
 
 class RunDir:
@@ -29,6 +43,8 @@ class RunDir:
         self.data = self.folder / "data"
         self.batches = self.folder / "batches"
         self.checkpoints = self.folder / "checkpoints"
+        self.scores = self.checkpoints / "rl-scores.json"
+        """The versions that were evaluated during RL, with their scores."""
         self.tokenizer = self.checkpoints / "tokenizer"
         self.start_model = self.checkpoints / "start"
         """Folder of the initial policy, tokenizer included."""
@@ -42,6 +58,19 @@ class RunDir:
             folder.mkdir(parents=True, exist_ok=True)
         write_atomically(self.folder / "config.yaml", dump(self.config))
         write_held_out(self.folder, self.config, self.world)
+
+    def storage(self) -> CheckpointFolder:
+        """The folder above the stages' checkpoints: here, or a folder of this run's own in `checkpoints.storage`, which
+        is named in `checkpoints/storage.json` from its first use on. Raises UserError if it can't be opened."""
+        if (storage := self.config.checkpoints.storage) is None:
+            return open_folder(self.checkpoints)
+        folder = open_folder(storage)
+        path = self.checkpoints / STORAGE
+        if not path.exists():
+            # Another run of this name may use the same storage.
+            name = f"{self.folder.name}-{secrets.token_hex(4)}"
+            write_atomically(path, json.dumps({"storage": storage, "folder": name}))
+        return folder.below(json.loads(path.read_text())["folder"])
 
     def result(self, stage: str) -> dict[str, Any] | None:
         """The result of a finished stage; None while it is not finished."""

@@ -6,7 +6,9 @@ from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
-from cluster.resources import Demand, require
+from cluster.resources import Demand, Role, require
+from coa.storage.checkpoints import open_folder
+from coa.storage.digests import on_disk
 from jobs.recipe.checks import check_room
 from jobs.recipe.hub import require_hub_models
 from jobs.recipe.needs import local_models
@@ -43,7 +45,17 @@ def in_session(
         by_role = config.placement.by_role
         if model is None:
             require_shared(Path(config.run_dir).resolve(), local_models(config), by_role=by_role)
+            if (storage := storage_on_disk(config)) is not None:
+                require_shared(storage, (), by_role=by_role, roles=(Role.learner,), key="checkpoints.storage")
         else:
             require_shared(None, [str(model.resolve())], by_role=by_role)
         with closing(RunDir(config, console)) as run:
             asyncio.run(body(run))
+
+
+def storage_on_disk(config: Recipe) -> Path | None:
+    """`checkpoints.storage` if it is a folder that learners have to see, and no store of objects."""
+    if config.checkpoints.storage is None:
+        return None
+    folder = open_folder(config.checkpoints.storage)
+    return Path(folder.path) if on_disk(folder.filesystem) else None

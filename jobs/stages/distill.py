@@ -8,30 +8,28 @@ and the replies that unfinished runs have received are in the teachers' ledgers.
 """
 
 import asyncio
-import functools
-import random
 from collections import Counter
 from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 from actors.teachers.team import BudgetConfig, Outcome, Played
-from actors.tools.remote import reached
+from actors.tools.remote import RemoteExecutor
 from coa.distill.contamination import Contamination
 from coa.distill.drop_report import HEADER, details, rows, write_drops
 from coa.distill.filters import Filter
 from coa.distill.grade import grade
-from coa.errors import InfrastructureError, ToolDown
+from coa.errors import InfrastructureError
 from coa.grading.graders import in_place_of
 from coa.storage.chunks import chunks
 from coa.tasks.loading import load
 from coa.teams.run import Assignment, FailedRun
 from coa.teams.store import read_transcripts
 from coa.teams.transcript import Graded, Transcript
-from coa.tools.base import ToolCall
-from coa.tools.client import ToolClient
+from coa.tools.client import ToolCaller
 from jobs.recipe.needs import models_asked
 from jobs.run.distill_store import DistillStore
 from jobs.run.run_dir import RunDir
@@ -194,14 +192,15 @@ async def existing_runs(
     run: RunDir, store: DistillStore, executors: Sequence[Any], judge: Judge
 ) -> AsyncGenerator[Played]:
     """Yields transcripts of other runs or systems; those without a grade are graded first."""
-    use_tool = ToolClient(functools.partial(call_executors, executors))
+    tools = ToolCaller([RemoteExecutor(executor) for executor in executors], f"transcripts {uuid4().hex}")
     grader = run.config.tasks.grader
 
     async def graded(one: Graded) -> Outcome:
         if one.correct is not None:
             return one
         try:
-            return await grade(to_be_graded_by(grader, one.transcript), use_tool)
+            name = (one.transcript.task.id, one.transcript.attempt)
+            return await grade(to_be_graded_by(grader, one.transcript), tools.in_order(name))
         except InfrastructureError as error:
             assignment = Assignment(one.transcript.task, one.transcript.attempt)
             return FailedRun(assignment, type(error).__name__, str(error), one.usage)
@@ -210,14 +209,6 @@ async def existing_runs(
     transcripts = numbered(read_transcripts(Path(run.config.distill.transcripts)))
     for chunk in chunks(_not_in(store, transcripts), AT_ONCE):
         yield Played(outcomes=await judge(await asyncio.gather(*map(graded, chunk))), failures={})
-
-
-async def call_executors(executors: Sequence[Any], calls: Sequence[ToolCall]) -> Sequence[str | InfrastructureError]:
-    """The answers of one of the executors; a defect in a tool (an exception outside `coa.errors`) is raised as is."""
-    try:
-        return await reached(random.choice(executors).call_many.remote(list(calls)))
-    except ToolDown as down:
-        return [down] * len(calls)
 
 
 def to_be_graded_by(grader: str | None, transcript: Transcript) -> Transcript:

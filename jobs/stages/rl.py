@@ -15,6 +15,7 @@ from jobs.run.run_dir import RunDir
 from jobs.stages.reinforcement.elastic import elastic_engines
 from jobs.stages.reinforcement.loop import Reinforcement
 from jobs.stages.reinforcement.rl_stats import STAGE
+from jobs.stages.start import checkpoint_metrics, keeping_of
 from jobs.teachers.fallback import teacher_fallback
 from jobs.teachers.scoring import scoring
 
@@ -37,7 +38,7 @@ async def rl(run: RunDir, pool: Any, executors: Sequence[Any]) -> dict[str, Any]
         await pool.load(config.steps, run.model)
         tell_bottleneck(run)
         return done
-    from actors.learner.buffer import Finished, Started, Stepped
+    from actors.learner.buffer import Committed, Finished, Started, Stepped
     from cluster.learner_group import Learning
     from jobs.stages.start import finish_model
 
@@ -56,6 +57,8 @@ async def rl(run: RunDir, pool: Any, executors: Sequence[Any]) -> dict[str, Any]
                         await loop.start(event)
                     case Stepped():
                         await loop.stepped(event)
+                    case Committed():
+                        loop.stats.committed = checkpoint_metrics(event)
                     case Finished():
                         await loop.caught_up(event)
             result = await loop.result()
@@ -81,7 +84,7 @@ def learners_of(
     config = run.config.rl
     return kind(
         STAGE,
-        checkpoints=run.checkpoints,
+        keeping=keeping_of(run, STAGE, config.checkpoint_every),
         placement=run.config.placement,
         model_dir=run.sft_model,
         model=run.config.model,
@@ -91,10 +94,10 @@ def learners_of(
         publish=publish,
         probe=probe,
         probe_tokens=probe_tokens,
-        checkpoint_every=config.checkpoint_every,
         output=run.model,
         weights=config.weights,
         takes_turns=run.config.engine.sleep_mode,
+        say=run.console.say,
     )
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from actors.tools.remote import RemoteExecutor
 from coa.agent.best_of import Choice
-from coa.errors import ToolDown, UserError
+from coa.errors import UserError
 from coa.grading.chooser import CHOOSER, choose
 from coa.grading.judge import check_judge
 from coa.reporting.scaling import candidate, rows, scaling
@@ -51,12 +51,7 @@ async def choose_each(
     caller = ToolCaller(list(map(RemoteExecutor, executors)), "evaluation")
 
     async def call(id: str, asked: ToolCall) -> str:
-        for pause_s in config.executor.retry.pauses():
-            try:
-                return await caller.call(id, asked)
-            except ToolDown:
-                await asyncio.sleep(pause_s)
-        return await caller.call(id, asked)
+        return await config.executor.retry.call(partial(caller.call, id, asked))
 
     async def one(task: Task) -> Choice:
         attempts = sampled[task.id]

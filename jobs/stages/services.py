@@ -11,18 +11,22 @@ from typing import Any
 import ray
 
 from actors.addresses import node_address
-from actors.tools.executor import ToolExecutor
+from actors.tools.dispatcher import ToolDispatcher
+from actors.tools.remote import ExecutorActor
 from actors.tools.site import Site
 from cluster.resources import Role, beside_driver
 from coa.agent.profiles import profile as find_profile
 from coa.errors import UserError
 from coa.grading.toolset import ToolsConfig, check_tools, needs_site, searches_left_open, standard_tools
-from coa.tasks.worlds import World, caution_of_foreign_tasks
+from coa.tasks.worlds import WebSite, World, caution_of_foreign_tasks
 from coa.tools.base import Tool
 from jobs.recipe.schema import Recipe
 from jobs.run.run_dir import RunDir
 
-COUNTED = ("calls", "hits", "disk_hits", "joined", "failures", "timeouts", "defects", "retries", "seconds")
+COUNTED = (
+    *("calls", "hits", "disk_hits", "joined", "failures", "timeouts", "defects", "retries", "repeated", "lost"),
+    "seconds",
+)
 
 
 def make_tools(config: ToolsConfig, world: World, site: str | None) -> Mapping[str, Tool]:
@@ -37,7 +41,11 @@ async def tool_counts(executors: Sequence[Any]) -> dict[str, dict[str, float]]:
         for name, counted in stats.items():
             plain = {key: value for key, value in asdict(counted).items() if key in COUNTED}
             found.setdefault(name, Counter()).update(plain)
-    return {name: {key: round(counts[key], 3) for key in COUNTED} for name, counts in found.items() if counts["calls"]}
+    return {
+        name: {key: round(counts[key], 3) for key in COUNTED}
+        for name, counts in found.items()
+        if counts["calls"] or counts["repeated"]
+    }
 
 
 def caution_about(config: ToolsConfig, world: World, profiles: Iterable[str] | None = None) -> str:
@@ -58,42 +66,50 @@ def made_up(config: ToolsConfig, world: World) -> set[str]:
 
 
 def start_executors(config: Recipe, world: World) -> list[Any]:
-    """Starts executors, and the world's web site if a tool needs it, which end with the calling process. Waits for the
-    executors and returns their handles; raises UserError for tools that cannot be made as configured."""
+    """The handle of a dispatcher, whose executors end with the process that calls this, and the world's web site with
+    them. It waits for them; raises UserError for tools that cannot be made as configured."""
     check_tools(config.tools, crawl_s=config.executor.limit_s("crawl_page"), named=config.executor.named)
     address: Any = None
     if needs_site(config.tools) and (web := world.site) is not None:
-        site: Any = ray.remote(Site).options(**beside_driver()).remote(web.pages, web.hits, node_address)
+        site = make_site(web)
         _SITES.append(site)
         address = ray.get(site.start.remote())
-    executors = _executors(config, world, address)
-    for mistake in ray.get([executor.mistake.remote() for executor in executors]):
-        if mistake:
-            raise UserError(mistake)
-    return executors
+        site.hold.remote(address)
+    dispatcher = _dispatcher(config, world, address)
+    if mistake := ray.get(dispatcher.mistake.remote()):
+        raise UserError(mistake)
+    return [dispatcher]
 
 
 _SITES: list[Any] = []
 """Handles of this process's sites: an actor ends when its last handle is gone."""
 
 
-def _executors(config: Recipe, world: World, address: str | None) -> list[Any]:
-    make: Any = ray.remote(ToolExecutor).options(
-        num_cpus=config.placement.tool_cpus,
-        max_concurrency=10_000,
-        max_restarts=-1,
-        max_task_retries=3,
-        **config.placement.on(Role.tool),
+def make_site(web: WebSite) -> Any:
+    """The handle of a world's web site, to be started; Ray starts it again if its process dies."""
+    actor: Any = ray.remote(Site)
+    options = actor.options(max_restarts=-1, max_task_retries=-1, **beside_driver())
+    return options.remote(web.pages, web.hits, node_address)
+
+
+def _dispatcher(config: Recipe, world: World, address: str | None) -> Any:
+    placement = config.placement
+    launch = functools.partial(
+        ExecutorActor,
+        functools.partial(make_tools, config.tools, world, address),
+        config.executor,
+        {"num_cpus": placement.tool_cpus, **placement.on(Role.tool)},
     )
-    return [
-        make.remote(functools.partial(make_tools, config.tools, world, address), config.executor)
-        for _ in range(config.placement.tool_executors)
-    ]
+    make: Any = ray.remote(ToolDispatcher).options(
+        max_concurrency=10_000, max_restarts=-1, max_task_retries=-1, **beside_driver()
+    )
+    return make.remote(launch, config.executor, placement.tool_executors, placement.tool_range)
 
 
 @asynccontextmanager
 async def tool_executors(run: RunDir, profiles: Iterable[str] | None = None) -> AsyncIterator[list[Any]]:
-    """Handles of executors that run as long as the context lasts, as does the world's web site if a tool needs it.
+    """Handles that tools are called through: one dispatcher, which keeps the executors. The world's web site is served
+    meanwhile, if a tool uses it.
 
     profiles: of tasks that are given separately from the recipe; None for the recipe's own.
 
@@ -107,15 +123,15 @@ async def tool_executors(run: RunDir, profiles: Iterable[str] | None = None) -> 
     try:
         address = None
         if needs_site(config.tools) and (web := run.world.site) is not None:
-            site: Any = ray.remote(Site).options(**beside_driver()).remote(web.pages, web.hits, node_address)
+            site = make_site(web)
             started.append(site)
             address = await site.start.remote()
-        executors = _executors(config, run.world, address)
-        started += executors
-        for executor in executors:
-            if mistake := await executor.mistake.remote():
-                raise UserError(mistake)
-        yield executors
+            site.hold.remote(address)
+        dispatcher = _dispatcher(config, run.world, address)
+        started.append(dispatcher)
+        if mistake := await dispatcher.mistake.remote():
+            raise UserError(mistake)
+        yield [dispatcher]
     finally:
         for handle in started:
-            ray.kill(handle)
+            ray.kill(handle)  # executors end with their dispatcher

@@ -24,7 +24,7 @@ from jobs.run.agent_file import write_agent, write_world
 from jobs.run.console import Stage
 from jobs.run.run_dir import RunDir
 from jobs.stages.external_data import add_external_data
-from jobs.stages.start import finish_model, prepare_start
+from jobs.stages.start import checkpoint_metrics, finish_model, keeping_of, prepare_start
 
 STAGE = "sft"
 REPORTED = ("loss", "grad_norm", "lr", "entropy", "samples", "tokens")
@@ -51,7 +51,7 @@ async def sft(run: RunDir) -> dict[str, Any]:
         stage.update(0, total=steps)
         learning = Learning(
             STAGE,
-            checkpoints=run.checkpoints,
+            keeping=keeping_of(run, STAGE, config.checkpoint_every),
             placement=run.config.placement,
             model_dir=run.start_model,
             model=run.config.model,
@@ -59,8 +59,8 @@ async def sft(run: RunDir) -> dict[str, Any]:
             objective=Objective(algorithm="imitation"),
             steps=steps,
             publish=False,
-            checkpoint_every=config.checkpoint_every,
             output=run.sft_model,
+            say=run.console.say,
         )
         async with learning:
             await follow(run, learning, samples, steps, stage)
@@ -88,13 +88,14 @@ async def begin_untuned(run: RunDir) -> dict[str, Any]:
 
 
 async def follow(run: RunDir, learning: Any, samples: list[Sample], steps: int, stage: Stage) -> None:
-    """Feeds the learners and records their steps, from each of their starts to the last step."""
-    from actors.learner.buffer import Started, Stepped
+    """Feeds the learners and records their steps, from each start of theirs to the last step."""
+    from actors.learner.buffer import Committed, Started, Stepped
 
     stage.phase(f"starting {run.config.sft.learner.ranks} learners, loading the model")
     feeding: asyncio.Task[None] | None = None
     with ExitStack() as opened:
         metrics: MetricsLog | None = None
+        committed: dict[str, float] = {}
         async for event in learning.events():
             if isinstance(event, Started):
                 if feeding is not None:
@@ -106,9 +107,12 @@ async def follow(run: RunDir, learning: Any, samples: list[Sample], steps: int, 
                 stage.phase("the first step")
             elif isinstance(event, Stepped):
                 assert metrics is not None
-                record = record_of(event, run.config.sft.batch / len(samples))
+                record = record_of(event, run.config.sft.batch / len(samples)) | committed
+                committed = {}
                 metrics.write(STAGE, event.version, **record)
                 stage.update(event.version, **{SHOWN[name]: record[name] for name in SHOWN if name in record})
+            elif isinstance(event, Committed):
+                committed = checkpoint_metrics(event)
         stage.phase("writing the model")
 
 

@@ -6,6 +6,7 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from multiprocessing import get_context
 from pathlib import Path
+from typing import Any
 
 from omegaconf import OmegaConf
 
@@ -20,6 +21,7 @@ from coa.distill.dataset.tokens import tokenise
 from coa.distill.filters import FilterReport
 from coa.errors import UserError
 from coa.storage.files import replacing_folder, write_atomically
+from coa.storage.keeping import Keeping
 from coa.usage import Usage
 from jobs.run.agent_file import write_agent, write_world
 from jobs.run.run_dir import RunDir
@@ -112,6 +114,31 @@ def finish_model(run: RunDir, model: Path) -> None:
     copy_tokenizer(run.start_model, model)
     write_agent(model, run.config.agent)
     write_world(model, run.config, run.world.profiles())
+
+
+def keeping_of(run: RunDir, stage: str, every: int) -> Keeping:
+    """Where and which checkpoints of a stage are kept, and what its exports consist of. every: steps between two."""
+    config, beside = run.config.checkpoints, run.checkpoints / "export"
+    if config.export_every:
+        beside.mkdir(parents=True, exist_ok=True)
+        finish_model(run, beside)
+    return Keeping(
+        folder=run.storage(),
+        every=every,
+        config=config,
+        scores=run.scores if stage == "rl" else None,
+        exports=str(run.folder / "exports" / f"{stage}-"),
+        beside=beside,
+    )
+
+
+def checkpoint_metrics(event: Any) -> dict[str, float]:
+    """The metrics of a committed checkpoint; docs/run_directory.md says what each is."""
+    return {
+        "checkpoint_write_s": event.write_s,
+        "checkpoint_commit_s": event.commit_s,
+        "checkpoint_gib": event.size / 2**30,
+    }
 
 
 def copy_tokenizer(source: Path, target: Path) -> None:

@@ -41,7 +41,7 @@ async def train(run: RunDir) -> None:
     run.prepare()
     if caution := caution_of_counts(run.config):
         run.console.say(caution)
-    began = time.time()
+    began = time.monotonic()
     async with AsyncExitStack() as stack:
         executors = await stack.enter_async_context(tool_executors(run))
         if run.config.distils:
@@ -56,7 +56,7 @@ async def train(run: RunDir) -> None:
         if run.result("tools") is None:
             run.finish("tools", await tool_counts(executors))
     if run.result("seconds") is None:
-        run.finish("seconds", {"total": round(time.time() - began, 1)})
+        run.finish("seconds", {"total": round(time.monotonic() - began, 1)})
     conclude(run)
 
 

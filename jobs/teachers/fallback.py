@@ -8,6 +8,7 @@ from collections import Counter, deque
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
+from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
@@ -34,8 +35,16 @@ from jobs.teachers.teaching import FailedInARow, Teaching, drop_ledgers, languag
 FIRST_ATTEMPT = 1_000_000
 """The smallest attempt number of a fallback run. Attempt numbers of distillation are smaller, so the two never collide
 for one task."""
+TRY_AGAIN_S = 600.0
+"""Seconds after which a team that is down is given a task again, to see whether it is up."""
 Beside = Callable[[Coroutine[Any, Any, None]], Any]
 """Runs a coroutine beside the loop."""
+
+
+class TeamState(StrEnum):
+    up = "up"
+    down = "down"
+    """Too many of its runs failed one after the other. It is given a task every TRY_AGAIN_S, until a run succeeds."""
 
 
 class FallbackJournal:
@@ -112,6 +121,9 @@ class TeacherFallback:
         in_flight = config.teaching.runs_in_flight
         self._room = asyncio.Semaphore(max(1, in_flight // self._config.attempts))
         self._failed_in_a_row = FailedInARow(config.teaching)
+        self.state = TeamState.up
+        self._try_at = 0.0
+        """When a team that is down gets its next task, by the event loop's clock."""
         self._playing = 0
         self._ready: deque[Imitation] = deque()
         self._taken: dict[int, list[Imitation]] = {}
@@ -141,6 +153,11 @@ class TeacherFallback:
         if not failed_altogether(group) or index in self._journal.tasks:
             return
         self.counts["failed altogether"] += 1
+        if self.state is TeamState.down:
+            if asyncio.get_running_loop().time() < self._try_at:
+                self.counts["while the team was down"] += 1
+                return
+            self._wait_to_try()
         if self._playing + len(self._ready) >= self._most:
             return
         self._journal.give(index)
@@ -173,8 +190,23 @@ class TeacherFallback:
                 self.counts[where] += 1
             case Unfinished():
                 self.counts["beyond the budget"] += 1
+        self._judge_team(outcome)
+
+    def _judge_team(self, outcome: Outcome) -> None:
+        """Sets the state of the team. A team that is down costs imitations, and is no reason to end the stage."""
         self._failed_in_a_row.take(outcome)
-        self._failed_in_a_row.check()
+        if isinstance(outcome, Graded):
+            if self.state is TeamState.down:
+                self._run.console.say("the teacher fallback's team is up again")
+            self.state, self._failed_in_a_row = TeamState.up, FailedInARow(self._run.config.teaching)
+        elif self.state is TeamState.up and (why := self._failed_in_a_row.given_up):
+            self.state = TeamState.down
+            self.counts["times the team was down"] += 1
+            self._wait_to_try()
+            self._run.console.say(f"the teacher fallback's team is down, and RL continues without it: {why}")
+
+    def _wait_to_try(self) -> None:
+        self._try_at = asyncio.get_running_loop().time() + TRY_AGAIN_S
 
     async def _take_in(self, run: Graded, imitated: int) -> Graded | FailedRun:
         """Returns the run, or a FailedRun if the endpoint of the rewriting model is down."""
@@ -221,7 +253,7 @@ class TeacherFallback:
         """Counts of this process; for the whole stage, the samples imitated and the usage of the team's runs."""
         spent = self._team.finished
         counts = {**self.counts, "imitated": self._journal.imitated().total(), "under way": self._playing}
-        return {**counts, "requests": spent.requests, "tokens": spent.tokens}
+        return {**counts, "requests": spent.requests, "tokens": spent.tokens, "team": self.state.value}
 
 
 @asynccontextmanager

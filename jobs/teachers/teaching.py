@@ -1,6 +1,6 @@
 """The teachers of a run as actors: model servers, language models, roles, and the team that plays.
 
-models that are served here -> ModelServer -> TeacherModel --+
+models that are served here -> ModelServer -> TeacherModel --+   (served)
 models                      -> TeacherModel -----------------+-> TeacherTeam -> Teaching.stream
 the world's experts         -> RoleAgent (one a role) -------+
 """
@@ -19,20 +19,18 @@ from ray.exceptions import RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from actors.teachers.model import TeacherModel
-from actors.teachers.model_server import start_model_server
 from actors.teachers.team import Outcome, Played, RoleAgent, TeacherTeam, TeachingConfig
-from cluster.resources import Role
+from actors.tools.remote import RemoteExecutor
 from coa.errors import InfrastructureError, UserError
-from coa.llm.client import EndpointConfig
 from coa.storage.chunks import chunks
 from coa.teams.run import Assignment, FailedRun
 from coa.teams.teams import EXPERTS, plays_free
 from coa.teams.transcript import Graded
 from coa.usage import Usage
 from jobs.recipe.needs import models_by_role, roles_of
-from jobs.recipe.schema import Recipe, TeacherModelConfig
 from jobs.run.console import Stage
 from jobs.run.run_dir import RunDir
+from jobs.teachers.served import STOP_S, keep_served, serve
 
 CALLS = 10_000
 """Maximum number of concurrent calls of an actor of this module; most calls only wait."""
@@ -141,23 +139,33 @@ class FailedInARow:
 async def language_models(run: RunDir, names: Iterable[str]) -> AsyncIterator[Mapping[str, Any]]:
     """Handles of the recipe's `models` of these names, for as long as the context lasts. Raises UserError for a key
     that is missing, and ModelServerDown for a server that does not come up."""
-    started: list[Any] = []
+    servers: dict[str, Any] = {}
     models: dict[str, Any] = {}
+    keeping: list[asyncio.Future[None]] = []
     try:
         for name in sorted(set(names) - {EXPERTS}):
-            endpoint = await _served(run.config, run.config.models[name], started)
+            endpoint, server = await serve(run.config, run.config.models[name])
             models[name] = _start(run, TeacherModel, endpoint, run.teachers / "replies" / name)
-            started.append(models[name])
+            if server is not None:
+                servers[name] = server
+                keeping.append(asyncio.ensure_future(keep_served(name, server, models[name], run.console.say)))
         for model in models.values():
             if mistake := await model.mistake.remote():
                 raise UserError(mistake)
         yield models
     finally:
-        for handle in reversed(started):
-            if handle not in models.values():
-                with suppress(RayError):
-                    await handle.stop.remote()  # frees its resources before this returns
+        for one in keeping:
+            one.cancel()
+        for handle in models.values():
             ray.kill(handle)
+        for server in servers.values():
+            with suppress(RayError, TimeoutError):
+                async with asyncio.timeout(STOP_S):
+                    await server.stop.remote()  # what it holds is free once this returns
+            ray.kill(server)
+        for one in keeping:
+            if one.done() and not one.cancelled():
+                one.result()  # a defect
 
 
 @asynccontextmanager
@@ -208,7 +216,7 @@ async def teaching(run: RunDir, executors: Sequence[Any], models: Mapping[str, A
             TeacherTeam,
             team,
             agents,
-            executors,
+            [RemoteExecutor(executor) for executor in executors],
             config.teaching,
             models=models_by_role(config),
             seed=config.seed,
@@ -245,13 +253,3 @@ def actor_options(actor: type, config: TeachingConfig, node: str) -> dict[str, A
 def _start(run: RunDir, actor: type, *arguments: Any, **options: Any) -> Any:
     settings = actor_options(actor, run.config.teaching, ray.get_runtime_context().get_node_id())
     return ray.remote(actor).options(**settings).remote(*arguments, **options)
-
-
-async def _served(config: Recipe, model: TeacherModelConfig, started: list[Any]) -> EndpointConfig:
-    """The endpoint of a model. If the model is served in the cluster, its actor is added to `started`."""
-    if not model.serve.model:
-        return model.endpoint
-    server = start_model_server(model.serve, restarts=0, **config.placement.on(Role.model))
-    started.append(server)
-    url = await server.start.remote()
-    return replace(model.endpoint, url=url, name=model.name)

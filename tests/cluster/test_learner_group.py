@@ -12,9 +12,14 @@ from ray.train import ControllerError, WorkerGroupError
 from ray.train.v2._internal.exceptions import UserExceptionWithTraceback
 
 from actors.learner.buffer import Event, Finished, Started, Stepped
+from actors.learner.config import LearnerConfig, ModelConfig, Objective
+from actors.learner.loop import LearnJob
 from cluster import learner_group
 from cluster.learner_group import Learning, raise_cause, surely
+from cluster.resources import PlacementConfig
 from coa.errors import DiskFull, OutOfMemory, ReadOnlyDisk, UserError
+from coa.storage.checkpoints import open_folder
+from coa.storage.keeping import Keeping
 from tests.support.reports import a_report
 
 FOLDER = Path("checkpoints")
@@ -97,6 +102,41 @@ def test_a_step_counts_as_recorded_once_the_next_event_is_asked_for() -> None:
     asyncio.run(heard())
 
 
+def test_ranks_that_hang_are_told_of_once_while_an_event_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(learner_group, "WATCH_S", 0.001)
+    answers: list[object] = ["", "rank 1 hangs", ActorUnavailableError("it starts", None), "rank 1 hangs", "both hang"]
+    told: list[str] = []
+
+    async def waited() -> None:
+        event: asyncio.Future[Event] = asyncio.get_running_loop().create_future()
+        limits: list[float] = []
+
+        async def stalled(limit_s: float) -> object:
+            limits.append(limit_s)
+            answer = answers.pop(0)
+            if not answers:
+                event.set_result(Finished(version=3))
+            if isinstance(answer, ActorUnavailableError):
+                raise answer
+            return answer
+
+        async def next_event() -> Event:
+            return await event
+
+        learning = object.__new__(Learning)
+        learning._ended = asyncio.get_running_loop().create_future()
+        learning._say, learning._limit_s = told.append, 900.0
+        learning._buffer = SimpleNamespace(
+            next_event=SimpleNamespace(remote=next_event), stalled=SimpleNamespace(remote=stalled)
+        )
+        assert [found async for found in learning.events()] == [Finished(version=3)]
+        assert set(limits) == {learner_group.STALLED_S}
+
+    asyncio.run(waited())
+    restart = "; learners restart within learner.collective_s=900 s"
+    assert told == [f"rank 1 hangs{restart}", f"both hang{restart}"]
+
+
 def test_who_is_interrupted_while_it_waits_for_an_event_hears_nothing_of_the_buffers_end() -> None:
     """asyncio would print it on the terminal, as an exception that was never retrieved."""
     told: list[object] = []
@@ -120,3 +160,28 @@ def test_who_is_interrupted_while_it_waits_for_an_event_hears_nothing_of_the_buf
     asyncio.run(interrupted())
     gc.collect()
     assert told == []
+
+
+def a_job() -> LearnJob:
+    return LearnJob(
+        model_dir="",
+        model=ModelConfig(),
+        learner=LearnerConfig(),
+        objective=Objective(),
+        steps=1,
+        buffer=None,
+        publish=False,
+        probe=(),
+        probe_tokens=0,
+        output="",
+        keeping=Keeping(folder=open_folder(FOLDER.absolute()), every=1),
+    )
+
+
+def test_the_learners_process_group_has_the_time_limit_of_the_setting() -> None:
+    learning = object.__new__(Learning)
+    learning._name, learning._limit_s, learning._buffer = "sft", 90.0, None
+    learning._placement, learning._job = PlacementConfig(), a_job()
+    learning._keeping = learning._job.keeping
+    learning._folder = learning._keeping.folder.below("sft")
+    assert learning._trainer().backend_config.timeout_s == 90

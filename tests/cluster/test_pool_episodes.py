@@ -10,10 +10,12 @@ from ray.exceptions import (
     OutOfMemoryError,
 )
 
+from actors.messages import CacheStats
 from actors.rollout.config import SamplingConfig
 from cluster.health import PoolConfig
 from cluster.pool import EnginePool
 from coa.errors import EpisodeFailed
+from coa.planning.admission import Load
 from coa.types import Scored
 from tests.support.engines import FakeTools, FakeWorld, a_task, order_of
 from tests.support.pools import NOW, pool_of, tokens_of, undisturbed
@@ -51,13 +53,33 @@ def test_an_engine_is_known_by_the_tokens_that_its_episodes_have_come_to() -> No
                 for replica in pool._slots.replicas().values():
                     flights = replica.flights
                     tokens = sum(one.flight.tokens for one in flights._playing.values())
-                    assert flights.load == (len(flights._playing), tokens)
+                    assert flights.load == Load(tokens, len(flights._playing))
                     seen = max(seen, tokens)
             ended = await asyncio.gather(*playing, return_exceptions=True)
             assert sum(isinstance(one, Scored) for one in ended) == 7
             assert pool.moves > 0
             assert seen > 20
             assert {replica.flights.load for replica in pool._slots.replicas().values()} == {(0, 0)}
+
+    in_virtual_time(go())
+
+
+def test_two_long_episodes_are_more_to_do_than_three_short_ones() -> None:
+    async def go() -> None:
+        world = FakeWorld(calls_of=lambda one: 60 if one.group < 4 else 2, tools=FakeTools(seconds=1.0), token_s=0.01)
+        async with pool_of(world, 2) as pool:
+            second = world.engines[1]
+            playing = [asyncio.ensure_future(pool.play(order_of(n, group=n))) for n in range(4)]
+            await asyncio.gather(*(pool.play(order_of(n, group=n)) for n in range(100, 110)))
+            for one in [order.id.group for order in second.started if order.id.group < 4]:
+                playing[one].cancel()
+            await asyncio.sleep(5.0)
+            begun = [len(engine.started) for engine in world.engines]
+            playing += [asyncio.ensure_future(pool.play(order_of(n, group=n))) for n in range(200, 204)]
+            await asyncio.sleep(0.1)
+            assert [len(engine.started) - before for engine, before in zip(world.engines, begun, strict=True)] == [0, 4]
+            for one in playing:
+                one.cancel()
 
     in_virtual_time(go())
 
@@ -75,6 +97,32 @@ def test_what_is_beyond_the_places_of_the_first_engine_goes_to_those_that_come_u
             assert [order.id.group for engine in world.engines for order in engine.started] == list(range(8))
             await playing
             assert {order.id.group for engine in world.engines for order in engine.started} == set(range(12))
+
+    in_virtual_time(go())
+
+
+def test_an_engine_that_preempts_is_given_fewer_episodes_until_it_preempts_no_more() -> None:
+    async def go() -> None:
+        world = FakeWorld(calls_of=lambda episode: 2, tools=FakeTools(seconds=1.0))
+        async with pool_of(world, 1, places=20) as pool:
+            [engine] = world.engines
+            playing = asyncio.gather(*(pool.play(order_of(n, group=n)) for n in range(400)))
+            await asyncio.sleep(0.5)
+            engine.cache, engine.kv_use = CacheStats(preemptions=4, prefill=100, recomputed=40), 1.5
+            held: list[int] = []
+            while not playing.done():
+                held.append(pool.occupancy.playing)
+                if len(held) == 3:
+                    assert pool.occupancy.cache == engine.cache
+                    engine.kv_use = 0.5
+                await asyncio.sleep(1.0)
+            assert held[0] == 20
+            assert min(held[: len(held) // 2]) == 18
+            assert held[len(held) // 2] == 20, "its limit grows again"
+            assert [order.id.group for order in engine.started] == list(range(400)), "the order stays"
+            engine.die()
+            await asyncio.sleep(7.0)
+            assert pool.occupancy.cache == engine.cache, "what it counted stays"
 
     in_virtual_time(go())
 
@@ -131,7 +179,7 @@ def test_an_episode_that_is_cancelled_before_its_order_is_sent_is_never_started(
             [engine] = world.engines
             playing = [asyncio.ensure_future(pool.play(order_of(sample=sample))) for sample in range(2)]
             await asyncio.sleep(0)
-            assert pool._slots.replicas()[0].flights.load[0] == 2
+            assert pool._slots.replicas()[0].flights.load.episodes == 2
             playing[0].cancel()
             await playing[1]
             assert [order.id.sample for order in engine.started] == [1]

@@ -265,7 +265,7 @@ def test_settings_are_told_by_section_by_word_and_with_the_values_of_a_recipe(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     assert cli.main(["recipe", "rl.window.max_staleness"]) == 0
-    sentence = "    Most versions between the weights that sampled a token and those trained on it; 0: synchronous.\n"
+    sentence = "    Maximum staleness of a trained token, in weight versions. 0 makes training synchronous.\n"
     assert capfd.readouterr().out == f"{'rl.window.max_staleness=2':<40}  int\n{sentence}"
     assert cli.main(["recipe", "--search", "STALE", "versions"]) == 0
     assert capfd.readouterr().out.startswith("rl.window.max_staleness=2 ")

@@ -15,7 +15,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from coa.serving.following import LIST, STATES
+from coa.serving.following import STATES
+from coa.storage.checkpoints import PROGRESS, RECORD
 from coa.storage.files import write_atomically
 from jobs.run.agent_file import write_agent
 from tests.jobs.test_serve import AGENT, ASKED, greedily, greedy, wait_until_ready
@@ -61,8 +62,9 @@ def make_checkpoint(run: Path, version: int, model: Path) -> None:
     states.parent.mkdir(parents=True)
     module = {f"model.{name}": tensor for name, tensor in load_file(model / "model.safetensors").items()}
     torch.save({"module": module, "frozen_param_shapes": None}, states)
+    write_atomically(folder / f"checkpoint_{version}" / PROGRESS, json.dumps({"version": version}))
     last = {"checkpoint_dir_name": f"checkpoint_{version}", "metrics": {"version": version}}
-    write_atomically(folder / LIST, json.dumps({"latest_checkpoint_result": last}))
+    write_atomically(folder / RECORD, json.dumps({"latest_checkpoint_result": last}))
 
 
 def test_requests_go_on_while_a_version_is_taken_over(url: str, run: Path, tmp_path: Path) -> None:

@@ -62,6 +62,18 @@ def test_a_command_is_followed_to_its_end(cluster: Cluster, folder: Path) -> Non
     assert "no problem found; nothing was started" in out
 
 
+def test_a_run_uses_a_node_that_has_joined(folder: Path) -> None:
+    """With a token, which head, worker node, driver and command line have. The head has no CPU for work."""
+    token = secrets.token_hex(16)
+    with head("token", token=token, cpus=0, PLACE="cluster") as cluster:
+        # Nodes of one machine would share, and delete, their copies of the folder.
+        cluster.join(cpus=4, words=[f"--temp-dir={cluster.folder / 'two'}"])
+        words = ("distill", "--recipe", "tiny", "run_dir=runs/small", "distill.runs=60", "teaching.wave=30")
+        status, out, err = ended(submit(cluster, folder, *words))
+    assert status == 0, out + err
+    assert (folder.parent / "storage" / "runs" / "small" / "checkpoints" / "distill.json").exists()
+
+
 def test_a_mistake_that_is_found_there_has_its_own_status(cluster: Cluster, folder: Path) -> None:
     status, out, err = ended(submit(cluster, folder, "evaluate", "--model", "models/none", "--tasks", "none.jsonl"))
     assert status == 2

@@ -39,7 +39,7 @@ ELSEWHERE = {
     r"coa show imported .*": "tests/jobs/test_show.py",
     r"coa submit --address .*": "tests/jobs/test_submit_real.py",
     r"coa train --recipe mine.yaml .*": "tests/jobs/test_train.py",
-    r"coa train --recipe tiny( run_dir=runs/grpo)?": "tests/jobs/test_train.py",
+    r"coa train --recipe tiny( run_dir=runs/dapo)?": "tests/jobs/test_train.py",
     r"coa train --recipe tiny run_dir=runs/\w+ rl.algorithm=.*": "tests/actors/learner/test_objectives.py",
     r"coa train --recipe tiny tools.mcp.*": "tests/coa/tools/mcp/test_mcp_tools.py",
     r"make (check|demo|test)": ".ci/run",

@@ -18,6 +18,7 @@ from ray.exceptions import ActorDiedError, OutOfMemoryError
 
 from actors.messages import (
     Advanced,
+    CacheStats,
     Cancelled,
     Ended,
     EpisodeId,
@@ -152,6 +153,7 @@ class FakeEngine:
         self.defect: BaseException | None = None
         """Of an episode."""
         self.retried = 0
+        self.cache, self.kv_use = CacheStats(), 0.0
         self.asleep = False
         self.slept: list[int] = []
         """Episodes under way at each sleep."""
@@ -252,6 +254,8 @@ class FakeEngine:
                 generating=self._generating,
                 paused=not self._sampling.is_set(),
                 retried=self.retried,
+                cache=self.cache,
+                kv_use=self.kv_use,
             )
 
         return await self._call(poll)
@@ -302,7 +306,7 @@ class FakeEngine:
             self.version = version
             self.loaded.append(version)
             self._sampling.set()
-            return SyncReport(version=version, logprob_diff=0.0, pause_s=world.sync_s)
+            return SyncReport(version=version, logprob_diff=0.0, logprob_mean_diff=0.0, pause_s=world.sync_s)
 
         return await self._call(load)
 

@@ -15,9 +15,13 @@ class Answering:
         self.calls = KnownCalls(answer, 1000)
 
     async def start(
-        self, caller: str, calls: Sequence[tuple[Hashable, ToolCall]], acknowledged: Sequence[Hashable]
+        self,
+        caller: str,
+        calls: Sequence[tuple[Hashable, ToolCall]],
+        acknowledged: Sequence[Hashable],
+        incarnation: str,
     ) -> str:
-        return self.calls.start(caller, calls, acknowledged)
+        return self.calls.start(caller, calls, acknowledged, incarnation)
 
     async def replies(self, caller: str, incarnation: str, after: int) -> Replies:
         return await self.calls.replies(caller, incarnation, after)

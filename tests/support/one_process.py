@@ -103,10 +103,11 @@ def alone(
         targets_of(row, torch.device("cpu"), version=0, reference_logprobs=then, old_values=its.values)
         for row, its, then in zip(rows, before, old, strict=True)
     ]
+    whole = added([algorithm.totals(one) for one in targets])
     found: list[tuple[float, dict[str, Tensor]]] = []
     for update in range(config.updates_per_batch):
         share = [i for i, sample in enumerate(samples) if max(sample.group, 0) % config.updates_per_batch == update]
-        totals = added([{**standard_totals(targets[i]), **algorithm.totals(targets[i])} for i in share])
+        totals = {**added([standard_totals(targets[i]) for i in share]), **whole}
         loss = 0.0
         for i in share:
             outputs = policy(**inputs[i])

@@ -31,6 +31,7 @@ class SeededPolicy:
         self.seeds: list[int] = []
         self.priorities: list[int] = []
         self.under_way = 0
+        self.syncs = 0
 
     async def generate(
         self, ask: Ask, *, seed: int, priority: int, hear: Callable[[Tokens], None] | None, stream: bool, **how: Any

@@ -83,11 +83,15 @@ class RlRun:
         return self
 
     def start(self) -> Driver:
-        words = ["rl", "--recipe", "tiny", f"run_dir={self.folder}", f"rl.steps={self.steps}", *SETTINGS]
+        words = ("rl", "--recipe", "tiny", f"run_dir={self.folder}", f"rl.steps={self.steps}")
+        return self.type(*words, *SETTINGS, *self.settings)
+
+    def type(self, *words: str) -> Driver:
+        """Starts a command of `coa`."""
         usual = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
         with self._said("out").open("w") as out, self._said("error").open("w") as error:
             driver = subprocess.Popen(
-                [*self.before, sys.executable, "-m", "jobs.cli", *words, *self.settings],
+                [*self.before, sys.executable, "-m", "jobs.cli", *words],
                 env={**usual, **self.environment},
                 stdout=out,
                 stderr=error,

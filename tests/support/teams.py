@@ -11,6 +11,7 @@ from coa.teams.teams import TeamConfig
 from coa.teams.transcript import Prompt, Reply, Transcript
 from coa.tools.base import PLAIN, ToolCall
 from coa.types import Task
+from tests.support.executors import Answering
 
 WORLD = World(WorldConfig())
 MIND = ScriptedMind(WORLD, ExpertConfig())
@@ -54,8 +55,11 @@ def play_one(
     return LOOP.run(play(run, ask or asks(MIND), use or uses(WORLD.observe)))
 
 
-class WorldTools:
+class WorldTools(Answering):
     """A tool executor that needs no sandbox: what the world's tools say."""
 
-    async def call_many(self, calls: list[ToolCall]) -> list[str]:
-        return [WORLD.observe(call) for call in calls]
+    def __init__(self) -> None:
+        async def observe(call: ToolCall) -> str:
+            return WORLD.observe(call)
+
+        super().__init__(observe)

@@ -31,6 +31,10 @@ use_cache
 structured_outputs
 system_fingerprint
 
+# Called by Ray Train, with arguments by name.
+after_report
+run_context
+
 # Called by vLLM, which finds the class by its entry point.
 init_info_cls
 update_info_cls
@@ -38,6 +42,7 @@ init_transfer_engine
 init_info
 
 # Keys of report.json, and fields that are read as a whole (`asdict`).
+repeated
 ci95
 tokens_per_success
 tool_calls_per_success

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from actors.weights.holder import Ranges
@@ -32,6 +33,27 @@ class Remote:
         return asyncio.ensure_future(self._method(*args))
 
 
+class Lost(Exception):
+    """Of a call to a process that is no more."""
+
+
+class Mortal(LocalActor):
+    """A handle whose process may end."""
+
+    def __init__(self, inner: Any) -> None:
+        super().__init__(inner)
+        self.dead = False
+
+    def __getattr__(self, name: str) -> Any:
+        if not self.__dict__["dead"]:
+            return super().__getattr__(name)
+
+        async def fails(*_: Any) -> None:
+            raise Lost
+
+        return SimpleNamespace(remote=fails)
+
+
 class FolderShelf:
     """A shelf of folders, one for each node; holders of other nodes are merged by copying at once."""
 
@@ -42,6 +64,9 @@ class FolderShelf:
         path = Path(self.root, node)
         path.mkdir(parents=True, exist_ok=True)
         return str(path)
+
+    def check(self, node: str, folder: str) -> None:
+        """It is always there."""
 
     def merge(self, name: str, first: str, size: int, parts: Sequence[tuple[str, Ranges]]) -> None:
         from actors.weights.holder import read_ranges, segment_path, write_ranges

@@ -1,1 +1,1 @@
-"""Rows that several ranks of the learner hold together."""
+"""Sequence parallelism: rows that several learner ranks share."""

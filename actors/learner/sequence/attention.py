@@ -1,11 +1,11 @@
 """Attention over a line of tokens whose slices are on several ranks: DeepSpeed-Ulysses (arXiv 2309.14509).
 
-    each rank has        its slice of the line, all heads      everything but attention looks at one token at a time
-      all-to-all   ->    the whole line, its share of heads    attention as of a rank that is alone
+    each rank has        its slice of the line, all heads      all layers but attention work token by token
+      all-to-all   ->    the whole line, its share of heads    the same attention as on a single rank
       all-to-all   ->    its slice of the line, all heads
 
-The memory of a rank for activations is that of its slice. Keys and values that too few heads have for all ranks are
-repeated, as grouped-query attention would repeat them anyway.
+A rank needs activation memory for its slice only. If the key-value heads can't be divided among the ranks, they are
+repeated, as grouped-query attention would do anyway.
 """
 
 import math
@@ -24,14 +24,14 @@ from coa.errors import UserError
 SHARED = "coa_shared"
 """Name under which transformers knows `shared_attention`. It has no mask function there, so no mask is made for it."""
 LAYERS = {"full_attention", "sliding_attention"}
-"""Kinds of layers whose tokens see each other in attention alone."""
+"""Kinds of layers whose tokens interact only in attention."""
 ROTATIONS = {"dynamic", "longrope"}
-"""Kinds of rotary embeddings that depend on the longest position that a model is called with."""
+"""Kinds of rotary embeddings that depend on the maximum position in a call of the model."""
 
 
 def share(model: Any, attention: str, size: int) -> None:
-    """Has a model of transformers attend over the slices of `size` ranks, with `attention` for its part of the heads.
-    Raises UserError for a model that can't."""
+    """Makes a transformers model attend over the slices of `size` ranks, with `attention` for its share of the heads.
+    Raises UserError if the model does not support this."""
     from transformers import AttentionInterface
 
     config = model.config.get_text_config()
@@ -66,9 +66,10 @@ def shared_attention(
     attention: str,
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
-    """[1, heads, N / S, D] each, of this rank's slice; returns [1, N / S, heads, D]. Collective.
+    """Attention over the whole line. Inputs [1, heads, N / S, D] of this rank's slice; returns [1, N / S, heads, D].
+    Collective.
 
-    attention: what transformers would call on a rank that is alone. kwargs: of the whole line.
+    attention: name of the attention function used on the whole line. kwargs: its arguments, for the whole line.
     """
     assert attention_mask is None, "a line has no mask"
     repeats = sequence.size // math.gcd(key.shape[1], sequence.size)
@@ -80,8 +81,9 @@ def shared_attention(
 
 
 def to_heads(sequence: SequenceGroup, *tensors: Tensor) -> tuple[Tensor, ...]:
-    """[1, heads, N / S, D] each to [1, heads / S, N, D], heads and D their own. They travel together: one collective,
-    whose gradient is one, too, so that no two ranks can take theirs in another order."""
+    """Turns each [1, heads, N / S, D] into [1, heads / S, N, D]; heads and D may differ between tensors. All tensors
+    are sent in one collective, whose gradient is one collective too, so that ranks can't run them in different
+    orders."""
     parts = [x.reshape(sequence.size, -1) for x in tensors]
     found = sequence.exchanged(torch.cat(parts, dim=1)).split([part.shape[1] for part in parts], dim=1)
     return tuple(_joined(one, x, sequence.size) for one, x in zip(found, tensors, strict=True))
@@ -94,7 +96,7 @@ def _joined(part: Tensor, like: Tensor, size: int) -> Tensor:
 
 
 def to_slices(sequence: SequenceGroup, found: Tensor) -> Tensor:
-    """[1, N, heads / S, D] to [1, N / S, heads, D]."""
+    """Turns [1, N, heads / S, D] into [1, N / S, heads, D]."""
     _, tokens, heads, width = found.shape
     parts = sequence.exchanged(found.reshape(sequence.size, tokens // sequence.size, heads, width))
     return parts.transpose(0, 1).reshape(1, tokens // sequence.size, sequence.size * heads, width)
@@ -109,7 +111,7 @@ def _attention(name: str) -> Callable[..., tuple[Tensor, Any]]:
 
 
 def _seen(module: Any, attention: str, query: Tensor, key: Tensor) -> Any:
-    """What functions of attention read of their module, for this rank's share of the heads."""
+    """The module attributes that attention functions read, for this rank's share of the heads."""
     return SimpleNamespace(
         num_key_value_groups=query.shape[1] // key.shape[1],
         is_causal=getattr(module, "is_causal", True),

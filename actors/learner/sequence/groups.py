@@ -1,11 +1,12 @@
-"""Ranks that share rows: who they are, and the two exchanges among them that a gradient passes.
+"""Groups of ranks that share rows, and two differentiable exchanges among them.
 
-Of a line of N tokens, rank r of S holds tokens r N / S up to (r + 1) N / S. Ranks next to one another form a group, so
-that it is on one node where a node has enough of them.
+Of a line of N tokens, rank r of S holds tokens r N / S up to (r + 1) N / S. Adjacent ranks form a group, so that a
+group is on one node if a node has enough ranks.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any
 
 import torch
@@ -15,44 +16,46 @@ from torch import Tensor, nn
 
 @dataclass(frozen=True, slots=True)
 class SequenceGroup:
-    """The ranks that share each row, as one of them sees it."""
+    """The group of ranks that share each row, from the view of one rank."""
 
     size: int
     position: int
-    """Of this rank among them."""
+    """Index of this rank in the group."""
     handle: Any
-    """Their process group."""
+    """The group's process group."""
 
     def slice_of(self, line: Tensor) -> Tensor:
-        """[1, N] to this rank's [1, N / S]; N is a multiple of S."""
+        """This rank's slice [1, N / S] of a line [1, N]; N is a multiple of S."""
         return line.chunk(self.size, dim=1)[self.position]
 
     def exchanged(self, parts: Tensor) -> Tensor:
-        """[S, ..], part s for rank s of the group, to [S, ..], part s from rank s. Collective, and so is its gradient,
-        which goes back the same way."""
+        """All-to-all: takes [S, ..] with part s for rank s of the group, and returns [S, ..] with part s from rank s.
+        Collective; its gradient is the same collective."""
         return _Exchanged.apply(parts, self.handle)
 
     def gathered(self, own: Tensor, counts: Sequence[int]) -> Tensor:
-        """[K, p] on each rank, p its one of `counts`, to [K, P] on all of them, in the order of ranks. Collective.
+        """Gathers [K, p] of each rank, with p from `counts`, to [K, P] on all ranks, in the order of ranks. Collective.
 
-        All ranks make the same loss of what they gather, and each has the gradient of its own columns: the gradients
-        of a group's ranks add up to those of one loss, and not of S.
+        All ranks compute the same loss from the gathered tensor, and each gets only the gradient of its own columns, so
+        the gradients of a group's ranks add up to the gradient of one loss, not of S losses.
         """
         return _Gathered.apply(own, self, counts) if any(counts) else own
 
 
-def sequence_group(size: int) -> SequenceGroup | None:
-    """The group of this rank, of all ranks in groups of `size`; None where nothing is shared. Collective."""
+def sequence_group(size: int, limit: timedelta) -> SequenceGroup | None:
+    """Divides all ranks into groups of `size` and returns this rank's group; None if `size` is 1. Collective. limit:
+    timeout of the group's collectives."""
     if size == 1:
         return None
     rank, world = dist.get_rank(), dist.get_world_size()
-    handles = [dist.new_group(list(range(first, first + size))) for first in range(0, world, size)]
+    firsts = range(0, world, size)
+    handles = [dist.new_group(list(range(first, first + size)), timeout=limit) for first in firsts]
     return SequenceGroup(size, rank % size, handles[rank // size])
 
 
 def padded(line: Sequence[Tensor], size: int) -> list[Tensor]:
-    """[1, N] each, the second of them positions, with as many tokens behind them as it takes to divide by `size`: a
-    sample of its own, of which nothing is trained."""
+    """Pads tensors [1, N], the second of them positions, to a multiple of `size` tokens. The padding is a separate
+    sample without trained tokens."""
     more = -line[0].shape[1] % size
     found = [nn.functional.pad(x, (0, more)) for x in line]
     if more:

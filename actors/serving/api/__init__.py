@@ -1,1 +1,1 @@
-"""What each protocol asks of the server."""
+"""Handlers of the server's protocols."""

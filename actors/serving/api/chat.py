@@ -1,4 +1,4 @@
-"""Chat completions and completions of the agent."""
+"""OpenAI's chat completions and completions, answered by the agent."""
 
 import time
 from collections.abc import AsyncGenerator
@@ -26,12 +26,12 @@ class ChatApi:
         return completion(_head("cmpl", body.model), await self._choices(self._of_completion(body), who))
 
     def stream_chat(self, body: CreateChat, who: Caller) -> AsyncGenerator[str]:
-        """Raises what is wrong with the request before the stream begins."""
+        """Raises errors of the request before the stream begins."""
         writer = ChatWriter(_head("chatcmpl", body.model))
         return self._chunks(writer, self._of_chat(body), who, usage=_wants_usage(body))
 
     def stream_complete(self, body: CreateCompletion, who: Caller) -> AsyncGenerator[str]:
-        """Raises what is wrong with the request before the stream begins."""
+        """Raises errors of the request before the stream begins."""
         writer = ChatWriter(_head("cmpl", body.model))
         return self._chunks(writer, self._of_completion(body), who, usage=_wants_usage(body), text=True)
 
@@ -46,7 +46,7 @@ class ChatApi:
     async def _chunks(
         self, writer: ChatWriter, request: AgentRequest, who: Caller, *, usage: bool = False, text: bool = False
     ) -> AsyncGenerator[str]:
-        """text: as chunks of completions, not of chat."""
+        """text: whether the chunks are those of completions instead of chat completions."""
 
         def sent(chunk: Json) -> str:
             told = as_text(chunk) if text else chunk

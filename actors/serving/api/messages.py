@@ -1,4 +1,4 @@
-"""Anthropic's messages of the agent."""
+"""Anthropic's Messages API, answered by the agent."""
 
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
@@ -27,7 +27,7 @@ class MessagesApi:
         return writer.whole()
 
     def stream(self, body: CreateMessage, who: Caller) -> AsyncGenerator[str]:
-        """Raises what is wrong with the request before the stream begins."""
+        """Raises errors of the request before the stream begins."""
         return self._events(body.model, self._request(body), who)
 
     def _request(self, body: CreateMessage) -> AgentRequest:

@@ -1,7 +1,7 @@
-"""The Responses API, of the agent and of the model alone.
+"""The Responses API, answered by the agent or by the model without tools.
 
-A response in the background is made by a task of the replica that was asked for it. What it has said so far, and that
-it is to be cancelled, goes by way of what all replicas share (`coa.serving.shared`).
+A background response is made by a task of the replica that got the request. Its progress and its cancellation go
+through the state that all replicas share (`coa.serving.shared`).
 """
 
 import asyncio
@@ -25,21 +25,21 @@ from coa.serving.store import Stored
 
 logger = logging.getLogger(__name__)
 RETRY_S = 1.0
-"""Between two tries to reach what the replicas share."""
+"""Seconds between two attempts to reach the shared state."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """A response that is to be made."""
+    """A response to be made."""
 
     how: AgentRequest | AsyncGenerator[str]
-    """An episode, or a stream of chat completions from the model alone."""
+    """Request for an episode, or a stream of chat completion chunks from the model without tools."""
     resource: Resource
     said: tuple[Json, ...]
-    """The messages that led to it."""
+    """The messages of the conversation before the response."""
 
     def stored(self) -> Stored:
-        """As it stands."""
+        """The stored form of the response in its current state."""
         said = (*self.said, *self.resource.conversation()) if self.resource.ended else self.said
         return Stored(self.resource.shown(), said)
 
@@ -49,9 +49,9 @@ class ResponsesApi:
         self._server, self._shared = server, server.shared
         self._replica = new_id("replica")
         self._tasks: dict[str, asyncio.Task[None]] = {}
-        """Of responses in the background, by their ids."""
+        """Tasks of background responses, by response id."""
         self._beginning = 0
-        """Responses in the background that have no task yet."""
+        """Number of background responses that have no task yet."""
         self._watching: asyncio.Task[None] | None = None
 
     async def create(self, body: CreateResponse, who: Caller) -> Json:
@@ -64,7 +64,7 @@ class ResponsesApi:
         return asked.resource.response
 
     async def stream(self, body: CreateResponse, who: Caller) -> AsyncGenerator[str]:
-        """Raises what is wrong with the request before the stream begins."""
+        """Raises errors of the request before the stream begins."""
         if body.background:
             raise invalid("a response in the background has no stream; ask for it with GET", "stream")
         return self._events(await self._asked(body, who), who)
@@ -96,7 +96,7 @@ class ResponsesApi:
         return _Asked(stream, resource, (*before, *said(body)))
 
     async def _before(self, body: CreateResponse, who: Caller) -> tuple[Json, ...]:
-        """The conversation that the request goes on from."""
+        """The conversation that the request continues."""
         id = body.previous_response_id
         if id is None:
             return ()
@@ -107,10 +107,10 @@ class ResponsesApi:
             raise invalid(f"response {id!r} has not ended", "previous_response_id")
         return stored.conversation
 
-    # --- as it is made --------------------------------------------------------------------------------------------
+    # --- while it is made -----------------------------------------------------------------------------------------
 
     async def _response(self, asked: _Asked, who: Caller) -> AsyncGenerator[list[Json]]:
-        """The events of each step. Whoever hears of its end finds it in the store."""
+        """Yields the events of each step. The response is stored before its last events are yielded."""
         resource = asked.resource
         if not resource.response["background"]:
             yield resource.begin()
@@ -128,7 +128,7 @@ class ResponsesApi:
                 yield events
 
     async def _keep(self, asked: _Asked, who: Caller, events: list[Json]) -> None:
-        """An answer that is made goes to its client, also where it can't be kept just now; it says so."""
+        """Stores the response. If that fails, the client still gets the answer, with `store` set to false."""
         try:
             await self._shared.put(who.key, asked.stored())
         except ApiError as error:
@@ -177,7 +177,7 @@ class ResponsesApi:
         return begun.response
 
     async def _make(self, asked: _Asked, who: Caller) -> None:
-        """Makes a response that nobody waits for, and tells of each step but single words."""
+        """Makes a background response, and updates its stored state after each step except text deltas."""
         resource = asked.resource
         try:
             resource.begin()
@@ -188,12 +188,12 @@ class ResponsesApi:
                         await self._shared.update(who.key, resource.shown())
         finally:
             if not resource.ended:
-                # A defect, which the log has; of one that was cancelled this changes nothing any more.
+                # An unexpected exception, which is logged; for a cancelled response this has no effect.
                 resource.fail("server_error", "the server failed at this request")
                 await self._shared.finish(who.key, asked.stored())
 
     async def _watch(self) -> None:
-        """Ends what is cancelled, while there is anything to cancel."""
+        """Cancels the tasks of cancelled responses, for as long as there are tasks."""
         while self._tasks:
             try:
                 cancelled = await self._shared.cancellations(self._replica)
@@ -215,7 +215,7 @@ class ResponsesApi:
         return stored.response
 
     async def cancel(self, id: str, who: Caller) -> Json:
-        """One that has ended stays as it is."""
+        """Cancels a background response; a response that has ended is left as it is."""
         if not (await self.stored(id, who))["background"]:
             raise invalid("only a response in the background can be cancelled")
         cancelled = await self._shared.cancel(who.key, id)
@@ -224,7 +224,7 @@ class ResponsesApi:
         return cancelled
 
     async def delete(self, id: str, who: Caller) -> Json:
-        """One that is being made is cancelled."""
+        """Deletes a response; a response under way is cancelled."""
         if not await self._shared.delete(who.key, id):
             raise no_response(id)
         return {"id": id, "object": "response", "deleted": True}

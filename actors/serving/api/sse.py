@@ -1,4 +1,4 @@
-"""How answers are written: JSON, and the server-sent events of each protocol's streams."""
+"""Serialization of answers: JSON, and server-sent events for streams."""
 
 import json
 from typing import Any
@@ -7,11 +7,12 @@ from coa.storage.unicode import whole
 
 Json = dict[str, Any]
 DONE = "data: [DONE]\n\n"
-"""Ends the streams of OpenAI's protocols."""
+"""Last event of a stream in OpenAI's protocols."""
 
 
 def written(answer: Any) -> str:
-    """As JSON. Halves of surrogate pairs, which a client's JSON may hold and UTF-8 may not, become question marks."""
+    """The answer as JSON. Lone surrogates, which a client's JSON may contain but UTF-8 may not, become question
+    marks."""
     return whole(json.dumps(answer, ensure_ascii=False, separators=(",", ":")))
 
 
@@ -20,5 +21,5 @@ def data(event: Json) -> str:
 
 
 def named(event: Json) -> str:
-    """An event whose name is its type."""
+    """A server-sent event named by the event's type."""
     return f"event: {event['type']}\n{data(event)}"

@@ -1,1 +1,1 @@
-"""What shows that an engine computes with the weights that it was given."""
+"""Checks that an engine computes with the weights that it was given."""

@@ -1,7 +1,7 @@
-"""Which of the tensors that a vLLM model is given reach a parameter, and which parameters get all that they need.
+"""Records which tensors given to a vLLM model reach a parameter, and which layers get all their elements.
 
-vLLM leaves out what it has no place for, and keeps the old values of a layer that got nothing, with a line in its log
-at most. Imported in vLLM's processes only.
+vLLM skips tensors that it has no parameter for, and keeps the old values of a layer that got nothing; at most it logs a
+line. Imported in vLLM's processes only.
 """
 
 import functools
@@ -20,7 +20,7 @@ from coa.learning.weights import Layout
 
 
 class LoadWatch:
-    """Made after `initialize_layerwise_reload` and before the model is given its weights."""
+    """Watches one load; created after `initialize_layerwise_reload` and before the model is given its weights."""
 
     def __init__(self, model: torch.nn.Module, layout: Layout, data: NDArray[np.uint8]) -> None:
         """`data`: the flattened model that the tensors are views of."""
@@ -29,7 +29,7 @@ class LoadWatch:
         self._starts = [span.start for span in layout.tensors]
         self._current = ""
         self.took: dict[str, str] = {}
-        """The parameter that each tensor went into; what is missing reached none."""
+        """The parameter that each tensor went into; a tensor that is missing here reached none."""
         for prefix, module in model.named_modules():
             for name, parameter in module.named_parameters(prefix, recurse=False):
                 if (loader := getattr(parameter, "weight_loader", None)) is not None:
@@ -51,14 +51,15 @@ class LoadWatch:
         return noting
 
     def _name_of(self, tensor: torch.Tensor) -> str:
-        """By its address, which holds for a part of a tensor as well; a changed copy is the one that was given last."""
+        """Finds the name by address, which also works for a slice of a tensor; a modified copy counts as the tensor
+        given last."""
         offset = tensor.data_ptr() - self._address
         if 0 <= offset < self._layout.nbytes and tensor.device.type == "cpu":
             return self._layout.tensors[bisect_right(self._starts, offset) - 1].name
         return self._current
 
     def short(self) -> list[str]:
-        """Layers that did not get all elements of their parameters; asked before the update is finished."""
+        """Layers that did not get all elements of their parameters; call this before the update is finished."""
         found = []
         for name, layer in self._model.named_modules():
             info = get_layerwise_info(layer)
@@ -71,7 +72,7 @@ class LoadWatch:
 
 
 def _needed(layer: torch.nn.Module, parameter: torch.nn.Parameter) -> int:
-    """Elements of a parameter that come from outside. An embedding has rows that only fill up a multiple."""
+    """Number of elements of a parameter that are loaded. Padding rows of an embedding are not."""
     indices = getattr(layer, "shard_indices", None)
     if indices is not None and parameter.dim() == 2:
         return indices.num_org_elements * parameter.shape[1]

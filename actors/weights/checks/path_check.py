@@ -1,22 +1,22 @@
-"""Whether what is loaded is what an engine computes with: asked once, when an engine has started.
+"""Checks once, after an engine's start, that the engine computes with the weights that are loaded.
 
-An engine's first weights come from its model's folder, by the way that vLLM loads every model. Later ones come by its
-update, and there a backend may keep something that it has made of the old ones (on CPU, a tied output projection), with
-no error. So, before the first request:
+An engine's first weights come from the model's folder, through vLLM's usual model loader. Later weights come through
+vLLM's weight update, where a backend may silently keep something derived from the old weights (on CPU, a tied output
+projection). Therefore, before the first request:
 
     1. the folder's weights by the update      log-probs must be those of the start
     2. for each kind of tensor in turn         loaded with other values: log-probs must change
     3. the folder's weights again              log-probs must be those of the start
 
-A kind is what the layers of a model have in common, such as every layer's q, k and v projection. Of a step's tensors
-only those that change are loaded, so all of it moves the model about three times.
+A kind is a set of tensors that the layers have in common, such as every layer's q, k and v projection. Each step loads
+only the tensors that change, so the check moves the model's size about three times.
 
-Two kinds of models can't be checked so. They run with the weights of their start, and refuse others:
+Two kinds of models can't be checked this way. They run with the weights of their start and refuse updates:
 
-    tied          the output layer shares the tensor of the embeddings: one tensor is both
-    several files there is no one layout to load from, as with most published models of 7B and more
+    tied          the output layer and the embeddings share one tensor
+    several files there is no single layout to load from, as with most published models of 7B and more
 
-Learners untie what they train, and write one file.
+Learners untie the embeddings of the model that they train, and write a single file.
 """
 
 import asyncio
@@ -34,20 +34,20 @@ from coa.types import Floats, Tokens
 
 PROBE_TOKENS = 32
 NOISE = 8.0
-"""Log-probs are the same where they differ by at most so many times what two equal requests do, and changed above."""
+"""Log-probs count as changed if they differ by more than this multiple of the difference between two equal requests."""
 LEAST_NOISE = {2: 1e-3, 4: 1e-6}
-"""By the bytes of a weight. Two requests may be equal bit for bit, and a kernel that is set up anew by a reload still
-rounds otherwise. Other values of a tensor move log-probs by far more."""
+"""Minimum tolerance of log-probs, by bytes per weight: two equal requests may agree bit for bit while a kernel set up
+anew by a reload rounds differently. Perturbing a tensor changes log-probs by far more."""
 WEIGHTS = "model.safetensors"
-"""The file of a model whose weights are in one."""
+"""File name of a model whose weights are in a single file."""
 
 
 async def check_path(
     loader: WeightLoader, llm: Any, model_dir: Path, logprobs: Callable[[Tokens], Awaitable[Floats]]
 ) -> None:
-    """Raises StaleWeights where the output of an engine that has nothing to do does not follow what is loaded.
+    """Raises StaleWeights if the output of an idle engine does not follow the loaded weights.
 
-    `logprobs`: of all tokens but the first, of a sequence that no cache is asked for.
+    `logprobs`: returns the log-probs of all tokens but the first, computed without a prefix cache.
     """
     if llm.model_config.hf_text_config.tie_word_embeddings:
         loader.refusal = "the engine's output layer is tied to its embeddings, and might be kept by an update: untie it"
@@ -76,8 +76,8 @@ async def check_path(
 
 
 def kinds(took: dict[str, str]) -> dict[str, list[str]]:
-    """Tensors by kind. `took`: the parameter that each went into. All tensors of a module are of one kind, since a
-    module is loaded whole."""
+    """Groups tensors by kind. `took`: the parameter that each tensor went into. All tensors of a module are of one
+    kind, since vLLM loads a module as a whole."""
     found: dict[str, list[str]] = {}
     for name, parameter in took.items():
         found.setdefault(re.sub(r"\.\d+\.", ".*.", parameter.rpartition(".")[0]), []).append(name)
@@ -85,11 +85,11 @@ def kinds(took: dict[str, str]) -> dict[str, list[str]]:
 
 
 def probe_tokens(vocabulary: int, longest: int) -> Tokens:
-    """The same for every engine of a model."""
+    """Token ids of the probe sequence, the same for every engine of a model."""
     length = min(PROBE_TOKENS, longest - 1)
     return np.random.default_rng(0).integers(0, vocabulary, length).astype(np.int32)
 
 
 def difference(one: Floats, other: Floats) -> float:
-    """The largest of all places; NaN, which is no equal, where one is."""
+    """Maximum absolute difference over all positions; NaN, which counts as different, if there is a NaN."""
     return float(np.abs(one - other).max())

@@ -1,1 +1,1 @@
-"""How two processes of one machine share memory of a device, and agree on what is in it."""
+"""Device memory shared by two processes of one machine, and the messages by which they coordinate."""

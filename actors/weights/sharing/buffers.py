@@ -1,7 +1,7 @@
-"""Buffers in a device's memory that two processes of one machine see: tensors here, handles for the other.
+"""Buffers in device memory shared by two processes of one machine: tensors in this process, handles for the other.
 
-On a GPU a handle is CUDA's for inter-process communication, as `torch.multiprocessing` makes it; on a CPU it names a
-file in shared memory, which both sides map.
+On a GPU a handle is a CUDA IPC handle, as `torch.multiprocessing` makes it; on a CPU it names a file in shared memory,
+which both processes map.
 """
 
 import os
@@ -20,29 +20,29 @@ if TYPE_CHECKING:
     from actors.weights.parts import ModelParts
 
 Handle = dict[str, Any]
-"""What memory is found by, as plain data."""
+"""Plain data by which another process opens the memory."""
 CUDA_OFFSET, CUDA_MEMORY = 3, 7
-"""Places in what `reduce_tensor` gives for a tensor on a GPU: where it begins in its memory, and from there on how that
-is found. What is before says what a tensor of bytes is, and on which GPU, which the other process may number
-otherwise."""
+"""Indices into the arguments that `reduce_tensor` returns for a GPU tensor: the tensor's offset, and the start of the
+arguments that identify the memory. The arguments before them describe the tensor and its GPU, which the other process
+may number differently."""
 
 
 def device_name(device: torch.device) -> str:
-    """The same for all processes of a machine that use this device."""
+    """Name of the device, the same for all processes of a machine that use it."""
     return str(torch.cuda.get_device_properties(device).uuid) if device.type == "cuda" else device.type
 
 
 def own_device() -> torch.device:
-    """That this process computes on."""
+    """Device that this process computes on."""
     return torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else torch.device("cpu")
 
 
 @contextmanager
 def shared_buffers(path: Path, count: int, nbytes: int, device: torch.device) -> Iterator[tuple[list[Tensor], Any]]:
-    """So many buffers of bytes, and their handles; `path`: what files are called after, where it takes files.
+    """`count` buffers of `nbytes` each, and their handles. `path`: base of the file names, if files are used.
 
-    Their memory is free again when the context ends. On a GPU, what a process was killed with that had it open stays
-    allocated until this one ends."""
+    The memory is freed when the context ends. On a GPU, memory that another process had open when it was killed stays
+    allocated until this process ends."""
     tensors: list[Tensor] = []
     handles: list[Handle] = []
     files = [path.with_name(f"{path.stem}-{number}{path.suffix}") for number in range(count)]
@@ -71,13 +71,13 @@ def _on_gpu(nbytes: int, device: torch.device) -> tuple[Tensor, Handle]:
 
 def _in_file(path: Path, nbytes: int) -> tuple[Tensor, Handle]:
     with opened(path, os.O_RDWR | os.O_CREAT) as file:
-        os.posix_fallocate(file, 0, nbytes)  # or a write into memory that is not there would end the process
+        os.posix_fallocate(file, 0, nbytes)  # without it, writing when shared memory is full would kill the process
     return _mapped(path), {"nbytes": nbytes, "file": str(path)}
 
 
 def opened_buffers(handles: Sequence[Handle]) -> list[Tensor]:
-    """The buffers of another process; it learns that they are let go of when the tensors are. Raises OSError or
-    RuntimeError where they can't be opened."""
+    """Opens the buffers of another process; they are released when the returned tensors are. Raises OSError or
+    RuntimeError if they can't be opened."""
     from torch.multiprocessing.reductions import rebuild_cuda_tensor
 
     found: list[Tensor] = []
@@ -97,14 +97,14 @@ def _mapped(path: Path) -> Tensor:
 
 
 def _collect() -> None:
-    """Gives memory back that no other process has open any more."""
+    """Frees CUDA memory that no other process has open any more."""
     if torch.cuda.is_available():
         torch.cuda.ipc_collect()
 
 
 def buckets_of(parts: "ModelParts", buffers: Sequence[Tensor]) -> Iterator[tuple[int, Tensor]]:
-    """Copies a model that this rank has all of into the buffers, bucket after bucket, in turn; each with its number,
-    once it is there. It holds until its buffer's turn comes again."""
+    """Copies a model that is entirely on this rank into the buffers in turn, and yields (index, bucket) once a bucket
+    is complete. A bucket is valid until its buffer is used again."""
     layout, index = parts.layout, 0
     for at, piece in parts.tensors():
         while len(piece):

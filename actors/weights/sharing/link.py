@@ -1,4 +1,4 @@
-"""What two processes tell each other while one copies what the other puts into shared buffers: plain data only."""
+"""Messages between a process that fills shared buffers and a process that copies them: plain data only."""
 
 import json
 import math
@@ -11,15 +11,16 @@ from typing import Any
 from coa.errors import SyncError
 
 CANNOT = -1
-"""Said by who can't open the handles."""
+"""Message of a worker that can't open the handles."""
 DONE = -2
-"""Said by who has let go of them."""
+"""Message of a worker that has released them."""
 LONGEST = 64 * 2**10
-"""Bytes of a message."""
+"""Maximum bytes of a message."""
 
 
 def bounded(connection: Connection, seconds: float) -> None:
-    """No read and no write of it takes longer: it raises OSError then. Short words leave at once."""
+    """Sets a timeout for each read and write of the connection, after which it raises OSError. Also disables Nagle's
+    delay, so that short messages are sent at once."""
     with socket.fromfd(connection.fileno(), socket.AF_INET, socket.SOCK_STREAM) as same:
         for limit in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
             same.setsockopt(socket.SOL_SOCKET, limit, struct.pack("ll", math.ceil(seconds), 0))
@@ -31,13 +32,13 @@ def say(connection: Connection, data: Any) -> None:
 
 
 def hear(connection: Connection) -> Any:
-    """What the other side says next. Raises EOFError where it has gone, OSError where it takes too long, and ValueError
-    for what is no message."""
+    """Receives the next message. Raises EOFError if the connection is closed, OSError after the timeout, and ValueError
+    for an invalid message."""
     return json.loads(connection.recv_bytes(LONGEST))
 
 
 def expect(connection: Connection, number: int) -> None:
-    """Waits for the other side's word; raises SyncError for another one."""
+    """Waits for the message `number`; raises SyncError for any other message."""
     found = hear(connection)
     if found == CANNOT:
         raise SyncError("a worker can't open the handles of the rank's memory")
@@ -46,7 +47,7 @@ def expect(connection: Connection, number: int) -> None:
 
 
 def until_closed(connection: Connection) -> None:
-    """Returns when the other side has ended the connection: it is through with what it does for this one."""
+    """Returns when the other side has closed the connection, after its work for this process."""
     with suppress(EOFError, ConnectionError):
         while True:
             connection.recv_bytes(LONGEST)

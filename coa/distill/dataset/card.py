@@ -1,6 +1,6 @@
 """The card of a data set: Markdown, with the front matter that the Hugging Face hub and `datasets` read.
 
-A pure function from plain values to text. Where a licence belongs, the card says that its user has to settle it.
+A pure function from plain values to text. In the place of a licence, the card says that the user has to choose one.
 """
 
 import json
@@ -41,9 +41,9 @@ def data_card(
 ) -> str:
     """The README.md of a data folder.
 
-    transcripts: team runs, of which `dropped` tells by reason those that were not kept. contaminated: runs left out
-    since their question is in an evaluation. filters: empty if nothing else was filtered here, and then nothing is
-    told of the other two. cost: of all runs. limit: tokens of a row that is trained on.
+    transcripts: number of team runs; dropped: counts by reason of those that were not kept. contaminated: number of
+    runs whose question is in an evaluation set. filters: settings of the filter; if empty, the card mentions neither
+    transcripts nor dropped. cost: of all runs. limit: maximum tokens of a row for training.
     """
     parts = [
         front(_data_front(name, summary)),

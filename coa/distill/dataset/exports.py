@@ -1,10 +1,10 @@
-"""The data set as others' trainers read it, each from a folder of its own.
+"""Exports of the data set for other trainers, each in its own folder.
 
-    trl           train-00000.parquet                     token ids, and a mask of what the policy says
+    trl           train-00000.parquet                     token ids, and the mask of the policy's tokens
     llamafactory  distilled.json, dataset_info.json       its sharegpt: turns of human, gpt and observation
-    alpaca        distilled.json, dataset_info.json       its alpaca: instruction, output; learns observations
+    alpaca        distilled.json, dataset_info.json       its alpaca: instruction, output; trains on observations
 
-A row is repeated `copies` times. Files are written as rows are read: memory does not grow with their number.
+A row is repeated `copies` times. Files are written while rows are read, so memory does not grow with their number.
 """
 
 import json
@@ -32,10 +32,10 @@ _TRL = pa.schema([("input_ids", pa.list_(pa.int32())), ("assistant_masks", pa.li
 
 
 def export_trl(folder: Path, out: Path, *, instructed: bool) -> int:
-    """For `SFTTrainer`, which takes `input_ids` as tokenised already and gives no label where `assistant_masks` is 0.
+    """Exports for `SFTTrainer`, which takes `input_ids` as tokenised and masks labels where `assistant_masks` is 0.
 
-    Rows over the limit that the data was tokenised with are left out; prompts are as they were tokenised, whatever
-    `instructed` says. Returns the number of rows written.
+    Rows over the limit that the data was tokenised with are left out. Prompts are those of the tokenised rows, so
+    `instructed` has no effect. Returns the number of rows written.
     """
     rows = 0
     with replacing(shard_path(out, 0)) as part, pq.ParquetWriter(part, _TRL, compression="zstd") as writer:
@@ -54,10 +54,10 @@ def _repeated_tokens(folder: Path) -> Iterator[dict[str, Any]]:
 
 
 def export_alpaca(folder: Path, out: Path, *, instructed: bool) -> int:
-    """For the published agents' fork of LLaMA-Factory, in the columns of the published AFM sets.
+    """Exports for the published agents' fork of LLaMA-Factory, in the columns of the published AFM sets.
 
-    A blank line follows each observation, by which their fork finds what is not to be learnt (`ignore_observation`);
-    LLaMA-Factory itself learns the whole output. `coa.agent.grammar.parse` reads the output as it is.
+    A blank line follows each observation, by which the fork finds the text to mask (`ignore_observation`);
+    LLaMA-Factory itself trains on the whole output. `coa.agent.grammar.parse` can read the output.
     """
     return _export_json(folder, out, lambda row: _alpaca(row, instructed), {"file_name": f"{NAME}.json"})
 
@@ -68,9 +68,9 @@ def _alpaca(row: Demonstration, instructed: bool) -> dict[str, Any]:
 
 
 def export_llamafactory(folder: Path, out: Path, *, instructed: bool) -> int:
-    """For LLaMA-Factory, as a conversation in its sharegpt layout: what comes from `observation` is never learnt.
+    """Exports for LLaMA-Factory, as conversations in its sharegpt layout, whose `observation` turns are masked.
 
-    What follows the question, put together, is the chain as tag text.
+    The turns after the question, joined, are the chain as tag text.
     """
     described = {
         "file_name": f"{NAME}.json",
@@ -93,7 +93,7 @@ def _conversation(row: Demonstration, instructed: bool) -> dict[str, Any]:
 
 
 def turns_of(chain: Chain) -> Iterator[tuple[str, str]]:
-    """("gpt" or "observation", tag text), in turns: spans between two observations are one turn of the policy."""
+    """Turns of ("gpt" or "observation", tag text): the spans between two observations are one turn of the policy."""
     said: list[str] = []
     for span in chain:
         if span.tag == OBSERVATION:
@@ -106,7 +106,7 @@ def turns_of(chain: Chain) -> Iterator[tuple[str, str]]:
 
 
 def asked(row: Demonstration, instructed: bool) -> str:
-    """The user's turn, as `Codec.prompt` puts it."""
+    """The user's turn, as in `Codec.prompt`."""
     preface = find_profile(row.task.profile).preface() if instructed else ""
     return preface + escape(row.task.question)
 
@@ -118,7 +118,7 @@ def _export_json(folder: Path, out: Path, as_item: Callable[[Demonstration], dic
 
 
 def _write_array(path: Path, items: Iterable[Any]) -> int:
-    """A JSON array, an item a line."""
+    """Writes a JSON array with one item per line; returns the number of items."""
     count = 0
     with replacing(path) as part, part.open("w", encoding="utf-8") as file:
         for item in items:
@@ -133,9 +133,9 @@ class Format:
     export: Callable[..., int]
     """(folder, out, *, instructed) -> number of rows written."""
     use: str
-    """How the trainer is told of it."""
+    """Command or call that trains on the export."""
     warning: str = ""
-    """A warning for users who train on it."""
+    """A warning for users who train on this export."""
 
 
 _LLAMA_FACTORY = f"llamafactory-cli train ... dataset_dir={{out}} dataset={NAME}"

@@ -1,4 +1,4 @@
-"""Rows that were distilled elsewhere, as shards of a run's own: what is kept of them, and why the rest is not."""
+"""Writes rows that were distilled elsewhere as shards of a run, and lists the rows that are left out, with reasons."""
 
 import json
 from collections import Counter
@@ -15,9 +15,9 @@ from coa.storage.files import replacing
 
 QUALITY = "quality"
 BREAKS_TABLE = Decision(QUALITY, VIOLATION)
-"""For a row that is kept although its chain violates its profile's table of transitions."""
+"""Decision on a row that is kept although its chain violates its profile's table of transitions."""
 Read = tuple[int, Demonstration | str]
-"""(row number from 1, the demonstration or the reason why the row is left out)"""
+"""Row number from 1, and the demonstration or the reason why the row is left out."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,9 +60,9 @@ def add_rows(
     shard_rows: int = 1000,
     own: OwnColumns = NO_COLUMNS,
 ) -> ExternalCounts:
-    """Writes rows as shards from number `first` on, and {"row", "reason"} of each other one to `listing`.
+    """Writes the kept rows as shards, numbered from `first`, and {"row", "reason"} of each dropped row to `listing`.
 
-    Raises UserError for a source that can't be read to its end; the shards before that place are there then.
+    Raises UserError if the source can't be read to its end; the shards before that place remain.
     """
     counts = ExternalCounts()
     with replacing(listing) as part, part.open("w", encoding="utf-8") as lines:

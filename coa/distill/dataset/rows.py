@@ -31,16 +31,16 @@ SCHEMA = pa.schema(
         ("decisions", pa.string()),  # JSON, [{"stage", "outcome"}]
     ]
 )
-"""Columns of every data set; further columns of text are a world's own (`OwnColumns`)."""
+"""Columns of every data set; a world may add columns of text (`OwnColumns`)."""
 
 
 @dataclass(frozen=True, slots=True)
 class OwnColumns:
-    """Columns of text that the rows of one world have besides everybody's."""
+    """Columns of text that the rows of one world have besides those of SCHEMA."""
 
     names: tuple[str, ...] = ()
     value: Callable[[str, Task, Chain], str] = lambda name, task, chain: ""
-    """(name, task, chain) -> what a row has in the column of that name."""
+    """(name, task, chain) -> the row's value in the column of that name."""
 
     def schema(self) -> pa.Schema:
         return pa.schema([*SCHEMA, *((name, pa.string()) for name in self.names)])
@@ -59,7 +59,7 @@ class Decision:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Demonstration:
-    """A chain to imitate, `copies` times, and where it is from."""
+    """A chain to imitate, `copies` times, and its source."""
 
     task: Task
     text: str
@@ -70,9 +70,9 @@ class Demonstration:
     """`team`, `import:SYSTEM` or `released`."""
     team: str = ""
     models: tuple[tuple[str, str], ...] = ()
-    """(role, model)."""
+    """Pairs of role and model."""
     interactions: int
-    """Activations of agents and tools; messages that only hand the run on are not counted."""
+    """Number of activations of agents and tools; routing messages are not counted."""
     usage: Usage = field(default_factory=Usage)
     """Requests and tokens of language models in the whole run."""
     decisions: tuple[Decision, ...] = ()
@@ -83,7 +83,7 @@ class Demonstration:
 
 
 def demonstration_of(kept: Kept, *, source: str = "team", decisions: Iterable[Decision] = ()) -> Demonstration:
-    """The row of a kept run; `decisions` are what the stages of the filter said of it."""
+    """The row of a kept run; `decisions` are those of the filter's stages."""
     transcript = kept.transcript
     return Demonstration(
         task=transcript.task,

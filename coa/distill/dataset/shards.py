@@ -1,10 +1,10 @@
 """The files of the distilled data set.
 
-    data/train-00000.parquet    what was kept of one wave of runs; in its metadata, counts of the others by outcome
+    data/train-00000.parquet    the kept runs of one wave; its metadata holds counts of all its runs by outcome
     data/train-00001.parquet
-    data/README.md              the card: how `datasets.load_dataset("data")` is to read the folder
+    data/README.md              the card, which tells `datasets.load_dataset("data")` how to read the folder
 
-A shard appears whole or not at all. Nothing else lies in the folder, so it is a data set as it stands.
+Shards are written atomically. Nothing else lies in the folder, so the folder itself is the data set.
 """
 
 import json
@@ -37,7 +37,7 @@ def shard_paths(folder: Path) -> list[Path]:
 def write_shard(
     folder: Path, index: int, rows: Iterable[Demonstration], report: Mapping[str, Any], own: OwnColumns = NO_COLUMNS
 ) -> None:
-    """report: the outcomes of all runs of this shard, those that were not kept included, as plain JSON."""
+    """Writes a shard. report: outcomes of all its runs, including those that were not kept, as plain JSON."""
     table = pa.Table.from_pylist([to_row(row, own) for row in rows], schema=own.schema())
     outdate_card(folder)
     with replacing(shard_path(folder, index)) as part:
@@ -57,7 +57,7 @@ def read_reports(folder: Path) -> Iterator[dict[str, Any]]:
 
 
 def metadata_of(path: Path) -> dict[bytes, bytes]:
-    """Raises UserError for what is no shard."""
+    """The metadata of a shard's file; raises UserError if the file is no shard."""
     try:
         found = pq.read_schema(path)
     except (OSError, pa.ArrowInvalid) as error:

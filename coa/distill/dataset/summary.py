@@ -1,4 +1,4 @@
-"""The contents of a data set, counted from its columns: for its card and for the report of a stage."""
+"""Counts of a data set's contents, made from its columns, for its card and for the report of a stage."""
 
 from collections import Counter
 from dataclasses import dataclass
@@ -17,11 +17,11 @@ _SUMMED = ("copies", "reflected", "corrected", "requests", "prompt_tokens", "com
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenStatistics:
-    """Counts of rows, each counted once."""
+    """Counts of tokens over the rows; each row counts once, whatever its copies."""
 
     total: int
     learnt: int
-    """Tokens that the policy is to say."""
+    """Tokens of the policy, on which the loss is computed."""
     mean: float
     median: float
     p95: float
@@ -40,21 +40,22 @@ class Summary:
     interactions: float
     """Mean."""
     requests: int
-    """Requests to language models for the rows that were kept; the tokens likewise."""
+    """Requests to language models for the kept rows; the token counts below cover the same rows."""
     prompt_tokens: int
     completion_tokens: int
     unnamed: int
-    """Rows that language models played which nobody named."""
+    """Number of rows without the name of a model although language models were used."""
     tokens: TokenStatistics | None
-    """None before the rows have tokens."""
+    """Statistics of tokens; None until the rows have tokens."""
     bytes: int
-    """Uncompressed."""
+    """Uncompressed size."""
     columns: dict[str, str]
     """Name -> Arrow type, as text."""
 
 
 def summarise(folder: Path) -> Summary:
-    """Reads what it counts alone, shard by shard; raises UserError for a file that is no shard."""
+    """Summarises the folder, reading only the columns needed, shard by shard; raises UserError for a file that is no
+    shard."""
     counts = {name: Counter[str]() for name in COUNTED}
     sums = Counter[str]()
     lengths: list[np.ndarray] = []

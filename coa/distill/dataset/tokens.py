@@ -1,11 +1,11 @@
-"""The tokens of the rows: what a policy with a given tokenizer is to say, and what it is only to read.
+"""The tokens of the rows under a given tokenizer, with the mask of those that the policy generates.
 
     token_ids      [ prompt ............ | the policy's spans | an observation | the policy's spans ]
     policy_mask    [ 0 0 0 0 0 0 0 0 0 0 | 1 1 1 1 1 1 1 1 1 1 | 0 0 0 0 0 0 0 0 | 1 1 1 1 1 1 1 1 1 ]
                                          ^ prompt_length
 
-They come after the texts, since the tokenizer of a new model is trained on the texts first. Rows longer than the limit
-keep their tokens and are left out in reading: a cut chain would teach to stop in the middle.
+They are added after the texts, since the tokenizer of a new model is trained on the texts. Rows longer than the limit
+keep their tokens but are skipped when read: a truncated chain would teach the policy to stop in the middle.
 """
 
 import hashlib
@@ -49,9 +49,9 @@ class Tokenised:
 
 
 def tokenise(folder: Path, codec: Codec, *, instructed: bool, limit: int) -> Tokenised:
-    """Gives every shard its token columns; those that have them by the same tokenizer and settings stay as they are.
+    """Adds the token columns to every shard; shards that have them from the same tokenizer and settings are skipped.
 
-    limit: in tokens, of prompt and chain together.
+    limit: maximum tokens of prompt and chain together.
     """
     settings = {"codec": fingerprint(codec), "instructed": instructed, "limit": limit}
     rows = too_long = 0
@@ -103,7 +103,7 @@ def _demonstrate(row: Demonstration, codec: Codec, instructed: bool) -> Trajecto
 
 @dataclass(frozen=True, slots=True)
 class TokenRow:
-    """A row's tokens as they lie on disk."""
+    """A row and its tokens, as stored on disk."""
 
     row: Demonstration
     token_ids: np.ndarray
@@ -127,13 +127,13 @@ def read_tokens(folder: Path) -> Iterator[TokenRow]:
 
 
 def _lists(column: Any) -> Iterator[np.ndarray]:
-    """A column of lists as arrays of their own, without a Python object for each element."""
+    """The lists of a column as one array each, without a Python object for each element."""
     values = column.values.to_numpy(zero_copy_only=False)
     offsets = column.offsets.to_numpy()
     return (values[begin:end].copy() for begin, end in pairwise(offsets))
 
 
 def read_samples(folder: Path) -> Iterator[Sample]:
-    """The rows within the limit as samples to imitate, as many times as their copies say."""
+    """The rows within the limit as samples to imitate, each repeated by its number of copies."""
     for one in read_tokens(folder):
         yield from repeat(to_imitate(one.token_ids, one.policy_mask), one.row.copies)

@@ -1,6 +1,6 @@
 """Imports runs of other agent systems as transcripts.
 
-    what a system left -> ForeignRun (recorded, smolagents) -> its task (match) -> Transcript (write)
+    a system's logs -> ForeignRun (recorded, smolagents) -> its task (match) -> Transcript (write)
 
 A run that cannot be written in our tags is refused with a reason; none is dropped silently.
 """
@@ -37,9 +37,9 @@ __all__ = ["DEFAULTS", "FORMATS", "Reason", "Refusal", "import_runs", "read_tool
 def import_runs(
     form: str, path: Path, tasks: Iterable[Task], table: ToolTable = DEFAULTS, model: str = ""
 ) -> Iterator[Transcript | Refusal]:
-    """Yields each run of a file or folder, or why it is refused; the runs of one task are its attempts 0, 1, ...
+    """Yields each run of a file or folder, or its refusal; the runs of one task are its attempts 0, 1, ...
 
-    form: a key of FORMATS; model: the model of runs that name none. Raises UserError for a path where there is nothing.
+    form: a key of FORMATS; model: the model of runs that name none. Raises UserError if the path has no such files.
     """
     known = Tasks(tasks)
     attempts: Counter[str] = Counter()

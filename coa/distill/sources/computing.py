@@ -1,7 +1,7 @@
-"""Computes again what the last program of an agent showed, where a recording ends with it.
+"""Recomputes the output of an agent's last program, if a recording ends with this program.
 
-A recorder hears what a model says, and not what came of its last program. Where that gave the answer, it is run in
-the sandbox, where a model that learns from it would have it run; twice, so that no chance is taken for its answer.
+A recorder sees what a model says, but not the output of its last program. If that program gave the answer, it is run in
+the same sandbox as programs of the student; twice, so that a random output is not taken for the answer.
 """
 
 import asyncio
@@ -26,12 +26,12 @@ def {name}(*given, **named):
 
 
 def execute_cold(program: str) -> Ended:
-    """Runs a program in a sandbox of its own; raises ToolDown where there is none."""
+    """Runs a program in a sandbox of its own; raises ToolDown if there is no sandbox."""
     return asyncio.run(Sandbox(SandboxConfig(warm=False)).execute(program))
 
 
 def with_computed(run: ForeignRun, execute: Execute = execute_cold) -> ForeignRun:
-    """The run with a call and an answer for each program whose output was not recorded. Raises Refused."""
+    """The run with a call and an answer in the place of each program whose output was not recorded. Raises Refused."""
     if not any(isinstance(piece, Computed) for one in run.activations for piece in one.pieces):
         return run
     activations = tuple(

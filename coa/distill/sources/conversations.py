@@ -1,4 +1,4 @@
-"""Groups calls of a model into conversations: a call continues the conversation whose messages its own begin with.
+"""Groups calls of a model into conversations: a call continues a conversation if its messages begin with those of it.
 
 call 1   system, question                                 -> search(...)      conversation 1
 call 2   system, question, search(...), result            -> ask_expert(...)  conversation 1
@@ -40,17 +40,17 @@ class ModelCall:
 
 @dataclass(slots=True)
 class Conversation:
-    """Calls of which each continues the one before."""
+    """Calls, each of which continues the one before."""
 
     calls: list[ModelCall] = field(default_factory=list)
     unheard: Usage = field(default_factory=Usage)
-    """Usage of replies that were asked for again, and so not continued."""
+    """Usage of replies that were not used, since the same request was sent again."""
     closing: Sequence[Message] = ()
-    """What followed the last reply, by a request that forced an answer."""
+    """The messages after the last reply, taken from a request that forced an answer."""
     forced: Usage = field(default_factory=Usage)
-    """Usage of that request."""
+    """Usage of the requests that forced an answer."""
     plans: bool = False
-    """Whether it is a plan that another conversation shows."""
+    """Whether this is a request for a plan that another conversation then shows."""
 
     @property
     def began(self) -> float:
@@ -76,8 +76,8 @@ class Conversation:
         )
 
     def after(self, number: int) -> Sequence[Message]:
-        """The messages between the reply of call `number` and the next reply; they include an echo of the former, but
-        no plan that was made in between."""
+        """The messages between the reply of call `number` and the next reply; they include an echo of the first reply,
+        but no plan that was made in between."""
         said = self.calls[number].messages
         last = number + 1 == len(self.calls)
         following = self.closing if last else _since(said, self.calls[number + 1].messages)
@@ -91,8 +91,8 @@ def plan_of(message: Message) -> str | None:
 
 
 def _since(earlier: Sequence[Message], later: Sequence[Message]) -> list[Message]:
-    """The messages of a request that an earlier one has not. Of a message that grew, as what follows a silent reply is
-    written into the last message by some, it is what came on."""
+    """The messages of a request that are not in an earlier one. If the last message grew, since some systems append to
+    it what follows an empty reply, the result begins with the added text."""
     following, n = list(later[len(earlier) :]), len(earlier) - 1
     before, after = text_of(earlier[n].get("content")).strip(), text_of(later[n].get("content"))
     if after.strip() != before:
@@ -119,7 +119,7 @@ def conversations(calls: Sequence[ModelCall]) -> list[Conversation]:
             heads.append(said)
             continue
         n = max(earlier, key=lambda n: (len(heads[n]), n))
-        if said == heads[n]:  # the same request again: the earlier reply was not used
+        if said == heads[n]:  # a repeated request: the earlier reply was not used
             found[n].unheard += found[n].calls.pop().usage
         found[n].calls.append(call)
         heads[n] = said
@@ -135,7 +135,8 @@ def _key(message: Message) -> Key:
 
 
 def _goes_on(head: tuple[Key, ...], said: tuple[Key, ...]) -> bool:
-    """Whether a request begins with all of an earlier one, whose last message may have grown by a marked result."""
+    """Whether a request begins with all messages of an earlier one, the last of which may have grown by a marked
+    result."""
     n = len(head) - 1
     if said[:n] != head[:n] or len(said) <= n:
         return False
@@ -152,7 +153,7 @@ def _forces(call: ModelCall) -> bool:
 def _stuck(
     found: Sequence[Conversation], heads: Sequence[tuple[Key, ...]], said: tuple[Key, ...]
 ) -> Conversation | None:
-    """The conversation whose messages, but for the system's, a request that forces an answer begins with."""
+    """The conversation with whose messages, except the system's, a request that forces an answer begins."""
     ways = [n for n, head in enumerate(heads) if len(head) > 1 and _goes_on(head[1:], said[1:])]
     return found[max(ways, key=lambda n: len(heads[n]))] if ways else None
 

@@ -1,4 +1,4 @@
-"""A run of another system, as it is read from what that left: who said what, which tools were called, the answer.
+"""A run of another system, as read from its logs: what each agent said, which tools were called, the answer.
 
 a recorded session, a memory of smolagents, ...  ->  ForeignRun  ->  Transcript (coa.distill.sources.write)
 """
@@ -58,11 +58,11 @@ class Thought:
 
 @dataclass(frozen=True, slots=True)
 class Remark:
-    """Something that an agent said; its role depends on its position (`coa.distill.sources.write`)."""
+    """A text of an agent whose role depends on its position (`coa.distill.sources.write`)."""
 
     text: str
     meant: str = ""
-    """The tag that its author meant, such as "plan"; empty if that is not known."""
+    """The tag that its author intended, such as "plan"; empty if unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,9 +72,9 @@ class Call:
     name: str
     """Name of the tool in the other system."""
     arguments: Mapping[str, Any] | str
-    """The arguments, also as JSON text."""
+    """The arguments, as an object or as JSON text."""
     result: str | None
-    """The run's answer; None if there is none."""
+    """The tool's result; None if it was not recorded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,21 +86,21 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Computed:
-    """The last program of an agent, which gave the answer: what it showed is not recorded, and is computed again
+    """The last program of an agent, which gave the answer; its output was not recorded and is recomputed
     (`coa.distill.sources.computing`)."""
 
     program: str
     answering: frozenset[str]
-    """The names by which it gives the answer."""
+    """Names of the functions by which the program gives the answer."""
 
 
 Piece = Thought | Remark | Span | Call | Answer | Computed
-"""A part of what an agent said or did; a Span comes from an agent that writes our tags."""
+"""A part of an agent's reply; a Span comes from an agent that writes our tags."""
 
 
 @dataclass(frozen=True, slots=True)
 class Activation:
-    """One reply of an agent: what it said and did, in order."""
+    """One reply of an agent: its texts and calls, in order."""
 
     agent: str
     pieces: tuple[Piece, ...]
@@ -113,11 +113,11 @@ class ForeignRun:
     """A run of another system."""
 
     where: str
-    """Where it comes from, for messages: "recorded/run-1.jsonl"."""
+    """Source of the run, for messages: "recorded/run-1.jsonl"."""
     team: str
-    """The system that made it."""
+    """The system that made the run."""
     ids: tuple[str, ...]
-    """Possible ids of its task, the most certain first."""
+    """Candidate ids of its task, the most certain first."""
     question: str
-    """The text that it began with, which holds the task's question."""
+    """The run's first text, which holds the task's question."""
     activations: tuple[Activation, ...]

@@ -1,4 +1,4 @@
-"""Texts that smolagents, and OAgents which grew from it, put around what an agent says and sees.
+"""Texts that smolagents, and its fork OAgents, put around what an agent says and sees.
 
 Observation:                                                what a tool returned, or a program showed
 Execution logs:
@@ -14,12 +14,12 @@ Now let's retry: take care not to repeat previous errors! ...
 from dataclasses import dataclass
 
 LOGS, LAST = "Execution logs:", "Last output from code snippet:"
-"""What the interpreter heads what was printed, and the value of the last statement, with."""
+"""Headings of the interpreter for the printed text and for the value of the last statement."""
 CALLING = "Calling tools:"
 HEADING = "## Search Results\n"
-"""What the results of its own search tools begin with."""
+"""Heading of the results of smolagents' own search tools."""
 NOT_PARSED = ("Error in code parsing:", "Error while parsing tool call from model output:")
-"""Errors of replies that called nothing, since they could not be read."""
+"""Errors of replies that called nothing, since they could not be parsed."""
 _OBSERVATION, _ERROR, _CALL_ID = "Observation:", "Error:", "Call id: "
 _RETRY = "Now let's retry: take care not to repeat previous errors!"
 _PLANNED, _FENCE = "Here are the facts I know and ", "```"
@@ -29,22 +29,23 @@ _FORCED = "Based on the above, please provide an answer to the following user"
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What an agent saw of what it did."""
+    """What an agent saw after one of its replies."""
 
     text: str
-    """What was returned or shown, with the interpreter's headings."""
+    """The returned or printed text, with the interpreter's headings."""
     error: str = ""
-    """What ended it; empty where nothing did."""
+    """The error that ended the calls or the program; empty if there was none."""
 
     @property
     def result(self) -> str:
-        """Both, without headings."""
+        """Text and error, without headings."""
         failed = f"{_ERROR} {self.error}" if self.error else ""
         return "\n".join(part for part in (shown_by(self.text), failed) if part)
 
 
 def read_seen(text: str) -> Seen:
-    """What an agent saw, by the message that it was sent. Marks go at its start alone, since a page may hold one."""
+    """Parses the message that shows an agent the result of its reply. Marks count at the start of the message only,
+    since a page may contain one."""
     shown, text = "", text.strip()
     retry = text.rfind(_RETRY)
     if retry >= 0 and "\n" not in text[retry:]:
@@ -60,12 +61,12 @@ def read_seen(text: str) -> Seen:
 
 
 def is_marked(text: str) -> bool:
-    """Whether a message is marked as what came of a reply."""
+    """Whether a message is marked as the result of a reply."""
     return text.lstrip().startswith((_OBSERVATION, _ERROR, _CALL_ID))
 
 
 def shown_by(text: str) -> str:
-    """What a program printed, without the headings of smolagents' interpreter."""
+    """The output of a program, without the headings of smolagents' interpreter."""
     text = text.strip()
     if not text.startswith(LOGS):
         return text
@@ -85,11 +86,11 @@ def plan_in(text: str) -> str | None:
 
 
 def forces(system: str, asked: str) -> bool:
-    """Whether a model is asked for the answer of an agent that is out of steps, by its system prompt and the last
-    message."""
+    """Whether a request, by its system prompt and last message, asks for the answer of an agent that is out of
+    steps."""
     return _STUCK in system and _FORCED in asked
 
 
 def before_forced(asked: str) -> str:
-    """What the last message of such a request holds before it asks."""
+    """The text before the question in the last message of a request that forces an answer."""
     return asked[: asked.rfind(_FORCED)].rstrip()

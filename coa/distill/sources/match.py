@@ -16,11 +16,12 @@ class Tasks:
         self._longest_first = sorted(self._by_question, key=len, reverse=True)
 
     def find(self, ids: Sequence[str], text: str) -> Task | None:
-        """The task with the first of these ids that there is; else the one with the longest question in the text."""
+        """The task with the first known id; if none is known, the task with the longest question that is in the
+        text."""
         for name in ids:
             if name in self._by_id:
                 return self._by_id[name]
-        # Mostly the question is the whole text, or a paragraph of it; a search for every question takes long.
+        # Usually the question is the whole text or a paragraph of it; searching for every question is slow.
         for part in (text, *text.split("\n\n"), *text.split("\n")):
             bare = part.split(":", 1)[1] if ":" in part else part  # Question: WHAT
             if found := self._by_question.get(_plain(part)) or self._by_question.get(_plain(bare)):

@@ -10,13 +10,13 @@ from coa.distill.sources.foreign import Answer, Call, Piece, Reason, Refused, Re
 
 _THINKING = re.compile(r"\s*<think(?:ing)?>(?P<thought>.*?)</think(?:ing)?>(?P<rest>.*)", re.DOTALL | re.IGNORECASE)
 _PROGRAM = re.compile(
-    # It begins at the first of several blank lines, from which the search goes on but once.
+    # Starts only at the first of several blank lines, so that the search is not repeated at each of them.
     r"(?:\A|(?<!\s)[^\S\n]*\n)\s*+(?:Code:[ \t]*\n\s*+)?"
     r"(?:<code>|```(?:py(?:thon)?)?[ \t]*\n)(?P<program>.*?)(?:</code>|```|\Z)",
     re.DOTALL,
 )
 MARKS = re.compile(r"<end_(?:plan|code|action)>")
-"""Marks at which smolagents' prompts have a model stop."""
+"""Stop marks of smolagents' prompts."""
 _THOUGHT = re.compile(r"\A\s*Thoughts?:\s*")
 _FINAL = re.compile(
     r"(?:\A|\n)[*_#> \t]*final answer[*_]*[ \t]*:[*_]*+(?P<answer>(?:(?!\n[*_#> \t]*final answer).)*)\Z",
@@ -30,7 +30,7 @@ _NAMED = re.compile(
 
 
 def text_of(content: object) -> str:
-    """The text of a message's content, which is a text, or a list of parts of which some are texts."""
+    """The text of a message's content, which is a text or a list of parts, some of them texts."""
     match content:
         case str():
             return content
@@ -40,10 +40,10 @@ def text_of(content: object) -> str:
 
 
 def pieces_of(text: str, observed: str | None = None) -> Iterator[Piece]:
-    """The pieces of an agent's text, read by our tags where it writes them.
+    """The pieces of an agent's text, which is parsed by our tags if it has any.
 
-    observed: the next message to it; for an agent that calls tools by tags, that is the result of its last call.
-    Raises Refused for a text with an observation in it, since it is not known who wrote that.
+    observed: the next message to the agent; if the agent calls tools by tags, it is the result of the last call.
+    Raises Refused for a text with an observation in it, which the model may have invented.
     """
     reading = read(text).parsed
     if reading.fault is None and reading.chain:
@@ -64,7 +64,7 @@ def pieces_of(text: str, observed: str | None = None) -> Iterator[Piece]:
 
 
 def split_program(text: str) -> tuple[str, str]:
-    """(what an agent that acts by programs said, its program); the program is "" where there is none.
+    """Splits the reply of an agent that acts by programs into (text, program); the program is "" if there is none.
 
     split_program("Thought: add.\\n<code>\\nprint(1 + 1)\\n</code>") == ("add.", "print(1 + 1)")
     """
@@ -74,8 +74,8 @@ def split_program(text: str) -> tuple[str, str]:
 
 
 def answer_pieces(text: str) -> Iterator[Piece]:
-    """The pieces of an agent's last text; the answer is what follows "Final answer:" at the start of a line, else
-    all."""
+    """The pieces of an agent's last text; the answer is the text after "Final answer:" at the start of a line, or else
+    the whole text."""
     for piece in pieces_of(text):
         if not isinstance(piece, Remark):
             yield piece
@@ -87,20 +87,20 @@ def answer_pieces(text: str) -> Iterator[Piece]:
 
 
 def unwrapped(text: str) -> str:
-    """A tool's result without the tags that an agent's loop put around it."""
+    """A tool result without the tags that an agent's loop put around it."""
     chain = parse(text.strip()).chain
     return chain[0].text if len(chain) == 1 and chain[0].tag == OBSERVATION else text
 
 
 def reasoning_of(message: Mapping[str, Any]) -> str:
-    """The model's reasoning, which some endpoints send beside the reply; "" for none."""
+    """The model's reasoning, which some endpoints send in a separate field; "" for none."""
     return next((message[name] for name in ("reasoning_content", "reasoning") if _is_text(message.get(name))), "")
 
 
 def agent_name(system: str, number: int) -> str:
-    """The name of an agent by its system prompt: "You are the search agent of ..." gives "search agent".
+    """The name of an agent, from its system prompt: "You are the search agent of ..." gives "search agent".
 
-    Else it is the prompt's first three words; without a prompt, "agent" and a number from 1.
+    Otherwise the prompt's first three words; without a prompt, "agent" and `number`.
     """
     if named := _NAMED.match(system):
         return named["name"].lower()

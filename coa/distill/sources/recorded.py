@@ -1,15 +1,15 @@
-"""Reads recorded sessions (`coa.distill.sources.recorder`) as runs: their conversations, in the order of time.
+"""Reads recorded sessions (`coa.distill.sources.recorder`) as runs: their conversations, in order of time.
 
     one task        the run is the whole session
-    several tasks   each conversation that begins with a task's question begins a run; the others belong to the run
-                    that began before them
+    several tasks   each conversation that begins with a task's question begins a run; the other conversations belong
+                    to the run that began before them
 
-A line that was not written to its end (a full disk, a kill) is left out and reported. A run that lacks the line's call
-is refused; it is known by a reply in its messages that no line has.
+An incomplete line (after a full disk or a kill) is left out and reported. A run that lacks this line's call is refused;
+it is recognised by a reply in its messages that no line contains.
 
-The conversation with the last reply gives the answer. Where an agent hands on a part of its work by a tool call,
-another conversation begins with the call's argument: its steps take the place of the result. A tool that asks a model
-itself, such as one that summarises pages, remains a tool.
+The conversation with the last reply gives the answer. If an agent delegates work by a tool call, another conversation
+begins with the call's argument, and its steps replace the tool result. A tool that itself asks a model, such as one
+that summarises pages, remains a tool.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -50,7 +50,7 @@ from coa.usage import Usage
 
 TEAM = "recorded"
 SHORTEST_SHARE = 4
-"""Fewest characters of an argument by which a conversation is recognised as being about it."""
+"""Minimum characters of an argument for a conversation that contains it to count as being about the call."""
 
 
 def read_runs(path: Path, tasks: Tasks, table: ToolTable) -> Iterator[ForeignRun | Refusal]:
@@ -80,7 +80,7 @@ def read_runs(path: Path, tasks: Tasks, table: ToolTable) -> Iterator[ForeignRun
 
 
 def _read(file: Path) -> tuple[str, list[ModelCall], float, list[str]]:
-    """(the session's id, its calls that succeeded, when the last failed one began, where lines are torn); raises
+    """(session id, calls that succeeded, start time of the last failed call, places of incomplete lines); raises
     Refused."""
     session, calls, failed_at, torn = "", [], 0.0, []
     for where, record in records(file):
@@ -101,7 +101,7 @@ def _read(file: Path) -> tuple[str, list[ModelCall], float, list[str]]:
 
 
 def _lacks_a_call(one: Conversation) -> bool:
-    """Whether its messages hold more replies than its calls gave."""
+    """Whether the conversation's messages contain more replies than its calls gave."""
     replies = sum(message.get("role") == "assistant" for message in one.calls[-1].messages)
     return replies >= len(one.calls)
 
@@ -121,7 +121,7 @@ def _call(record: Mapping[str, Any]) -> ModelCall:
 
 
 def _by_task(found: Sequence[Conversation], tasks: Tasks) -> dict[str, list[Conversation]]:
-    """The conversations by the name of their task, which is recorded or found by its question; "" for none."""
+    """The conversations by task id, which is recorded or found by the question; "" for none."""
     names: list[str] = []
     for one in found:
         recorded = one.calls[0].task
@@ -167,7 +167,7 @@ class _Run:
                 usage += one.forced if n + 1 == len(one.calls) else Usage()
                 timed.append((call.ended, one, Activation(name, tuple(self._pieces(one, n)), usage, call.model)))
         timed.sort(key=lambda entry: entry[0])
-        # Of a tool's own conversation with a model, only the usage is kept.
+        # Only the usage is kept of conversations in which a tool itself asked a model.
         return [
             Activation(act.agent, (), act.usage) if any(one is inside for inside in self._inside_of_tools) else act
             for _, one, act in timed
@@ -185,7 +185,7 @@ class _Run:
             for name, arguments, result in results_of(one, n):
                 yield from self._called(one, n, Call(name, arguments, result), main)
         elif seen is not None and seen.error.startswith(NOT_PARSED):
-            return  # the agent called nothing, and was told so
+            return  # the reply could not be parsed, so nothing was called
         elif program := self._program(one, n, said):
             before, _ = split_program(said)
             yield from pieces_of(before if program != said else "")
@@ -198,7 +198,7 @@ class _Run:
                 yield Remark(piece.text) if isinstance(piece, Answer) and not main else piece
 
     def _program(self, one: Conversation, n: int, said: str) -> str:
-        """The program by which an agent acts: one that is answered with an observation, or that gives the answer."""
+        """The program in a reply if it was run: it was answered with an observation, or it gives the answer."""
         _, program = split_program(said)
         if (seen := seen_after(one, n)) is None:
             return program if gives_answer(program, self._table) else ""
@@ -209,7 +209,7 @@ class _Run:
     def _called(self, one: Conversation, n: int, call: Call, main: bool) -> Iterator[Piece]:
         slot = self._table.get(call.name)
         if slot is not None and slot.tags == (ANSWER,):
-            # The answer of an agent that works for another is a report.
+            # The answer of a subordinate agent is a report.
             yield call if main else Remark("\n".join(texts_of(as_arguments(call.arguments))))
             return
         ends = one.calls[n + 1].began if n + 1 < len(one.calls) else float("inf")

@@ -2,8 +2,8 @@
 
     {"instruction": "INSTRUCTIONS ... Question: QUESTION", "input": "", "output": "<plan>\\n...\\n</answer>"}
 
-The instructions in their prompts are cut off, since each profile has its own. The sets hold no accepted answers; their
-runs are those that were right, so a run's answer is the accepted one, except for programs, whose tests are missing.
+The instructions are cut off the prompts, since each profile has its own. The sets contain no accepted answers, but only
+right runs, so a run's answer is the accepted one, except for programs, whose tests are missing.
 (arXiv 2508.13167, section 3.2 and appendix D; the layout of the columns is LLaMA-Factory's `alpaca`.)
 """
 
@@ -43,7 +43,7 @@ def split_prompt(prompt: str) -> tuple[str, str]:
 def profile_of(chain: Chain, instructions: str) -> str | None:
     """The smallest profile that has every tag of the chain, and, if it calls no tool, those that the instructions name.
 
-    None if that is not clear. Programs and mathematics differ in the answer only: a program is in a fence.
+    None if that is ambiguous. Chains of programs and of mathematics differ only in the answer: a program is fenced.
     """
     used = {span.tag for span in chain}
     every = {tool.name for profile in PROFILES.values() for tool in profile.tools}
@@ -58,7 +58,7 @@ def profile_of(chain: Chain, instructions: str) -> str | None:
 
 
 def to_demonstration(row: dict[str, Any], number: int, family: str) -> Demonstration:
-    """The demonstration in a row; raises Unreadable if there is none. A chain that breaks our table of transitions
+    """The demonstration in a row; raises Unreadable if there is none. A chain that violates our table of transitions
     is marked as such."""
     prompt, output = _prompt(row), row.get("output")
     if not isinstance(output, str):
@@ -107,7 +107,7 @@ def _answers(answer: str, profile: str) -> tuple[str, ...]:
 
 
 def read_released(path: Path, contamination: Contamination | None = None) -> Iterator[Read]:
-    """Yields each row of a `.json`, `.jsonl` or `.parquet` file, in order; memory does not grow with their number.
+    """Yields each row of a `.json`, `.jsonl` or `.parquet` file, in order, with constant memory.
 
     contamination: the tasks of evaluation sets, whose rows are dropped; None if there are none.
     """
@@ -121,8 +121,8 @@ def read_released(path: Path, contamination: Contamination | None = None) -> Ite
 
 
 def _contaminated(row: dict[str, Any], question: str, contamination: Contamination) -> str | None:
-    """Why a row is contaminated, or None. A prompt without `Question:` or `Task:` is searched as a whole, since its
-    last paragraph may be only the end of the question."""
+    """Why a row is contaminated, or None. If a prompt has no `Question:` or `Task:`, the whole prompt is checked, since
+    its last paragraph may be only the end of the question."""
     prompt = _prompt(row)
     divided = _MARK.search(prompt, max(0, prompt.find("<answer>")))
     return contamination.reason(question) or (None if divided else contamination.reason(prompt))

@@ -2,9 +2,9 @@ r"""Reads the tag text of the published AFM sets into chains.
 
     \n<think>\n...\n</think>\n\n<web_search>\n...\n</web_search>\n\n<observation>\n...\n</observation>\n\n\n<answer>...
 
-Tags are on lines of their own, with blank lines between spans, and nothing is escaped: a tool's result may hold tags,
-too. So an observation ends at the first closing tag before a new tag or the end; any other span ends at its closing
-tag, and holds no tag that begins or ends a span.
+Tags are on lines of their own, with blank lines between spans, and nothing is escaped, so a tool result may contain
+tags too. An observation therefore ends at the first closing tag before a new tag or the end; any other span ends at its
+closing tag, and contains no tag that begins or ends a span.
 """
 
 import re
@@ -37,7 +37,7 @@ def _patterns(names: tuple[str, ...]) -> _Patterns:
 
 
 def read_chain(text: str) -> Chain:
-    """The chain of a text; raises Unreadable for a text with a fault, and for one that does not end in an answer."""
+    """The chain of a text; raises Unreadable for a malformed text, and if it does not end in an answer."""
     patterns = _patterns(tuple(TAGS))
     spans: list[Span] = []
     at = 0
@@ -69,7 +69,7 @@ def _body(text: str, begin: int, tag: str, patterns: _Patterns) -> tuple[str, in
 
 
 def _holds_a_span(body: str, tag: str, patterns: _Patterns) -> bool:
-    """Whether a body holds a span: a tag alone on its line, a whole span, or its own tag; a tag within a line is
+    """Whether a body contains a tag alone on its line, a whole span, or its own tag; any other tag within a line is
     text."""
     opened = {tag}
     for mark in patterns.mark.finditer(body):

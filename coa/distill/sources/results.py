@@ -1,4 +1,4 @@
-"""Reads what came back to an agent after each of its replies: results of tools, or a user's messages."""
+"""Reads the messages that an agent received after each of its replies: tool results, or a user's messages."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -17,7 +17,7 @@ def texts_of(arguments: Mapping[str, Any] | str) -> list[str]:
 
 
 def results_of(one: Conversation, n: int) -> Iterator[tuple[str, str, str | None]]:
-    """Name, arguments and result of each tool call of a reply; raises Refused if results cannot be told apart."""
+    """Name, arguments and result of each tool call of a reply; raises Refused if the results cannot be separated."""
     asked = one.calls[n].tool_calls
     after = one.after(n)
     by_tools = [message for message in after if message.get("role") == "tool"]
@@ -36,8 +36,8 @@ def results_of(one: Conversation, n: int) -> Iterator[tuple[str, str, str | None
 
 
 def told_apart(ids: list[str], seen: Seen) -> dict[str, str]:
-    """The results of the calls of these ids, which smolagents joins by lines in the order of their ids: those of one
-    line each, or those that begin with a heading of its own. Raises Refused for others, or where a call failed."""
+    """The results by call id, which smolagents joins with line breaks in the order of the ids. They can be separated if
+    each is one line or begins with smolagents' heading; otherwise, or if a call failed, raises Refused."""
     lines = [part for n in range(len(ids)) for part in ("\n", n)][1:]
     found = None if seen.error or len(set(ids)) < len(ids) else fill(lines, seen.text)
     if found is None:
@@ -52,7 +52,7 @@ def said_by_user(one: Conversation, n: int) -> str | None:
 
 
 def seen_in(text: str) -> Seen:
-    """What an agent saw, by a user's message."""
+    """What an agent saw, from a user's message."""
     return read_seen(unwrapped(text))
 
 

@@ -1,4 +1,4 @@
-"""Reads memories of agents of smolagents, and of OAgents, which grew from it, as runs.
+"""Reads memories of agents of smolagents, and of its fork OAgents, as runs.
 
     smolagents   agent.memory.get_full_steps(), or agent.run(..., return_full_result=True).dict(), as JSON; or JSONL of
                  these. Fields beside the steps are read, too: {"task_id": "t7", "steps": [...]}
@@ -6,11 +6,11 @@
                  "intermediate_steps": [...], "agent_error", ...}
 
     step of the memory    read as
-    task                  the question, where nothing beside the steps has it
+    task                  the question, if nothing beside the steps has it
     planning              facts and plan: a remark meant as a plan
-    action                what was said before the program or the calls; then these, with their observations and error
+    action                the text before the program or the calls; then these, with their observations and error
     its evaluation        a remark meant as a reflection (OAgents)
-    final answer          the answer; of OAgents, its prediction is
+    final answer          the answer (smolagents; the answer of OAgents is its prediction)
 
 A step that the framework could not parse (AgentParsingError) called nothing: its text and error are left out.
 """
@@ -42,7 +42,7 @@ from coa.usage import Usage
 
 SMOLAGENTS, OAGENTS = "smolagents", "oagents"
 AGENT = "agent"
-"""Name of the agent whose memory it is; agents that it manages are its tools."""
+"""Name of the agent whose memory is read; agents that it manages count as its tools."""
 OUT_OF_STEPS, NOT_READ, NOT_MADE = "AgentMaxStepsError", "AgentParsingError", "AgentGenerationError"
 
 _CALLING = re.compile(r"\n?(?:Calling tools:|Action:)\s*[\[{].*", re.DOTALL)
@@ -70,7 +70,7 @@ def _read(path: Path, table: ToolTable, team: str) -> Iterator[ForeignRun | Refu
 
 
 def _memories(where: str, record: Any) -> Iterator[tuple[str, Any]]:
-    """The runs of a record, which is a run, the steps of one, or a list of runs; each with where it is."""
+    """The runs of a record, which is a run, the steps of one, or a list of runs; each with its place."""
     if isinstance(record, list) and record and all(isinstance(one, dict) and _steps(one) is not None for one in record):
         for number, one in enumerate(record, start=1):
             yield f"{where}, run {number}", one
@@ -133,7 +133,7 @@ def _pieces(step: Mapping[str, Any], table: ToolTable) -> Iterator[Piece]:
 
 
 def _reasoning(step: Mapping[str, Any]) -> str:
-    """The model's reasoning, which stands in the endpoint's reply; "" for none."""
+    """The model's reasoning, taken from the endpoint's reply; "" for none."""
     try:
         return reasoning_of(step["model_output_message"]["raw"]["choices"][0]["message"])
     except (TypeError, LookupError, AttributeError):
@@ -141,8 +141,8 @@ def _reasoning(step: Mapping[str, Any]) -> str:
 
 
 def _calls(step: Mapping[str, Any], table: ToolTable) -> Iterator[Piece]:
-    """The calls of a step, in the order in which they were asked for, without the one that gives the answer, which
-    `_answer` finds."""
+    """The calls of a step, in the order of the model's request, without the call that gives the answer, which `_answer`
+    finds."""
     calls = [call for call in _tool_calls(step) if call["function"]["name"] not in answering_tools(table)]
     seen = Seen(step.get("observations") or "", str((step.get("error") or {}).get("message") or ""))
     if len(calls) > 1:
@@ -161,7 +161,7 @@ def _calls(step: Mapping[str, Any], table: ToolTable) -> Iterator[Piece]:
 
 
 def _tool_calls(step: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
-    """The tool calls of a step; where a call raised, they are in the model's message only."""
+    """The tool calls of a step; if a call raised, they are in the model's message only."""
     return step.get("tool_calls") or (step.get("model_output_message") or {}).get("tool_calls") or ()
 
 
@@ -170,7 +170,7 @@ def _error(step: Mapping[str, Any]) -> str:
 
 
 def _answer(memory: Mapping[str, Any], steps: Sequence[Mapping[str, Any]], team: str, table: ToolTable) -> str | None:
-    """The answer of a run; None for one that ran out of steps, whose answer was forced."""
+    """The answer of a run; None if the run was out of steps and its answer was forced."""
     if memory.get("iteration_limit_exceeded") or any(_error(step) == OUT_OF_STEPS for step in steps):
         return None
     if team == OAGENTS:
@@ -180,7 +180,7 @@ def _answer(memory: Mapping[str, Any], steps: Sequence[Mapping[str, Any]], team:
     answers = [call["arguments"] for call in calls if call["name"] in answering_tools(table)]
     if not (answers or last.get("is_final_answer")):
         return _text(memory.get("output"))
-    # An agent that calls tools has its answer in the call only, one that acts by code in what the call returned.
+    # An agent that calls tools has its answer in the call only; an agent that acts by code, in the call's result.
     called = next(iter(answers[0].values()), None) if answers and isinstance(answers[0], dict) else None
     found = (one for one in (memory.get("output"), last.get("action_output"), called) if one is not None)
     return _text(next(found, None))
@@ -196,7 +196,7 @@ def _usage(step: Mapping[str, Any]) -> Usage:
 
 
 def _total(memory: Mapping[str, Any]) -> Usage:
-    """The usage of a whole run, for one that does not have it by step."""
+    """The usage of a whole run, for a memory without usage by step."""
     counts = memory.get("token_usage") or memory.get("token_counts") or {}
     tokens = [int(counts.get(f"{side}_tokens") or counts.get(side) or 0) for side in ("input", "output")]
     return Usage(0, *tokens)

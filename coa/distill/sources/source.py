@@ -11,7 +11,7 @@ JSONL, JSON = ".jsonl", ".json"
 
 
 def files(path: Path, *endings: str) -> list[Path]:
-    """The file, or the files of a folder with one of the endings, by name; raises UserError if there is none."""
+    """The file, or the folder's files with one of the endings, sorted by name; raises UserError if there is none."""
     if path.is_dir():
         found = sorted(file for file in path.iterdir() if file.suffix in endings)
         if not found:
@@ -23,7 +23,7 @@ def files(path: Path, *endings: str) -> list[Path]:
 
 
 def records(file: Path) -> Iterator[tuple[str, Any]]:
-    """Yields where each record is, for messages, and the record; None for a record that is not JSON."""
+    """Yields the place of each record, for messages, and the record; None for a record that is not JSON."""
     if file.suffix != JSONL:
         yield str(file), _parsed(file.read_bytes())
         return

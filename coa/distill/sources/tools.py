@@ -31,7 +31,7 @@ class Slot:
     tags: tuple[str, ...]
     """Our tags; of several, the first one that the profile has is used."""
     argument: str = ""
-    """Their argument that becomes the body of the tag; empty to find it by its usual names."""
+    """The tool's argument that becomes the body of the tag; empty to find it by its usual names."""
 
 
 ToolTable = Mapping[str, Slot]
@@ -62,11 +62,11 @@ ARGUMENTS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         ANSWER: ("answer", "final_answer", "result", "output", "text", "input"),
     }
 )
-"""The usual names of the argument for each tag, the likeliest first."""
+"""Usual names of the argument for each tag, the likeliest first."""
 
 
 def read_tools(path: Path | None) -> ToolTable:
-    """The default table with what a YAML or JSON file adds or changes; raises UserError for a bad file."""
+    """The default table with the additions and changes of a YAML or JSON file; raises UserError for a bad file."""
     if path is None:
         return DEFAULTS
     try:
@@ -95,7 +95,7 @@ def _slot(where: str, entry: object) -> Slot:
 
 
 def call_of(name: str, arguments: Mapping[str, Any] | str, table: ToolTable, profile: Profile) -> ToolCall:
-    """Our call for theirs; the tool may be `answer`. Raises Refused."""
+    """Our call for a call of another system; the tool may be `answer`. Raises Refused."""
     mine = {tag.name for tag in profile.tags}
     slot = table.get(name) or (Slot((name,)) if name in mine else None)
     if slot is None:
@@ -107,7 +107,7 @@ def call_of(name: str, arguments: Mapping[str, Any] | str, table: ToolTable, pro
 
 
 def as_arguments(arguments: Mapping[str, Any] | str) -> Mapping[str, Any] | str:
-    """The arguments as an object where they are its JSON text, as endpoints send them; else as they are."""
+    """The arguments as an object if they are its JSON text, as endpoints send them; otherwise unchanged."""
     if isinstance(arguments, str):
         try:
             parsed = json.loads(arguments)
@@ -151,7 +151,7 @@ def _as_text(value: object, tag: str) -> str:
 
 
 def _fenced(text: str) -> str:
-    """The program in a fence, as the prompts ask for it, where it stays the same program so."""
+    """The program in a fence, as the prompts ask for it, if a fence leaves the program unchanged."""
     program = read_program(text)
     fenced = f"```py\n{program.source.strip()}\n```" + (f"\n```sh\n{program.stdin}```" if program.stdin else "")
     again = read_program(fenced)

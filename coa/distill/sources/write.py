@@ -1,16 +1,16 @@
 """Writes a run of another system as a transcript: the same steps, in our tags.
 
-What an agent said gets a role by its position in the profile's table; the first line that applies:
+A remark of an agent gets a role by its position in the profile's table, from the first line that applies:
 
-    it was meant as a plan, and one is allowed there    plan              unless the next tag may not follow a plan
+    it was meant as a plan, and a plan is allowed there plan              unless the next tag may not follow a plan
     the next tag may follow what came before            think
     a reflection may, and after it the next tag         reflection        after `code`, under `code` and `math`
     a plan may, and after it the next tag               plan              before the first tool
-    none of these                                       think             the chain breaks the table
+    none of these                                       think             the chain violates the table
 
-Where nothing else said may be the plan that a profile begins with, the model's first reasoning is. No text is made
-up. A run whose chain breaks its profile's table is imported as it is: the filter drops it (`coa.distill.filters`), or
-it fits another profile.
+If a profile begins with a plan and no remark can be the plan, the model's first reasoning becomes it. No text is
+invented. A run whose chain violates its profile's table is imported all the same: the filter drops it
+(`coa.distill.filters`), or it fits another profile.
 """
 
 from collections.abc import Iterator, Sequence
@@ -52,8 +52,8 @@ _Item = Span | Remark | Thought | _Used
 
 
 def to_transcript(run: ForeignRun, task: Task, attempt: int, table: ToolTable, model: str = "") -> Transcript:
-    """The run as an ungraded transcript that ends with its first answer; model: of agents that name none. Raises
-    Refused if our tags do not fit it."""
+    """The run as an ungraded transcript that ends with its first answer. model: for agents that name none. Raises
+    Refused if the run cannot be written in our tags."""
     profile = find_profile(task.profile)
     work = _up_to_the_answer([_items(activation, profile, table) for activation in run.activations])
     items = [item for items in work for item in items]
@@ -94,7 +94,7 @@ def _item(piece: Piece, profile: Profile, table: ToolTable) -> _Item | None:
 
 
 def _tag_of(item: _Item) -> str:
-    """The tag that an item gets, as far as it is known."""
+    """The tag of an item, as far as it is known; "" otherwise."""
     match item:
         case Span(tag, _):
             return tag
@@ -137,7 +137,7 @@ def _with_roles(work: Sequence[list[_Item]], profile: Profile) -> list[list[Span
 
 
 def _reasoned_plan(items: Sequence[_Item], profile: Profile) -> Thought | None:
-    """The reasoning that stands for a plan: the first, where a plan is needed and nothing else is said before the first
+    """The reasoning that becomes the plan: the first, if a plan is needed and there is no remark before the first
     tag."""
     before = list(takewhile(lambda item: isinstance(item, Remark | Thought), items))
     following = _tag_of(items[len(before)]) if len(before) < len(items) else ""
@@ -160,7 +160,7 @@ def _role(profile: Profile, state: str, meant: str, following: str) -> str:
 def _steps(activations: Sequence[Activation], work: Sequence[list[Span | _Used]]) -> tuple[Step, ...]:
     steps: list[Step] = []
     owed = Usage()
-    """Usage of calls of a model that have no step of their own."""
+    """Usage of model calls that have no step yet."""
     for activation, items in zip(activations, work, strict=False):
         owed += activation.usage
         for output, used in _outputs(items):

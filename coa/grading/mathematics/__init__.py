@@ -1,1 +1,1 @@
-"""Answers to problems of mathematics: what they state, and whether two of them are the same."""
+"""Reads and compares answers to mathematics problems."""

@@ -1,9 +1,9 @@
-r"""Whether two results are the same: part by part, numbers exactly, and what is left by computer algebra.
+r"""Compares two results: part by part, numbers exactly, and the rest by computer algebra.
 
     same(r"x = \frac{1}{2}", "0.5") is True
 
-Parts, equations, units and numbers are settled here, since Math-Verify takes lists for sets, reads `0=0` as a solution,
-and drops units. It compares what is left: formulas.
+Parts, equations, units and numbers are compared here, since Math-Verify treats lists as sets, accepts `0=0` as a
+solution, and drops units. Math-Verify compares only the remaining formulas.
 """
 
 import re
@@ -16,7 +16,7 @@ from coa.grading.mathematics.shapes import Shape, same_shape, shape_of
 from coa.grading.mathematics.units import PERCENT, Unit, factor, without_unit
 
 EQUALS = re.compile(r"(?<![<>!:\\])=")
-"""What stands between the sides of an equation."""
+"""The sign between the sides of an equation."""
 _APPROXIMATELY = re.compile(r"\\(?:approx|simeq|doteq)(?![A-Za-z])")
 _NAME = re.compile(
     r"(?:\\angle ?)?\\?[A-Za-z]+'*(?:_(?:\{[^=]*\}|\w))?(?:\([^=()]*\))?|\\text\{[^{}=]*\}|\([A-Za-z](?:, ?[A-Za-z])+\)"
@@ -26,16 +26,16 @@ _STYLED = re.compile(r"\\(?:mathbf|mathrm|boldsymbol|bm|textbf|text|mbox) ?(?=\{
 _GAP = re.compile(r"(?<!frac )(?<![\d_^])\d+ \d")
 """Digits with a blank between them, which Math-Verify reads as one number."""
 _LETTERS = 3
-"""More letters than so are a word, not a product of variables."""
+"""Maximum letters of a product of variables; more are a word."""
 _BLANKS = re.compile(r" (?=\W)|(?<=\W) ")
 
 Equal = Callable[[str, str], bool]
-"""Compares a result with that of a gold."""
+"""Compares a result with the gold's."""
 
 
 def same(found: str, right: str, formulas: Equal, equations: Equal) -> bool:
-    """Whether a result is that of the gold. formulas: compares two expressions, or what a set and a relation describe;
-    equations: compares two equations."""
+    """Whether a result equals the gold's. formulas: compares two expressions, or a set with a relation that describes
+    it; equations: compares two equations."""
 
     def parts(found: str, right: str) -> bool:
         return same(found, right, formulas, equations)
@@ -84,14 +84,14 @@ def _same_one(found: str, right: str, formulas: Equal) -> bool:
 
 
 def _readings(number: Number, its_unit: Unit | None, unit: Unit | None, times: Fraction) -> list[Number]:
-    """What a number may be in the gold's unit: with a percent sign on one side alone it is read with and without."""
+    """Possible values of a number in the gold's unit: if only one side has a percent sign, with and without it."""
     percents = [1, 100] if (its_unit == PERCENT) != (unit == PERCENT) else [1]
     scales = [times * (Fraction(1, each) if its_unit == PERCENT else each) for each in percents]
     return [Number(number.value * scale, number.places) for scale in scales]
 
 
 def _same_equation(found: str, right: str, parts: Equal, equations: Equal) -> bool:
-    """A gold that gives a name a value needs the value, and no other name; of others the whole equation."""
+    """Compares equations: if the gold assigns a value to a name, the value and, if given, the name; else both sides."""
     name, value = _assignment(right)
     if not EQUALS.search(found):
         return name is not None and found != name and parts(found, value)
@@ -104,7 +104,7 @@ def _same_equation(found: str, right: str, parts: Equal, equations: Equal) -> bo
 
 
 def _assignment(equation: str) -> tuple[str | None, str]:
-    """The name on one side of an equation, and the value at its other end; None where no side is a name."""
+    """The name on one side of an equation (None if no side is a name), and the value on the other side."""
     first, *_, last = [side.strip() for side in EQUALS.split(equation)]
     if _NAME.fullmatch(first):
         return first, last
@@ -112,7 +112,7 @@ def _assignment(equation: str) -> tuple[str | None, str]:
 
 
 def _same_name(found: str, right: str) -> bool:
-    r"""Whether two names are the same, however they are set, with an index or without: `m`, `m_{\max}`, `m_{max}`."""
+    r"""Whether two names are the same, ignoring font and index: `m`, `m_{\max}`, `m_{max}`."""
 
     def letters(name: str) -> str:
         return re.sub(r"\\(?:text|mathrm)|[^A-Za-z0-9]", "", name)
@@ -122,7 +122,7 @@ def _same_name(found: str, right: str) -> bool:
 
 
 def _value_of(found: str) -> str:
-    """The value in an equation or a chain of them; of a value and its approximation the value."""
+    """The value in an equation or a chain of equations; of a value and its approximation, the exact value."""
     exact, *approximate = [side.strip() for side in _APPROXIMATELY.split(found)]
     sides = [side.strip() for side in EQUALS.split(exact)]
     if any(EQUALS.search(entry) for entry in shape_of(found).entries[1:]):
@@ -133,7 +133,7 @@ def _value_of(found: str) -> str:
 
 
 def _unwrapped(text: str) -> str:
-    """The text without brackets or braces around all of it that say nothing."""
+    """The text without redundant brackets or braces around the whole."""
     while True:
         bare = _STYLED.sub("", text, count=1) if _STYLED.match(text) else text
         if bare[:1] + bare[-1:] not in ("()", "{}") or not _closes_last(bare) or not shape_of(bare).single:

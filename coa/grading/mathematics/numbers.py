@@ -1,6 +1,6 @@
-r"""Reads numbers exactly, however they are written: number_of(r"-1\frac{4}{5}").value == Fraction(-9, 5).
+r"""Reads numbers exactly, in any notation: number_of(r"-1\frac{4}{5}").value == Fraction(-9, 5).
 
-What is read here needs no computer algebra, which is most answers.
+Most answers are such numbers and need no computer algebra.
 """
 
 import re
@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 _EXPONENT = 300
-"""The largest power of ten that is multiplied out."""
+"""Maximum power of ten that is multiplied out."""
 _ROUNDED = Fraction(1, 10**5)
-"""The largest relative error of a rounded number."""
+"""Maximum relative error of a rounded number."""
 _FLOAT = Fraction(1, 10**12)
-"""The largest relative error of a number that a computer worked out."""
+"""Maximum relative error of a number computed in floating point."""
 
 _DIGITS = r"\d{1,3}(?:[, ]\d{3})+(?:\.\d+)?|\d+(?:\.\d*)?|\.\d+"
 _PLAIN = re.compile(
@@ -34,11 +34,11 @@ class Number:
 
     value: Fraction
     places: int | None
-    """Digits behind its decimal point; None without one: the number is not rounded."""
+    """Digits after the decimal point; None without a decimal point: the number is not rounded."""
 
 
 def number_of(text: str) -> Number | None:
-    """The number that a text is, all of it; None for any other text."""
+    """The number, if the whole text is a number; otherwise None."""
     if found := _PLAIN.fullmatch(text):
         digits, power = re.sub("[, ]", "", found["number"]), int(found["power"] or found["float"] or 0)
         if abs(power) > _EXPONENT:
@@ -62,7 +62,7 @@ def _quotient(sign: str, whole: str, over: str, under: str) -> Number | None:
 
 
 def same_number(found: Number, right: Number) -> bool:
-    """Whether two numbers are the same; one with a decimal point may be the other, rounded or cut off at its end."""
+    """Whether two numbers are the same; a number with a decimal point may be the other number, rounded or truncated."""
     apart, size = abs(found.value - right.value), abs(right.value)
     places = right.places if found.places is None else found.places
     if not apart or places is None:

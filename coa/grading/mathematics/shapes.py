@@ -1,6 +1,6 @@
-r"""Takes an answer of several parts apart: shape_of(r"(3, 4]") == Shape("(", ("3", "4"), "]").
+r"""Splits an answer of several parts: shape_of(r"(3, 4]") == Shape("(", ("3", "4"), "]").
 
-A list is no set: an entry counts as often as it stands there. What stands in braces is a list, too.
+A list is not a set: repeated entries count. Entries in braces are a list, too.
 """
 
 import re
@@ -16,12 +16,12 @@ _BRACED = re.compile(r"(?:\\\{|\\lbrace(?![A-Za-z]))(.*)(?:\\\}|\\rbrace)", re.D
 _PLUS_MINUS = re.compile(r"\\pm(?![A-Za-z])")
 
 Equal = Callable[[str, str], bool]
-"""Compares an entry of an answer with one of a gold."""
+"""Compares an entry of an answer with an entry of the gold."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """An answer's parts, between the brackets that it has; a single part without brackets is the answer itself."""
+    """An answer's parts and its brackets; a single part without brackets is the answer itself."""
 
     opening: str
     entries: tuple[str, ...]
@@ -29,7 +29,7 @@ class Shape:
 
     @property
     def listed(self) -> bool:
-        """Whether it is a list, of which the order says nothing."""
+        """Whether it is a list, whose order does not matter."""
         return (not self.opening and len(self.entries) > 1) or self.opening == "{"
 
     @property
@@ -38,7 +38,7 @@ class Shape:
 
 
 def shape_of(text: str) -> Shape:
-    """The shape of a result that has no more than one result in it."""
+    """The shape of a single result."""
     if found := _BRACED.fullmatch(text):
         inner = tuple(_split(found[1]))
         if _whole(found[1]):
@@ -52,7 +52,7 @@ def shape_of(text: str) -> Shape:
 
 
 def _whole(inner: str) -> bool:
-    """Whether no bracket closes in it that does not open in it."""
+    """Whether every closing bracket in the text has its opening bracket in the text."""
     depth = 0
     for sign in inner:
         depth += (sign in _OPEN) - (sign in _CLOSE)
@@ -62,8 +62,8 @@ def _whole(inner: str) -> bool:
 
 
 def _split(text: str, *, bracketed: bool = False) -> Iterator[str]:
-    """The parts between separators outside of brackets. A comma right before three digits is one of thousands where
-    other commas have a blank behind them, and where no bracket is around."""
+    """The parts between separators outside of brackets. A comma right before three digits is a thousands separator if
+    other commas are followed by a blank and no bracket surrounds it."""
     grouped = not bracketed or ", " in text
     depth, at, begin = 0, 0, 0
     while at < len(text):
@@ -82,15 +82,15 @@ def _split(text: str, *, bracketed: bool = False) -> Iterator[str]:
 
 
 def _expanded(entries: Sequence[str]) -> tuple[str, ...]:
-    r"""Entries with `\pm` as two each."""
+    r"""The entries, with each entry with `\pm` as two."""
     both = ((_PLUS_MINUS.sub("+", entry), _PLUS_MINUS.sub("-", entry)) for entry in entries)
     return tuple(each for plus, minus in both for each in ((plus,) if plus == minus else (plus, minus)))
 
 
 def same_shape(found: Shape, right: Shape, equal: Equal) -> bool | None:
-    """Whether two answers are the same part by part; None where their shapes do not tell.
+    """Whether two answers are the same part by part; None if their shapes do not decide it.
 
-    The brackets of a point or an interval have to be those of the gold, but a bare list in the gold's order is a point.
+    A point or an interval needs the gold's brackets, but a list without brackets in the gold's order is a point.
     """
     if right.single and found.single:
         return equal(found.entries[0], right.entries[0])

@@ -1,7 +1,7 @@
-r"""Takes the unit off a quantity: without_unit(r"864 \mbox{ inches}^2") == ("864", Unit("inch", 2)).
+r"""Separates the unit of a quantity: without_unit(r"864 \mbox{ inches}^2") == ("864", Unit("inch", 2)).
 
-A unit need not be given, and a wrong power of one is overlooked. But cents are no dollars: two units that are known and
-differ are converted where they measure the same, and else the quantities differ.
+A unit may be omitted, and a wrong power of a unit is ignored. But cents are not dollars: two known, different units are
+converted if they measure the same; otherwise the quantities differ.
 """
 
 import re
@@ -19,7 +19,7 @@ _KNOWN = {
     for dimension, units in enumerate((_LENGTH, _TIME, _MASS, _MONEY, _ANGLE, _VOLUME))
     for name, scale in units.items()
 }
-"""Units by name: what they measure, and how much of its smallest unit they are (None: not converted)."""
+"""Units by name: the quantity that they measure, and their size in its smallest unit (None: not converted)."""
 _ALIASES = {
     "millimeter": "mm", "millimetre": "mm", "centimeter": "cm", "centimetre": "cm", "meter": "m", "metre": "m",
     "kilometer": "km", "kilometre": "km", "in": "inch", "inche": "inch", "feet": "foot", "ft": "foot", "yd": "yard",
@@ -37,7 +37,7 @@ _NO_UNITS = (
     "is are does sin cos tan cot csc log ln exp sqrt arcsin arccos arctan max gcd lcm det"
 )
 _OTHERWISE = frozenset(_NO_UNITS.split())
-"""Words that say something else of a number than what it is a number of."""
+"""Words after a number that are not units."""
 
 _POWER = r"(?: ?\^ ?(?:\{ ?(\d) ?\}|(\d)))?"
 _IN_TEXT = re.compile(
@@ -52,7 +52,7 @@ _CURRENCY = re.compile(r"(?P<sign>-?) ?(?:\\\$|[$€£])(?= ?[\d.-])")
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """A unit, in the singular; one that is not known counts for nothing in a comparison."""
+    """A unit, in the singular; unknown units are ignored in comparisons."""
 
     name: str
     power: int = 1
@@ -62,7 +62,7 @@ PERCENT = Unit("percent")
 
 
 def without_unit(text: str) -> tuple[str, Unit | None]:
-    """The text without the unit at its end (or the currency before it), and that unit; None where there is none."""
+    """The text without the unit at its end (or the currency before it), and the unit; None if there is no unit."""
     if found := _CURRENCY.match(text):
         return f"{found['sign']}{text[found.end() :].lstrip()}", Unit("dollar" if "$" in found[0] else found[0][-1])
     for pattern, unit in ((_DEGREES, Unit("degree")), (_PERCENT, PERCENT), (_CENTS, Unit("cent"))):
@@ -79,7 +79,7 @@ def without_unit(text: str) -> tuple[str, Unit | None]:
 
 
 def _unit(words: str, *, attached: bool) -> Unit | None:
-    """The unit that words name; None for words that are no unit's."""
+    """The unit that words name; None if they name no unit."""
     every = [word for word in re.split(r"[ ./,]+", words.lower()) if word]
     named = [word for word in every if word not in _FILLERS | _POWERS.keys()]
     if not named:
@@ -100,9 +100,9 @@ def _singular(word: str) -> str:
 
 
 def factor(found: Unit | None, right: Unit | None) -> Fraction | None:
-    """What a number with the first unit is multiplied by to be one with the second; None where they do not compare.
+    """The factor that converts a number from the first unit to the second; None if the units are incompatible.
 
-    Units that are not given, not known or the same need no factor.
+    The factor is 1 if a unit is missing or unknown, or if the units are the same.
     """
     if found is None or right is None or found.name == right.name:
         return Fraction(1)

@@ -1,1 +1,1 @@
-"""The protocols of clients: their requests, and how an episode is written in each."""
+"""The protocols of clients: their requests, and the format of an episode in each."""

@@ -1,5 +1,5 @@
 """Writes an episode in the protocols of OpenAI's chat completions and completions: the answer in `content`, the chain
-before it in `reasoning`, and the tools that the server ran in neither's own fields, since there are none."""
+before it in `reasoning`. Neither protocol has fields for tools that the server ran."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -13,7 +13,7 @@ from coa.types import Status
 Json = dict[str, Any]
 
 LIMIT = "coa:limit"
-"""The field of a choice that says which limit has ended it: `length` is the protocol's only word for any of them."""
+"""The field of a choice with the limit that ended it, since the protocol has only `length` for all limits."""
 FINISH = {
     Status.ANSWERED: "stop",
     Status.TRUNCATED: "length",
@@ -67,14 +67,14 @@ class ChatWriter:
         return {**self.head, "object": "chat.completion.chunk", "choices": [choice]}
 
     def usage_chunk(self) -> Json:
-        """The last chunk where `stream_options.include_usage` asks for it."""
+        """The last chunk, if `stream_options.include_usage` asks for it."""
         assert isinstance(self.end, Finished)
         told = {**_weights([self]), "choices": [], "usage": usage_of(self.end.usage)}
         return {**self.head, "object": "chat.completion.chunk", **told}
 
 
 def chat_completion(head: Mapping[str, Any], writers: list[ChatWriter]) -> Json:
-    """The whole answer; a choice of each writer, all of which have finished."""
+    """The whole answer, with one choice per writer; all writers must have finished."""
     choices = [
         {
             "index": index,
@@ -95,7 +95,7 @@ def chat_completion(head: Mapping[str, Any], writers: list[ChatWriter]) -> Json:
 
 
 def completion(head: Mapping[str, Any], writers: list[ChatWriter]) -> Json:
-    """The answer to a request of the older protocol, which knows text only."""
+    """The answer to a request of the older protocol, which supports only text."""
     choices = [
         {
             "index": index,
@@ -111,7 +111,7 @@ def completion(head: Mapping[str, Any], writers: list[ChatWriter]) -> Json:
 
 
 def as_text(chunk: Json) -> Json | None:
-    """The chunk of a completion that says the same as one of chat; None where that has nothing to say."""
+    """Converts a chunk of chat to a chunk of a completion; None if it has no text and no end."""
     choices = [
         {"index": one["index"], "text": one["delta"].get("content") or "", "logprobs": None}
         | {name: value for name, value in one.items() if name in ("finish_reason", LIMIT)}
@@ -133,7 +133,7 @@ def usage_of(usage: ServedUsage) -> Json:
 
 
 def _weights(writers: Iterable[ChatWriter]) -> Json:
-    """The protocol's field for what has answered; of a stream the last chunks have it."""
+    """The protocol's field for the weights that answered; in a stream, the last chunks have it."""
     versions = {version for writer in writers for version in _finished(writer).versions}
     return {"system_fingerprint": fingerprint(sorted(versions))}
 

@@ -117,14 +117,14 @@ class MessageWriter:
         return [self._start(_result_block(self._called, returned.text)), *self._stop()]
 
     def _without_result(self, limit: str) -> list[Json]:
-        """The result of a call that the end of the episode left without one: every use of a tool has one."""
+        """The result of a call that the end of the episode left without a result: every tool use needs one."""
         if self._called is None:
             return []
         return [self._start(_no_result_block(self._called, limit)), *self._stop()]
 
     @property
     def _called(self) -> Json | None:
-        """The use of a tool that the last block is."""
+        """The last block, if it is a tool use."""
         return self.blocks[-1] if self.blocks and self.blocks[-1]["type"] in CALLS else None
 
     def _usage(self, usage: ServedUsage) -> Json:
@@ -143,8 +143,8 @@ class MessageWriter:
 
 
 def _told(end: Finished) -> Json:
-    """Which limit has ended the episode, since `max_tokens` is the protocol's only word for any of them; and the
-    versions of the weights, for which it has none."""
+    """The limit that ended the episode, since the protocol has only `max_tokens` for all limits; and the versions of
+    the weights, for which it has no field."""
     return {"coa:versions": list(end.versions), **({"coa:limit": end.limit} if end.limit else {})}
 
 
@@ -159,7 +159,7 @@ def _block(tag: str) -> Json:
 
 
 def _call_block(tag: str, text: str) -> Json:
-    """The use of the tool that a tag calls, as the tool of Anthropic's that does the same."""
+    """The tool use of a tag's call, as the corresponding tool of Anthropic's."""
     asked = text.strip()
     match tag:
         case "web_search":
@@ -175,14 +175,14 @@ def _call_block(tag: str, text: str) -> Json:
 
 
 def _mcp_block(bound: McpBinding, text: str) -> Json:
-    """The input of a call is an object, so text that stands for no arguments is in one."""
+    """The tool use of an MCP call; its input is an object, so text without arguments is wrapped in one."""
     asked = bound.told(text)
     given = asked if isinstance(asked, dict) else {"input": asked}
     return {"type": "mcp_tool_use", "name": bound.tool, "server_name": bound.server, "input": given}
 
 
 def _result_block(call: Json, text: str) -> Json:
-    """What a tool said. Anthropic's search has pages and no text, so this is one page with a field of ours."""
+    """A tool's result. Anthropic's search has pages and no text, so the result is one page with a field of ours."""
     if call["type"] == "mcp_tool_use":
         content: Any = [{"type": "text", "text": text, "citations": None}]
         return {"type": "mcp_tool_result", "tool_use_id": call["id"], "is_error": False, "content": content}
@@ -202,7 +202,7 @@ def _result_block(call: Json, text: str) -> Json:
 
 
 def _no_result_block(call: Json, limit: str) -> Json:
-    """A call that was not made, or did not return in time. limit: that ended the episode."""
+    """The result of a call that was not made, or did not return in time. limit: the limit that ended the episode."""
     if call["type"] == "mcp_tool_use":
         return {"type": "mcp_tool_result", "tool_use_id": call["id"], "is_error": True, "content": []}
     beyond = limit in ("max_tool_calls", "max_turns") and call["name"] != "code_execution"

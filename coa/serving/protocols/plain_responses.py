@@ -15,9 +15,9 @@ PARTS = {"input_text": "text", "output_text": "text", "text": "text"}
 
 
 def chat_of(body: CreateResponse, before: Sequence[Json]) -> Json:
-    """The request of chat completions, streamed. before: messages of the responses before it.
+    """The streamed request of chat completions. before: messages of the previous responses.
 
-    Raises ApiError for items that chat does not know.
+    Raises ApiError for items that chat does not support.
     """
     extra = body.model_extra or {}
     if extra.get("top_logprobs"):
@@ -111,7 +111,7 @@ class PlainWriter:
     def __init__(self, resource: Resource) -> None:
         self._resource = resource
         self._open: str | int | None = None
-        """What the open item is of: "content", "reasoning", or the index of a tool call."""
+        """Kind of the open item: "content", "reasoning", or the index of a tool call."""
         self._text: list[str] = []
         self._finish = "stop"
         self._usage = ServedUsage()
@@ -119,11 +119,11 @@ class PlainWriter:
 
     @property
     def tokens(self) -> int:
-        """That were read and sampled; before the end, one for each chunk."""
+        """Tokens read and sampled; before the end, one per chunk."""
         return self._usage.input_tokens + self._usage.output_tokens or self._chunks
 
     def take(self, chunk: Json) -> list[Json]:
-        """Raises ApiError for a chunk that says that vLLM has failed."""
+        """The events of a chunk; raises ApiError for a chunk with an error of vLLM."""
         if error := chunk.get("error"):
             raise ApiError(500, "server_error", str(error.get("message") or error))
         if usage := chunk.get("usage"):
@@ -143,7 +143,7 @@ class PlainWriter:
         return events
 
     def end(self, now: int, version: int) -> list[Json]:
-        """version: of the weights."""
+        """Ends the response. version: weight version."""
         self._resource.sampled_by((version,))
         status = "incomplete" if self._finish == "length" else "completed"
         closed = self._close(status)

@@ -1,4 +1,4 @@
-"""A response as it grows: its fields, its items, and the numbered events that tell a client of each change."""
+"""A response under construction: its fields, its items, and the numbered events that report each change to a client."""
 
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -14,8 +14,8 @@ class Resource:
     """The response of one request. At most one of its items is open."""
 
     def __init__(self, fields: Mapping[str, Any], new_id: Callable[[str], str], reasoning: str = "reasoning") -> None:
-        """fields: those that the request decides. new_id: a name that begins with a prefix. reasoning: what events of
-        reasoning are called (`AgentOptions.reasoning_events`)."""
+        """fields: fields that the request determines. new_id: returns an id with a prefix. reasoning: name of the
+        events of reasoning (`AgentOptions.reasoning_events`)."""
         self._reasoning = reasoning
         self.response: Json = {
             **fields,
@@ -33,12 +33,12 @@ class Resource:
 
     @property
     def answer(self) -> str:
-        """The text of the last message, empty where there is none."""
+        """The text of the last message; empty if there is none."""
         messages = [item for item in self.response["output"] if item["type"] == "message"]
         return messages[-1]["content"][0]["text"] if messages and messages[-1]["content"] else ""
 
     def conversation(self) -> list[Json]:
-        """What it adds to a conversation: its messages, and the calls of the client's tools."""
+        """The response's part of the conversation: its messages, and the calls of the client's tools."""
         said: list[Json] = []
         for item in self.response["output"]:
             if item["type"] == "function_call":
@@ -107,7 +107,7 @@ class Resource:
         return [self.of_part(f"response.{self._reasoning}.done", text=text), self.done()]
 
     def sampled_by(self, versions: Iterable[int]) -> None:
-        """Of the weights."""
+        """Records the weight versions that sampled the response."""
         self.response["coa:versions"] = list(versions)
 
     # --- the end --------------------------------------------------------------------------------------------------
@@ -134,7 +134,7 @@ class Resource:
         return event
 
     def shown(self) -> Json:
-        """As it stands: fields of items are replaced, never changed in place."""
+        """A snapshot of the response: fields of items are replaced, never changed in place."""
         return {**self.response, "output": [dict(item) for item in self.response["output"]]}
 
 

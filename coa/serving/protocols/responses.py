@@ -4,8 +4,8 @@ think ──► reasoning          answer ──► message          plan, refle
 web_search, crawl_page ──► web_search_call    wiki_search ──► file_search_call    code ──► code_interpreter_call
 a tool of an MCP server, whatever its tag ──► mcp_call          a tool of an extension ──► coa:NAME
 
-Every item carries what was asked and what came back, so that a client that does not stream sees all the same; and in
-fields of ours, `coa:tokens`, `coa:seconds` and `coa:observed_tokens`, what it took.
+Every item has the call and its result, so that a client that does not stream sees the same; and its cost in fields of
+ours, `coa:tokens`, `coa:seconds` and `coa:observed_tokens`.
 """
 
 import json
@@ -29,7 +29,7 @@ class ResponseWriter:
         """mcp: the tools of MCP servers, by the tags that they answer."""
         self._resource, self._mcp = resource, mcp
         self._tag: str | None = None
-        """Of the item that is open, or whose tool is running."""
+        """Tag of the item that is open, or whose tool is running."""
         self._text: list[str] = []
 
     def take(self, event: Event, now: int) -> list[Json]:
@@ -124,7 +124,7 @@ class ResponseWriter:
         return _called(self._resource.item["type"], tag, text)
 
     def _fail_call(self, message: str) -> list[Json]:
-        """The server of the tool that is asked could not be reached, or failed."""
+        """The tool's server could not be reached, or failed."""
         self._tag = None
         error = {"type": "mcp_tool_execution_error", "content": [{"type": "text", "text": message}]}
         self._resource.item.update(status="failed", error=error)
@@ -140,7 +140,7 @@ class ResponseWriter:
         return [*completed, self._resource.done()]
 
     def _leave(self) -> list[Json]:
-        """Ends an item that the model, or its tool, did not."""
+        """Ends an item that the model or its tool left open."""
         if self._tag is None:
             return []
         tag, text, self._tag = self._tag, "".join(self._text), None
@@ -173,7 +173,7 @@ _PROGRESS = {
     "code_interpreter_call": "interpreting",
     "mcp_call": "",
 }
-"""What the event of a running tool is called, if there is one; all of these have `in_progress` and `completed`, too."""
+"""Name of the event of a running tool, if there is one; all of these have `in_progress` and `completed`, too."""
 _EMPTY: dict[str, Callable[[], Json]] = {
     "reasoning": lambda: {"summary": [], "content": []},
     "web_search_call": lambda: {"status": "in_progress", "action": {"type": "search", "query": ""}},
@@ -200,7 +200,7 @@ def _is_tool(tag: str) -> bool:
 
 
 def _item_type(tag: str) -> tuple[str, str]:
-    """The type of a tag's item, and what its id begins with."""
+    """The type of a tag's item, and the prefix of its id."""
     return ("reasoning", "rs") if tag == THINK else _TOOL_TYPES.get(tag, (f"coa:{tag}", "coa"))
 
 
@@ -221,7 +221,7 @@ def _called(kind: str, tag: str, text: str) -> Json:
 
 
 def _answered(kind: str, text: str) -> dict[str, Any]:
-    """What a tool said, in its item's own fields. OpenAI's web search has none for text, so it has one of ours."""
+    """A tool's result, in its item's own fields. OpenAI's web search has no field for text, so it gets one of ours."""
     match kind:
         case "web_search_call":
             return {"coa:output": text}

@@ -7,11 +7,11 @@ from coa.tasks.published.item import Reader
 
 @dataclass(frozen=True, slots=True)
 class Decoding:
-    """How often a task is attempted, and with which sampling."""
+    """The number of attempts at a task, and their sampling parameters."""
 
     samples: int
     temperature: float
-    """0 is greedy decoding, of which there is one attempt."""
+    """Sampling temperature; 0 is greedy decoding, with one attempt."""
     top_p: float = 1.0
 
     def __post_init__(self) -> None:
@@ -38,14 +38,14 @@ class Benchmark:
     """A published benchmark."""
 
     name: str
-    """Its name; the family of its tasks is this, or `NAME/PART`."""
+    """Name of the benchmark; the family of its tasks is this, or `NAME/PART`."""
     hub: Hub
     rows: tuple[int, ...]
-    """Number of its rows; further numbers are those of copies in use."""
+    """Number of its rows, followed by the numbers of rows of other copies in use."""
     profile: str
     grader: str
     metric: str
-    """Name of its result; in `avg@k`, k is the number of samples."""
+    """Name of the metric; in `avg@k`, k is the number of samples."""
     decoding: Decoding
     """The decoding of its published protocol."""
     read: Reader

@@ -1,4 +1,4 @@
-"""One row of a data set, in the form that all layouts are read into."""
+"""One row of a data set, in the common form to which all layouts are converted."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -21,9 +21,9 @@ class Item:
     question: str
     answers: tuple[str, ...]
     id: str | None = None
-    """The row's id; None if rows have none but their number."""
+    """The row's id; None if rows have no id."""
     part: str = ""
-    """Part of the benchmark, where results are reported by part: `level1`."""
+    """Part of the benchmark, if results are reported by part: `level1`."""
 
 
 Reader = Callable[[Row], Item | None]
@@ -32,7 +32,7 @@ that can't be read."""
 
 
 def text(row: Row, *keys: str) -> str:
-    """The text in the first of these columns that holds some; raises BadRow if none does."""
+    """The text in the first of these columns that has one; raises BadRow if none has."""
     for key in keys:
         value = row.get(key)
         if isinstance(value, str) and value.strip():

@@ -11,7 +11,7 @@ _WHOLE = re.compile(r"(?<!\d)(-?\d++)\.0+")
 def problem(row: Row) -> Item:
     """Reads {"problem" or "question": .., "answer": "204", 27.0 or "27.0", "id": ..}; 27.0 is the integer 27.
 
-    Where there is no `answer`, the answer is the last `\\boxed{}` of the `solution`.
+    If there is no `answer`, the answer is the last `\\boxed{}` of the `solution`.
     """
     known = row if row.get("answer") is not None else row | {"answer": _boxed(row)}
     return Item(
@@ -22,9 +22,9 @@ def problem(row: Row) -> Item:
 
 
 def olympiad(row: Row) -> Item | None:
-    """Reads {"question": .., "final_answer": ["$2$"], "id": ..}, open-ended problems in text alone.
+    """Reads {"question": .., "final_answer": ["$2$"], "id": ..}, open-ended problems without images.
 
-    An answer keeps its dollars. Several are one answer that names them all: `1, 2`.
+    An answer keeps its dollar signs. Several answers are joined to one: `1, 2`.
     """
     if any(row.get(f"image_{number}") is not None for number in range(1, 6)):
         return None

@@ -1,7 +1,7 @@
 """Reads rows of programming benchmarks: a problem, and the tests that a program has to pass.
 
-A task's one answer is the JSON text of its tests, as `coa.grading.cases` reads it. LiveCodeBench pickles its hidden
-tests: the opcodes of a text are read here, and nothing is unpickled.
+A task's only answer is the JSON text of its tests, as `coa.grading.cases` reads it. LiveCodeBench pickles its hidden
+tests; only the opcodes of a pickled string are interpreted here, so that no code can run.
 """
 
 import base64
@@ -14,9 +14,9 @@ from coa.grading.cases import EXACT, TIME_LIMIT_S, read_tests
 from coa.tasks.published.item import BadRow, Item, Reader, Row, called, text
 
 MAX_TESTS_BYTES = 1 << 28
-"""Bytes of one problem's hidden tests, decompressed; a row that holds more is refused."""
+"""Maximum bytes of one problem's hidden tests, decompressed; a row with more is refused."""
 SAMPLE_TESTS = "sample_tests"
-"""The part of a benchmark whose programs are tested on the samples in the problem's text alone."""
+"""The part of a benchmark whose programs are tested only on the samples in the problem's text."""
 READ_STDIN = "Write a complete Python program that reads the input from stdin and prints the answer to stdout."
 FILL_IN = "Write a complete Python program that begins with this starter code and fills it in:"
 
@@ -47,7 +47,7 @@ def live_code_bench(row: Row) -> Item:
 
 
 def _compared_exactly(truth: str) -> str:
-    """The tests with LiveCodeBench's own comparison, where they name none."""
+    """The tests, with LiveCodeBench's own comparison if they name none."""
     return json.dumps({"compare": EXACT} | json.loads(truth))
 
 
@@ -63,7 +63,7 @@ def code_contests(row: Row) -> Item:
     ]
     limit = row.get("time_limit")
     contest_s = (limit.get("seconds") or 0) + (limit.get("nanos") or 0) / 1e9 if isinstance(limit, dict) else 0
-    seconds = max(contest_s, TIME_LIMIT_S)  # the contest's limit is for compiled programs
+    seconds = max(contest_s, TIME_LIMIT_S)  # the contest's limit is meant for compiled programs
     return Item(
         question=f"{text(row, 'description')}\n\n{READ_STDIN}",
         answers=(encode_tests(stdin=cases, time_limit_s=seconds),),
@@ -72,7 +72,7 @@ def code_contests(row: Row) -> Item:
 
 
 def checked(truth: str) -> str:
-    """Returns the text if it holds tests that `coa.grading.cases` reads; raises BadRow if not."""
+    """Returns the text if `coa.grading.cases` can read its tests; otherwise raises BadRow."""
     try:
         read_tests(truth)
     except ValueError as error:
@@ -86,7 +86,7 @@ def encode_tests(**tests: Any) -> str:
 
 
 def unseal(sealed: str, limit: int = MAX_TESTS_BYTES) -> str:
-    """The text in base64 of zlib of its pickle; raises BadRow for anything else, and for more than `limit` bytes."""
+    """Decodes base64 of zlib of a pickled string; raises BadRow for anything else, and for more than `limit` bytes."""
     try:
         inflate = zlib.decompressobj()
         pickled = inflate.decompress(base64.b64decode(sealed, validate=True), limit)
@@ -98,7 +98,7 @@ def unseal(sealed: str, limit: int = MAX_TESTS_BYTES) -> str:
 
 
 def unpickle_text(pickled: bytes) -> str:
-    """The text that a pickle holds; raises BadRow for a pickle of anything else. Nothing is imported or called."""
+    """The string in a pickle; raises BadRow for a pickle of anything else. Nothing is imported or called."""
     texts: list[str] = []
     try:
         for opcode, argument, _ in pickletools.genops(pickled):
@@ -132,7 +132,7 @@ def _cases(source: str, column: str) -> list[tuple[str, dict[str, str]]]:
 
 
 def _columns(columns: Any, column: str) -> list[tuple[str, str]]:
-    """{"input": [..], "output": [..]} as pairs; nothing where there are none."""
+    """{"input": [..], "output": [..]} as pairs; empty if there are none."""
     if columns is None:
         return []
     try:
@@ -143,7 +143,7 @@ def _columns(columns: Any, column: str) -> list[tuple[str, str]]:
 
 
 def within(since: str, until: str, read: Reader) -> Reader:
-    """A reader that leaves out rows whose contest was not in the window: within("2024-09-22", "2025-01-04",
+    """A reader that leaves out rows whose contest was outside the window: within("2024-09-22", "2025-01-04",
     live_code_bench)."""
 
     def windowed(row: Row) -> Item | None:

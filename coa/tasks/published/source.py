@@ -35,7 +35,7 @@ Rows = Iterator[tuple[Location, Row]]
 def read_rows(path: Path, hub: Hub | None = None) -> Rows:
     """The rows of a file, or of a folder: one that `save_to_disk` wrote, or a copy of the data set `hub`.
 
-    Raises UserError, one line that names the file, and the line or row where there is one.
+    Raises UserError, one line that names the file and, if known, the line or row.
     """
     if not path.is_dir():
         yield from _file(path)
@@ -47,12 +47,12 @@ def read_rows(path: Path, hub: Hub | None = None) -> Rows:
 
 
 def fetch(hub: Hub) -> Path:
-    """A folder with the data set's files, fetched from the hub unless they were before; raises UserError."""
+    """A folder with the data set's files, downloaded from the hub unless they are cached; raises UserError."""
     from huggingface_hub import snapshot_download  # slow to import
     from huggingface_hub.errors import EntryNotFoundError, GatedRepoError
     from huggingface_hub.utils import logging
 
-    logging.set_verbosity_error()  # each try again would be a line of its own
+    logging.set_verbosity_error()  # each retry would print a line
     try:
         return Path(snapshot_download(hub.id, repo_type="dataset", allow_patterns=list(hub.files)))
     except GatedRepoError as error:
@@ -124,7 +124,7 @@ def _saved(path: Path, hub: Hub | None) -> Rows:
         if split is None:
             raise UserError(f"{path}: which split? It has {', '.join(map(str, found))}: give the folder of one of them")
         found = found[split]
-    yield from _tables(path, found.with_format("arrow").iter(256))  # as Arrow, images are not decoded
+    yield from _tables(path, found.with_format("arrow").iter(256))  # the Arrow format does not decode images
 
 
 def _tables(path: Path, tables: Any) -> Rows:
@@ -136,8 +136,8 @@ def _tables(path: Path, tables: Any) -> Rows:
 
 
 def _files(folder: Path, hub: Hub | None) -> Sequence[Path]:
-    """The parts of a folder's data file: the one that the hub's patterns name, else that of its split, else the only
-    one.
+    """The parts of a folder's data set: the files that match the hub's patterns, else those of its split, else the only
+    data file.
 
     Raises UserError if there is none, or more than one.
     """
@@ -156,13 +156,13 @@ def _files(folder: Path, hub: Hub | None) -> Sequence[Path]:
 
 
 def _parse_json(text: str, path: Path, location: Location | None = None) -> Any:
-    """`location`: the line that is the whole text."""
+    """location: the line that the text is, if it is one line of a file."""
     try:
         return json.loads(text)
     except json.JSONDecodeError as error:
         location = location or Location(path, "line", error.lineno)
         raise location.error(f"not JSON: {error.msg} at column {error.colno}") from error
-    except (ValueError, RecursionError) as error:  # a number of too many digits, brackets in too many others
+    except (ValueError, RecursionError) as error:  # a number with too many digits, brackets nested too deeply
         why = f"can't be read: {error}"
         raise location.error(why) if location else UserError(f"{path}: {why}") from error
 

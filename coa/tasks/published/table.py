@@ -29,7 +29,7 @@ _PRIVATE = "not to be published in plain text, nor trained on"
 
 
 def _open(name: str, rows: int, split: str, *aliases: str) -> Benchmark:
-    """A benchmark of open question answering, from the collection that has the test sets in one layout."""
+    """A benchmark of open question answering, from the collection that contains the test sets in one layout."""
     return Benchmark(
         name=name,
         hub=Hub(id="RUC-NLPIR/FlashRAG_datasets", config=name, split=split, files=(f"{name}/{split}.jsonl",)),

@@ -8,7 +8,8 @@ from coa.tasks.published.item import BadRow, Item, Row, answers, called, text
 
 
 def gaia(row: Row) -> Item | None:
-    """Reads {"task_id": .., "Question": .., "Final answer": .., "Level": 2, "file_name": ""}; left out with a file."""
+    """Reads {"task_id": .., "Question": .., "Final answer": .., "Level": 2, "file_name": ""}; None for a row with a
+    file."""
     if row.get("file_name"):
         return None
     level = called(row, "Level")
@@ -48,7 +49,7 @@ def decrypt(secret: str, canary: str, column: str) -> str:
 
 
 def last_exam(row: Row) -> Item | None:
-    """Reads {"id": .., "question": .., "image": "", "answer": ..}; left out where it has an image."""
+    """Reads {"id": .., "question": .., "image": "", "answer": ..}; None for a row with an image."""
     if row.get("image"):
         return None
     return Item(question=text(row, "question"), answers=answers(row, "answer"), id=called(row, "id"))

@@ -1,4 +1,4 @@
-"""Which tool of which MCP server answers a tag, and what the tag's text means to it."""
+"""The binding of a tag to a tool of an MCP server, and of the tag's text to the tool's arguments."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -11,14 +11,14 @@ from coa.tools.mcp.config import McpTagConfig
 @dataclass(frozen=True)
 class McpBinding:
     server: str
-    """The configuration's name of it."""
+    """Name of the server in the configuration."""
     tool: str
     config: McpTagConfig
     schema: Mapping[str, Any] = field(default_factory=dict)
-    """Of the tool's arguments; empty while the server has not told it."""
+    """JSON schema of the tool's arguments; empty until the server has sent it."""
 
     def arguments(self, text: str) -> dict[str, Any]:
-        """Those that a tag's text stands for; raises ValueError, in words for the policy."""
+        """The arguments in a tag's text; raises ValueError, with a message for the policy."""
         fixed = self.config.arguments
         open_ = {name: kind for name, kind in self.schema.get("properties", {}).items() if name not in fixed}
         required = [name for name in self.schema.get("required", ()) if name in open_]
@@ -36,7 +36,7 @@ class McpBinding:
         return {**value, **fixed}
 
     def told(self, text: str) -> Any:
-        """The arguments, or the text itself where it stands for none."""
+        """The arguments, or the text itself if it does not contain arguments."""
         try:
             return self.arguments(text)
         except ValueError:
@@ -48,10 +48,10 @@ def _only(names: Sequence[str]) -> str:
 
 
 def _value(text: str, schema: Mapping[str, Any]) -> Any:
-    """A tag's text as the only argument: as it is, or as JSON where the tool wants something else than a text."""
+    """A tag's text as the only argument: unchanged, or as JSON if the tool's argument is not a string."""
     if schema.get("type", "string") == "string":
         return text
     try:
         return json.loads(text)
     except (ValueError, RecursionError):
-        return text  # the server says what it wants
+        return text  # the server reports the error

@@ -1,4 +1,4 @@
-"""Which tags of a profile are answered by tools of MCP servers, and where these servers are."""
+"""Configuration of MCP servers, and of the tags that their tools handle."""
 
 import shutil
 from collections.abc import Collection, Mapping
@@ -12,37 +12,38 @@ from coa.http.keys import read_key
 
 @dataclass(frozen=True)
 class McpTagConfig:
-    """The tool that answers a tag."""
+    """The tool of an MCP server that handles a tag."""
 
     tool: str = ""
     """Name of the tool on the server; empty takes the tag's name."""
     argument: str = ""
-    """Argument that gets the tag's text; empty takes the only argument that the tool requires, or else its only
+    """Argument that receives the tag's text; empty takes the only argument that the tool requires, or else its only
     argument. If the tool requires several, the tag's text is a JSON object of arguments."""
     arguments: dict[str, Any] = field(default_factory=dict)
     """Arguments that are the same in each call."""
     cached: bool = False
-    """Whether calls with the same text share one result. Set it for a tool that only reads."""
+    """Whether calls with the same text share one result; set it only for a tool without side effects."""
     max_chars: int = 8000
-    """Most characters of a tool result."""
+    """Maximum characters of a tool result."""
 
 
 @dataclass(frozen=True)
 class McpConfig:
-    """A server, by its address or by the command that starts it, and the tags that its tools answer."""
+    """An MCP server, given by its URL or by the command that starts it, and the tags that its tools handle."""
 
     url: str | None = None
     """The server's endpoint for Streamable HTTP, such as http://127.0.0.1:9000/mcp; set either `url` or `command`."""
     command: tuple[str, ...] = ()
-    """Program with its arguments that speaks MCP on standard input and output. Each tool executor starts one."""
+    """Program, with its arguments, that speaks MCP on standard input and output; each tool executor starts its own
+    process."""
     key_env: str | None = None
     """Environment variable whose value is sent to `url` as a bearer token; None sends none."""
     env: tuple[str, ...] = ()
-    """Environment variables that `command` gets, besides PATH, HOME and the like."""
+    """Environment variables that are passed to `command`, besides PATH, HOME and the like."""
     tags: dict[str, McpTagConfig] = field(default_factory=dict)
-    """The tools of this server, by the tag that each answers."""
+    """The tools of this server, by the tag that each handles."""
     connect_s: float = 20.0
-    """Longest time to connect and to list the server's tools."""
+    """Maximum seconds to connect and to list the server's tools."""
 
     def __post_init__(self) -> None:
         if self.connect_s <= 0:
@@ -54,7 +55,7 @@ class McpConfig:
 
 
 def check_mcp(servers: Mapping[str, McpConfig], tags: Collection[str]) -> None:
-    """Raises UserError for settings that can't work, as far as they tell. tags: those that call tools."""
+    """Raises UserError for settings that can't work, without asking the servers. tags: the tags that call tools."""
     of: dict[str, str] = {}
     for name, server in servers.items():
         where = f"tools.mcp.{name}"

@@ -2,8 +2,8 @@
 
     first call -> connect, list the tools -> call ... call -> lost -> the next call connects again
 
-All tools of a server share it. What holds it is a task of its own, since the library has a connection end in the task
-that began it.
+All tools of a server share it. A separate task holds it, since the library requires that a connection is closed in the
+task that opened it.
 """
 
 import asyncio
@@ -18,25 +18,25 @@ from coa.http.keys import bearer
 from coa.tools.mcp.config import McpConfig
 
 MAX_BYTES = 1 << 24
-"""Of one event of a server; a longer one counts as a failure of the server."""
+"""Maximum bytes of one event of a server; a longer event counts as a failure of the server."""
 
 
 @dataclass(eq=False)
 class _Session:
     ready: asyncio.Future[Any]
-    """The client, once it is connected; or ToolDown."""
+    """The client once it is connected, or ToolDown."""
     tools: dict[str, Mapping[str, Any]] = field(default_factory=dict)
-    """The schemas of the arguments by tool."""
+    """The schema of the arguments of each tool."""
     end: asyncio.Event = field(default_factory=asyncio.Event)
     task: asyncio.Task[None] | None = None
 
 
 class Connection:
-    """What all tools of a server call through. It belongs to the event loop of the first call."""
+    """The connection that all tools of a server share. It belongs to the event loop of the first call."""
 
     def __init__(self, name: str, config: McpConfig, mode: str = "auto") -> None:
-        """name: the recipe's name of the server. mode: which protocol is spoken, as `mcp.Client` has it; "auto" is the
-        newest that the server knows."""
+        """name: the recipe's name of the server. mode: the protocol version, as in `mcp.Client`; "auto" is the newest
+        that the server supports."""
         self.name, self._config, self._mode = name, config, mode
         self._session: _Session | None = None
 
@@ -54,7 +54,7 @@ class Connection:
 
         session = await self._connected()
         text, code = await _asked(session.ready.result(), tool, arguments)
-        if code == INVALID_REQUEST:  # what a server says that has forgotten the session: nothing was called
+        if code == INVALID_REQUEST:  # the server has lost the session, so nothing was called
             await self._drop(session)
             session = await self._connected()
             text, code = await _asked(session.ready.result(), tool, arguments)
@@ -88,14 +88,14 @@ class Connection:
             await session.end.wait()
 
     def _ended(self, session: _Session, task: asyncio.Task[None]) -> None:
-        """Whatever the library raised: this connection is gone, and the next call makes another one."""
+        """Drops this connection, whatever the library raised; the next call makes another one."""
         if self._session is session:
             self._session = None
         error = None if task.cancelled() else task.exception()
         if not session.ready.done():
             why = f"nothing within {self._config.connect_s:g} s" if isinstance(error, TimeoutError) else _reason(error)
             session.ready.set_exception(ToolDown(f"no MCP server answers at {self.where}: {why}"))
-            session.ready.exception()  # looked at, since those who wanted it may have gone
+            session.ready.exception()  # retrieved, since its waiters may have been cancelled
 
     async def _drop(self, session: _Session) -> None:
         if self._session is session:
@@ -105,7 +105,7 @@ class Connection:
             await asyncio.wait([session.task])
 
     async def _listed_again(self, session: _Session) -> Mapping[str, Any]:
-        """The tools that the server has now; those of before where it does not say."""
+        """The server's current tools; if it fails to list them, the tools that it listed before."""
         from mcp import MCPError
 
         with suppress(MCPError):
@@ -114,11 +114,11 @@ class Connection:
 
 
 _NO_ERROR, _TOOL_ERROR = 0, 1
-"""Beside the codes of JSON-RPC, which are negative."""
+"""Codes in addition to those of JSON-RPC, which are negative."""
 
 
 async def _asked(client: Any, tool: str, arguments: Mapping[str, Any]) -> tuple[str, int]:
-    """The result of a call, or why there is none; and its code."""
+    """The result of a call, or the reason why there is none, and its code."""
     from mcp import MCPError
     from pydantic import ValidationError
 
@@ -126,13 +126,13 @@ async def _asked(client: Any, tool: str, arguments: Mapping[str, Any]) -> tuple[
         result = await client.call_tool(tool, dict(arguments))
     except MCPError as error:
         return str(error), error.code
-    except (ValidationError, RuntimeError) as error:  # a result that is not what protocol or tool promise
+    except (ValidationError, RuntimeError) as error:  # the result violates the protocol or the tool's schema
         raise ToolDown(f"{tool}: {str(error).splitlines()[0]}") from error
     return text_of(result), _TOOL_ERROR if result.is_error else _NO_ERROR
 
 
 def text_of(result: Any) -> str:
-    """A result's text. Of what is no text it says what it is."""
+    """A result's text; content that is no text is named by its type and address."""
     return "\n".join(map(_text_of_block, result.content))
 
 
@@ -174,7 +174,7 @@ async def _client(config: McpConfig, mode: str) -> AsyncIterator[Any]:
         async with Client(StdioServerParameters(command=program, args=arguments, env=given), mode=mode) as client:
             yield client
         return
-    # A call may take as long as the executor lets it.
+    # No read timeout: the executor limits the time of a call.
     timeout = httpx2.Timeout(config.connect_s, read=None)
     async with httpx2.AsyncClient(headers=bearer(config.key_env), timeout=timeout) as http:
         over = streamable_http_client(config.url, http_client=http, max_sse_event_size=MAX_BYTES)
@@ -183,7 +183,7 @@ async def _client(config: McpConfig, mode: str) -> AsyncIterator[Any]:
 
 
 def _reason(error: BaseException | None) -> str:
-    """The first error of a group of errors, which is what a task group raises, in one line."""
+    """The first error of an exception group, which a task group raises, in one line."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     lines = str(error).strip().splitlines() if error is not None else []

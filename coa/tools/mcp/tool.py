@@ -5,7 +5,7 @@
 
     <forecast> Lisbon</forecast>   calls   get_forecast(city="Lisbon")
 
-What a tool itself calls an error is an observation; a server that is away, or has no such tool any more, is ToolDown.
+An error that the tool reports is an observation; a server that is down, or no longer has the tool, is ToolDown.
 """
 
 from collections.abc import Mapping
@@ -21,7 +21,7 @@ from coa.tools.mcp.connection import Connection, lacking
 
 
 def mcp_tools(servers: Mapping[str, McpConfig]) -> dict[str, "McpTool"]:
-    """By tag."""
+    """The tools of the servers, by tag."""
     tools: dict[str, McpTool] = {}
     for name, server in servers.items():
         connection = Connection(name, server)
@@ -30,7 +30,7 @@ def mcp_tools(servers: Mapping[str, McpConfig]) -> dict[str, "McpTool"]:
 
 
 class McpTool:
-    """A tag's tool, on a server that several may share."""
+    """The tool of a tag; several tools may share a server."""
 
     def __init__(self, connection: Connection, tag: str, config: McpTagConfig) -> None:
         self._connection, self._tag, self._config = connection, tag, config
@@ -51,7 +51,7 @@ class McpTool:
         return layout.output(Output(1, "", text or "the tool failed") if failed else Output(0, text, ""))
 
     async def check(self) -> None:
-        """Raises UserError if the server is not there, or has no such tool or argument."""
+        """Raises UserError if the server can't be reached, or has no such tool or argument."""
         where = f"tools.mcp.{self._connection.name}"
         try:
             listed = await self._connection.tools()
@@ -67,7 +67,8 @@ class McpTool:
                 raise UserError(f"{where}.tags.{self._tag}: {name} has no argument {argument}; it has {has}")
 
     async def binding(self) -> McpBinding:
-        """What answers the tag, by what the server says now; where it is away, by what it said last."""
+        """The binding from the server's current description of the tool, or from the last one if the server can't be
+        reached."""
         with suppress(ToolDown):
             await self._look()
         return self._binding
@@ -76,7 +77,7 @@ class McpTool:
         await self._connection.close()
 
     async def _look(self) -> None:
-        """Raises ToolDown where the server is away, or has no such tool."""
+        """Updates the binding; raises ToolDown if the server can't be reached, or has no such tool."""
         listed, name = await self._connection.tools(), self._binding.tool
         if name not in listed:
             raise ToolDown(lacking(self._connection.where, name, listed))

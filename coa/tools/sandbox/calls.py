@@ -1,7 +1,7 @@
-"""The system calls that a sandboxed program may make: what CPython, NumPy, SymPy and pandas were seen to need.
+"""The system calls that a sandboxed program may make: those that CPython, NumPy, SymPy and pandas use.
 
-A program is one process, with threads, files of its own, pipes, and sockets that lead to itself. What is not here is
-refused, so that a call that a later kernel brings is refused as well.
+A program is one process, with threads, its own files, pipes, and sockets that lead to itself. All other calls are
+refused, including those that later kernels add.
 """
 
 from collections.abc import Mapping
@@ -68,48 +68,48 @@ class Case:
     arguments: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
     masks: Mapping[int, int] = field(default_factory=dict)
     granted: bool = False
-    """Answered with success and not done: what it is for holds anyway."""
+    """Whether the call is answered with success but not made, since its purpose is fulfilled anyway."""
 
 
 _UNIX, _INTERNET = (1,), (2, 10)
 _STREAM, _DATAGRAM = 1, 2
 _KIND = {1: 0xF}
-"""Where the kind of a socket stands, beside flags."""
+"""Mask of the socket's type, which shares argument 1 with flags."""
 _TO_OTHERS = Case({0: _INTERNET, 1: (_STREAM, _DATAGRAM)}, _KIND)
 _LOCAL = Case({0: _UNIX, 1: (_STREAM, _DATAGRAM)}, _KIND)
 _PAIR = Case({0: _UNIX, 1: (_STREAM,)}, _KIND)
 
 CASES: Mapping[str, tuple[Case, ...]] = MappingProxyType(
     {
-        # With all that threads of one process share, descriptors above all; 0x400000 says nothing, and musl sets it.
+        # Only threads: all flags of what threads of one process share are required. 0x400000 (set by musl) is a no-op.
         "clone": (Case({0: (0x3D0F00,)}, {0: 0xFFBFFFFF}),),
-        # The program's own limits may be asked for and lowered.
+        # The program may read and lower its own limits.
         "prlimit64": (Case({0: (0,)}),),
-        # The thread's register, which the loader sets.
+        # ARCH_SET_FS: the loader sets the thread's register.
         "arch_prctl": (Case({0: (0x1002,)}),),
-        # A name for a thread.
+        # PR_SET_NAME and PR_GET_NAME.
         "prctl": (Case({0: (15, 16)}),),
-        # No page of the system's huge ones.
+        # No MAP_HUGETLB, whose pages are reserved for the whole system.
         "mmap": (Case({3: (0,)}, {3: 0x40000}),),
-        # Neither pages shared with other runs (KSM) nor pages taken from them.
+        # No KSM, which shares pages with other runs, and no MADV_REMOVE or MADV_HWPOISON.
         "madvise": (Case({2: (0, 1, 2, 3, 4, 8, 14, 15, 16, 17)}),),
-        # Locks: a run is one process, which a lock of its own never stops, and nobody else may see it. No lease
-        # (F_SETLEASE), no larger pipe (F_SETPIPE_SZ), no notice (F_NOTIFY).
+        # Locks are granted without effect: a run is one process, whose own locks never block it, and no other process
+        # sees its files. No lease (F_SETLEASE), no larger pipe (F_SETPIPE_SZ), no notice (F_NOTIFY).
         "fcntl": (Case({1: (0, 1, 2, 3, 4, 5, 1030, 1032)}), Case({1: (6, 7)}, granted=True)),
         "flock": (Case(granted=True),),
-        # The workspace is in memory, and the disk is not the program's.
+        # The workspace is in memory, so there is nothing to write to a disk.
         "fsync": (Case(granted=True),),
         "fdatasync": (Case(granted=True),),
-        # Is it a terminal, and how wide? Blocking, closing on exec, bytes that wait.
+        # Whether it is a terminal, and its size; FIONBIO, FIONREAD, FIOCLEX and FIONCLEX.
         "ioctl": (Case({1: (0x5401, 0x5413, 0x541B, 0x5421, 0x5450, 0x5451)}),),
         "socket": (_LOCAL, _TO_OTHERS),
         "socketpair": (Case({0: _UNIX, 1: (_STREAM, _DATAGRAM)}, _KIND),),
         "setsockopt": (
-            # The sizes of buffers are wishes.
+            # Sizes of buffers are only hints to the kernel.
             Case({1: (1,), 2: (7, 8)}, granted=True),
-            # Addresses used again, broadcast, keeping alive, lingering, time limits.
+            # Reuse of addresses, broadcast, keepalive, linger, timeouts.
             Case({1: (1,), 2: (2, 6, 9, 13, 15, 20, 21)}),
-            # TCP's delay and keeping alive, errors and hops of IP, IPv6 alone.
+            # TCP: no delay, keepalive. IP and IPv6: errors, hop limits, IPv6 only.
             Case({1: (6,), 2: (1, 4, 5, 6)}),
             Case({1: (0,), 2: (2, 11)}),
             Case({1: (41,), 2: (25, 26)}),
@@ -118,11 +118,11 @@ CASES: Mapping[str, tuple[Case, ...]] = MappingProxyType(
 )
 UNCOUNTED: Mapping[str, tuple[Case, ...]] = MappingProxyType(
     {
-        # Where nothing counts what sockets hold: a connected pair, which its descriptor bounds, for event loops.
+        # If the memory of sockets is not counted: only connected pairs, which event loops need and descriptors limit.
         "socket": (),
         "socketpair": (_PAIR,),
         "listen": (),
     }
 )
 UNTHREADED: Mapping[str, tuple[Case, ...]] = MappingProxyType({"clone": ()})
-"""Where nothing limits the number of threads."""
+"""Cases if nothing limits the number of threads: no threads."""

@@ -1,10 +1,10 @@
-"""Cgroups of sandboxed programs: what a program and all that the kernel holds for it may take together.
+"""Cgroups of sandboxed programs, which limit the memory of a program together with all that the kernel holds for it.
 
     /sys/fs/cgroup/memory/<ours>/coa-sandbox-17-0    v1: a folder in the tree of each controller
     /sys/fs/cgroup/<ours>/coa-sandbox-17-0           v2: one folder
 
-Beneath the cgroup of this process, or beside it, where that may be written (as root, or delegated). One is made when it
-is needed and used again for later runs, since moving a process into another costs milliseconds.
+They are made beneath the cgroup of this process, or beside it, if that is writable (as root, or delegated). A cgroup is
+made on demand and reused for later runs, since moving a process into another cgroup takes milliseconds.
 """
 
 import fcntl
@@ -22,28 +22,29 @@ PREFIX = "coa-sandbox-"
 NEEDED = ("memory", "pids")
 CONTROLLERS = (*NEEDED, "cpu")
 KERNEL_MIB = 16
-"""What a run may take beside its program's memory and files: tables, stacks of threads, the waiting interpreter."""
+"""MiB of a run in addition to its program's memory and files: page tables, thread stacks, the waiting interpreter."""
 SOCKETS_MIB = 16
-"""What sockets of the internet may hold, where that is counted apart (v1)."""
+"""MiB that TCP sockets may hold, which cgroup v1 counts separately."""
 OURS = 2
-"""Processes of ours beside the program in its cgroup: the waiting interpreter, and the first of its namespace."""
+"""Number of our processes in the program's cgroup: the waiting interpreter, and process 1 of the namespace."""
 GONE_S = 1.0
-"""Seconds for the kernel to clear away the dead before a cgroup is left to the next sandbox to remove."""
+"""Maximum seconds to wait for the kernel to remove dead processes; after that, the cgroup is left to the next sandbox
+to remove."""
 
 _numbers = itertools.count()
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where cgroups may be made."""
+    """A place in the file system where cgroups may be made."""
 
     version: int
     folders: Mapping[str, Path]
-    """By controller."""
+    """Parent folder of the cgroups, by controller."""
 
 
 def places(own: str, mounts: str) -> list[Place]:
-    """Where this process could make cgroups if it were allowed to, the best first.
+    """Candidate places where this process could make cgroups, the best first; permissions are not checked.
 
     own: the text of /proc/self/cgroup, mounts: that of /proc/self/mountinfo.
     """
@@ -69,14 +70,14 @@ def places(own: str, mounts: str) -> list[Place]:
 
 
 def _inside(mount: str, root: str, path: str) -> Path:
-    """The folder of a cgroup: a mount shows the tree from its root on."""
+    """The folder of the cgroup `path` under a mount, which shows the tree from `root` on."""
     if path == root or path.startswith(root.rstrip("/") + "/"):
         path = path[len(root.rstrip("/")) :]
     return Path(mount) / path.lstrip("/")
 
 
 def find() -> Place | str:
-    """Where cgroups can be made, tried by making one; otherwise why they cannot."""
+    """The first place in which a cgroup can be made, checked by making one; otherwise the reason why there is none."""
     try:
         found = places(Path("/proc/self/cgroup").read_text(), Path("/proc/self/mountinfo").read_text())
     except OSError as error:
@@ -110,18 +111,18 @@ class Group:
     """A cgroup for one program at a time."""
 
     def __init__(self, place: Place, *, threads: int, cores: float) -> None:
-        """Makes it. threads: of the program, cores: that it may use at once. Raises OSError."""
+        """Makes the cgroup. threads and cores: maximum for the program. Raises OSError."""
         name = f"{PREFIX}{os.getpid()}-{next(_numbers)}"
         self._v1 = place.version == 1
         self._folders = {controller: folder / name for controller, folder in place.folders.items()}
         self.staying = 0
-        """Processes that wait in it for the next program."""
+        """Number of processes that stay in the cgroup to wait for the next program."""
         self._memory = self._kills = 0
         self._lock = -1
         try:
             for folder in dict.fromkeys(self._folders.values()):
                 folder.mkdir()
-            # Whoever finds the lock free may remove the folders: their owner was killed.
+            # A free lock means that the owner was killed, so that any sandbox may remove the folders.
             self._lock = os.open(self._folders["memory"], os.O_RDONLY)
             fcntl.flock(self._lock, fcntl.LOCK_EX)
             self._limit_once(threads, cores)
@@ -133,7 +134,7 @@ class Group:
         self._write("pids", "pids.max", str(threads + OURS))
         period_us = 100_000
         quota_us = int(cores * period_us)
-        # A cgroup is weighed as a whole: as one process of our priority, each step of which is a quarter.
+        # A cgroup's weight is that of one process with our nice value; each step of it is a factor of 1.25.
         share = 1 / 1.25 ** os.getpriority(os.PRIO_PROCESS, 0)
         if self._v1:
             self._write("memory", "memory.swappiness", "0")
@@ -159,22 +160,22 @@ class Group:
 
     @property
     def entrances(self) -> tuple[str, ...]:
-        """The files to which a process writes 0 to be moved here."""
+        """The files to which a process writes 0 to move itself to this cgroup."""
         return tuple(str(folder / "cgroup.procs") for folder in dict.fromkeys(self._folders.values()))
 
     @property
     def quiet(self) -> bool:
-        """Whether what ran here is gone."""
+        """Whether only the waiting processes are left in the cgroup."""
         return int((self._folders["pids"] / "pids.current").read_bytes()) <= self.staying
 
     def killed(self) -> bool:
-        """Whether a process was killed here because memory had run out, since the last time that this was asked."""
+        """Whether a process was killed in this cgroup for lack of memory since the last call of this method."""
         text = (self._folders["memory"] / ("memory.oom_control" if self._v1 else "memory.events")).read_text()
         before, self._kills = self._kills, int(text.rpartition("oom_kill ")[2].split()[0])
         return self._kills > before
 
     def remove(self) -> None:
-        """Removes it once its processes are gone; otherwise a later sandbox does."""
+        """Removes the cgroup once its processes are gone; if they stay too long, a later sandbox removes it."""
         end = time.monotonic() + GONE_S
         while not _removed(self._folders.values()) and time.monotonic() < end:
             time.sleep(0.005)
@@ -183,7 +184,7 @@ class Group:
             self._lock = -1
 
     def _write(self, controller: str, name: str, value: str) -> None:
-        # No O_TRUNC: there is nothing to cut, and the kernel may refuse it.
+        # No O_TRUNC, which the kernel may refuse.
         descriptor = os.open(self._folders[controller] / name, os.O_WRONLY)
         try:
             os.write(descriptor, value.encode())
@@ -192,7 +193,7 @@ class Group:
 
 
 class Groups:
-    """The cgroups of one sandbox. They are removed when it is closed or gone."""
+    """The cgroups of one sandbox. They are removed when the sandbox is closed or garbage-collected."""
 
     def __init__(self, place: Place, *, threads: int, cores: float) -> None:
         self._make = lambda: Group(place, threads=threads, cores=cores)
@@ -204,7 +205,7 @@ class Groups:
 
     @contextmanager
     def borrowed(self, program: int) -> Iterator[Group]:
-        """A cgroup that nobody else has, with a limit of so many bytes. Raises OSError."""
+        """A cgroup for exclusive use, with a memory limit in bytes. Raises OSError."""
         group = next((group for group in reversed(self._idle) if group.quiet), None)
         if group is None:
             if not self._swept:
@@ -239,7 +240,7 @@ def sweep(place: Place) -> None:
 
 
 def _removed(folders: Iterable[Path]) -> bool:
-    """Removes the folders that are empty; whether none is left."""
+    """Removes the folders that are empty; returns whether none is left."""
     left = False
     for folder in dict.fromkeys(folders):
         try:

@@ -1,4 +1,4 @@
-"""The command lines of the sandbox: what bubblewrap shows of the file system, and what it starts inside."""
+"""The command lines of the sandbox: the parts of the file system that bubblewrap shows, and the program it starts."""
 
 import os
 import shutil
@@ -14,32 +14,33 @@ from coa.tools.sandbox.zygote import BYTES_PER_FILE, DESCRIPTORS, SIGNALS
 INSTALL = "install bubblewrap and util-linux (Debian, Ubuntu: apt-get install bubblewrap util-linux)"
 FLAGS = ("-I", "-S", "-E", "-B", "-X", "utf8")
 PACKAGES = "/packages"
-"""Where a program sees the virtual environment of its packages."""
+"""The path at which a program sees the virtual environment of its packages."""
 ZYGOTE = Path(__file__).with_name("zygote.py")
 _JOIN = 'until [ "$1" = -- ]; do echo 0 > "$1"; shift; done; shift; exec "$@"'
-"""Moves itself to the cgroup whose entrances are its first arguments."""
+"""Shell script that moves itself to the cgroup whose entrances are its first arguments, then runs the command."""
 _WORKSPACE = 'mount -t tmpfs -o "$1" tmpfs /sys && shift && exec "$@"'
-"""Mounts a workspace that may hold so many files, which is no option of bubblewrap's, where nobody looks for it."""
+"""Shell script that mounts a workspace with a limit on the number of files, which bubblewrap has no option for, at an
+unused path."""
 
 
 @dataclass(frozen=True, slots=True)
 class Interpreter:
-    """The interpreter of programs, and what of the host's files it needs."""
+    """The interpreter of programs, and the host's files that it needs."""
 
     command: tuple[str, ...]
-    """Inside the sandbox."""
+    """Command inside the sandbox."""
     bare: tuple[str, ...]
-    """Outside of it."""
+    """Command outside the sandbox."""
     binds: tuple[str, ...]
-    """Options of bubblewrap."""
+    """Options of bubblewrap that bind its files."""
     environment: tuple[str, ...] = ()
-    """Options of bubblewrap."""
+    """Options of bubblewrap that set environment variables."""
 
 
 def interpreter_of(packages: str | None = None) -> Interpreter:
-    """The base interpreter, or that of a virtual environment whose packages programs may import.
+    """The base interpreter, or that of the virtual environment `packages`, whose packages programs may import.
 
-    Raises UserError for a folder that is none.
+    Raises UserError for a folder that is no virtual environment.
     """
     if packages is None:
         python = Path(base_python())
@@ -54,7 +55,7 @@ def interpreter_of(packages: str | None = None) -> Interpreter:
         command=(f"{PACKAGES}/bin/python", *flags),
         bare=(str(link), *flags),
         binds=(*_base_binds(python), "--ro-bind", str(folder), PACKAGES),
-        # A library's threads for each core of a large machine would take the address space before the program does.
+        # On a machine with many cores, a library's threads, one for each core, would use up the address space.
         environment=("--setenv", "OMP_NUM_THREADS", "1", "--setenv", "OPENBLAS_NUM_THREADS", "1"),
     )
 
@@ -78,7 +79,7 @@ def cold_command(
         *("--cap-drop", "ALL", "--json-status-fd", str(notes), "--seccomp", str(seccomp)),
         *workspace,
         *("--perms", "0644", "--file", str(source), "/tmp/main.py"),
-        # Inside, where nobody else's processes count.
+        # Set inside the sandbox, where only the program's processes are counted.
         *("--ro-bind", prlimit, prlimit, "--remount-ro", "/"),
         *(prlimit, f"--nproc={confines.processes}", f"--sigpending={SIGNALS}", *_limits(limits), "--"),
         *(*interpreter.command, "/tmp/main.py"),
@@ -86,7 +87,7 @@ def cold_command(
 
 
 def zygote_command(interpreter: Interpreter, control: int) -> tuple[str, ...]:
-    """The command for the zygote, which may make namespaces, mounts and a network interface inside its own namespaces.
+    """The command of the zygote, which may create namespaces, mounts and a network interface in its own namespaces.
 
     control: number of the descriptor of its socket.
     """
@@ -99,7 +100,7 @@ def zygote_command(interpreter: Interpreter, control: int) -> tuple[str, ...]:
 
 
 def bare_command(interpreter: Interpreter, limits: RunLimits, path: str) -> tuple[str, ...]:
-    """The command for one program without a sandbox, with limits alone."""
+    """The command for one program without a sandbox, only with limits."""
     return (_find("prlimit"), *_limits(limits), "--", *interpreter.bare, path)
 
 
@@ -117,14 +118,14 @@ def _base_binds(python: Path) -> tuple[str, ...]:
 
 
 def _bubblewrap(interpreter: Interpreter) -> tuple[str, ...]:
-    """Bubblewrap with all namespaces new and a read-only file system."""
+    """The bubblewrap command with new namespaces of all kinds and a read-only file system."""
     return (
         *(_find("bwrap"), "--unshare-all", "--die-with-parent", "--new-session"),
         *("--uid", "65534", "--gid", "65534", "--clearenv", "--setenv", "HOME", "/tmp"),
         *interpreter.environment,
         *_system_binds(),
         *interpreter.binds,
-        # A device is written in spite of a read-only mount, but its mode is safe.
+        # A read-only mount does not prevent writing to the device, but protects its mode.
         *("--dev-bind", "/dev/null", "/dev/null", "--remount-ro", "/dev/null", "--dir", "/tmp", "--chdir", "/tmp"),
     )
 
@@ -137,7 +138,8 @@ def _find(tool: str) -> str:
 
 
 def base_python() -> str:
-    """Path of the base interpreter; a virtual environment's own would not work inside, where its folder is not."""
+    """Path of the base interpreter; the interpreter of a virtual environment would not work in the sandbox, which does
+    not contain its folder."""
     name = f"python{sys.version_info.major}.{sys.version_info.minor}"
     return str((Path(sys.base_prefix) / "bin" / name).resolve())
 

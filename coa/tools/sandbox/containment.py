@@ -1,4 +1,4 @@
-"""What holds programs on this machine: a cgroup of their own, or limits of a process and fewer system calls."""
+"""The containment of programs on this machine: their own cgroup, or process limits and fewer system calls."""
 
 import os
 from dataclasses import dataclass
@@ -10,22 +10,22 @@ from coa.tools.sandbox.cgroup import Place, find
 
 @dataclass(frozen=True, slots=True)
 class Containment:
-    """How a sandboxed program is held here, for a user to read."""
+    """The containment of a sandboxed program on this machine, as shown to the user."""
 
     cgroup: bool
-    """Whether each program has a cgroup of its own, which counts all that the kernel holds for it."""
+    """Whether each program has its own cgroup, which counts all memory that the kernel holds for it."""
     why: str
-    """`cgroup v1 in /sys/fs/cgroup/memory`, or why there is none."""
+    """The place of cgroups, such as `cgroup v1 in /sys/fs/cgroup/memory`, or the reason why there is none."""
     sockets: bool
-    """Whether a program may make sockets, other than pairs that are connected with each other."""
+    """Whether a program may make sockets other than connected pairs."""
     threads: bool
     """Whether a program may start threads."""
     advice: str
-    """What to type for more; "" where nothing is missing."""
+    """Instructions to enable the missing protection; "" if nothing is missing."""
 
 
 def describe() -> Containment:
-    """How programs are held on this machine. Makes a cgroup and removes it, to see whether that can be done."""
+    """The containment on this machine; makes and removes a cgroup to see whether this is possible."""
     place = find()
     if isinstance(place, Place):
         return Containment(True, f"cgroup v{place.version} in {place.folders['memory']}", True, True, "")
@@ -34,18 +34,18 @@ def describe() -> Containment:
 
 @cache
 def place_of_cgroups() -> Place | None:
-    """Where programs get their cgroups; None where none can be made. Found out once in each process."""
+    """The place of programs' cgroups; None if none can be made. Determined once in each process."""
     place = find()
     return place if isinstance(place, Place) else None
 
 
 def threads_counted() -> bool:
-    """Whether the kernel holds this user to a number of threads; it never does that for root."""
+    """Whether the kernel limits the number of this user's threads; it does not for root."""
     return _host_user() != 0
 
 
 def _host_user() -> int:
-    """The user's number outside of user namespaces, as far as it is visible here."""
+    """The user id outside of user namespaces, as far as it is visible here."""
     user = os.geteuid()
     for line in Path("/proc/self/uid_map").read_text().splitlines():
         inside, outside, count = map(int, line.split())

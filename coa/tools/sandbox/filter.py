@@ -1,7 +1,7 @@
-"""The seccomp filter (classic BPF) of a sandboxed program, made from the table of what is allowed (calls.py).
+"""The seccomp filter (classic BPF) of a sandboxed program, made from the table of allowed calls (calls.py).
 
-What is not allowed fails with EPERM, so that a program is told why. Calls since 2019 fail with ENOSYS instead: whoever
-makes them has a way for kernels that lack them.
+Other calls fail with EPERM, so that a program sees why. Calls that the kernel has had only since 2019 fail with ENOSYS
+instead, since programs that use them have a fallback for older kernels.
 """
 
 import os
@@ -12,11 +12,11 @@ from functools import cache
 from coa.errors import ToolDown
 from coa.tools.sandbox.calls import CASES, NUMBERS, UNCOUNTED, UNTHREADED, Case
 
-# Per machine: audit architecture, and the column of its numbers.
+# By machine: audit architecture, and the column of its numbers in calls.py.
 _ARCHITECTURES = {"x86_64": (0xC000003E, 0), "aarch64": (0xC00000B7, 1)}
 NEW = 424
-"""The first number of the calls since 2019, which are the same on all machines. clone3 is one: it keeps its flags in
-memory, where a filter cannot look, and the C library falls back on clone."""
+"""First number of the calls since 2019, which have the same numbers on all machines. clone3 is among them: its flags
+are in memory, which a filter cannot read, and the C library falls back on clone."""
 
 _EPERM, _ENOSYS = 1, 38
 _LOAD, _EQUAL, _AT_LEAST, _AND, _JUMP, _RETURN = 0x20, 0x15, 0x35, 0x54, 0x05, 0x06
@@ -26,7 +26,7 @@ _NUMBER, _ARCHITECTURE, _ARGUMENTS = 0, 4, 16
 
 
 def allowed_calls() -> dict[str, int]:
-    """Names and numbers, on this machine, of the calls that are allowed, some with certain arguments alone."""
+    """Names and numbers, on this machine, of the allowed calls, some of them only with certain arguments."""
     machine = os.uname().machine
     if machine not in _ARCHITECTURES:
         raise ToolDown(f"there is no sandbox for machines of type {machine}")
@@ -43,26 +43,27 @@ def program_filter(*, sockets: bool = True, threads: bool = True) -> bytes:
     """
     calls = allowed_calls()
     cases = {**CASES, **({} if sockets else UNCOUNTED), **({} if threads else UNTHREADED)}
-    # By number: from each on, up to the next, what follows is the answer.
+    # Each number maps to the answer for all calls from it up to the next number.
     refused, missing = _answer(_EPERM), _answer(_ENOSYS)
     answers: dict[int, tuple[bytes, ...]] = {0: refused, NEW: missing}
     for number in calls.values():
         answers.setdefault(number + 1, missing if number + 1 >= NEW else refused)
     for name, number in calls.items():
         answers[number] = _judged(cases[name], answers_else=refused) if name in cases else (_op(_RETURN, _ALLOW),)
-    # Numbers from 0x40000000 on, the x32 names of the same calls, need no lines of their own: they are above NEW.
+    # The x32 numbers of the same calls, from 0x40000000 on, need no extra lines, since they are above NEW.
     lines = [_op(_LOAD, _ARCHITECTURE), _op(_EQUAL, _audit(), 1, 0), _op(_RETURN, _KILL), _op(_LOAD, _NUMBER)]
     starts = sorted(start for start in answers if start == 0 or answers[start] != _before(answers, start))
     return b"".join((*lines, *_searched([(start, answers[start]) for start in starts])))
 
 
 def _searched(answers: Sequence[tuple[int, tuple[bytes, ...]]]) -> tuple[bytes, ...]:
-    """Looks for the answer by halving: the kernel asks a new filter about each number, in the time of a start."""
+    """Binary search for the answer, since the kernel evaluates a new filter for every call number when it is
+    installed."""
     if len(answers) == 1:
         return answers[0][1]
     middle = len(answers) // 2
     low, high = _searched(answers[:middle]), _searched(answers[middle:])
-    # The distance of a conditional jump has 8 bits.
+    # The distance of a conditional jump is limited to 8 bits.
     return (_op(_AT_LEAST, answers[middle][0], 0, 1), _op(_JUMP, len(low)), *low, *high)
 
 
@@ -71,12 +72,12 @@ def _before(answers: Mapping[int, tuple[bytes, ...]], start: int) -> tuple[bytes
 
 
 def _judged(cases: tuple[Case, ...], answers_else: tuple[bytes, ...]) -> tuple[bytes, ...]:
-    """The first case whose arguments are all as it says decides."""
+    """The answer of the first case whose arguments all match."""
     lines: list[bytes] = []
     for case in cases:
         checks: list[bytes] = []
         decision = _answer(0) if case.granted else (_op(_RETURN, _ALLOW),)
-        # From the last check to the first: each says how far it is to the end of the case.
+        # From the last check to the first, since each check contains the distance to the end of the case.
         for position, values in reversed(tuple(case.arguments.items())):
             wrong = len(checks) + len(decision)
             check = [_op(_LOAD, _ARGUMENTS + 8 * position)]
@@ -90,7 +91,7 @@ def _judged(cases: tuple[Case, ...], answers_else: tuple[bytes, ...]) -> tuple[b
 
 
 def _answer(error: int) -> tuple[bytes, ...]:
-    """The call is not made; it returns this error, or 0."""
+    """The answer that the call is not made and returns this error, or 0."""
     return (_op(_RETURN, _ANSWER | error),)
 
 

@@ -1,4 +1,4 @@
-"""Runs programs in child processes of this one: each in a bubblewrap of its own, or with limits alone."""
+"""Runs programs in child processes of this one: each in its own bubblewrap, or only with limits."""
 
 import asyncio
 import json
@@ -15,10 +15,10 @@ from coa.tools.sandbox.run import Confines, RunLimits, memory_file
 
 
 class Child:
-    """A started program, as `coa.tools.sandbox.run.Running` asks."""
+    """A started program; implements `coa.tools.sandbox.run.Running`."""
 
     def __init__(self, process: asyncio.subprocess.Process, notes: int | None) -> None:
-        """`notes`: a file in which bubblewrap notes its own first child and the exit code of the program."""
+        """notes: descriptor of the file to which bubblewrap writes its first child and the program's exit code."""
         assert process.stdout is not None
         assert process.stderr is not None
         self.stdout, self.stderr = process.stdout, process.stderr
@@ -37,15 +37,15 @@ class Child:
 
     async def wait(self) -> int | None:
         code = await self._process.wait()
-        # Only a program that was started leaves an exit code: what it prints cannot pass for a broken sandbox.
+        # bubblewrap writes an exit code only if the program was started, so no output can imitate a broken sandbox.
         if self._notes is not None and "exit-code" not in _read(self._notes):
             return None
         return code if code >= 0 else 128 - code
 
     def kill(self) -> None:
-        """Kills the process group, and the first process inside a sandbox, with which the kernel ends all the others.
+        """Kills the process group, and process 1 inside the sandbox, with which the kernel ends all its processes.
 
-        Bubblewrap's child leaves the group a moment before it would die with bubblewrap.
+        For a moment, bubblewrap's child has left the group but does not yet die with bubblewrap.
         """
         if self._process.returncode is None:
             with suppress(ProcessLookupError):
@@ -56,7 +56,7 @@ class Child:
 
 
 def _read(notes: int) -> dict[str, int]:
-    """{"child-pid": 17, .., "exit-code": 0}, as far as bubblewrap has come; it writes one object to a line."""
+    """{"child-pid": 17, .., "exit-code": 0}, as far as bubblewrap has written it; it writes one object per line."""
     *lines, _ = os.pread(notes, 4096, 0).decode().split("\n")
     return {key: value for line in lines for key, value in json.loads(line).items()}
 
@@ -65,7 +65,7 @@ def _read(notes: int) -> dict[str, int]:
 async def cold(
     program: bytes, stdin: bytes, limits: RunLimits, confines: Confines, interpreter: Interpreter
 ) -> AsyncIterator[Child]:
-    """Starts the program in a bubblewrap of its own."""
+    """Starts the program in its own bubblewrap."""
     with (
         memory_file("program", program) as source,
         memory_file("stdin", stdin) as input,
@@ -78,8 +78,8 @@ async def cold(
 
 @asynccontextmanager
 async def unconfined(program: bytes, stdin: bytes, limits: RunLimits, interpreter: Interpreter) -> AsyncIterator[Child]:
-    """Starts the program without a sandbox, in a folder of its own that is removed afterwards. It does not get the
-    environment variables of this process; everything else is open to it."""
+    """Starts the program without a sandbox, in a temporary folder. It does not get the environment variables of this
+    process; it may access everything else."""
     with TemporaryDirectory(prefix="program-") as folder, memory_file("stdin", stdin) as input:
         path = Path(folder, "main.py")
         path.write_bytes(program)
@@ -94,7 +94,7 @@ async def _spawn(
     notes: int | None = None,
     pass_fds: tuple[int, ...] = (),
 ) -> Child:
-    """Starts a command in a process group of its own."""
+    """Starts a command in a new process group."""
     spawning = asyncio.ensure_future(
         asyncio.create_subprocess_exec(
             *command,
@@ -110,5 +110,5 @@ async def _spawn(
     try:
         return Child(await asyncio.shield(spawning), notes)
     except asyncio.CancelledError:
-        Child(await spawning, notes).kill()  # asyncio would kill the one process that it knows
+        Child(await spawning, notes).kill()  # asyncio would kill only the process that it started
         raise

@@ -1,4 +1,4 @@
-"""Follows one run of a program: its limits, reading its output until it ends, and how it ended."""
+"""Supervises one run of a program: its limits, its output, and how it ended."""
 
 import asyncio
 import os
@@ -15,37 +15,37 @@ from coa.tools.sandbox.cgroup import Group
 
 KILLED = 128 + signal.SIGKILL
 KILLED_S = 10.0
-"""Seconds in which the kernel must end what was killed."""
+"""Maximum seconds to wait for killed processes to end."""
 
 
 @dataclass(frozen=True)
 class RunLimits:
-    """Limits of one run."""
+    """Limits of one run of a program."""
 
     cpu_s: int = 5
-    """Most CPU time of a program, over all its threads."""
+    """Maximum CPU seconds of a program, over all its threads."""
     wall_s: float = 7.0
-    """Most wall-clock time of a program, from its start."""
+    """Maximum wall-clock seconds of a program, from its start."""
     busy_s: float = 0.0
-    """Additional wall-clock time for a program that waited for a CPU core during more than a quarter of `wall_s`."""
+    """Additional wall-clock seconds for a program that waited for a CPU core for more than a quarter of `wall_s`."""
     memory_mib: int = 512
-    """Most address space of a program."""
+    """Maximum address space of a program, in MiB."""
     files_mib: int = 16
-    """Most memory for the files in a program's workspace."""
+    """Maximum memory for the files in a program's workspace, in MiB."""
     output_bytes: int = 4096
-    """Most bytes of output that are kept: half from its beginning, half from its end."""
+    """Maximum bytes of output that are kept: half from its beginning, half from its end."""
 
 
 @dataclass(frozen=True, slots=True)
 class Confines:
-    """What holds a program beside its own limits."""
+    """Restrictions of a program in addition to its limits."""
 
     filter: bytes
-    """Of system calls."""
+    """Seccomp filter of system calls."""
     processes: int
-    """Processes and threads of its user, in its own namespace; not counted for root."""
+    """Maximum number of processes and threads of the user in the program's namespace; not enforced for root."""
     group: Group | None
-    """Its cgroup."""
+    """The program's cgroup; None if it has none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,19 +57,19 @@ class Ended:
     stdout: str
     stderr: str
     waited_s: float = 0.0
-    """Seconds that a program which the wall limit ended could have run, and got no core."""
+    """Seconds that a program ended by the wall limit was ready to run but waited for a core."""
 
 
 class Readable(Protocol):
     """One end of a pipe."""
 
     async def read(self, n: int, /) -> bytes:
-        """At most so many bytes, as soon as there are some; b"" at the end."""
+        """Up to n bytes, as soon as there are some; b"" at the end."""
         ...
 
 
 class Running(Protocol):
-    """A program that was started, in whatever way."""
+    """A started program, in a warm or a new interpreter."""
 
     @property
     def stdout(self) -> Readable: ...
@@ -79,7 +79,7 @@ class Running(Protocol):
 
     @property
     def pid(self) -> int | None:
-        """The program's process, by the number that it has here; None where that is not known."""
+        """The program's process id in this process's namespace; None if it is unknown."""
         ...
 
     async def wait(self) -> int | None:
@@ -87,7 +87,7 @@ class Running(Protocol):
         ...
 
     def kill(self) -> None:
-        """Ends the program and all that it started; does nothing where it has ended."""
+        """Ends the program and all processes that it started; does nothing if it has ended."""
         ...
 
 
@@ -115,8 +115,8 @@ class Capped:
 
 
 async def watch(running: Running, limits: RunLimits, group: Group | None = None) -> Ended:
-    """Reads until the program ends or its time is over; raises ToolDown if the sandbox ended without it, unless it ran
-    out of memory in its cgroup."""
+    """Reads until the program ends or its time is over; raises ToolDown if the sandbox ended before the program, unless
+    its cgroup ran out of memory."""
     stdout, stderr = Capped(limits.output_bytes), Capped(limits.output_bytes)
     end = asyncio.ensure_future(running.wait())
     tasks = [
@@ -133,11 +133,11 @@ async def watch(running: Running, limits: RunLimits, group: Group | None = None)
         waited_s = 0.0 if in_time else run_delay_s(running.pid)
     finally:
         running.kill()
-        # All that ends here is dead by now; only without a sandbox can a process get away and keep an output open.
+        # All processes are dead by now, except that without a sandbox one may have escaped and keep an output open.
         for task in (await asyncio.wait(tasks, timeout=KILLED_S))[1]:
             task.cancel()
     status = end.result() if in_time else None
-    # The kernel may take a process of ours with the program, or instead of it.
+    # The kernel's OOM killer may end one of our processes with the program, or instead of it.
     out_of_memory = status in (None, KILLED) and group is not None and group.killed()
     if in_time and status is None and out_of_memory:
         status = KILLED
@@ -147,7 +147,7 @@ async def watch(running: Running, limits: RunLimits, group: Group | None = None)
 
 
 def run_delay_s(pid: int | None) -> float:
-    """Seconds that a process has waited for a core while it could run: of its threads, the one that waited most."""
+    """Seconds that a process was ready to run but waited for a core: the maximum over its threads."""
     waits = [0.0]
     with suppress(OSError):
         for schedule in Path(f"/proc/{pid}/task").glob("*/schedstat"):
@@ -156,7 +156,7 @@ def run_delay_s(pid: int | None) -> float:
 
 
 def last_line(text: str) -> str:
-    """The last line of a text, which in a traceback says what happened; "" for an empty text."""
+    """The last line of a text, which is the error in a traceback; "" for an empty text."""
     lines = text.strip().splitlines()
     return lines[-1].strip() if lines else ""
 

@@ -4,26 +4,26 @@
            ├── cold: a bubblewrap and an interpreter of its own (process.py)
            └── none: an interpreter with limits and nothing else, only with `kind: none` (process.py)
 
-Covered, warm and cold: namespaces of its own for users, processes, mounts, network, IPC and host name; no network
-interface but a loopback that is nobody else's; no inherited environment or file descriptor; a file system that holds
-the system's libraries, the base interpreter and the operator's packages read-only and an empty workspace in memory, and
-no /proc; limits on CPU time, wall time, address space, files, threads, open descriptors and output. A seccomp filter
-(filter.py) allows what a list of system calls names (calls.py): threads but no further process, so that limits on the
-one process are limits on the run.
+Covered, warm and cold: new namespaces for users, processes, mounts, network, IPC and host name; no network interface
+except a private loopback; no inherited environment or file descriptor; a file system that contains the system's
+libraries, the base interpreter and the operator's packages read-only, an empty workspace in memory, and no /proc;
+limits on CPU time, wall time, address space, files, threads, open descriptors and output. A seccomp filter (filter.py)
+allows only the listed system calls (calls.py): threads but no further process, so that limits on the one process are
+limits on the run.
 
-What the kernel holds for a program is not in its address space: sockets, files without content, tables. A cgroup of its
-own (cgroup.py) counts that too, where one can be made. Otherwise the program may make no sockets but connected pairs,
-and no threads where the kernel does not count them, which is so for root (containment.py).
+Kernel memory of a program (sockets, empty files, tables) is not in its address space. Its own cgroup (cgroup.py) counts
+that too, if one can be made. Otherwise the program may make no sockets except connected pairs, and no threads if the
+kernel does not count them, as for root (containment.py).
 
 Why a warm run is no weaker: the zygote never sees a program, only descriptors and limits. Its child makes all of the
-above anew, gives up every right in a last user namespace, and only then runs the program, with every other descriptor
-closed. What zygote and program have in common is memory that is copied on write and files that nobody can write. The
-zygote has no number in the program's namespace of processes. Process 1 there is ours, with no rights either: the kernel
-keeps signals from it, and the filter all else that takes the number of a process. Two things are the same for all
-forks of one zygote, and tell nothing of other runs: the seed of string hashes and the addresses of memory. A program
-that walks up its stack finds the zygote's frames above its own.
+above anew, gives up all capabilities in a last user namespace, and only then runs the program, with every other
+descriptor closed. Zygote and program share only copy-on-write memory and files that neither can write. The zygote has
+no process id in the program's namespace. Process 1 there is ours, without capabilities too: the kernel blocks signals
+to it, and the filter all other calls that take a process id. The seed of string hashes and the memory addresses are the
+same for all forks of one zygote, and reveal nothing of other runs. A program that walks up its stack finds the zygote's
+frames above its own.
 
-Not covered: defects of the kernel. In a cold run also the death of this process in the few milliseconds in which
+Not covered: bugs of the kernel and, in a cold run, the death of this process during the few milliseconds in which
 bubblewrap starts.
 """
 
@@ -46,7 +46,7 @@ from coa.tools.sandbox.run import Confines, Ended, RunLimits, Running, last_line
 from coa.tools.sandbox.zygote_host import Zygote
 
 SOURCE_BYTES = 1 << 20
-"""Bytes of the longest program that is run."""
+"""Maximum bytes of a program that is run."""
 
 _log = logging.getLogger(__name__)
 
@@ -56,31 +56,32 @@ class Kind(Enum):
 
     bubblewrap = "bubblewrap"
     none = "none"
-    """No protection: the program may read, write and send whatever the user may."""
+    """No protection: the program has all rights of the user."""
 
 
 @dataclass(frozen=True)
 class SandboxConfig(RunLimits):
-    """How programs are run. The limits are those of the tool `code`; tests of programs have their own
+    """Settings of the sandbox. The limits are those of the tool `code`; tests of programs have their own
     (`tools.programs`)."""
 
     kind: Kind = Kind.bubblewrap
-    """bubblewrap isolates programs. none does not isolate them: a program may do whatever the user may."""
+    """Isolation of programs: bubblewrap runs them in a sandbox; none does not isolate them, so that a program has all
+    rights of the user."""
     warm: bool = True
-    """Whether programs are forked from a running interpreter, which is faster, instead of starting one for each. false
-    needs fewer rights."""
+    """Whether programs are forked from a running interpreter, which is faster than starting one for each program but
+    needs more rights on the machine."""
     packages: str | None = None
     """Folder of a virtual environment whose packages programs may import; None allows only the standard library."""
     threads: int = 64
-    """Most threads of a program."""
+    """Maximum threads of a program."""
     cores: float = 1.0
-    """CPU cores that a program may use, if it has a cgroup."""
+    """Maximum number of CPU cores that a program may use; only enforced if the program has a cgroup."""
     cgroup: bool = True
-    """Whether each program gets its own cgroup, if the system allows to create one."""
+    """Whether each program gets its own cgroup, if the system allows one to be created."""
 
 
 def outcome(ended: Ended, limits: RunLimits) -> Output:
-    """What the policy sees of a run: what was printed and, after a failure, the failure's last line."""
+    """The observation of a run: the output and, after a failure, the failure's last line."""
     return Output(ended.status, ended.stdout.rstrip("\n"), "" if ended.status == 0 else _failure(ended, limits))
 
 
@@ -112,9 +113,9 @@ class Sandbox:
         return LAYOUTS[layout].output(outcome(await self.execute(program, stdin), self._config))
 
     async def execute(self, program: str, stdin: str = "", limits: RunLimits | None = None) -> Ended:
-        """How the program ended. limits: those of the configuration if None. Raises ToolDown."""
+        """Runs the program and returns how it ended. limits: None for those of the configuration. Raises ToolDown."""
         limits = limits or self._config
-        # What is no text reaches the interpreter as it is: it says best what is wrong with it.
+        # Invalid text is passed to the interpreter unchanged, whose error message explains it best.
         source = program.encode(errors="surrogatepass")
         if len(source) > SOURCE_BYTES:
             return Ended(1, "", f"the program is longer than {SOURCE_BYTES} bytes")
@@ -124,11 +125,11 @@ class Sandbox:
                 given = source, stdin.encode(errors="surrogatepass"), limits
                 async with await self._start(*given, confines) as running:
                     return await watch(running, limits, confines.group)
-        except OSError as error:  # no descriptors, processes or memory left, for us
+        except OSError as error:  # this process has no descriptors, processes or memory left
             raise ToolDown(f"no sandbox: {error}") from error
 
     async def close(self) -> None:
-        """Ends the zygote and what runs in it, and removes its cgroups; a later run starts another."""
+        """Ends the zygote and its programs, and removes its cgroups; a later run starts another zygote."""
         if self._zygote is not None:
             self._zygote.end()
         if self._groups is not None:
@@ -136,7 +137,7 @@ class Sandbox:
             self._groups = None
 
     def _confine(self, limits: RunLimits, held: ExitStack) -> Confines:
-        """What holds a program, with a cgroup until `held` is closed."""
+        """The restrictions of a program, with a cgroup that is returned when `held` is closed."""
         config = self._config
         place = place_of_cgroups() if config.cgroup and config.kind is Kind.bubblewrap else None
         group: Group | None = None
@@ -165,7 +166,7 @@ class Sandbox:
 
 
 def require_bubblewrap(config: SandboxConfig | None = None) -> None:
-    """Runs an empty program; raises UserError, which says what to do, if none can be sandboxed on this machine."""
+    """Runs an empty program; raises UserError, with instructions, if this machine cannot sandbox programs."""
     sandbox = Sandbox(config or SandboxConfig())
 
     async def try_it() -> None:

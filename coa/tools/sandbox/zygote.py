@@ -2,27 +2,27 @@
 
     bubblewrap
       └─ zygote          process 1 of its namespace
-           ├─ nursery    for each cgroup: a zygote that was moved there, so that its forks need not be
+           ├─ nursery    for each cgroup: a zygote that was moved there, so that its forks need not be moved
            └─ init       for each call: process 1 of new namespaces of processes, mounts, network, IPC, host name, users
                 └─ program
 
-This is a script without imports of the project, which is not visible inside. Its argument is the number of a socket. A
+This is a script without imports of the project, which is not visible inside. Its argument is a socket's descriptor. A
 message NURSERY on it asks for a nursery; with it come a socket like this one and the entrances of a cgroup. Any other
 message asks for a fork; it holds the limits and a seccomp filter, and with it come five descriptors: the program's
 source, its standard input, output and error, and a lifeline. On the lifeline, init's caller reads READY once
 the program is confined, then, once it has ended, its exit status in one byte (128 + n for death by signal n). When the
-caller's end closes, init ends, and with it the kernel kills all that is left in the namespace. What fails before READY
-is said on the standard error.
+caller's end closes, init ends, and with it the kernel kills all that is left in the namespace. Errors before READY are
+written to the standard error.
 
-A fork copies each page that it touches, so this script is sparing with modules: the C modules beneath `socket` and
-`signal` will do.
+A fork copies each page that it touches, so this script imports few modules: the C modules beneath `socket` and `signal`
+suffice.
 """
 
 # ruff: noqa: E402
 import sys
 
 FRESH = frozenset(sys.modules)
-"""What an interpreter has loaded when it starts."""
+"""Modules that the interpreter loads at its start."""
 
 import _signal as signal  # pyright: ignore[reportMissingImports]
 import _socket as socket
@@ -37,18 +37,18 @@ import struct
 
 READY = b"+"
 REQUEST = struct.Struct("=QQQQ")
-"""CPU time in seconds, address space and files in bytes, processes with all their threads; the filter follows."""
+"""CPU time in seconds, bytes of address space, bytes of files, number of processes and threads; the filter follows."""
 NURSERY = b"nursery"
 LONGEST = 1 << 14
-"""Bytes of a message."""
+"""Maximum bytes of a message."""
 MOST_DESCRIPTORS = 8
 MAIN = "/tmp/main.py"
 DESCRIPTORS = 256
-"""Open files of a program: what pipes and sockets hold is not in its address space."""
+"""Maximum number of a program's open files, since the contents of pipes and sockets are not in its address space."""
 SIGNALS = 64
-"""Signals that wait for a program; the user has a number of them, which all runs share."""
+"""Maximum number of pending signals of a program; all runs share the user's maximum."""
 BYTES_PER_FILE = 4096
-"""A workspace of n bytes may hold n / BYTES_PER_FILE files: an empty one takes memory too."""
+"""A workspace of n bytes may hold n / BYTES_PER_FILE files, since an empty file takes memory too."""
 
 NEW_USER, NEW_PROCESSES = 0x10000000, 0x20000000
 NEW_MOUNTS, NEW_NETWORK, NEW_IPC, NEW_HOST_NAME = 0x00020000, 0x40000000, 0x08000000, 0x04000000
@@ -77,7 +77,7 @@ def serve(control: socket.socket) -> bool:
         descriptors = [number for (number,) in struct.iter_unpack("=i", ancillary[0][2])]
         try:
             child = fork(ourselves, apart=request != NURSERY)
-        except OSError as error:  # no room for one more process or namespace; there may be soon
+        except OSError as error:  # a limit of processes or namespaces is reached, perhaps only for a moment
             child = -1
             if request != NURSERY:
                 os.write(descriptors[3], f"{error}\n".encode())
@@ -93,8 +93,8 @@ def serve(control: socket.socket) -> bool:
 
 
 def fork(ourselves: int, *, apart: bool) -> int:
-    """Forks a child, `apart`: one that is process 1 of a new namespace, which can be made only from the zygote's own:
-    it goes back there first."""
+    """Forks a child; apart: as process 1 of a new process namespace. Returns to the zygote's own namespace first, since
+    a new one can be made only from there."""
     check(libc.setns(ourselves, NEW_PROCESSES))
     if apart:
         check(libc.unshare(NEW_PROCESSES))
@@ -102,7 +102,7 @@ def fork(ourselves: int, *, apart: bool) -> int:
 
 
 def moved(control: int, *entrances: int) -> socket.socket:
-    """Moves this process to where the entrances lead."""
+    """Moves this process to the cgroup of the entrances and returns its control socket."""
     check(libc.prctl(SET_NAME, b"nursery"))
     for entrance in entrances:
         os.write(entrance, b"0")
@@ -111,10 +111,11 @@ def moved(control: int, *entrances: int) -> socket.socket:
 
 
 def start(request: bytes, source: int, stdin: int, stdout: int, stderr: int, lifeline: int) -> None:
-    """Makes the call's namespaces and workspace, gives up all rights, and forks: returns in the program's process."""
+    """Makes the call's namespaces and workspace, gives up all capabilities, and forks; returns in the program's
+    process."""
     os.dup2(stderr, 2)
     check(libc.prctl(SET_NAME, b"program"))
-    os.setsid()  # else the program could signal the zygote's process group
+    os.setsid()  # otherwise the program could signal the zygote's process group
     cpu_s, memory, files, processes = REQUEST.unpack_from(request)
     check(libc.unshare(NEW_MOUNTS | NEW_NETWORK | NEW_IPC | NEW_HOST_NAME))
     raise_loopback()
@@ -123,11 +124,11 @@ def start(request: bytes, source: int, stdin: int, stdout: int, stderr: int, lif
     os.chdir("/tmp")
     with open(source, "rb") as program, open(MAIN, "wb") as file:
         file.write(program.read())
-    # Last, so that all of the above belongs to a user namespace in which the program has no rights.
+    # Last, so that all of the above belongs to a user namespace in which the program has no capabilities.
     check(libc.unshare(NEW_USER))
     check(libc.capset(struct.pack("=Ii", CAPABILITIES_VERSION_3, 0), bytes(24)))
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # the kernel keeps from process 1 what it has no handler for
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # the kernel blocks signals to process 1 without a handler
     if program := os.fork():
         watch(program, lifeline)
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -146,7 +147,7 @@ def raise_loopback() -> None:
 
 
 def watch(program: int, lifeline: int) -> None:
-    """What process 1 does: waits until the program has ended, or the caller's end has closed. Does not return."""
+    """The main loop of process 1: waits until the program has ended or the caller's end has closed. Does not return."""
     poll = select.poll()
     poll.register(lifeline, select.POLLIN)
     poll.register(os.pidfd_open(program), select.POLLIN)
@@ -169,7 +170,7 @@ def confine(cpu_s: int, memory: int, files: int, processes: int, filter: bytes) 
 
 
 def forget() -> None:
-    """Makes the interpreter look as if it had just been started with MAIN."""
+    """Resets the interpreter to the state of one that was just started with MAIN."""
     for name in sys.modules.keys() - FRESH:
         del sys.modules[name]
     sys.modules["__main__"] = main = type(sys)("__main__")
@@ -179,7 +180,7 @@ def forget() -> None:
 
 
 def run_main() -> int:
-    """Runs the program by the function behind `python FILE`, so that tracebacks and exit statuses are the same."""
+    """Runs the program with the function behind `python FILE`, so that tracebacks and exit statuses are the same."""
     fopen, run_file = libc.fopen, ctypes.pythonapi.PyRun_SimpleFileExFlags
     fopen.restype = ctypes.c_void_p
     run_file.argtypes = ctypes.c_void_p, ctypes.c_char_p, ctypes.c_int, ctypes.c_void_p
@@ -187,11 +188,11 @@ def run_main() -> int:
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel clears away what has ended
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel reaps ended children
     gc.collect()
-    gc.freeze()  # a collection in a fork would touch, and so copy, all that there is
+    gc.freeze()  # a collection in a fork would touch, and so copy, all objects
     if serve(socket.socket(fileno=int(sys.argv[1]))):
         forget()
         if run_main() != 0:
-            sys.excepthook = lambda *_: None  # it has been shown
+            sys.excepthook = lambda *_: None  # the error has been printed already
             raise RuntimeError

@@ -18,19 +18,19 @@ from coa.tools.sandbox.run import MIB, Confines, RunLimits, last_line, memory_fi
 from coa.tools.sandbox.zygote import NURSERY, READY, REQUEST
 
 START_S = 30.0
-"""Seconds for a start, which takes milliseconds on an idle machine."""
+"""Maximum seconds for a start, which takes milliseconds on an idle machine."""
 SCM_CREDENTIALS = 2
 CREDENTIALS = struct.Struct("=3i")
-"""Process, user and group of the writer of a byte."""
+"""Process, user and group ids of the writer of a byte."""
 HANDED_OVER = 8
-"""Requests that may wait in the zygote's socket, whose room for bytes and descriptors is limited."""
+"""Maximum number of requests that wait in the zygote's socket, whose buffer is limited."""
 
 
 class Pipe:
     """The reading end of a pipe. Close it as a context manager, within the event loop that reads it.
 
-    No transport of the event loop: uvloop's doesn't close where a pipe ends but when it is collected, by whichever
-    thread, and then closes a descriptor twice, which may be another's by then.
+    Not a transport of the event loop: uvloop's does not close at the end of the pipe but when it is garbage-collected,
+    in any thread, and then closes its descriptor twice, which may belong to another file by then.
     """
 
     def __init__(self, end: FileIO) -> None:
@@ -45,7 +45,7 @@ class Pipe:
         self._end.close()
 
     async def read(self, n: int, /) -> bytes:
-        """At most so many bytes, as soon as there are some; b"" at the end. For one reader at a time."""
+        """Up to n bytes, as soon as there are some; b"" at the end. For one reader at a time."""
         while (data := self._end.read(n)) is None:
             await self._readable()
         return data
@@ -68,7 +68,7 @@ class Fork:
         self.pid: int | None = None
 
     async def confined(self) -> None:
-        """Returns once the program is confined, or has failed to be."""
+        """Returns once the program is confined or its confinement has failed."""
         said, self.pid = await _heard_from(self._lifeline)
         self._confined = said == READY
 
@@ -87,14 +87,13 @@ class Zygote:
         self._control = control
         self._permits = asyncio.Semaphore(HANDED_OVER)
         self._nurseries: dict[Group, socket.socket] = {}
-        # The cgroups are kept until then: they can be removed when nobody is in them.
+        # The cgroups are kept until then, since only cgroups without processes can be removed.
         self.end = weakref.finalize(self, _end, process, control, self._nurseries, groups)
         """Kills the zygote, and with it all its programs; the first call returns what the zygote printed."""
 
     @classmethod
     async def start(cls, interpreter: Interpreter, groups: Groups | None) -> Self:
-        """Starts a zygote for programs in these cgroups; raises ToolDown, with what it printed, if it does not come
-        up."""
+        """Starts a zygote for programs in these cgroups; raises ToolDown, with its output, if the start fails."""
         zygote = cls(*_spawn(interpreter), groups)
         try:
             async with asyncio.timeout(START_S):
@@ -111,7 +110,7 @@ class Zygote:
 
     @asynccontextmanager
     async def fork(self, program: bytes, stdin: bytes, limits: RunLimits, confines: Confines) -> AsyncIterator[Fork]:
-        """Starts a program; raises ToolDown, and ends the zygote, if that does not answer."""
+        """Starts a program; if the zygote does not answer, ends it and raises ToolDown."""
         lifeline, its_end = socket.socketpair()
         lifeline.setblocking(False)
         lifeline.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
@@ -158,7 +157,7 @@ class Zygote:
 def _ask(
     control: socket.socket, limits: RunLimits, confines: Confines, given: tuple[int, int], lifeline: int
 ) -> tuple[FileIO, FileIO]:
-    """Sends a request for a fork, which is given its source and input. Returns the pipes of its output and errors."""
+    """Sends a request for a fork, with its source and input. Returns the pipes of its output and errors."""
     sizes = limits.memory_mib * MIB, limits.files_mib * MIB
     request = REQUEST.pack(limits.cpu_s, *sizes, confines.processes)
     (stdout, its_stdout), (stderr, its_stderr) = _pipe(), _pipe()
@@ -172,7 +171,7 @@ def _spawn(interpreter: Interpreter) -> tuple[subprocess.Popen[bytes], socket.so
     """Starts bubblewrap with the zygote inside. Returns the process and this end of the zygote's socket."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     ours.setblocking(False)
-    # Files of the kinds that a program gets: the interpreter looks at them only when it starts.
+    # Files of the same kinds as a program's, since the interpreter inspects them only at its start.
     with theirs, memory_file("stdin") as stdin:
         process = subprocess.Popen(
             zygote_command(interpreter, theirs.fileno()),
@@ -181,7 +180,7 @@ def _spawn(interpreter: Interpreter) -> tuple[subprocess.Popen[bytes], socket.so
             stderr=subprocess.STDOUT,
             env={},
             pass_fds=(theirs.fileno(),),
-            start_new_session=True,  # out of reach of a terminal's interrupt
+            start_new_session=True,  # not interrupted by Ctrl-C in the terminal
         )
     return process, ours
 
@@ -200,7 +199,7 @@ async def _heard(end: socket.socket) -> bytes:
 
 
 async def _heard_from(end: socket.socket) -> tuple[bytes, int | None]:
-    """One byte from the other end, and the number of the process that wrote it, as the kernel says it."""
+    """One byte from the other end, and the id of the process that wrote it, as reported by the kernel."""
     loop = asyncio.get_running_loop()
     readable = asyncio.Event()
     loop.add_reader(end, readable.set)
@@ -216,7 +215,7 @@ async def _heard_from(end: socket.socket) -> tuple[bytes, int | None]:
 
 
 def _open(end: socket.socket) -> bool:
-    """Whether the process at the other end lives."""
+    """Whether the process at the other end is alive."""
     try:
         return end.recv(1, socket.MSG_PEEK) != b""
     except BlockingIOError:

@@ -19,10 +19,10 @@ from coa.tools.search.corpus import Passages
 from coa.tools.search.store import Store
 
 K1, B = 0.9, 0.4
-"""BM25's parameters: those of Anserini and Pyserini, which the field's figures on Wikipedia come from."""
+"""BM25's parameters: those of Anserini and Pyserini, with which published results on Wikipedia were obtained."""
 
 RULES = 1
-"""Version of `words_of`: counted up when that changes, so that older indexes are not opened."""
+"""Version of `words_of`, increased when it changes, so that older indexes are not used."""
 
 _WORD = re.compile(r"\w+")
 _POSSESSIVE = re.compile("['\u2019]s\\b")
@@ -30,10 +30,11 @@ _ACCENTS = re.compile("[\u0300-\u036f]")
 
 
 def words_of(language: str) -> Callable[[str], list[str]]:
-    """A function that gives a text's search terms: words without case, accents, stop words and endings. For one thread.
+    """A function that returns a text's search terms: stemmed words in lower case, without accents and stop words. It is
+    not thread-safe.
 
     words_of("english")("The Curie's Élysée 8") == ["curi", "elyse", "8"]. A language is one that both the stop words
-    of bm25s and the Snowball stemmers know; with "" words stay as they are. Raises UserError for any other.
+    of bm25s and the Snowball stemmers support; "" keeps stop words and endings. Raises UserError for any other.
     """
     if not language:
         return lambda text: _WORD.findall(_fold(text))
@@ -56,7 +57,7 @@ def _fold(text: str) -> str:
 
 
 class Bm25:
-    """An index of bm25s, memory-mapped: a query reads the postings of its own words."""
+    """An index of bm25s, memory-mapped: a query reads only the postings of its words."""
 
     def __init__(self, folder: Path, passages: Passages, language: str) -> None:
         import bm25s
@@ -69,14 +70,14 @@ class Bm25:
         self._language = language
 
     def search(self, query: str, topk: int) -> list[Passage]:
-        """The best passages that share a word with the query, best first; of equal scores the earlier passage first."""
+        """The best passages that share a word with the query, best first; ties in the order of the corpus."""
         words = self._index.get_tokens_ids(words_of(self._language)(query))
         if not words:
             return []
         scores = self._index.get_scores_from_ids(words)
         found = []
         for _ in range(min(topk, len(self._passages))):
-            row = int(scores.argmax())  # for a few best of many, several times faster than a partition
+            row = int(scores.argmax())  # for a small topk, several times faster than a partition
             if scores[row] <= 0:
                 break
             found.append(replace(self._passages[row], score=float(scores[row])))
@@ -87,8 +88,8 @@ class Bm25:
 def open_bm25(store: Store, language: str) -> Bm25:
     """The index of the corpus, built first if there is none yet; raises UserError for a bad corpus or language.
 
-    Building takes 30 bytes of memory for each different word of each passage (bm25s sorts all of them at once): 1.1 GiB
-    for half a million passages of 100 words. Opening takes the vocabulary's.
+    Building takes 30 bytes of memory for each distinct word of each passage (bm25s sorts all of them at once): 1.1 GiB
+    for half a million passages of 100 words. Opening takes the memory of the vocabulary.
     """
     passages = store.passages()
     words = words_of(language)
@@ -96,7 +97,7 @@ def open_bm25(store: Store, language: str) -> Bm25:
     def build(folder: Path) -> None:
         import bm25s
 
-        vocabulary = {"": 0}  # stands for the words of a passage that has none
+        vocabulary = {"": 0}  # the word of passages without words
         rows: Any = _Rows()
         for passage in store.count(passages, "passages split into words"):
             found = words(f"{passage.title} {passage.text}") or [""]
@@ -112,7 +113,8 @@ def open_bm25(store: Store, language: str) -> Bm25:
 
 
 class _Rows:
-    """Lists of numbers in four bytes each, where Python's lists take eight and more; bm25s iterates three times."""
+    """Lists of numbers with four bytes per number, half of a Python list or less; bm25s iterates over them three
+    times."""
 
     def __init__(self) -> None:
         self._numbers = array("i")

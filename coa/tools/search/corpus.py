@@ -1,6 +1,6 @@
 """A corpus of passages: reads its file, and stores passages on disk so that any one can be read at once.
 
-A corpus is JSONL or Parquet with a passage in each row, in one of the field's two layouts; other keys are ignored:
+A corpus is JSONL or Parquet with a passage in each row, in one of two common layouts; other keys are ignored:
 
     {"id": "0", "contents": "\\"Arden\\"\\nArden is a town ."}     the first line is the title (the wiki-18 dump)
     {"id": "0", "title": "Arden", "text": "Arden is a town ."}
@@ -103,7 +103,8 @@ def _read_parquet(path: Path) -> Iterator[Passage]:
 
 
 def write_passages(passages: Iterable[Passage], folder: Path) -> None:
-    """Writes three files: the titles and texts, the offsets of the passages in it (int64 [n + 1]), and a hash."""
+    """Writes three files: the titles and texts, the offsets of the passages in that file (int64 [n + 1]), and a
+    hash."""
     offsets, digest = array("q", [0]), hashlib.sha256()
     with (folder / _TEXT).open("wb") as file:
         for passage in passages:
@@ -116,11 +117,11 @@ def write_passages(passages: Iterable[Passage], folder: Path) -> None:
 
 
 class Passages:
-    """Passages on disk, read one at a time: opening 21 million takes no longer than opening ten."""
+    """Passages on disk, read one at a time, so that the time to open them does not depend on their number."""
 
     def __init__(self, folder: Path) -> None:
         self.sha256 = (folder / _DIGEST).read_text()
-        """Hash of the passages; the same for equal ones, whatever file they were read from."""
+        """Hash of the passages, independent of the file that they were read from."""
         self._offsets = np.load(folder / _OFFSETS, mmap_mode="r")
         self._file = (folder / _TEXT).open("rb", buffering=0)
 
@@ -131,7 +132,7 @@ class Passages:
         return (self[row] for row in range(len(self)))
 
     def __getitem__(self, row: int) -> Passage:
-        """Safe to call from several threads; raises ToolDown if the file can no longer be read."""
+        """The passage of a row. Thread-safe; raises ToolDown if the file can no longer be read."""
         if not 0 <= row < len(self):
             raise IndexError(row)
         start, end = int(self._offsets[row]), int(self._offsets[row + 1])

@@ -1,6 +1,6 @@
 """Searches a corpus by meaning: a sentence-transformers encoder and an index of faiss.
 
-Both are an extra, `pip install 'chain-of-agents[dense]'`, and are imported where they are used.
+Both are an extra, `pip install 'chain-of-agents[dense]'`, and are imported on first use.
 """
 
 import re
@@ -20,7 +20,7 @@ from coa.tools.search.store import Store
 T = TypeVar("T")
 
 TRAINED_ON = 200_000
-"""Passages, spread evenly, on which an index such as IVF is trained."""
+"""Maximum number of passages, spread evenly over the corpus, on which an index such as IVF is trained."""
 
 _INDEX = "index.faiss"
 _FAISS_SOURCE = re.compile(r"Error in .* at \S+:\d+: ")
@@ -28,21 +28,21 @@ _FAISS_SOURCE = re.compile(r"Error in .* at \S+:\d+: ")
 
 @dataclass(frozen=True)
 class DenseConfig:
-    """The encoder and the index of `backend=dense`."""
+    """The encoder and the index of `tools.wiki.backend=dense`."""
 
     encoder: str = "intfloat/e5-base-v2"
     """Name on the Hugging Face hub, or folder, of a sentence-transformers model."""
     query_prefix: str = "query: "
-    """Text before each query, as in the encoder's training."""
+    """Text that is put before each query, as in the encoder's training."""
     passage_prefix: str = "passage: "
-    """Text before each passage, as in the encoder's training."""
+    """Text that is put before each passage, as in the encoder's training."""
     factory: str = "Flat"
     """Kind of index, as a faiss factory string: `Flat` is exact; `HNSW32`, `SQfp16` or `IVF4096,Flat` are for large
     corpora."""
     parameters: str = ""
     """Search parameters of the index, as a faiss string, such as `nprobe=32` (IVF) or `efSearch=64` (HNSW)."""
     batch: int = 256
-    """Passages that are encoded at a time."""
+    """Batch size of the encoder when the index is built, in passages."""
 
 
 class Encoder:
@@ -94,7 +94,7 @@ class Dense:
         return [
             replace(self._passages[int(row)], score=float(score))
             for score, row in zip(scores[0], rows[0], strict=True)
-            if row >= 0  # an approximate index may find fewer than it was asked for
+            if row >= 0  # an approximate index may find fewer than topk passages
         ]
 
 
@@ -118,7 +118,7 @@ def open_dense(store: Store, config: DenseConfig) -> Dense:
             index.add(encoder.passages(some))
         faiss.write_index(index, str(folder / _INDEX))
 
-    # Not the libraries' versions: faiss reads what it wrote before, and encoding millions of passages takes days.
+    # Without the libraries' versions: faiss reads indexes of older versions, and encoding may take days.
     settings = {
         "encoder": config.encoder,
         "files": _files(Path(config.encoder)),
@@ -134,7 +134,7 @@ def _batches(passages: Passages, rows: range, size: int) -> Iterator[list[Passag
 
 
 def _files(folder: Path) -> list[tuple[str, int, int]]:
-    """Name, size in bytes and time of each file of a local model; nothing for a model on the hub."""
+    """Name, size in bytes and modification time of each file of a local model; empty for a model on the hub."""
     files = sorted(path for path in folder.rglob("*") if path.is_file())
     return [(str(path.relative_to(folder)), path.stat().st_size, path.stat().st_mtime_ns) for path in files]
 
@@ -148,7 +148,7 @@ def _faiss() -> Any:
 
 
 def _apply(asked: str, action: Callable[[], T]) -> T:
-    """Does what a setting asks of faiss; raises UserError for faiss's RuntimeError, its answer to a bad setting."""
+    """Runs an action of faiss that applies a setting; converts faiss's RuntimeError for a bad setting to UserError."""
     try:
         return action()
     except RuntimeError as error:

@@ -1,13 +1,13 @@
-"""Serves an index of a corpus over HTTP: one host holds it, and tool executors elsewhere ask it.
+"""Serves an index of a corpus over HTTP: one host holds the index, and tool executors on other hosts query it.
 
     python -m coa.tools.search.server --corpus wiki-18.jsonl --port 8000 [backend=dense dense.encoder=...]
 
-It speaks the protocol of the field's retrievers (Search-R1's, among others):
+It uses the protocol of common retrievers (Search-R1's, among others):
 
     POST /retrieve {"queries": ["who founded Arden"], "topk": 3, "return_scores": true}
     200 {"result": [[{"document": {"title": "Arden", "text": "...", "contents": "\\"Arden\\"\\n..."}, "score": 7.1}]]}
 
-with a list per query, and bare documents where no scores are asked for. A request that cannot be answered is 400 with
+with a list per query, and bare documents if no scores are requested. A request that cannot be answered is 400 with
 {"error": why}.
 """
 

@@ -1,14 +1,15 @@
-"""Keeps what is built from a corpus on disk, so that it is built once: its passages, and the indexes over them.
+"""Stores what is built from a corpus on disk, so that it is built once: its passages, and the indexes over them.
 
-Beside a corpus lies a folder with everything that was built from it, each in a folder of its own:
+The folder beside a corpus contains everything that was built from it, each in its own folder:
 
     wiki-18.jsonl.index/passages-3f0c.../    made_from.json and what `coa.tools.search.corpus` wrote
     wiki-18.jsonl.index/bm25-91aa.../        made_from.json and the arrays of bm25s
     wiki-18.jsonl.index/dense-07d2.../       made_from.json and an index of faiss
 
-The number comes from made_from.json: for passages the corpus's size and time; for an index the passages' hash, the
-settings and the library's version. What was made from anything else has another name, and is never opened. A corpus
-that was touched or copied is read again, which takes minutes for millions of passages, and its indexes stay.
+The suffix is a hash of made_from.json: for passages the corpus's size and modification time; for an index the passages'
+hash, the settings and the library's version. A folder that was made from anything else has another name, and is never
+opened. A corpus that was touched or copied is read again, which takes minutes for millions of passages, but its indexes
+remain valid.
 """
 
 import fcntl
@@ -28,7 +29,7 @@ from coa.tools.search.corpus import Passages, read_corpus, write_passages
 
 T = TypeVar("T")
 Say = Callable[[str], None]
-"""Shows a line that says what is being built, and how far it is."""
+"""Shows a line on what is being built, and on the progress."""
 
 SAY_EVERY_S = 10.0
 _MADE_FROM = "made_from.json"
@@ -40,7 +41,7 @@ def to_stderr(line: str) -> None:
 
 @dataclass(frozen=True)
 class Store:
-    """The files that are built from one corpus, each at its first use."""
+    """The files that are built from one corpus, each on first use."""
 
     corpus: Path
     folder: Path
@@ -65,7 +66,7 @@ class Store:
         return self._made(name, {"corpus": corpus, **settings}, build)
 
     def _made(self, name: str, made_from: Mapping[str, object], build: Callable[[Path], None]) -> Path:
-        """The folder of what was built, which is whole or absent. Of several processes one builds it, the others wait.
+        """The folder of what was built, which is complete or absent. One process builds it while others wait.
 
         Raises UserError if it cannot be written, and what `build` raises.
         """
@@ -87,7 +88,7 @@ class Store:
         return made
 
     def count(self, items: Iterable[T], done: str) -> Iterator[T]:
-        """Passes the items on and shows progress now and then: "wiki-18.jsonl: 400,000 passages read, 31 s"."""
+        """Yields the items and shows progress now and then: "wiki-18.jsonl: 400,000 passages read, 31 s"."""
         started = said = time.monotonic()
         for count, item in enumerate(items):
             now = time.monotonic()
@@ -113,14 +114,15 @@ class Store:
 
     def _build(self, made: Path, made_from: str, build: Callable[[Path], None]) -> None:
         self.say(f"{self.corpus.name}: building {made}")
-        for left in self.folder.glob(f".{made.name.partition('-')[0]}-*.partial"):  # by a process that was killed
+        for left in self.folder.glob(f".{made.name.partition('-')[0]}-*.partial"):  # left by a killed process
             shutil.rmtree(left)
         with replacing_folder(made) as part:
             build(part)
             (part / _MADE_FROM).write_text(made_from)
 
     def _remove_outdated(self, name: str, state: object) -> None:
-        """Removes what was built from an earlier state of this corpus; processes that have it open keep it."""
+        """Removes what was built from an earlier state of this corpus; processes that have it open can still read
+        it."""
         for record in self.folder.glob(f"{name}-*/{_MADE_FROM}"):
             corpus = json.loads(record.read_text())["corpus"]
             if corpus["name"] == self.corpus.name and corpus != state:

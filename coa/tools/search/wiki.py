@@ -1,8 +1,8 @@
 """The tool wiki_search: finds passages of an encyclopedia for a query.
 
-Its passages come from an index of a corpus in this process (BM25, or dense), from a retriever elsewhere that speaks the
-field's protocol (`coa.tools.search.server` serves any of the indexes so), or, in a world with articles of its own, from
-a dictionary.
+Its passages come from an index of a corpus in this process (BM25 or dense), from a remote retriever with the common
+protocol (`coa.tools.search.server` serves any of the indexes by it), or, in a world with its own articles, from a
+dictionary.
 """
 
 import asyncio
@@ -24,9 +24,9 @@ from coa.tools.search.dense import DenseConfig, open_dense
 from coa.tools.search.store import Say, Store, to_stderr
 
 MAX_QUERY_CHARS = 1000
-"""Characters of a query in its canonical form; a longer text is no query, and would keep the index busy for long."""
+"""Maximum characters of a query in its canonical form; a longer text would be slow to search for."""
 MAX_TOPK = 100
-"""Most passages for a query; a retriever is asked for no more."""
+"""Maximum passages per query, including those of a retriever."""
 
 
 class Backend(Enum):
@@ -40,14 +40,14 @@ class WikiConfig:
     """The tool `wiki_search`."""
 
     backend: Backend = Backend.bm25
-    """How passages are found: bm25 by words, dense by vectors, retriever by a service."""
+    """How passages are found: bm25 (by words), dense (by vectors) or retriever (by a remote service)."""
     corpus: str = ""
-    """JSONL or Parquet file of passages (`coa.tools.search.corpus`). Empty takes the world's articles, or is for a
+    """JSONL or Parquet file of passages (`coa.tools.search.corpus`); empty for the world's articles, or with a
     retriever, which has its own corpus."""
     index: str = ""
     """Folder of the index that is built from the corpus; empty takes CORPUS.index beside the corpus."""
     topk: int = 3
-    """Passages in a tool result."""
+    """Number of passages in a tool result."""
     language: str = "english"
     """Language of BM25's stop words and stemmer (`coa.tools.search.bm25.words_of`); empty for neither."""
     dense: DenseConfig = field(default_factory=DenseConfig)
@@ -66,16 +66,16 @@ class WikiConfig:
 
     @property
     def configured(self) -> bool:
-        """Whether there is anything to search."""
+        """Whether the settings name a corpus or a retriever."""
         return bool(self.corpus or self.retriever)
 
 
 class Index(Protocol):
     name: str
-    """A name that differs for whatever else the index could have been built from."""
+    """A fingerprint of what the index was built from."""
 
     def search(self, query: str, topk: int) -> list[Passage]:
-        """At most `topk` passages, best first, each with its score; safe to call from several threads."""
+        """Up to `topk` passages, best first, each with its score; thread-safe."""
         ...
 
 
@@ -84,26 +84,28 @@ Find = Callable[[str], Awaitable[Sequence[Passage]]]
 
 
 def folded(title: str) -> str:
-    """A title without differences of case and spacing: " Vexon  labs" is "vexon labs"."""
+    """A title with case and spacing normalised: " Vexon  labs" is "vexon labs"."""
     return " ".join(title.split()).casefold()
 
 
 def canonical(query: str) -> str:
-    """As `folded`, with a blank for every character that is none to be read: NUL, half a surrogate pair."""
+    """As `folded`, with unreadable characters (NUL, half a surrogate pair) replaced by blanks."""
     return folded("".join(char if char.isprintable() else " " for char in query))
 
 
 def query_of(call: ToolCall) -> str:
-    """In canonical form, which may be longer ("\u0390" folds to three characters); what is too long stays as it is."""
+    """The query of a call in canonical form, which may be longer ("\u0390" folds to three characters); if it is too
+    long, the query is returned unchanged."""
     return canonical(call.argument) if len(call.argument) <= MAX_QUERY_CHARS else call.argument
 
 
 class WikiSearch:
-    """The tool over anything that finds passages. Queries are sent in canonical form, so equal keys get equal
+    """The tool, for any function that finds passages. Queries are sent in canonical form, so equal keys get equal
     results."""
 
     def __init__(self, find: Find, fingerprint: str, http: Http | None = None) -> None:
-        """fingerprint: changes with what `find` finds; http: the client that `find` uses, closed with the tool."""
+        """fingerprint: differs if `find` searches other passages; http: the client that `find` uses, closed with the
+        tool."""
         self.fingerprint = fingerprint
         self._find = find
         self._http = http
@@ -127,7 +129,7 @@ class WikiSearch:
 
 
 class TitleLookup:
-    """An encyclopedia with one article for each title, which is found by its title alone."""
+    """An encyclopedia with one article per title, which is found only by its title."""
 
     def __init__(self, articles: Mapping[str, str]) -> None:
         """`articles`: title to text."""
@@ -144,7 +146,7 @@ class TitleLookup:
 def open_index(config: WikiConfig, say: Say = to_stderr) -> Index:
     """The index of `config.corpus`, built first if there is none yet, which takes minutes for a million passages.
 
-    Raises UserError for a bad corpus, encoder, language or folder, and where a package is missing.
+    Raises UserError for a bad corpus, encoder, language or folder, and if a package is missing.
     """
     corpus = Path(config.corpus)
     store = Store(corpus, Path(config.index) if config.index else corpus.with_name(f"{corpus.name}.index"), say)
@@ -165,7 +167,7 @@ def wiki_search(config: WikiConfig, http_config: HttpConfig) -> WikiSearch:
 
 
 class Retriever:
-    """A client of the field's protocol for retrieval, which `coa.tools.search.server` describes."""
+    """A client of the retrieval protocol that `coa.tools.search.server` describes."""
 
     def __init__(self, http: Http, url: str, topk: int) -> None:
         self._http = http
@@ -174,7 +176,7 @@ class Retriever:
 
     async def __call__(self, query: str) -> list[Passage]:
         reply = await self._http.post(self._url, {"queries": [query], "topk": self._topk, "return_scores": True})
-        if reply.status != 200:  # 400 included: every query that is sent is a good one
+        if reply.status != 200:  # 400 too, since only valid queries are sent
             raise ToolDown(f"{shown(self._url)}: status {reply.status}: {reply.text[:200]}")
         try:
             return read_reply(reply.text)[: self._topk]

@@ -1,10 +1,10 @@
-"""The tool crawl_page: reads web pages by their addresses, and shows of each what serves the call's goal.
+"""The tool crawl_page: reads web pages by their addresses, and shows the parts that are relevant to the call's goal.
 
     links -> may they be read? -> reader, or fetch and follow redirects -> main text -> by goal -> layout
 
-Two kinds of failure are kept apart, in `_fetch`. Where a page that the policy chose cannot be read (unknown host,
-refused, 403, endless, no text), an observation says so. The reader, the summary endpoint and the configured site are
-services of ours: their faults are ToolDown, and never become an observation.
+`_fetch` distinguishes two kinds of failure. If a page that the policy chose cannot be read (unknown host, refused, 403,
+endless, no text), the observation reports it. The reader, the summary endpoint and the configured site are services of
+the run: their failures are ToolDown, and never become an observation.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ from coa.tools.web.extract import HTML, TEXT, Body, Extractor, page_text
 from coa.tools.web.summary import PROMPT, Summariser, SummaryConfig, relevant
 
 PAGE_FAULTS = frozenset({400, 404, 410, 422, 451})
-"""Statuses by which a reader says that the page is at fault; all others mean the reader itself: key, credit, load."""
+"""Statuses by which a reader reports a fault of the page; all others are faults of the reader: key, credit, load."""
 GONE = frozenset({404, 410})
 _MARKDOWN_LINK = re.compile(r"\[[^\[\]]*\]\(\s*+<?((?:[^()<>\s]|\([^()<>\s]*\))*+)>?(?:\s+\"[^\"]*\")?\s*\)")
 
@@ -40,33 +40,34 @@ class CrawlConfig:
     """The tool `crawl_page`."""
 
     site: str | None = None
-    """Base URL of a site of your own, to which relative links lead; None takes the world's site if `tools.search` uses
-    it too."""
+    """Base URL of your own site, against which relative links are resolved; None takes the world's site if
+    `tools.search` uses it too."""
     open_web: bool = False
     """Whether every public host may be read, at the usual ports."""
     allow_hosts: tuple[str, ...] = ()
     """Further hosts that may be read, as `host` or `host:port`; they may be in a private network."""
     reader: str | None = None
-    """Prefix of a service that reads pages, such as https://r.jina.ai/: `GET PREFIX + address` returns a page's text.
-    It gets every public address, and has to refuse addresses of private networks by itself."""
+    """URL prefix of a service that reads pages, such as https://r.jina.ai/: `GET PREFIX + address` returns a page's
+    text. The service gets all public addresses, and must itself refuse addresses of private networks."""
     reader_key_env: str | None = None
     """Environment variable that holds the reader's key, on the nodes that run tools; None sends no key."""
     pages: int = 5
-    """Most pages that one call reads."""
+    """Maximum number of pages that one call of `crawl_page` reads."""
     max_chars: int = 8000
-    """Most characters of a tool result, over all its pages."""
+    """Maximum characters of a tool result, over all its pages."""
     redirects: int = 5
-    """Redirects that are followed for a page."""
+    """Maximum number of redirects per page."""
     page_s: float = 15.0
-    """Longest time to fetch a page, redirects and repeated attempts included."""
+    """Maximum seconds to fetch a page, including redirects and retries."""
     extract_s: float = 5.0
-    """Longest time to extract the text of a page, after `page_s` at the latest; waiting for a free extractor counts."""
+    """Maximum seconds to extract the text of a page, including the wait for a free extractor; begins at the latest
+    after `page_s`."""
     extractors: int = 2
-    """Processes that extract the text of pages."""
+    """Number of processes that extract the text of pages."""
     text_chars: int = 200_000
-    """Most characters of a page's text that are used."""
+    """Maximum characters of a page's text that are used."""
     kept_pages: int = 512
-    """Texts of pages that are kept in memory, since the same page is often read again."""
+    """Maximum number of page texts that are kept in memory, since the same page is often read again."""
     summary: SummaryConfig = field(default_factory=SummaryConfig)
 
     @property
@@ -75,23 +76,23 @@ class CrawlConfig:
 
     @property
     def call_s(self) -> float:
-        """Most seconds that a call takes where no service of ours is down; its pages are read at the same time."""
+        """Maximum seconds of a call if no service of ours is down; its pages are read concurrently."""
         return self.page_s + self.extract_s + (self.summary.timeout_s if self.summary.url else 0.0)
 
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """The part of a page that is shown."""
+    """The text of a page, or the reason why there is none."""
 
     text: str
     read: bool = True
-    """False where `text` says why there is none."""
+    """Whether the page was read; if False, `text` is the reason why not."""
     lasting: bool = True
-    """Whether another attempt would find the same."""
+    """Whether another attempt would give the same result."""
 
 
 class CrawlPage:
-    """The tool; its calls hold addresses, separated by `|`."""
+    """The tool crawl_page; a call's argument is addresses, separated by `|`."""
 
     def __init__(
         self,
@@ -100,7 +101,7 @@ class CrawlPage:
         site: str | None = None,
         connector: Callable[..., aiohttp.BaseConnector] = aiohttp.TCPConnector,
     ) -> None:
-        """site: takes the place of `config.site` where that is None. Raises UserError if a key is missing."""
+        """site: used if `config.site` is None. Raises UserError if a key is missing."""
         site = config.site or site
         base = URL(site.rstrip("/") + "/") if site else None
         self._config, self._site = config, base.origin() if base else None
@@ -160,7 +161,7 @@ class CrawlPage:
         deadline = asyncio.get_running_loop().time() + self._config.page_s
         base = ""
         for _ in range(1 + self._config.redirects):
-            # Each redirect is judged anew: a page may not lead where a link may not.
+            # Each redirect is checked again: a page must not redirect to an address that a link may not name.
             url, known = read_link(link, self._reach, base)
             if self._config.reader is not None and not known:
                 return await self._ask_reader(self._config.reader, url)
@@ -171,7 +172,8 @@ class CrawlPage:
         return Page("too many redirects", read=False)
 
     async def _fetch(self, url: URL, known: bool, deadline: float) -> Reply:
-        """The reply of a page's server; raises ToolDown if a site of ours fails, NoReply where another one does."""
+        """The reply of a page's server; raises ToolDown if the configured site fails, NoReply if another server
+        does."""
         if url.origin() == self._site:
             return await self._known.get(url)
         client = self._known if known else self._public
@@ -191,7 +193,7 @@ class CrawlPage:
         raise ToolDown(f"{shown(reader)}: status {reply.status}")
 
     async def _show(self, reply: Reply, deadline: float) -> Page:
-        """The page in a reply. deadline: by which the page was to be fetched; a site of ours may take longer."""
+        """The page in a reply. deadline: of the fetch; the configured site may have taken longer."""
         if reply.status != 200:
             return _no_page(reply.status)
         if reply.content_type not in HTML | TEXT:

@@ -1,7 +1,7 @@
-"""Extracts the text of web pages, in child processes that can be ended (`coa.processes`).
+"""Extracts the text of web pages, in child processes that can be killed (`coa.processes`).
 
-Some pages keep a parser busy for minutes, others make it fail. So children read them, one page at a time; a child that
-takes too long is killed, and the next page gets a new one.
+Some pages keep a parser busy for minutes, others crash it. So child processes parse them, one page at a time; a child
+that takes too long is killed, and the next page gets a new child.
 """
 
 import asyncio
@@ -25,16 +25,16 @@ T = TypeVar("T")
 HTML = frozenset({"text/html", "application/xhtml+xml"})
 TEXT = frozenset({"text/plain", "text/markdown", "text/csv", "application/json", "application/xml", "text/xml"})
 START_S = 60.0
-"""Seconds for a child to import what it needs, on a busy machine."""
+"""Maximum seconds for a child to import its modules, on a busy machine."""
 MEMORY_BYTES = 2 << 30
-"""Address space of a child."""
+"""Maximum address space of a child."""
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]+")
 _META_CHARSET = re.compile(rb"<meta[^<>]{1,200}charset\s*=\s*(?:[\"']\s*)?([A-Za-z0-9_:.-]{1,40})", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
 class Body:
-    """The body of a reply, and what its headers say it is: `Body(b"<p>a</p>", "text/html", "utf-8")`."""
+    """The body of a reply, with content type and charset of its headers: `Body(b"<p>a</p>", "text/html", "utf-8")`."""
 
     data: bytes
     content_type: str
@@ -42,7 +42,7 @@ class Body:
 
 
 def page_text(body: Body) -> str:
-    """The main text of a page, or all of a plain text; without NUL and control characters."""
+    """The main text of a page, or the whole of a plain text, without NUL and control characters."""
     if body.content_type not in HTML:
         return _CONTROL.sub(" ", decode(body.data, body.charset).replace("\r\n", "\n")).strip()
     markup = _CONTROL.sub(" ", decode(body.data, body.charset or declared_charset(body.data)))
@@ -56,7 +56,7 @@ def declared_charset(data: bytes) -> str:
 
 
 def main_text(markup: str) -> str:
-    """The page's article without navigation and the like, a line for each paragraph; "" where none is found."""
+    """The page's article without navigation and the like, a line per paragraph; "" if none is found."""
     import trafilatura
 
     return trafilatura.extract(markup, include_comments=False) or ""
@@ -102,7 +102,7 @@ class Extractor:
         self._threads = ThreadPoolExecutor(children, thread_name_prefix="extractor")
 
     async def text(self, body: Body, deadline: float) -> str | None:
-        """The page's text; None if it is not found in `limit_s`, or by the deadline of the event loop's clock.
+        """The page's text; None if the extraction fails or exceeds `limit_s` or the deadline (the event loop's clock).
         Raises ToolDown if no child can be started."""
         if body.content_type not in HTML:
             return page_text(body)
@@ -121,7 +121,7 @@ class Extractor:
         try:
             text = await self._in_thread(child, child.ask, _request(body), self._seconds_until(deadline))
         except ChildGone:
-            return None  # too slow, or too much for it
+            return None  # the child was too slow or failed
         self._idle.append(child)
         return text.decode()
 
@@ -138,7 +138,7 @@ class Extractor:
         return child
 
     async def _in_thread(self, child: Child, act: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """The result of `act`, in a thread. Cancelling the caller ends the child, and with it the thread's wait."""
+        """Runs `act` in a thread. Cancelling the caller ends the child, and with it the thread's wait."""
         try:
             return await asyncio.get_running_loop().run_in_executor(self._threads, partial(act, *args, **kwargs))
         except asyncio.CancelledError:
@@ -165,7 +165,7 @@ def _answer(request: bytes) -> bytes:
 
 
 def _serve() -> None:
-    import trafilatura  # noqa: F401  (before the first page: an import takes longer than a page)
+    import trafilatura  # noqa: F401  (before the first page, since the import takes longer than a page)
 
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
     serve(_answer)

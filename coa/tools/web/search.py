@@ -1,10 +1,10 @@
-"""The tool web_search: a client of search services that speak Serper's protocol (https://serper.dev).
+"""The tool web_search: a client of search services with Serper's protocol (https://serper.dev).
 
     POST url {"q": "vexon labs", "num": 5}, X-API-KEY: ...
     200 {"organic": [{"title": "Vexon Labs", "link": "https://...", "snippet": "...", "date": "...", "position": 1}]}
 
-`coa.tools.web.server` speaks it too. Whatever goes wrong with the service is ToolDown, since it is ours. A query that
-it could refuse is never sent.
+`coa.tools.web.server` implements it too. Every failure of the service is ToolDown, since the policy did not cause it: a
+query that the service could refuse is never sent.
 """
 
 import json
@@ -20,7 +20,7 @@ from coa.tools.base import ToolCall
 from coa.tools.layouts import EMPTY_QUERY, LAYOUTS, Hit
 
 QUERY_CHARS = 2000
-"""Characters of a query that are sent; Google refuses more than 2048."""
+"""Maximum characters of a query that are sent; Google refuses more than 2048."""
 
 
 @dataclass(frozen=True)
@@ -28,21 +28,21 @@ class SearchConfig:
     """The tool `web_search`."""
 
     url: str | None = None
-    """Address of a search service of Serper's protocol, such as https://google.serper.dev/search; None searches the
+    """Address of a search service with Serper's protocol, such as https://google.serper.dev/search; None searches the
     world's site, if it has one."""
     key_env: str | None = None
     """Environment variable that holds the service's key, on the nodes that run tools; None sends no key."""
     hits: int = 5
-    """Results that are requested and shown."""
+    """Number of search results that are requested and shown."""
     max_chars: int = 8000
-    """Most characters of a tool result."""
+    """Maximum characters of a tool result."""
 
 
 class WebSearch:
-    """The tool: shows the first hits for a query."""
+    """The tool web_search: shows the first hits for a query."""
 
     def __init__(self, config: SearchConfig, http: HttpConfig, url: str) -> None:
-        """url: for `config.url`, where that is None. Raises UserError if the key is missing."""
+        """url: address of the service (`config.url` is not read). Raises UserError if the key is missing."""
         self.http = Http(http)
         self.fingerprint = f"{url} {config}"
         self._config, self._url = config, url
@@ -80,11 +80,11 @@ def clean_query(argument: str) -> str:
 
 
 def read_hits(text: str, limit: int) -> list[Hit]:
-    """The first hits of a service's answer; raises ValueError or RecursionError if it is none."""
+    """The first hits of a service's answer; raises ValueError or RecursionError if it is malformed."""
     match json.loads(text):
         case {"organic": [*found]}:
             return [_read_hit(hit) for hit in found[:limit]]
-        case {"searchParameters": _}:  # Serper's echo of the query, with nothing found
+        case {"searchParameters": _}:  # Serper echoes the query if it found nothing
             return []
     raise ValueError("no list as organic")
 

@@ -8,7 +8,7 @@ The corpus is JSONL of {"url": ..., "title": ..., "text": ...}, held in memory; 
     POST /search {"q": "owner of Vexon Labs", "num": 5}
     200 {"organic": [{"title": "Vexon Labs", "link": "p1", "snippet": "...", "position": 1}]}
     GET /p1                        the text of the page whose url is p1
-    GET /https://example.org/a     the same for a full address: this server is a reader, too
+    GET /https://example.org/a     the same for a full address, so that this server can be a reader
 
 With relative urls: tools.search.url=http://HOST:8100/search tools.crawl.site=http://HOST:8100
 With full addresses: tools.search.url=http://HOST:8100/search tools.crawl.reader=http://HOST:8100/
@@ -39,7 +39,7 @@ Hit = Mapping[str, str]
 Find = Callable[[str, int], Awaitable[Sequence[Hit]]]
 """Finds hits for a query, best first, up to a limit."""
 Read = Callable[[str], str | None]
-"""The text of the page at an address (what follows the server's own); None if there is none."""
+"""The text of the page at an address (the path after the server's address); None if there is none."""
 
 
 def make_app(find: Find, read: Read) -> web.Application:
@@ -65,7 +65,7 @@ def make_app(find: Find, read: Read) -> web.Application:
 
 
 def read_query(data: bytes) -> tuple[str, int]:
-    """Query and number of hits; raises ValueError or RecursionError for what is no request."""
+    """Query and number of hits; raises ValueError or RecursionError for a malformed request."""
     match json.loads(data):
         case {"q": str(query), **others} if query.strip() and type(num := others.get("num", 10)) is int and num > 0:
             return query, min(num, MAX_HITS)
@@ -73,7 +73,7 @@ def read_query(data: bytes) -> tuple[str, int]:
 
 
 class PagesOfCorpus:
-    """The pages of a file, by address and by search. Building its index takes a moment the first time."""
+    """The pages of a file, found by address and by search. The index is built the first time."""
 
     def __init__(self, path: Path, overrides: Sequence[str] = ()) -> None:
         """overrides: settings of `WikiConfig`. Raises UserError for a bad file."""
@@ -122,7 +122,7 @@ def _read_page(where: str, line: str) -> tuple[str, Passage]:
 
 
 def _same(address: str) -> str:
-    """One spelling of an address, the same with and without percent signs, and without its fragment."""
+    """The canonical form of an address: the same with and without percent encoding, and without its fragment."""
     try:
         return str(parsed(address).with_fragment(None))
     except ValueError:

@@ -1,7 +1,7 @@
-"""Shortens a page to what serves the goal of the call.
+"""Shortens a page to what is relevant to the goal of the call.
 
-Where a language model is configured, it writes a summary; else the parts of the page that share most words with the
-goal (BM25) are shown as they stand, in their order.
+If a language model is configured, it writes a summary; otherwise the parts of the page that share most words with the
+goal (BM25) are shown unchanged, in their order.
 """
 
 import re
@@ -27,11 +27,11 @@ The page:
 """
 NO_GOAL = "the main facts of the page"
 GOAL_CHARS = 4000
-"""Characters of a goal that are looked at."""
+"""Maximum characters of a goal that are used."""
 K1, B = 1.5, 0.75
-"""BM25's saturation of repeated words, and its penalty for length."""
+"""BM25's parameters: saturation of repeated words, and penalty for length."""
 PART_CHARS = 400
-"""A paragraph up to this length stays whole; a longer one is shown by sentences."""
+"""Maximum characters of a paragraph that is not split into sentences."""
 _EAST_ASIAN = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af"
 _WORD = re.compile(rf"[{_EAST_ASIAN}]|[^\W{_EAST_ASIAN}]+")
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s+|(?<=[\u3002\uff01\uff1f])")
@@ -49,15 +49,16 @@ class SummaryConfig:
     key_env: str | None = None
     """Environment variable that holds the API's key, on the nodes that run tools; None sends no key."""
     max_tokens: int = 1024
-    """Most tokens of a summary."""
+    """Maximum tokens of a summary."""
     page_chars: int = 60_000
-    """Most characters of a page, from its beginning, that the model gets. They have to fit into its context."""
+    """Maximum characters of a page, from its beginning, that are sent to the summary model; they have to fit into its
+    context."""
     timeout_s: float = 60.0
-    """Longest time for one attempt at a summary. `executor.call_s_of.crawl_page` has to leave room for it."""
+    """Maximum seconds for one attempt at a summary; `executor.call_s_of.crawl_page` has to be longer."""
 
 
 class Summariser:
-    """Summarises pages: `await Summariser(config, http).summarise(text, goal)`. Its faults are ToolDown."""
+    """Summarises pages: `await Summariser(config, http).summarise(text, goal)`. Its failures are ToolDown."""
 
     def __init__(self, config: SummaryConfig, http: HttpConfig) -> None:
         self._config = config
@@ -77,9 +78,9 @@ class Summariser:
 
 
 def relevant(text: str, goal: str, max_chars: int) -> str:
-    """The parts of a text that share most words with the goal, in their order, within `max_chars`; a short text whole.
+    """The parts of a text that share most words with the goal, in their order, within `max_chars`; all of a short text.
 
-    Where the goal shares no word with the text, its head is returned.
+    If the goal shares no word with the text, the beginning of the text is returned.
     """
     query = _words(goal[:GOAL_CHARS])
     if len(text) <= max_chars or not query:
@@ -113,7 +114,7 @@ def bm25(parts: Sequence[Sequence[str]], query: Sequence[str]) -> list[float]:
 
     if not parts:
         return []
-    # Words that are not asked for matter by their number alone: all of them are word 0.
+    # Of words not in the query, only the number matters, so all of them are word 0.
     numbers = {"": 0, **{word: number for number, word in enumerate(dict.fromkeys(query), start=1)}}
     ids = [[numbers.get(word, 0) for word in part] or [0] for part in parts]
     index = bm25s.BM25(k1=K1, b=B, method="lucene", csc_backend="numpy", auto_compile=False)

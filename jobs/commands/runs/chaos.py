@@ -1,6 +1,6 @@
 """`coa chaos`: kills processes during a recipe's RL stage, and checks that results and ledger stay correct.
 
-coa chaos --recipe tiny --from-run runs/demo --kills 30 --seed 0
+coa chaos --recipe tiny --kills 30 --seed 0
 coa chaos --recipe tiny --from-run runs/demo --kills 4 --kind engine --kind core
 """
 
@@ -23,22 +23,28 @@ if TYPE_CHECKING:
     from jobs.run.console import Console
 
 STEPS = 60
-"""Default number of steps of a round: enough for about five kills, and too few for the policy to converge."""
-MINUTES = 60
-FILE, RESULT, PLAN = "chaos.jsonl", "result.json", "plan.json"
+"""Of a round: room for some five kills, and a policy that has not learnt all that it will."""
+MINUTES = 40
+FILE, RESULT, PLAN, SOURCE = "chaos.jsonl", "result.json", "plan.json", "source"
 
 
 def arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--recipe", required=True, help="name of a recipe (such as tiny), or a YAML file")
     parser.add_argument(
-        "--from-run", type=Path, required=True, help="a finished run with the fine-tuned model to train"
+        "--from-run",
+        type=Path,
+        help="a finished run, whose fine-tuned model is trained (the recipe's run_dir; if that is not finished, what "
+        "precedes reinforcement is trained first)",
     )
     parser.add_argument("--kills", type=positive, default=30, help="number of kills (30)")
     parser.add_argument("--seed", type=int, default=0, help="determines kinds, order and victims of the kills")
     parser.add_argument("--kind", dest="kinds", action="append", default=[], help="only kills of this kind; repeatable")
     parser.add_argument("--steps", type=positive, default=STEPS, help=f"steps of a round ({STEPS})")
     parser.add_argument(
-        "--minutes", type=positive, default=MINUTES, help=f"minutes after which no further kill is made ({MINUTES})"
+        "--minutes",
+        type=positive,
+        default=MINUTES,
+        help=f"minutes of rounds with kills after which no further kill is made ({MINUTES})",
     )
     parser.add_argument(
         "--undisturbed", type=Path, help="folder of a chaos run with the same settings, for its undisturbed round"
@@ -49,7 +55,7 @@ def arguments(parser: ArgumentParser) -> None:
 
 def run(
     recipe: str,
-    from_run: Path,
+    from_run: Path | None,
     kills: int,
     seed: int,
     kinds: Sequence[str],
@@ -74,7 +80,8 @@ def run(
         strikes = draw(kills, seed, kinds_of(kinds))
     except ValueError as error:
         raise UserError(f"--kind: {error}") from None
-    check_source(from_run)
+    if from_run is not None:
+        check_source(from_run)
     settings = (*SETTINGS, f"rl.steps={steps}", *overrides)
     config = load(Recipe, find_recipe(recipe), settings)
     console, folder = Console(sys.stdout, sys.stderr), (out or Path(f"runs/chaos-{seed}")).resolve()
@@ -84,20 +91,39 @@ def run(
     journal, failed = Journal(folder / FILE), ""
     if before is not None and 0 not in journal.rounds:
         journal.finished(0, before)
-    began = time.time()
-    deadline = began + 60 * minutes - journal.seconds
-    words = [sys.executable, "-m", "jobs.cli", "train", "--recipe", recipe, *settings]
+    train = [sys.executable, "-m", "jobs.cli", "train", "--recipe", recipe]
     try:
-        play(config, words, journal, folder, from_run, deadline, strikes=journal.left(strikes), console=console)
+        source = from_run or source_of(config, folder, [*train, *overrides], console)
+        play(
+            config,
+            [*train, *settings],
+            journal,
+            folder,
+            source,
+            minutes,
+            strikes=journal.left(strikes),
+            console=console,
+        )
     except InfrastructureError as error:
         failed = str(error)
-    finally:
-        journal.took(time.time() - began)
     found = result(strikes, journal, seed=seed, staleness=config.rl.window.max_staleness)
     found["wrong"] = [*([failed] if failed else []), *found["wrong"]]
     show(journal, found, console)
     (folder / RESULT).write_text(json.dumps(found, indent=1) + "\n")
     return bool(found["wrong"])
+
+
+def source_of(config: Recipe, folder: Path, train: list[str], console: Console) -> Path:
+    """The run that rounds begin with where none is named: the recipe's own if it is finished, else one in `folder`,
+    which is trained now. The same one is taken at each resumption."""
+    from jobs.chaos.rounds import lacking, make_source
+
+    own, made = Path(config.run_dir), folder / SOURCE
+    if lacking(own) or made.exists():
+        own = made
+        make_source(made, train)
+    console.say(f"rounds begin with the fine-tuned model of {own}")
+    return own
 
 
 def play(
@@ -106,7 +132,7 @@ def play(
     journal: Journal,
     folder: Path,
     source: Path,
-    deadline: float,
+    minutes: int,
     *,
     strikes: tuple[Any, ...],
     console: Console,
@@ -117,22 +143,26 @@ def play(
     from jobs.chaos.run import Chaos
 
     with nodes() as cluster:
-        chaos = Chaos(cluster, journal, console.say, deadline)
+        chaos = Chaos(cluster, journal, console.say)
         environment = {**os.environ, "RAY_ADDRESS": cluster.address}
         number = 0
         while True:
             place = folder / (f"round-{number}" if number else "undisturbed")
             begun = number == 0 or place.exists()
-            if not begun and not (strikes and time.time() < deadline):
+            if not begun and not (strikes and journal.seconds < 60 * minutes):
                 return
             if number not in journal.rounds:
-                round_ = Round(place, words, environment)
+                round_, began = Round(place, words, environment), time.monotonic()
+                if number:
+                    chaos.deadline = began + 60 * minutes - journal.seconds
                 prepare(round_.folder, source)
                 with console.stage(f"round {number}" if number else "undisturbed", config.rl.steps) as stage:
                     try:
                         left = chaos.play(number, round_, strikes if number else (), stage)
                     finally:
                         round_.stop()
+                        if number:
+                            journal.took(time.monotonic() - began)
                 strikes = left if number else strikes
                 verdict = round_.verdict()
                 journal.finished(number, verdict)
@@ -166,10 +196,12 @@ def verdict_of(folder: Path, settings: list[str]) -> dict[str, Any]:
 
 
 def show(journal: Journal, found: dict[str, Any], console: Console) -> None:
-    from jobs.chaos.findings import HEADER, table
+    from jobs.chaos.findings import HEADER, shown, table
 
-    console.table("time to recover, from the strike to the first step with all engines up", HEADER, table(journal.hits))
-    console.say(f"{found['kills']} kills in {found['rounds']} rounds")
+    console.table("time to recover, from the strike to a step with everything there again", HEADER, table(journal.hits))
+    idle = found["idle_victims"]
+    console.say(f"{found['kills']} kills in {found['rounds']} rounds, {found['took_s'] / 60:.0f} minutes")
+    console.say(f"idle victims: {shown(idle) or 'none'}")
     if found["pass_at_1"] is not None and found["pass_at_1_undisturbed"] is not None:
         console.say(f"held-out pass@1 {found['pass_at_1']:.3f}, undisturbed {found['pass_at_1_undisturbed']:.3f}")
     for line in found["wrong"]:

@@ -29,13 +29,19 @@ def run(run_dir: Path) -> int:
     from coa.learning.accounts import fold
     from coa.storage.jsonl import read_lines
     from jobs.run.console import Console
+    from jobs.run.run_dir import storage_of
     from jobs.stages.reinforcement.ledger import FILE
+    from jobs.stages.reinforcement.replay import kept_checkpoints
+    from jobs.stages.reinforcement.rl_stats import STAGE
 
     path = run_dir / FILE
     if not path.exists():
         raise UserError(f"{path}: no such file: `coa rl` writes it")
+    # Read before the ledger, which has the batches of a checkpoint before there is one.
+    kept = kept_checkpoints(storage_of(run_dir).below(STAGE))
     try:
         accounts = fold(read_lines(path))
+        accounts.acknowledge(max(kept, default=0))
     except (KeyError, TypeError) as error:
         raise UserError(f"{path}: not a ledger: {error!r}") from error
     console = Console(sys.stdout, sys.stderr)
@@ -78,15 +84,15 @@ def table(
     reasons: list[str],
     label: str,
 ) -> None:
-    """Shows a row for each key, ascending; -1 stands for attempts that were not played to an end. A column that varies
-    with the key shows a bias in what is learnt: `lost`, the share lost to failures and rollbacks, `again`, the attempts
-    whose tasks are issued again, and `delay`, the versions between admission and training."""
-    from coa.learning.accounts import delay
+    """A row for each key, rising; -1 is what was not played to an end. What depends on the key biases what is learnt:
+    `lost`, the share that failures and rollbacks took, `again`, the attempts whose tasks are issued again, and `delay`,
+    the versions between admission and training."""
+    from coa.learning.accounts import SPARE, delay
 
     cells: list[list[Any]] = []
     for key, attempts in sorted(rows.items()):
         row = Counter(map(accounts.state, attempts))
-        lost = sum(row[reason] for reason in reasons if reason != "no_variance") / row.total()
+        lost = sum(row[reason] for reason in reasons if reason not in ("no_variance", SPARE)) / row.total()
         again, waited = sum(attempt.again for attempt in attempts), delay(attempts)
         name = "not played" if key < 0 else label.format(key)
         amounts = [row[reason] for reason in reasons]

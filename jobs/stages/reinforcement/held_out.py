@@ -8,6 +8,7 @@ record has the oldest and the newest version.
 """
 
 import asyncio
+import json
 import time
 from collections import defaultdict
 from collections.abc import Callable, Coroutine, Mapping, Sequence
@@ -20,12 +21,14 @@ from actors.rollout.config import SamplingConfig
 from coa.agent.records import EpisodeRecord
 from coa.errors import InfrastructureError
 from coa.reporting.metrics import read_metrics
+from coa.storage.files import write_atomically
 from coa.types import ENVIRONMENT, Status, Task
 from jobs.run.run_dir import RunDir
 from jobs.stages.reinforcement.rl_stats import STAGE
 
 PLACES = 8
-"""Maximum number of tasks that are attempted at the same time."""
+"""Tasks that are attempted at the same time."""
+SCORE = "eval/pass_at_1"
 GREEDY = SamplingConfig(temperature=0.0)
 
 Emit = Callable[[int, Mapping[str, Any]], None]
@@ -65,7 +68,7 @@ def measure(tasks: Sequence[Task], episodes: Sequence[EpisodeRecord], seconds: f
         else {}
     )
     return {
-        "eval/pass_at_1": fmean(episode.correct for episode in episodes),
+        SCORE: fmean(episode.correct for episode in episodes),
         **{f"eval/{family}": fmean(correct) for family, correct in sorted(families.items())},
         "eval/tasks": len(tasks),
         "eval/well_formed": fmean(episode.well_formed for episode in episodes),
@@ -86,6 +89,7 @@ class HeldOut:
         self._places = asyncio.Semaphore(places)
         self._under_way: asyncio.Task[None] | None = None
         self._last = -1
+        self._scores: dict[int, float] = {}
 
     def start(self, version: int) -> None:
         """Called when the engines are at `version`, at the start of the run or after a restart. Recorded evaluations
@@ -95,10 +99,9 @@ class HeldOut:
             self._under_way = None
         if self._every:
             records = read_metrics(self._run.folder / "metrics.jsonl")
-            steps = (
-                r["step"] for r in records if r["stage"] == STAGE and ("eval/pass_at_1" in r or "eval/failed" in r)
-            )
+            steps = (r["step"] for r in records if r["stage"] == STAGE and (SCORE in r or "eval/failed" in r))
             self._last = max(steps, default=-1)
+            self._write_scores({r["step"]: r[SCORE] for r in records if r["stage"] == STAGE and SCORE in r})
         self.reached(version)
 
     def reached(self, version: int) -> None:
@@ -126,8 +129,15 @@ class HeldOut:
         else:
             record = measure(self._tasks, episodes, time.monotonic() - began)
             self._emit(version, record)
-            right = f"{record['eval/pass_at_1']:.1%} of {len(self._tasks)}"
+            self._write_scores({**self._scores, version: record[SCORE]})
+            right = f"{record[SCORE]:.1%} of {len(self._tasks)}"
             self._run.console.say(f"held-out tasks at version {version}: {right} right, greedily")
+
+    def _write_scores(self, scores: dict[int, float]) -> None:
+        """Notes the evaluated versions for the one that removes checkpoints, if the best one is to stay."""
+        self._scores = scores
+        if self._run.config.checkpoints.keep_best:
+            write_atomically(self._run.scores, json.dumps(scores))
 
     async def _attempt_all(self) -> list[EpisodeRecord]:
         """Episodes in the tasks' order; raises a group of InfrastructureErrors that remain after the pool's retries."""

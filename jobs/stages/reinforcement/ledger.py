@@ -7,6 +7,7 @@ from typing import Any
 
 from coa.agent.records import GroupRecord
 from coa.errors import EpisodeFailed
+from coa.learning.accounts import SPARE
 from coa.learning.issue import Cursor
 from coa.learning.window import Ticket
 from coa.storage.files import sync
@@ -41,6 +42,10 @@ class AttemptLedger:
         """The group failed; `again`: its task will be issued again."""
         sizes = {"tokens": failure.tokens, "calls": failure.tool_calls}
         self._write("drop", group=ticket.group, reason=failure.where, again=again, **sizes)
+
+    def stop(self, group: int) -> None:
+        """The group's batch did not need it; its task is issued again."""
+        self._write("drop", group=group, reason=SPARE, again=True)
 
     def lease(self, version: int, groups: Sequence[int]) -> None:
         """The groups are in the batch that is trained at `version`; no line before this one can be lost any more."""

@@ -7,16 +7,16 @@
 
 feed     waits for room in the window; admits a group and starts its roll
 roll     plays the group's episodes; a zero-variance group is dropped, a failed one's task is issued again later
-pack     waits for a batch that meets every staleness deadline; records it, and deals it to the learners
-         (with `engine.sleep_mode`, engines sleep first, until publish; no episode is played while learners train)
-         (teachers may weigh its samples, or add some to imitate: `jobs.teachers.fallback`)
+         (a teacher may score its tokens: `jobs.teachers.scoring`)
+pack     waits for a batch that meets every staleness deadline; ends its spare groups (`rl.window.spares`); records it,
+         and deals it to the learners (with `engine.sleep_mode`, engines sleep from here until publish)
 publish  waits for new weights; brings the engines to the newest, and moves the window
 
 Each event of a group is written to the ledger at once (`coa.learning.accounts`).
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
@@ -25,6 +25,7 @@ from cluster.session import stored
 from coa.agent.records import GroupRecord
 from coa.errors import EpisodeFailed, InfrastructureError
 from coa.learning import faults
+from coa.learning.accounts import SPARE
 from coa.learning.algorithms.policy_gradient import GroupRelative
 from coa.learning.batches import BatchStore
 from coa.learning.issue import Issue
@@ -38,9 +39,10 @@ from jobs.stages.reinforcement.elastic import ElasticEngines
 from jobs.stages.reinforcement.groups import Group, first_group, play_group, shares
 from jobs.stages.reinforcement.held_out import HeldOut
 from jobs.stages.reinforcement.ledger import AttemptLedger
-from jobs.stages.reinforcement.rl_stats import NO_VARIANCE, STAGE, RlStats, engines_in, shown, tolerance_of
+from jobs.stages.reinforcement.rl_stats import NO_VARIANCE, STAGE, RlStats, engines_in, prefill_of, shown, tolerance_of
 from jobs.stages.reinforcement.times import LoopTimes
-from jobs.teachers.fallback import TeacherFallback
+from jobs.stages.reinforcement.under_way import UnderWay
+from jobs.teachers.fallback import TeacherFallback, TeamState
 from jobs.teachers.scoring import TeacherScoring
 
 FAILURES_S = 1800.0
@@ -78,10 +80,8 @@ class Reinforcement:
         self._failures = 0
         """Number of groups that failed since the last finished one."""
         self._failing_since = 0.0
-        """When the first of these groups failed, by the event loop's clock."""
-        self._rolls: set[asyncio.Task[None]] = set()
-        self._ready: dict[int, tuple[int, Sequence[Sample]]] = {}
-        """Task index and samples of each group that waits for its batch, by the group's number."""
+        """When the first of them failed, by the event loop's clock."""
+        self._under_way = UnderWay()
         self._newest: Any = None
         self._metrics: Any = None
         self._held_out = HeldOut(run, pool, learning.beside, lambda step, row: self._metrics.write(STAGE, step, **row))
@@ -93,11 +93,10 @@ class Reinforcement:
     # --- events of the learners -----------------------------------------------------------------------------------
 
     async def start(self, event: Any) -> None:
-        """Called when the learners are at a version, for the first time or again: all earlier work is discarded."""
-        for task in (*self._loops, *self._rolls):
+        """The learners are at a version, for the first time or again: everything made for another one is void."""
+        for task in self._loops:
             task.cancel()
-        self._rolls.clear()
-        self._ready.clear()
+        self._under_way.clear()
         self._failures = 0
         self.stats.played.clear()
         self.stats.divergences.clear()
@@ -110,7 +109,7 @@ class Reinforcement:
             await self._fallback.start(event.version, self._learning.beside)
         self._stage.update(event.version)
         self._stage.phase("loading the learners' weights into the engines")
-        self.stats.syncs += await self._pool.sync(event.version, event.weights, event.probes)
+        self.stats.sync(await self._pool.sync(event.version, event.weights, event.probes))
         self._stage.phase("waiting for the first group")
         begun = self._run.count_start(STAGE)
         first = first_group(begun, event.cursor)
@@ -132,11 +131,13 @@ class Reinforcement:
         self.stats.suspect(faults.of_step(event.report, tolerance_of(self._run.config)))
         groups = self.stats.step(event)
         self._write_trajectories(event.version, groups)
-        engines = {**engines_in(self._pool.occupancy), "engines_up": self._pool.up}
+        found = self._pool.occupancy
+        engines = {**engines_in(found), "engines_up": self._pool.up, **self.stats.prefill(found.cache)}
         spent = self.times.step(await self._engine_reports(), event.spent)
         record = {**self.stats.record(event, groups), **engines, **spent}
         if self._fallback is not None:
             record["imitated"] = self._fallback.trained(event.version)
+            record["teacher_down"] = int(self._fallback.state is TeamState.down)
         self._metrics.write(STAGE, event.version, **record)
         self._stage.update(event.version, **shown(record), slowest=self.times.slowest())
 
@@ -154,11 +155,11 @@ class Reinforcement:
             async with self._changed:
                 await self._changed.wait_for(lambda: window.room() > 0)
             while window.room() > 0:
-                ticket, index = window.admit(), self._issue.take()
+                index = self._issue.take(window.room_to_end())
+                ticket = window.admit()
                 self.ledger.issue(ticket, index)
                 roll = self._learning.beside(self._roll(window, ticket, index))
-                self._rolls.add(roll)
-                roll.add_done_callback(self._rolls.discard)
+                self._under_way.begin(ticket.group, index, roll)
 
     async def _roll(self, window: Window, ticket: Ticket, index: int) -> None:
         task = self._run.training_task(STAGE, index)
@@ -184,6 +185,7 @@ class Reinforcement:
         if outage and now - self._failing_since > FAILURES_S:
             minutes = FAILURES_S / 60
             raise InfrastructureError(f"no group was finished for {minutes:.0f} minutes: {failure}") from failure
+        self._under_way.settle(ticket.group)
         again = self._issue.fail(index, counted=not outage)
         self.ledger.fail(ticket, failure, again=again)
         self.stats.fail(failure, again=again)
@@ -203,10 +205,11 @@ class Reinforcement:
             if self._scorer is not None:
                 divergence, samples = await self._scorer.weigh(samples)
                 self.stats.divergences.append(divergence)
-            self._ready[group.number] = group.index, samples
+            self._under_way.wait(group.number, samples)
             window.finish(group.number)
             self.ledger.play(record)
         else:
+            self._under_way.settle(group.number)
             self._issue.done(group.index)
             self.ledger.drop(record, NO_VARIANCE)
             self.stats.dropped[NO_VARIANCE] += 1
@@ -225,9 +228,11 @@ class Reinforcement:
             self.stats.deadline_waits += waited
             samples: list[Sample] = []
             for number in groups:
-                index, found = self._ready.pop(number)
+                index, found = self._under_way.take(number)
                 self._issue.done(index)
                 samples.extend(found)
+            if spares := self._under_way.stop(window.stop_spares(), self._issue, self.ledger):
+                self.stats.dropped[SPARE] += spares
             version = window.version - 1
             if self._fallback is not None:
                 samples.extend(self._fallback.take(version))
@@ -251,7 +256,7 @@ class Reinforcement:
             newest = self._newest
             # Engines that fail to load it do not serve until they have loaded this version or a newer one.
             began = asyncio.get_running_loop().time()
-            self.stats.syncs += await self._pool.sync(newest.version, newest.weights, newest.probes)
+            self.stats.sync(await self._pool.sync(newest.version, newest.weights, newest.probes))
             self.stats.sync_s.append(asyncio.get_running_loop().time() - began)
             window.publish(newest.version)
             self._held_out.reached(newest.version)
@@ -279,6 +284,7 @@ class Reinforcement:
         found = {
             **self.stats.summary([list(report.spans) for report in reports]),
             **self.times.whole(reports),
+            **prefill_of(self._pool.occupancy.cache),
             "steps": self._config.steps,
             "engine_restarts": self._pool.restarts,
             "episodes_moved": self._pool.moves,

@@ -6,7 +6,6 @@
 Steps that a restart of the learners undid are in neither file, so only the steps that count are replayed.
 """
 
-import json
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -20,6 +19,8 @@ from coa.errors import InfrastructureError, UserError
 from coa.learning.batches import BatchStore
 from coa.learning.orders import Train
 from coa.reporting.metrics import Record, read_metrics
+from coa.storage.checkpoints import CheckpointFolder, open_folder
+from coa.storage.keeping import Keeping
 from coa.types import Sample
 from jobs.recipe.schema import Recipe
 from jobs.run.run_dir import RunDir
@@ -48,9 +49,9 @@ class Plan:
     records: Mapping[int, Record]
     """Metrics of the run's steps, by step."""
     start: int
-    """Weight version at which the replay begins."""
-    checkpoint: Path | None
-    """Checkpoint of that version; None at version 0, which is the fine-tuned model."""
+    """The version that it begins at."""
+    checkpoint: CheckpointFolder | None
+    """None at version 0, which is the fine-tuned model."""
     last: int
     trajectories: list[Sample] = field(default_factory=list)
 
@@ -74,8 +75,8 @@ def plan_replay(run: RunDir, first: int | None, last: int | None) -> Plan:
         raise UserError(f"{run.folder}: no batches are recorded there (rl.keep_batches=true records them)")
     begin, end = first or min(recorded), last or max(recorded)
     if begin > end:
-        raise UserError(f"--steps {begin}:{end}: the first step is after the last")
-    kept = {0: None, **kept_checkpoints(run.checkpoints / STAGE)}
+        raise UserError(f"--steps {begin}:{end}: the first is behind the last")
+    kept = {0: None, **kept_checkpoints(run.storage().below(STAGE))}
     start = max(version for version in kept if version < begin)
     if missing := [step for step in range(start + 1, end + 1) if step not in recorded]:
         raise UserError(
@@ -84,14 +85,9 @@ def plan_replay(run: RunDir, first: int | None, last: int | None) -> Plan:
     return Plan(store, records, start, kept[start], end)
 
 
-def kept_checkpoints(folder: Path) -> dict[int, Path]:
-    """The checkpoints that Ray Train has kept, by version."""
-    snapshot = folder / "checkpoint_manager_snapshot.json"
-    if not snapshot.exists():
-        return {}
-    kept = json.loads(snapshot.read_text())["checkpoint_results"]
-    paths = {one["metrics"]["version"]: folder / one["checkpoint_dir_name"] for one in kept}
-    return {version: path for version, path in paths.items() if path.exists()}
+def kept_checkpoints(folder: CheckpointFolder) -> dict[int, CheckpointFolder]:
+    """The committed checkpoints that are still there, by version."""
+    return {version: folder.below(name) for name, version in folder.versions().items()}
 
 
 def differences(record: Record, values: Mapping[str, Any]) -> list[str]:
@@ -190,8 +186,8 @@ def learning_of(run: RunDir, plan: Plan, own: Path) -> Any:
     config = run.config.rl
     return Learning(
         "replay",
-        checkpoints=own,
-        # A restart would begin again at the start, so a failure ends the replay instead.
+        keeping=Keeping(folder=open_folder(own), every=config.steps),
+        # A restart would go back to the start, and there is nothing that a user would wait for.
         placement=replace(run.config.placement, learner_restarts=0),
         model_dir=run.sft_model,
         model=run.config.model,
@@ -202,7 +198,6 @@ def learning_of(run: RunDir, plan: Plan, own: Path) -> Any:
         probe=tuple(sample.token_ids for sample in plan.trajectories),
         probe_tokens=2,
         probe_temperature=config.sampling.temperature,
-        checkpoint_every=config.steps,
         output=own / "model",
         weights=WeightsConfig(bucket_mib=config.weights.bucket_mib),
         checkpoint=plan.checkpoint,

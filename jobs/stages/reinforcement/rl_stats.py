@@ -1,22 +1,23 @@
 """Metrics of the RL stage: a record per step, the part that the terminal shows, and the stage's result."""
 
 import logging
-import time
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from statistics import fmean
 from typing import Any
 
 import numpy as np
 
+from actors.messages import CacheStats, SyncReport
 from actors.rollout.config import KvOnUpdate
 from actors.weights.transport import Published
 from coa.agent.episode import Grammar
 from coa.agent.records import EpisodeRecord, GroupRecord
 from coa.errors import EpisodeFailed
 from coa.learning.accounts import length_bucket
-from coa.reporting.spans import Times, overlap, total
+from coa.learning.faults import of_sync
+from coa.reporting.spans import Times, overlap, steady, total
 from coa.types import Status
 from jobs.recipe.schema import Recipe
 
@@ -32,7 +33,8 @@ SHOWN = {"reward": "reward", "entropy": "entropy", "kl_rollout": "kl", "stalenes
 class RlStats:
     """Counters and time spans of the stage since this process started."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float] = steady) -> None:
+        self._clock = clock
         self.dropped: Counter[str] = Counter()
         """Number of dropped groups by reason."""
         self.given_up = 0
@@ -46,13 +48,20 @@ class RlStats:
         """Groups that ended since the last step."""
         self.faults: list[str] = []
         """Faults that `coa.learning.faults` found since the last record."""
-        self.faulty = 0
-        """Number of faults in total."""
+        self._faulty: set[int] = set()
+        """Versions whose step has a fault in its record."""
+        self._version = 0
+        """Version of the last record."""
         self.divergences: list[float] = []
         """Mean reverse KL of each group since the last step, if a teacher scores them."""
-        self.syncs: list[Any] = []
+        self.syncs: list[SyncReport] = []
+        """Of all engines, of all versions."""
+        self._last_sync: Sequence[SyncReport] = ()
+        """Of the engines that took the newest version."""
         self.sync_s: list[float] = []
-        """Seconds from new weights until all engines ran them, for each version."""
+        """Of each version: seconds from new weights until all engines ran them."""
+        self.committed: dict[str, float] = {}
+        """What writing the last checkpoint took, if it was committed since the last record."""
         self.refills = 0
         self.deadline_waits = 0
         self._began = 0.0
@@ -64,16 +73,22 @@ class RlStats:
         self._staleness: list[tuple[float, int]] = []
         self._oldest = 0
         self._diff = 0.0
+        self._cache = CacheStats()
 
     def begin(self) -> None:
-        self._began = self._began or time.time()
-        self._last = time.time()
+        self._began = self._began or self._clock()
+        self._last = self._clock()
 
     def suspect(self, faults: Sequence[str]) -> None:
         for fault in faults:
             _log.warning("%s", fault)
         self.faults += faults
-        self.faulty += len(faults)
+
+    def sync(self, reports: Sequence[SyncReport]) -> None:
+        """Engines have taken new weights."""
+        self.syncs += reports
+        self._last_sync = reports
+        self.suspect(of_sync(reports))
 
     def fail(self, failure: EpisodeFailed, *, again: bool) -> None:
         """An episode failed for good, and its group with it; `again`: its task is issued again."""
@@ -92,15 +107,18 @@ class RlStats:
         self._samples += report.samples
         self._staleness.append((report.staleness_mean, report.tokens))
         self._oldest = max(self._oldest, report.staleness_max)
-        self._diff = float(np.max([self._diff, report.logprob_max_diff]))
+        if report.fresh_tokens:
+            self._diff = float(np.max([self._diff, report.logprob_max_diff]))
         return groups
 
     def record(self, event: Any, groups: Sequence[GroupRecord]) -> dict[str, Any]:
         """One record of metrics; means without values are left out. docs/run_directory.md says what each is."""
-        now = time.time()
+        now = self._clock()
         elapsed, self._last = max(now - self._last, 1e-9), now
         divergences, self.divergences = self.divergences, []
-        faults, self.faults = self.faults, []
+        faults, self.faults, self._version = self.faults, [], event.version
+        self._faulty |= {event.version} if faults else set()
+        committed, self.committed = self.committed, {}
         counts = self._since_last_record()
         episodes = [episode for group in groups for episode in group.episodes]
         return {
@@ -114,11 +132,16 @@ class RlStats:
             "trajectories_s": len(episodes) / elapsed,
             "tokens_s": sum(episode.policy_tokens for episode in episodes) / elapsed,
             **({"weights": event.weights.manifest.fingerprint} if isinstance(event.weights, Published) else {}),
-            "sync_logprob_max_diff": self.syncs[-1].logprob_diff if self.syncs else 0.0,
-            "sync_pause_s": self.syncs[-1].pause_s if self.syncs else 0.0,
+            **of_engines(self._last_sync),
+            **committed,
             "seconds": event.ended - event.began,
             "waited": event.waited,
         }
+
+    def prefill(self, cache: CacheStats) -> dict[str, float]:
+        """What engines did for their KV caches since the last call."""
+        since, self._cache = cache - self._cache, cache
+        return prefill_of(since)
 
     def _since_last_record(self) -> dict[str, int]:
         """Counts since the last record: groups dropped by reason, tasks retried, and sync alarms."""
@@ -129,10 +152,10 @@ class RlStats:
 
     def _alarms(self) -> int:
         """Number of weight syncs after which the log-probs of engine and learner differed by more than they should."""
-        return sum(getattr(sync, "alarm", False) for sync in self.syncs)
+        return sum(sync.alarm for sync in self.syncs)
 
     def summary(self, engines: list[Times]) -> dict[str, Any]:
-        ended = time.time()
+        ended = self._clock()
         whole = [(self._began, ended)]
         generating = [span for spans in engines for span in spans]
         learning = total(self._spans)
@@ -144,7 +167,8 @@ class RlStats:
             "dropped": dict(self.dropped),
             "retried": self.retried,
             "given_up": self.given_up,
-            "faults": self.faulty,
+            # What is found after the last step is that one's: nobody records it any more.
+            "faults": len(self._faulty | ({self._version} if self.faults else set())),
             "failed_by_length": {str(tokens): n for tokens, n in sorted(self.failed_by_length.items())},
             "failed_by_tool_calls": {str(calls): n for calls, n in sorted(self.failed_by_tool_calls.items())},
             "refills": self.refills,
@@ -165,15 +189,34 @@ class RlStats:
         }
 
 
+def prefill_of(cache: CacheStats) -> dict[str, float]:
+    """What engines did for their KV caches; no share of nothing."""
+    share = {"recomputed_fraction": cache.recomputed / cache.prefill} if cache.prefill else {}
+    return {"preemptions": cache.preemptions, **share}
+
+
+def of_engines(reports: Sequence[SyncReport]) -> dict[str, float]:
+    """Maxima over the engines that loaded the newest version; empty if no engine has."""
+    if not reports:
+        return {}
+    return {
+        "sync_logprob_max_diff": float(np.max([report.logprob_diff for report in reports])),
+        "sync_logprob_mean_diff": float(np.max([report.logprob_mean_diff for report in reports])),
+        "sync_pause_s": max(report.pause_s for report in reports),
+    }
+
+
 def drop(reason: str) -> str:
     """Name of the metric that counts groups dropped for a reason."""
     return f"dropped/{reason.replace(' ', '_')}"
 
 
 def learnt(report: Any) -> dict[str, Any]:
-    """The learners' report as metrics, and the algorithm's own metrics under the names that the algorithm gives."""
+    """The learners' report as metrics, and the algorithm's own metrics under the names that the algorithm gives. What
+    could not be measured is left out."""
     values = asdict(report)
-    return {**values.pop("algorithm", {}), **values}
+    algorithm = values.pop("algorithm", {})
+    return {**algorithm, **{name: value for name, value in values.items() if value is not None}}
 
 
 def played(groups: Sequence[GroupRecord]) -> dict[str, float]:
@@ -220,7 +263,7 @@ def shown(record: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def tolerance_of(config: Recipe) -> float | None:
-    """Tolerance of the difference of log-probs between engine and learner; None if the engine samples from other
+    """Maximum mean difference of log-probs between engine and learner; None if the engine samples from other
     distributions than the learner's, because of an enforced grammar or a KV cache of older weights."""
     differ = config.agent.grammar is Grammar.enforce or config.engine.kv_on_update is KvOnUpdate.keep
-    return None if differ else config.engine.probe_tolerance
+    return None if differ else config.engine.mean_tolerance

@@ -12,8 +12,9 @@ from pyarrow.fs import LocalFileSystem
 
 from actors.learner import checkpoint
 from actors.learner.checkpoint import PROGRESS, Snapshot, Writer
-from cluster import learner_group
+from actors.learner.config import LearnerConfig
 from coa.errors import DiskFull, InfrastructureError
+from coa.storage import digests
 
 
 class Failing:
@@ -33,10 +34,15 @@ class Failing:
 
 
 @pytest.fixture
-def uploads(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Any]:
+def disk() -> Failing:
+    return Failing(1)
+
+
+@pytest.fixture
+def uploads(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, disk: Failing) -> list[Any]:
     """What Ray Train is given to upload, over a filesystem that fails once."""
     storage = SimpleNamespace(
-        storage_filesystem=Failing(1),
+        storage_filesystem=disk,
         experiment_fs_path=str(tmp_path),
         build_checkpoint_path_from_name=lambda name: str(tmp_path / name),
     )
@@ -64,6 +70,28 @@ def test_an_upload_that_is_tried_again_writes_everything_again(uploads: list[Any
     writer.wait()
 
 
+def test_digests_are_written_behind_files_that_are_on_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    done: list[str] = []
+    noted = tmp_path / "digests" / "rank-00000.json"
+
+    def sync(path: Path) -> None:
+        assert path == noted or not noted.exists()
+        done.append(path.name)
+
+    monkeypatch.setattr(digests, "sync", sync)
+    monkeypatch.setattr(digests, "sync_folder", lambda path: done.append(path.name))
+    state = {"state/a.pt": {"w": torch.arange(5)}, "state/b.pt": torch.zeros(3), PROGRESS: '{"version": 3}'}
+    Snapshot(state).write(LocalFileSystem(), str(tmp_path))
+    assert done[:4] == ["a.pt", "b.pt", PROGRESS, "rank-00000.json"]
+    assert {"state", "digests", tmp_path.name, tmp_path.parent.name} == set(done[4:])
+    assert digests.damage(LocalFileSystem(), str(tmp_path)) == ""
+    [written] = digests.rank_files(LocalFileSystem(), str(tmp_path))
+    assert {name: file.size for name, file in written.files.items()} == {
+        name: (tmp_path / name).stat().st_size for name in state
+    }
+    assert written.size == sum((tmp_path / name).stat().st_size for name in state)
+
+
 class Full(Failing):
     """A filesystem whose disk is full."""
 
@@ -78,9 +106,10 @@ def test_a_full_disk_is_told_of_by_the_file_that_did_not_fit(content: Any) -> No
 
 
 def test_a_rank_that_waits_for_its_checkpoint_says_so_before_others_give_it_up(
-    uploads: list[Any], monkeypatch: pytest.MonkeyPatch
+    uploads: list[Any], disk: Failing, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert checkpoint.WRITE_S < learner_group.COLLECTIVE_S
+    disk.failures = 0
+    assert LearnerConfig().collective_s > checkpoint.WRITE_S
     writer = Writer()
     writer.write(SimpleNamespace(snapshot=lambda: Snapshot({})), 3, None)
     monkeypatch.setattr(checkpoint, "WRITE_S", 0.01)

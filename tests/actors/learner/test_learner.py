@@ -24,6 +24,8 @@ from coa.errors import UserError
 from coa.learning.orders import Train
 from coa.learning.packing import PackingConfig, micro_batch
 from coa.learning.schedule import OptimizerConfig
+from coa.storage.checkpoints import open_folder
+from coa.storage.keeping import Keeping
 from coa.types import Sample
 from tests.support import ranks
 from tests.support.tiny import make_model, random_sample
@@ -159,7 +161,10 @@ def test_adapters_are_trained_and_published_merged(
             assert torch.equal(weight, start[name]), name
     sample = batches()[0][0]
     [expected] = learner.logprobs([sample])
-    learner.save_model(tmp_path / "merged")
+    (tmp_path / "beside").mkdir()
+    (tmp_path / "beside" / "agent.json").write_text("{}")
+    learner.save_model(tmp_path / "merged", tmp_path / "beside")
+    assert (tmp_path / "merged" / "agent.json").read_text() == "{}"
     merged = PackedPolicy(load_model(tmp_path / "merged", ModelConfig(dtype=dtype)))
     with torch.no_grad():
         again = merged(**to_tensors(micro_batch([[sample]]), torch.device("cpu"))).numpy()
@@ -335,7 +340,7 @@ def test_learners_that_are_interrupted_end_with_the_thread_that_waits_for_them(
 def learning_of(model: Path, config: LearnerConfig, folder: Path) -> Learning:
     return Learning(
         "learners",
-        checkpoints=folder / "checkpoints",
+        keeping=Keeping(folder=open_folder(folder / "checkpoints"), every=100),
         placement=PlacementConfig(),
         model_dir=model,
         model=ModelConfig(),
@@ -343,7 +348,6 @@ def learning_of(model: Path, config: LearnerConfig, folder: Path) -> Learning:
         objective=Objective(),
         steps=STEPS,
         publish=False,
-        checkpoint_every=100,
         output=folder / "trained",
     )
 

@@ -94,14 +94,19 @@ def learner_of(model: Path, config: LearnerConfig = CONFIG, steps: int = 3, **ob
 def test_log_probs_are_those_of_the_temperature_that_was_sampled_at(model: Path, one_rank: None) -> None:
     samples = sampled_at(model, 0.7)
     report = learner_of(model, temperature=0.7).step(samples, 0)
+    assert report.logprob_max_diff is not None
     assert report.logprob_max_diff < 1e-5
+    assert report.fresh_tokens == report.tokens
     assert report.kl_rollout == pytest.approx(0, abs=1e-6)
     assert report.algorithm["correction_weight"] == pytest.approx(1, abs=1e-5)
     reinforce = np.concatenate([sample.reinforce[sample.loss_mask] for sample in samples])
     assert report.loss == pytest.approx(-reinforce.mean(), abs=1e-5)
     # At another temperature the same samples look as if another policy had made them.
     other = learner_of(model).step(samples, 0)
+    assert other.logprob_max_diff is not None
     assert other.logprob_max_diff > 0.1
+    old = learner_of(model, temperature=0.7).step(samples, 2)
+    assert (old.fresh_tokens, old.logprob_max_diff, old.logprob_mean_diff) == (0, None, None)
     assert abs(other.kl_rollout) > 0.01
 
 
@@ -132,7 +137,7 @@ def test_what_is_only_imitated_has_neutral_figures(model: Path, one_rank: None) 
     shown = [random_sample(rng, 300, imitate=True, version=-1) for _ in range(3)]
     report = learner_of(model, algorithm="imitation").step(shown, 0)
     assert (report.kl_rollout, report.clip_fraction, report.ratio_mean) == (0.0, 0.0, 1.0)
-    assert (report.staleness_mean, report.logprob_max_diff) == (0.0, 0.0)
+    assert (report.staleness_mean, report.fresh_tokens, report.logprob_max_diff) == (0.0, 0, None)
     assert dict(report.algorithm) == {"imitation_loss": pytest.approx(report.loss)}
     assert learner_of(model).step(shown, 0).loss == report.loss
 

@@ -1,23 +1,29 @@
 """Orders to the ranks: one row for all, void once the learners start again."""
 
 import asyncio
+from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from actors.learner import buffer
-from actors.learner.buffer import TrajectoryBuffer
+from actors.learner.buffer import Committed, Finished, Started, Stepped, TrajectoryBuffer
 from coa.learning.orders import (
     Checkpoint,
+    Export,
     Numbered,
+    Order,
     OrderRow,
     Publish,
+    RankProgress,
     Stop,
     Train,
     VoidEpoch,
     orders_of,
 )
+from tests.support.reports import a_report
 
 
 def train(version: int) -> Train:
@@ -30,6 +36,14 @@ def test_a_batch_entails_what_belongs_behind_it() -> None:
     assert orders_of(train(1), steps=6, publish=False, checkpoint_every=5) == (train(1),)
     assert orders_of(train(4), steps=5, publish=True, checkpoint_every=2) == (train(4), Publish(), Checkpoint(), Stop())
     assert orders_of(train(5), steps=6, publish=False, checkpoint_every=2) == (train(5), Checkpoint(), Stop())
+
+
+def test_a_model_is_exported_every_so_many_steps_but_for_the_last_one() -> None:
+    def orders(version: int) -> tuple[Order, ...]:
+        return orders_of(train(version), steps=6, publish=False, checkpoint_every=6, export_every=3)
+
+    assert [orders(version) for version in (1, 2)] == [(train(1),), (train(2), Export())]
+    assert orders(5) == (train(5), Checkpoint(), Stop())
 
 
 def test_a_restart_voids_what_was_ordered_before() -> None:
@@ -165,6 +179,94 @@ def test_a_buffer_in_the_place_of_another_refuses_what_was_for_that() -> None:
     asyncio.run(main())
 
 
+def test_a_late_message_of_a_rank_whose_group_has_started_again_is_refused() -> None:
+    """A host that was cut off is reached again before its rank is ended: its step is rolled back, and its weights are
+    not those of the version that it names."""
+
+    def started(epoch: int) -> Started:
+        return Started(version=0, cursor=0, weights=None, probes=(), epoch=epoch)
+
+    def stepped(loss: float) -> Stepped:
+        report = replace(a_report(), loss=loss)
+        return Stepped(version=1, report=report, weights=None, probes=(), began=0.0, ended=1.0, waited=0.0)
+
+    async def main() -> None:
+        row = make_buffer()
+        old = await row.begin(0)
+        await row.emit(started(old), old)
+        new = await row.begin(0)
+        await row.emit(started(new), new)
+        for late in (stepped(0.1), Finished(version=10)):
+            with pytest.raises(VoidEpoch):
+                await row.emit(late, old)
+        await row.emit(stepped(0.2), new)
+        told = [await row.next_event() for _ in range(3)]
+        assert told == [started(old), started(new), stepped(0.2)]
+
+    asyncio.run(main())
+
+
+def test_a_rank_that_says_nothing_is_named_also_where_all_wait_for_it() -> None:
+    progress = RankProgress()
+    progress.begin(0.0)
+    assert progress.stalled({0: 3, 1: 3}, 1000.0, 120.0) == "", "ranks that start say nothing yet"
+    for now in (0.0, 10.0, 20.0):
+        progress.hear(0, 7, now)
+        progress.hear(1, 7, now)
+    progress.hear(0, 7, 79.0)
+    assert progress.stalled({0: 3, 1: 3}, 79.0, 120.0) == ""
+    told = "learner rank 1 gave no sign of life for more than 60 s"
+    assert progress.stalled({0: 3, 1: 3}, 80.0, 120.0) == told
+    assert progress.stalled({}, 80.0, 120.0) == told, "and also where there is no batch"
+    progress.begin(141.0)
+    assert progress.stalled({0: 3, 1: 3}, 1000.0, 120.0) == ""
+
+
+def test_a_rank_that_lives_and_does_not_get_on_with_its_step_is_named() -> None:
+    progress = RankProgress()
+    progress.begin(0.0)
+    for now in (10.0, 70.0, 130.0):
+        for rank, passes in ((0, 5), (1, 4), (2, 5), (3, 4)):
+            progress.hear(rank, passes, now)
+    told = "learner ranks 1, 3 did not finish step 8: no forward pass began for more than 120 s"
+    assert progress.stalled(dict.fromkeys(range(4), 8), 129.0, 120.0) == ""
+    assert progress.stalled(dict.fromkeys(range(4), 8), 130.0, 120.0) == told
+    assert progress.stalled({0: 8, 2: 8}, 130.0, 120.0).startswith("learner ranks 0, 2 "), "others have finished it"
+    assert progress.stalled({}, 130.0, 120.0) == "", "they wait for a batch"
+    progress.hear(3, 5, 131.0)
+    assert progress.stalled(dict.fromkeys(range(4), 8), 132.0, 120.0) == ""
+
+
+def test_the_buffer_knows_which_ranks_are_within_a_step_and_since_when(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = SimpleNamespace(now=0.0)
+    monkeypatch.setattr(buffer, "time", SimpleNamespace(monotonic=lambda: clock.now))
+
+    async def main() -> None:
+        row = make_buffer()
+        old = await row.begin(0)
+        epoch = await row.begin(4)
+
+        async def hear(now: float) -> None:
+            clock.now = now
+            for rank in range(2):
+                await row.hear(rank, epoch, 3)
+
+        await hear(0.0)
+        await hear(1000.0)
+        assert await row.stalled(60.0) == "", "there was no batch"
+        assert await row.put(train(4), epoch)
+        for rank in range(2):
+            await row.next_order(rank, epoch, 0)
+        await row.next_order(0, epoch, 1)  # it publishes
+        await hear(1060.0)
+        await row.hear(1, old, 9)
+        assert await row.stalled(61.0) == "", "counted from its beginning"
+        told = "learner rank 1 did not finish step 5: no forward pass began for more than 60 s"
+        assert await row.stalled(60.0) == told
+
+    asyncio.run(main())
+
+
 def test_a_rank_that_waits_is_answered_in_time_with_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     async def main() -> None:
         row = make_buffer()
@@ -175,6 +277,15 @@ def test_a_rank_that_waits_is_answered_in_time_with_nothing(monkeypatch: pytest.
         assert await row.released()
 
     monkeypatch.setattr(buffer, "POLL_S", 0.01)
+    asyncio.run(main())
+
+
+def test_the_driver_hears_of_a_checkpoint_that_is_committed() -> None:
+    async def main() -> None:
+        row, told = make_buffer(), Committed(version=3, write_s=1.0, commit_s=2.0, size=5)
+        await row.committed(told)
+        assert await asyncio.wait_for(row.next_event(), 10) == told
+
     asyncio.run(main())
 
 

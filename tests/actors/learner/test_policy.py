@@ -19,6 +19,7 @@ from transformers import (
     PreTrainedConfig,
     Qwen2Config,
     Qwen3Config,
+    Qwen3MoeConfig,
 )
 
 import actors.learner.policy
@@ -40,6 +41,7 @@ SIZES: dict[str, Any] = {
     "num_attention_heads": 4,
     "num_key_value_heads": 2,
 }
+EXPERTS = {**SIZES, "head_dim": 16, "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
 QWEN2 = Qwen2Config(**SIZES, tie_word_embeddings=True)
 """Tied, as Qwen2.5-3B is."""
 CONFIGS: dict[str, PreTrainedConfig] = {
@@ -47,6 +49,7 @@ CONFIGS: dict[str, PreTrainedConfig] = {
     "llama": LlamaConfig(**SIZES),
     "qwen3": Qwen3Config(**SIZES, head_dim=16),
     "mistral, window of 16": MistralConfig(**SIZES, sliding_window=16),
+    "qwen3, a mixture of experts": Qwen3MoeConfig(**EXPERTS),
     "gemma3, window of 16 in some layers": Gemma3TextConfig(**SIZES, head_dim=16, sliding_window=16),
 }
 

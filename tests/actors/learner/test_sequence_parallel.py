@@ -1,6 +1,7 @@
 """Ranks that share rows learn what one process does, and what they can't share is refused."""
 
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from actors.learner.attention import lengths, segmented_attention
 from actors.learner.config import LearnerConfig, LoraConfig, Objective, ValueHeadConfig
 from actors.learner.policy import PackedPolicy, to_tensors
-from actors.learner.sequence.groups import SequenceGroup
+from actors.learner.sequence.groups import SequenceGroup, sequence_group
 from coa.errors import UserError
 from coa.learning.losses import LossConfig, Proximal
 from coa.learning.packing import PackingConfig, micro_batch
@@ -57,6 +58,22 @@ def demonstrations() -> tuple[Sample, ...]:
 def episodes() -> tuple[Sample, ...]:
     """Of groups 0 to 3, and a demonstration; one is longer than a row."""
     return made(201, [0, 1, 2, 3, 0, NO_GROUP]) + made(190, [2], seed=1)
+
+
+def test_ranks_that_share_rows_wait_for_one_another_as_long_as_any_rank(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[tuple[list[int], timedelta]] = []
+
+    def new_group(ranks: list[int], *, timeout: timedelta) -> int:
+        made.append((ranks, timeout))
+        return len(made)
+
+    monkeypatch.setattr(dist, "get_rank", lambda: 3)
+    monkeypatch.setattr(dist, "get_world_size", lambda: 4)
+    monkeypatch.setattr(dist, "new_group", new_group)
+    limit = timedelta(seconds=90)
+    assert sequence_group(2, limit) == SequenceGroup(2, 1, 2)
+    assert made == [([0, 1], limit), ([2, 3], limit)]
+    assert sequence_group(1, limit) is None
 
 
 def test_two_ranks_that_share_rows_have_the_gradients_of_one_process(tmp_path: Path) -> None:

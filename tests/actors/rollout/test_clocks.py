@@ -9,7 +9,7 @@ from actors.rollout.clocks import BusyClock, BusyReport, merged
 def test_every_second_of_an_engine_has_a_state(monkeypatch: pytest.MonkeyPatch) -> None:
     now, tokens = [50.0], [0]
     monkeypatch.setattr(clocks.time, "monotonic", lambda: now[0])
-    monkeypatch.setattr(clocks.time, "time", lambda: now[0])
+    monkeypatch.setattr(clocks, "steady", lambda: now[0])
     clock = BusyClock(lambda: tokens[0])
 
     def passes(seconds: float, sampled: int = 0) -> None:

@@ -158,6 +158,7 @@ def test_log_probs_that_drift_from_the_learners_are_an_alarm(bench: Bench) -> No
     report = bench.run(bench.engine.check(bench.version + 1, [probe]))
     assert report.alarm
     assert report.logprob_diff > 1e-3
+    assert 1e-5 < report.logprob_mean_diff < report.logprob_diff
     assert not bench.run(bench.sync([probe])).alarm
 
 

@@ -209,9 +209,9 @@ def test_tokens_are_streamed_where_they_are_asked_for_and_add_up_to_the_turns() 
 class Acknowledged(Answering):
     ids: list[Any]
 
-    async def start(self, caller: str, calls: Any, acknowledged: Sequence[Any]) -> str:
+    async def start(self, caller: str, calls: Any, acknowledged: Sequence[Any], incarnation: str) -> str:
         self.ids = [*getattr(self, "ids", []), *acknowledged]
-        return await super().start(caller, calls, acknowledged)
+        return await super().start(caller, calls, acknowledged, incarnation)
 
 
 def test_a_call_is_done_for_good_once_the_reader_has_its_observation() -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import os
 from pathlib import Path
 from typing import Any
 
@@ -102,6 +103,23 @@ def test_a_checkpoint_that_is_cut_short_is_left_out(tmp_path: Path, kept: int) -
     replica = Replica()
     assert catch_up(Follower(lambda: made, replica.load, every_s=0.0), 1) == [False]
     assert replica.loaded == []
+
+
+class Code:
+    """Makes a file where it is unpickled."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os.mkdir, (str(self._path),)
+
+
+def test_nothing_in_a_checkpoint_is_run(tmp_path: Path) -> None:
+    made = states(tmp_path / "states.pt", {"model.norm.weight": torch.ones(1)}, Code(tmp_path / "run"))
+    with pytest.raises(SyncError, match="not a whole checkpoint"):
+        read_weights(made)
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_file_that_is_no_learners_checkpoint_is_left_out(tmp_path: Path) -> None:

@@ -70,6 +70,21 @@ def test_what_a_request_took_before_it_was_answered_is_counted_with_its_answer(t
     assert whole.usage == kept.usage == in_vain + Usage(2) + Usage(1, 2, 7)
 
 
+def test_a_request_under_way_is_sent_again_to_a_server_that_has_moved(tmp_path: Path) -> None:
+    async def go() -> Any:
+        async with serving(Script(faults=("*=500",))) as old, serving(Script()) as new:
+            config = EndpointConfig(**(QUICK | {"attempts": 1000}), url=old.url)
+            model = TeacherModel(config, tmp_path)
+            asking = asyncio.ensure_future(model.complete(ASKED, 0))
+            await old.arrived(2)
+            model.move(new.url)
+            answer = await asking
+            await model.close()
+            return answer
+
+    assert asyncio.run(go()).text == "seed 0, 1 messages: Who ?"
+
+
 def test_equal_requests_under_way_are_sent_once(tmp_path: Path) -> None:
     async def go() -> tuple[list[Any], int]:
         async with serving(Script(latency_s=0.05)) as server:

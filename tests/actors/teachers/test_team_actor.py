@@ -12,15 +12,16 @@ import pytest
 
 from actors.teachers.team import BudgetConfig, Played, TeacherTeam, TeachingConfig, Unfinished, request_of
 from coa.distill.grade import grade
-from coa.errors import EmptyCompletion, EndpointDown, InfrastructureError, ReplyCutOff, ToolDown, UserError
+from coa.errors import CallLost, EmptyCompletion, EndpointDown, InfrastructureError, ReplyCutOff, ToolDown, UserError
 from coa.llm.completions import Completion
 from coa.teams.roles import ROLES
 from coa.teams.run import Assignment, FailedRun
 from coa.teams.teams import TeamConfig
-from coa.teams.transcript import AgentStep, Graded, Prompt, Reply
+from coa.teams.transcript import AgentStep, Graded, Prompt, Reply, ToolStep
 from coa.tools.base import ToolCall
 from coa.types import Task
 from coa.usage import Usage
+from tests.support.executors import Answering
 from tests.support.expert_replies import reply
 from tests.support.teams import MIND, TASKS, WORLD, play_one
 
@@ -56,6 +57,7 @@ class Model:
 def team_of(
     call_many: Any = use_tools,
     *,
+    executor: Answering | None = None,
     team: TeamConfig | None = None,
     mind: Any = MIND,
     models: tuple[tuple[str, str], ...] = (),
@@ -64,7 +66,12 @@ def team_of(
 ) -> TeacherTeam:
     calls = {name: remote(getattr(mind, name)) for name in ("replies", "complete") if hasattr(mind, name)}
     agents = dict.fromkeys(ROLES, SimpleNamespace(**calls))
-    executors = [SimpleNamespace(call_many=remote(call_many))]
+
+    async def answer(call: ToolCall) -> Any:
+        [answered] = await call_many([call])
+        return answered
+
+    executors = [executor or Answering(answer)]
     settings = TeachingConfig(reissue_after_s=0.0, **config)
     return TeacherTeam(team or TeamConfig(), agents, executors, settings, models=models, seed=0, ledger=ledger)
 
@@ -143,6 +150,53 @@ def test_models_that_played_are_told():
 
 
 # Nothing twice.
+
+
+def test_a_team_that_takes_over_joins_the_tool_calls_that_the_one_before_it_had_under_way(tmp_path: Path) -> None:
+    called: Counter[ToolCall] = Counter()
+    tasks = [task for task in TASKS[:40] if task.family == "web"]
+
+    async def go() -> None:
+        begun, released = asyncio.Event(), asyncio.Event()
+
+        async def gated(call: ToolCall) -> str:
+            called[call] += 1
+            if called.total() == len(tasks):
+                begun.set()
+            await released.wait()
+            return WORLD.observe(call)
+
+        executor = Answering(gated)
+        first, second = (team_of(executor=executor, ledger=tmp_path / name) for name in ("first", "second"))
+        assignments = [Assignment(task) for task in tasks]
+        dead = asyncio.ensure_future(first.play(assignments))
+        await begun.wait()
+        executor.calls.refuse([first._tools.name])
+        taking_over = asyncio.ensure_future(second.play(assignments))
+        for _ in range(100):
+            await asyncio.sleep(0)
+        released.set()
+        assert (await taking_over).outcomes == found
+        dead.cancel()
+
+    found = expected(tasks)
+    calls = Counter(step.call for one in found for step in one.transcript.steps if isinstance(step, ToolStep))
+    asyncio.run(go())
+    assert called.total() == calls.total(), "each call ran once"
+
+
+def test_a_run_whose_tool_call_was_lost_twice_is_not_issued_again() -> None:
+    called: Counter[ToolCall] = Counter()
+
+    async def lost(calls: Calls) -> list[str | InfrastructureError]:
+        called.update(calls)
+        return [CallLost("twice") for _ in calls]
+
+    [task] = [task for task in TASKS[:60] if task.family == "web"][:1]
+    [outcome] = play(team_of(lost, reissues=5), [task]).outcomes
+    assert isinstance(outcome, FailedRun)
+    assert outcome.where == "CallLost"
+    assert called.total() == 1
 
 
 def test_observations_are_kept_and_not_asked_for_again(tmp_path: Path):

@@ -8,9 +8,9 @@ import pytest
 
 from actors.tools.calls import KnownCalls
 from actors.tools.executor import ExecutorConfig, ToolExecutor
-from coa.errors import ToolDown
+from coa.errors import CallLost, ExecutorLost, ToolDown
 from coa.tools.base import ToolCall
-from coa.tools.client import Replies, ToolCaller
+from coa.tools.client import Replies, RetryConfig, ToolCaller
 from tests.support.executors import Answering
 from tests.support.virtual_time import in_virtual_time
 
@@ -80,9 +80,9 @@ def test_calls_of_the_same_moment_travel_together() -> None:
     class Counting(Answering):
         starts: list[int]
 
-        async def start(self, caller: str, calls: Any, acknowledged: Sequence[Hashable]) -> str:
+        async def start(self, caller: str, calls: Any, acknowledged: Sequence[Hashable], incarnation: str) -> str:
             self.starts = [*getattr(self, "starts", []), len(calls)]
-            return await super().start(caller, calls, acknowledged)
+            return await super().start(caller, calls, acknowledged, incarnation)
 
     async def go() -> None:
         async def answer(one: ToolCall) -> str:
@@ -240,7 +240,7 @@ class Restarting:
             await asyncio.sleep(0)
             if asked is not self.now:
                 poll.cancel()
-                raise ToolDown("it died")
+                raise ExecutorLost("it died")
         return await poll
 
     async def cancel(self, *arguments: Any) -> None:
@@ -263,7 +263,7 @@ def test_calls_of_an_executor_that_dies_fail_and_later_ones_go_to_the_next() -> 
     asyncio.run(go())
 
 
-def test_an_executor_that_was_started_again_unseen_is_noticed() -> None:
+def test_an_executor_that_was_started_again_unseen_starts_nothing_that_its_predecessor_may_have_started() -> None:
     class Silent(Restarting):
         async def replies(self, *arguments: Any) -> Replies:
             return await self.now.replies(*arguments)
@@ -275,7 +275,67 @@ def test_an_executor_that_was_started_again_unseen_is_noticed() -> None:
         tool.open("a")
         assert await caller.call(0, call("a")) == "a!"
         executor.restart()
+        with pytest.raises(ExecutorLost, match="started again"):
+            await caller.call(1, call("a"))
+        assert tool.made == ["a"]
         assert await caller.call(1, call("a")) == "a!"
+        assert tool.made == ["a", "a"]
+
+    asyncio.run(go())
+
+
+def test_a_call_that_must_not_be_made_again_fails_again_until_it_is_acknowledged() -> None:
+    async def go() -> None:
+        made: list[str] = []
+
+        async def answer(one: ToolCall) -> ToolDown:
+            made.append(one.argument)
+            return CallLost("twice")
+
+        executor = Answering(answer)
+        first, second = (ToolCaller([executor], name) for name in ("first", "second"))
+        for caller in (first, second):
+            with pytest.raises(CallLost, match="twice"):
+                await caller.call("id", call("a"))
+        assert made == ["a"]
+        first.acknowledge(["id"])
+        for id in ("other", "id"):
+            with pytest.raises(CallLost, match="twice"):
+                await first.call(id, call("a"))
+        assert made == ["a", "a", "a"]
+
+    asyncio.run(go())
+
+
+def test_a_call_whose_executor_is_lost_is_retried_once_and_one_that_fails_as_often_as_is_set() -> None:
+    async def go() -> None:
+        made: list[ToolDown] = []
+
+        def failing(*errors: ToolDown) -> Any:
+            left = list(errors)
+            made.clear()
+
+            async def make() -> str:
+                if not left:
+                    return "text"
+                made.append(left.pop(0))
+                raise made[-1]
+
+            return make
+
+        retry, counted = RetryConfig(attempts=4, pause_s=0.0), []
+        lost, down = ExecutorLost("gone"), ToolDown("down")
+        assert await retry.call(failing(down, lost, down), lambda: counted.append(1)) == "text"
+        assert len(counted) == 3
+        with pytest.raises(CallLost):
+            await retry.call(failing(lost, down, lost, down))
+        assert made == [lost, down, lost]
+        with pytest.raises(CallLost):
+            await retry.call(failing(CallLost("twice"), down))
+        assert len(made) == 1
+        with pytest.raises(ToolDown, match="down"):
+            await retry.call(failing(*[down] * 9))
+        assert len(made) == 4
 
     asyncio.run(go())
 

@@ -21,7 +21,7 @@ from cluster import weights
 from coa.errors import DamagedWeights, SyncError, WeightsLost
 from coa.learning.weights import seal
 from tests.actors.weights.test_transports import LAYOUT, model
-from tests.support.weights import LocalActor
+from tests.support.weights import LocalActor, Lost, Mortal
 
 
 def test_the_two_newest_versions_are_kept_and_older_ones_while_an_engine_reads_them() -> None:
@@ -127,27 +127,6 @@ def test_parts_of_other_nodes_are_put_together_on_the_first(tmp_path: Path) -> N
         await directory.close()
 
     asyncio.run(main())
-
-
-class Lost(Exception):
-    """Of a call to a process that is no more."""
-
-
-class Mortal(LocalActor):
-    """A holder's handle whose process may end."""
-
-    def __init__(self, holder: WeightHolder) -> None:
-        super().__init__(holder)
-        self.dead = False
-
-    def __getattr__(self, name: str) -> Any:
-        if not self.__dict__["dead"]:
-            return super().__getattr__(name)
-
-        async def fails(*_: Any) -> None:
-            raise Lost
-
-        return SimpleNamespace(remote=fails)
 
 
 def test_a_holder_that_is_lost_stops_no_later_version_and_is_followed_by_another(

@@ -6,6 +6,7 @@ import threading
 from pathlib import Path
 
 import numpy as np
+import psutil
 import pytest
 import torch
 
@@ -96,6 +97,14 @@ def offer(path: Path, members: dict[str, int], absent: list[str], join_s: float)
 
 def meeting(offered: Offer) -> Rendezvous:
     return Rendezvous("127.0.0.1", offered.port, 5.0)
+
+
+def test_an_offer_listens_at_its_own_address_alone(tmp_path: Path) -> None:
+    path, _, _ = model(tmp_path)
+    offered = offer(path, {"a": 1}, [], 5.0)
+    sockets = [one.laddr for one in psutil.Process().net_connections("tcp") if one.status == psutil.CONN_LISTEN]
+    assert {ip for ip, port in sockets if port == offered.port} == {"127.0.0.1"}
+    offered.withdraw()
 
 
 def test_who_is_not_expected_or_comes_too_late_is_told_so(tmp_path: Path) -> None:

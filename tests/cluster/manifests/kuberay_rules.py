@@ -29,7 +29,14 @@ POD: Json = {
                 "ports": [{"name": str, "containerPort!": int, "protocol": str}],
             }
         ],
-        "volumes": [{"name!": str, "persistentVolumeClaim": {"claimName!": str, "readOnly": bool}, "emptyDir": dict}],
+        "volumes": [
+            {
+                "name!": str,
+                "persistentVolumeClaim": {"claimName!": str, "readOnly": bool},
+                "configMap": {"name": str, "optional": bool, "defaultMode": int},
+                "emptyDir": dict,
+            }
+        ],
         "nodeSelector": dict,
         "tolerations": [{"key": str, "operator": str, "value": str, "effect": str}],
         "restartPolicy": str,

@@ -170,6 +170,58 @@ def test_a_command_without_a_recipe_needs_no_cluster() -> None:
         made("benchmarks")
 
 
+OWN = "tasks: {world: tiny}\nrun_dir: runs/mine\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "mounts"),
+    [
+        (("train", "--recipe", "./mine.yaml", "seed=3"), 4),
+        (("train", "--recipe=./mine.yaml"), 4),
+        (("serve", "--model", "runs/mine/model", "--recipe", "mine.yaml"), 3),
+    ],
+)
+def test_a_recipe_of_the_users_own_is_shipped_and_the_command_reads_it_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], mounts: int
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("mine.yaml").write_text(OWN)
+    assert cli.main(["submit", "--kuberay", "job.yaml", *words]) == 0
+    shipped, document = yaml.safe_load_all(Path("job.yaml").read_text())
+    assert (shipped["kind"], shipped["data"]) == ("ConfigMap", {"mine.yaml": OWN})
+    assert problems(document) == []
+    spec = document["spec"]
+    cluster = spec.get("rayClusterSpec") or spec["rayClusterConfig"]
+    templates = [one["template"]["spec"] for one in (cluster["headGroupSpec"], *cluster["workerGroupSpecs"])]
+    assert len(templates) == mounts
+    for template in templates:
+        [volume] = [one for one in template["volumes"] if "configMap" in one]
+        assert volume["configMap"]["name"] == shipped["metadata"]["name"]
+        [mount] = [one for one in template["containers"][0]["volumeMounts"] if one["name"] == volume["name"]]
+        assert (mount["mountPath"], mount["readOnly"]) == ("/etc/coa/recipes", True)
+    if document["kind"] == "RayJob":
+        _, options = cli.parse(shlex.split(spec["entrypoint"])[3:])
+        assert options["recipe"] == "/etc/coa/recipes/mine.yaml"
+    else:
+        [app, _] = yaml.safe_load(spec["serveConfigV2"])["applications"]
+        assert app["args"]["recipe"] == "/etc/coa/recipes/mine.yaml"
+
+
+def test_a_recipe_with_a_secret_in_it_is_not_shipped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("SERPER_API_KEY", "sk-planted-key-of-serper")
+    Path("mine.yaml").write_text(f"{OWN}seed: 3 # sk-planted-key-of-serper\n")
+    words = ("submit", "--kuberay", "job.yaml")
+    assert cli.main([*words, "train", "--recipe", "./mine.yaml"]) == 2
+    said = capfd.readouterr().err
+    assert said.startswith("coa: ./mine.yaml holds the value of $SERPER_API_KEY, and everybody who sees the cluster")
+    assert not Path("job.yaml").exists()
+    assert cli.main([*words, "--cluster", "train", "--recipe", "./mine.yaml"]) == 0, "it has no recipe"
+    assert "sk-planted" not in Path("job.yaml").read_text()
+
+
 def test_the_command_writes_the_file(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "job.yaml"
     words = ["--kuberay", str(file), "--image", "me/coa:2", "--spot", "any", "train", "--recipe", "tiny"]

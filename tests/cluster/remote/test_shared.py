@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from cluster.remote.shared import Seen, _look, _marker, asked, complaint
+from cluster.resources import Role
 
 
 def node(name: str, *, alive: bool = True, cpus: float = 2, role: str = "") -> dict[str, Any]:
@@ -17,6 +18,7 @@ def test_only_nodes_that_need_the_files_are_asked_and_none_where_there_is_one_no
     several = [head, dead, node("l", role="learner"), node("t", role="tool"), node("e", role="engine")]
     assert [one["NodeID"] for one in asked(several, by_role=False)] == ["l", "t", "e"]
     assert [one["NodeID"] for one in asked(several, by_role=True)] == ["l", "e"]
+    assert [one["NodeID"] for one in asked(several, by_role=True, roles=(Role.learner,))] == ["l"]
 
 
 def test_the_first_node_that_lacks_something_is_named_in_one_line() -> None:
@@ -24,6 +26,8 @@ def test_the_first_node_that_lacks_something_is_named_in_one_line() -> None:
     assert complaint("/r", [fine]) == ""
     line = complaint("/r", [fine, Seen("10.0.0.2", False, ())])
     assert line.startswith("run_dir /r is not shared: node 10.0.0.2 does not see")
+    line = complaint("/s", [Seen("10.0.0.2", False, ())], "checkpoints.storage")
+    assert line.startswith("checkpoints.storage /s is not shared: node 10.0.0.2 does not see")
     assert complaint("/r", [Seen("10.0.0.3", True, ("/m", "/n"))]) == (
         "/m is not there on node 10.0.0.3: put it where all nodes see it"
     )

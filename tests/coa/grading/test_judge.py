@@ -26,7 +26,7 @@ from coa.grading.judge import (
 )
 from coa.http.client import HttpConfig
 from coa.tools.base import ToolCall
-from coa.tools.client import ToolClient
+from coa.tools.client import ToolCaller
 from coa.types import Task
 
 TASK = Task(
@@ -179,7 +179,7 @@ def graded(script: Script, *answers: str, **config: Any) -> tuple[list[float | I
 
     async def go():
         async with executor(endpoint, config) as tools:
-            use_tool = ToolClient(tools.call_many)
+            use_tool = ToolCaller([tools], "test").in_order("graded")
             grades: list[float | InfrastructureError] = []
             for answer in answers:
                 try:

@@ -16,7 +16,8 @@ import pytest
 from aiohttp import web
 from aiohttp.abc import AbstractResolver, ResolveResult
 
-from actors.tools.executor import ToolExecutor, ToolStats
+from actors.tools.executor import ToolExecutor
+from actors.tools.stats import ToolStats
 from coa.errors import ToolDown
 from coa.grading.judge import Judge, JudgeConfig
 from coa.http.client import Http, HttpConfig, NoReply, pause_s, retry_after
@@ -391,12 +392,20 @@ def test_statuses_that_may_pass_are_tried_again(status: int) -> None:
 
 def test_retry_after_is_read_as_seconds_or_as_a_date() -> None:
     now = datetime(2030, 1, 1, 12, 0, 0, tzinfo=UTC)
-    assert retry_after("7", now) == 7.0
-    assert retry_after("Tue, 01 Jan 2030 12:00:09 GMT", now) == 9.0
-    assert retry_after("Tue, 01 Jan 2030 12:00:09 -0000", now) == 9.0
-    assert retry_after("Tue, 01 Jan 2030 11:00:00 GMT", now) == 0.0
+
+    def after(value: str, **headers: str) -> float:
+        return retry_after({"Retry-After": value, **headers}, now)
+
+    assert after("7") == 7.0
+    assert after("Tue, 01 Jan 2030 12:00:09 GMT") == 9.0
+    assert after("Tue, 01 Jan 2030 12:00:09 -0000") == 9.0
+    assert after("Tue, 01 Jan 2030 11:00:00 GMT") == 0.0
     no_time = ("", "soon", "-1", "1.5", "²", f"Mon, 01 Jan {'9' * 20} 00:00:00 GMT")
-    assert [retry_after(value, now) for value in no_time] == [0.0] * 6
+    assert [after(value) for value in no_time] == [0.0] * 6
+    assert retry_after({}, now) == 0.0
+    assert after("Tue, 01 Jan 2030 13:00:09 GMT", Date="Tue, 01 Jan 2030 13:00:00 GMT") == 9.0, "our clock is late"
+    assert after("Tue, 01 Jan 2030 11:00:09 GMT", Date="Tue, 01 Jan 2030 11:00:00 GMT") == 9.0, "it is early"
+    assert after("Tue, 01 Jan 2030 12:00:09 GMT", Date="today") == 9.0
 
 
 def test_a_pause_is_never_above_its_limit() -> None:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coa.learning.accounts import OPEN, ROLLED_BACK, TRAINED, Accounts, delay, fold, length_bucket, normal
+from coa.learning.accounts import OPEN, ROLLED_BACK, SPARE, TRAINED, Accounts, delay, fold, length_bucket, normal
 from coa.learning.issue import Issue
 from coa.learning.window import Ticket, Window, WindowConfig
 
@@ -20,8 +20,8 @@ STEPS, SIZE, EVERY = 8, 3, 2
 class History:
     """What the loops of reinforcement do, in any order that can be, with the lines that they write."""
 
-    def __init__(self, dice: random.Random) -> None:
-        self.dice = dice
+    def __init__(self, dice: random.Random, spares: int = 0) -> None:
+        self.dice, self.spares = dice, spares
         self.lines: list[dict[str, Any]] = []
         self.safe = 0
         """Lines that are on the disk."""
@@ -40,7 +40,7 @@ class History:
         version, cursor = keep
         self.issue = Issue(cursor, apart=SIZE, tries=2)
         self.window = Window(
-            WindowConfig(max_staleness=1, groups_per_batch=SIZE, max_refills=1),
+            WindowConfig(max_staleness=int(not self.spares), groups_per_batch=SIZE, max_refills=1, spares=self.spares),
             version=version,
             batches=STEPS,
             first_group=1000 * self.begun,
@@ -58,7 +58,8 @@ class History:
 
     def feed(self) -> None:
         while self.window.room() > 0:
-            ticket, task = self.window.admit(), self.issue.take()
+            task = self.issue.take(self.window.room_to_end())
+            ticket = self.window.admit()
             self.playing[ticket.group] = ticket, task
             self.write("issue", group=ticket.group, task=task, version=ticket.version)
 
@@ -93,11 +94,22 @@ class History:
         self.batches[version] = [self.waiting.pop(group) for group in groups]
         for task in self.batches[version]:
             self.issue.done(task)
+        self.stop(self.window.stop_spares())
         self.write("lease", version=version, groups=groups)
         self.safe = len(self.lines)
         if (version + 1) % EVERY == 0:
             self.checkpoints.append((version + 1, json.loads(json.dumps(self.issue.cursor()))))
         self.window.publish(version + 1)
+
+    def stop(self, groups: list[int]) -> None:
+        """They may be playing, waiting, or blank."""
+        tasks = {group: task for group, (_, task) in self.playing.items() if group in groups}
+        tasks |= {group: task for group, task in self.waiting.items() if group in groups}
+        for group in tasks:
+            self.playing.pop(group, None)
+            self.waiting.pop(group, None)
+            self.write("drop", group=group, reason=SPARE, again=True)
+        self.issue.stop([tasks[group] for group in sorted(tasks)])
 
     def die(self) -> None:
         """The learners, the driver, or its machine with what was not on the disk."""
@@ -122,9 +134,11 @@ def settled_tasks(accounts: Accounts) -> Counter[int]:
 
 
 @settings(deadline=None)
-@given(st.integers(0, 2**32), st.sampled_from([0.0, 0.02, 0.1]))
-def test_whatever_is_killed_the_accounts_balance_and_each_task_comes_to_one_end(seed: int, kills: float) -> None:
-    history = History(random.Random(seed))
+@given(st.integers(0, 2**32), st.sampled_from([0.0, 0.02, 0.1]), st.sampled_from([0, 2]))
+def test_whatever_is_killed_the_accounts_balance_and_each_task_comes_to_one_end(
+    seed: int, kills: float, spares: int
+) -> None:
+    history = History(random.Random(seed), spares)
     history.play(kills)
     accounts, issued = Accounts(), 0
     for line in history.lines:
@@ -143,9 +157,11 @@ def test_whatever_is_killed_the_accounts_balance_and_each_task_comes_to_one_end(
         for version in range(STEPS)
     ]
     assert list(map(sorted, trained)) == [sorted(history.batches[version]) for version in range(STEPS)]
-    following, *flying = history.issue.cursor()
-    assert accounts.cursor() == [following, *flying]
-    assert settled_tasks(accounts) == dict.fromkeys(set(range(following)) - set(flying), 1)
+    [following] = history.issue.cursor()
+    sized = [attempt.tokens is not None for attempt in accounts.attempts.values() if attempt.task < following]
+    assert all(sized), "each has its row in the tables"
+    assert accounts.cursor() == [following]
+    assert settled_tasks(accounts) == dict.fromkeys(range(following), 1)
 
 
 def lines(*more: dict[str, Any], start: int = 1) -> list[dict[str, Any]]:
@@ -194,6 +210,28 @@ def test_what_is_issued_again_or_trained_late_is_known_of_each_kind_of_attempt()
     assert {size: delay(attempts) for size, attempts in kinds.items()} == {64: 0.0, 128: 2 / 3, 16: None}
 
 
+def test_batches_before_a_checkpoint_are_trained_though_the_run_goes_on() -> None:
+    accounts = fold(lines())
+    accounts.acknowledge(1)
+    assert (accounts.faults, accounts.balance()) == ([], {None: Counter({TRAINED: 2, "leased": 2, "ToolDown": 1})})
+    accounts.add({"what": "start", "start": 1, "version": 0, "cursor": 0})
+    assert accounts.balance() == {None: Counter({ROLLED_BACK: 4, "ToolDown": 1})}, "it was damaged"
+    accounts.acknowledge(3)
+    assert accounts.faults == ["line 14: a checkpoint is at version 3, and batches end at 0"]
+
+
+def test_an_attempt_that_is_cut_off_counts_with_the_length_of_the_next_one_at_its_task() -> None:
+    issue = {"what": "issue", "version": 2}
+    cut = [{**issue, "group": 5, "task": 5}, {**issue, "group": 6, "task": 6}]
+    back = {"what": "start", "start": 1, "version": 2, "cursor": [5, 4]}
+    again = [{**issue, "group": 7, "task": 5}, {"what": "play", "group": 7, "tokens": 200, "calls": 3}]
+    failed = {"what": "drop", "group": 8, "reason": "ToolDown", "again": True, "tokens": 9, "calls": 1}
+    accounts = fold(lines(*cut, back, *again, {**issue, "group": 8, "task": 6}, failed))
+    assert accounts.faults == []
+    sizes = {group: (one.tokens, one.calls) for group, one in accounts.attempts.items() if group > 4}
+    assert sizes == {5: (200, 3), 6: (None, None), 7: (200, 3), 8: (9, 1)}, "a failure is no whole length"
+
+
 def test_accounts_may_begin_with_a_run_that_is_under_way() -> None:
     begin = {"what": "start", "start": 3, "version": 20, "cursor": [40, 37]}
     issue = [{"what": "issue", "group": n, "task": task, "version": 20} for n, task in enumerate((37, 40))]
@@ -233,6 +271,10 @@ FAULTS = {
     "a group left over": (
         [{"what": "issue", "group": 9, "task": 5, "version": 1}, {"what": "finish", "version": 2}],
         "group 9, task 5, is unfinished: playing",
+    ),
+    "a task that failed and is left over": (
+        [{"what": "finish", "version": 2}],
+        "task 4 is open: it was to be issued again, and was not",
     ),
 }
 

@@ -7,14 +7,14 @@ import pytest
 
 from coa.learning.algorithms import make
 from coa.learning.algorithms.grpo import Grpo
-from coa.learning.faults import gaps, of_credit, of_step
+from coa.learning.faults import gaps, of_credit, of_step, of_sync
 from coa.learning.samples import to_samples
 from tests.coa.learning.test_advantages import scored
 
 
 @dataclass(frozen=True)
 class Step:
-    logprob_mean_diff: float = 1e-6
+    logprob_mean_diff: float | None = 1e-6
     logprob_gap: float = 1e-3
     logprob_shifted_gap: float = 0.8
     unsampled: int = 0
@@ -45,7 +45,25 @@ def test_a_stale_version_under_the_right_name_is_named_where_log_probs_are_to_be
     assert said.startswith("engine weights do not match their reported version")
     assert of_step(Step(logprob_mean_diff=float("nan")), 1e-4)
     assert of_step(Step(logprob_mean_diff=0.03), None) == []
+    assert of_step(Step(logprob_mean_diff=None), 1e-4) == [], "no token of that version was trained"
     assert of_step(Step(), 1e-4) == []
+
+
+@dataclass(frozen=True)
+class Loaded:
+    version: int = 7
+    logprob_diff: float = 1e-5
+    logprob_mean_diff: float = 1e-7
+    alarm: bool = False
+
+
+def test_engines_that_name_a_version_and_compute_with_another_are_counted() -> None:
+    stale = Loaded(logprob_diff=0.03125, logprob_mean_diff=0.015625, alarm=True)
+    assert of_sync([Loaded(), Loaded()]) == of_sync([]) == []
+    assert of_sync([Loaded(), stale, Loaded(logprob_diff=float("nan"), alarm=True)]) == [
+        "2 of 3 engines compute with other weights than those of version 7, which they report: log-probs are up to nan "
+        "nats from the learner's, 0.016 on average"
+    ]
 
 
 def test_a_mask_that_is_one_token_off_is_named() -> None:

@@ -28,6 +28,14 @@ def test_a_task_that_always_fails_is_given_up_and_holds_nobody_up() -> None:
     assert issue.cursor() == [10]
 
 
+def test_failed_tasks_come_before_new_ones_once_there_is_no_room_for_more() -> None:
+    issue = Issue(apart=10)
+    assert [issue.take(room) for room in (5, 4, 3)] == [0, 1, 2]
+    assert issue.fail(2)
+    assert issue.fail(0)
+    assert [issue.take(room) for room in (3, 2, 1)] == [3, 2, 0]
+
+
 def test_a_failure_that_is_not_counted_uses_up_no_try() -> None:
     issue = Issue(apart=0, tries=2)
     for _ in range(5):
@@ -93,3 +101,13 @@ def test_no_task_is_skipped_and_none_is_committed_twice(steps: list[str], data: 
         # All below the next new index is trained, dropped for good, or will be issued by whoever restarts here.
         assert sorted([*committed, *dropped, *cursor[1:]]) == list(range(cursor[0]))
         assert [one.take() for one in [Issue(cursor)] for _ in cursor[1:]] == cursor[1:]
+
+
+def test_tasks_whose_groups_were_cancelled_come_before_all_others_and_are_in_flight_until_then() -> None:
+    issue = Issue(apart=3)
+    assert [issue.take() for _ in range(5)] == [0, 1, 2, 3, 4]
+    assert issue.fail(0)
+    issue.done(1)
+    issue.stop([2, 3])
+    assert issue.cursor() == [5, 0, 2, 3, 4]
+    assert [issue.take() for _ in range(6)] == [2, 3, 5, 6, 7, 0]

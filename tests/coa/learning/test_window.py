@@ -44,6 +44,74 @@ def test_without_slack_everything_that_runs_is_due_now() -> None:
     assert choose({}, {0: 0, 1: 0}, 0, config(0)) == [0, 1]
 
 
+# --- spares -----------------------------------------------------------------------------------------------------------
+
+
+def spared(spares: int = 2, max_refills: int = 2) -> Window:
+    limits = WindowConfig(max_staleness=0, groups_per_batch=2, max_refills=max_refills, spares=spares)
+    return Window(limits, version=0, batches=2)
+
+
+def admitted(window: Window) -> list[int]:
+    return [window.admit().group for _ in range(window.room())]
+
+
+def test_a_batch_is_the_first_groups_of_those_admitted_however_long_they_take() -> None:
+    window = spared()
+    assert admitted(window) == [0, 1, 2, 3]
+    for quick in (1, 2, 3):
+        window.finish(quick)
+        assert window.take() is None, "group 0 is waited for"
+    window.finish(0)
+    assert window.take() == [0, 1]
+    assert window.stop_spares() == [2, 3]
+    assert (list(window.outstanding()), window.room()) == ([], 0)
+    window.publish(1)
+    assert admitted(window) == [4, 5, 6, 7]
+
+
+def test_a_spare_takes_the_place_of_a_group_that_says_nothing_and_another_spare_is_admitted() -> None:
+    window = spared()
+    assert admitted(window) == [0, 1, 2, 3]
+    window.finish(2)
+    window.finish(1)
+    assert window.drop(0)
+    assert admitted(window) == [4]
+    assert window.take() == [1, 2]
+    assert window.stop_spares() == [3, 4]
+
+
+def test_no_more_spares_are_admitted_than_may_still_be_needed() -> None:
+    window = spared(spares=5, max_refills=1)
+    assert admitted(window) == [0, 1, 2, 3]
+    assert window.drop(0)
+    assert window.drop(1)
+    assert admitted(window) == []
+    window.finish(2)
+    assert not window.drop(3)
+    assert window.take() == [2]
+    assert window.stop_spares() == []
+    assert spared(spares=5, max_refills=0).room() == 2
+
+
+def test_nothing_is_spared_behind_the_last_batch() -> None:
+    window = spared()
+    for version in range(2):
+        window.publish(version)
+        for group in admitted(window):
+            window.finish(group)
+        assert window.stop_spares() == []
+        assert window.take() == [4 * version, 4 * version + 1]
+        assert window.stop_spares() == [4 * version + 2, 4 * version + 3]
+    assert window.room() == 0
+
+
+@pytest.mark.parametrize(("max_staleness", "spares"), [(1, 1), (0, -1)])
+def test_spares_are_for_the_synchronous_trainer(max_staleness: int, spares: int) -> None:
+    with pytest.raises(ValueError, match="spares is"):
+        WindowConfig(max_staleness=max_staleness, spares=spares)
+
+
 # --- admission --------------------------------------------------------------------------------------------------------
 
 

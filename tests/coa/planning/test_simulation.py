@@ -119,6 +119,29 @@ def test_groups_that_say_nothing_are_replaced_as_often_as_the_window_allows() ->
     assert found.seconds == approx(10 * (2 * 1.0 + 1.0))
 
 
+@dataclass
+class Alternating:
+    """Every other group says nothing."""
+
+    groups: int = 0
+
+    def draw(self, random: Random) -> GroupWork:
+        self.groups += 1
+        return GroupWork(((Turn(prompt=0, sampled=10),),), self.groups % 2 == 0)
+
+
+def test_spare_groups_spare_the_wait_for_those_that_replace_others() -> None:
+    shape = replace(SHAPE, steps=1, window=replace(SHAPE.window, max_refills=2))
+    speeds = replace(FREE, step_s=0.1, update_s=1.0)
+    later = simulate(shape, speeds, Alternating())
+    beside = simulate(replace(shape, window=replace(shape.window, spares=4)), speeds, Alternating())
+    assert later.seconds == approx(4 * 1.0 + 1.0), (
+        "four, two, one and one more, of which two, one, none and one are kept"
+    )
+    assert beside.seconds == approx(1.0 + 1.0)
+    assert (later.trained, beside.trained) == (4, 4)
+
+
 def test_what_happens_before_the_warm_up_ends_does_not_count() -> None:
     found = simulate(SHAPE, replace(FREE, step_s=0.1, update_s=1.0), Same(), warm=4)
     assert found.seconds == approx(6 * 2.0)

@@ -3,7 +3,7 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coa.reporting.spans import overlap, total, union
+from coa.reporting.spans import SteadyClock, overlap, total, union
 
 span = st.tuples(st.integers(0, 20), st.integers(0, 6)).map(lambda pair: (pair[0], pair[0] + pair[1]))
 spans = st.lists(span, max_size=8)
@@ -12,6 +12,16 @@ spans = st.lists(span, max_size=8)
 def seconds(of) -> set[int]:
     """The whole seconds in which one of them ran."""
     return {second for begin, end in of for second in range(begin, end)}
+
+
+def test_a_clock_that_is_steady_does_not_jump_with_the_wall_clock() -> None:
+    wall, elapsed = [1.8e9], [50.0]
+    clock = SteadyClock(lambda: wall[0], lambda: elapsed[0])
+    assert clock() == 1.8e9
+    for jump in (3600.0, -7200.0):
+        wall[0] += jump
+        elapsed[0] += 2.0
+    assert clock() == 1.8e9 + 4.0
 
 
 def test_spans_that_touch_or_overlap_become_one() -> None:

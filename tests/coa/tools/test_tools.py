@@ -18,11 +18,12 @@ from coa.agent.grammar import Kind, Profile, Tag
 from coa.agent.profiles import MHQA, PROFILES
 from coa.config import load
 from coa.demo import World, WorldConfig
-from coa.errors import ToolDown, UserError
+from coa.errors import ExecutorLost, ToolDown, UserError
 from coa.grading.toolset import REGISTERED, ToolsConfig, check_tools, needs_site, standard_tools
 from coa.http.client import HttpConfig
 from coa.tasks.loading import load_tasks
 from coa.tools.base import Tool, ToolCall
+from coa.tools.client import ToolCaller
 from coa.tools.layouts import Hit
 from coa.tools.sandbox.sandbox import SandboxConfig
 from coa.tools.search.wiki import TitleLookup
@@ -296,19 +297,23 @@ def test_a_profile_that_calls_what_is_no_tool_is_a_mistake(tmp_path: Path, monke
 
 def test_a_tool_with_a_defect_and_a_dead_executor_are_down(ray_session: None) -> None:
     ray: Any = import_module("ray")
-    distill = import_module("jobs.stages.distill")
+    remote = import_module("actors.tools.remote")
 
     class Broken(TitleLookup):
         def key(self, call: ToolCall) -> str:
             return {}[call.argument]
 
     executor = ray.remote(ToolExecutor).options(num_cpus=0.1).remote(lambda: {"t": Broken({})})
-    [down] = asyncio.run(distill.call_executors([executor], [ToolCall("t", "arden")]))
-    assert isinstance(down, ToolDown)
-    assert str(down) == "t raised KeyError: 'arden'"
-    ray.kill(executor)
-    [down] = asyncio.run(distill.call_executors([executor], [ToolCall("t", "arden")]))
-    assert isinstance(down, ToolDown)
+
+    async def go() -> None:
+        use_tool = ToolCaller([remote.RemoteExecutor(executor)], "test").in_order("call")
+        with pytest.raises(ToolDown, match=r"^t raised KeyError: 'arden'$"):
+            await use_tool(ToolCall("t", "arden"))
+        ray.kill(executor)
+        with pytest.raises(ExecutorLost):
+            await use_tool(ToolCall("t", "arden"))
+
+    asyncio.run(go())
 
 
 def test_configurations_that_can_work() -> None:
@@ -351,6 +356,7 @@ def test_site_and_executor_work_as_ray_actors(ray_session: None) -> None:
 def test_executors_of_a_run_use_what_the_recipe_names_else_its_world(ray_session: None, tmp_path: Path) -> None:
     ray: Any = import_module("ray")
     services, recipe = import_module("jobs.stages.services"), import_module("jobs.recipe.schema")
+    remote = import_module("actors.tools.remote")
     world_of = import_module("jobs.recipe.worlds").world_of
     corpus = corpus_file(tmp_path, *CORPUS)
 
@@ -366,7 +372,8 @@ def test_executors_of_a_run_use_what_the_recipe_names_else_its_world(ray_session
                     ("crawl_page", page),
                     ("crawl_page", "http://127.0.0.1/"),
                 ]
-                return await executor.call_many.remote([ToolCall(*call) for call in calls])
+                use_tool = ToolCaller([remote.RemoteExecutor(executor)], "test").in_order("call")
+                return [await use_tool(ToolCall(*call)) for call in calls]
 
         found = asyncio.run(go())
         assert found[1] == pages[page]

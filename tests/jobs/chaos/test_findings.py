@@ -8,7 +8,7 @@ import pytest
 
 from coa.errors import UserError
 from jobs.chaos.course import Recovered, Seen
-from jobs.chaos.findings import Journal, result, table
+from jobs.chaos.findings import Journal, result, shown, table
 from jobs.chaos.plan import Kind, Part, Strike, draw
 from jobs.commands.runs.chaos import FILE, PLAN, verdict_of
 
@@ -27,11 +27,11 @@ def recovered(strike: Strike, seconds: float, *, stepped: bool = True) -> Recove
     return Recovered(strike, Seen("p1", Part.core, True), seconds, seconds / 2, stepped)
 
 
-def filled(path: Path, times: list[float], **changed: Any) -> Journal:
-    """A finished chaos run whose recoveries took so long."""
+def filled(path: Path, times: list[float], restarts: int = 0, **changed: Any) -> Journal:
+    """A finished chaos run whose recoveries took so long. restarts: of the command, after each strike."""
     journal = Journal(path)
     for strike, seconds in zip(draw(len(times), 0), times, strict=True):
-        journal.recovered(recovered(strike, seconds), restarts=0, alarms=0, staleness=2, round_=1)
+        journal.recovered(recovered(strike, seconds), restarts=restarts, alarms=0, staleness=2, round_=1)
     journal.finished(0, {**VERDICT, "pass_at_1": 0.72})
     journal.finished(1, {**VERDICT, **changed})
     journal.took(100.0)
@@ -82,10 +82,28 @@ def test_each_thing_that_is_wrong_is_named(tmp_path: Path) -> None:
     assert named(5, failed_checks=1) == "1 checks of weights failed"
     assert named(8, unprovoked=1) == "the driver ended 1 times without a strike"
     assert named(6, staleness=1) == "a trained token was 2 versions old"
+    [kind] = [strike.kind for strike in draw(1, 0)]
+    assert named(9, restarts=3).endswith(f"after kills of others than the driver: {kind} 3")
     late = filled(tmp_path / "late.jsonl", [10.0])
     late.finished(2, {**VERDICT, "staleness": 3})
     assert result(draw(1, 0), late, seed=0, staleness=2)["wrong"] == ["a trained token was 3 versions old"]
     assert named(7, pass_at_1=0.66) == "pass@1 differs by -0.060 from the undisturbed run's"
+
+
+def test_a_driver_that_was_killed_has_to_be_started_again_and_idle_victims_are_told(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "chaos.jsonl")
+    strikes = (Strike(0, Kind.driver, 5.0, 0.5), Strike(1, Kind.stop_rank, 5.0, 0.5))
+    idle = Recovered(strikes[1], Seen("p1", Part.rank, False), 10.0, 5.0, True)
+    for found, restarts in ((recovered(strikes[0], 10.0), 1), (idle, 0)):
+        journal.recovered(found, restarts=restarts, alarms=0, staleness=0, round_=1)
+    journal.finished(0, VERDICT)
+    journal.finished(1, VERDICT)
+    found = result(strikes, journal, seed=0, staleness=2)
+    assert (found["wrong"], found["idle_victims"], shown(found["idle_victims"])) == (
+        [],
+        {"stop_rank": 1},
+        "stop rank 1",
+    )
 
 
 def test_the_undisturbed_round_of_another_chaos_run_counts_if_its_settings_are_the_same(tmp_path: Path) -> None:

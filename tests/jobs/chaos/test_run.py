@@ -1,9 +1,10 @@
 """The loop that strikes, on processes that have nothing but the titles of a run's parts."""
 
+import io
 import json
 import os
+import shutil
 import sys
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,13 +14,27 @@ import pytest
 from coa.errors import ClusterDown, InfrastructureError
 from jobs.chaos import processes
 from jobs.chaos import run as loop
+from jobs.chaos.course import Step
 from jobs.chaos.findings import Journal
 from jobs.chaos.plan import Kind, Part, Strike
 from jobs.chaos.rounds import TRIES, Round
-from jobs.run.console import Stage
+from jobs.commands.runs.chaos import source_of
+from jobs.recipe.schema import Recipe
+from jobs.run.console import Console, Stage
 
 FAKE = (sys.executable, "-m", "tests.support.fake_run")
 KINDS = (Kind.core, Kind.stop_rank, Kind.buffer, Kind.driver, Kind.tools)
+MAKES = """
+import sys
+from pathlib import Path
+from jobs.chaos.rounds import BEFORE
+folder = Path(sys.argv[1].removeprefix("run_dir="))
+for name in BEFORE:
+    (folder / name).parent.mkdir(parents=True, exist_ok=True)
+    (folder / name).touch()
+(folder / "words").write_text(" ".join(sys.argv[1:]))
+"""
+"""In place of `coa train`."""
 STRIKES = tuple(Strike(number, kind, 0.1, 0.9) for number, kind in enumerate(KINDS))
 
 
@@ -54,7 +69,7 @@ def round_(tmp_path: Path) -> Iterator[Round]:
 
 def chaos_of(round_: Round, folder: Path, said: list[str]) -> loop.Chaos:
     nodes: object = OneNode(round_)
-    return loop.Chaos(nodes, Journal(folder / "chaos.jsonl"), said.append, time.time() + 600)  # pyright: ignore[reportArgumentType]
+    return loop.Chaos(nodes, Journal(folder / "chaos.jsonl"), said.append)  # pyright: ignore[reportArgumentType]
 
 
 @pytest.mark.slow
@@ -106,11 +121,40 @@ def test_an_alarm_that_was_told_is_not_told_again(tmp_path: Path) -> None:
     row = {"stage": "rl", "step": 1, "time": 5.0, "loss": 0.1, "sync_alarms": 2, "staleness_max": 0, "engines_up": 2}
     (tmp_path / "metrics.jsonl").write_text(json.dumps(row) + "\n")
     round_ = Round(tmp_path, [], {})
-    round_.step()
+    round_.step(1.0)
     assert sum(round_.alarms.values()) == 2
     round_.alarms = dict.fromkeys(round_.alarms, 0)
-    round_.step()
+    round_.step(2.0)
     assert sum(round_.alarms.values()) == 0
+
+
+def test_a_step_has_the_time_of_the_look_that_saw_it_whatever_the_wall_clock_said(tmp_path: Path) -> None:
+    round_ = Round(tmp_path, [], {})
+    row = {"stage": "rl", "loss": 0.1, "sync_alarms": 0, "staleness_max": 0, "engines_up": 2}
+    seen: list[Step | None] = [round_.step(9.0)]
+    for step, wall in ((1, 5000.0), (2, 8600.0), (3, 5001.0)):
+        with (tmp_path / "metrics.jsonl").open("a") as file:
+            file.write(json.dumps({**row, "step": step, "time": wall}) + "\n")
+        seen += [round_.step(10.0 * step), round_.step(10.0 * step + 1)]
+    steps = [Step(step, 10.0 * step, 2) for step in (1, 1, 2, 2, 3, 3)]
+    assert seen == [None, *steps]
+
+
+def test_rounds_begin_with_a_run_that_is_trained_where_there_is_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    config, console = Recipe(run_dir="runs/own"), Console(io.StringIO(), io.StringIO())
+    folder, makes = tmp_path / "chaos", [sys.executable, "-c", MAKES]
+    with pytest.raises(InfrastructureError, match=r"no run to begin with: `coa train` into \S+ ended with status 7"):
+        source_of(config, folder, [sys.executable, "-c", "raise SystemExit(7)"], console)
+    assert source_of(config, folder, makes, console) == folder / "source"
+    assert (folder / "source" / "words").read_text() == f"run_dir={folder / 'source'} rl.steps=1"
+    (folder / "source" / "words").unlink()
+    shutil.copytree(folder / "source", "runs/own")
+    assert source_of(config, folder, makes, console) == folder / "source", "as before"
+    assert not (folder / "source" / "words").exists(), "it is not trained again"
+    assert source_of(config, tmp_path / "another", makes, console) == Path("runs/own")
 
 
 def test_a_node_that_does_not_come_up_is_tried_again_later(round_: Round, tmp_path: Path) -> None:
@@ -123,8 +167,11 @@ def test_a_node_that_does_not_come_up_is_tried_again_later(round_: Round, tmp_pa
                 raise ClusterDown("no time for it")
 
     chaos = chaos_of(round_, tmp_path, [])
+    chaos.clock = lambda: 10.0
     nodes = chaos.nodes = Busy(round_)  # pyright: ignore[reportAttributeAccessIssue]
     chaos._lost_at = 0.0
     chaos._go_on(loop.REPLACED_S)
-    chaos._go_on(time.time() + loop.REPLACED_S + 1)
+    chaos._go_on(10.0)
+    assert nodes.tries == 1
+    chaos._go_on(10.0 + loop.REPLACED_S)
     assert (nodes.tries, chaos._lost_at) == (2, None)

@@ -23,6 +23,30 @@ def test_a_missing_recipe(here: Path, capfd: pytest.CaptureFixture[str]) -> None
     assert mistake(capfd, "train", "--recipe", "./gone.yaml") == "recipe gone.yaml: No such file or directory"
 
 
+@pytest.mark.parametrize("words", [("train", "run_dir=s3://bucket/run"), ("rl", "run_dir=file:///tmp/run")])
+def test_a_runs_folder_at_an_address(words: tuple[str, str], here: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """A path of it would be a folder here."""
+    told = mistake(capfd, words[0], "--recipe", "tiny", words[1])
+    assert told.startswith(f"a run's folder can't be at an address ({words[1][8:].split('/')[0]}//...): ")
+    assert list(here.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        (["checkpoints.storage=nowhere://a"], "checkpoints can't be kept in nowhere://a: Unrecognized filesystem type"),
+        (["checkpoints.storage=a/b"], "checkpoints can't be kept in a/b: URI has empty scheme"),
+        (["checkpoints.keep=0"], "checkpoints.keep is 0, expected more than 0"),
+        (["checkpoints.keep_best=true"], "checkpoints.keep_best needs rl.evaluate_every, as a multiple of "),
+    ],
+)
+def test_checkpoints_that_can_not_be_kept(
+    settings: list[str], told: str, here: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert mistake(capfd, "train", "--recipe", "tiny", "run_dir=run", *settings).startswith(told)
+    assert list(here.iterdir()) == []
+
+
 def test_an_unreadable_recipe(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
     (here / "bad.yaml").write_text("rl: [1, 2\n")
     assert "bad.yaml: line" in mistake(capfd, "train", "--recipe", "./bad.yaml")

@@ -230,6 +230,9 @@ def test_engines_that_come_and_go_are_told_as_a_range_and_counted_at_their_most(
     elastic = recipe("tiny", "placement.engines=2", "placement.min_engines=1", "placement.max_engines=3")
     resources = cells(section(elastic, "resources"))
     assert resources["rl: 1 to 3 rollout engines, 1 tool executor, 1 learner rank"] == ("3.75", "0")
+    elastic = recipe("tiny", "placement.max_tool_executors=3")
+    resources = cells(section(elastic, "resources"))
+    assert resources["rl: 1 rollout engine, 1 to 3 tool executors, 1 learner rank"] == ("2.25", "0")
 
 
 @pytest.mark.parametrize(
@@ -239,10 +242,13 @@ def test_engines_that_come_and_go_are_told_as_a_range_and_counted_at_their_most(
         ("placement.min_engines=2",),
         ("placement.min_engines=0", "placement.max_engines=2"),
         ("placement.engines=4", "placement.max_engines=3"),
+        ("placement.max_tool_executors=0",),
+        ("placement.min_tool_executors=2",),
+        ("placement.tool_executors=4", "placement.max_tool_executors=3"),
     ],
 )
-def test_a_range_of_engines_without_sense_is_a_mistake(wrong: tuple[str, ...]) -> None:
-    with pytest.raises(UserError, match=r"placement\.engines is"):
+def test_a_range_of_engines_or_executors_without_sense_is_a_mistake(wrong: tuple[str, ...]) -> None:
+    with pytest.raises(UserError, match=r"placement\.(engines|tool_executors) is"):
         check_engines(recipe("tiny", *wrong))
 
 

@@ -12,12 +12,13 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from coa.errors import UserError
 from jobs.run import lease
-from jobs.run.lease import FILE, LAPSE_S, Holder, hold, is_held, require_folder
+from jobs.run.lease import BEAT_S, FILE, LAPSE_S, WATCH_S, Holder, hold, is_held, require_folder
 
 US = Holder("here", 7, "2026-11-23 00:12:14", 5.0)
 HOLDS = "import sys; from pathlib import Path; from jobs.run.lease import hold\n"
@@ -78,9 +79,41 @@ def test_a_holder_that_ends_leaves_no_lease(tmp_path: Path, other: subprocess.Po
         pass
 
 
-def test_a_holder_on_another_host_is_taken_over_when_its_heartbeat_has_lapsed(tmp_path: Path) -> None:
-    elsewhere = {"host": "elsewhere", "pid": 4711, "since": "2026-11-23 00:12:14", "started": 1.0}
-    (tmp_path / FILE).write_text(json.dumps(elsewhere))
+ELSEWHERE = {"host": "elsewhere", "pid": 4711, "since": "2026-11-23 00:12:14", "started": 1.0}
+
+
+@pytest.mark.parametrize("jump_s", [3600.0, -3600.0])
+@pytest.mark.parametrize("beats", [True, False])
+def test_a_clock_that_jumps_makes_no_holder_on_another_host_dead_nor_a_dead_one_alive(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, jump_s: float, beats: bool
+) -> None:
+    path = tmp_path / FILE
+    path.write_text(json.dumps(ELSEWHERE))
+    last = time.time() - jump_s
+    os.utime(path, (last, last))
+    watched: list[float] = []
+
+    def watch(seconds: float) -> None:
+        watched.append(seconds)
+        if beats:
+            os.utime(path)
+
+    monkeypatch.setattr(lease, "time", SimpleNamespace(sleep=watch, strftime=time.strftime))
+    if beats:
+        with pytest.raises(UserError, match="in use: by process 4711 on elsewhere"), hold(tmp_path):
+            pass
+    else:
+        with hold(tmp_path):
+            assert json.loads(path.read_text())["pid"] == os.getpid()
+    assert watched == [WATCH_S]
+    assert WATCH_S > 2 * BEAT_S
+
+
+def test_a_holder_on_another_host_is_taken_over_when_its_heartbeat_has_lapsed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lease, "WATCH_S", 0.0)
+    (tmp_path / FILE).write_text(json.dumps(ELSEWHERE))
     with (
         pytest.raises(UserError, match="in use: by process 4711 on elsewhere since 2026-11-23 00:12:14"),
         hold(tmp_path),
@@ -106,16 +139,15 @@ def test_the_heartbeat_renews_the_lease(tmp_path: Path, monkeypatch: pytest.Monk
 
 def test_who_was_taken_over_ends_and_says_by_whom(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lease, "BEAT_S", 0.01)
-    elsewhere = {"host": "elsewhere", "pid": 4711, "since": "2026-11-23 00:12:14", "started": 1.0}
 
     def lose() -> None:
         with hold(tmp_path):
-            (tmp_path / FILE).write_text(json.dumps(elsewhere).ljust(512))
+            (tmp_path / FILE).write_text(json.dumps(ELSEWHERE).ljust(512))
             threading.Event().wait(10)
 
     with pytest.raises(UserError, match="was taken over: by process 4711 on elsewhere"):
         lose()
-    assert json.loads((tmp_path / FILE).read_text()) == elsewhere, "it is the other's"
+    assert json.loads((tmp_path / FILE).read_text()) == ELSEWHERE, "it is the other's"
 
 
 def test_a_full_disk_is_said_before_anything_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

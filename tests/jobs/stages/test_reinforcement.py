@@ -38,10 +38,10 @@ from tests.support.virtual_time import in_virtual_time
 GROUPS = 4
 
 
-def make_run(folder: Path, *overrides: str, max_staleness: int = 0, steps: int = 6) -> RunDir:
+def make_run(folder: Path, *overrides: str, max_staleness: int = 0, steps: int = 6, spares: int = 0) -> RunDir:
     settings = [f"run_dir={folder}", f"rl.steps={steps}", "rl.group=3", "rl.keep_batches=false", *overrides]
     config = load(Recipe, find_recipe("tiny"), settings)
-    window = WindowConfig(max_staleness=max_staleness, groups_per_batch=GROUPS, max_refills=100)
+    window = WindowConfig(max_staleness=max_staleness, groups_per_batch=GROUPS, max_refills=100, spares=spares)
     run = RunDir(
         replace(config, rl=replace(config.rl, window=window, checkpoint_every=2)), Console(io.StringIO(), io.StringIO())
     )
@@ -329,6 +329,35 @@ def test_what_fails_for_good_is_counted_by_length_and_calls_and_issued_again_lat
     assert failed[1] == {"ToolDown": book.dropped["ToolDown"]}
 
 
+@pytest.mark.parametrize("dies_after", [(), (3,)])
+def test_spare_groups_are_cancelled_and_their_tasks_are_trained_later(
+    tmp_path: Path, dies_after: tuple[int, ...]
+) -> None:
+    """Some are being played when their batch is full, some wait, some fail, and some have said nothing."""
+    run = make_run(tmp_path, spares=3)
+    tools = FakeTools(down=lambda episode: episode.group % 7 == 3 and episode.sample == 1)
+    world = FakeWorld(tools=tools)
+    played = in_virtual_time(reinforce(run, world, dies_after=dies_after))
+    assert [len(batch) for batch in played.batches] == [3 * GROUPS] * 6
+    assert played.book.dropped["spare"] >= 3 * 6
+    assert sum(len(engine.cancelled) for engine in world.engines) > 0
+    accounts = accounts_of(run)
+    assert accounts.faults == []
+    [row] = accounts.balance().values()
+    assert row.keys() - {ROLLED_BACK} == {TRAINED, "spare", "ToolDown", "no_variance"}
+    assert row[TRAINED] == 6 * GROUPS
+    settled = Counter(one.task for one in accounts.attempts.values() if one.settled is not None)
+    assert set(settled.values()) == {1}
+    for batch in range(6):  # however long they took: those before it that are not in it came to nothing
+        inside = [one.group for one in accounts.attempts.values() if one.batch == batch]
+        passed = [
+            accounts.state(one)
+            for one in accounts.attempts.values()
+            if min(inside) <= one.group < max(inside) and one.group not in inside
+        ]
+        assert set(passed) <= {"ToolDown", "no_variance", ROLLED_BACK}
+
+
 def test_where_nothing_is_finished_any_more_the_stage_ends_with_the_reason(tmp_path: Path) -> None:
     world = FakeWorld(tools=FakeTools(down=lambda episode: True), calls_of=lambda episode: 1)
     with pytest.raises(InfrastructureError, match="no group was finished for 30 minutes: ToolDown: it is down"):
@@ -435,3 +464,21 @@ def test_tasks_of_a_file_come_in_another_order_each_time(tmp_path: Path) -> None
     assert all(set(one) == set(stream) for one in passes)
     assert passes[0] != passes[1] != passes[2]
     assert [run.training_task("distill", index).question for index in range(n)] != passes[0]
+
+
+@pytest.mark.parametrize("max_staleness", [0, 1])
+def test_a_task_that_fails_near_the_end_is_finished_before_the_run_ends(tmp_path: Path, max_staleness: int) -> None:
+    run = make_run(tmp_path, max_staleness=max_staleness, steps=2)
+    first: dict[str, str] = {}
+    """By task, the group that played it first."""
+    fails = {run.training_task("rl", index).id for index in range(0, 40, 3)}
+
+    def down(episode: Any) -> bool:
+        return first.setdefault(episode.task, episode.group) == episode.group and episode.task in fails
+
+    played = in_virtual_time(reinforce(run, FakeWorld(tools=FakeTools(down=down), calls_of=lambda episode: 2)))
+    assert played.book.retried > 0
+    accounts = accounts_of(run)
+    assert accounts.faults == []
+    settled = Counter(attempt.task for attempt in accounts.attempts.values() if attempt.settled is not None)
+    assert settled == dict.fromkeys(range(accounts.cursor()[0]), 1)

@@ -6,7 +6,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from actors.learner.buffer import Finished, Started, Stepped
+from actors.learner.buffer import Committed, Finished, Started, Stepped
 from coa.config import load
 from coa.reporting.metrics import read_metrics
 from jobs.cli import find_recipe
@@ -64,6 +64,8 @@ class Restarting:
                 self.phases.append(self.stage.doing)
                 report: Any = Report(loss=epoch + version / 10)
                 yield Stepped(version=version, report=report, began=0.0, ended=1.0, waited=0.0, weights=None, probes=())
+                if version == 2:
+                    yield Committed(version=2, write_s=0.5, commit_s=epoch, size=2**30)
         yield Finished(version=4)
 
 
@@ -83,6 +85,8 @@ def test_learners_that_go_back_have_each_step_once_and_the_terminal_says_what_go
     records = read_metrics(tmp_path / "metrics.jsonl")
     assert [(record["step"], record["loss"]) for record in records] == [(1, 1.1), (2, 2.2), (3, 2.3), (4, 2.4)]
     assert [record["epoch"] for record in records] == [1.0, 2.0, 3.0, 4.0]
+    assert [record.get("checkpoint_commit_s") for record in records] == [None, None, 2.0, None]
+    assert (records[2]["checkpoint_write_s"], records[2]["checkpoint_gib"]) == (0.5, 1.0)
     assert learning.phases[:3] == ["starting 2 learners, loading the model", "the first step", ""]
     assert (stage.done, stage.doing) == (4, "writing the model")
     assert [feeding.cancelled() for feeding in learning.fed] == [True, False]

@@ -13,7 +13,7 @@ from coa.agent.records import GroupRecord
 from coa.config import load
 from coa.distill.contamination import EXACT
 from coa.distill.fallback import imitations
-from coa.errors import EndpointDown, InfrastructureError
+from coa.errors import EndpointDown
 from coa.llm.completions import Completion
 from coa.teams.play import play, start
 from coa.teams.run import Assignment, FailedRun
@@ -28,10 +28,11 @@ from jobs.recipe.schema import Recipe
 from jobs.run.console import Console
 from jobs.run.run_dir import RunDir
 from jobs.teachers import fallback
-from jobs.teachers.fallback import FIRST_ATTEMPT, TeacherFallback
+from jobs.teachers.fallback import FIRST_ATTEMPT, TRY_AGAIN_S, TeacherFallback, TeamState
 from tests.support.fakes import played
 from tests.support.teams import MIND, WORLD, uses
 from tests.support.tiny import make_model
+from tests.support.virtual_time import in_virtual_time, stand_still
 
 MOST = 4
 """Of a batch."""
@@ -47,11 +48,11 @@ class Team:
     def __init__(self, failing: bool = False) -> None:
         self.finished = Usage()
         self.attempts: list[int] = []
-        self._failing = failing
+        self.failing = failing
 
     async def play(self, assignments: Sequence[Assignment], judge: Any) -> Any:
         self.attempts += [assignment.attempt for assignment in assignments]
-        if self._failing:
+        if self.failing:
             outcomes: list[Any] = [FailedRun(assignment, "EndpointDown", "refused") for assignment in assignments]
         else:
             started = [start(one, TeamConfig(), seed=0, layouts=(PLAIN,)) for one in assignments]
@@ -255,17 +256,44 @@ def test_a_line_that_a_kill_cut_off_counts_for_nothing(run: RunDir) -> None:
     asyncio.run(main())
 
 
-def test_a_team_that_is_down_ends_the_stage(run: RunDir) -> None:
+def test_reinforcement_continues_without_a_team_that_is_down_and_takes_it_again_once_it_is_up(
+    run: RunDir, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[str] = []
+    monkeypatch.setattr(run.console, "say", said.append)
+
     async def main() -> None:
         stage = Stage(run, failing=True)
         await stage.start(0)
         await stage.offer(0, 1, 2, 3)
-        with pytest.raises(
-            InfrastructureError, match="too many team runs failed in a row; the last failure: EndpointDown: refused"
-        ):
-            await stage.offer(4)
+        assert stage.fallback.state is TeamState.up
+        await stage.offer(4)
+        assert stage.fallback.state is TeamState.down
+        assert said == [
+            "the teacher fallback's team is down, and RL continues without it: EndpointDown: refused",
+        ]
+        await stage.offer(5, 6)
+        assert stage.attempts == [0, 1, 2, 3, 4]
+        assert stage.fallback.take(0) == []
+        stand_still(TRY_AGAIN_S)
+        await stage.offer(5, 6)
+        assert stage.attempts[5:] == [5], "one task, to see whether the team is up"
+        stage.team.failing = False
+        stand_still(TRY_AGAIN_S)
+        await stage.offer(7)
+        assert said[1:] == ["the teacher fallback's team is up again"]
+        await stage.offer(8)
+        assert stage.attempts[6:] == [7, 8]
+        assert len(stage.fallback.take(0)) == 2
+        found = stage.fallback.stats()
+        assert {key: found[key] for key in ("EndpointDown", "while the team was down", "times the team was down")} == {
+            "EndpointDown": 6,
+            "while the team was down": 3,
+            "times the team was down": 1,
+        }
+        assert found["team"] == "up"
 
-    asyncio.run(main())
+    in_virtual_time(main())
 
 
 def test_a_task_of_an_evaluation_set_is_not_imitated(tmp_path: Path) -> None:
@@ -295,7 +323,7 @@ def test_a_reviewer_that_is_away_for_a_moment_costs_no_run(tmp_path: Path, revie
 
 
 @pytest.mark.parametrize(("review", "text"), REVIEWS)
-def test_a_reviewer_that_is_down_fails_runs_and_then_the_stage(tmp_path: Path, review: str, text: str) -> None:
+def test_a_reviewer_that_is_down_fails_runs_and_then_the_team(tmp_path: Path, review: str, text: str) -> None:
     settings = (f"distill.{review}.model=m", "teaching.reissues=0")
 
     async def main() -> None:
@@ -304,10 +332,8 @@ def test_a_reviewer_that_is_down_fails_runs_and_then_the_stage(tmp_path: Path, r
         await stage.start(0)
         await stage.offer(*REFLECTING[:MOST])
         assert stage.fallback.counts["EndpointDown"] == MOST
-        with pytest.raises(
-            InfrastructureError, match="too many team runs failed in a row; the last failure: EndpointDown: away"
-        ):
-            await stage.offer(REFLECTING[MOST])
+        await stage.offer(REFLECTING[MOST])
+        assert stage.fallback.state is TeamState.down
         again = Stage(run, Model(0, text))
         await again.start(0)
         assert len(again.fallback.take(0)) + len(again.fallback.take(1)) == len(REFLECTING), (

@@ -1,1 +1,1 @@
-"""Reads programs of agents that act by code: which tools one called, with what, and what each of them returned."""
+"""Reads programs of agents that act by code: the tools called, their arguments and their results."""

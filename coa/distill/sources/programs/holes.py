@@ -1,10 +1,9 @@
-"""Finds texts in a frame whose other parts are known: results of several tools in one text that an agent saw.
+"""Finds the results of several tools in one text that an agent saw, given the fixed text around each result.
 
     parts    "Vexon Labs: ", 0, "\\nNora Lind: ", 1, "\\n"
     text     "Vexon Labs: owned by Nora Lind\\nNora Lind: born in Berg\\n"      {0: "owned by Nora Lind", 1: ...}
 
-Only what can be told for certain is told: where a text fits its frame in two ways, nothing is. Time is linear in the
-text for each part.
+If a text fits in two ways, no result is returned. Time is linear in the text for each part.
 """
 
 from collections.abc import Sequence
@@ -15,11 +14,11 @@ Parts = Sequence[str | int]
 
 
 def fill(parts: Parts, text: str) -> dict[int, str] | None:
-    """The text of each hole, by its number, without blanks around it; None where the text does not fit the frame, or
-    in several ways. White space at the text's ends makes no difference."""
+    """The stripped text of each hole, by its number; None if the text does not fit the parts, or fits in several ways.
+    White space at the text's ends is ignored."""
     found = _fill(parts, text.strip())
     if found is None and HEADING in text:
-        # The search tools of smolagents begin each result so.
+        # The search tools of smolagents begin each result with this heading.
         headed = [part for one in parts for part in ((HEADING, one) if one in range(len(parts)) else (one,))]
         found = _fill(headed, text.strip())
         found = found and {hole: HEADING + within for hole, within in found.items()}
@@ -28,7 +27,7 @@ def fill(parts: Parts, text: str) -> dict[int, str] | None:
 
 def _fill(parts: Parts, text: str) -> dict[int, str] | None:
     frame: list[str] = [""]
-    """The texts before, between and after the holes."""
+    """The fixed texts before, between and after the holes."""
     holes: list[int] = []
     for part in parts:
         if isinstance(part, int):
@@ -55,7 +54,7 @@ def _fill(parts: Parts, text: str) -> dict[int, str] | None:
 
 
 def _ends(between: Sequence[str], text: str) -> list[tuple[int, int]] | None:
-    """Where each part begins and ends, as early as possible; None where they are not there."""
+    """The earliest (begin, end) of each part, in order; None if a part is missing."""
     found: list[tuple[int, int]] = []
     at = 0
     for part in between:
@@ -68,7 +67,7 @@ def _ends(between: Sequence[str], text: str) -> list[tuple[int, int]] | None:
 
 
 def _ends_from_behind(between: Sequence[str], text: str) -> list[tuple[int, int]] | None:
-    """The same, as late as possible."""
+    """The latest (begin, end) of each part, in order; None if a part is missing."""
     found: list[tuple[int, int]] = []
     at = len(text)
     for part in reversed(between):

@@ -1,4 +1,4 @@
-"""Reads programs of agents that act by code: a program that only calls tools is these tools' calls, in their order.
+"""Reads programs of agents that act by code: a program that only calls tools becomes these calls, in order.
 
 print(web_search("Vexon Labs"))             web_search "Vexon Labs", with what was printed as its result
 for q in ("Vexon Labs", "Nora Lind"):       two calls, each with its own result
@@ -23,16 +23,16 @@ from coa.distill.sources.programs.values import NotFollowed
 from coa.distill.sources.tools import ToolTable
 
 INTERPRETER = "python_interpreter"
-"""The tool that runs programs, as smolagents calls it."""
+"""Smolagents' name of the tool that runs programs."""
 
 
 def pieces_of_program(program: str, seen: Seen | None, table: ToolTable) -> Iterator[Piece]:
-    """What an agent did by a program. seen: what it saw of that; None where nothing is known of it.
+    """The calls and the answer of a program. seen: what the agent saw of the result; None if that is unknown.
 
-    Raises Refused for a program that cannot be run by itself, or whose tools' results cannot be told apart.
+    Raises Refused for a program that cannot be run by itself, or if the results of its tools cannot be separated.
     """
     answering, free = answering_tools(table), free_names(program)
-    # What the program defines itself is no tool, whatever its name.
+    # A function that the program defines itself is no tool, whatever its name.
     tools = table.keys() & free
     try:
         trace = traced(program, tools, tools & answering)
@@ -63,7 +63,7 @@ def _own_program(
 
 
 def _results(trace: Trace, seen: Seen | None) -> list[str | None]:
-    """The result of each call that was made. Raises Refused where they cannot be told apart."""
+    """The result of each call. Raises Refused if the results cannot be separated."""
     if seen is None or not trace.calls:
         return [None] * len(trace.calls)
     if seen.error:
@@ -79,7 +79,7 @@ def _results(trace: Trace, seen: Seen | None) -> list[str | None]:
 
 
 def _before_error(trace: Trace, seen: Seen) -> list[str | None]:
-    """The results of the calls before the one that raised, which is the one after the last line that was printed."""
+    """The results of the calls before the one that raised, which is the first call after the last printed line."""
     if len(trace.calls) == 1:
         return []
     made = [calls for calls, _ in trace.printed] + [len(trace.calls)]
@@ -95,7 +95,7 @@ def _before_error(trace: Trace, seen: Seen) -> list[str | None]:
 
 
 def gives_answer(program: str, table: ToolTable) -> bool:
-    """Whether a program calls a tool that gives the answer, and not a function of its own of that name."""
+    """Whether a program uses a tool that gives the answer; a function of that name that it defines does not count."""
     return bool(free_names(program) & answering_tools(table))
 
 
@@ -135,7 +135,7 @@ def free_names(program: str) -> frozenset[str]:
 
 
 def _called(program: str, tools: Collection[str]) -> set[str]:
-    """Those of the tools that a program calls; none of a program that cannot be read, whose error the agent saw."""
+    """The tools among `tools` that a program calls; empty for a program with a syntax error, which the agent saw."""
     try:
         nodes = list(ast.walk(ast.parse(program)))
     except (SyntaxError, ValueError, RecursionError, MemoryError):

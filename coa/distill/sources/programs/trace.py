@@ -1,10 +1,10 @@
-"""Follows a program that only calls tools and shows what they return, without running it.
+"""Evaluates a program that only calls tools and shows their results, without running it.
 
 for q in ("Vexon Labs", "Nora Lind"):          calls    web_search "Vexon Labs", web_search "Nora Lind"
     print(f"{q}:", web_search(q))        ->    printed  "Vexon Labs: " RESULT 0 "\\n" "Nora Lind: " RESULT 1 "\\n"
 
-Results are holes in what is printed; `coa.distill.sources.programs.holes` finds them in what the agent saw. A program
-that does more with a result than to show it, or that computes, is not followed: `NotFollowed`.
+Results are holes in the printed text; `coa.distill.sources.programs.holes` finds them in what the agent saw. A program
+that does more with a result than show it, or that computes, raises `NotFollowed`.
 """
 
 import ast
@@ -44,18 +44,19 @@ class Used:
 class Trace:
     calls: list[Used] = field(default_factory=list)
     printed: list[tuple[int, Text]] = field(default_factory=list)
-    """Each line that was printed, its end included, after the number of calls that were made before."""
+    """Each printed line with its line end, preceded by the number of calls made before it."""
     last: Text = field(default=as_text(None))
     """The value of the last statement, which smolagents' interpreter shows."""
     answer: Text | None = None
-    """What the program gave as the final answer; nothing after that was run."""
+    """The program's final answer; statements after it are not run."""
 
 
 class _Answered(Exception): ...
 
 
 def traced(program: str, tools: Collection[str], answering: Collection[str]) -> Trace:
-    """What a program does, by the names of tools, of which `answering` give the final answer. Raises NotFollowed."""
+    """The trace of a program, given the names of tools, of which `answering` give the final answer. Raises
+    NotFollowed."""
     follower = _Follower(tools, answering)
     try:
         with suppress(_Answered):
@@ -98,7 +99,7 @@ class _Follower:
                         shown = shown if one is None else one
                 return shown
             case ast.Pass() | ast.Import() | ast.ImportFrom():
-                return None  # a use of what is imported is not followed
+                return None  # a use of the imported name raises NotFollowed later
         give_up()
 
     def _each(self, target: ast.expr, several: ast.expr) -> Iterator[None]:
@@ -173,7 +174,7 @@ class _Follower:
                 give_up()
             self.trace.calls.append(Used(name, literal({**arguments, **named})))
             return Text((len(self.trace.calls) - 1,))
-        if name == "print":  # smolagents' ignores what stands between and at the end
+        if name == "print":  # smolagents' print ignores `sep` and `end`
             words = [part for value in values for part in (Text((" ",)), as_text(value))][1:]
             self.trace.printed.append((len(self.trace.calls), join_texts([*words, Text(("\n",))])))
             return None

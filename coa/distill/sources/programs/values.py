@@ -1,23 +1,23 @@
-"""Values of a program that is followed: texts, numbers, lists and tables, with holes where a tool's result stands."""
+"""Values of a traced program: texts, numbers, lists and dicts, with holes in the place of tool results."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
 MOST_STEPS, MOST_CHARACTERS = 10_000, 100_000
-"""Limits of what is followed: a program is text of a model."""
+"""Limits of tracing, since a program is a model's text."""
 UNKNOWN = -1
-"""A hole for what is shown and not looked for."""
+"""A hole for a value that is shown but whose text is not needed."""
 
 
 class NotFollowed(Exception):
-    """A program does more than to call tools and show their results."""
+    """A program does more than call tools and show their results."""
 
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """A text with holes: a part that is a number is the result of the call of that number, from 0. Neither two texts
-    nor an empty one are among the parts."""
+    """A text with holes: a part that is a number stands for the result of the call of that number, from 0. Texts beside
+    each other are joined, and no text is empty."""
 
     parts: tuple[str | int, ...]
 
@@ -44,7 +44,7 @@ def as_text(value: Any) -> Text:
 
 
 def as_shown(value: Any) -> Text:
-    """What is shown of a statement's value; a hole where that is not known."""
+    """The text that is shown for a statement's value; a hole if that is unknown."""
     try:
         return as_text(value)
     except NotFollowed:
@@ -52,7 +52,7 @@ def as_shown(value: Any) -> Text:
 
 
 def literal(value: Any) -> Any:
-    """A value without holes. What holds one is not followed: its argument or its form cannot be told."""
+    """A value without holes; raises NotFollowed for a value with a hole, whose text is unknown."""
     match value:
         case Text():
             return value.known if value.known is not None else give_up()
@@ -76,7 +76,7 @@ def join_texts(texts: Sequence[Text]) -> Text:
 
 
 def elements(value: Any) -> list[Any]:
-    """What a loop over a value goes through."""
+    """The elements over which a loop over the value iterates."""
     return list(value) if isinstance(value, list | dict) else give_up()
 
 

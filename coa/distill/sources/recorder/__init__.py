@@ -1,4 +1,4 @@
-"""The recorder: a model endpoint that passes calls on and records them, so that other agent systems can be teachers."""
+"""The recorder: a model endpoint that forwards calls and records them, so that other agent systems can be teachers."""
 
 from coa.distill.sources.recorder.server import Recorder, RecorderConfig, serving
 

@@ -1,4 +1,4 @@
-"""A call of a model while it is under way, and the record of it."""
+"""A call of a model in progress, and its record."""
 
 import json
 from collections.abc import Callable
@@ -15,7 +15,7 @@ UNREADABLE = "the answer is no chat completion"
 
 
 class Call:
-    """A call under way: `answered`, any number of `feed`, `ended`. Without `ended`, its client went away."""
+    """A call in progress: `answered`, any number of `feed`, `ended`. Without `ended`, the client disconnected."""
 
     def __init__(self, body: bytes, session: str, task: str, clock: Callable[[], float]) -> None:
         """Raises ValueError for a bad session id."""
@@ -39,11 +39,11 @@ class Call:
             self._body += piece
 
     def ended(self, failure: str = "") -> None:
-        """failure: what went wrong between the recorder and the model endpoint."""
+        """Marks the end of the call. failure: an error between the recorder and the model endpoint."""
         self._failure = failure
 
     def record(self) -> Record | None:
-        """The call's record at the first call of this method; None from then on."""
+        """The call's record; None if this method was called before."""
         if self._recorded:
             return None
         self._recorded = True
@@ -76,7 +76,7 @@ class Call:
 
 
 def _read_request(body: bytes) -> dict[str, Any]:
-    """The request; empty if it cannot be read, since refusing it is left to the model endpoint."""
+    """The request; empty if it cannot be parsed, since the model endpoint is the one to refuse it."""
     try:
         asked = json.loads(body)
     except (ValueError, RecursionError):

@@ -1,15 +1,15 @@
-"""Keeps keys out of records: finds them in a request's headers and address, and hides them in the texts of the call."""
+"""Keeps API keys out of records: finds them in a request's headers and URL, and hides them in the texts of the call."""
 
 import json
 from collections.abc import Collection, Mapping
 from typing import Any
 
 SHORTEST_KEY = 8
-"""Characters of the shortest key that is hidden; a shorter one (`EMPTY`, `x`) is no key and may be a word of the
+"""Minimum characters of a key that is hidden; a shorter one (`EMPTY`, `x`) is a placeholder and may be a word of the
 text."""
 HIDDEN = "***"
 _NAMES = ("auth", "key", "token", "secret", "sig", "password", "credential")
-"""Parts of the names of headers and of parameters that hold keys."""
+"""Substrings of the names of headers and query parameters that hold keys."""
 
 
 def keys_of(headers: Mapping[str, str], query: Mapping[str, str]) -> frozenset[str]:
@@ -21,13 +21,13 @@ def keys_of(headers: Mapping[str, str], query: Mapping[str, str]) -> frozenset[s
             found |= {cookie.partition("=")[2].strip(' "') for cookie in value.split(";")}
         elif any(part in name.lower() for part in _NAMES):
             words = value.split()
-            # Of several words the first names the scheme, such as "Bearer".
+            # The first of several words is the scheme, such as "Bearer".
             found |= set(words[1:] if "auth" in name.lower() and len(words) > 1 else [value.strip(), *words])
     return frozenset(key for key in found if len(key) >= SHORTEST_KEY)
 
 
 def hidden(value: Any, keys: Collection[str]) -> Any:
-    """A value of JSON without the keys in its texts. The names of its fields stay; its depth does not matter."""
+    """A JSON value with the keys removed from its texts, at any depth; field names are unchanged."""
     root = [value]
     boxes: list[Any] = [root]
     while boxes:
@@ -48,7 +48,8 @@ def _text(text: str, keys: Collection[str]) -> str:
 
 
 def _arguments(text: str, keys: Collection[str]) -> str:
-    """The arguments of a tool call, which are JSON in a text: `n-secret` is not to be hidden in `"\\n-secret"`."""
+    """The arguments of a tool call, which are JSON text and are parsed first: `n-secret` is no part of
+    `"\\n-secret"`."""
     try:
         arguments = json.loads(text)
         safe = hidden(arguments, keys)

@@ -16,7 +16,7 @@ from coa.distill.sources.recorder.hiding import hidden
 from coa.storage.jsonl import append_text
 
 MAX_NAME_BYTES = 200
-"""Bytes of the longest file name; file systems allow 255."""
+"""Maximum bytes of a file name; file systems allow 255."""
 TOO_DEEP = "its messages or its reply are nested too deep to be kept"
 
 
@@ -29,18 +29,18 @@ class Record:
     """Seconds since 1970."""
     seconds: float
     status: int
-    """Status of the model endpoint's answer; 0 where none came."""
+    """HTTP status of the model endpoint's answer; 0 if there was no answer."""
     model: str
     stream: bool
     messages: Any
     """The messages as they were sent; None if the request could not be read."""
     tools: Any
     reply: Mapping[str, Any] | None
-    """The assistant's message, or as much of it as came."""
+    """The assistant's message, or the part of it that arrived."""
     finish: str
     usage: Mapping[str, Any] | None
     failure: str
-    """Empty for a whole reply."""
+    """Reason of the failure; empty if the reply is complete."""
 
 
 def file_name(session: str) -> str:
@@ -57,11 +57,11 @@ def file_name(session: str) -> str:
 
 
 def append(folder: Path, record: Record, keys: Collection[str]) -> None:
-    """Adds one line to the session's file. `keys` are hidden in all texts. A call that is nested deeper than JSON is
-    written is kept without its messages, tools and reply, as a failure.
+    """Adds one line to the session's file. `keys` are hidden in all texts. A call that is nested too deeply to be
+    written as JSON is recorded as a failure, without messages, tools and reply.
 
-    Raises DiskFull if there is no room for it. What that, or a kill, leaves of a line stays as a line of its own, so
-    that who reads the session knows that a call is missing.
+    Raises DiskFull if there is no room. The incomplete line that a full disk or a kill leaves stays as a separate line,
+    so that a reader of the session knows that a call is missing.
     """
     values = {field.name: getattr(record, field.name) for field in fields(record)}
     try:

@@ -1,4 +1,4 @@
-"""An OpenAI-compatible endpoint between an agent and its model, which passes everything on and records it.
+"""An OpenAI-compatible endpoint between an agent and its model, which forwards all calls and records them.
 
     agent ──POST /session/run-1/v1/chat/completions──> recorder ──POST UPSTREAM/chat/completions──> model endpoint
           <──────────── bytes as they come ───────────    │     <──────────────────────────────────
@@ -6,10 +6,10 @@
 
     session     /session/ID/v1, or the header X-Session-Id, or else one session for each start of the recorder
     task        /session/ID/task/TASK/v1, or X-Task-Id, or `metadata.task` in the body; may be left out
-    recorded    POST /v1/chat/completions, failures too; other paths under /v1 are only passed on
+    recorded    POST /v1/chat/completions, failures too; other paths under /v1 are only forwarded
 
-A stream that breaks off does so for the agent, too. An agent that goes away ends the call of the model. Where the disk
-is full, calls are passed on all the same, and a line says so once.
+A stream that breaks off also breaks off for the agent. If an agent disconnects, the call of the model is cancelled. If
+the disk is full, calls are still forwarded, and a warning is shown once.
 """
 
 import time
@@ -43,7 +43,7 @@ NOT_PASSED_ON = frozenset(
         *(SESSION.lower(), TASK.lower()),
     )
 )
-"""Headers of one connection, and of the recorder."""
+"""Headers that are not forwarded: those of one connection, and the recorder's own."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,26 +52,27 @@ class RecorderConfig:
     """Base URL of the model endpoint, such as http://127.0.0.1:8000/v1."""
     folder: Path
     key_env: str | None = None
-    """Environment variable with the endpoint's key, which takes the place of the client's; None to pass the client's
-    key on."""
+    """Environment variable with the endpoint's key, which replaces the client's key; None forwards the client's
+    key."""
     connect_s: float = 10.0
-    """Seconds to connect to the model endpoint."""
+    """Maximum seconds to connect to the model endpoint."""
     silence_s: float = 900.0
-    """Seconds without a byte of its answer; long, since some endpoints send nothing before a reply is complete."""
+    """Maximum seconds without a byte of the endpoint's answer; long, since some endpoints send nothing until a reply is
+    complete."""
     max_bytes: int = 1 << 28
-    """Bytes of one request."""
+    """Maximum bytes of a request."""
 
 
 class _ClientGone(Exception): ...
 
 
 class Recorder:
-    """The recorder, which `serving` runs; its HTTP session belongs to the running event loop."""
+    """The recorder, run by `serving`; its HTTP session belongs to the running event loop."""
 
     def __init__(
         self, config: RecorderConfig, clock: Callable[[], float] = time.time, say: Callable[[str], None] = print
     ) -> None:
-        """Raises UserError for a bad upstream or key. say: shows a line to the user."""
+        """say: shows a line to the user. Raises UserError for a bad upstream or key."""
         if not is_web_address(config.upstream):
             raise UserError(f"--upstream is {shown(config.upstream)}, expected an address such as http://HOST:8000/v1")
         self.config, self._clock, self._say = config, clock, say
@@ -108,7 +109,7 @@ class Recorder:
         try:
             return await self._pass_on(request, rest, body, call)
         except _ClientGone:
-            return _refusal(499, GONE)  # the client is gone and does not read it
+            return _refusal(499, GONE)  # the client has disconnected and does not read this
         finally:
             if call is not None:
                 self._keep(request, call)
@@ -128,7 +129,7 @@ class Recorder:
                     if call is not None:
                         call.feed(piece)
                     await _to_client(response.write(piece))
-        # Without their causes, which hold the headers that were sent, keys among them.
+        # Failures omit the error's text, which may hold the request's headers and so keys.
         except TimeoutError:
             status, failure = 504, SILENT
         except aiohttp.ClientError:
@@ -136,7 +137,7 @@ class Recorder:
         else:
             if call is not None:
                 call.ended()
-                self._keep(request, call)  # before the end, so that a client with a whole reply finds it recorded
+                self._keep(request, call)  # before the end, so that a complete reply is recorded when its client has it
             await _to_client(response.write_eof())
             return response
         if call is not None:
@@ -144,7 +145,7 @@ class Recorder:
         if response is None:
             return _refusal(status, failure)
         if request.transport is not None:
-            request.transport.close()  # without the end that a whole reply has
+            request.transport.close()  # without the end of a complete reply
         return response
 
     def _session_of(self, request: web.Request) -> str:
@@ -157,7 +158,7 @@ class Recorder:
         return headers
 
     def _keep(self, request: web.Request, call: Call) -> None:
-        """Records the call, unless that was done."""
+        """Records the call, unless it is recorded already."""
         if (record := call.record()) is not None:
             sent = keys_of(request.headers, request.query)
             try:
@@ -175,7 +176,7 @@ async def serving(
     """Runs a recorder and yields its base URL. port: 0 for any free one. Raises UserError for a port or a folder that
     can't be used."""
     recorder = Recorder(config, say=say)
-    # With handler_cancellation a client that goes away cancels the call of the model.
+    # With handler_cancellation, a client that disconnects cancels the call of the model.
     runner = web.AppRunner(recorder.app(), access_log=None, handler_cancellation=True, shutdown_timeout=1.0)
     try:
         await runner.setup()
@@ -205,8 +206,8 @@ def _passed_on(headers: Mapping[str, str]) -> CIMultiDict[str]:
 
 
 def _path(rest: str) -> str:
-    """A path as the model endpoint will understand it, so that no other spelling of a recorded one gets by: `./a//%62`
-    is `a/b`. Raises HTTPNotFound for one that leads upwards."""
+    """The normalised path, so that no other spelling of a recorded path goes unrecorded: `./a//%62` is `a/b`. Raises
+    HTTPNotFound for a path that leads upwards."""
     while (plain := unquote(rest)) != rest:
         rest = plain
     parts = [part for part in rest.split("/") if part not in ("", ".")]

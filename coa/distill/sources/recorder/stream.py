@@ -4,7 +4,7 @@
     data: {"choices": [{"delta": {"content": "s"}, "finish_reason": "stop"}]}     ->  {"content": "Yes", ...}, "stop"
     data: [DONE]
 
-Where a request asks for several choices, the first is kept.
+If a request asks for several choices, the first is kept.
 """
 
 import json
@@ -21,15 +21,15 @@ _GROWING = ("content", "reasoning_content", "reasoning", "refusal")
 @dataclass(frozen=True, slots=True)
 class Completion:
     message: Mapping[str, Any] | None
-    """The chat message: role, content, tool_calls; None if nothing of it came."""
+    """The chat message: role, content, tool_calls; None if nothing arrived."""
     finish: str = ""
-    """Why the model stopped: "stop", "tool_calls", "length"; empty if it was not said."""
+    """The finish reason: "stop", "tool_calls", "length"; empty if unknown."""
     usage: Mapping[str, Any] | None = None
     model: str = ""
 
 
 def read_completion(body: bytes) -> Completion:
-    """Reads a reply that is not streamed; raises ValueError for what is no chat completion."""
+    """Reads a reply that is not streamed; raises ValueError if it is no chat completion."""
     try:
         reply = json.loads(body)
         choice = reply["choices"][0]
@@ -42,11 +42,11 @@ def read_completion(body: bytes) -> Completion:
 
 
 class Assembly:
-    """Assembles a streamed reply: `feed` takes its bytes, cut anywhere; `completion` is what has come so far."""
+    """Assembles a streamed reply: `feed` takes its bytes, cut anywhere; `completion` is the reply so far."""
 
     def __init__(self) -> None:
         self.faulty = False
-        """Whether something came that is no part of a chat completion, such as an error in mid-stream."""
+        """Whether the stream contained something that is no part of a chat completion, such as an error."""
         self._rest: list[bytes] = []
         self._ended = False
         self._texts: dict[str, list[str]] = {}
@@ -63,7 +63,7 @@ class Assembly:
 
     @property
     def whole(self) -> bool:
-        """Whether the stream has come to its end."""
+        """Whether the stream is complete."""
         return self._ended or bool(self._finish)
 
     @property
@@ -107,7 +107,7 @@ class Assembly:
                 self._call(call)
 
     def _call(self, piece: dict[str, Any]) -> None:
-        """Adds a piece of a tool call. Servers that do not number calls begin a new one with each new id."""
+        """Adds a piece of a tool call. If the server does not number calls, each new id begins a new call."""
         last = max(self._calls, default=-1)
         index = piece.get("index")
         if isinstance(index, str) and index.isdecimal():

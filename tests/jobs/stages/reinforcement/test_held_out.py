@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from cluster.learners.commits import read_scores
 from coa.agent.records import EpisodeRecord
 from coa.config import load
 from coa.errors import ToolDown, UserError
@@ -52,9 +53,9 @@ class GatedPool:
 class Bench:
     """A run directory, a pool, and what the loop would do."""
 
-    def __init__(self, folder: Path, every: int = 2) -> None:
+    def __init__(self, folder: Path, every: int = 2, *more: str) -> None:
         settings = [f"run_dir={folder}", f"rl.evaluate_every={every}", f"rl.evaluate_tasks={SIZE}"]
-        config = load(Recipe, find_recipe("tiny"), [*settings, "evaluation.tasks=40", "wandb.mode=disabled"])
+        config = load(Recipe, find_recipe("tiny"), [*settings, "evaluation.tasks=40", "wandb.mode=disabled", *more])
         self.said = io.StringIO()
         self.run = RunDir(config, Console(self.said, io.StringIO()))
         self.run.prepare()
@@ -173,6 +174,29 @@ def test_a_tool_that_is_down_is_recorded_and_training_goes_on(tmp_path: Path) ->
         bench.held_out.reached(2)
         await bench.held_out.finish()
         assert "eval/pass_at_1" in bench.records()[-1]
+
+    asyncio.run(body())
+
+
+def test_scores_are_noted_for_the_checkpoint_that_is_the_best(tmp_path: Path) -> None:
+    async def body() -> None:
+        bench = Bench(tmp_path, 2, "checkpoints.keep_best=true")
+        bench.pool.gate.set()
+        bench.held_out.start(0)
+        await bench.held_out.finish()
+        bench.pool.version = 2
+        bench.held_out.reached(2)
+        await bench.held_out.finish()
+        assert read_scores(bench.run.scores) == {0: 0.0, 2: 1.0}
+        bench.at(1)
+        bench.held_out.start(1)
+        assert read_scores(bench.run.scores) == {0: 0.0}, "version 2 is rolled back"
+        await bench.held_out.finish()
+        without = Bench(tmp_path / "without")
+        without.pool.gate.set()
+        without.held_out.start(0)
+        await without.held_out.finish()
+        assert not without.run.scores.exists()
 
     asyncio.run(body())
 

@@ -1,4 +1,4 @@
-"""What a replay compares, and where it begins; that it is equal is shown on a real run (tests/jobs/test_train.py)."""
+"""What a replay compares, and where it begins; that it is equal is shown on a real run (test_replay_of_run.py)."""
 
 import io
 import json
@@ -11,12 +11,14 @@ import pytest
 from coa.config import dump, load
 from coa.errors import DamagedFile, UserError
 from coa.learning.batches import BatchStore
+from coa.storage.checkpoints import mend
 from coa.types import Sample
 from jobs.cli import find_recipe, main
 from jobs.recipe.schema import Recipe
 from jobs.run.console import Console
 from jobs.run.run_dir import RunDir
 from jobs.stages.reinforcement.replay import Gaps, Plan, differences, plan_replay, recipe_of
+from tests.support.checkpoints import STATES, folder_at, write_checkpoints
 
 STEPS = 6
 
@@ -42,11 +44,7 @@ def run(tmp_path: Path) -> RunDir:
     rows = [{"stage": "rl", "step": step, "time": 0, "loss": 0.1 * step, "weights": "aa"} for step in range(1, 7)]
     held_out = {"stage": "rl", "step": 0, "time": 0, "eval/pass_at_1": 1.0}
     (tmp_path / "metrics.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in [held_out, *rows]))
-    kept = [{"metrics": {"version": version}, "checkpoint_dir_name": f"at-{version}"} for version in (2, 4)]
-    for one in kept:
-        (tmp_path / "checkpoints" / "rl" / str(one["checkpoint_dir_name"])).mkdir(parents=True)
-    snapshot = tmp_path / "checkpoints" / "rl" / "checkpoint_manager_snapshot.json"
-    snapshot.write_text(json.dumps({"checkpoint_results": kept}))
+    write_checkpoints(tmp_path / "checkpoints" / "rl", 2, 4)
     found = RunDir(recipe_of(tmp_path), Console(io.StringIO(), io.StringIO()))
     store = BatchStore(found.batches)
     for step in range(1, STEPS + 1):
@@ -55,14 +53,21 @@ def run(tmp_path: Path) -> RunDir:
 
 
 def at(plan: Plan) -> tuple[int, str | None, int]:
-    return plan.start, plan.checkpoint and plan.checkpoint.name, plan.last
+    return plan.start, plan.checkpoint and Path(plan.checkpoint.path).name, plan.last
 
 
 def test_it_begins_at_the_newest_kept_state_before_the_first_step(run: RunDir) -> None:
     assert at(plan_replay(run, None, None)) == (0, None, 6)
     assert at(plan_replay(run, 2, 3)) == (0, None, 3)
-    assert at(plan_replay(run, 3, None)) == (2, "at-2", 6)
-    assert at(plan_replay(run, 6, 6)) == (4, "at-4", 6)
+    assert at(plan_replay(run, 3, None)) == (2, "checkpoint_0", 6)
+    assert at(plan_replay(run, 6, 6)) == (4, "checkpoint_1", 6)
+
+
+def test_a_record_that_was_written_anew_names_the_state_to_begin_at(run: RunDir) -> None:
+    stage = run.checkpoints / "rl"
+    (stage / "checkpoint_1" / STATES[0]).unlink()
+    mend(folder_at(stage))
+    assert at(plan_replay(run, 6, 6)) == (2, "checkpoint_0", 6)
 
 
 def test_what_was_not_recorded_is_named(run: RunDir) -> None:

@@ -5,12 +5,14 @@ from typing import Any
 
 import pytest
 
+from actors.learner.buffer import Committed
+from actors.messages import CacheStats, SyncReport
 from actors.weights.transport import Published
 from coa.agent.records import EpisodeRecord, GroupRecord
 from coa.learning.weights import Manifest, lay_out
 from coa.types import Status, Task
-from jobs.stages.reinforcement import rl_stats
 from jobs.stages.reinforcement.rl_stats import NO_VARIANCE, RlStats, lengths, played, shown
+from jobs.stages.start import checkpoint_metrics
 
 EPISODE = EpisodeRecord(
     sample=0,
@@ -47,7 +49,8 @@ class Report:
     loss: float = 0.5
     staleness_mean: float = 0.5
     staleness_max: int = 1
-    logprob_max_diff: float = 1e-6
+    fresh_tokens: int = 160
+    logprob_max_diff: float | None = 1e-6
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,25 +59,40 @@ class LargerReport(Report):
     algorithm: dict[str, float]
 
 
-def event(report: Report) -> Any:
-    return SimpleNamespace(report=report, began=10.0, ended=12.0, waited=3.0, weights=None)
+def event(report: Report, version: int = 1) -> Any:
+    return SimpleNamespace(version=version, report=report, began=10.0, ended=12.0, waited=3.0, weights=None)
+
+
+def synced(*, diff: float, mean: float, pause_s: float, alarm: bool = False) -> SyncReport:
+    return SyncReport(version=1, logprob_diff=diff, logprob_mean_diff=mean, pause_s=pause_s, alarm=alarm)
 
 
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Any:
+def clock() -> Any:
     clock = SimpleNamespace(now=100.0)
-    monkeypatch.setattr(rl_stats, "time", SimpleNamespace(time=lambda: clock.now))
+    clock.read = lambda: clock.now
     return clock
 
 
-def test_a_record_tells_of_episodes_learners_and_what_was_dropped_since_the_last_one(clock: Any) -> None:
+def test_a_checkpoint_is_in_the_record_of_the_next_step_and_in_no_other(clock: Any) -> None:
     stats = RlStats()
+    stats.begin()
+    stats.committed = checkpoint_metrics(Committed(version=3, write_s=1.5, commit_s=4.0, size=2**29))
+    first, second = (stats.record(event(Report()), []) for _ in range(2))
+    told = {"checkpoint_write_s": 1.5, "checkpoint_commit_s": 4.0, "checkpoint_gib": 0.5}
+    assert told.items() <= first.items()
+    assert not told.keys() & second.keys()
+
+
+def test_a_record_tells_of_episodes_learners_and_what_was_dropped_since_the_last_one(clock: Any) -> None:
+    stats = RlStats(clock.read)
     stats.begin()
     stats.played += [group("calc", [1, 0]), group("hops", [0.5, 0.5], status=Status.TRUNCATED, tokens=384)]
     stats.dropped["ToolDown"] += 2
     stats.dropped[NO_VARIANCE] += 1
     stats.retried += 2
-    stats.syncs.append(SimpleNamespace(logprob_diff=0.5, pause_s=0.25, alarm=True))
+    stats.sync([synced(diff=0.75, mean=0.5, pause_s=1.0)])
+    stats.sync([synced(diff=0.25, mean=0.0625, pause_s=0.5, alarm=True), synced(diff=0.5, mean=0.03125, pause_s=0.25)])
     clock.now = 104.0
     now = event(Report())
     record = stats.record(now, stats.step(now))
@@ -84,6 +102,7 @@ def test_a_record_tells_of_episodes_learners_and_what_was_dropped_since_the_last
         "loss": 0.5,
         "staleness_mean": 0.5,
         "staleness_max": 1,
+        "fresh_tokens": 160,
         "logprob_max_diff": 1e-6,
         "reward": 0.5,
         "correct": 1.0,
@@ -101,31 +120,61 @@ def test_a_record_tells_of_episodes_learners_and_what_was_dropped_since_the_last
         "rejected_fraction": 0.5,
         "retried": 2,
         "sync_alarms": 1,
+        "faults": "1 of 2 engines compute with other weights than those of version 1, which they report: log-probs are "
+        "up to 0.25 nats from the learner's, 0.062 on average",
         "groups": 2,
         "trajectories_s": 1.0,
         "tokens_s": 40.0,
         "sync_logprob_max_diff": 0.5,
-        "sync_pause_s": 0.25,
+        "sync_logprob_mean_diff": 0.0625,
+        "sync_pause_s": 0.5,
         "seconds": 2.0,
         "waited": 3.0,
     }
 
 
 def test_a_step_in_which_no_group_ended_has_no_means_and_no_old_counts(clock: Any) -> None:
-    stats = RlStats()
+    stats = RlStats(clock.read)
     stats.begin()
     stats.dropped["ToolDown"] += 1
     for _ in range(2):
         clock.now += 1.0
         record = stats.record(event(Report()), stats.step(event(Report())))
-    for name in ("reward", "length_p50", "rejected_fraction", "dropped/ToolDown"):
+    for name in ("reward", "length_p50", "rejected_fraction", "dropped/ToolDown", "sync_pause_s", "faults"):
         assert name not in record, name
     assert (record["groups"], record["tokens_s"], record["retried"], record["sync_alarms"]) == (0, 0.0, 0, 0)
 
 
+def test_a_step_without_a_token_of_its_own_version_has_no_difference_of_log_probs(clock: Any) -> None:
+    stats = RlStats()
+    stats.begin()
+    clock.now += 1.0
+    now = event(Report(fresh_tokens=0, logprob_max_diff=None))
+    record = stats.record(now, stats.step(now))
+    assert record["fresh_tokens"] == 0
+    assert "logprob_max_diff" not in record
+    assert stats.summary([])["train_logprob_max_diff"] == 0.0
+
+
+def test_faults_are_counted_by_steps(clock: Any) -> None:
+    stats = RlStats()
+    stats.begin()
+    clock.now += 1.0
+    stats.suspect(["one", "another"])
+    assert stats.record(event(Report(), 1), [])["faults"] == "one; another"
+    assert "faults" not in stats.record(event(Report(), 2), [])
+    stats.suspect(["a third"])
+    stats.record(event(Report(), 3), [])
+    assert stats.summary([])["faults"] == 2
+    stats.suspect(["after the last step"])
+    assert stats.summary([])["faults"] == 2, "it belongs to step 3, which has one already"
+    stats.record(event(Report(), 1), [])  # again, after a restart
+    assert stats.summary([])["faults"] == 2
+
+
 def test_what_an_algorithm_measures_is_under_its_own_names(clock: Any) -> None:
     report = LargerReport(algorithm={"value_loss": 0.125})
-    record = RlStats().record(event(report), [])
+    record = RlStats(clock.read).record(event(report), [])
     assert record["value_loss"] == 0.125
     assert record["entropy"] == 0.25
     assert "algorithm" not in record
@@ -139,7 +188,7 @@ def test_a_record_names_the_weights_that_the_step_made() -> None:
 
 
 def test_a_stage_without_an_engine_at_its_end_has_a_summary(clock: Any) -> None:
-    stats = RlStats()
+    stats = RlStats(clock.read)
     stats.begin()
     clock.now += 10.0
     assert stats.summary([])["busy"] == {"engine": 0.0, "learner": 0.0}
@@ -159,3 +208,16 @@ def test_groups_without_episodes_say_nothing() -> None:
 
 def test_the_terminal_shows_what_there_is() -> None:
     assert shown({"reward": 0.5, "kl_rollout": -0.000123, "groups": 3}) == {"reward": 0.5, "kl": "-1.2e-04"}
+
+
+def test_what_engines_computed_again_is_told_since_the_last_step() -> None:
+    stats = RlStats()
+    assert stats.prefill(CacheStats(preemptions=2, prefill=200, recomputed=50)) == {
+        "preemptions": 2,
+        "recomputed_fraction": 0.25,
+    }
+    assert stats.prefill(CacheStats(preemptions=5, prefill=300, recomputed=60)) == {
+        "preemptions": 3,
+        "recomputed_fraction": 0.1,
+    }
+    assert stats.prefill(CacheStats(preemptions=5, prefill=300, recomputed=60)) == {"preemptions": 0}

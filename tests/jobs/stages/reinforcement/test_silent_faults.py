@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from actors.learner.step_report import StepReport
-from actors.messages import EpisodeOrder
+from actors.messages import EpisodeOrder, SyncReport
 from coa.errors import EpisodeFailed
 from coa.learning.algorithms import ALGORITHMS
 from coa.learning.algorithms.grpo import Grpo
@@ -35,7 +35,7 @@ def records(folder: Path, *settings: str, **injected: Any) -> tuple[list[Record]
     return found, played.result
 
 
-def reports(**wrong: float) -> Any:
+def reports(**wrong: float | None) -> Any:
     """Those of healthy steps, and one that is not."""
     healthy: dict[str, Any] = {"logprob_mean_diff": 1e-6, "logprob_gap": 1e-3, "logprob_shifted_gap": 0.8}
 
@@ -72,6 +72,33 @@ def test_what_learners_measure_is_named_in_the_record_of_the_step(
 def test_engines_that_sample_with_an_old_cache_are_not_suspected_of_old_weights(tmp_path: Path) -> None:
     found, _ = records(tmp_path, "engine.kv_on_update=keep", report=reports(logprob_mean_diff=0.03))
     assert not any("faults" in record for record in found)
+
+
+class Stale(Remembering):
+    """One of its engines takes the name of a version without its weights."""
+
+    async def sync(self, version: int, *weights: Any) -> list[SyncReport]:
+        found = await super().sync(version, *weights)
+        if version == FAULTY:
+            found[0] = replace(found[0], logprob_diff=0.03, logprob_mean_diff=0.01, alarm=True)
+        return found
+
+
+@pytest.mark.parametrize("settings", [(), ("engine.kv_on_update=keep",)], ids=["recompute", "keep"])
+def test_an_engine_with_other_weights_than_its_version_is_named_where_no_token_of_that_version_is_trained(
+    settings: tuple[str, ...], tmp_path: Path
+) -> None:
+    """With staleness, a batch may be of older versions only."""
+    blind = reports(logprob_mean_diff=None)
+    found, result = records(tmp_path, "rl.window.max_staleness=2", *settings, pool_class=Stale, report=blind)
+    named = {record["step"]: record["faults"] for record in found if "faults" in record}
+    assert named == {
+        FAULTY + 1: f"1 of 2 engines compute with other weights than those of version {FAULTY}, which they report: "
+        "log-probs are up to 0.03 nats from the learner's, 0.01 on average"
+    }
+    assert result["faults"] == 1
+    assert found[FAULTY]["sync_logprob_max_diff"] == 0.03
+    assert "logprob_mean_diff" not in found[FAULTY - 1]
 
 
 @dataclass(frozen=True)

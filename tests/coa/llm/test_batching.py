@@ -1,4 +1,4 @@
-"""The caller's end of a tool executor."""
+"""Calls that are made in the same moment travel together."""
 
 import asyncio
 from collections.abc import Sequence
@@ -6,8 +6,8 @@ from collections.abc import Sequence
 import pytest
 
 from coa.errors import InfrastructureError, ToolDown
+from coa.llm.batching import CallBatcher
 from coa.tools.base import ToolCall
-from coa.tools.client import ToolClient
 
 
 class Executor:
@@ -30,7 +30,7 @@ def call(argument: str) -> ToolCall:
 def test_calls_of_the_same_moment_travel_together_and_answers_find_their_callers() -> None:
     async def go() -> None:
         executor = Executor()
-        client = ToolClient(executor)
+        client = CallBatcher(executor)
         assert await asyncio.gather(*(client(call(a)) for a in "abc")) == ["a!", "b!", "c!"]
         assert await client(call("d")) == "d!"
         assert executor.batches == [["a", "b", "c"], ["d"]]
@@ -41,7 +41,7 @@ def test_calls_of_the_same_moment_travel_together_and_answers_find_their_callers
 def test_calls_that_follow_within_the_same_turn_of_the_loop_join() -> None:
     async def go() -> None:
         executor = Executor()
-        client = ToolClient(executor)
+        client = CallBatcher(executor)
 
         async def next_turn(argument: str) -> str:
             await asyncio.sleep(0)
@@ -56,7 +56,7 @@ def test_calls_that_follow_within_the_same_turn_of_the_loop_join() -> None:
 def test_a_call_that_comes_while_others_are_under_way_does_not_wait_for_them() -> None:
     async def go() -> None:
         executor = Executor(seconds=0.01)
-        client = ToolClient(executor)
+        client = CallBatcher(executor)
         first = asyncio.ensure_future(client(call("a")))
         await asyncio.sleep(0.005)
         second = asyncio.ensure_future(client(call("b")))
@@ -68,7 +68,7 @@ def test_a_call_that_comes_while_others_are_under_way_does_not_wait_for_them() -
 
 def test_a_failing_call_raises_for_its_caller_alone() -> None:
     async def go() -> None:
-        client = ToolClient(Executor())
+        client = CallBatcher(Executor())
         one, down, two = await asyncio.gather(
             client(call("a")), client(call("down")), client(call("b")), return_exceptions=True
         )
@@ -82,7 +82,7 @@ def test_a_failing_call_raises_for_its_caller_alone() -> None:
 @pytest.mark.parametrize("moment", [0.0, 0.005], ids=["before the calls leave", "on their way"])
 def test_a_caller_that_is_cancelled_does_not_take_the_others_with_it(moment: float) -> None:
     async def go() -> None:
-        client = ToolClient(Executor(seconds=0.02))
+        client = CallBatcher(Executor(seconds=0.02))
         callers = [asyncio.ensure_future(client(call(a))) for a in "abc"]
         await asyncio.sleep(moment)
         callers[0].cancel()
@@ -101,7 +101,7 @@ def test_an_executor_that_dies_fails_all_who_called_it_and_not_the_next() -> Non
                 raise ToolDown("executor died")
             return ["x"] * len(calls)
 
-        client = ToolClient(call_many)
+        client = CallBatcher(call_many)
         failed = await asyncio.gather(client(call("a")), client(call("b")), return_exceptions=True)
         assert [str(one) for one in failed] == ["executor died"] * 2
         assert await client(call("c")) == "x"
