@@ -116,7 +116,31 @@ ROWS = (
     Row("sft_learner", "demo_sft_s", "<= 180", "seconds of the SFT stage of a finished run of the tiny recipe"),
     Row("weights", "host_gb_s", "", "GB/s from a learner into an engine's process, 500 MB, digests on both sides"),
     Row("weights", "memcpy_gb_s", "", "GB/s of one plain copy of the same bytes"),
-    Row("weights", "pause_s", "", "seconds for which the engine pauses to load them"),
+    Row(
+        "weights", "transfer_share", ">= 0.35", "GB/s of the transfer without digests divided by those of a plain copy"
+    ),
+    Row(
+        "weights",
+        "update_to_reload",
+        "<= 1.7",
+        "seconds of a whole update, digests included, divided by those of vLLM's own reload from shared memory, 500 MB",
+    ),
+    Row(
+        "weights",
+        "pause_to_reload",
+        "<= 1.2",
+        "seconds of the pause of an update, without 50 ms, divided by those of the reload",
+    ),
+    *(
+        Row("weights", f"{size}/host", "", f"seconds of a whole update, {size} MB, one engine")
+        for size in (50, 150, 500)
+    ),
+    *(
+        Row("weights", f"150/host/{engines}", "", f"seconds of a whole update, 150 MB, {engines} engines")
+        for engines in (2, 4)
+    ),
+    Row("weights", "ipc_to_host", "", "seconds of an update by ipc (shared memory of a CPU) divided by host's, 500 MB"),
+    Row("weights", "pause_s", "", "seconds for which an engine under load pauses to load 500 MB"),
     Row(
         "weights",
         "heartbeat_added_ms",
@@ -194,6 +218,12 @@ ROWS = (
     ),
     Row("serve_cancel", "freed_1000_s_agent", "<= 5", f"{FREED}, the agent"),
     Row("plan", "worst_error", "<= 0.2", "largest relative error of seven predictions by `coa plan`'s simulation"),
+    Row(
+        "plan",
+        "by_run/error",
+        "<= 0.2",
+        "relative error of `coa plan --run`, which knows one other run and no latencies",
+    ),
 )
 
 

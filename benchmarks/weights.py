@@ -1,22 +1,24 @@
-"""Syncs of 500 MB: how fast either way is against memcpy, and what an engine's process notices of them.
+"""Syncs of 500 MB: how fast each way is against memcpy and vLLM's own reload, and what an engine notices of them.
 
-    python -m benchmarks.weights
+    python -m benchmarks.weights [--smoke]
 
 Ways are timed from the rank's parameters to bytes that the receiver has checked: host in this process (write, digests,
 map, digests), collective to a process of its own (what is broadcast lies on the host already, as it does in a run). The
+transfer is host without digests: the file is written, mapped, and a byte of each of its pages read. Whole updates of
+real engines, with models of 50, 150 and 500 MB and one, two and four engines, are `benchmarks.speed.updates`. The
 heartbeat is a task of the process around vLLM that wants to run every 5 ms while requests are generated: how late it
 is, with syncs one after the other and without, in turns. The pause of generation is what `WeightLoader.load` reports.
 """
 
+import argparse
 import asyncio
 import itertools
-import os
 import subprocess
 import sys
 import tempfile
 import time
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from statistics import median
@@ -33,15 +35,33 @@ from actors.weights.parts import ModelParts
 from actors.weights.ranks import Ranks
 from actors.weights.segment import SHARED_MEMORY, SegmentFolder
 from actors.weights.transport import Published
-from benchmarks.harness import report, seconds
+from benchmarks.harness import ROOT, median_ratio, report, seconds
+from benchmarks.speed.updates import (
+    ENGINES,
+    OF_ENGINES,
+    REQUESTS,
+    SIZES,
+    Seconds,
+    draw,
+    figures_of,
+    make_model,
+    start_llm,
+    time_updates,
+)
 
 BUCKET_BYTES = 64 * 2**20
 LAYERS, WIDTH = 30, 2048
 """Of the parameters that are published: 503 MB of float32."""
 ROUNDS = 5
 PHASES, PHASE_S, BEAT_S = 3, 12.0, 0.005
-REQUESTS = 8
-TARGETS = {"heartbeat_added_ms": "<= 20"}
+PAGE = 4096
+PLOT = ROOT / "docs" / "weights.png"
+TARGETS = {
+    "transfer_share": ">= 0.35",
+    "update_to_reload": "<= 1.7",
+    "pause_to_reload": "<= 1.2",
+    "heartbeat_added_ms": "<= 20",
+}
 
 
 # --- the ways ---------------------------------------------------------------------------------------------------------
@@ -62,29 +82,35 @@ print(time.perf_counter() - began, flush=True)
 """
 
 
-def time_ways(folder: Path) -> dict[str, float]:
-    """GB/s of memcpy, host and collective."""
+def time_ways(folder: Path, layers: int) -> dict[str, float]:
+    """GB/s of memcpy, the transfer, host and collective, and the transfer as a share of memcpy."""
     store = folder / "store"
     torch.distributed.init_process_group("gloo", init_method=f"file://{store}", rank=0, world_size=1)
-    sources = [Source(f"t{i}", (torch.nn.Parameter(torch.randn(WIDTH, WIDTH)),)) for i in range(LAYERS)]
+    sources = [Source(f"t{i}", (torch.nn.Parameter(torch.randn(WIDTH, WIDTH)),)) for i in range(layers)]
     parts = ModelParts(sources, sharded=False, bucket_bytes=BUCKET_BYTES)
     size, ranks = parts.layout.nbytes, Ranks("node")
     source, target = np.ones(size, np.uint8), np.ones(size, np.uint8)
-    found: dict[str, list[float]] = {"memcpy": [], "host": [], "host_receive": [], "collective": []}
+    found: dict[str, list[float]] = {"memcpy": [], "transfer": [], "host": [], "host_receive": [], "collective": []}
     for turn in range(ROUNDS):
         found["memcpy"].append(seconds(lambda: np.copyto(target, source)))
         path = folder / f"{turn}.safetensors"
         began = time.perf_counter()
         ranks.write(path, parts)
+        written = time.perf_counter()
+        with mapped(path, len(parts.layout.header()), size) as data:
+            int(data[::PAGE].max())
+        touched = time.perf_counter()
         manifest = ranks.seal(path, parts.layout, 1)
         sent = time.perf_counter()
         with mapped(path, len(parts.layout.header()), size) as data:
             manifest.check(data)
         found["host_receive"].append(time.perf_counter() - sent)
-        found["host"].append(time.perf_counter() - began)
+        found["transfer"].append(touched - began)
+        found["host"].append(time.perf_counter() - began - (touched - written))
         found["collective"].append(time_collective(path, parts))
         path.unlink()
-    return {name: size / median(times) / 1e9 for name, times in found.items()}
+    rates = {f"{name}_gb_s": size / median(times) / 1e9 for name, times in found.items()}
+    return {**rates, "transfer_share": median_ratio(found["memcpy"], found["transfer"])}
 
 
 def time_collective(path: Path, parts: ModelParts) -> float:
@@ -102,51 +128,6 @@ def time_collective(path: Path, parts: ModelParts) -> float:
 
 
 # --- what an engine notices -------------------------------------------------------------------------------------------
-
-
-def make_model(folder: Path) -> Path:
-    """134M parameters, 536 MB of float32."""
-    from transformers import Qwen3Config, Qwen3ForCausalLM
-
-    torch.manual_seed(0)
-    config = Qwen3Config(
-        vocab_size=32_000,
-        hidden_size=768,
-        intermediate_size=2048,
-        num_hidden_layers=12,
-        num_attention_heads=12,
-        num_key_value_heads=4,
-        head_dim=64,
-        tie_word_embeddings=False,
-    )
-    Qwen3ForCausalLM(config).save_pretrained(folder)
-    return folder
-
-
-def start_llm(model: Path) -> Any:
-    os.environ.update(VLLM_CPU_KVCACHE_SPACE="1", VLLM_CPU_OMP_THREADS_BIND="nobind", OMP_NUM_THREADS="1")
-    os.environ.setdefault("TORCHDYNAMO_DISABLE", "1")
-    from vllm import AsyncEngineArgs
-    from vllm.config import WeightTransferConfig
-    from vllm.v1.engine.async_llm import AsyncLLM
-
-    from actors.weights.host import BACKEND, WORKER
-
-    return AsyncLLM.from_engine_args(
-        AsyncEngineArgs(
-            model=str(model),
-            dtype="float32",
-            skip_tokenizer_init=True,
-            max_model_len=1024,
-            max_num_seqs=REQUESTS,
-            enforce_eager=True,
-            enable_chunked_prefill=False,
-            max_num_batched_tokens=8192,
-            disable_log_stats=True,
-            weight_transfer_config=WeightTransferConfig(backend=BACKEND),
-            worker_extension_cls=WORKER,
-        )
-    )
 
 
 async def beat(late: list[float]) -> None:
@@ -179,7 +160,7 @@ async def generating(llm: Any) -> AsyncIterator[None]:
         await asyncio.gather(*asking, return_exceptions=True)
 
 
-async def watch_engine(model: Path, versions: list[Published]) -> dict[str, float]:
+async def watch_engine(model: Path, versions: list[Published], phase_s: float) -> dict[str, float]:
     llm = start_llm(model)
     loader = WeightLoader(llm, clear_cache=True)
     late: dict[bool, list[float]] = {False: [], True: []}
@@ -190,7 +171,7 @@ async def watch_engine(model: Path, versions: list[Published]) -> dict[str, floa
             await asyncio.sleep(3)
             for syncing in (False, True) * PHASES:
                 beating = asyncio.ensure_future(beat(late[syncing]))
-                ends = time.perf_counter() + PHASE_S
+                ends = time.perf_counter() + phase_s
                 for published in itertools.cycle(versions):
                     if not syncing or time.perf_counter() > ends:
                         break
@@ -212,20 +193,36 @@ async def watch_engine(model: Path, versions: list[Published]) -> dict[str, floa
     }
 
 
+def updates(folder: Path, sizes: Sequence[int], engines: int, rounds: int) -> dict[int, Seconds]:
+    found: dict[int, Seconds] = {}
+    for size in sizes:
+        with tempfile.TemporaryDirectory() as disk:
+            model, count = make_model(Path(disk, "model"), size), engines if size == OF_ENGINES else 1
+            found[size] = asyncio.run(time_updates(model, folder, BUCKET_BYTES, count, rounds))
+    return found
+
+
 def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--smoke", action="store_true", help="a small model, one engine, few rounds")
+    smoke = parser.parse_args().smoke
+    layers, sizes, engines, rounds = (4, (50,), 1, 1) if smoke else (LAYERS, tuple(SIZES), max(ENGINES), ROUNDS)
     folder = SegmentFolder(SHARED_MEMORY)
     with tempfile.TemporaryDirectory() as disk:
         try:
-            rates = {f"{name}_gb_s": rate for name, rate in time_ways(folder.path).items()}
-            model = make_model(Path(disk, "model"))
+            figures = time_ways(folder.path, layers)
+            figures |= figures_of(updates(folder.path, sizes, engines, rounds))
+            model = make_model(Path(disk, "model"), max(sizes))
             first = published_file(1, model)
             copy = folder.path / "2.safetensors"
             copy.write_bytes((model / "model.safetensors").read_bytes())
             second = published_file(2, copy)
-            noticed = asyncio.run(watch_engine(model, [second, first]))
+            figures |= asyncio.run(watch_engine(model, [second, first], PHASE_S / 6 if smoke else PHASE_S))
         finally:
             folder.close()
-    report("weights", {**rates, **noticed}, TARGETS)
+    if not smoke:
+        draw(figures, PLOT)
+    report("weights" + "_smoke" * smoke, figures, TARGETS)
 
 
 if __name__ == "__main__":

@@ -24,6 +24,7 @@ from coa.tools.client import Replies, RetryConfig
 from coa.tools.mcp.binding import McpBinding
 from coa.tools.mcp.tool import McpTool
 from coa.tools.scaling import ToolScaling
+from coa.tools.seconds import bucket_of
 
 logger = logging.getLogger(__name__)
 
@@ -125,6 +126,7 @@ class ToolExecutor:
         self._disk = None if folder is None else DiskCache(folder, self._config.cache_bytes)
         self._counts: dict[str, Counter[str]] = {name: Counter() for name in self._tools}
         self._seconds = dict.fromkeys(self._tools, 0.0)
+        self._histograms: dict[str, Counter[str]] = {name: Counter() for name in self._tools}
         self._known = KnownCalls(self._answer, self._config.kept_results)
 
     async def mistake(self) -> str:
@@ -188,6 +190,7 @@ class ToolExecutor:
             hits=counts[Found.KEPT.value],
             joined=counts[Found.JOINED.value],
             seconds=self._seconds[name],
+            histogram=dict(self._histograms[name]),
             retries=own.get("retries", 0),
             own=own,
         )
@@ -249,7 +252,9 @@ class ToolExecutor:
                 raise
             raise RuntimeError("cancelled, though nobody cancelled the call") from error
         finally:
-            self._seconds[call.tool] += time.perf_counter() - started
+            seconds = time.perf_counter() - started
+            self._seconds[call.tool] += seconds
+            self._histograms[call.tool][bucket_of(seconds)] += 1
             self._places[call.tool].release()
 
 

@@ -27,6 +27,8 @@ class ToolStats:
     """Calls that wait for a place now."""
     seconds: float = 0.0
     """Spent inside the tool, summed over calls."""
+    histogram: Mapping[str, int] = field(default_factory=dict)
+    """Calls by the seconds spent inside the tool (`coa.tools.seconds`), without those that were answered otherwise."""
     retries: int = 0
     """Requests that the tool sent again."""
     repeated: int = 0
@@ -39,7 +41,8 @@ class ToolStats:
     def __add__(self, other: "ToolStats") -> "ToolStats":
         """Stats of two executors together."""
         counts = {key: getattr(self, key) + getattr(other, key) for key in ADDED}
-        return ToolStats(**counts, own=Counter(self.own) + Counter(other.own))
+        histogram = Counter(self.histogram) + Counter(other.histogram)
+        return ToolStats(**counts, own=Counter(self.own) + Counter(other.own), histogram=histogram)
 
 
-ADDED = tuple(field.name for field in fields(ToolStats) if field.name != "own")
+ADDED = tuple(field.name for field in fields(ToolStats) if field.name not in ("own", "histogram"))

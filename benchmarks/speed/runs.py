@@ -26,7 +26,7 @@ from jobs.stages.engines import engine_pool
 from jobs.stages.reinforcement.groups import play_group
 from jobs.stages.reinforcement.replay import learning_of, plan_replay
 from jobs.stages.rl import rl
-from jobs.stages.services import tool_counts, tool_executors
+from jobs.stages.services import tool_executors
 
 RECIPE = Path(__file__).parent / "bench_loop.yaml"
 STAGE = "rl"
@@ -107,9 +107,7 @@ class Bench:
         """The stage of reinforcement, from the fine-tuned policy on."""
         config = self.recipe(name, *overrides)
         with closing(fresh(self.start, config, self.console)) as run:
-            before = await tool_counts(self.executors)
             result = await rl(run, self.pool, self.executors)
-            run.finish("tools", since(before, await tool_counts(self.executors)))
             records = [one for one in read_metrics(run.folder / "metrics.jsonl") if one["stage"] == STAGE]
         return Ran(config, run.folder, records, result)
 
@@ -143,14 +141,6 @@ class Ran:
     folder: Path
     records: Sequence[Mapping[str, Any]]
     result: Mapping[str, Any]
-
-
-def since(before: Mapping[str, Mapping[str, float]], now: Mapping[str, Mapping[str, float]]) -> dict[str, Any]:
-    """Counts of tools between two moments."""
-    return {
-        tool: {name: value - before.get(tool, {}).get(name, 0.0) for name, value in counts.items()}
-        for tool, counts in now.items()
-    }
 
 
 @asynccontextmanager

@@ -111,14 +111,17 @@ def rank_memory(
     config: LearnerSettings,
     dtype: str,
     *,
+    longest: int = 0,
     needs: Needs | None = None,
     bucket_bytes: int = 0,
     gpu: bool = True,
 ) -> RankMemory:
-    """Memory of the rank that needs most. needs: the algorithm's. bucket_bytes: of published weights, 0 if none are
-    published. gpu: whether ranks have GPUs and communicate over NCCL; else over gloo, which reduces a copy."""
+    """Memory of the rank that needs most. longest: tokens of the longest sample, which has a row of its own if it is
+    longer than `row_tokens`. needs: the algorithm's. bucket_bytes: of published weights, 0 if none are published. gpu:
+    whether ranks have GPUs and communicate over NCCL; else over gloo, which reduces a copy."""
     needs = needs or Needs()
     width, ranks, stage = width_of(dtype), config.ranks, config.zero_stage
+    tokens = tokens_of_rank(config, longest)
     head = built.hidden + 1 if needs.values else 0
     trained = trained_parameters(built, config) + head
     n = built.parameters + head + (trained if config.lora.rank else 0)
@@ -134,8 +137,8 @@ def rank_memory(
         "buckets": 4 * bucket * (1 if stage < 3 else 2 if gpu else 3),
         "gathered": width * min(n, config.max_live_parameters) if stage == 3 else 0,
         "reference": weights if needs.reference and not config.lora.rank else 0,
-        "activations": activation_bytes(built, config, dtype),
-        "logits": logits_bytes(built, config, dtype),
+        "activations": activation_bytes(built, config, dtype, tokens),
+        "logits": logits_bytes(built, config, dtype, tokens),
     }
     host = {
         "process": PROCESS,
@@ -147,24 +150,23 @@ def rank_memory(
     return RankMemory(device, host)
 
 
-def activation_bytes(built: Architecture, config: LearnerSettings, dtype: str) -> int:
+def activation_bytes(built: Architecture, config: LearnerSettings, dtype: str, tokens: int) -> int:
     """Activations of a micro-batch, or a rank's slice of it, that all layers keep for the backward pass; with gradient
     checkpointing the inputs of all layers, and the activations of the one layer that is recomputed."""
-    tokens = tokens_of_rank(config)
     layer = KEPT * built.kept + built.hidden
     kept = built.layers * built.hidden + layer if config.gradient_checkpointing else built.layers * layer
     return width_of(dtype) * tokens * int(kept)
 
 
-def tokens_of_rank(config: LearnerSettings) -> int:
-    """Tokens of a micro-batch that one rank computes."""
-    return -(-config.packing.row_tokens * config.packing.rows // config.sequence_parallel)
+def tokens_of_rank(config: LearnerSettings, longest: int) -> int:
+    """Tokens of the largest micro-batch that one rank computes: its rows are as wide as the longest of them."""
+    return -(-max(config.packing.row_tokens, longest) * config.packing.rows // config.sequence_parallel)
 
 
-def logits_bytes(built: Architecture, config: LearnerSettings, dtype: str) -> int:
+def logits_bytes(built: Architecture, config: LearnerSettings, dtype: str, tokens: int) -> int:
     """Memory of a chunk of positions: float32 logits or their gradient, their probabilities, and in bfloat16 the output
     layer's result."""
-    chunk = min(tokens_of_rank(config), max(1, config.logits_bytes // (4 * built.vocabulary)))
+    chunk = min(tokens, max(1, config.logits_bytes // (4 * built.vocabulary)))
     return chunk * built.vocabulary * (8 if dtype == "float32" else 10)
 
 

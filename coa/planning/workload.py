@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from random import Random
 from typing import Protocol
 
+from coa.tools.seconds import draw
+
 NORMAL_P99 = 2.326
 """The 99th percentile of the normal distribution."""
 
@@ -82,12 +84,26 @@ def _part(whole: int, parts: int, at: int) -> int:
 
 
 @dataclass(frozen=True, slots=True)
+class RecordedCalls:
+    """The calls of a tool in a run."""
+
+    calls: int
+    """All calls; those that are not in `histogram` were answered from a cache, at once."""
+    histogram: Mapping[str, float]
+    """Calls by the seconds spent inside the tool (`coa.tools.seconds`)."""
+
+    def draw(self, random: Random) -> float:
+        inside = sum(self.histogram.values())
+        return draw(self.histogram, random) if random.random() * max(self.calls, inside) < inside else 0.0
+
+
+@dataclass(frozen=True, slots=True)
 class Replay:
-    """Recorded groups, drawn at random; tool times are drawn from exponential distributions with the recorded means."""
+    """Recorded groups, drawn at random; the seconds of each call are drawn from the recorded ones of its tool."""
 
     groups: Sequence[Recorded]
-    tool_s: Mapping[str, float]
-    """Mean seconds that the policy waited for a call of each tool."""
+    calls: Mapping[str, RecordedCalls]
+    """Calls by tool; a call of any other tool takes no time."""
 
     def draw(self, random: Random) -> GroupWork:
         found = random.choice(self.groups)
@@ -95,8 +111,7 @@ class Replay:
         return GroupWork(episodes, found.kept)
 
     def _wait(self, tool: str, random: Random) -> float:
-        mean = self.tool_s.get(tool, 0.0)
-        return random.expovariate(1 / mean) if mean > 0 else 0.0
+        return self.calls[tool].draw(random) if tool in self.calls else 0.0
 
 
 @dataclass(frozen=True, slots=True)

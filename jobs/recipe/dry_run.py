@@ -28,7 +28,7 @@ from coa.tools.sandbox.sandbox import Kind
 from jobs.commands.command import Job
 from jobs.recipe.checks import check_room
 from jobs.recipe.hub import hub_models
-from jobs.recipe.needs import graders_needed, memory_of_rank
+from jobs.recipe.needs import graders_needed, longest_sample, memory_of_rank
 from jobs.recipe.schema import Recipe
 from jobs.recipe.worlds import world_of
 from jobs.run.console import Console
@@ -158,7 +158,9 @@ def _learner(
     yield "offloaded", " and ".join(offloaded) or DASH
     yield "gradient checkpointing", "yes" if learner.gradient_checkpointing else "no"
     yield "adapters", f"rank {learner.lora.rank}" if learner.lora.rank else DASH
-    yield "tokens of a micro-batch", f"{learner.packing.rows} x {number(learner.packing.row_tokens)}"
+    longest, packing = longest_sample(config, name), learner.packing
+    wider = f", or {packing.rows} x {number(longest)} with the longest sample" if longest > packing.row_tokens else ""
+    yield "tokens of a micro-batch", f"{packing.rows} x {number(packing.row_tokens)}{wider}"
     yield "updates of a batch", str(learner.updates_per_batch)
     yield "learning rate", rate(learner.optimizer)
     yield "weight decay", f"{learner.optimizer.weight_decay:g}"

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
 from statistics import fmean
@@ -18,13 +18,13 @@ from coa.planning.engine import Speeds
 from coa.planning.memory import width_of
 from coa.planning.models import Architecture
 from coa.planning.simulation import LoopShape, simulate
-from coa.planning.workload import Assumed, Replay, Workload
+from coa.planning.workload import Assumed, RecordedCalls, Replay, Workload
 from coa.reporting.metrics import read_metrics
 from coa.reporting.readable import look_up
 from coa.spent import added, shares
 from jobs.recipe.memory import processes
 from jobs.recipe.schema import Recipe
-from jobs.run.trajectories import read_groups
+from jobs.run.trajectories import Outcome, read_groups
 from jobs.stages.engines import PLACES
 
 BUDGET = 20_000
@@ -83,9 +83,8 @@ def loop_of_run(config: Recipe, folder: Path) -> Loop:
     """The loop of `config`, with the episodes and speeds that the run in `folder` recorded. Raises UserError if it
     recorded too little."""
     require_recorded(folder)
-    result, tools = _json(folder / "checkpoints" / "rl.json"), _json(folder / "checkpoints" / "tools.json")
-    recorder = load(Recipe, folder / "config.yaml")
-    return loop_recorded(config, recorder, folder, result, tools)
+    result, recorder = _json(folder / "checkpoints" / "rl.json"), load(Recipe, folder / "config.yaml")
+    return loop_recorded(config, recorder, folder, result)
 
 
 def speeds_of(recorder: Recipe, records: Sequence[Any], result: Any, groups: Sequence[Any]) -> Calibration:
@@ -100,10 +99,9 @@ def speeds_of(recorder: Recipe, records: Sequence[Any], result: Any, groups: Seq
     )
 
 
-def loop_recorded(config: Recipe, recorder: Recipe, folder: Path, result: Any, tools: Any) -> Loop:
-    """The loop of `config` by a run's records. recorder: the run's recipe; result: of its RL stage; tools: counts of
-    its tool calls."""
-    groups = read_groups(folder / "trajectories", recorder.rl.algorithm_of().keep)
+def loop_recorded(config: Recipe, recorder: Recipe, folder: Path, result: Any) -> Loop:
+    """The loop of `config` by a run's records. recorder: the run's recipe; result: of its RL stage."""
+    groups = read_groups(folder / "trajectories", config.rl.algorithm_of().keep)
     records = [one for one in read_metrics(folder / "metrics.jsonl") if one["stage"] == "rl"]
     try:
         found = speeds_of(recorder, records, result, groups)
@@ -111,15 +109,20 @@ def loop_recorded(config: Recipe, recorder: Recipe, folder: Path, result: Any, t
         raise UserError(f"{folder}: it recorded too little to be simulated ({error})") from error
     if not groups:
         raise UserError(f"{folder}: it recorded no groups")
-    tool_s = {name: counts["seconds"] / counts["calls"] for name, counts in tools.items() if counts.get("calls")}
-    said = ("episodes are those of the run, and each tool call takes the mean time of its tool in the run",)
-    return loop_of(config, found.speeds, Replay(groups, tool_s), None, (*found.assumptions, *said))
+    calls = {name: RecordedCalls(of["calls"], of["histogram"]) for name, of in result.get("tools", {}).items()}
+    said = ["episodes are those of the run, and each tool call takes as long as one of its tool's calls in the run"]
+    called = {tool for group in groups for episode in group.episodes for tool in episode.tools}
+    if missing := sorted(called - calls.keys()):
+        said.append(f"calls of {' and '.join(missing)} take no time: the run did not measure it")
+    return loop_of(config, found.speeds, Replay(groups, calls), None, (*found.assumptions, *said))
 
 
 def loop_assumed(config: Recipe, built: Architecture, device: Device) -> Loop:
     """The loop of a recipe that has not been run, on GPUs of the given kind."""
     limits, learner = config.agent.limits, config.rl.learner
     work = Assumed(config.rl.group, limits.max_turns, limits.max_tokens, limits.max_observation_tokens)
+    if config.rl.algorithm_of().keep([Outcome(1.0, 1.0)] * config.rl.group):  # also groups whose grades are all equal
+        work = replace(work, kept=1.0)
     drawn = [episode for seed in range(32) for episode in work.draw(Random(seed)).episodes]
     found = assumed(
         built,

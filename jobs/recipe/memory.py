@@ -125,6 +125,6 @@ HELPS = {
     "weights": "shard them with zero_stage=3 or over more ranks, or train adapters with lora.rank",
     "optimizer": "use more ranks, offload_optimizer, or adapters with lora.rank",
     "gradients": "shard them with zero_stage=2 and more ranks, or lower reduce_bucket_size",
-    "activations": "gradient_checkpointing, a smaller packing.row_tokens or a larger sequence_parallel helps",
+    "activations": "gradient_checkpointing, shorter rows (row_tokens, max_tokens) or a larger sequence_parallel helps",
     "KV cache": "lower engine.gpu_memory_utilization",
 }

@@ -99,10 +99,17 @@ def local_models(config: Recipe) -> list[str]:
 
 def memory_of_rank(config: Recipe, stage: str, learner: LearnerConfig, built: Architecture) -> RankMemory:
     """Returns the memory of one rank of the learners of a stage, sft or rl."""
-    needs, bucket = None, 0
+    needs, bucket, longest = None, 0, longest_sample(config, stage)
     if stage == "rl":
         bucket = config.rl.weights.bucket_bytes
         with suppress(UserError):  # an unknown algorithm, which the check reports
             needs = config.rl.algorithm_of().needs
     gpu = config.placement.learner_gpus > 0
-    return rank_memory(built, learner, config.model.dtype, needs=needs, bucket_bytes=bucket, gpu=gpu)
+    return rank_memory(built, learner, config.model.dtype, longest=longest, needs=needs, bucket_bytes=bucket, gpu=gpu)
+
+
+def longest_sample(config: Recipe, stage: str) -> int:
+    """Returns the maximum length in tokens of a sample that a stage, sft or rl, trains on. In RL, it is that of the
+    episodes after the first `rl.short_steps` weight versions."""
+    longest = config.agent.limits.max_tokens
+    return config.sft.max_tokens or longest if stage == "sft" else longest

@@ -15,6 +15,7 @@ from jobs.run.run_dir import RunDir
 from jobs.stages.reinforcement.elastic import elastic_engines
 from jobs.stages.reinforcement.loop import Reinforcement
 from jobs.stages.reinforcement.rl_stats import STAGE
+from jobs.stages.services import counts_since, tool_counts
 from jobs.stages.start import checkpoint_metrics, keeping_of
 from jobs.teachers.fallback import teacher_fallback
 from jobs.teachers.scoring import scoring
@@ -42,6 +43,7 @@ async def rl(run: RunDir, pool: Any, executors: Sequence[Any]) -> dict[str, Any]
     from cluster.learner_group import Learning
     from jobs.stages.start import finish_model
 
+    before = await tool_counts(executors)
     if run.config.engine.sleep_mode:
         await pool.sleep()
     with run.console.stage("rl", config.steps) as stage:
@@ -61,7 +63,7 @@ async def rl(run: RunDir, pool: Any, executors: Sequence[Any]) -> dict[str, Any]
                         loop.stats.committed = checkpoint_metrics(event)
                     case Finished():
                         await loop.caught_up(event)
-            result = await loop.result()
+            result = {**await loop.result(), "tools": counts_since(before, await tool_counts(executors))}
             loop.close()
     loop.ledger.finish(config.steps)
     finish_model(run, run.model)

@@ -34,18 +34,35 @@ def make_tools(config: ToolsConfig, world: World, site: str | None) -> Mapping[s
     return standard_tools(config, articles=world.articles, site=site)
 
 
-async def tool_counts(executors: Sequence[Any]) -> dict[str, dict[str, float]]:
-    """Counts of calls by tool, over all executors since they started; tools without calls are left out."""
+async def tool_counts(executors: Sequence[Any]) -> dict[str, dict[str, Any]]:
+    """Counts of calls by tool, and `histogram`, over all executors since they started; tools without calls are left
+    out."""
     found: dict[str, Counter[str]] = {}
+    histograms: dict[str, Counter[str]] = {}
     for stats in await asyncio.gather(*(executor.stats.remote() for executor in executors)):
         for name, counted in stats.items():
             plain = {key: value for key, value in asdict(counted).items() if key in COUNTED}
             found.setdefault(name, Counter()).update(plain)
+            histograms.setdefault(name, Counter()).update(counted.histogram)
     return {
-        name: {key: round(counts[key], 3) for key in COUNTED}
+        name: {
+            **{key: round(counts[key], 3) for key in COUNTED},
+            "histogram": dict(sorted(histograms[name].items(), key=lambda bucket: float(bucket[0]))),
+        }
         for name, counts in found.items()
         if counts["calls"] or counts["repeated"]
     }
+
+
+def counts_since(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """The difference of two `tool_counts`. Calls of a dispatcher that died in between, whose counts began anew, are
+    missing."""
+    found: dict[str, dict[str, Any]] = {}
+    for tool, counts in now.items():
+        old = before.get(tool, {})
+        found[tool] = {key: round(max(0, counts[key] - old.get(key, 0)), 3) for key in COUNTED}
+        found[tool]["histogram"] = dict(Counter(counts["histogram"]) - Counter(old.get("histogram", {})))
+    return {tool: counts for tool, counts in found.items() if counts["calls"]}
 
 
 def caution_about(config: ToolsConfig, world: World, profiles: Iterable[str] | None = None) -> str:

@@ -17,10 +17,11 @@ from benchmarks.learner import surrogate
 from benchmarks.loop_sync import compared
 from benchmarks.loop_trl import TEMPLATE, parsed, rewards
 from benchmarks.plan import WithLatency, calibrated
-from benchmarks.speed import tools
+from benchmarks.speed import tools, updates
 from benchmarks.speed.cores import ENGINES, OTHERS, Divided, bind, core_of, short
 from benchmarks.speed.rates import intervals_overlap, limit, loop_rate, mean_shares, rate, steady
-from benchmarks.speed.runs import Ran, recipe, since
+from benchmarks.speed.runs import Ran, recipe
+from benchmarks.table import ROWS
 from coa.learning.losses import LossConfig
 from coa.learning.packing import PackingConfig, pack
 from coa.planning.workload import Latency, Recorded, RecordedEpisode
@@ -84,11 +85,6 @@ def test_what_processes_computed_between_two_moments_is_a_share_of_a_core() -> N
     cores.seen = [(0.0, {"a": 1.0}), (10.0, {"a": 3.0, "b": 1.0}), (20.0, {"a": 8.0, "b": 1.01}), (30.0, {"a": 9.0})]
     assert cores.shares(5.0, 25.0) == {"a": pytest.approx(0.5)}
     assert cores.shares(25.0, 29.0) == {}
-
-
-def test_counts_of_tools_are_those_since_a_moment() -> None:
-    before, now = {"a": {"calls": 3.0}}, {"a": {"calls": 5.0}, "b": {"calls": 1.0}}
-    assert since(before, now) == {"a": {"calls": 2.0}, "b": {"calls": 1.0}}
 
 
 def trajectory(mask: list[int]) -> Trajectory:
@@ -176,6 +172,30 @@ def test_two_runs_calibrate_as_one_and_latencies_are_those_that_are_told(tmp_pat
 
     drawn = WithLatency([one], Latency(0.5, 0.5)).draw(Random(0))
     assert [turn.tool_s for turn in drawn.episodes[0]] == [0.5, 0.0]
+
+
+def test_an_update_is_held_against_the_reload_of_its_round_with_the_largest_model() -> None:
+    small = {"mb": [50.0], "reload": [1.0], "host": [9.0], "host/pause": [9.0], "ipc": [9.0]}
+    large = {
+        "mb": [500.0],
+        "reload": [1.0, 2.0, 1.0],
+        "host": [1.5, 3.0, 9.0],
+        "host/pause": [1.15, 2.25, 1.15],
+        "ipc": [3.0, 6.0, 18.0],
+    }
+    found = updates.figures_of({50: small, 500: large})
+    assert (found["update_to_reload"], found["ipc_to_host"]) == (1.5, 2.0)
+    assert found["pause_to_reload"] == pytest.approx(1.1)
+    assert (found["50/host"], found["500/host"], found["500/mb"]) == (9.0, 3.0, 500.0)
+
+
+def test_the_updates_are_plotted_against_size_and_engines(tmp_path: Path) -> None:
+    sides = ("mb", "reload", "host", "host/pause", "ipc")
+    figures = {f"{size}/{side}": 1.0 for size in updates.SIZES for side in sides}
+    several = {f"{updates.OF_ENGINES}/host/{count}": 2.0 for count in updates.ENGINES[1:]}
+    updates.draw({**figures, **several}, tmp_path / "plot.png")
+    assert (tmp_path / "plot.png").stat().st_size > 1000
+    assert {row.figure for row in ROWS if "/host" in row.figure} <= {*figures, *several}
 
 
 def test_the_peer_reads_calls_and_answers_in_our_format() -> None:

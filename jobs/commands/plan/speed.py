@@ -7,6 +7,7 @@ from pathlib import Path
 from actors.learner.sizes import architecture
 from coa.planning.bottleneck import advice, bottleneck, gains
 from coa.planning.clusters import Node
+from coa.planning.search import search
 from coa.planning.simulation import Forecast, LoopShape, simulate
 from coa.reporting.readable import number, percent
 from jobs.commands.plan.places import smallest
@@ -14,8 +15,6 @@ from jobs.recipe.dry_run import Section
 from jobs.recipe.forecast import Loop, loop_assumed, loop_of_run, measured_s
 from jobs.recipe.schema import Recipe
 
-SPLITS = 5
-"""Approximate number of ways to divide a cluster that are simulated."""
 LARGEST = 4
 """Maximum factor of the recipe's batch that is simulated; beyond it, throughput is extrapolated linearly."""
 
@@ -57,25 +56,30 @@ def speed(loop: Loop, measured: float | None) -> tuple[list[Section], list[str]]
 
 
 def splits(loop: Loop, gpus_of_engine: float, gpus_of_rank: float) -> Section | None:
-    """Other divisions of the same GPUs between engines and learner ranks; None if these share GPUs."""
+    """Other divisions of the same GPUs between engines and learner ranks, the best one among them; None if these share
+    GPUs."""
     shape = loop.shape
     if gpus_of_engine < 1 or gpus_of_rank < 1:
         return None
     total = shape.engines * gpus_of_engine + shape.ranks * gpus_of_rank
     least = gpus_of_rank * shape.sequence_parallel
     ways = [n for n in range(1, int(total // gpus_of_engine) + 1) if total - n * gpus_of_engine >= least]
-    stride = max(1, round(len(ways) / SPLITS))
-    chosen = sorted({*ways[stride - 1 :: stride], shape.engines})
-    found = {}
-    for engines in chosen:
-        groups = int((total - engines * gpus_of_engine) // least)
-        ranks = groups * shape.sequence_parallel
-        found[engines, ranks] = _forecast(loop, replace(shape, engines=engines, ranks=ranks)).trained_s
-    best, now = max(found, key=found.__getitem__), (shape.engines, shape.ranks)
+
+    def ranks_beside(engines: int) -> int:
+        return int((total - engines * gpus_of_engine) // least) * shape.sequence_parallel
+
+    def trained_s(engines: int) -> float:
+        return _forecast(loop, replace(shape, engines=engines, ranks=ranks_beside(engines))).trained_s
+
+    found = search(ways, trained_s, shape.engines)
+    best, now = max(found, key=found.__getitem__), shape.engines
     rows = tuple(
-        (f"{engines} engines, {ranks} ranks", number(speed), "best" * (way == best) or "the recipe's" * (way == now))
-        for way, speed in found.items()
-        for engines, ranks in (way,)
+        (
+            f"{engines} engines, {ranks_beside(engines)} ranks",
+            number(speed),
+            "best" * (engines == best) or "the recipe's" * (engines == now),
+        )
+        for engines, speed in found.items()
     )
     return Section(f"{total:g} GPUs, other divisions", ("", "trained/s", ""), rows)
 

@@ -7,7 +7,9 @@ import subprocess
 import sys
 import threading
 from collections.abc import Mapping
+from itertools import count
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -169,6 +171,16 @@ def test_a_defect_of_a_tool_is_down_logged_and_counted(caplog: pytest.LogCapture
         assert str(answers[2]) == "t: EndpointDown: refused"
         assert (stats.calls, stats.failures, stats.defects, stats.running) == (4, 3, 2, 0)
         assert [record.exc_info[0] for record in caplog.records if record.exc_info] == [KeyError, RuntimeError]
+
+
+def test_the_seconds_of_calls_are_counted_by_bucket_except_of_those_answered_from_memory(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock = SimpleNamespace(perf_counter=count(0.0, 0.3).__next__)  # between two readings 0.3 s pass
+    monkeypatch.setattr("actors.tools.executor.time", clock)
+    _, stats = execute({"t": Scripted()}, [call("a")], [call("b")], [call("a")])
+    assert (stats.calls, stats.hits, stats.histogram) == (3, 1, {"0.362": 2})
+    assert stats.seconds == pytest.approx(0.6)
 
 
 def test_the_oldest_observation_leaves_a_full_memory() -> None:

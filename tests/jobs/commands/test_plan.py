@@ -2,7 +2,10 @@
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
+from random import Random
+from statistics import fmean
 
 import pyarrow.dataset as pads
 import pytest
@@ -14,14 +17,16 @@ from coa.config import load
 from coa.errors import UserError
 from coa.learning.algorithms import ALGORITHMS
 from coa.planning.clusters import DEVICES, Node, parse_cluster
-from coa.planning.memory import GIB
+from coa.planning.memory import GIB, activation_bytes
+from coa.planning.workload import Replay
 from coa.reporting.readable import in_bytes
 from coa.types import Status, Task
 from jobs.cli import RECIPES, find_recipe, main
 from jobs.commands.plan.places import plan_of
 from jobs.commands.plan.speed import speed_of
+from jobs.recipe.forecast import loop_assumed, loop_of_run
 from jobs.recipe.memory import processes
-from jobs.recipe.needs import reinforcement_demands
+from jobs.recipe.needs import memory_of_rank, reinforcement_demands
 from jobs.recipe.schema import Recipe
 from jobs.run.trajectories import read_groups, write_episodes
 
@@ -67,7 +72,7 @@ def test_too_few_gpus_are_told_with_what_there_is() -> None:
         (
             "2x8xH100",
             "rl.learner.gradient_checkpointing=false",
-            "most is for activations .* gradient_checkpointing, a smaller packing.row_tokens or",
+            "most is for activations .* gradient_checkpointing, shorter rows .row_tokens, max_tokens. or",
         ),
         (
             "2x8xH100",
@@ -80,6 +85,31 @@ def test_too_few_gpus_are_told_with_what_there_is() -> None:
 def test_memory_that_does_not_suffice_is_told_with_why(cluster: str, override: str, said: str) -> None:
     [sentence] = wrong("web_7b", cluster, override)
     assert re.search(said, sentence), sentence
+
+
+def test_a_sample_that_is_longer_than_a_row_is_counted_with_its_whole_length() -> None:
+    """It has a row of its own, as long as the sample is."""
+    long = "agent.limits.max_tokens=32768"
+    early = (long, "rl.short_steps=10", "rl.short_tokens=8192")
+    tokens = [activation_tokens("eight_gpus", *of) for of in ((), (long,), (long, "sft.max_tokens=20000"), early)]
+    assert tokens == [(16384, 16384), (32768, 32768), (20000, 32768), (32768, 32768)]
+    assert activation_tokens("eight_gpus", long, "rl.learner.packing.row_tokens=40000") == (32768, 40000)
+    assert wrong("eight_gpus", "8xH100", "agent.limits.max_tokens=16384") == []
+    assert "most is for activations" in wrong("eight_gpus", "8xH100", "agent.limits.max_tokens=131072")[-1]
+
+
+def activation_tokens(name: str, *overrides: str) -> tuple[float, float]:
+    """Tokens of which a rank of sft and one of rl keep activations, by the recipe's estimate."""
+    config = recipe(name, *overrides)
+    built = architecture(config.model)
+    assert built is not None
+    ranks = (("sft", config.sft.learner), ("rl", config.rl.learner))
+    sft, rl = (
+        memory_of_rank(config, stage, learner, built).device["activations"]
+        / activation_bytes(built, learner, config.model.dtype, 1)
+        for stage, learner in ranks
+    )
+    return sft, rl
 
 
 def test_an_engine_and_a_rank_on_one_gpu_share_its_memory() -> None:
@@ -166,6 +196,9 @@ def test_how_fast_it_would_be_is_told_with_what_is_assumed() -> None:
     split = [row[0] for row in sections[2].rows]
     assert "4 engines, 4 ranks" in split
     assert sum(row[2].startswith("best") for row in sections[2].rows) == 1
+    best = next(at for at, row in enumerate(sections[2].rows) if row[2].startswith("best"))
+    engines = [int(name.split()[0]) for name in split[max(0, best - 1) : best + 2]]
+    assert engines == list(range(engines[0], engines[-1] + 1)), "the neighbours of the best were simulated"
     assert [(row[0], row[3]) for row in sections[3].rows] == [
         ("8", "simulated"),
         ("16", "simulated"),
@@ -173,6 +206,18 @@ def test_how_fast_it_would_be_is_told_with_what_is_assumed() -> None:
     ]
     assert any("H100's memory bandwidth" in sentence for sentence in said)
     assert any("something is learnt from 60% of the groups" in sentence for sentence in said)
+
+
+def test_an_algorithm_that_keeps_every_group_is_told_to_train_on_all_of_them() -> None:
+    small = ("rl.window.groups_per_batch=4", "rl.group=2", "agent.limits.max_turns=2")
+    kept = {}
+    for name in ("grpo", "ppo", "reinforce_pp"):
+        config = recipe("eight_gpus", *small, f"rl.algorithm={name}")
+        built = architecture(config.model)
+        assert built is not None
+        work = loop_assumed(config, built, DEVICES["H100"]).work
+        kept[name] = fmean(work.draw(Random(seed)).kept for seed in range(200))
+    assert kept == {"grpo": pytest.approx(0.6, abs=0.1), "ppo": 1.0, "reinforce_pp": 1.0}
 
 
 def test_a_recorded_run_gives_lengths_and_speeds(tmp_path: Path) -> None:
@@ -195,6 +240,36 @@ def test_the_runs_algorithm_says_which_of_its_groups_are_trained(tmp_path: Path)
     assert [group.kept for group in read_groups(tmp_path, kept["reinforce_pp"])] == [True, True]
 
 
+def test_the_algorithm_that_is_planned_for_says_which_groups_of_another_run_are_trained(tmp_path: Path) -> None:
+    recorded_run(tmp_path)
+    rows = [(task_named("t"), group, episode(1)) for group in range(4, 8) for _ in range(2)]
+    write_episodes(tmp_path / "trajectories" / "rl-00002.parquet", rows)
+    kept = {}
+    for name in ("grpo", "ppo"):
+        work = loop_of_run(recipe("tiny", *BATCH, f"rl.algorithm={name}"), tmp_path).work
+        assert isinstance(work, Replay)
+        kept[name] = sum(group.kept for group in work.groups)
+    assert kept == {"grpo": 4, "ppo": 8}
+
+
+def test_calls_take_as_long_as_they_took_in_the_run(tmp_path: Path) -> None:
+    recorded_run(tmp_path)
+    loop, random = loop_of_run(recipe("tiny", *BATCH), tmp_path), Random(0)
+    assert not any("take no time" in sentence for sentence in loop.assumptions), "no call was made in these episodes"
+    calling = replace(episode(1), turns=2, tool_calls=("code", "wiki_search"))
+    rows = [(task_named("t"), 9, calling)] * 2
+    write_episodes(tmp_path / "trajectories" / "rl-00002.parquet", rows)
+    loop = loop_of_run(recipe("tiny", *BATCH), tmp_path)
+    assert "calls of wiki_search take no time: the run did not measure it" in loop.assumptions
+    assert isinstance(loop.work, Replay)
+    only = replace(loop.work, groups=[group for group in loop.work.groups if len(group.episodes[0].tools) == 2])
+    turns = [one for _ in range(1000) for one in only.draw(random).episodes]
+    code, wiki = ([one[at].tool_s for one in turns] for at in (0, 1))
+    assert all(seconds == 0 or 1.448 / 2**0.5 <= seconds <= 1.448 for seconds in code)
+    assert sum(seconds == 0 for seconds in code) / len(code) == pytest.approx(2 / 8, abs=0.03), "from a cache"
+    assert set(wiki) == {0.0}
+
+
 def test_a_step_in_which_no_episode_ended_is_a_table_like_the_others(tmp_path: Path) -> None:
     write_episodes(tmp_path / "rl-00001.parquet", [(task_named("t"), 1, episode(1))])
     write_episodes(tmp_path / "rl-00002.parquet", [])
@@ -215,7 +290,13 @@ def recorded_run(folder: Path) -> None:
     """A run of four steps whose learners are the slower half: a batch of 8 episodes takes them a second."""
     (folder / "config.yaml").write_text("run_dir: runs/x\n")
     (folder / "checkpoints").mkdir()
-    result = {"seconds": 4.0, "trajectories": 32, "decoding": [[1, 0.1, 10]], "time": {"learner": {}}}
+    result = {
+        "seconds": 4.0,
+        "trajectories": 32,
+        "decoding": [[1, 0.1, 10]],
+        "time": {"learner": {}},
+        "tools": {"code": {"calls": 8, "histogram": {"1.448": 6}}},
+    }
     (folder / "checkpoints" / "rl.json").write_text(json.dumps(result))
     lines = [{"stage": "rl", "step": step, "tokens": 80, "seconds": 1.0} for step in range(1, 5)]
     (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
