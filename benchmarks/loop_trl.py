@@ -9,9 +9,10 @@ groups, since TRL waits for one call after the other.
 
 A side's speed is all its samples over all the time from its first step's beginning to its end; loading models and
 starting processes is left out. In the loop this includes the first batch, which learners wait for, the last ones, which
-engines play nothing beside, and the last weights' way to the engines. All of it is measured ROUNDS times, each with a
-seed of its own for tasks, sampling and latencies: a ratio is the median of the rounds' ratios, with the least and the
-greatest beside it. The difference in reward is that of the mean over rounds, with its 95 % interval over tasks.
+engines play nothing beside, and, unlike in TRL, a checkpoint and the last weights' way to the engines. All of it is
+measured ROUNDS times, each with a seed of its own for tasks, sampling and latencies: a ratio is the median of the
+rounds' ratios, with the least and the greatest beside it. The difference in reward is that of the mean over rounds,
+with its 95 % interval over tasks.
 
 TRL has our format by a chat template and a parser of its calls. Its rewards are scaled by the batch and its loss is
 DAPO's, which is what REINFORCE++ with a baseline does in the loop. It generates with transformers: its own use of vLLM

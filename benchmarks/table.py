@@ -153,7 +153,12 @@ ROWS = (
         "",
         "share of prefill that the engine had computed before, `kv_on_update` recompute, slow tools",
     ),
-    Row("kv_on_update", "keep/recomputed", "", "the same, `kv_on_update` keep"),
+    Row(
+        "kv_on_update",
+        "keep/recomputed",
+        "",
+        "share of prefill that the engine had computed before, `kv_on_update` keep, slow tools",
+    ),
     Row("kv_on_update", "ratio", "", "trajectories per second with keep divided by those with recompute"),
     Row(
         "data",
