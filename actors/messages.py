@@ -135,7 +135,7 @@ class CacheStats:
     """Tokens of contexts that requests had to have in the cache before a token could be sampled, cached ones among
     them."""
     recomputed: int = 0
-    """Of these, tokens that the engine had computed for the same episode before, and computed again."""
+    """Those of them that the engine had computed for the same episode before."""
 
     def __add__(self, other: "CacheStats") -> "CacheStats":
         return CacheStats(
@@ -188,7 +188,7 @@ class SyncReport:
 
     version: int
     logprob_diff: float
-    """Largest |learner - engine| over the tokens of the probes."""
+    """Maximum |learner - engine| over the tokens of the probes."""
     logprob_mean_diff: float
     """The mean of the same."""
     pause_s: float

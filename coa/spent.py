@@ -71,7 +71,7 @@ def since(before: Spent, now: Spent) -> dict[str, float]:
 
 
 def shares(spent: Spent) -> dict[str, float]:
-    """Of the whole, which is 1; states without time are left out."""
+    """Shares of the total time by state; states without time are left out."""
     whole = sum(spent.values())
     return {str(state): seconds / whole for state, seconds in spent.items() if seconds > 0}
 

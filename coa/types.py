@@ -102,7 +102,7 @@ class Trajectory:
 class Scored:
     trajectory: Trajectory
     grade: float
-    """Of the answer by the task's own grader, 0 to 1: what decides whether a group says anything."""
+    """Grade of the answer by the task's own grader, 0 to 1; its spread decides whether a group is used."""
     correct: bool
     well_formed: bool
     reward: float

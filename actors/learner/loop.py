@@ -63,7 +63,7 @@ class LearnJob:
     probe_tokens: int
     """Maximum number of tokens of a sample that is used as an additional probe; the rest is cut off."""
     probe_temperature: float = 1.0
-    """Of the log-probs of probes; engines are asked at 1."""
+    """Temperature of the probe log-probs; engines use 1."""
     checkpoint: CheckpointFolder | None = None
     """A checkpoint to begin at, where the job has none of its own."""
     output: str

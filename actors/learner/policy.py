@@ -247,7 +247,7 @@ class TrainedPolicy(PackedPolicy):
         super().__init__(model, logits_bytes=logits_bytes, sequence=sequence)
         self._temperature = temperature
         self.passes = 0
-        """That were begun."""
+        """Number of forward passes that were begun."""
         self.value_head: nn.Linear | None = None
         if values:
             size = self.model.config.get_text_config().hidden_size

@@ -103,7 +103,7 @@ class _Run:
     order: EpisodeOrder
     episode: Episode
     priority: int
-    """Of its requests: smaller ones go first."""
+    """Priority of the episode's requests; smaller ones go first."""
     cache: EpisodeCache
     grading: list[CallId] = field(default_factory=list)
     """Calls that graders made."""

@@ -49,7 +49,7 @@ def complaint(folder: str, seen: Iterable[Seen], key: str = RUN_DIR) -> str:
 def asked(
     nodes: Sequence[Mapping[str, Any]], *, by_role: bool, roles: Sequence[Role] = FILES_OF
 ) -> list[Mapping[str, Any]]:
-    """Those of Ray's nodes that may need the job's files; none where there is only one node."""
+    """Ray nodes that may need the job's files; none if there is only one node."""
     alive = [node for node in nodes if node["Alive"]]
     if len(alive) < 2:
         return []

@@ -55,8 +55,8 @@ class Synced(Protocol):
 
 
 def of_sync(reports: Sequence[Synced]) -> list[str]:
-    """Of all engines that took a version. Unlike the tokens that are trained, whose version may be older, every version
-    is compared here."""
+    """Faults of the engines that loaded a version. Every version is compared here, also one whose tokens are trained
+    only at a later version."""
     apart = [report for report in reports if report.alarm]
     if not apart:
         return []

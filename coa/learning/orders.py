@@ -127,7 +127,7 @@ class OrderRow:
         return Numbered(epoch, number, self.orders[number]) if number < len(self.orders) else None
 
     def training(self) -> dict[int, int]:
-        """Of each rank that is within a step, the version that the step makes."""
+        """For each rank that is within a step, the version that the step makes."""
         orders = {rank: self.orders[at] for rank, at in enumerate(self.asked) if 0 <= at < len(self.orders)}
         return {rank: order.version + 1 for rank, order in orders.items() if isinstance(order, Train)}
 

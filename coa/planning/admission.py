@@ -1,8 +1,8 @@
 """Which engine an episode is given to, and how many episodes an engine may have at a time. Pure.
 
-to        the engine with the fewest tokens under way, each episode counted with what it is expected to add
-at most   its places, until a request loses its part of the KV cache to another one (a preemption). Then the limit
-          falls by a tenth, and grows by one each time that as many episodes as it allows have ended
+engine   the one with the fewest tokens under way; each episode counts with the tokens that it is expected to add
+limit    the engine's places, until a request loses its part of the KV cache to another one (a preemption). Then the
+         limit falls by a tenth, and grows by one whenever as many episodes as it allows have ended
 """
 
 from dataclasses import dataclass, replace
@@ -17,19 +17,19 @@ RECENT = 100
 
 
 class Load(NamedTuple):
-    """What an engine has to do."""
+    """Load of an engine."""
 
     tokens: int
-    """That its episodes have come to."""
+    """Tokens of its episodes so far."""
     episodes: int
 
 
 @dataclass(frozen=True, slots=True)
 class Lengths:
-    """The mean length of the episodes that ended last."""
+    """Mean length of the RECENT last episodes."""
 
     mean: float
-    """Before the first has ended: the greatest length that an episode may have."""
+    """Mean number of tokens; before the first episode has ended, the maximum length of an episode."""
     seen: int = 0
 
     def ended(self, tokens: int) -> "Lengths":
@@ -38,30 +38,30 @@ class Lengths:
 
 
 def burden(load: Load, lengths: Lengths) -> tuple[float, int]:
-    """The smaller one gets the next episode. Without the tokens that are to come, all episodes that begin at one moment
-    would go to the engine with the fewest."""
+    """Sort key of engines: the smallest gets the next episode. Without the expected tokens, all episodes that begin at
+    one moment would go to the same engine."""
     return load.tokens + lengths.mean * load.episodes, load.episodes
 
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """How many episodes an engine may have at a time. Where nothing is ever preempted, it is always `most`."""
+    """Limit of the episodes that an engine may have at a time. Without preemptions it is always `most`."""
 
     most: int
     places: int
-    """Now. Episodes beyond it end where they are."""
+    """Current limit. Episodes beyond it end where they are."""
     ended: int = 0
-    """Episodes since the last preemption or change."""
+    """Episodes that ended since the last preemption or change of the limit."""
     full: float = 1.0
-    """The KV cache's use at the last cut. It is estimated from above, by a factor that depends on the work."""
+    """Use of the KV cache at the last cut. It is an upper bound, by a factor that depends on the work."""
 
     @classmethod
     def of(cls, most: int) -> "Admission":
         return cls(most, most)
 
     def after(self, *, episodes: int, ended: int, preemptions: int, kv_use: float) -> "Admission":
-        """What follows from a report of the engine. episodes: that it had until then. ended, preemptions: since the
-        report before."""
+        """The limit after a report of the engine. episodes: number that the engine had until then. ended, preemptions:
+        since the previous report."""
         if preemptions:
             if episodes > self.places:  # the last cut has yet to take effect
                 return replace(self, ended=0)

@@ -60,7 +60,7 @@ class Engine:
         self._alarm = 0
         self._paused = False
         self.episodes = self.tokens = 0
-        """That it has, and the tokens that they have come to."""
+        """Episodes that the engine has, and the number of their tokens so far."""
         self.syncs = 0
         self.account = TimeAccount(EngineState.WEIGHTS, env.now)
 

@@ -46,7 +46,7 @@ class Journal:
         self.rounds: dict[int, dict[str, Any]] = {line["round"]: line["verdict"] for line in lines if "verdict" in line}
         """Verdicts by the round's number; 0 is the undisturbed round."""
         self.seconds = sum(line["seconds"] for line in lines if "seconds" in line)
-        """That the rounds with strikes have taken so far, in all commands."""
+        """Seconds that the rounds with strikes have taken so far, over all commands."""
 
     def recovered(self, found: Recovered, *, restarts: int, alarms: int, staleness: int, round_: int) -> Hit:
         hit = Hit(

@@ -37,7 +37,7 @@ class Below:
 
     def __init__(self) -> None:
         self._before: dict[psutil.Process, tuple[float, float]] = {}
-        """Of each process, the time of the last look, and the CPU seconds that it had used by then."""
+        """For each process, the time of the last look and the CPU seconds that it had used by then."""
         self._now: dict[psutil.Process, tuple[float, float]] = {}
 
     def look_below(self, now: float, root: int) -> Iterator[tuple[Seen, psutil.Process]]:

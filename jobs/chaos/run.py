@@ -51,7 +51,7 @@ class Chaos:
     deadline: float = math.inf
     """After which no further strike is made."""
     clock: Callable[[], float] = time.monotonic
-    """Of all times here; the wall clock may jump."""
+    """Clock of all times here; the wall clock may jump."""
     _below: Below = field(default_factory=Below)
     _found: dict[str, psutil.Process] = field(default_factory=dict)
     """The processes of the last look, by key."""

@@ -17,7 +17,7 @@ def examples(run: RunDir) -> list[Example]:
 
 
 def telling(before: Mapping[str, Mapping[str, Any]], after: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """Of each family, the first task that is wrong before and right after; if there is none, the first task."""
+    """For each family, the first task that is wrong before and right after; if there is none, the first task."""
     turned = [name for name, row in before.items() if not row["correct"] and after[name]["correct"]]
     found: dict[str, str] = {}
     for name in (*reversed([*before]), *reversed(turned)):

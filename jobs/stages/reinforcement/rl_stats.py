@@ -55,11 +55,11 @@ class RlStats:
         self.divergences: list[float] = []
         """Mean reverse KL of each group since the last step, if a teacher scores them."""
         self.syncs: list[SyncReport] = []
-        """Of all engines, of all versions."""
+        """Reports of all engines and versions."""
         self._last_sync: Sequence[SyncReport] = ()
-        """Of the engines that took the newest version."""
+        """Reports of the engines that loaded the newest version."""
         self.sync_s: list[float] = []
-        """Of each version: seconds from new weights until all engines ran them."""
+        """For each version, the seconds from new weights until all engines ran them."""
         self.committed: dict[str, float] = {}
         """What writing the last checkpoint took, if it was committed since the last record."""
         self.refills = 0
