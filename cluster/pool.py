@@ -1,5 +1,4 @@
-"""The rollout engines of a run: each episode goes to an engine with a free place, and moves to another if its engine
-dies.
+"""The rollout engines of a run: each episode goes to an engine with a free place, and moves on if its engine dies.
 
     play(order) ──► waits for a place ──► the least loaded serving replica ──► Scored
                           ▲                     │
@@ -43,8 +42,7 @@ from coa.types import Floats, Scored, Task, Tokens
 
 T = TypeVar("T")
 OTHERS_S = 30.0
-"""Maximum seconds that `ready` waits for further engines: engines started together come up seconds apart, but an engine
-that needs a new node takes minutes."""
+"""Maximum seconds that `ready` waits for further engines: one that needs a new node takes minutes."""
 SERIALS = itertools.count(1)
 """Serial numbers of evaluations, unique in this process."""
 
@@ -81,9 +79,9 @@ class EnginePool:
         patience_s: float,
         say: Callable[[str], None] = lambda text: None,
     ) -> None:
-        """places: episodes on an engine at a time, or fewer where its KV cache is too small for them
-        (`coa.planning.admission`); those beyond it wait for the first place on any engine.
-        patience_s: of pauses, in all, before an evaluation gives up. say: is told of engines that end."""
+        """places: maximum number of episodes on an engine (fewer after preemptions: `coa.planning.admission`); further
+        ones wait for the first place on any engine. patience_s: total seconds of pauses before an evaluation gives up.
+        say: takes a line about an engine that ends."""
         self._config, self._agent, self._patience_s = config, agent, patience_s
         self._ranks, self._queue, self._lengths = Ranks(), Queue(self._place), Lengths(agent.limits.max_tokens)
         self._changes = Changes(self._queue.wake)
@@ -101,8 +99,8 @@ class EnginePool:
         return self._slots.add()
 
     async def ready(self) -> "EnginePool":
-        """Returns the pool once an engine serves, after waiting up to `OTHERS_S` for engines that are still starting,
-        so that the first episodes are spread over all engines. Raises NoEngine."""
+        """Returns the pool once an engine serves, and others that are starting serve too or `OTHERS_S` are over, so
+        that the first episodes are spread over all engines. Raises NoEngine."""
         await self._serving()
         with suppress(TimeoutError):
             async with asyncio.timeout(OTHERS_S):
@@ -234,8 +232,7 @@ class EnginePool:
 
     async def sync(self, version: int, *weights: Any) -> list[SyncReport]:
         """Loads `version` into every engine; returns the reports of the engines that have loaded it. An engine that
-        fails does not serve until it has loaded these weights or is replaced; an engine that joins later loads the
-        newest weights.
+        fails does not serve until it has loaded these weights or is replaced; later ones load the newest weights.
 
         weights: further arguments of the engines' `sync`.
         """
@@ -297,8 +294,7 @@ class EnginePool:
         return self._slots.retried
 
     async def busy(self) -> list[BusyReport]:
-        """Report of each slot over all its engines; for an engine that has ended or does not answer, up to its last
-        report."""
+        """Report of each slot over all its engines; engines that do not answer count up to their last report."""
         up = [replica for replica in self._slots.replicas().values() if replica.state in (State.STALE, State.HEALTHY)]
         await asyncio.gather(*(replica.report() for replica in up))
         return self._slots.busy()

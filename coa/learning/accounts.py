@@ -47,7 +47,7 @@ class Attempt:
     """Version of the batch that it is leased to."""
     tokens: int | None = None
     """Of its longest episode, prompt included; of one that failed, what its journal had; of one that was rolled back
-    while it was played, that of its task's next attempt that came to an end. None: not known."""
+    or cancelled while it was played, that of its task's next attempt that came to an end. None: not known."""
     calls: int | None = None
     """Maximum tool calls of an episode; if an episode failed, those in its journal. None if unknown."""
     again: bool = False
@@ -86,7 +86,7 @@ class Accounts:
     _under_way: dict[int, int] = field(default_factory=dict)
     """The group of each of them that is being played, or waits for its batch."""
     _cut_off: dict[int, list[Attempt]] = field(default_factory=dict)
-    """By task, those that were rolled back while they were played, and whose sizes are not known yet."""
+    """By task, attempts that were rolled back or cancelled while they were played: their sizes are not known yet."""
     _version: int = 0
     """Version of the next batch."""
     _marks: dict[int, Mark] = field(default_factory=dict)
@@ -179,6 +179,8 @@ class Accounts:
             attempt.tokens, attempt.calls = line.get("tokens", attempt.tokens), line.get("calls", attempt.calls)
             attempt.again = line["again"]
             self._under_way.pop(attempt.task, None)
+            if line["reason"] == SPARE and attempt.tokens is None:
+                self._cut_off.setdefault(attempt.task, []).append(attempt)
             if not attempt.again:
                 self._settle(attempt)
                 self._size_cut_off(attempt)

@@ -99,16 +99,17 @@ class Window:
     def room(self) -> int:
         """Groups that may be admitted now."""
         size = self.config.groups_per_batch
-        limit = (self.config.max_staleness + self.live + 1) * size
-        return min(limit - self._batches * size, 0) + self.room_to_end() + self._spares()
+        limit = (self.config.max_staleness + self.live + 1) * size + self._spares()
+        # Spare groups are issued again, so there are never more groups than all batches take.
+        return min(limit - self._batches * size, 0) + self.room_to_end()
 
     def room_to_end(self) -> int:
         """Groups that may be admitted until the run ends, unless more slots are freed."""
         return (self._batches - self.version) * self.config.groups_per_batch - len(self._running) - len(self._ready)
 
     def _spares(self) -> int:
-        """Groups that may be under way beside those of the batch: no more than it may still refill."""
-        if self.version != self.live or self.version >= self._batches:
+        """Groups that may be under way besides those of the batch: no more than the batch may still refill."""
+        if self.version != self.live:
             return 0
         return min(self.config.spares, self.config.max_refills * self.config.groups_per_batch - self._refills)
 

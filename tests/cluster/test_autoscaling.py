@@ -46,12 +46,14 @@ def drive(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Drive]:
 @pytest.mark.slow
 def test_engines_and_their_nodes_come_and_go_with_the_work_and_leave_a_node_that_is_drained(drive: Drive) -> None:
     found = drive("come_and_go")
+    assert found["start"] == 1
     assert (max(found["engines"]), found["engines"][-1]) == (3, 1)
     assert max(found["nodes"]) >= 3
     assert found["first"] == 0
     assert all(found["on"]), "no engine is on the node that was drained"
     assert found["moves"] > 0
     assert (found["restarts"], found["twice"], found["faults"]) == (0, 0, [])
+    check_calls(found)
 
 
 @pytest.mark.slow
@@ -62,3 +64,12 @@ def test_learners_wait_less_than_half_as_long_with_engines_that_come_also_where_
     assert struck["waited_s"] <= alone["waited_s"] / 2
     assert struck["restarts"] > 0
     assert (alone["twice"], alone["faults"], struck["twice"], struck["faults"]) == (0, [], 0, [])
+    assert struck["start"] == 1
+    assert struck["moves"] > 0
+    check_calls(struck)
+
+
+def check_calls(found: Any) -> None:
+    """No tool call ran twice, though engines left and were lost while calls of theirs were under way."""
+    assert found["calls"]["ids"] > 0
+    assert found["calls"]["runs"] == found["calls"]["ids"]

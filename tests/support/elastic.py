@@ -12,12 +12,14 @@ Prints what it saw as JSON.
 
 import asyncio
 import json
+import random
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,19 +29,24 @@ import ray
 from actors.learner.buffer import Finished, Started, Stepped
 from actors.messages import EpisodeId, EpisodeOrder, EventBatch, SyncReport
 from actors.rollout.clocks import BusyReport
+from actors.tools.dispatcher import ToolDispatcher
+from actors.tools.executor import ExecutorConfig
+from actors.tools.remote import ExecutorActor
 from cluster.engine_actor import launcher
 from cluster.notices import heed
 from cluster.pool import EnginePool
-from cluster.resources import PlacementConfig
+from cluster.resources import PlacementConfig, beside_driver
 from coa.learning.scaling import EngineScaling
 from coa.reporting.metrics import read_metrics
-from coa.types import Scored
+from coa.tools.base import Tool, ToolCall
+from coa.tools.client import Executor, ToolCaller
+from coa.types import Scored, Tokens
 from jobs.run.console import Stage
 from jobs.run.run_dir import RunDir
 from jobs.stages.reinforcement.elastic import elastic_engines
 from jobs.stages.reinforcement.loop import Reinforcement
 from tests.jobs.stages.test_reinforcement import FakeLearners, accounts_of, make_run
-from tests.support.engines import FakeEngine, FakeTools, FakeWorld
+from tests.support.engines import FakeEngine, FakeTools, FakeWorld, observed
 
 SCALING = EngineScaling(look_back_s=10.0, cooldown_s=20.0, handover_s=5.0)
 PLACES, STEPS, LEARNING_S = 8, 400, 2.0
@@ -50,16 +57,62 @@ REST_S = 200.0
 STRUCK_EVERY_S, STRIKES = 90.0, 2
 LONG, SHORT = 24, 0
 """Tool calls of an episode."""
+TOOL_S = 0.3
 NOTICE_S = 15
 
 
-class StubEngine:
-    """A FakeEngine in an actor. Its tools answer within 300 ms."""
+class NotedTool:
+    """A tool that answers within TOOL_S, and counts how often each call ran."""
 
-    def __init__(self, *, incarnation: str, executors: Sequence[Any], length: Any) -> None:
+    def __init__(self) -> None:
+        self._runs: Counter[str] = Counter()
+
+    def key(self, call: ToolCall) -> str | None:
+        return None
+
+    async def __call__(self, call: ToolCall) -> str:
+        self._runs[call.argument] += 1
+        await asyncio.sleep(TOOL_S * random.random())
+        return "done"
+
+    def counts(self) -> Mapping[str, int]:
+        return {"ids": len(self._runs), "runs": self._runs.total()}
+
+
+def noted_tools() -> Mapping[str, Tool]:
+    return {"t": NotedTool()}
+
+
+def start_tools() -> Any:
+    """The handle of what all engines call tools through, on the driver's node."""
+    config = ExecutorConfig(concurrency=10_000, kept_results=1_000_000)
+    make: Any = ray.remote(ToolDispatcher).options(max_concurrency=10_000, **beside_driver())
+    return make.remote(partial(ExecutorActor, noted_tools, config, beside_driver()), config, 1, (1, 1))
+
+
+class SharedTools(FakeTools):
+    """Calls by id, as a rollout engine makes them: an engine that takes over an episode sends its call again."""
+
+    def __init__(self, executors: Sequence[Executor], incarnation: str) -> None:
+        super().__init__()
+        self._caller = ToolCaller(executors, incarnation)
+
+    async def call(self, episode: EpisodeId, turn: int) -> Tokens:
+        await self._caller.call((episode, turn), ToolCall("t", f"{episode} {turn}"))
+        return observed(episode, turn)
+
+
+class StubEngine:
+    """A FakeEngine in an actor, whose tools are those of all engines."""
+
+    def __init__(self, *, incarnation: str, executors: Sequence[Executor], length: Any) -> None:
         self._length, self._calls = length, LONG
         self._world = FakeWorld(
-            tools=FakeTools(seconds=0.3), start_s=1.0, sync_s=0.1, token_s=0.01, calls_of=lambda episode: self._calls
+            tools=SharedTools(executors, incarnation),
+            start_s=1.0,
+            sync_s=0.1,
+            token_s=0.01,
+            calls_of=lambda episode: self._calls,
         )
         self._incarnation = incarnation
         self._engine: FakeEngine | None = None
@@ -206,7 +259,9 @@ DRIVES = {"come_and_go": come_and_go, "alone": alone, "struck": struck}
 
 async def reinforce(run: RunDir, log: Callable[[str], None], drive: Callable[[Seen], Coroutine[Any, Any, None]]) -> Any:
     length: Any = ray.remote(Length).options(num_cpus=0).remote()
-    launch = launcher(StubEngine, run.config.placement, [], length=length)
+    tools = start_tools()
+    await tools.mistake.remote()
+    launch = launcher(StubEngine, run.config.placement, [tools], length=length)
     pool = Watched(launch, run.config.pool, run.config.agent, places=PLACES, patience_s=60.0, say=log)
     pool.ended = Counter()
     pool.add()
@@ -222,6 +277,7 @@ async def reinforce(run: RunDir, log: Callable[[str], None], drive: Callable[[Se
         put=lambda share: share,
     )
     seen = Seen(pool, length, log)
+    seen.found["start"] = pool.size
 
     async def follow() -> None:
         while len(seen.ends) < seen.most:
@@ -249,7 +305,8 @@ async def reinforce(run: RunDir, log: Callable[[str], None], drive: Callable[[Se
         await seen.until(lambda: nodes() == 0, 0.5)
     heeding.cancel()
     twice = sum(times > 1 for times in pool.ended.values())
-    return seen.found | {"restarts": pool.restarts, "moves": pool.moves, "twice": twice}
+    calls = dict((await tools.stats.remote())["t"].own)
+    return seen.found | {"restarts": pool.restarts, "moves": pool.moves, "twice": twice, "calls": calls}
 
 
 def main(address: str, folder: Path, drive: str) -> None:

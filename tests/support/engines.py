@@ -93,8 +93,12 @@ class FakeTools:
             self.started[name] -= 1  # a try that failed: the same call is made again
             raise ToolDown("it is down")
         self.completed[name] += 1
-        episode, turn = name
-        return np.asarray([derive(replace(episode, serial=0), turn) % 1000, 7], np.int32)
+        return observed(*name)
+
+
+def observed(episode: EpisodeId, turn: int) -> Tokens:
+    """The result of a call."""
+    return np.asarray([derive(replace(episode, serial=0), turn) % 1000, 7], np.int32)
 
 
 @dataclass

@@ -1,6 +1,8 @@
 """Which ports the processes of a program listen at."""
 
 import ipaddress
+from collections import defaultdict
+from collections.abc import Collection, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -13,6 +15,7 @@ class Listening:
     """"gcs_server", "raylet", "dashboard_agent", a Ray actor as "ray::ToolExecutor", or the name of a Python module."""
     address: str
     port: int
+    pid: int = 0
 
     @property
     def is_local(self) -> bool:
@@ -27,7 +30,8 @@ def listening(pid: int) -> list[Listening]:
         with suppress(psutil.Error):
             for socket in process.net_connections("tcp"):
                 if socket.status == psutil.CONN_LISTEN:
-                    found.add(Listening(program_of(process.cmdline()), socket.laddr.ip, socket.laddr.port))
+                    address = socket.laddr
+                    found.add(Listening(program_of(process.cmdline()), address.ip, address.port, process.pid))
     return sorted(found)
 
 
@@ -40,3 +44,25 @@ def program_of(words: list[str]) -> str:
         if name in text:
             return name.rpartition("/")[2] if "agent" not in name else name
     return "VLLM" if "VLLM" in text else text[:80]
+
+
+WORKER, RANK = "ray::", "ray::RayTrainWorker"
+"""Ray's workers, by their titles, and those among them that are learners."""
+
+
+def unnamed(sockets: Iterable[Listening], named: Collection[str]) -> list[Listening]:
+    """Those that reach beyond this machine and may not. Programs of these names may, and a worker of Ray by one port,
+    its gRPC server's. Learners have further ones, for torch.distributed."""
+    found: list[Listening] = []
+    workers: dict[int, list[Listening]] = defaultdict(list)
+    for one in sorted(sockets):
+        if one.is_local or one.program in named:
+            continue
+        if one.program.startswith(WORKER):
+            workers[one.pid].append(one)
+        else:
+            found.append(one)
+    for ours in workers.values():
+        if RANK not in {one.program for one in ours} and len({one.port for one in ours}) > 1:
+            found += ours
+    return found

@@ -75,7 +75,7 @@ def plan_replay(run: RunDir, first: int | None, last: int | None) -> Plan:
         raise UserError(f"{run.folder}: no batches are recorded there (rl.keep_batches=true records them)")
     begin, end = first or min(recorded), last or max(recorded)
     if begin > end:
-        raise UserError(f"--steps {begin}:{end}: the first is behind the last")
+        raise UserError(f"--steps {begin}:{end}: the first step is after the last")
     kept = {0: None, **kept_checkpoints(run.storage().below(STAGE))}
     start = max(version for version in kept if version < begin)
     if missing := [step for step in range(start + 1, end + 1) if step not in recorded]:

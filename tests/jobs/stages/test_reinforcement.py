@@ -339,7 +339,7 @@ def test_spare_groups_are_cancelled_and_their_tasks_are_trained_later(
     world = FakeWorld(tools=tools)
     played = in_virtual_time(reinforce(run, world, dies_after=dies_after))
     assert [len(batch) for batch in played.batches] == [3 * GROUPS] * 6
-    assert played.book.dropped["spare"] >= 3 * 6
+    assert played.book.dropped["spare"] >= 3 * 5, "in all batches but the last"
     assert sum(len(engine.cancelled) for engine in world.engines) > 0
     accounts = accounts_of(run)
     assert accounts.faults == []
