@@ -137,3 +137,29 @@ class KnownCalls:
 
     def _tell(self, caller: str, reply: Reply) -> None:
         self._outboxes.setdefault(caller, Outbox(REPLIES_PACE_S)).put(reply)
+
+
+class CalledById:
+    """The calls of an actor that answers by id (`coa.tools.client.Executor`)."""
+
+    _known: KnownCalls
+
+    async def start(
+        self,
+        caller: str,
+        calls: Sequence[tuple[Hashable, ToolCall]],
+        acknowledged: Sequence[Hashable] = (),
+        incarnation: str = "",
+    ) -> str:
+        """Starts calls by id, whose `replies` come one by one (`coa.tools.client.Executor`)."""
+        return self._known.start(caller, calls, acknowledged, incarnation)
+
+    async def replies(self, caller: str, incarnation: str, after: int) -> Replies:
+        return await self._known.replies(caller, incarnation, after)
+
+    async def cancel(self, caller: str, ids: Sequence[Hashable]) -> None:
+        await self._known.cancel(caller, ids)
+
+    async def refuse(self, callers: Sequence[str]) -> None:
+        """Refuses all further calls of these callers, which were replaced."""
+        self._known.refuse(callers)

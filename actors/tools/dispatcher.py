@@ -13,18 +13,17 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
 from itertools import count
 
-from actors.tools.calls import KnownCalls
+from actors.tools.calls import CalledById, KnownCalls
 from actors.tools.executor import ExecutorConfig
 from actors.tools.stats import ToolStats
 from actors.tools.workers import Held, Worker, Workers
 from coa.errors import CallLost, ExecutorLost, ToolDown
 from coa.tools.base import ToolCall
-from coa.tools.client import Replies
 from coa.tools.mcp.binding import McpBinding
 from coa.tools.scaling import ExecutorController
 
 
-class ToolDispatcher:
+class ToolDispatcher(CalledById):
     """A plain class that is called like a `ToolExecutor`; it starts executors when it is first called."""
 
     def __init__(
@@ -62,19 +61,8 @@ class ToolDispatcher:
         acknowledged: Sequence[Hashable] = (),
         incarnation: str = "",
     ) -> str:
-        """Starts calls by id, whose `replies` come one by one (`coa.tools.client.Executor`)."""
         self._workers.begin()
-        return self._known.start(caller, calls, acknowledged, incarnation)
-
-    async def replies(self, caller: str, incarnation: str, after: int) -> Replies:
-        return await self._known.replies(caller, incarnation, after)
-
-    async def cancel(self, caller: str, ids: Sequence[Hashable]) -> None:
-        await self._known.cancel(caller, ids)
-
-    async def refuse(self, callers: Sequence[str]) -> None:
-        """These callers were replaced: every call that they make from now on fails."""
-        self._known.refuse(callers)
+        return await super().start(caller, calls, acknowledged, incarnation)
 
     async def mcp(self) -> dict[str, McpBinding]:
         """What answers the tags that tools of MCP servers answer; raises ToolDown."""

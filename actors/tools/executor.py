@@ -8,19 +8,19 @@ import json
 import logging
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Protocol, runtime_checkable
 
-from actors.tools.calls import KnownCalls
+from actors.tools.calls import CalledById, KnownCalls
 from actors.tools.stats import ToolStats
 from coa.errors import InfrastructureError, ToolDown, UserError
 from coa.http.text import well_formed
 from coa.tools.base import Fleeting, Tool, ToolCall
 from coa.tools.cache import DiskCache, Found, Memo
-from coa.tools.client import Replies, RetryConfig
+from coa.tools.client import RetryConfig
 from coa.tools.mcp.binding import McpBinding
 from coa.tools.mcp.tool import McpTool
 from coa.tools.scaling import ToolScaling
@@ -106,7 +106,7 @@ COUNTED = ("calls", "disk_hits", "failures", "timeouts", "defects", "running", "
 """Counters that the executor keeps for each tool."""
 
 
-class ToolExecutor:
+class ToolExecutor(CalledById):
     """Runs tool calls. `make_tools` is called in the executor's process, so that tools with connections need not be
     pickled."""
 
@@ -143,26 +143,6 @@ class ToolExecutor:
         """An observation's text for each call, in order; a failed call gives a ToolDown in its place instead of raising
         it."""
         return await asyncio.gather(*(self._answer(call) for call in calls))
-
-    async def start(
-        self,
-        caller: str,
-        calls: Sequence[tuple[Hashable, ToolCall]],
-        acknowledged: Sequence[Hashable] = (),
-        incarnation: str = "",
-    ) -> str:
-        """Starts calls by id, whose `replies` come one by one (`coa.tools.client.Executor`)."""
-        return self._known.start(caller, calls, acknowledged, incarnation)
-
-    async def replies(self, caller: str, incarnation: str, after: int) -> Replies:
-        return await self._known.replies(caller, incarnation, after)
-
-    async def cancel(self, caller: str, ids: Sequence[Hashable]) -> None:
-        await self._known.cancel(caller, ids)
-
-    async def refuse(self, callers: Sequence[str]) -> None:
-        """Refuses all further calls of these callers, which were replaced."""
-        self._known.refuse(callers)
 
     async def mcp(self) -> dict[str, McpBinding]:
         """Bindings of the tools of MCP servers, by tool name."""

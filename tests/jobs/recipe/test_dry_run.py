@@ -87,6 +87,9 @@ def test_data_sets_take_the_place_of_distillation(tmp_path: Path) -> None:
 def test_without_fine_tuning_reinforcement_begins_at_the_recipes_model(tmp_path: Path) -> None:
     shown = cells(section(recipe("web_32b", f"run_dir={tmp_path}", "sft.epochs=null", "sft.steps=0"), "train"))
     assert shown["distill"][1] == "left out: sft.steps is 0"
+    taught = "sft.data=[]"
+    shown = cells(section(recipe("web_32b", f"run_dir={tmp_path}", "sft.epochs=null", "sft.steps=0", taught), "train"))
+    assert shown["distill"][1] == "left out: sft.steps is 0"
     assert shown["sft"] == ("reinforcement begins at Qwen/Qwen2.5-32B-Instruct", "left out: sft.steps is 0")
 
 

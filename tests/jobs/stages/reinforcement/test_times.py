@@ -47,6 +47,24 @@ def test_a_step_and_the_whole_stage(clock: list[float]) -> None:
     assert all(sum(spent.values()) == 21.0 for spent in (*whole["engines"], whole["learner"]))
 
 
+def test_the_slowest_part_is_that_of_all_recent_steps(clock: list[float]) -> None:
+    counted = LoopTimes()
+    counted.begin([engine(0.0)], {})
+    clock[0] = 110.0
+    counted.step([engine(10.0, generating=2.0, waiting_for_tools=8.0)], {"learning": 2.0, "waiting_for_samples": 8.0})
+    assert counted.slowest() == "tools"
+    clock[0] = 310.0
+    counted.step(
+        [engine(210.0, generating=202.0, waiting_for_tools=8.0)], {"learning": 2.0, "waiting_for_samples": 208.0}
+    )
+    assert counted.slowest() == "engines"
+    clock[0] = 311.0
+    counted.step(
+        [engine(211.0, generating=202.0, waiting_for_tools=9.0)], {"learning": 2.0, "waiting_for_samples": 209.0}
+    )
+    assert counted.slowest() == "engines", "one short step changes little"
+
+
 def test_what_an_engine_or_learners_that_came_later_lack_is_named(clock: list[float]) -> None:
     counted = LoopTimes()
     counted.begin([engine(5.0, generating=5.0)], {"publishing": 1.0})
