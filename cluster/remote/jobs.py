@@ -5,6 +5,7 @@ folder ── package ──► head: entrypoint in the folder's copy ── log
 """
 
 import asyncio
+import logging
 import os
 import platform
 import shlex
@@ -102,6 +103,8 @@ class Jobs:
         os.environ.setdefault(MODE, DISABLED)
         from ray.job_submission import JobSubmissionClient
 
+        for handler in logging.getLogger("ray").handlers:  # its client reports each upload and closed connection
+            handler.setLevel(logging.WARNING)
         self.address = address
         if not is_web_address(address):  # Ray would take it for a node's address, and try it for minutes
             raise self._nobody()

@@ -22,12 +22,12 @@ from coa.errors import UserError
 from coa.http.addresses import has_password
 from jobs.recipe.checks import check_secrets
 from jobs.recipe.schema import Recipe
-from tests.support.sockets import Listening, listening, unnamed
+from tests.support.sockets import DRIVER, Listening, listening, unnamed
 
 COA = (sys.executable, "-m", "jobs.cli")
 PLANTED = {name: f"planted-{secrets.token_hex(12)}" for name in ("SERPER_API_KEY", "OPENAI_API_KEY", "HF_TOKEN")}
 PLANTED["WANDB_API_KEY"] = secrets.token_hex(20)
-OPEN = {"gcs_server", "raylet", "dashboard/agent.py", "runtime_env/agent/main.py", "log_monitor.py"}
+OPEN = {"gcs_server", "raylet", "dashboard/agent.py", "ray::DashboardAgent", "runtime_env/agent/main.py"}
 """Parts of Ray that listen at every address, besides its workers."""
 SETTINGS = (
     *("distill.runs=120", "teaching.wave=60", "sft.steps=24", "sft.batch=8", "rl.steps=4", "rl.group=2"),
@@ -124,6 +124,9 @@ def test_a_second_port_of_a_worker_is_found() -> None:
     assert unnamed([*allowed, Listening("ray::RolloutEngine", "127.0.0.1", 40004, 7)], OPEN) == []
     control = Listening("ray::RolloutEngine", "192.0.2.2", 40004, 7)
     assert control in unnamed([*allowed, control], OPEN)
+    command = [Listening(DRIVER, "::", port, 11) for port in (40006, 40007)]
+    assert unnamed([*allowed, command[0]], OPEN) == []
+    assert unnamed([*allowed, *command], OPEN) == command
     core = Listening("VLLM", "0.0.0.0", 40005, 10)
     assert unnamed([*allowed, core], OPEN) == [core]
 

@@ -9,10 +9,15 @@ from dataclasses import dataclass
 import psutil
 
 
+WORKER, RANK = "ray::", "ray::RayTrainWorker"
+"""Ray's workers, by their titles, and those among them that are learners."""
+DRIVER = "jobs.cli"
+
+
 @dataclass(frozen=True, order=True)
 class Listening:
     program: str
-    """"gcs_server", "raylet", "dashboard_agent", a Ray actor as "ray::ToolExecutor", or the name of a Python module."""
+    """"gcs_server", "raylet", a Ray actor as "ray::ToolExecutor", or the name of a Python module."""
     address: str
     port: int
     pid: int = 0
@@ -43,22 +48,18 @@ def program_of(words: list[str]) -> str:
     for name in ("gcs_server", "raylet/raylet", "dashboard/agent.py", "runtime_env/agent/main.py", "log_monitor.py"):
         if name in text:
             return name.rpartition("/")[2] if "agent" not in name else name
-    return "VLLM" if "VLLM" in text else text[:80]
-
-
-WORKER, RANK = "ray::", "ray::RayTrainWorker"
-"""Ray's workers, by their titles, and those among them that are learners."""
+    return "VLLM" if "VLLM" in text else DRIVER if DRIVER in words else text[:80]
 
 
 def unnamed(sockets: Iterable[Listening], named: Collection[str]) -> list[Listening]:
-    """Those that reach beyond this machine and may not. Programs of these names may, and a worker of Ray by one port,
-    its gRPC server's. Learners have further ones, for torch.distributed."""
+    """Those that reach beyond this machine and may not. Programs of these names may, and a worker of Ray, or a
+    driver, by one port, its gRPC server's. Learners have further ones, for torch.distributed."""
     found: list[Listening] = []
     workers: dict[int, list[Listening]] = defaultdict(list)
     for one in sorted(sockets):
         if one.is_local or one.program in named:
             continue
-        if one.program.startswith(WORKER):
+        if one.program.startswith(WORKER) or one.program == DRIVER:
             workers[one.pid].append(one)
         else:
             found.append(one)
