@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 import psutil
 
-
 WORKER, RANK = "ray::", "ray::RayTrainWorker"
 """Ray's workers, by their titles, and those among them that are learners."""
 DRIVER = "jobs.cli"
