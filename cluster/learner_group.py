@@ -16,7 +16,7 @@ from actors.learner.buffer import Event, Finished, Started, Stepped, TrajectoryB
 from actors.learner.config import LearnerConfig, ModelConfig, Objective
 from actors.learner.loop import LearnJob, learn
 from actors.weights.transport import WeightsConfig
-from cluster.learners.attempts import attempts
+from cluster.learners.attempts import abort, attempts
 from cluster.resources import PlacementConfig, Role, beside_driver
 from cluster.weights import RayShelf, close_directory, start_directory
 from coa.errors import DiskFull, OutOfMemory, ReadOnlyDisk, UserError
@@ -134,10 +134,10 @@ class Learning:
         ray.kill(self._buffer)
 
     async def _end(self) -> None:
-        """Kills the learners, and joins the thread that waits for them, which must not use Ray after its shutdown."""
+        """Ends the learners, and joins the thread that waits for them, which must not use Ray after its shutdown."""
         self._over = True
         if self._controller is not None:
-            ray.kill(self._controller)
+            await asyncio.to_thread(abort, self._controller)
         await asyncio.to_thread(self._thread.join, ENDS_S)
 
     def _control(self, **arguments: Any) -> Any:

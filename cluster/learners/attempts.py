@@ -7,14 +7,17 @@ failures that never starts anew.
 """
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from coa.errors import InfrastructureError
 from coa.storage.checkpoints import Mended
 
 CONTROLLER_DIED = "the controller of Ray Train died"
 AGAIN = "the same command resumes from the last checkpoint"
+ABORT_S = 10.0
+"""Maximum seconds that Ray Train's controller has to end its workers, before it is killed."""
 Result = TypeVar("Result")
 
 
@@ -72,3 +75,14 @@ def attempts(
                 if isinstance(error, ActorDiedError):
                     raise InfrastructureError(f"{CONTROLLER_DIED} {failures.count} times: {AGAIN}") from error
                 raise
+
+
+def abort(controller: Any) -> None:
+    """Ends Ray Train's controller and its workers. If it is killed at once, the detached actor that watches it stays
+    on the cluster for ever."""
+    import ray
+    from ray.exceptions import GetTimeoutError, RayActorError
+
+    with suppress(RayActorError, GetTimeoutError):
+        ray.get(controller.abort.remote(), timeout=ABORT_S)
+    ray.kill(controller)

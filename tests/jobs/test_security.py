@@ -127,6 +127,8 @@ def test_a_second_port_of_a_worker_is_found() -> None:
     command = [Listening(DRIVER, "::", port, 11) for port in (40006, 40007)]
     assert unnamed([*allowed, command[0]], OPEN) == []
     assert unnamed([*allowed, *command], OPEN) == command
+    metrics, page = (Listening("dashboard/dashboard.py", "0.0.0.0", port, 12) for port in (44227, 8265))
+    assert unnamed([*allowed, metrics, page], OPEN) == [page]
     core = Listening("VLLM", "0.0.0.0", 40005, 10)
     assert unnamed([*allowed, core], OPEN) == [core]
 

@@ -11,6 +11,8 @@ import psutil
 WORKER, RANK = "ray::", "ray::RayTrainWorker"
 """Ray's workers, by their titles, and those among them that are learners."""
 DRIVER = "jobs.cli"
+METRICS = {"/monitor.py": 44217, "dashboard/dashboard.py": 44227}
+"""Parts of Ray's head, and the port where each shows its metrics if it is free."""
 
 
 @dataclass(frozen=True, order=True)
@@ -44,9 +46,9 @@ def program_of(words: list[str]) -> str:
     text = " ".join(words)
     if text.startswith("ray::"):
         return text.split(".")[0].split()[0]
-    for name in ("gcs_server", "raylet/raylet", "dashboard/agent.py", "runtime_env/agent/main.py", "log_monitor.py"):
+    for name in ("gcs_server", "raylet/raylet", "dashboard/agent.py", "runtime_env/agent/main.py", *METRICS):
         if name in text:
-            return name.rpartition("/")[2] if "agent" not in name else name
+            return name.rpartition("/")[2] if name == "raylet/raylet" else name
     return "VLLM" if "VLLM" in text else DRIVER if DRIVER in words else text[:80]
 
 
@@ -56,7 +58,7 @@ def unnamed(sockets: Iterable[Listening], named: Collection[str]) -> list[Listen
     found: list[Listening] = []
     workers: dict[int, list[Listening]] = defaultdict(list)
     for one in sorted(sockets):
-        if one.is_local or one.program in named:
+        if one.is_local or one.program in named or one.port == METRICS.get(one.program):
             continue
         if one.program.startswith(WORKER) or one.program == DRIVER:
             workers[one.pid].append(one)
