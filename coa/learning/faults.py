@@ -4,7 +4,8 @@
     wrong weights on an engine     tokens of the trained version, or the probes of a weight update, have other log-probs
                                    than the learner computes
     a loss mask one token off      trained tokens are neither sampled nor imitated
-    advantages of another group    a group's advantages do not add up to 0, or do not follow its rewards
+    advantages of another group    a sample has another advantage than its episode; where advantages are relative to
+                                   the group, they do not add up to 0, or do not follow its rewards
 
 Empty completions and rewards that raise are not silent: they fail their episode or the stage.
 """
@@ -86,21 +87,27 @@ def of_step(report: Measured, tolerance: float | None) -> list[str]:
     return found
 
 
-def of_credit(group: int, samples: Sequence[Sample], rewards: Sequence[float]) -> list[str]:
-    """The silent errors of a group's advantages, which have to be relative to the group. `samples`, `rewards`: all of
-    the group's, in the same order."""
-    pairs = [
-        (reward, float(sample.reinforce[sample.loss_mask][0]))
-        for reward, sample in zip(rewards, samples, strict=True)
+def of_credit(
+    group: int, samples: Sequence[Sample], rewards: Sequence[float], advantages: Sequence[float], *, relative: bool
+) -> list[str]:
+    """The silent errors of a group's advantages. `samples`, `rewards`, `advantages`: of the same episodes, in the same
+    order, the last as the algorithm computes them. relative: whether these are all episodes of the group, and
+    their advantages have to be relative to each other."""
+    trained = [
+        (reward, advantage, float(sample.reinforce[sample.loss_mask][0]))
+        for reward, advantage, sample in zip(rewards, advantages, samples, strict=True)
         if sample.loss_mask.any()
     ]
-    credit = [one for _, one in pairs]
+    credit = [one for _, _, one in trained]
     largest = max(map(abs, credit), default=0.0)
-    if abs(sum(credit)) > LEAST_SUM * largest * len(credit):
+    if relative and abs(sum(credit)) > LEAST_SUM * largest * len(credit):
         return [f"the advantages of group {group} add up to {sum(credit):.2g}, not 0: they are of another group"]
     # The complete advantages of another group add up to 0 as well, but do not follow these rewards.
+    pairs = [(reward, one) for reward, _, one in trained] if relative else []
     if any(one > other + LEAST_SUM * largest for less, one in pairs for more, other in pairs if less <= more):
         return [f"the advantages of group {group} do not follow its rewards: they are of another group"]
+    if any(one != advantage for _, advantage, one in trained):
+        return [f"the samples of group {group} have other advantages than its episodes: they are of another group"]
     return []
 
 

@@ -25,8 +25,13 @@ def to_samples(
             group=number,
         )
         for scored, advantage in zip(group, algorithm.advantages(group), strict=True)
-        if not (mask_truncated and scored.trajectory.status is Status.TRUNCATED)
+        if is_trained(scored, mask_truncated=mask_truncated)
     )
+
+
+def is_trained(scored: Scored, *, mask_truncated: bool) -> bool:
+    """Whether an episode of a kept group is made a sample."""
+    return not (mask_truncated and scored.trajectory.status is Status.TRUNCATED)
 
 
 def to_imitate(token_ids: Tokens, action_mask: Mask, weight: float = 1.0) -> Sample:

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import compress
 from typing import Any
 
 from actors.messages import EpisodeId, EpisodeOrder
@@ -9,8 +10,10 @@ from coa.agent.episode import AgentConfig
 from coa.agent.records import GroupRecord, record_of
 from coa.concurrency import together
 from coa.learning.algorithms.base import Algorithm
+from coa.learning.algorithms.policy_gradient import GroupRelative
 from coa.learning.dealing import deal_updates
-from coa.learning.samples import to_samples
+from coa.learning.faults import of_credit
+from coa.learning.samples import is_trained, to_samples
 from coa.learning.window import Ticket
 from coa.types import Sample, Scored, Task
 from jobs.recipe.schema import RlConfig
@@ -31,6 +34,19 @@ class Group:
 
     def samples(self, algorithm: Algorithm, *, mask_truncated: bool) -> tuple[Sample, ...]:
         return to_samples(self.episodes, algorithm, self.number, mask_truncated=mask_truncated)
+
+    def faults(self, samples: Sequence[Sample], algorithm: Algorithm, *, mask_truncated: bool) -> list[str]:
+        """The silent errors of its samples' advantages."""
+        advantages = algorithm.advantages(self.episodes).tolist()
+        kept = [is_trained(episode, mask_truncated=mask_truncated) for episode in self.episodes]
+        rewards = [episode.reward for episode in self.episodes]
+        return of_credit(
+            self.number,
+            samples,
+            list(compress(rewards, kept)),
+            list(compress(advantages, kept)),
+            relative=isinstance(algorithm, GroupRelative) and all(kept),
+        )
 
 
 GROUPS_A_START = 1_000_000

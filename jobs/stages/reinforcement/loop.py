@@ -26,7 +26,6 @@ from coa.agent.records import GroupRecord
 from coa.errors import EpisodeFailed, InfrastructureError
 from coa.learning import faults
 from coa.learning.accounts import SPARE
-from coa.learning.algorithms.policy_gradient import GroupRelative
 from coa.learning.batches import BatchStore
 from coa.learning.issue import Issue
 from coa.learning.orders import Train
@@ -198,10 +197,9 @@ class Reinforcement:
         if self._fallback is not None and window.version < self._config.steps:
             self._fallback.offer(record, group.index, self._learning.beside)
         if self._algorithm.keep(group.episodes):
-            samples = group.samples(self._algorithm, mask_truncated=self._config.mask_truncated)
-            if isinstance(self._algorithm, GroupRelative) and not self._config.mask_truncated:
-                rewards = [episode.reward for episode in group.episodes]
-                self.stats.suspect(faults.of_credit(group.number, samples, rewards))
+            masked = self._config.mask_truncated
+            samples = group.samples(self._algorithm, mask_truncated=masked)
+            self.stats.suspect(group.faults(samples, self._algorithm, mask_truncated=masked))
             if self._scorer is not None:
                 divergence, samples = await self._scorer.weigh(samples)
                 self.stats.divergences.append(divergence)

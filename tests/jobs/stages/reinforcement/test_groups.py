@@ -1,14 +1,22 @@
-"""The orders of a group's episodes."""
+"""The orders of a group's episodes, and the faults of its samples' advantages."""
 
 import asyncio
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from actors.messages import EpisodeOrder
+from coa.learning.algorithms import ALGORITHMS, make
+from coa.learning.algorithms.base import Algorithm
+from coa.learning.samples import to_samples
 from coa.learning.window import Ticket
+from coa.types import Scored, Status
 from jobs.recipe.schema import RlConfig
-from jobs.stages.reinforcement.groups import play_group
+from jobs.stages.reinforcement.groups import Group, play_group
+from tests.coa.learning.test_advantages import scored
 from tests.support.tiny import AGENT, sum_task
 
 
@@ -34,3 +42,37 @@ def test_episodes_are_longer_from_a_version_on() -> None:
 def test_short_episodes_need_a_length_and_a_number_of_versions(settings: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="expected both or neither"):
         RlConfig(**settings)
+
+
+@pytest.mark.parametrize("name", sorted(ALGORITHMS))
+@pytest.mark.parametrize("mask_truncated", [False, True])
+def test_advantages_of_a_groups_own_are_no_fault(name: str, mask_truncated: bool) -> None:
+    """Nor are those of a group that nothing is to be learnt from: all of them are 0."""
+    algorithm, rng = make(name), np.random.default_rng(0)
+    for _ in range(100):
+        status = rng.choice(np.asarray([Status.ANSWERED, Status.TRUNCATED], object), 8)
+        drawn = zip(rng.choice([0.0, 0.3, 0.9, 1.0], 8).tolist(), status, strict=True)
+        assert faults_of([ended(reward, end) for reward, end in drawn], algorithm, mask_truncated) == []
+    alike = [scored(reward, grade=1.0) for reward in (1.0, 0.9, 0.8)]
+    assert faults_of(alike, algorithm, mask_truncated) == []
+
+
+@pytest.mark.parametrize("name", ["ppo", "reinforce_pp"])
+def test_rewards_of_another_group_are_named_where_they_are_the_advantages(name: str) -> None:
+    algorithm = make(name)
+    samples = to_samples([scored(1.0), scored(1.0)], algorithm, 7)
+    group = Group(number=7, index=0, task=sum_task(0), episodes=(scored(0.0), scored(0.0)))
+    assert group.faults(samples, algorithm, mask_truncated=False) == [
+        "the samples of group 7 have other advantages than its episodes: they are of another group"
+    ]
+
+
+def faults_of(episodes: Sequence[Scored], algorithm: Algorithm, mask_truncated: bool) -> list[str]:
+    group = Group(number=7, index=0, task=sum_task(0), episodes=tuple(episodes))
+    samples = group.samples(algorithm, mask_truncated=mask_truncated)
+    return group.faults(samples, algorithm, mask_truncated=mask_truncated)
+
+
+def ended(reward: float, status: Status) -> Scored:
+    one = scored(reward)
+    return replace(one, trajectory=replace(one.trajectory, status=status))
