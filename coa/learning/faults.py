@@ -4,13 +4,14 @@
     wrong weights on an engine     tokens of the trained version, or the probes of a weight update, have other log-probs
                                    than the learner computes
     a loss mask one token off      trained tokens are neither sampled nor imitated
-    advantages of another group    a sample has another advantage than its episode; where advantages are relative to
-                                   the group, they do not add up to 0, or do not follow its rewards
+    advantages of another group    a group's advantages do not add up to 0, or do not follow its rewards; with PPO and
+                                   REINFORCE++: they are not its rewards
 
 Empty completions and rewards that raise are not silent: they fail their episode or the stage.
 """
 
 from collections.abc import Sequence
+from enum import Enum
 from typing import Protocol
 
 import numpy as np
@@ -87,27 +88,34 @@ def of_step(report: Measured, tolerance: float | None) -> list[str]:
     return found
 
 
-def of_credit(
-    group: int, samples: Sequence[Sample], rewards: Sequence[float], advantages: Sequence[float], *, relative: bool
-) -> list[str]:
-    """The silent errors of a group's advantages. `samples`, `rewards`, `advantages`: of the same episodes, in the same
-    order, the last as the algorithm computes them. relative: whether these are all episodes of the group, and
-    their advantages have to be relative to each other."""
-    trained = [
-        (reward, advantage, float(sample.reinforce[sample.loss_mask][0]))
-        for reward, advantage, sample in zip(rewards, advantages, samples, strict=True)
+class Credit(Enum):
+    """What an algorithm's advantages of a group are."""
+
+    rewards = "rewards"
+    """The episodes' rewards."""
+    relative = "relative"
+    """They add up to 0 over the group, and an episode with a higher reward has no lower one."""
+
+
+def of_credit(group: int, samples: Sequence[Sample], rewards: Sequence[float], credit: Credit) -> list[str]:
+    """The silent errors of a group's advantages. `samples`, `rewards`: of the same episodes, in the same order, and for
+    relative ones all of the group's."""
+    pairs = [
+        (reward, float(sample.reinforce[sample.loss_mask][0]))
+        for reward, sample in zip(rewards, samples, strict=True)
         if sample.loss_mask.any()
     ]
-    credit = [one for _, _, one in trained]
-    largest = max(map(abs, credit), default=0.0)
-    if relative and abs(sum(credit)) > LEAST_SUM * largest * len(credit):
-        return [f"the advantages of group {group} add up to {sum(credit):.2g}, not 0: they are of another group"]
+    given = [one for _, one in pairs]
+    error = LEAST_SUM * max(map(abs, given), default=0.0)
+    if credit is Credit.rewards:
+        if any(abs(one - reward) > LEAST_SUM * max(1.0, abs(reward)) for reward, one in pairs):
+            return [f"the advantages of group {group} are not its rewards: they are of another group"]
+        return []
+    if abs(sum(given)) > error * len(given):
+        return [f"the advantages of group {group} add up to {sum(given):.2g}, not 0: they are of another group"]
     # The complete advantages of another group add up to 0 as well, but do not follow these rewards.
-    pairs = [(reward, one) for reward, _, one in trained] if relative else []
-    if any(one > other + LEAST_SUM * largest for less, one in pairs for more, other in pairs if less <= more):
+    if any(one > other + error for less, one in pairs for more, other in pairs if less <= more):
         return [f"the advantages of group {group} do not follow its rewards: they are of another group"]
-    if any(one != advantage for _, advantage, one in trained):
-        return [f"the samples of group {group} have other advantages than its episodes: they are of another group"]
     return []
 
 

@@ -1,6 +1,6 @@
 """Finds the bottleneck of an RL loop, and the setting that would relieve it, by simulation."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -25,13 +25,32 @@ class Limit(NamedTuple):
     sentence: str
 
 
-def bottleneck(engine: Mapping[str, float], learner: Mapping[str, float]) -> Limit:
-    """What the loop waits for. engine, learner: shares of their time by state.
+class Batch(NamedTuple):
+    """How full the batch of an engine was while it generated."""
+
+    requests: float
+    """Mean over that time."""
+    most: int
+    """Maximum number of requests that an engine takes at once."""
+
+
+def mean_batch(decoding: Sequence[tuple[int, float, int]], most: int) -> Batch | None:
+    """decoding: (requests under way, seconds, tokens). None if no engine generated."""
+    seconds = sum(spent for _, spent, _ in decoding)
+    if not seconds:
+        return None
+    return Batch(sum(min(requests, most) * spent for requests, spent, _ in decoding) / seconds, most)
+
+
+def bottleneck(engine: Mapping[str, float], learner: Mapping[str, float], batch: Batch | None = None) -> Limit:
+    """What the loop waits for. engine, learner: shares of their time by state. batch: that of the engines, if known:
+    an engine generates also while a single request of many is under way.
 
     If neither half is always busy, a wait is named that explains most of the idle time of the busier half.
     """
     generating, learning = engine.get(EngineState.GENERATING, 0.0), learner.get(LearnerState.LEARNING, 0.0)
-    ours = f"engines generated {generating:.0%} of the time, learners learnt {learning:.0%}"
+    at_once = f" ({batch.requests:.1f} of {batch.most} requests at once)" if batch else ""
+    ours = f"engines generated {generating:.0%} of the time{at_once}, learners learnt {learning:.0%}"
     part = "engines" if generating >= learning else "learners"
     if max(generating, learning) >= FULL:
         weights, samples = engine.get(EngineState.WEIGHTS, 0.0), learner.get(LearnerState.SAMPLES, 0.0)

@@ -11,7 +11,7 @@ from typing import Any
 from actors.rollout.config import KvOnUpdate
 from coa.config import load
 from coa.errors import UserError
-from coa.planning.bottleneck import advice, bottleneck, gains, measured_part
+from coa.planning.bottleneck import advice, bottleneck, gains, mean_batch, measured_part
 from coa.planning.calibration import Calibration, assumed, recorded
 from coa.planning.clusters import Device
 from coa.planning.engine import Speeds
@@ -142,8 +142,9 @@ def bottleneck_of(config: Recipe, folder: Path) -> dict[str, Any]:
     `checkpoints/bottleneck.json`. If the run recorded too little, only what it waited for."""
     result = _json(folder / "checkpoints" / "rl.json")
     engines, learner = look_up(result, "time.engines") or [], look_up(result, "time.learner") or {}
+    batch = mean_batch(result.get("decoding", []), config.engine.max_concurrent)
     found: dict[str, Any] = {
-        "sentence": bottleneck(shares(added(engines)), shares(learner)).sentence,
+        "sentence": bottleneck(shares(added(engines)), shares(learner), batch).sentence,
         "advice": "",
         "gains": [],
     }

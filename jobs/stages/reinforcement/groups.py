@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import compress
 from typing import Any
 
 from actors.messages import EpisodeId, EpisodeOrder
@@ -11,8 +10,10 @@ from coa.agent.records import GroupRecord, record_of
 from coa.concurrency import together
 from coa.learning.algorithms.base import Algorithm
 from coa.learning.algorithms.policy_gradient import GroupRelative
+from coa.learning.algorithms.ppo import Ppo
+from coa.learning.algorithms.reinforce_pp import ReinforcePp
 from coa.learning.dealing import deal_updates
-from coa.learning.faults import of_credit
+from coa.learning.faults import Credit, of_credit
 from coa.learning.samples import is_trained, to_samples
 from coa.learning.window import Ticket
 from coa.types import Sample, Scored, Task
@@ -36,17 +37,23 @@ class Group:
         return to_samples(self.episodes, algorithm, self.number, mask_truncated=mask_truncated)
 
     def faults(self, samples: Sequence[Sample], algorithm: Algorithm, *, mask_truncated: bool) -> list[str]:
-        """The silent errors of its samples' advantages."""
-        advantages = algorithm.advantages(self.episodes).tolist()
-        kept = [is_trained(episode, mask_truncated=mask_truncated) for episode in self.episodes]
-        rewards = [episode.reward for episode in self.episodes]
-        return of_credit(
-            self.number,
-            samples,
-            list(compress(rewards, kept)),
-            list(compress(advantages, kept)),
-            relative=isinstance(algorithm, GroupRelative) and all(kept),
-        )
+        """The silent errors of its samples' advantages. Nothing is known of those of other algorithms, and of relative
+        ones only if the group is complete."""
+        kept = [one for one in self.episodes if is_trained(one, mask_truncated=mask_truncated)]
+        credit = credit_of(algorithm)
+        if credit is None or (credit is Credit.relative and len(kept) < len(self.episodes)):
+            return []
+        return of_credit(self.number, samples, [episode.reward for episode in kept], credit)
+
+
+def credit_of(algorithm: Algorithm) -> Credit | None:
+    match algorithm:
+        case GroupRelative() | ReinforcePp(baseline=True):
+            return Credit.relative
+        case Ppo() | ReinforcePp():
+            return Credit.rewards
+        case _:
+            return None
 
 
 GROUPS_A_START = 1_000_000

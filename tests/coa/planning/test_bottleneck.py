@@ -1,7 +1,7 @@
 from dataclasses import fields, replace
 
 from coa.learning.window import WindowConfig
-from coa.planning.bottleneck import advice, bottleneck, gains, measured_part
+from coa.planning.bottleneck import Batch, advice, bottleneck, gains, mean_batch, measured_part
 from coa.planning.engine import Speeds
 from coa.planning.simulation import LoopShape, simulate
 from coa.planning.workload import Assumed, Latency
@@ -28,6 +28,15 @@ def test_the_half_that_is_busy_all_along_is_named() -> None:
     said = bottleneck({"generating": 0.5, "waiting_for_weights": 0.5}, {"learning": 0.99}).sentence
     assert said.startswith("Learners are the bottleneck")
     assert "waited 50% for weights" in said
+
+
+def test_engines_that_generate_for_few_requests_are_told_from_full_ones() -> None:
+    """Requests beyond what an engine takes at once wait in its queue."""
+    batch = mean_batch([(1, 30.0, 900), (32, 10.0, 3000)], most=16)
+    assert batch == Batch(4.75, 16)
+    assert mean_batch([], 16) is None
+    said = bottleneck({"generating": 0.95}, {"learning": 0.4, "waiting_for_samples": 0.6}, batch).sentence
+    assert "engines generated 95% of the time (4.8 of 16 requests at once), learners learnt 40%" in said
 
 
 def test_what_both_halves_wait_for_is_named() -> None:

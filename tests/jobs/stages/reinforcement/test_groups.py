@@ -11,11 +11,14 @@ import pytest
 from actors.messages import EpisodeOrder
 from coa.learning.algorithms import ALGORITHMS, make
 from coa.learning.algorithms.base import Algorithm
+from coa.learning.algorithms.imitation import Imitation
+from coa.learning.algorithms.reinforce_pp import ReinforcePp
+from coa.learning.faults import Credit
 from coa.learning.samples import to_samples
 from coa.learning.window import Ticket
 from coa.types import Scored, Status
 from jobs.recipe.schema import RlConfig
-from jobs.stages.reinforcement.groups import Group, play_group
+from jobs.stages.reinforcement.groups import Group, credit_of, play_group
 from tests.coa.learning.test_advantages import scored
 from tests.support.tiny import AGENT, sum_task
 
@@ -57,13 +60,19 @@ def test_advantages_of_a_groups_own_are_no_fault(name: str, mask_truncated: bool
     assert faults_of(alike, algorithm, mask_truncated) == []
 
 
+def test_advantages_around_the_groups_mean_are_relative() -> None:
+    """Those of an algorithm that nobody here knows may be anything."""
+    assert credit_of(ReinforcePp(baseline=True)) is Credit.relative
+    assert credit_of(Imitation()) is None
+
+
 @pytest.mark.parametrize("name", ["ppo", "reinforce_pp"])
 def test_rewards_of_another_group_are_named_where_they_are_the_advantages(name: str) -> None:
     algorithm = make(name)
     samples = to_samples([scored(1.0), scored(1.0)], algorithm, 7)
     group = Group(number=7, index=0, task=sum_task(0), episodes=(scored(0.0), scored(0.0)))
     assert group.faults(samples, algorithm, mask_truncated=False) == [
-        "the samples of group 7 have other advantages than its episodes: they are of another group"
+        "the advantages of group 7 are not its rewards: they are of another group"
     ]
 
 
