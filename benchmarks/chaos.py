@@ -2,6 +2,7 @@
 
     python -m benchmarks.chaos runs/demo                three seeds of `coa chaos`, 30 kills each; resumes
     python -m benchmarks.chaos runs/demo --seeds 7 --kills 10
+    python -m benchmarks.chaos --table                  writes the recorded results into docs/performance.md
 
 A kill is made while its victim is at work, 5 to 20 s after the recovery from the one before; a recovery ends with the
 first step of the learners that was made with everything there again. Each seed's result is written to
@@ -17,8 +18,23 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.harness import RESULTS, commit, report
+from benchmarks.table import DOCUMENT, filled
 
 TARGETS = {"kills_left": "<= 0", "wrong": "<= 0", "minutes_longest": "<= 40"}
+BEGIN = "<!-- table: python -m benchmarks.chaos --table -->"
+PARTS = {
+    "engine": "an engine's actor",
+    "core": "vLLM's core process of an engine",
+    "stop_engine": "an engine, stopped for 60 s",
+    "rank": "a learner rank",
+    "stop_rank": "a learner rank, stopped for 60 s",
+    "tools": "a tool executor",
+    "teacher": "a teacher",
+    "buffer": "the buffer",
+    "node": "a node, with everything on it",
+    "driver": "the driver (the same command was started again)",
+}
+"""What is struck, by kind, in the order of the table."""
 
 
 def figures_of(found: Sequence[Mapping[str, Any]]) -> dict[str, float]:
@@ -42,6 +58,26 @@ def figures_of(found: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     return {name: round(value, 3) for name, value in figures.items()}
 
 
+def table(found: Sequence[Mapping[str, Any]]) -> str:
+    """A row for each kind over all seeds, then a line for each seed."""
+    figures = figures_of(found)
+    rows = ["| what was killed | kills | seconds to recover, median | worst |", "|---|---|---|---|"]
+    for kind, what in PARTS.items():
+        if f"{kind}_median_s" in figures:
+            kills = sum(one["by_kind"].get(kind, 0) for one in found)
+            rows.append(f"| {what} | {kills} | {figures[f'{kind}_median_s']:.0f} | {figures[f'{kind}_worst_s']:.0f} |")
+    rows += [
+        "",
+        "| seed | kills | rounds | wrong | held-out pass@1 | undisturbed | minutes | commit |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for one in sorted(found, key=lambda result: result["seed"]):
+        rates = f"{one['pass_at_1']:.3f} | {one['pass_at_1_undisturbed']:.3f}"
+        counts = f"{one['seed']} | {one['kills']} | {one['rounds']} | {len(one['wrong'])}"
+        rows.append(f"| {counts} | {rates} | {one['took_s'] / 60:.0f} | {one['commit']} |")
+    return "\n".join(rows)
+
+
 def play(seed: int, words: Sequence[str], out: Path, results: Path) -> dict[str, Any]:
     """The result of a seed. Ends the benchmark where the command ends without one; a seed that was finished before
     keeps its file."""
@@ -61,10 +97,15 @@ def play(seed: int, words: Sequence[str], out: Path, results: Path) -> dict[str,
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("run", type=Path, help="a finished run of the tiny recipe")
+    parser.add_argument("run", type=Path, nargs="?", default=Path("runs/demo"), help="a finished run of the recipe")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--kills", type=int, default=30)
+    parser.add_argument("--table", action="store_true", help="only write what was recorded into the document")
     options = parser.parse_args(arguments)
+    if options.table:
+        recorded = [json.loads(path.read_text()) for path in sorted((RESULTS / "chaos").glob("seed-*.json"))]
+        DOCUMENT.write_text(filled(DOCUMENT.read_text(), table(recorded), BEGIN))
+        return
     found: list[dict[str, Any]] = []
     for seed in options.seeds:
         words = [sys.executable, "-m", "jobs.cli", "chaos", "--recipe", "tiny", "--from-run", str(options.run)]

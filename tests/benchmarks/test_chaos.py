@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from benchmarks import chaos
-from benchmarks.chaos import TARGETS, figures_of, play
+from benchmarks.chaos import PARTS, TARGETS, figures_of, play, table
 from benchmarks.harness import holds
+from jobs.chaos.plan import Kind
 
 RESULT: dict[str, Any] = {
     "seed": 4,
@@ -17,6 +18,8 @@ RESULT: dict[str, Any] = {
     "kills": 3,
     "idle_victims": {"teacher": 1},
     "wrong": [],
+    "by_kind": {"core": 3},
+    "rounds": 2,
     "took_s": 600.0,
     "pass_at_1": 0.7,
     "pass_at_1_undisturbed": 0.72,
@@ -63,3 +66,14 @@ def test_the_figures_are_of_all_seeds_and_hold_within_forty_minutes() -> None:
     assert (figures["kills"], figures["idle_victims"], figures["pass_at_1_apart_5"]) == (6, 1, -0.02)
     assert holds(figures, TARGETS)
     assert not holds(figures_of([{**RESULT, "took_s": 2401.0}]), TARGETS)
+
+
+def test_the_table_has_a_row_for_each_kind_and_each_seed() -> None:
+    assert PARTS.keys() == set(Kind)
+    times = {**RESULT, "seed": 5, "commit": "bbb", "times": {"core": [10.0, 60.0]}, "by_kind": {"core": 2}}
+    first, again = table([times, {**RESULT, "commit": "aaa"}]).split("\n\n")
+    assert first.splitlines()[2:] == ["| vLLM's core process of an engine | 5 | 40 | 60 |"]
+    assert again.splitlines()[2:] == [
+        "| 4 | 3 | 2 | 0 | 0.700 | 0.720 | 10 | aaa |",
+        "| 5 | 3 | 2 | 0 | 0.700 | 0.720 | 10 | bbb |",
+    ]
