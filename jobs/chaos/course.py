@@ -3,6 +3,7 @@
     PAUSED ──the pause is over──► READY ──whole, a victim is busy──► STRUCK ──whole again, and a step later──► PAUSED
                                                                         └── the stage is over ──► PAUSED
 
+The next strike is the first one, in their order, that has a busy victim: a team of teachers is asked only now and then.
 A run is whole when every part has all of its processes, alive and not stopped. That alone is no recovery, since an
 engine's process exists long before it serves. A run has recovered with the first step of the learners after that which
 reports all engines as up.
@@ -14,7 +15,7 @@ from dataclasses import dataclass, replace
 from jobs.chaos.plan import Kind, Part, Strike
 
 IDLE_S = 90.0
-"""Seconds to wait for a busy victim; after that, an idle one is struck."""
+"""Seconds to wait for a busy victim of any strike; after that, an idle one of the first strike is struck."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,15 +124,17 @@ class Course:
         return step is not None and step.version <= self.last_step and self._whole(view)
 
     def _strike(self, now: float, view: View, since: float) -> "tuple[Course, Struck | None]":
-        strike, *left = self.strikes
-        victims = view.victims(strike.kind.part)
-        busy = [one for one in victims if one.busy] or (victims if now - since >= IDLE_S else [])
-        if not busy:
+        for strike in self.strikes:
+            if busy := [one for one in view.victims(strike.kind.part) if one.busy]:
+                return self._struck(now, strike, busy)
+        if now - since < IDLE_S:
             return self, None
-        struck = Struck(strike, busy[strike.choose(len(busy))])
-        return replace(
-            self, strikes=tuple(left), ready=False, since=None, struck=struck, struck_at=now, whole_at=None
-        ), struck
+        return self._struck(now, self.strikes[0], view.victims(self.strikes[0].kind.part))
+
+    def _struck(self, now: float, strike: Strike, victims: Sequence[Seen]) -> "tuple[Course, Struck]":
+        struck = Struck(strike, victims[strike.choose(len(victims))])
+        left = tuple(one for one in self.strikes if one is not strike)
+        return replace(self, strikes=left, ready=False, since=None, struck=struck, struck_at=now, whole_at=None), struck
 
     def _recovering(self, now: float, view: View, struck: Struck) -> "tuple[Course, Recovered | None]":
         killed = None if struck.strike.kind.stops else struck.victim.key

@@ -157,6 +157,18 @@ def test_an_idle_victim_is_waited_for_but_not_for_ever() -> None:
     assert at - 1000.0 >= 5 + IDLE_S
 
 
+def test_strikes_whose_victims_are_idle_let_the_others_go_first() -> None:
+    run = FakeRun(idle={Part.teacher, Part.buffer})
+    course, told = play(course_of(Kind.teacher, Kind.core, Kind.buffer, Kind.rank), run, 150)
+    assert [act.strike.kind for _, act in told if isinstance(act, Struck)] == [Kind.core, Kind.rank]
+    assert [strike.kind for strike in course.strikes] == [Kind.teacher, Kind.buffer]
+    run.idle = {Part.teacher}
+    course, [(_, struck), _] = play(course, run, 50)
+    assert isinstance(struck, Struck)
+    assert (struck.strike.number, struck.victim.busy) == (2, True)
+    assert [strike.kind for strike in course.strikes] == [Kind.teacher]
+
+
 def test_nothing_is_struck_before_the_first_step_nor_near_the_end() -> None:
     run, course = FakeRun(), course_of(Kind.core, pause_s=0.0, last_step=3)
     view = run.look()
