@@ -3,8 +3,8 @@
 Two rules bound the staleness of every trained token by `max_staleness`, without dropping any group for its age.
 
 Admission. With B groups per batch, at most (max_staleness + live + 1) B groups may have been admitted in all while the
-engines run version `live`. A zero-variance group frees its slot (dynamic sampling), a limited number of times per
-batch.
+engines run version `live`; fewer where learners do not need as many (`coa.learning.run_ahead`). A zero-variance group
+frees its slot (dynamic sampling), a limited number of times per batch.
 
 Deadline. A group that was admitted under version s must be in a batch trained at version s + max_staleness or
 before. Batches take the oldest finished groups, and only if all remaining groups can still meet their deadlines at
@@ -21,6 +21,8 @@ admitted under older versions, all due by version s - 1 + max_staleness, at B pe
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+
+from coa.learning.run_ahead import RunAhead
 
 
 @dataclass(frozen=True)
@@ -91,6 +93,7 @@ class Window:
         self._blank: set[int] = set()
         """Zero-variance groups that keep their place in a batch."""
         self._refills = 0
+        self._ahead = RunAhead(config.groups_per_batch, config.max_staleness)
 
     @property
     def next_group(self) -> int:
@@ -99,9 +102,9 @@ class Window:
     def room(self) -> int:
         """Groups that may be admitted now."""
         size = self.config.groups_per_batch
-        limit = (self.config.max_staleness + self.live + 1) * size + self._spares()
+        limit = (self.config.max_staleness + self.live + 1) * size + self._spares() - self._ahead.held_back
         # Spare groups are issued again, so there are never more groups than all batches take.
-        return min(limit - self._batches * size, 0) + self.room_to_end()
+        return max(min(limit - self._batches * size, 0) + self.room_to_end(), 0)
 
     def room_to_end(self) -> int:
         """Groups that may be admitted until the run ends, unless more slots are freed."""
@@ -174,6 +177,10 @@ class Window:
     def waits_for_old(self) -> bool:
         """Whether enough groups are ready for a batch, so that only a deadline of older groups holds it back."""
         return len(self._ready) >= self.config.groups_per_batch
+
+    def trained(self, version: int) -> None:
+        """The learners have made `version` and begin the next batch, if one is ready."""
+        self._ahead.begin_batch((self.version - version) * self.config.groups_per_batch + len(self._ready))
 
     def publish(self, version: int) -> None:
         """Every engine now runs `version`."""

@@ -202,6 +202,7 @@ class Loop:
             self._age += sum(version * group.tokens - group.versions for group in batch)
             self._oldest_age = max([self._oldest_age, *(version - group.oldest for group in batch)])
             self._newest = version + 1
+            self._window.trained(self._newest)
             self._change()
 
     def _publish(self) -> Process:

@@ -125,6 +125,8 @@ class Reinforcement:
         self.times.begin(await self._engine_reports(), event.spent)
 
     async def stepped(self, event: Any) -> None:
+        assert self._window is not None
+        self._window.trained(event.version)
         self._newest = event
         await self._change()
         self.stats.suspect(faults.of_step(event.report, tolerance_of(self._run.config)))

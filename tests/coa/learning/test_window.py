@@ -201,6 +201,31 @@ def test_engines_never_go_back() -> None:
         window.publish(2)
 
 
+def ran(window: Window, versions: int) -> list[int]:
+    """Groups that learners find at the beginning of each batch, if engines take no time."""
+    found = []
+    for version in range(window.version + 1, window.version + versions + 1):
+        for group in admitted(window):
+            window.finish(group)
+        assert window.take() is not None
+        window.trained(version)
+        found.append(len(window.outstanding()))
+        window.publish(version)
+    return found
+
+
+def test_groups_that_lay_ready_for_a_whole_window_are_no_longer_admitted_ahead() -> None:
+    window = Window(config(4), version=0, batches=99)
+    # Four batches of two, of which learners begin one; then two.
+    assert ran(window, 12) == [8, 8, 8, 8, 8, 6, 4, 4, 4, 4, 4, 4]
+
+
+def test_a_window_that_shrank_below_what_is_under_way_has_no_room() -> None:
+    window = Window(config(4), version=0, batches=99)
+    ran(window, 5)
+    assert (len(window.outstanding()), window.room()) == (8, 0)
+
+
 # --- simulation -------------------------------------------------------------------------------------------------------
 
 

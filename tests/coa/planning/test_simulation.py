@@ -74,6 +74,13 @@ def test_with_staleness_the_slower_half_alone_decides(step_s: float, update_s: f
     assert found.staleness_max <= 2
 
 
+def test_where_learners_are_slower_samples_are_no_staler_than_keeps_them_busy() -> None:
+    shape = replace(SHAPE, window=replace(SHAPE.window, max_staleness=4), steps=60)
+    found = simulate(shape, replace(FREE, step_s=0.1, update_s=4.0), Same(), warm=20)
+    assert found.trained_s == approx(8 / 4.0)
+    assert (found.staleness_mean, found.staleness_max) == (2.0, 2)
+
+
 def test_a_step_takes_longer_the_more_requests_it_has() -> None:
     found = simulate(replace(SHAPE, steps=1), replace(FREE, step_s=0.1, request_s=0.05), Same())
     assert found.seconds == approx(10 * (0.1 + 8 * 0.05))
