@@ -4,10 +4,11 @@
 
 Ways are timed from the rank's parameters to bytes that the receiver has checked: host in this process (write, digests,
 map, digests), collective to a process of its own (what is broadcast lies on the host already, as it does in a run). The
-transfer is host without digests: the file is written, mapped, and a byte of each of its pages read. Whole updates of
-real engines, with models of 50, 150 and 500 MB and one, two and four engines, are `benchmarks.speed.updates`. The
-heartbeat is a task of the process around vLLM that wants to run every 5 ms while requests are generated: how late it
-is, with syncs one after the other and without, in turns. The pause of generation is what `WeightLoader.load` reports.
+transfer is host without digests: the file is written, mapped, and a byte of each of its pages read. As in a run, a
+version is written over the file of one that nobody reads any more. Whole updates of real engines, with models of 50,
+150 and 500 MB and one, two and four engines, are `benchmarks.speed.updates`. The heartbeat is a task of the process
+around vLLM that wants to run every 5 ms while requests are generated: how late it is, with syncs one after the other
+and without, in turns. The pause of generation is what `WeightLoader.load` reports.
 """
 
 import argparse
@@ -29,6 +30,7 @@ import torch
 
 from actors.learner.lora import Source
 from actors.weights.collective import Offer
+from actors.weights.holder import leave_spare, reuse_spare
 from actors.weights.loader import WeightLoader
 from actors.weights.on_disk import mapped, published_file
 from actors.weights.parts import ModelParts
@@ -94,6 +96,7 @@ def time_ways(folder: Path, layers: int) -> dict[str, float]:
     for turn in range(ROUNDS):
         found["memcpy"].append(seconds(lambda: np.copyto(target, source)))
         path = folder / f"{turn}.safetensors"
+        reuse_spare(path)
         began = time.perf_counter()
         ranks.write(path, parts)
         written = time.perf_counter()
@@ -108,7 +111,7 @@ def time_ways(folder: Path, layers: int) -> dict[str, float]:
         found["transfer"].append(touched - began)
         found["host"].append(time.perf_counter() - began - (touched - written))
         found["collective"].append(time_collective(path, parts))
-        path.unlink()
+        leave_spare(path)
     rates = {f"{name}_gb_s": size / median(times) / 1e9 for name, times in found.items()}
     return {**rates, "transfer_share": median_ratio(found["memcpy"], found["transfer"])}
 

@@ -1,8 +1,13 @@
-"""The weight files of one node: the node's ranks write them, its engines map them, and other nodes copy them."""
+"""The weight files of one node: the node's ranks write them, its engines map them, and other nodes copy them.
+
+A version that is dropped leaves a spare file, over which the next version is written: new pages of shared memory would
+be cleared by the system before they are written, which takes as long as writing them.
+"""
 
 import asyncio
 import os
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +24,7 @@ READS = 4
 """Maximum number of concurrent transfers for one copy."""
 
 SUFFIX = ".safetensors"
+SPARE = f"spare{SUFFIX}"
 Ranges = Sequence[tuple[int, int]]
 """Byte ranges of a file, as (start, stop)."""
 
@@ -41,6 +47,8 @@ class WeightHolder:
         """Copies ranges of another holder's file of that name, of `size` bytes, into this holder's file; returns the
         path."""
         path, room = self._path(name), asyncio.Semaphore(READS)
+        if not path.exists():
+            reuse_spare(path)
 
         async def copy(some: Ranges) -> None:
             async with room:
@@ -55,9 +63,13 @@ class WeightHolder:
                 one.cancel()
         return str(path)
 
-    async def drop(self, name: str) -> None:
-        """Deletes the file; processes that have it mapped keep their mapping."""
-        self._path(name).unlink(missing_ok=True)
+    async def drop(self, name: str, unread: bool) -> None:
+        """Makes the file the spare one if nobody reads it (`unread`). Otherwise deletes it: processes that have it
+        mapped keep their mapping."""
+        if unread:
+            leave_spare(self._path(name))
+        else:
+            self._path(name).unlink(missing_ok=True)
 
     async def keep_only(self, names: Sequence[str]) -> None:
         """Deletes all other files, which ranks left behind that were killed while writing."""
@@ -74,6 +86,18 @@ class WeightHolder:
 
 def segment_path(folder: str, name: str) -> Path:
     return Path(folder) / f"{name}{SUFFIX}"
+
+
+def leave_spare(path: Path) -> None:
+    """Makes the file of a version that nobody reads the folder's spare one, if it is there."""
+    with suppress(FileNotFoundError):
+        path.replace(path.with_name(SPARE))
+
+
+def reuse_spare(path: Path) -> None:
+    """Makes the folder's spare file, if there is one, the file of a version that is about to be written."""
+    with suppress(FileNotFoundError):
+        path.with_name(SPARE).replace(path)
 
 
 def chunks(ranges: Ranges, limit: int) -> Iterator[list[tuple[int, int]]]:

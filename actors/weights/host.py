@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from actors.weights.holder import Ranges, segment_path
+from actors.weights.holder import Ranges, reuse_spare, segment_path
 from actors.weights.on_disk import FilePlace, FileReceiver
 from actors.weights.shelf import Kept, Shelf
 from actors.weights.transport import Address, Published, Sender, WeightTransport
@@ -49,6 +49,9 @@ class HostSender(Sender):
     def send(self, parts: "ModelParts", version: int, name: str) -> Published | None:
         ranks = self._ranks
         path, base = segment_path(self._folder, name), len(parts.layout.header())
+        if ranks.nodes.index(ranks.node) == ranks.rank:
+            reuse_spare(path)
+        ranks.barrier()  # no rank may create the file before
         ranks.write(path, parts)
         if len(set(ranks.nodes)) > 1:
             self._merge(parts, name, base)

@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from actors.weights.collective import own_address
-from actors.weights.holder import segment_path
+from actors.weights.holder import reuse_spare, segment_path
 from actors.weights.host import NAME as HOST
 from actors.weights.host import HostPlace, HostSender
 from actors.weights.segment import write_pieces
@@ -202,6 +202,7 @@ class Offer:
 
     def _keep(self) -> None:
         if not self._kept:
+            reuse_spare(self._path)
             write_pieces(self._path, self._manifest.layout, self._parts.pieces())
             self._shelf.keep(Kept(self._name, self._node, str(self._path), self._manifest))
             self._kept = True

@@ -58,10 +58,12 @@ class Retention:
         for other in self.names[: self.names.index(name) + 1] if name in self.names else ():
             self.leases.pop((other, engine), None)
 
-    def drop(self, now: float) -> list[str]:
-        """Removes and returns the versions that are no longer needed."""
+    def drop(self, now: float) -> dict[str, bool]:
+        """Removes and returns the versions that are no longer needed, and whether each is unread: whether every engine
+        that began to read it has acknowledged it."""
         read = {name for (name, _), since in self.leases.items() if now - since < LEASE_S}
-        gone = [name for name in self.names[:-KEPT] if name not in read]
+        begun = {name for name, _ in self.leases}
+        gone = {name: name not in begun for name in self.names[:-KEPT] if name not in read}
         self.names = [name for name in self.names if name not in gone]
         self.leases = {key: since for key, since in self.leases.items() if key[0] in self.names}
         return gone
@@ -184,16 +186,17 @@ class WeightDirectory:
         await self.check(kept.node, str(Path(kept.path).parent))
         self._kept[kept.name] = kept
         self._retention.publish(kept.name)
-        for name in self._retention.drop(time.monotonic()):
+        for name, unread in self._retention.drop(time.monotonic()).items():
             del self._kept[name]
             self._lost.pop(name, None)
             self._copies = {key: copy for key, copy in self._copies.items() if key[0] != name}
-            await self._drop(name)
+            await self._drop(name, unread)
 
-    async def _drop(self, name: str) -> None:
+    async def _drop(self, name: str, unread: bool) -> None:
         """Drops a version on every node; a lost holder is no error."""
         asked = dict(self._holders)
-        answers = await asyncio.gather(*(one.drop.remote(name) for one in asked.values()), return_exceptions=True)
+        drops = (holder.drop.remote(name, unread) for holder in asked.values())
+        answers = await asyncio.gather(*drops, return_exceptions=True)
         failed = {node: one for node, one in zip(asked, answers, strict=True) if isinstance(one, BaseException)}
         await self._forget_lost(list(failed))
         for node, error in failed.items():

@@ -16,6 +16,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from actors.weights.holder import SUFFIX, leave_spare
 from actors.weights.loader import WeightLoader
 from benchmarks.harness import median_ratio
 
@@ -107,8 +108,11 @@ class Rank:
         pauses = await asyncio.gather(*(loader.load(version, published) for loader in loaders))
         took = time.perf_counter() - began
         sender.withdraw()
-        for path in self._folders[transport].glob(f"{name}*"):
-            path.unlink()
+        for path in self._folders[transport].rglob(f"{name}*"):
+            if path.suffix == SUFFIX:
+                leave_spare(path)
+            else:
+                path.unlink()
         return took, max(pauses)
 
 

@@ -125,6 +125,15 @@ def test_a_version_is_loaded_whole_and_served(bench: Bench) -> None:
     assert difference(before, bench.run(bench.logprobs())) > 0.01
 
 
+def test_a_file_that_was_loaded_may_be_written_over(bench: Bench) -> None:
+    published, path = bench.publish()
+    bench.run(bench.loader.load(bench.version, published))
+    before = bench.run(bench.logprobs())
+    with path.open("r+b") as file:
+        file.write(bytes(path.stat().st_size))
+    assert np.array_equal(bench.run(bench.logprobs()), before)
+
+
 def test_weights_in_memory_are_loaded_as_well(bench: Bench) -> None:
     bench.publish()
     expected = bench.run(bench.logprobs())

@@ -12,7 +12,7 @@ import pytest
 
 from actors.weights import holder as holder_module
 from actors.weights import shelf
-from actors.weights.holder import WeightHolder, chunks, segment_path
+from actors.weights.holder import SPARE, WeightHolder, chunks, reuse_spare, segment_path
 from actors.weights.host import elsewhere
 from actors.weights.segment import PREFIX, SegmentFolder, reading, write_pieces
 from actors.weights.shelf import KEPT, LEASE_S, Kept, Retention, WeightDirectory
@@ -30,11 +30,11 @@ def test_the_two_newest_versions_are_kept_and_older_ones_while_an_engine_reads_t
         retention.publish(name)
     retention.lease("1", "engine", 0.0)
     assert KEPT == 2
-    assert retention.drop(1.0) == []
+    assert retention.drop(1.0) == {}
     retention.lease("3", "engine", 2.0)
     retention.acknowledge("3", "engine")
     assert retention.leases == {}
-    assert retention.drop(3.0) == ["1"]
+    assert retention.drop(3.0) == {"1": True}
     assert retention.names == ["2", "3"]
 
 
@@ -43,8 +43,8 @@ def test_an_engine_that_died_while_reading_keeps_a_version_for_no_longer_than_it
     for name in ("1", "2", "3"):
         retention.publish(name)
     retention.lease("1", "dead", 0.0)
-    assert retention.drop(LEASE_S - 1) == []
-    assert retention.drop(LEASE_S) == ["1"]
+    assert retention.drop(LEASE_S - 1) == {}
+    assert retention.drop(LEASE_S) == {"1": False}, "it may still have it mapped"
     retention.acknowledge("1", "dead")  # it may still say so
 
 
@@ -75,7 +75,7 @@ def test_another_node_gets_one_copy_and_old_versions_go_everywhere(tmp_path: Pat
             assert Path(there).read_bytes() == path.read_bytes()
             for engine, node in (("one", "first"), ("two", "second"), ("three", "second")):
                 await directory.acknowledge(name, Address(engine, node))
-        assert sorted(p.stem for p in tmp_path.rglob("*.safetensors")) == ["3", "3", "4", "4"]
+        assert sorted(p.stem for p in tmp_path.rglob("*.safetensors")) == ["3", "3", "4", "4", "spare"]
         assert await directory.members() == {"one": 1, "two": 1, "three": 1}
         await directory.absent(["two"])
         assert await directory.members() == {"one": 1, "three": 1}
@@ -83,6 +83,42 @@ def test_another_node_gets_one_copy_and_old_versions_go_everywhere(tmp_path: Pat
             await directory.path("1", Address("late", "first"))
         await directory.close()
         assert list(tmp_path.rglob("*.safetensors")) == []
+
+    asyncio.run(main())
+
+
+def test_a_version_is_written_over_one_that_nobody_reads_any_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def main() -> None:
+        directory, _ = two_nodes(tmp_path)
+        folder = await directory.folder("first")
+        files: dict[str, int] = {}
+
+        async def publish(name: str) -> None:
+            path = segment_path(folder, name)
+            reuse_spare(path)
+            _, manifest, data = model(Path(folder), name)
+            files[name] = path.stat().st_ino
+            await directory.keep(Kept(name, "first", str(path), manifest))
+            for engine, node in (("one", "first"), ("two", "second")):
+                there = await directory.path(name, Address(engine, node))
+                assert Path(there).read_bytes()[-LAYOUT.nbytes :] == data.tobytes()
+                files[f"{name} of {engine}"] = Path(there).stat().st_ino
+                await directory.acknowledge(name, Address(engine, node))
+
+        for name in ("1", "2", "3", "4"):
+            await publish(name)
+        assert files["4"] == files["1"]
+        assert files["4 of two"] == files["2 of two"]
+        assert Path(folder, SPARE).stat().st_ino == files["2"]
+        monkeypatch.setattr(shelf, "LEASE_S", 0.0)
+        await directory.path("4", Address("three", "first"))
+        await publish("5")
+        await publish("6")
+        assert not Path(folder, SPARE).exists(), "the lease has lapsed, but the third engine may still read version 4"
+        assert sorted(path.stem for path in Path(folder).glob("*.safetensors")) == ["5", "6"]
+        await directory.close()
 
     asyncio.run(main())
 
