@@ -12,7 +12,8 @@ All of it is measured ROUNDS times, one after the other; a figure is the median 
 ratios, with the least and the greatest beside it.
 
 Rates are those of the stride (`benchmarks.speed.rates.steady`). Learners alone learn the batches that the loop recorded
-and publish after each, as in the loop. `core/...` is the share of a core that processes had in the loop's stride.
+and publish after each, as in the loop. `core/...` is the share of a core that processes had in the loop's stride,
+`engines/core/...` that while engines played alone.
 """
 
 import argparse
@@ -77,7 +78,9 @@ async def one_latency(folder: Path, start: Path, console: Any, latency: Latency,
     async with bench(folder, start, console, latency, STILL, f"rl.steps={steps}") as ours:
         ran = await ours.run("slow" if latency.median_s else "at_once")
         found = of_loop(ran, cores)
+        began = time.time()
         found["engines"] = await engines(ours, ran, APART, load=True)
+        found |= {f"engines/core/{name}": share for name, share in cores.shares(began, time.time()).items()}
         found["engines_plain"] = await engines(ours, ran, 2 * APART, load=False)
     return found, ran
 

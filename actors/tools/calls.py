@@ -16,8 +16,9 @@ from coa.errors import CallLost, ToolDown
 from coa.tools.base import ToolCall
 from coa.tools.client import POLL_S, Replies
 
-REPLIES_PACE_S = 0.005
-"""Minimum seconds between two batches of replies to a caller; short, since episodes wait for the replies."""
+REPLIES_PACE_S = 0.02
+"""Minimum seconds between two batches of replies to a caller. Short, since episodes wait for the replies, but not 0,
+since each message costs both processes time."""
 Reply = tuple[Hashable, str | Exception]
 
 
