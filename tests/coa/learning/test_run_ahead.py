@@ -1,18 +1,32 @@
 """How far engines run ahead: less where finished groups lie unused, and all the window allows where learners wait."""
 
+import pytest
+
 from coa.learning.run_ahead import RunAhead
 
 SIZE, STALENESS = 4, 2
 
 
 def held_back(*stocks: int, staleness: int = STALENESS) -> list[int]:
-    """After each batch, with so many groups finished at its beginning."""
+    """After each batch, with so many groups finished at its beginning; before the first, learners found none."""
     ahead = RunAhead(SIZE, staleness)
+    ahead.begin_batch(0)
     found = []
     for stock in stocks:
         ahead.begin_batch(stock)
         found.append(ahead.held_back)
     return found
+
+
+@pytest.mark.parametrize(("staleness", "begun"), [(0, 0), (1, 0), (2, SIZE), (4, 3 * SIZE)])
+def test_engines_begin_with_one_batch_in_reserve_until_learners_want_more(staleness: int, begun: int) -> None:
+    ahead = RunAhead(SIZE, staleness)
+    assert ahead.held_back == begun
+    for _ in range(9):
+        ahead.begin_batch(2 * SIZE)
+    assert ahead.held_back == begun
+    ahead.begin_batch(SIZE - 1)
+    assert ahead.held_back == 0
 
 
 def test_what_was_left_over_for_a_whole_window_of_versions_is_held_back() -> None:

@@ -115,16 +115,20 @@ def test_spares_are_for_the_synchronous_trainer(max_staleness: int, spares: int)
 # --- admission --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("max_staleness", "room"), [(0, 2), (1, 4), (2, 6), (4, 10)])
-def test_so_many_may_run_before_the_first_batch(max_staleness: int, room: int) -> None:
+@pytest.mark.parametrize(("max_staleness", "first", "room"), [(0, 2, 2), (1, 4, 4), (2, 4, 6), (4, 4, 10)])
+def test_so_many_may_run_before_the_first_batch(max_staleness: int, first: int, room: int) -> None:
     window = Window(config(max_staleness), version=0, batches=100)
+    assert window.room() == first
+    window.trained(0)  # learners found less than a batch
     assert [window.admit() for _ in range(room)] == [Ticket(group, 0) for group in range(room)]
     with pytest.raises(ValueError, match="the window is full"):
         window.admit()
 
 
 def test_nothing_is_admitted_that_no_batch_would_take() -> None:
-    assert Window(config(4), version=0, batches=3).room() == 6
+    window = Window(config(4), version=0, batches=3)
+    window.trained(0)
+    assert window.room() == 6
     assert Window(config(4), version=2, batches=3).room() == 2
     assert Window(config(4), version=3, batches=3).room() == 0
 
@@ -202,7 +206,8 @@ def test_engines_never_go_back() -> None:
 
 
 def ran(window: Window, versions: int) -> list[int]:
-    """Groups that learners find at the beginning of each batch, if engines take no time."""
+    """Groups that learners find at the beginning of each batch, if engines take no time. They were slower before."""
+    window.trained(0)
     found = []
     for version in range(window.version + 1, window.version + versions + 1):
         for group in admitted(window):
@@ -283,6 +288,7 @@ class Simulated:
             self.batches.append(batch)
             self.refills = 0
             self.later(self.random.expovariate(1.0) * self.lag, "live", window.version)
+            window.trained(window.version)
             self.act()
 
     def end(self, group: int) -> None:
