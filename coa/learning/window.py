@@ -3,8 +3,8 @@
 Two rules bound the staleness of every trained token by `max_staleness`, without dropping any group for its age.
 
 Admission. With B groups per batch, at most (max_staleness + live + 1) B groups may have been admitted in all while the
-engines run version `live`; fewer where learners do not need as many (`coa.learning.run_ahead`). A zero-variance group
-frees its slot (dynamic sampling), a limited number of times per batch.
+engines run version `live`; fewer where learners do not need as many (`RunAhead`). A zero-variance group frees its slot
+(dynamic sampling), a limited number of times per batch.
 
 Deadline. A group that was admitted under version s must be in a batch trained at version s + max_staleness or
 before. Batches take the oldest finished groups, and only if all remaining groups can still meet their deadlines at
@@ -19,10 +19,12 @@ Admission makes the deadlines possible: when version s went live, at most (max_s
 admitted under older versions, all due by version s - 1 + max_staleness, at B per batch.
 """
 
+from collections import deque
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-from coa.learning.run_ahead import RunAhead
+RESERVE = 1
+"""Batches that should lie ready beside the one that learners begin."""
 
 
 @dataclass(frozen=True)
@@ -73,6 +75,37 @@ def choose(
         if due > later * size:
             return None
     return picked
+
+
+class RunAhead:
+    """Decides how far engines run ahead of learners within the window, from the finished groups that learners find.
+
+    Where learners are the slower half, finished groups would wait for them until the window is full, and every sample
+    would be as stale as the window allows. That buys nothing: learners are as busy with one batch in reserve as with
+    four. So engines begin with one batch in reserve. As soon as learners find less than a batch, engines may use the
+    whole window; and what has then lain in reserve beyond one batch for a whole window of versions is no longer
+    admitted ahead.
+    """
+
+    def __init__(self, groups_per_batch: int, max_staleness: int) -> None:
+        self._size = groups_per_batch
+        self._reserve = RESERVE * groups_per_batch
+        self._most = max_staleness * groups_per_batch
+        self._surplus: deque[int] = deque(maxlen=max_staleness + 1)
+        self.held_back = max(0, self._most - self._reserve)
+        """Groups fewer than the window allows that may be admitted. With at most `max_staleness` batches held back,
+        the window of the synchronous trainer remains, in which each batch can still be filled."""
+
+    def begin_batch(self, stock: int) -> None:
+        """Learners begin a batch. stock: finished groups, the batch's own included."""
+        if stock < self._size:
+            self.held_back = 0
+            self._surplus.clear()
+            return
+        self._surplus.append(stock - self._size - self._reserve)
+        if len(self._surplus) == self._surplus.maxlen and min(self._surplus) > 0:
+            self.held_back = min(self._most, self.held_back + min(self._surplus))
+            self._surplus.clear()  # all were counted before this took effect
 
 
 class Window:

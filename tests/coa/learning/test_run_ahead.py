@@ -2,7 +2,7 @@
 
 import pytest
 
-from coa.learning.run_ahead import RunAhead
+from coa.learning.window import RunAhead
 
 SIZE, STALENESS = 4, 2
 
