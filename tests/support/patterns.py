@@ -266,7 +266,7 @@ def is_slow(pattern: re.Pattern[Any], method: str, short: str, long: str) -> boo
         return first_s >= LONGEST_S
     quick_s = min(seconds(pattern, method, short) for _ in range(3))
     too_long_s = min(MOST_GROWTH * quick_s, 0.9 * LONGEST_S)
-    return all(seconds(pattern, method, long) > too_long_s for _ in range(2))
+    return all(seconds(pattern, method, long) > too_long_s for _ in range(5))
 
 
 def first_slow(found: Found) -> Slow | None:
