@@ -25,6 +25,7 @@ READS = 4
 
 SUFFIX = ".safetensors"
 SPARE = f"spare{SUFFIX}"
+"""Name of a folder's spare file; no version has it, since versions are named by numbers."""
 Ranges = Sequence[tuple[int, int]]
 """Byte ranges of a file, as (start, stop)."""
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from actors.weights.holder import SUFFIX, leave_spare
+from actors.weights.holder import leave_spare, segment_path
 from actors.weights.loader import WeightLoader
 from benchmarks.harness import median_ratio
 
@@ -108,11 +108,10 @@ class Rank:
         pauses = await asyncio.gather(*(loader.load(version, published) for loader in loaders))
         took = time.perf_counter() - began
         sender.withdraw()
-        for path in self._folders[transport].rglob(f"{name}*"):
-            if path.suffix == SUFFIX:
-                leave_spare(path)
-            else:
-                path.unlink()
+        folder = self._folders[transport]
+        leave_spare(segment_path(str(folder), name))
+        for path in folder.glob(f"{name}*"):
+            path.unlink()
         return took, max(pauses)
 
 

@@ -482,12 +482,3 @@ def test_a_task_that_fails_near_the_end_is_finished_before_the_run_ends(tmp_path
     assert accounts.faults == []
     settled = Counter(attempt.task for attempt in accounts.attempts.values() if attempt.settled is not None)
     assert settled == dict.fromkeys(range(accounts.cursor()[0]), 1)
-
-
-def test_engines_run_further_ahead_once_learners_wait_for_samples(tmp_path: Path) -> None:
-    played = in_virtual_time(reinforce(make_run(tmp_path, max_staleness=4, steps=16), FakeWorld()))
-    ages = [
-        max(version - int(sample.versions[sample.versions >= 0].min()) for [share] in plan.shares for sample in share)
-        for version, plan in sorted(played.learners.trained.items())
-    ]
-    assert (ages[:3], max(ages)) == ([0, 1, 1], 4)
