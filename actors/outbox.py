@@ -7,20 +7,27 @@ If a reply is lost, the reader polls again and gets the same items with the same
 
 import asyncio
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import islice
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
+PACE_EACH_S, LONGEST_PACE_S = 0.002, 0.1
+
+
+def pace_of(under_way: int) -> float:
+    """Seconds between two answers of a sender with this many calls or episodes under way: the more there are, the more
+    of them end while a reader waits, and what waits costs each of them less than its own message costs all."""
+    return min(LONGEST_PACE_S, PACE_EACH_S * under_way)
 
 
 class Outbox(Generic[T]):
     """Items numbered from 0, for one reader with one poll at a time."""
 
-    def __init__(self, pace_s: float = 0.0) -> None:
-        """`pace_s`: minimum seconds between two answers. A poll costs as much for one item as for a hundred, so the
-        items of a busy sender are read in batches. The first item after a quiet time is delivered at once."""
-        self._pace_s = pace_s
+    def __init__(self, pace: Callable[[], float] = lambda: 0.0) -> None:
+        """`pace`: gives the minimum seconds between two answers. A poll costs as much for one item as for a hundred,
+        so the items of a busy sender are read in batches. The first item after a quiet time is delivered at once."""
+        self._pace = pace
         self._answered = float("-inf")
         """When the last poll was answered, by the event loop's clock."""
         self._items: deque[T] = deque()
@@ -73,7 +80,7 @@ class Outbox(Generic[T]):
             self._waiting = None
         loop = asyncio.get_running_loop()
         # Even at pace 0 this yields once, so that items put in the same moment join the batch.
-        await asyncio.sleep(max(0.0, self._answered + self._pace_s - loop.time()))
+        await asyncio.sleep(max(0.0, self._answered + self._pace() - loop.time()))
         self._answered = loop.time()
         if self._broken is not None:
             raise self._broken

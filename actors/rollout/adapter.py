@@ -281,6 +281,7 @@ def _turn_params(sampling: SamplingConfig, stops: Stops, stream: bool) -> Any:
         include_stop_str_in_output=True,
         detokenize=bool(stops.strings),
         output_kind=RequestOutputKind.DELTA if stream else RequestOutputKind.FINAL_ONLY,
+        skip_clone=True,  # vLLM copies them for each request, deeply otherwise: nobody changes their lists
     )
 
 

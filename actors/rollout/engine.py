@@ -14,8 +14,9 @@ from uuid import uuid4
 
 import numpy as np
 
+from actors.garbage import freeze_gc
 from actors.messages import EpisodeId, EpisodeOrder, EventBatch, Probe, SyncReport
-from actors.outbox import Outbox
+from actors.outbox import Outbox, pace_of
 from actors.rollout.adapter import PolicyAdapter
 from actors.rollout.clocks import BusyReport
 from actors.rollout.config import EngineConfig
@@ -31,8 +32,6 @@ from coa.tools.client import Executor, RetryConfig, ToolCaller
 from coa.types import Floats, Tokens
 
 logger = logging.getLogger(__name__)
-EVENTS_PACE_S = 0.02
-"""Minimum seconds between two batches of events: short compared with a turn, long compared with a poll's round trip."""
 
 
 class RolloutEngine:
@@ -58,7 +57,7 @@ class RolloutEngine:
         self.policy = PolicyAdapter(
             model_dir, config, max_tokens=agent.limits.max_tokens, tag_tokens=codec.tag_tokens()
         )
-        self._outbox: Outbox[Entry] = Outbox(EVENTS_PACE_S)
+        self._outbox: Outbox[Entry] = Outbox(lambda: pace_of(self._runner.under_way))
         self._runner = EpisodeRunner(
             self.policy,
             ToolCaller(executors, self.incarnation),
@@ -74,6 +73,7 @@ class RolloutEngine:
         """Returns the engine's process id once it is ready. Before the first load it sets the version of the weights
         that the engine started with, and raises StaleWeights if weights loaded later would not take effect."""
         await self.policy.name_version(version)
+        freeze_gc()
         return os.getpid()
 
     async def version(self) -> int:

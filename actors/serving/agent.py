@@ -62,7 +62,7 @@ class ServedAgent:
         self._codec = codec
         self.metrics = metrics or ServingMetrics()
         self.metrics.episodes.set_function(lambda: self.under_way)
-        self._outbox: Outbox[Entry] = Outbox(EVENTS_PACE_S)
+        self._outbox: Outbox[Entry] = Outbox(lambda: EVENTS_PACE_S)
         # Nothing is graded, so the reward is never computed.
         self._runner = EpisodeRunner(
             policy, tools, codec=codec, reward=RewardConfig(), seed=0, retry=retry, outbox=self._outbox, isolate=True

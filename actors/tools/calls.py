@@ -11,14 +11,11 @@ from collections.abc import Awaitable, Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from uuid import uuid4
 
-from actors.outbox import Outbox
+from actors.outbox import Outbox, pace_of
 from coa.errors import CallLost, ToolDown
 from coa.tools.base import ToolCall
 from coa.tools.client import POLL_S, Replies
 
-REPLIES_PACE_S = 0.02
-"""Minimum seconds between two batches of replies to a caller. Short, since episodes wait for the replies, but not 0,
-since each message costs both processes time."""
 Reply = tuple[Hashable, str | Exception]
 
 
@@ -103,7 +100,7 @@ class KnownCalls:
     async def replies(self, caller: str, incarnation: str, after: int) -> Replies:
         if incarnation != self.incarnation or caller in self._refused:
             return Replies("", 0, ())
-        outbox = self._outboxes.setdefault(caller, Outbox(REPLIES_PACE_S))
+        outbox = self._outbox_of(caller)
         outbox.acknowledge(after)
         return Replies(self.incarnation, *await outbox.next(POLL_S))
 
@@ -137,7 +134,10 @@ class KnownCalls:
         self._finished.pop(id, None)
 
     def _tell(self, caller: str, reply: Reply) -> None:
-        self._outboxes.setdefault(caller, Outbox(REPLIES_PACE_S)).put(reply)
+        self._outbox_of(caller).put(reply)
+
+    def _outbox_of(self, caller: str) -> Outbox[Reply]:
+        return self._outboxes.setdefault(caller, Outbox(lambda: pace_of(len(self._known) - len(self._finished))))
 
 
 class CalledById:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from actors.outbox import Outbox
+from actors.outbox import Outbox, pace_of
 from tests.support.virtual_time import in_virtual_time
 
 
@@ -92,9 +92,13 @@ def test_what_was_never_said_can_not_be_acknowledged() -> None:
         outbox.acknowledge(2)
 
 
+def test_the_pace_is_two_milliseconds_for_each_conversation_and_a_tenth_of_a_second_at_most() -> None:
+    assert [pace_of(under_way) for under_way in (0, 1, 10, 50, 1280)] == [0.0, 0.002, 0.02, 0.1, 0.1]
+
+
 def test_a_paced_outbox_answers_a_first_item_at_once_and_a_busy_sender_in_batches() -> None:
     async def go() -> None:
-        outbox: Outbox[int] = Outbox(pace_s=1.0)
+        outbox: Outbox[int] = Outbox(pace=lambda: 1.0)
         loop, answers, heard = asyncio.get_running_loop(), [], 0
 
         async def send() -> None:

@@ -76,6 +76,33 @@ def test_a_slow_call_holds_nobody_else_up() -> None:
     asyncio.run(go())
 
 
+def test_replies_wait_for_one_another_the_longer_the_more_calls_are_under_way() -> None:
+    class Pending:
+        def key(self, call: ToolCall) -> None:
+            return None
+
+        async def __call__(self, call: ToolCall) -> str:
+            await asyncio.sleep(float(call.argument))
+            return "done"
+
+    async def seconds_of_polls(at_once: int, each_s: float, calls: int) -> list[float]:
+        """When replies came, of calls that end one after the other every `each_s` seconds."""
+        executor = ToolExecutor(lambda: {"t": Pending()}, ExecutorConfig(concurrency=1000))
+        numbered = [(number, call(str(each_s * (number + 1)))) for number in range(calls)]
+        numbered += [(calls + number, call("100")) for number in range(at_once - calls)]
+        incarnation = await executor.start("engine", numbered)
+        loop, came, after = asyncio.get_running_loop(), [], 0
+        began = loop.time()
+        while after < calls:
+            got = await executor.replies("engine", incarnation, after)
+            after = got.first + len(got.replies)
+            came.append(round(loop.time() - began, 3))
+        return came
+
+    assert in_virtual_time(seconds_of_polls(3, 0.01, 3)) == [0.01, 0.02, 0.03], "nobody is kept waiting"
+    assert in_virtual_time(seconds_of_polls(500, 0.01, 30)) == [0.01, 0.11, 0.21, 0.31], "tens of them share a message"
+
+
 def test_calls_of_the_same_moment_travel_together() -> None:
     class Counting(Answering):
         starts: list[int]
