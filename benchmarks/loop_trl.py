@@ -69,10 +69,13 @@ class Work:
     steps: int
     groups: int
     """Of a step."""
+    max_staleness: int
+    """Of the loop: as little as keeps engines and learners busy at the same time. Episodes take as long as their
+    calls, so slow ones need a wider window."""
 
 
-WORKS = {"0ms": Work(AT_ONCE, 16, 32), "slow": Work(SLOW, 6, 4)}
-SMOKE_WORKS = {"0ms": Work(AT_ONCE, 2, 2), "slow": Work(SLOW, 2, 2)}
+WORKS = {"0ms": Work(AT_ONCE, 16, 32, 1), "slow": Work(SLOW, 6, 4, 4)}
+SMOKE_WORKS = {"0ms": Work(AT_ONCE, 2, 2, 1), "slow": Work(SLOW, 2, 2, 4)}
 
 
 # --- the peer, in a process of its own --------------------------------------------------------------------------------
@@ -217,8 +220,8 @@ async def one_round(folder: Path, start: Path, console: Any, works: Mapping[str,
         work = replace(each, latency=replace(each.latency, seed=seed))
         trained = folder / f"trl-{name}-{seed}"
         figures[f"trl_{name}"] = peer(start / "checkpoints" / "sft-model", trained, work, seed)
-        window = f"rl.window.groups_per_batch={work.groups}"
-        async with bench(folder, start, console, work.latency, window, f"seed={seed}") as loop:
+        window = f"rl.window.groups_per_batch={work.groups}", f"rl.window.max_staleness={work.max_staleness}"
+        async with bench(folder, start, console, work.latency, *window, f"seed={seed}") as loop:
             ran = await loop.run(f"{name}-{seed}", f"rl.steps={work.steps}")
             figures[f"loop_{name}"] = whole_rate(ran.records, ran.result["time"]["wall"])
             if name == "0ms":

@@ -40,6 +40,7 @@ def test_a_speedup_is_over_the_synchronous_loop_of_the_same_round() -> None:
 def test_both_sides_do_the_same_work_and_trl_takes_several_slow_steps() -> None:
     assert (loop_trl.WORKS["0ms"].steps, loop_trl.WORKS["0ms"].groups) == (16, 32)
     assert loop_trl.WORKS["slow"].steps >= 4
+    assert [loop_trl.WORKS[name].max_staleness for name in ("0ms", "slow")] == [1, 4]
     assert loop_trl.ROUNDS == 3
 
 
