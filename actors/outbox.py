@@ -13,6 +13,8 @@ from typing import Generic, TypeVar
 
 T = TypeVar("T")
 PACE_EACH_S, LONGEST_PACE_S = 0.002, 0.1
+LOOK_AGAIN_S = 0.01
+"""Seconds after which a waiting answer asks for the pace again: once little is under way, nothing is waited for."""
 
 
 def pace_of(under_way: int) -> float:
@@ -80,11 +82,19 @@ class Outbox(Generic[T]):
             self._waiting = None
         loop = asyncio.get_running_loop()
         # Even at pace 0 this yields once, so that items put in the same moment join the batch.
-        await asyncio.sleep(max(0.0, self._answered + self._pace() - loop.time()))
+        await asyncio.sleep(0)
+        left = self._left_s(loop)
+        while left > 0:
+            await asyncio.sleep(min(left, LOOK_AGAIN_S))
+            left = self._left_s(loop)
         self._answered = loop.time()
         if self._broken is not None:
             raise self._broken
         return self._first, tuple(self._items)
+
+    def _left_s(self, loop: asyncio.AbstractEventLoop) -> float:
+        """Seconds until the next answer is due."""
+        return self._answered + self._pace() - loop.time()
 
     def _wake(self) -> None:
         if self._waiting is not None:

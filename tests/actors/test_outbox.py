@@ -96,6 +96,26 @@ def test_the_pace_is_two_milliseconds_for_each_conversation_and_a_tenth_of_a_sec
     assert [pace_of(under_way) for under_way in (0, 1, 10, 50, 1280)] == [0.0, 0.002, 0.02, 0.1, 0.1]
 
 
+def test_an_answer_no_longer_waits_once_nothing_more_is_under_way() -> None:
+    async def go() -> None:
+        under_way = 500
+        outbox: Outbox[int] = Outbox(pace=lambda: pace_of(under_way))
+        outbox.put(1)
+        await outbox.next()
+        outbox.acknowledge(1)
+        loop, began = asyncio.get_running_loop(), asyncio.get_running_loop().time()
+        outbox.put(2)
+        answer = asyncio.ensure_future(outbox.next())
+        await asyncio.sleep(0.055)
+        assert not answer.done()
+        outbox.put(3)
+        under_way = 0
+        assert await answer == (1, (2, 3))
+        assert loop.time() - began == pytest.approx(0.06)
+
+    in_virtual_time(go())
+
+
 def test_a_paced_outbox_answers_a_first_item_at_once_and_a_busy_sender_in_batches() -> None:
     async def go() -> None:
         outbox: Outbox[int] = Outbox(pace=lambda: 1.0)
