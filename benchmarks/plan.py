@@ -7,6 +7,9 @@ that answer at once, and with slow ones. All else that the simulation is told of
 the latency of its tools. One configuration is also predicted as `coa plan --run` does it, from the records of the run
 with slow tools alone, tool latencies included. Each run has a policy that stays as it is. A prediction's error is its
 distance from what was measured, as a share of that.
+
+In the simulation, engines and learners each have hardware of their own. So engines and tools have the first core here,
+and everything else has the second, as in `loop_limit`.
 """
 
 import argparse
@@ -20,8 +23,9 @@ from statistics import fmean
 from typing import Any
 
 from benchmarks.harness import report
+from benchmarks.speed.cores import divided
 from benchmarks.speed.rates import loop_rate
-from benchmarks.speed.runs import AT_ONCE, SLOW, STILL, Latency, Ran, bench, measured
+from benchmarks.speed.runs import AT_ONCE, SLOW, STILL, Latency, Ran, bench, measured, policy
 from coa.planning import workload
 from coa.planning.engine import Speeds
 from coa.planning.simulation import simulate
@@ -141,7 +145,9 @@ def main() -> None:
     began = time.monotonic()
     cases, steps = (SMOKE, 4) if smoke else (PREDICTED, STEPS)
     played = (*CALIBRATING, *cases)
-    runs = measured("plan", smoke, lambda folder, start, console: measure(folder, start, console, played, steps))
+    policy(smoke=smoke)  # on both cores
+    with divided():
+        runs = measured("plan", smoke, lambda folder, start, console: measure(folder, start, console, played, steps))
     known = calibrated([runs[case] for case in CALIBRATING])
     figures: Figures = {}
     for case in cases:

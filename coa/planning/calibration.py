@@ -7,7 +7,7 @@ from statistics import fmean, median
 from typing import Any
 
 from coa.planning.clusters import Device
-from coa.planning.engine import Speeds
+from coa.planning.engine import Speeds, StepTimes
 from coa.planning.models import Architecture
 from coa.planning.workload import Recorded
 from coa.reporting.metrics import Record
@@ -21,6 +21,10 @@ PREFILL_SHARE = 0.5
 """Share of a GPU's bfloat16 peak that prefill reaches."""
 LEARNING_SHARE = 0.35
 """Share of the peak that a learner reaches (MFU)."""
+LEAST_SHARE = 0.01
+"""Share of a run's decoding for which a number of requests must have been recorded to be counted by itself."""
+FIXED_SHARE = 0.5
+"""Share of a learner's step that may well not depend on its tokens, before anything is known of it."""
 NETWORK = 5e9
 """Bytes per second from a learner's memory into an engine."""
 
@@ -32,41 +36,51 @@ class Calibration:
     """One sentence per assumption."""
 
 
-def fit_decoding(found: Decoding) -> tuple[float, float]:
-    """(step_s, request_s) by least squares over seconds = step_s * tokens / requests + request_s * tokens; neither is
-    below 0. With a single number of requests, step_s is 0. Raises ValueError if no token was sampled."""
-    rows = [(tokens / requests, float(tokens), seconds) for requests, seconds, tokens in found if tokens and requests]
-    if not rows:
+def fit_decoding(found: Decoding) -> StepTimes:
+    """The mean time of a step for each power of two of requests that was recorded for long enough, made to grow with
+    the requests (pool adjacent violators). With a single one, a step takes its share for each request. Raises
+    ValueError if no token was sampled."""
+    whole = sum(seconds for _, seconds, tokens in found if tokens)
+    steps: dict[int, list[float]] = {}
+    for requests, seconds, tokens in found:
+        if requests and tokens:
+            row = steps.setdefault(requests.bit_length(), [0.0, 0.0, 0.0])
+            for at, value in enumerate((seconds, tokens / requests, float(tokens))):
+                row[at] += value
+    if not steps:
         raise ValueError("no token was sampled")
-    xx, yy, xy, xs, ys = (
-        sum(f(row) for row in rows)
-        for f in (
-            lambda r: r[0] * r[0],
-            lambda r: r[1] * r[1],
-            lambda r: r[0] * r[1],
-            lambda r: r[0] * r[2],
-            lambda r: r[1] * r[2],
-        )
-    )
-    determinant = xx * yy - xy * xy
-    if determinant > 1e-9 * xx * yy:
-        step_s, request_s = (xs * yy - ys * xy) / determinant, (ys * xx - xs * xy) / determinant
-        if step_s >= 0 and request_s >= 0:
-            return step_s, request_s
-        if request_s < 0:
-            return xs / xx, 0.0
-    return 0.0, ys / yy
+    pooled: list[list[float]] = []
+    for size in sorted(steps):
+        if steps[size][0] < LEAST_SHARE * whole:
+            continue
+        pooled.append(steps[size])
+        while len(pooled) > 1 and pooled[-2][0] / pooled[-2][1] >= pooled[-1][0] / pooled[-1][1]:
+            last = pooled.pop()
+            pooled[-1] = [a + b for a, b in zip(pooled[-1], last, strict=True)]
+    points = tuple((tokens / number, seconds / number) for seconds, number, tokens in pooled)
+    return StepTimes(points if len(points) > 1 else ((0.0, 0.0), *points))
 
 
 def fit_learning(steps: Sequence[tuple[int, float]]) -> tuple[float, float]:
-    """(update_s, token_s) by least squares over (tokens, seconds) of steps; neither is below 0. Raises ValueError
-    without a step."""
+    """(update_s, token_s) over (tokens, seconds) of steps; neither is below 0. Raises ValueError without a step.
+
+    The mean step takes what was recorded. How much of it depends on the tokens is a regression's slope, as far as the
+    steps tell: if they have nearly as many tokens each, its standard error is large, and the slope is that of steps
+    whose time is proportional to their tokens (the mean of a normal prior with a deviation of FIXED_SHARE of it).
+    """
     if not steps:
         raise ValueError("no step was made")
     tokens, seconds = fmean(t for t, _ in steps), fmean(s for _, s in steps)
+    proportional = seconds / tokens if tokens else 0.0
+    slope = proportional
     spread = sum((t - tokens) ** 2 for t, _ in steps)
-    slope = sum((t - tokens) * (s - seconds) for t, s in steps) / spread if spread else 0.0
-    slope = min(max(slope, 0.0), seconds / tokens if tokens else 0.0)
+    if spread and proportional and len(steps) > 2:
+        measured = sum((t - tokens) * (s - seconds) for t, s in steps) / spread
+        residual = sum((s - seconds - measured * (t - tokens)) ** 2 for t, s in steps) / (len(steps) - 2)
+        prior = (FIXED_SHARE * proportional) ** 2
+        error = residual / spread
+        slope = (measured * prior + proportional * error) / (prior + error)
+    slope = min(max(slope, 0.0), proportional)
     return seconds - slope * tokens, slope
 
 
@@ -88,16 +102,14 @@ def recorded(
     decoding = result.get("decoding")
     if decoding:
         # Requests beyond an engine's batch only wait, which takes no compute time.
-        step_s, request_s = fit_decoding(
-            [(min(at_once, max_requests), seconds, tokens) for at_once, seconds, tokens in decoding]
-        )
+        decoded = fit_decoding([(min(at_once, max_requests), seconds, tokens) for at_once, seconds, tokens in decoding])
     else:
         sampled = [episode.sampled for group in groups for episode in group.episodes]
         tokens = result["trajectories"] * (fmean(sampled) if sampled else 0.0)
         busy_s = float(look_up(result, "busy.engine") or 0.0) * float(result["seconds"]) * engines
         if not tokens or not busy_s:
             raise ValueError("no token was sampled")
-        step_s, request_s = 0.0, busy_s / tokens
+        decoded = StepTimes.linear(0.0, busy_s / tokens)
         assumptions.append("an engine samples as many tokens a second whatever its batch: the run has only their mean")
     assumptions.append("prefill is part of what the run's sampled tokens took: other lengths of prompts change nothing")
     learner, count = look_up(result, "time.learner"), max(1, len(steps))
@@ -109,8 +121,7 @@ def recorded(
             "publishing and loading of weights beside the pause take no time: the run did not measure it"
         )
     speeds = Speeds(
-        step_s=step_s,
-        request_s=request_s,
+        steps=decoded,
         prefill_s=0.0,
         trained_token_s=token_s * ranks,
         update_s=update_s,
@@ -139,8 +150,9 @@ def assumed(
     flops = 2 * built.parameters
     sampled_share = 0.5
     speeds = Speeds(
-        step_s=weights / memory_s,
-        request_s=dtype_bytes * built.kv_elements * context / memory_s + flops / (peak * PREFILL_SHARE),
+        steps=StepTimes.linear(
+            weights / memory_s, dtype_bytes * built.kv_elements * context / memory_s + flops / (peak * PREFILL_SHARE)
+        ),
         prefill_s=flops / (peak * PREFILL_SHARE),
         trained_token_s=(4 if recomputed else 3) * flops / (device.flops * LEARNING_SHARE) / sampled_share,
         update_s=0.0,

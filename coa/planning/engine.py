@@ -1,11 +1,12 @@
 """An engine of the simulated loop: requests that advance together.
 
-A step computes one token of each running request and takes `step_s`, plus `request_s` per request; prefill interrupts
+A step computes one token of each running request, and takes a time that depends on their number; prefill interrupts
 decoding for `prefill_s` per token. Requests beyond `max_requests` wait, older groups first.
 """
 
 import heapq
 import itertools
+from bisect import bisect_left
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,13 +19,30 @@ ROUNDING = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
+class StepTimes:
+    """Seconds of a decoding step by its number of requests: linear between `points`, and as between the two nearest
+    ones outside of them, but never below 0."""
+
+    points: tuple[tuple[float, float], ...]
+    """(requests, seconds) by increasing number of requests; at least two."""
+
+    @classmethod
+    def linear(cls, step_s: float, request_s: float = 0.0) -> "StepTimes":
+        """A fixed time, and an additional time per request."""
+        return cls(((0.0, step_s), (1.0, step_s + request_s)))
+
+    def of(self, requests: float) -> float:
+        after = min(max(bisect_left(self.points, (requests,)), 1), len(self.points) - 1)
+        (low, least), (high, most) = self.points[after - 1 : after + 1]
+        return max(0.0, least + (most - least) * (requests - low) / (high - low))
+
+
+@dataclass(frozen=True, slots=True)
 class Speeds:
     """Times of one engine and of one learner rank, in seconds."""
 
-    step_s: float
-    """Fixed time of a decoding step, without requests."""
-    request_s: float
-    """Additional time of a decoding step per request."""
+    steps: StepTimes
+    """Time of a decoding step."""
     prefill_s: float
     """Prefill time per uncached token; the engine's other requests wait."""
     trained_token_s: float
@@ -96,7 +114,7 @@ class Engine:
         self._watch()
 
     def _step_s(self) -> float:
-        return self._speeds.step_s + self._speeds.request_s * len(self._running)
+        return self._speeds.steps.of(len(self._running))
 
     def _begin(self) -> None:
         while self._waiting and len(self._running) < self._max:

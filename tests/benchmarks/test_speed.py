@@ -156,14 +156,14 @@ def test_two_runs_calibrate_as_one_and_latencies_are_those_that_are_told(tmp_pat
         "sync_mean_s": 0.3,
     }
     slower = {**result, "decoding": [[4, 2.0, 200]], "sync_pause_mean_s": 0.3, "sync_mean_s": 0.7}
-    steps = [{"tokens": tokens, "seconds": 1.0 + 0.01 * tokens} for tokens in (100, 200)]
+    steps = [{"tokens": tokens, "seconds": 1.0 + 0.01 * tokens} for tokens in (100, 200, 300)]
     config = recipe(tmp_path)
     runs = [Ran(config, tmp_path, steps[:1], result), Ran(config, tmp_path, steps[1:], slower)]
     known = calibrated(runs)
     speeds = known.speeds
     assert (speeds.update_s, speeds.trained_token_s) == (pytest.approx(1.0), pytest.approx(0.01))
-    assert (speeds.step_s, speeds.request_s) == (pytest.approx(0.0, abs=1e-9), pytest.approx(0.01))
-    assert speeds.publish_s == pytest.approx(1.0)
+    assert [speeds.steps.of(requests) for requests in (2, 3, 4)] == pytest.approx([0.02, 0.03, 0.04])
+    assert speeds.publish_s == pytest.approx(2.0 / 3)
     assert (speeds.pause_s, speeds.load_s) == (pytest.approx(0.2), pytest.approx(0.3))
     [group] = known.groups
     assert group.kept, "of REINFORCE++"

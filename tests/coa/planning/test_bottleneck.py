@@ -2,7 +2,7 @@ from dataclasses import fields, replace
 
 from coa.learning.window import WindowConfig
 from coa.planning.bottleneck import Batch, advice, bottleneck, gains, mean_batch, measured_part
-from coa.planning.engine import Speeds
+from coa.planning.engine import Speeds, StepTimes
 from coa.planning.simulation import LoopShape, simulate
 from coa.planning.workload import Assumed, Latency
 
@@ -10,9 +10,9 @@ SHAPE = LoopShape(WindowConfig(1, 4, 0), engines=1, ranks=1, steps=12, max_reque
 WORK = Assumed(group=2, max_turns=1, max_tokens=100, max_observation=0, latency=Latency(0.0, 0.0), kept=1.0)
 
 
-def speeds(**seconds: float) -> Speeds:
-    free = dict.fromkeys((field.name for field in fields(Speeds)), 0.0)
-    return Speeds(**{**free, **seconds})
+def speeds(request_s: float = 0.0, **seconds: float) -> Speeds:
+    free = dict.fromkeys((field.name for field in fields(Speeds) if field.name != "steps"), 0.0)
+    return Speeds(steps=StepTimes.linear(0.0, request_s), **{**free, **seconds})
 
 
 def best(of: Speeds) -> str:

@@ -8,13 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coa.learning.window import WindowConfig
-from coa.planning.engine import Speeds
+from coa.planning.engine import Speeds, StepTimes
 from coa.planning.simulation import Forecast, LoopShape, simulate
 from coa.planning.workload import Assumed, GroupWork, Latency, RecordedEpisode, Turn
 
 FREE = Speeds(
-    step_s=0.0,
-    request_s=0.0,
+    steps=StepTimes.linear(0.0),
     prefill_s=0.0,
     trained_token_s=0.0,
     update_s=0.0,
@@ -48,7 +47,9 @@ def approx(value: float) -> object:
 
 
 def test_without_staleness_a_version_takes_the_sum_of_its_parts() -> None:
-    speeds = replace(FREE, step_s=0.1, update_s=2.0, trained_token_s=0.01, publish_s=0.5, load_s=0.25, pause_s=0.75)
+    speeds = replace(
+        FREE, steps=StepTimes.linear(0.1), update_s=2.0, trained_token_s=0.01, publish_s=0.5, load_s=0.25, pause_s=0.75
+    )
     found = simulate(SHAPE, speeds, Same())
     learning = 2.0 + 80 * 0.01
     version = 10 * 0.1 + learning + 0.5 + 0.25 + 0.75
@@ -68,7 +69,7 @@ def test_without_staleness_a_version_takes_the_sum_of_its_parts() -> None:
 @pytest.mark.parametrize(("step_s", "update_s"), [(0.3, 1.0), (0.1, 4.0)])
 def test_with_staleness_the_slower_half_alone_decides(step_s: float, update_s: float) -> None:
     shape = replace(SHAPE, window=replace(SHAPE.window, max_staleness=2), steps=40)
-    found = simulate(shape, replace(FREE, step_s=step_s, update_s=update_s), Same(), warm=10)
+    found = simulate(shape, replace(FREE, steps=StepTimes.linear(step_s), update_s=update_s), Same(), warm=10)
     # Each of the window's three batches is played, then trained, and its slots are free again.
     assert found.trained_s == approx(8 / max(update_s, (10 * step_s + update_s) / 3))
     assert found.staleness_max <= 2
@@ -76,18 +77,18 @@ def test_with_staleness_the_slower_half_alone_decides(step_s: float, update_s: f
 
 def test_where_learners_are_slower_samples_are_no_staler_than_keeps_them_busy() -> None:
     shape = replace(SHAPE, window=replace(SHAPE.window, max_staleness=4), steps=60)
-    found = simulate(shape, replace(FREE, step_s=0.1, update_s=4.0), Same(), warm=20)
+    found = simulate(shape, replace(FREE, steps=StepTimes.linear(0.1), update_s=4.0), Same(), warm=20)
     assert found.trained_s == approx(8 / 4.0)
     assert (found.staleness_mean, found.staleness_max) == (1.0, 1)
 
 
 def test_a_step_takes_longer_the_more_requests_it_has() -> None:
-    found = simulate(replace(SHAPE, steps=1), replace(FREE, step_s=0.1, request_s=0.05), Same())
+    found = simulate(replace(SHAPE, steps=1), replace(FREE, steps=StepTimes.linear(0.1, 0.05)), Same())
     assert found.seconds == approx(10 * (0.1 + 8 * 0.05))
 
 
 def test_requests_beyond_the_batch_and_episodes_beyond_the_places_wait() -> None:
-    speeds = replace(FREE, step_s=0.1)
+    speeds = replace(FREE, steps=StepTimes.linear(0.1))
     assert simulate(replace(SHAPE, steps=1, max_requests=2), speeds, Same()).seconds == approx(4.0)
     assert simulate(replace(SHAPE, steps=1, places=4), speeds, Same()).seconds == approx(2.0)
     assert simulate(replace(SHAPE, steps=1, places=4, engines=2), speeds, Same()).seconds == approx(1.0)
@@ -95,14 +96,14 @@ def test_requests_beyond_the_batch_and_episodes_beyond_the_places_wait() -> None
 
 def test_tools_are_waited_for_and_other_episodes_go_on() -> None:
     episode = (Turn(prompt=0, sampled=10, tool_s=3.0), Turn(prompt=0, sampled=10))
-    found = simulate(replace(SHAPE, steps=1), replace(FREE, step_s=0.1), Same(episode))
+    found = simulate(replace(SHAPE, steps=1), replace(FREE, steps=StepTimes.linear(0.1)), Same(episode))
     assert found.seconds == approx(5.0)
     assert found.engine["waiting_for_tools"] == approx(3.0 / 5.0)
 
 
 def test_prompts_stop_the_engine_and_new_weights_have_them_computed_again() -> None:
     episode = (Turn(prompt=7, sampled=10),)
-    speeds = replace(FREE, step_s=0.1, prefill_s=0.01)
+    speeds = replace(FREE, steps=StepTimes.linear(0.1), prefill_s=0.01)
     assert simulate(replace(SHAPE, steps=1), speeds, Same(episode)).seconds == approx(1.0 + 8 * 7 * 0.01)
     # Two batches are under way when the first one's weights arrive, half of a second after both began.
     window = WindowConfig(max_staleness=1, groups_per_batch=1, max_refills=0)
@@ -121,7 +122,7 @@ def test_two_ranks_train_twice_the_tokens() -> None:
 
 def test_groups_that_say_nothing_are_replaced_as_often_as_the_window_allows() -> None:
     shape = replace(SHAPE, window=replace(SHAPE.window, max_refills=1))
-    found = simulate(shape, replace(FREE, step_s=0.1, update_s=1.0), Same(kept=False))
+    found = simulate(shape, replace(FREE, steps=StepTimes.linear(0.1), update_s=1.0), Same(kept=False))
     assert (found.trajectories, found.trained) == (160, 0)
     assert found.seconds == approx(10 * (2 * 1.0 + 1.0))
 
@@ -139,7 +140,7 @@ class Alternating:
 
 def test_spare_groups_spare_the_wait_for_those_that_replace_others() -> None:
     shape = replace(SHAPE, steps=1, window=replace(SHAPE.window, max_refills=2))
-    speeds = replace(FREE, step_s=0.1, update_s=1.0)
+    speeds = replace(FREE, steps=StepTimes.linear(0.1), update_s=1.0)
     later = simulate(shape, speeds, Alternating())
     beside = simulate(replace(shape, window=replace(shape.window, spares=4)), speeds, Alternating())
     assert later.seconds == approx(4 * 1.0 + 1.0), (
@@ -150,7 +151,7 @@ def test_spare_groups_spare_the_wait_for_those_that_replace_others() -> None:
 
 
 def test_what_happens_before_the_warm_up_ends_does_not_count() -> None:
-    found = simulate(SHAPE, replace(FREE, step_s=0.1, update_s=1.0), Same(), warm=4)
+    found = simulate(SHAPE, replace(FREE, steps=StepTimes.linear(0.1), update_s=1.0), Same(), warm=4)
     assert found.seconds == approx(6 * 2.0)
     assert found.trained == 48
 
@@ -158,7 +159,7 @@ def test_what_happens_before_the_warm_up_ends_does_not_count() -> None:
 def test_engines_play_on_beyond_the_last_version_that_counts() -> None:
     """A run's end, at which they have nothing to play, says nothing of its rate."""
     shape = replace(SHAPE, window=replace(SHAPE.window, max_staleness=1))
-    found = simulate(shape, replace(FREE, step_s=0.1, update_s=1.0), Same())
+    found = simulate(shape, replace(FREE, steps=StepTimes.linear(0.1), update_s=1.0), Same())
     assert found.trajectories > found.trained == 80
 
 
@@ -178,7 +179,8 @@ def test_no_token_is_older_than_the_bound(
     window = WindowConfig(max_staleness=staleness, groups_per_batch=groups, max_refills=refills)
     shape = replace(SHAPE, window=window, engines=engines, steps=8, max_requests=3, places=6)
     work = Assumed(group=3, max_turns=4, max_tokens=400, max_observation=20, latency=Latency(0.5, 20.0))
-    found: Forecast = simulate(shape, replace(FREE, step_s=0.01, update_s=update_s, pause_s=pause_s), work, seed=seed)
+    speeds = replace(FREE, steps=StepTimes.linear(0.01), update_s=update_s, pause_s=pause_s)
+    found: Forecast = simulate(shape, speeds, work, seed=seed)
     assert found.staleness_max <= staleness
     assert 0 <= found.staleness_mean <= staleness
     assert sum(found.engine.values()) == pytest.approx(1)
