@@ -156,11 +156,6 @@ class EpisodeRunner:
                 task.add_done_callback(partial(self._end, run))
                 self._count(len(self._tasks))
 
-    @property
-    def under_way(self) -> int:
-        """Number of episodes that are played now."""
-        return len(self._tasks)
-
     def _priority_of(self, id: EpisodeId) -> int:
         """Older groups go first, since their deadline comes first. An evaluation's episode has the priority of the
         newest group: it delays no earlier group, and later groups cannot starve it."""
