@@ -13,13 +13,14 @@ from typing import Generic, TypeVar
 
 T = TypeVar("T")
 PACE_EACH_S, LONGEST_PACE_S = 0.002, 0.1
+"""Seconds between two answers for each call or episode under way, and at most."""
 LOOK_AGAIN_S = 0.01
 """Seconds after which a waiting answer asks for the pace again: once little is under way, nothing is waited for."""
 
 
 def pace_of(under_way: int) -> float:
-    """Seconds between two answers of a sender with this many calls or episodes under way: the more there are, the more
-    of them end while a reader waits, and what waits costs each of them less than its own message costs all."""
+    """Minimum seconds between two answers of a sender with this many calls or episodes under way. The more are under
+    way, the more of them end within a given time and share a message. With few of them, nobody waits for long."""
     return min(LONGEST_PACE_S, PACE_EACH_S * under_way)
 
 

@@ -24,7 +24,8 @@ LEARNING_SHARE = 0.35
 LEAST_SHARE = 0.01
 """Share of a run's decoding for which a number of requests must have been recorded to be counted by itself."""
 FIXED_SHARE = 0.5
-"""Share of a learner's step that may well not depend on its tokens, before anything is known of it."""
+"""Share of a learner's step that may be independent of its tokens: the standard deviation of the prior in
+`fit_learning`."""
 NETWORK = 5e9
 """Bytes per second from a learner's memory into an engine."""
 
@@ -64,9 +65,10 @@ def fit_decoding(found: Decoding) -> StepTimes:
 def fit_learning(steps: Sequence[tuple[int, float]]) -> tuple[float, float]:
     """(update_s, token_s) over (tokens, seconds) of steps; neither is below 0. Raises ValueError without a step.
 
-    The mean step takes what was recorded. How much of it depends on the tokens is a regression's slope, as far as the
-    steps tell: if they have nearly as many tokens each, its standard error is large, and the slope is that of steps
-    whose time is proportional to their tokens (the mean of a normal prior with a deviation of FIXED_SHARE of it).
+    A step of the mean number of tokens takes the mean number of seconds. `token_s` is the posterior mean of the slope
+    of a linear regression, under a normal prior: its mean is the slope of times proportional to the tokens, its
+    standard deviation FIXED_SHARE of that. If all steps have nearly as many tokens, the regression's standard error is
+    large, and the prior decides.
     """
     if not steps:
         raise ValueError("no step was made")

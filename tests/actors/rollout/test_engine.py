@@ -22,6 +22,7 @@ from actors.messages import (
     Probe,
     Streamed,
 )
+from actors.outbox import pace_of
 from actors.rollout.config import EngineConfig, SamplingConfig
 from actors.rollout.engine import RolloutEngine
 from coa.agent.episode import Grammar
@@ -283,6 +284,17 @@ def test_progress_shows_while_a_turn_is_sampled_and_a_heartbeat_comes_without_ev
     assert len({batch.tokens for batch in quiet}) > 2
     assert {batch.generating for batch in quiet[1:]} == {8}
     assert not any(batch.paused for batch in batches)
+
+
+def test_events_are_paced_by_the_episodes_under_way(bench: Bench) -> None:
+    async def go() -> list[float]:
+        orders = [order(440 + n, agent=LONG) for n in range(8)]
+        await bench.engine.start(orders)
+        paces = [bench.engine._outbox._pace()]
+        await read_until(bench, await bench.engine.cancel([each.id for each in orders]))
+        return [*paces, bench.engine._outbox._pace()]
+
+    assert bench.run(go()) == [pace_of(8), 0.0]
 
 
 def test_a_cancelled_episode_leaves_nothing_behind_in_vllm(bench: Bench) -> None:
