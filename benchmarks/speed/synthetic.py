@@ -37,7 +37,7 @@ class Noise:
 
     def __init__(self, *_: Any, **__: Any) -> None:
         self.limits = TimeLimits()
-        self.tokens = self.generating = self.syncs = 0
+        self.tokens = self.generating = self.syncs = self.episodes = 0
         self.paused, self.kv_use, self.cache = False, 0.0, CacheStats()
         self._version = 0
 
@@ -52,7 +52,7 @@ class Noise:
         )
 
     def hold(self, episodes: int) -> None:
-        pass
+        self.episodes = episodes
 
     def busy(self) -> BusyReport:
         return BusyReport(())
@@ -187,3 +187,6 @@ class SyntheticLearning(Learning):
         self._settle(None)
         await super().__aexit__(kind, *rest)
         ray.kill(self._rank)
+
+    async def _end(self) -> None:
+        """Does nothing: there is no thread of Ray Train's, and the rank is killed in any case."""
