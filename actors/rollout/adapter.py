@@ -64,8 +64,6 @@ class PolicyAdapter:
         self._sleeper = Sleeper(self._llm)
         self._busy = BusyClock(lambda: self.tokens)
         self.limits = TimeLimits()
-        self.episodes = 0
-        """Number of episodes under way."""
         self.tokens = 0
         """Sampled so far, those of turns under way among them."""
         self._contexts = Contexts()
@@ -125,7 +123,6 @@ class PolicyAdapter:
 
     def hold(self, episodes: int) -> None:
         """Sets the number of episodes under way."""
-        self.episodes = episodes
         self._busy.hold(episodes)
 
     async def version(self) -> int:

@@ -57,7 +57,7 @@ class RolloutEngine:
         self.policy = PolicyAdapter(
             model_dir, config, max_tokens=agent.limits.max_tokens, tag_tokens=codec.tag_tokens()
         )
-        self._outbox: Outbox[Entry] = Outbox(lambda: pace_of(self.policy.episodes))
+        self._outbox: Outbox[Entry] = Outbox(lambda: pace_of(self._runner.under_way))
         self._runner = EpisodeRunner(
             self.policy,
             ToolCaller(executors, self.incarnation),

@@ -142,6 +142,11 @@ class EpisodeRunner:
         """Number of retried calls of tools and graders."""
         self._stops = lru_cache(None)(lambda profile: codec.stops(find_profile(profile)))
 
+    @property
+    def under_way(self) -> int:
+        """Number of episodes under way."""
+        return len(self._tasks)
+
     def start(self, orders: Iterable[EpisodeOrder]) -> None:
         """Plays episodes, continuing from their journals.
 
@@ -154,7 +159,7 @@ class EpisodeRunner:
                 run = _Run(order, self._episode_of(order), self._priority_of(order.id), cache)
                 task = self._tasks[order.id] = asyncio.ensure_future(self._play(run))
                 task.add_done_callback(partial(self._end, run))
-                self._count(len(self._tasks))
+                self._count(self.under_way)
 
     def _priority_of(self, id: EpisodeId) -> int:
         """Older groups go first, since their deadline comes first. An evaluation's episode has the priority of the
@@ -191,7 +196,7 @@ class EpisodeRunner:
     def _end(self, run: _Run, task: asyncio.Task[Result]) -> None:
         id = run.order.id
         del self._tasks[id]
-        self._count(len(self._tasks))
+        self._count(self.under_way)
         if task.cancelled():
             self._ended_unheard.add(id)
             self._outbox.put(Entry(Cancelled(id=id), tuple(run.grading)))
@@ -239,11 +244,11 @@ class EpisodeRunner:
         while episode.status is None:
             if episode.pending is None:
                 episode.hear(await self._turn(run, episode.ask()))
-                self._outbox.put(Entry(self._advanced(run)))
+                self._outbox.put(Entry(Advanced(id=run.order.id, delta=episode.latest)))
             else:
                 id = CallId(run.order.id, episode.turns)
                 episode.observe(await self._call(run, id, episode.pending))
-                self._outbox.put(Entry(self._advanced(run), (id,)))
+                self._outbox.put(Entry(Advanced(id=run.order.id, delta=episode.latest), (id,)))
 
     async def _result_of(self, run: _Run) -> Result:
         """The trajectory, graded if the order asks for it."""
@@ -253,10 +258,6 @@ class EpisodeRunner:
         budget = order.agent.limits.max_tokens - trajectory.prompt_length
         use_tool = partial(self._call_of_grader, run)
         return await score(trajectory, order.task, self._reward, budget=budget, use_tool=use_tool)
-
-    @staticmethod
-    def _advanced(run: _Run) -> Advanced:
-        return Advanced(id=run.order.id, delta=run.episode.latest)
 
     async def _turn(self, run: _Run, ask: Ask) -> Said:
         order = run.order

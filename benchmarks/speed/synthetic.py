@@ -37,7 +37,7 @@ class Noise:
 
     def __init__(self, *_: Any, **__: Any) -> None:
         self.limits = TimeLimits()
-        self.tokens = self.generating = self.syncs = self.episodes = 0
+        self.tokens = self.generating = self.syncs = 0
         self.paused, self.kv_use, self.cache = False, 0.0, CacheStats()
         self._version = 0
 
@@ -52,7 +52,7 @@ class Noise:
         )
 
     def hold(self, episodes: int) -> None:
-        self.episodes = episodes
+        pass
 
     def busy(self) -> BusyReport:
         return BusyReport(())

@@ -30,6 +30,7 @@ class Driver:
         await self.engine.start(orders)
         if self._reading is None or self._reading.done():
             self._reading = asyncio.ensure_future(self._read())
+            self._reading.add_done_callback(self._fail)
         for event in await asyncio.gather(*ended):
             assert isinstance(event, Ended), event
         made = await self.engine.take(ids)
@@ -41,3 +42,9 @@ class Driver:
             for event in (await self.read()).events:
                 if isinstance(event, Terminal) and event.id in self._waiting:
                     self._waiting.pop(event.id).set_result(event)
+
+    def _fail(self, reading: asyncio.Future[None]) -> None:
+        """What a poll raises, everybody who waits for an event raises."""
+        if not reading.cancelled() and (error := reading.exception()) is not None:
+            for waiting in self._waiting.values():
+                waiting.set_exception(error)
