@@ -115,10 +115,12 @@ class Sandbox:
     async def execute(self, program: str, stdin: str = "", limits: RunLimits | None = None) -> Ended:
         """Runs the program and returns how it ended. limits: None for those of the configuration. Raises ToolDown."""
         limits = limits or self._config
-        # Invalid text is passed to the interpreter unchanged, whose error message explains it best.
+        # Other invalid text is passed to the interpreter unchanged, whose error message explains it best.
         source = program.encode(errors="surrogatepass")
         if len(source) > SOURCE_BYTES:
             return Ended(1, "", f"the program is longer than {SOURCE_BYTES} bytes")
+        if b"\0" in source:  # Python before 3.11.4 would run the program up to there
+            return Ended(1, "", "SyntaxError: source code cannot contain null bytes")
         try:
             with ExitStack() as held:
                 confines = self._confine(limits, held)

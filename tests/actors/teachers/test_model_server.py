@@ -98,7 +98,7 @@ def test_a_server_listens_where_the_cluster_reaches_it_unless_it_is_told_where()
 
 
 def test_a_server_that_does_not_come_up_is_told_of_with_the_end_of_its_log() -> None:
-    code = "import sys; [print('line', i) for i in range(50)]; sys.exit('no such model')"
+    code = "import sys; [print('line', i, flush=True) for i in range(50)]; sys.exit('no such model')"
 
     async def go() -> str:
         with pytest.raises(ModelServerDown) as down:
