@@ -25,6 +25,7 @@ from typing import Any
 import psutil
 import ray
 
+from actors.garbage import frozen_gc
 from actors.learner.buffer import Finished, Started, Stepped
 from benchmarks.constrained import make_model
 from benchmarks.harness import report
@@ -86,15 +87,16 @@ async def play(run: RunDir, pool: Any, learn_s: float) -> tuple[Watched, Sequenc
     with run.console.stage("rl", run.config.rl.steps) as stage:
         async with learning:
             loop = Reinforcement(run, pool, learning, stage, put=watched.put)
-            async for event in learning.events():
-                match event:
-                    case Started():
-                        await loop.start(event)
-                    case Stepped():
-                        await loop.stepped(event)
-                        watched.step()
-                    case Finished():
-                        await loop.caught_up(event)
+            with frozen_gc():
+                async for event in learning.events():
+                    match event:
+                        case Started():
+                            await loop.start(event)
+                        case Stepped():
+                            await loop.stepped(event)
+                            watched.step()
+                        case Finished():
+                            await loop.caught_up(event)
             loop.close()
     return watched, read_metrics(run.folder / "metrics.jsonl")
 
@@ -123,14 +125,14 @@ async def one(folder: Path, model: Path, console: Console, config: Recipe, learn
 
 
 def overheads(watched: Watched, records: Sequence[Mapping[str, Any]], learn_s: float) -> Figures:
-    """Of the steps behind the second, when a batch waits."""
-    wall = watched.moments[-1] - watched.moments[1]
-    steps = len(records) - 2
+    """Of the steps behind the second, when a batch waits; of the driver without the last, which no episodes follow."""
+    wall, steps = watched.moments[-1] - watched.moments[1], len(records) - 2
+    driver_s = watched.cpu[-2] - watched.cpu[1]
     return {
         "overhead": 1 - steps * learn_s / wall,
         **{name: median(record[name] for record in records[2:]) for name in ("order_s", "fetch_s", "pack_s")},
-        "driver_cpu": (watched.cpu[-1] - watched.cpu[1]) / wall,
-        "driver_cpu_s": (watched.cpu[-1] - watched.cpu[1]) / steps,
+        "driver_cpu": driver_s / (watched.moments[-2] - watched.moments[1]),
+        "driver_cpu_s": driver_s / (steps - 1),
         "put_s": median(watched.put_s[2:-1]),
         "step_s": wall / steps,
     }
@@ -154,7 +156,7 @@ def main() -> None:
     parser.add_argument("--smoke", action="store_true", help="a tenth of the trajectories")
     smoke = parser.parse_args().smoke
     began = time.monotonic()
-    groups, steps, learn_s = (13, 4, LEARN_S / 10) if smoke else (125, 4, LEARN_S)
+    groups, steps, learn_s = (13, 5, LEARN_S / 10) if smoke else (125, 5, LEARN_S)
     small, many = (4, 12) if smoke else (8, 120)
     with tempfile.TemporaryDirectory() as temporary:
         folder, model = Path(temporary), Path(temporary, "model")

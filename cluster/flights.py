@@ -107,12 +107,17 @@ class Flights:
         return episode in self._playing or episode in self._leaving
 
     def _send(self, playing: _Playing) -> None:
-        """Queues an order; orders of the same moment are sent in one call."""
+        """Queues an order; orders that come one right after the other are sent in one call."""
         self._unsent.append(playing)
         if len(self._unsent) == 1:
             self._link.beside(self._start())
 
     async def _start(self) -> None:
+        # Places are given away one by one, each in its own turn of the event loop.
+        count = 0
+        while count < len(self._unsent):
+            count = len(self._unsent)
+            await asyncio.sleep(0)
         sent, self._unsent = self._unsent, []
 
         def start() -> Awaitable[None]:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
+from actors.garbage import frozen_gc
 from coa.agent.codec import Codec
 from coa.agent.profiles import profile as find_profile
 from coa.types import Tokens
@@ -53,16 +54,17 @@ async def rl(run: RunDir, pool: Any, executors: Sequence[Any]) -> dict[str, Any]
         async with scoring(run) as scorer, teacher_fallback(run, executors) as fallback, learning:
             elastic = elastic_engines(pool, run.config, run.console.say)
             loop = Reinforcement(run, pool, learning, stage, scorer, fallback, elastic)
-            async for event in learning.events():
-                match event:
-                    case Started():
-                        await loop.start(event)
-                    case Stepped():
-                        await loop.stepped(event)
-                    case Committed():
-                        loop.stats.committed = checkpoint_metrics(event)
-                    case Finished():
-                        await loop.caught_up(event)
+            with frozen_gc():
+                async for event in learning.events():
+                    match event:
+                        case Started():
+                            await loop.start(event)
+                        case Stepped():
+                            await loop.stepped(event)
+                        case Committed():
+                            loop.stats.committed = checkpoint_metrics(event)
+                        case Finished():
+                            await loop.caught_up(event)
             result = {**await loop.result(), "tools": counts_since(before, await tool_counts(executors))}
             loop.close()
     loop.ledger.finish(config.steps)

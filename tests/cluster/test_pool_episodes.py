@@ -172,6 +172,22 @@ def test_an_evaluation_neither_starves_nor_goes_before_the_training_that_was_the
     in_virtual_time(go())
 
 
+def test_episodes_that_waited_for_an_engine_are_started_in_one_call() -> None:
+    """They take its places one after the other."""
+
+    async def go() -> None:
+        world = FakeWorld(calls_of=lambda episode: 6, tools=FakeTools(seconds=20.0))
+        async with pool_of(world, 1, places=8) as pool:
+            playing = asyncio.gather(*(pool.play(order_of(0, group=group)) for group in range(8)))
+            await asyncio.sleep(1.0)
+            world.engines[0].die()
+            await playing
+            assert len(world.engines[1].started) == 8
+            assert world.engines[1].starts == 1
+
+    in_virtual_time(go())
+
+
 def test_an_episode_that_is_cancelled_before_its_order_is_sent_is_never_started() -> None:
     async def go() -> None:
         world = FakeWorld()

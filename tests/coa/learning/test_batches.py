@@ -52,7 +52,7 @@ def test_any_byte_that_was_changed_is_found(store: BatchStore) -> None:
     written = path.read_bytes()
     for at in (0, len(written) // 2, len(written) - 1):
         path.write_bytes(written[:at] + bytes([written[at] ^ 1]) + written[at + 1 :])
-        with pytest.raises(DamagedFile, match=r"rl-00001\.parquet was changed since it was recorded"):
+        with pytest.raises(DamagedFile, match=r"rl-00001\.arrow was changed since it was recorded"):
             store.read(1)
     path.unlink()
     with pytest.raises(DamagedFile, match="missing"):

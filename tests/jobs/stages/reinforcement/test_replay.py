@@ -85,12 +85,12 @@ def test_batches_are_checked_before_anything_starts(run: RunDir, capfd: pytest.C
     plan = plan_replay(run, None, None)
     plan.check()
     assert [sample.versions.max() for sample in plan.trajectories] == list(range(STEPS))
-    path = run.batches / "rl-00005.parquet"
+    path = run.batches / "rl-00005.arrow"
     path.write_bytes(path.read_bytes()[:-1] + b"x")
-    with pytest.raises(DamagedFile, match=r"rl-00005\.parquet was changed"):
+    with pytest.raises(DamagedFile, match=r"rl-00005\.arrow was changed"):
         plan_replay(run, None, None).check()
     assert main(["replay", str(run.folder)]) == 1
-    assert "rl-00005.parquet was changed since it was recorded" in capfd.readouterr().out
+    assert "rl-00005.arrow was changed since it was recorded" in capfd.readouterr().out
 
 
 def test_a_difference_in_the_last_bit_is_one() -> None:
