@@ -12,6 +12,7 @@ fine-tuned model, and three for each algorithm; an interrupted run is resumed, a
 import argparse
 import json
 from collections.abc import Mapping
+from math import ceil
 from pathlib import Path
 from statistics import fmean
 from typing import Any, TypedDict
@@ -30,6 +31,11 @@ WAYS: Mapping[str, tuple[str, ...]] = {
         "rl.algorithm_settings.kl_weight=0.001",
     ),
     "ppo": ("rl.algorithm=ppo", "rl.learner.value_head.lr=1e-3"),
+    "ppo normalized": (
+        "rl.algorithm=ppo",
+        "rl.learner.value_head.lr=1e-3",
+        "rl.algorithm_settings.whiten=true",
+    ),
     "gspo": ("rl.algorithm=gspo", "rl.algorithm_settings.clip_low=0.03", "rl.algorithm_settings.clip_high=0.04"),
     "dr_grpo": ("rl.algorithm=dr_grpo", "rl.algorithm_settings.length=64"),
     "rloo": ("rl.algorithm=rloo",),
@@ -42,6 +48,7 @@ WAYS: Mapping[str, tuple[str, ...]] = {
 its ratio, and the tiny recipe's have thirty: so the clips of GSPO are a hundred times the paper's."""
 SEEDED, SEEDS = ("dapo", "grpo", "ppo", "gspo"), (0, 1, 2)
 TARGET = 0.9
+COLUMNS = 4
 DOCUMENT, CURVES = ROOT / "docs" / "algorithms.md", ROOT / "docs" / "algorithms.png"
 BEGIN = "<!-- table: python -m benchmarks.algorithms --table -->"
 
@@ -129,10 +136,11 @@ def draw(found: Results, path: Path) -> None:
     """A panel for each algorithm, with a line for each seed, over those of all others."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(11, 5), layout="constrained", dpi=110)
-    panels: Any = figure.subplots(2, 5, sharex=True, sharey=True).flat
+    rows = ceil(len(found) / COLUMNS)
+    figure = Figure(figsize=(11, 2.5 * rows), layout="constrained", dpi=110)
+    panels: list[Any] = list(figure.subplots(rows, COLUMNS, sharex=True, sharey=True).flat)
     lines = {name: [smooth(one.found["rewards"], 1) for one in seeds.values()] for name, seeds in found.items()}
-    for axes, (name, own) in zip(panels, lines.items(), strict=True):
+    for axes, (name, own) in zip(panels, lines.items(), strict=False):
         for line in (line for others in lines.values() for line in others):
             axes.plot(range(1, len(line) + 1), line, color="#d5dae1", linewidth=0.8)
         for line in own:
@@ -141,6 +149,8 @@ def draw(found: Results, path: Path) -> None:
         axes.set_ylim(0, 1.05)
         axes.grid(True, axis="y", color="#eceff3")
         axes.spines[["top", "right"]].set_visible(False)
+    for axes in panels[len(lines) :]:
+        axes.set_axis_off()
     figure.supxlabel("step", fontsize=9)
     figure.supylabel("reward of the samples, mean of three steps", fontsize=9)
     figure.savefig(path)

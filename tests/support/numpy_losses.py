@@ -85,7 +85,7 @@ def advantages(formula: Formula, episodes: Sequence[Episode]) -> list[Array]:
                 found.append(gae(rewards, one.old_values, formula.own["gamma"], formula.own["gae_lambda"]))
                 continue
         found.append(np.array([score - penalty[t:].sum() for t in range(len(penalty))]))
-    if formula.name in ("reinforce_pp", "ppo") and formula.own.get("whiten", True):
+    if formula.name == "reinforce_pp" or formula.own.get("whiten"):
         every = np.concatenate(found)
         found = [(one - every.mean()) / every.std() for one in found]
     return found

@@ -19,7 +19,7 @@ from tests.support.numpy_losses import Array, Episode, Formula, parts, slopes
 torch.set_num_threads(1)
 OWN: dict[str, dict[str, Any]] = {
     "dr_grpo": {"length": 9.0},
-    "ppo": {"gamma": 0.95, "gae_lambda": 0.8, "value_weight": 0.3, "value_clip": 0.2},
+    "ppo": {"whiten": True, "gamma": 0.95, "gae_lambda": 0.8, "value_weight": 0.3, "value_clip": 0.2},
     "gspo": {"clip_low": 0.05, "clip_high": 0.08},
     "cispo": {"ratio_low": 0.7, "ratio_high": 1.2},
 }

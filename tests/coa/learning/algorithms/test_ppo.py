@@ -12,7 +12,7 @@ from coa.learning.algorithms.ppo import Ppo
 from tests.support.tokens import loss_by, targets_of
 
 QUICK = settings(derandomize=True, max_examples=50, deadline=None, database=None)
-PLAIN = Ppo(whiten=False)
+PLAIN = Ppo()
 
 
 def test_with_lambda_one_the_advantage_is_the_return_less_the_value() -> None:
@@ -83,7 +83,7 @@ def test_a_value_that_has_moved_far_is_pulled_back_only() -> None:
 def test_advantages_are_whitened_over_the_batch_and_not_over_the_micro_batch() -> None:
     targets = targets_of([0, 1], reinforce=[1.0, 3.0], rollout=[-1.0, -1.0])
     whole = {"tokens": 4.0, "sampled": 4.0, "advantages": 8.0, "squares": 20.0, "count": 4.0}  # mean 2, deviation 1
-    _, gradient, _, _ = loss_by(Ppo(), targets, [-1.0, -1.0], totals=whole)
+    _, gradient, _, _ = loss_by(Ppo(whiten=True), targets, [-1.0, -1.0], totals=whole)
     assert gradient == pytest.approx([1 / 4, -1 / 4])
 
 
