@@ -218,6 +218,7 @@ ROWS = (
     ),
     Row("serve_cancel", "freed_1000_s_agent", "<= 5", f"{FREED}, the agent"),
     Row("plan", "worst_error", "<= 0.2", "largest relative error of seven predictions by `coa plan`'s simulation"),
+    Row("plan", "worst_measured_error", "", "standard error of the measured speed there, by its episodes and calls"),
     Row(
         "plan",
         "by_run/error",

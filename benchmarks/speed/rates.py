@@ -1,8 +1,11 @@
 """Rates of what ends one after the other, and what they say of each other."""
 
 from collections.abc import Mapping, Sequence
+from itertools import accumulate
 from statistics import fmean, median, stdev
 from typing import Any
+
+from coa.planning.simulation import standard_error
 
 T95 = {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776}
 """Of Student's distribution, two-sided, by the number of values."""
@@ -28,6 +31,14 @@ def loop_rate(records: Sequence[Mapping[str, Any]], max_staleness: int) -> float
     first, last = steady(len(records), max_staleness)
     trained = sum(record["samples"] for record in records[first:last])
     return trained / (records[last - 1]["time"] - records[first - 1]["time"])
+
+
+def loop_error(records: Sequence[Mapping[str, Any]], max_staleness: int) -> float:
+    """The relative standard error of `loop_rate`."""
+    first, last = steady(len(records), max_staleness)
+    trained = list(accumulate(record["samples"] for record in records))
+    marks = [(records[step]["time"], trained[step]) for step in range(first - 1, last)]
+    return standard_error(marks) or 0.0
 
 
 def whole_rate(records: Sequence[Mapping[str, Any]], wall_s: float) -> float:

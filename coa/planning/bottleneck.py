@@ -14,7 +14,9 @@ FULL = 0.85
 EXPLAINED = 0.6
 """Minimum share of the idle time of the busier half that a wait has to explain to be named as the bottleneck."""
 NOTICED = 0.03
-"""Minimum gain for which a setting is named: less is within the noise of drawing episodes."""
+"""Minimum gain for which a setting is named."""
+LONGEST = 200
+"""Maximum number of versions that a simulation measures."""
 
 
 class Limit(NamedTuple):
@@ -110,6 +112,8 @@ class Gain:
     """Trajectories trained per second, by simulation."""
     gain: float
     """Relative gain over the current setting: 0.2 is a fifth more."""
+    error: float
+    """Standard error of the simulated throughputs, as a share, or 0 if unknown."""
 
     def in_words(self) -> str:
         change = self.change
@@ -139,20 +143,30 @@ def gains(
     for change in changes(shape, recompute=speeds.prefill_s > 0):
         forecast = simulate(change.shape, speeds, work, warm=warm, seed=seed)
         gain = forecast.trained_s / base.trained_s - 1 if base.trained_s else 0.0
-        found.append(Gain(change, forecast.trained_s, gain))
+        found.append(Gain(change, forecast.trained_s, gain, max(base.error or 0.0, forecast.error or 0.0)))
     return sorted(found, key=lambda one: -one.gain)
 
 
 def advice(found: list[Gain]) -> str:
-    """A sentence on the setting with the largest gain."""
-    if not found or found[0].gain < NOTICED:
+    """A sentence on the setting with the largest gain that is not within the simulation's error. found: the best
+    first."""
+    noticed = [one for one in found if one.gain >= NOTICED]
+    if not noticed:
         return "By simulation, no single setting would speed training up by 3 % or more."
-    return f"By simulation: {found[0].in_words()}."
+    if certain := [one for one in noticed if one.gain >= one.error]:
+        return f"By simulation: {certain[0].in_words()}."
+    best = noticed[0]
+    return (
+        f"By simulation, no single setting would surely speed training up: the largest gain, {best.gain:.0%} by "
+        f"{best.change.setting}, is within the standard error of {best.error:.0%}."
+    )
 
 
 def measured_part(shape: LoopShape, episodes: float, turns: float, budget: int) -> tuple[LoopShape, int]:
-    """(a shorter loop with the same settings, the version from which it is measured): as many steps as `budget` turns
-    allow, with at least one measured step. episodes: episodes played per step; turns: turns per episode."""
+    """(a loop with the same settings, the version from which it is measured): as many steps as `budget` turns allow,
+    but at least 4 and at most LONGEST measured ones. The recipe's number of steps does not matter: the few steps of a
+    short run would tell more of their slowest tool calls than of the settings.
+    episodes: episodes played per step; turns: turns per episode."""
     warm = shape.window.max_staleness + 1
-    steps = warm + max(4, min(24, int(budget / max(1.0, episodes * turns)) - warm))
-    return replace(shape, steps=min(max(steps, 2), max(shape.steps, 2))), min(warm, max(shape.steps, 2) - 1)
+    steps = int(budget / max(1.0, episodes * turns)) - warm
+    return replace(shape, steps=warm + max(4, min(LONGEST, steps))), warm

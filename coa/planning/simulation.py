@@ -8,8 +8,10 @@ Memory does not run out in it, nothing fails, and the driver takes no time. Spar
 their end.
 """
 
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
+from math import sqrt
 from random import Random
 from typing import Any
 
@@ -22,6 +24,8 @@ from coa.spent import LearnerState, TimeAccount, added, shares, since
 Process = Generator[Any, Any, None]
 UNKNOWN_TOKENS = 1e6
 """Expected of an episode before the first has ended."""
+BLOCKS = 10
+"""Consecutive parts of a simulation whose throughputs are compared."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +63,9 @@ class Forecast:
     staleness_mean: float
     """Mean staleness of trained tokens, in versions; a turn counts as sampled by the version at its beginning."""
     staleness_max: int
+    error: float | None
+    """Standard error of `trained_s`, as a share of it: how much the episodes that were drawn matter. None if fewer than
+    two versions were measured."""
 
     @property
     def trajectories_s(self) -> float:
@@ -73,6 +80,23 @@ def simulate(shape: LoopShape, speeds: Speeds, work: Workload, *, seed: int = 0,
     """Simulates the loop from an empty window to version `shape.steps`. warm: measurement begins when this version is
     live on the engines."""
     return Loop(shape, speeds, work, Random(seed), warm).run()
+
+
+def standard_error(marks: Sequence[tuple[float, int]]) -> float | None:
+    """Relative standard error of a throughput, as a ratio of means over BLOCKS consecutive parts.
+
+    marks: (seconds, trajectories trained so far) at the beginning and after each version. None for fewer than two
+    versions, or if none was trained. Source: the method of batch means (Law, Simulation Modeling and Analysis).
+    """
+    versions = len(marks) - 1
+    blocks = min(BLOCKS, versions)
+    trained, seconds = marks[-1][1] - marks[0][1], marks[-1][0] - marks[0][0]
+    if blocks < 2 or not trained or not seconds:
+        return None
+    ends = [marks[round(versions * block / blocks)] for block in range(blocks + 1)]
+    rate = trained / seconds
+    off = [(after[1] - before[1] - rate * (after[0] - before[0])) ** 2 for before, after in pairwise(ends)]
+    return sqrt(sum(off) / (blocks * (blocks - 1))) / (trained / blocks)
 
 
 @dataclass(slots=True)
@@ -109,6 +133,8 @@ class Loop:
         self._ended = self._trained = self._tokens = self._trained_tokens = 0
         self._age, self._oldest_age = 0, 0
         self._start: tuple[float, int, int, int, dict[str, float], dict[str, float]] = (0.0, 0, 0, 0, {}, {})
+        self._versions = [(0.0, 0)]
+        """(seconds, trained trajectories) at the beginning of the measurement, and when each later version was live."""
 
     def run(self) -> Forecast:
         self._env.process(self._feed())
@@ -126,6 +152,7 @@ class Loop:
             learner=shares(since(learner_before, learner)),
             staleness_mean=self._age / max(1, self._trained_tokens),
             staleness_max=self._oldest_age,
+            error=standard_error(self._versions),
         )
 
     def _marks(self) -> tuple[float, int, int, int, dict[str, float], dict[str, float]]:
@@ -219,6 +246,7 @@ class Loop:
             warmed = self._window.live < self._warm <= newest
             self._window.publish(newest)
             self._change()
+            self._versions.append((self._env.now, self._trained))
             if warmed:
-                self._start = self._marks()
+                self._start, self._versions = self._marks(), self._versions[-1:]
                 self._age = self._trained_tokens = self._oldest_age = 0

@@ -36,7 +36,7 @@ class Loop:
     """A loop that can be simulated."""
 
     shape: LoopShape
-    """The loop's settings, with fewer steps so that the simulation is short."""
+    """The loop's settings, with the number of steps that is simulated."""
     warm: int
     """First weight version that is measured; the versions before are warm-up."""
     speeds: Speeds
@@ -159,6 +159,7 @@ def bottleneck_of(config: Recipe, folder: Path) -> dict[str, Any]:
         "advice": advice(moved),
         "measured_s": measured_s(folder),
         "simulated_s": base.trajectories_s,
+        "simulated_error": base.error,
         "gains": [
             {"setting": g.change.setting, "before": g.change.before, "after": g.change.after, "gain": g.gain}
             for g in moved

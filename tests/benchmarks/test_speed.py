@@ -19,7 +19,7 @@ from benchmarks.loop_trl import TEMPLATE, parsed, rewards
 from benchmarks.plan import WithLatency, calibrated
 from benchmarks.speed import tools, updates
 from benchmarks.speed.cores import ENGINES, OTHERS, Divided, bind, core_of, short
-from benchmarks.speed.rates import intervals_overlap, limit, loop_rate, mean_shares, rate, steady
+from benchmarks.speed.rates import intervals_overlap, limit, loop_error, loop_rate, mean_shares, rate, steady
 from benchmarks.speed.runs import Ran, recipe
 from benchmarks.table import ROWS
 from coa.learning.losses import LossConfig
@@ -40,8 +40,9 @@ def test_the_stride_begins_when_the_window_has_filled_and_ends_before_engines_ru
 def test_a_rate_counts_what_ended_between_two_moments() -> None:
     assert rate([10.0, 11.0, 12.0, 14.0], 1, 3, each=8.0) == pytest.approx(2 * 8 / 3)
     records = [{"time": float(at), "samples": 100 + at, "engine/generating": 0.1 * at} for at in range(6)]
-    # Of six steps at staleness 0, those behind the first and up to the fifth: three intervals... steps 2 to 5.
+    # Of six steps at staleness 0, the second to the fifth.
     assert loop_rate(records, 0) == pytest.approx((101 + 102 + 103 + 104) / 4)
+    assert loop_error(records, 0) == pytest.approx((5 / (4 * 3)) ** 0.5 / 102.5)
     assert mean_shares(records, 0, "engine") == {"engine/generating": pytest.approx(0.25)}
 
 

@@ -109,6 +109,7 @@ def _rows(found: Forecast, loop: Loop, measured: float | None) -> Iterator[tuple
     if measured is not None:
         yield "measured in the run", number(measured)
     yield "trained trajectories a second", number(found.trained_s)
+    yield "standard error, by the episodes drawn", percent(found.error)
     yield "tokens sampled a second", number(round(found.tokens / found.seconds))
     yield "seconds of a step", number(found.seconds / max(1, loop.shape.steps - loop.warm))
     for who, spent in (("engines", found.engine), ("learners", found.learner)):

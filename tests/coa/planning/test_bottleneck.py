@@ -1,7 +1,7 @@
 from dataclasses import fields, replace
 
 from coa.learning.window import WindowConfig
-from coa.planning.bottleneck import Batch, advice, bottleneck, gains, mean_batch, measured_part
+from coa.planning.bottleneck import Batch, Gain, advice, bottleneck, changes, gains, mean_batch, measured_part
 from coa.planning.engine import Speeds, StepTimes
 from coa.planning.simulation import LoopShape, simulate
 from coa.planning.workload import Assumed, Latency
@@ -80,10 +80,18 @@ def test_where_nothing_helps_nothing_is_recommended() -> None:
     assert advice([]).startswith("By simulation, no single setting")
 
 
+def test_a_gain_within_the_simulation_s_error_is_not_recommended() -> None:
+    change = next(changes(SHAPE))
+    assert advice([Gain(change, 1.0, gain=0.05, error=0.06)]) == (
+        "By simulation, no single setting would surely speed training up: "
+        "the largest gain, 5% by placement.engines, is within the standard error of 6%."
+    )
+    found = [Gain(change, 1.0, gain=0.05, error=0.06), Gain(change, 1.0, gain=0.04, error=0.01)]
+    assert advice(found) == "By simulation: placement.engines=2 (now 1): +4% trajectories a second."
+
+
 def test_a_simulation_is_as_long_as_its_budget() -> None:
-    long = replace(SHAPE, steps=500)
-    assert measured_part(long, episodes=10, turns=2, budget=200)[0].steps == 10
-    assert measured_part(long, episodes=1000, turns=20, budget=200)[0].steps == 6
-    assert measured_part(long, episodes=1, turns=1, budget=10**6)[0].steps == 26
-    short, warm = measured_part(replace(SHAPE, steps=2), episodes=1, turns=1, budget=100)
-    assert (short.steps, warm) == (2, 1)
+    for steps in (1, 500):
+        asked = replace(SHAPE, steps=steps)
+        found = [measured_part(asked, *of) for of in ((10, 2, 200), (1000, 20, 200), (1, 1, 10**6))]
+        assert [(shape.steps, warm) for shape, warm in found] == [(10, 2), (6, 2), (202, 2)]

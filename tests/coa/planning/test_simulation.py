@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, replace
 from random import Random
+from statistics import fmean
 
 import pytest
 from hypothesis import given, settings
@@ -9,7 +10,7 @@ from hypothesis import strategies as st
 
 from coa.learning.window import WindowConfig
 from coa.planning.engine import Speeds, StepTimes
-from coa.planning.simulation import Forecast, LoopShape, simulate
+from coa.planning.simulation import Forecast, LoopShape, simulate, standard_error
 from coa.planning.workload import Assumed, GroupWork, Latency, RecordedEpisode, Turn
 
 FREE = Speeds(
@@ -79,6 +80,7 @@ def test_where_learners_are_slower_samples_are_no_staler_than_keeps_them_busy() 
     shape = replace(SHAPE, window=replace(SHAPE.window, max_staleness=4), steps=60)
     found = simulate(shape, replace(FREE, steps=StepTimes.linear(0.1), update_s=4.0), Same(), warm=20)
     assert found.trained_s == approx(8 / 4.0)
+    assert found.error == pytest.approx(0.0, abs=1e-9), "the window's filling is left out"
     assert (found.staleness_mean, found.staleness_max) == (1.0, 1)
 
 
@@ -161,6 +163,30 @@ def test_engines_play_on_beyond_the_last_version_that_counts() -> None:
     shape = replace(SHAPE, window=replace(SHAPE.window, max_staleness=1))
     found = simulate(shape, replace(FREE, steps=StepTimes.linear(0.1), update_s=1.0), Same())
     assert found.trajectories > found.trained == 80
+
+
+def test_the_standard_error_is_that_of_draws_of_which_the_spread_is_known() -> None:
+    random = Random(0)
+    errors = []
+    for _ in range(400):
+        ends = [0.0]
+        for _ in range(100):
+            ends.append(ends[-1] + random.uniform(0.5, 1.5))  # a relative spread of 0.289 each
+        errors.append(standard_error([(end, 8 * version) for version, end in enumerate(ends)]))
+    assert fmean(errors) == pytest.approx(0.0289, rel=0.06)
+    assert standard_error([(float(version), 8 * version) for version in range(101)]) == approx(0.0)
+    assert standard_error([(0.0, 0), (1.0, 8)]) is None
+    assert standard_error([(0.0, 0), (1.0, 0), (2.0, 0)]) is None
+
+
+def test_rare_slow_calls_make_a_forecast_uncertain() -> None:
+    """The steady state of a run of few steps, as long as the simulation's budget allows."""
+    work = Assumed(group=8, max_turns=2, max_tokens=200, max_observation=20, latency=Latency(0.3, 3.0))
+    window = WindowConfig(max_staleness=4, groups_per_batch=4, max_refills=0)
+    speeds = replace(FREE, steps=StepTimes.linear(0.002), update_s=0.1)
+    shapes = [replace(SHAPE, window=window, steps=5 + measured) for measured in (10, 160)]
+    short, long = (simulate(shape, speeds, work, warm=5).error or 0.0 for shape in shapes)
+    assert short > 2 * long > 0.01
 
 
 @settings(max_examples=25, deadline=None, derandomize=True)

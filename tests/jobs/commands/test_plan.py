@@ -24,7 +24,7 @@ from coa.types import Status, Task
 from jobs.cli import RECIPES, find_recipe, main
 from jobs.commands.plan.places import plan_of
 from jobs.commands.plan.speed import speed_of
-from jobs.recipe.forecast import loop_assumed, loop_of_run
+from jobs.recipe.forecast import bottleneck_of, loop_assumed, loop_of_run
 from jobs.recipe.memory import processes
 from jobs.recipe.needs import memory_of_rank, reinforcement_demands
 from jobs.recipe.schema import Recipe
@@ -193,6 +193,8 @@ def test_how_fast_it_would_be_is_told_with_what_is_assumed() -> None:
         "8 GPUs, other divisions",
         "larger clusters, trained/s",
     ]
+    simulated = {row[0]: row[1] for row in sections[0].rows}
+    assert 0 < float(simulated["standard error, by the episodes drawn"].removesuffix(" %")) < 10
     split = [row[0] for row in sections[2].rows]
     assert "4 engines, 4 ranks" in split
     assert sum(row[2].startswith("best") for row in sections[2].rows) == 1
@@ -228,6 +230,9 @@ def test_a_recorded_run_gives_lengths_and_speeds(tmp_path: Path) -> None:
     # Eight episodes of 10 tokens at 0.01 s each a version, and a second of learning beside them.
     assert float(values["trained trajectories a second"]) == pytest.approx(8.0, rel=0.05)
     assert any("episodes are those of the run" in sentence for sentence in said)
+    told = bottleneck_of(recipe("tiny", *BATCH), tmp_path)
+    assert (told["measured_s"], told["simulated_s"]) == (8.0, pytest.approx(8.0, rel=0.05))
+    assert told["simulated_error"] == pytest.approx(0.0, abs=1e-9), "its episodes are all alike"
     with pytest.raises(UserError, match="not finished"):
         speed_of(recipe("tiny"), (), tmp_path / "nowhere", None)
 
