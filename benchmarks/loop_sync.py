@@ -27,13 +27,14 @@ from benchmarks.harness import MIXED, refuse_mixed, report
 from benchmarks.speed.rates import intervals_overlap, loop_rate, mean_shares, over_rounds
 from benchmarks.speed.runs import SLOW, STILL, Bench, bench, measured
 from benchmarks.tiny_runs import commits_of, kept, path_of, read_kept
+from coa.reporting.statistics import paired_difference
 
 COMPARED = 4
 ROUNDS = 3
 IN_TURNS, SMOKE_IN_TURNS = {0: 18, COMPARED: 34}, {0: 3, COMPARED: 6}
 """Steps by staleness, in every round."""
 ONCE = {1: 24, 2: 24, 3: 28, 8: 36}
-REWARD_STEPS, TASKS, ATTEMPTS = 16, 100, 4
+REWARD_STEPS, TASKS, ATTEMPTS = 16, 400, 4
 SEEDS = (0, 1, 2)
 UNCORRECTED = ("rl.learner.loss.proximal=recomputed", "rl.learner.loss.correction=none")
 TARGETS = {f"speedup_{COMPARED}": ">= 3.2"}
@@ -72,26 +73,39 @@ async def speeds(
     return figures
 
 
-async def rewards(folder: Path, start: Path, console: Any, seed: int) -> dict[str, float]:
-    """The mean reward on held-out tasks, by staleness."""
-    found: dict[str, float] = {}
+Rewards = dict[str, list[float]]
+"""By staleness, the mean reward on each held-out task."""
+
+
+async def rewards(folder: Path, start: Path, console: Any, seed: int) -> Rewards:
+    found: Rewards = {}
     cases = (("0", 0, ()), (f"{COMPARED}", COMPARED, ()), (f"{COMPARED}_uncorrected", COMPARED, UNCORRECTED))
     async with bench(folder, start, console, SLOW, f"seed={seed}", f"rl.steps={REWARD_STEPS}") as ours:
         for name, staleness, overrides in cases:
             await ours.run(f"staleness-{name}", f"rl.window.max_staleness={staleness}", *overrides)
-            found[name] = fmean(await ours.rewards(TASKS, ATTEMPTS))
+            found[name] = await ours.rewards(TASKS, ATTEMPTS)
     return found
 
 
-def compared(found: Sequence[dict[str, float]]) -> Figures:
-    """Means over seeds of the rewards, and whether their 95 % intervals overlap (1.0). found: of each seed."""
-    means = {f"reward_{name}": fmean([one[name] for one in found]) for name in found[0]}
+def compared(found: Sequence[Rewards]) -> Figures:
+    """Means over seeds of the rewards, whether their 95 % intervals over seeds overlap (1.0), and the difference on the
+    same tasks with its interval over tasks. found: of each seed."""
+    means = {f"reward_{name}": fmean(fmean(one[name]) for one in found) for name in found[0]}
     sync, late = ([one[str(staleness)] for one in found] for staleness in (0, COMPARED))
-    return {**means, "rewards_overlap": float(intervals_overlap(sync, late))}
+    by_task = ([fmean(task) for task in zip(*seeds, strict=True)] for seeds in (late, sync))
+    difference = paired_difference(*by_task)
+    low, high = difference["ci95"]
+    return {
+        **means,
+        "rewards_overlap": float(intervals_overlap(*([fmean(one) for one in seeds] for seeds in (sync, late)))),
+        "reward_difference": difference["mean"],
+        "reward_difference_low": low,
+        "reward_difference_high": high,
+    }
 
 
 def measure_reward(seed: int, *, mixed: bool) -> None:
-    def measure(seed: int) -> dict[str, float]:
+    def measure(seed: int) -> Rewards:
         return measured("loop_sync", False, lambda folder, start, console: rewards(folder, start, console, seed))
 
     kept("loop_sync", seed, measure)

@@ -37,6 +37,7 @@ RATIO = "loop throughput / throughput of the slower component (engine or learner
 HALVES = "throughput of the faster component (engine or learner) alone / throughput of the slower"
 SYNC = "loop throughput at staleness {} / loop throughput at staleness 0, slow tools"
 REWARD = "reward after a fixed number of samples, staleness {}"
+DIFFERENCE = "reward at staleness 4 minus that at 0, on the same tasks"
 ENGINE = "tokens per second of the agent loop / those of offline `generate`"
 LEARNER = "tokens per second of the learner / those of a bare training loop"
 ROLLOUT = "episodes per second of the pool / those of the runner alone"
@@ -68,9 +69,25 @@ ROWS = (
         "1 if the intervals of the reward at staleness 0 and 4 overlap, three seeds",
         "loop_sync_reward",
     ),
+    Row("loop_sync", "reward_difference", "", DIFFERENCE, "loop_sync_reward"),
+    *(
+        Row(
+            "loop_sync",
+            f"reward_difference_{end}",
+            "",
+            f"{of} end of the 95 % interval of the {DIFFERENCE}",
+            "loop_sync_reward",
+        )
+        for end, of in (("low", "lower"), ("high", "upper"))
+    ),
     Row("loop_trl", "ratio_0ms", ">= 1.5", "samples per second / TRL's samples per second, tools that answer at once"),
-    Row("loop_trl", "ratio_slow", ">= 5", "samples per second / TRL's samples per second, slow tools"),
-    Row("loop_trl", "reward_difference", "", "reward on held-out tasks minus that of TRL's policy, equal samples"),
+    Row("loop_trl", "ratio_slow", ">= 5", "samples per second / TRL's samples per second, slow tools, staleness 4"),
+    Row(
+        "loop_trl",
+        "reward_difference",
+        "",
+        "reward on held-out tasks minus that of TRL's policy, equal samples, tools that answer at once",
+    ),
     Row(
         "loop_trl",
         "reward_difference_high",

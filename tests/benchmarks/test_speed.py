@@ -54,10 +54,24 @@ def test_a_loop_is_held_against_its_slower_half() -> None:
 def test_rewards_are_alike_where_their_intervals_overlap() -> None:
     assert intervals_overlap([0.90, 0.92, 0.94], [0.93, 0.95, 0.97])
     assert not intervals_overlap([0.90, 0.901, 0.902], [0.95, 0.951, 0.952])
-    of_seeds = [{"0": 0.9, "4": 0.92, "4_uncorrected": 0.5}, {"0": 0.92, "4": 0.9, "4_uncorrected": 0.0}]
-    found = compared([*of_seeds, {"0": 0.91, "4": 0.91, "4_uncorrected": 0.1}])
-    means = {"reward_0": 0.91, "reward_4": 0.91, "reward_4_uncorrected": 0.2}
-    assert found == {**{name: pytest.approx(mean) for name, mean in means.items()}, "rewards_overlap": 1.0}
+    # Two tasks and three seeds: at staleness 4 one task is worse by .03 in the mean, and the other as good.
+    found = compared(
+        [
+            {"0": [0.8, 1.0], "4": [0.84, 1.0], "4_uncorrected": [0.5, 0.5]},
+            {"0": [0.84, 1.0], "4": [0.75, 1.0], "4_uncorrected": [0.0, 0.0]},
+            {"0": [0.82, 1.0], "4": [0.78, 1.0], "4_uncorrected": [0.1, 0.1]},
+        ]
+    )
+    half = 1.96 * (0.03**2 / 2 / 2) ** 0.5
+    assert found == {
+        "reward_0": pytest.approx(0.91),
+        "reward_4": pytest.approx(0.895),
+        "reward_4_uncorrected": pytest.approx(0.2),
+        "rewards_overlap": 1.0,
+        "reward_difference": pytest.approx(-0.015),
+        "reward_difference_low": pytest.approx(-0.015 - half, abs=1e-5),
+        "reward_difference_high": pytest.approx(-0.015 + half, abs=1e-5),
+    }
 
 
 def test_engines_and_tools_have_a_core_and_all_else_the_other() -> None:
