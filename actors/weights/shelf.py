@@ -1,11 +1,14 @@
 """Storage of a run's published weights: one directory for the run, and a holder on each node that needs one.
 
     ranks ──write──► file in the holder's folder ──keep──► directory: newest version and the one before it
-    engine ──path──► directory ──► holder of the engine's node ──buckets──► the first node's holder
+    engine ──path──► directory ──► holder of the engine's node ──buckets──► a holder that has the version
                                    (one copy for all engines of a node)
 
 Both live outside the ranks, so the weights survive restarts of the learners. Both are plain classes; `cluster.weights`
 makes them actors. A version is dropped once it is not one of the two newest and no engine is reading it.
+
+A node gives a version to one other node at a time, and each node that has it gives it on: n nodes have it after
+log2(n + 1) copies one after the other, and no node's network is shared by all.
 """
 
 import asyncio
@@ -131,6 +134,8 @@ class WeightDirectory:
         """Time of loss by kept version whose file is lost."""
         self._copies: dict[tuple[str, str], asyncio.Future[str]] = {}
         """Paths of copies on other nodes, by (version's name, node)."""
+        self._sources: dict[str, asyncio.Queue[tuple[str, Any]]] = {}
+        """By version's name: nodes that have it and give it to no other right now, with their holders."""
         self._retention = Retention()
         self._members: dict[str, int] = {}
         self._began = time.monotonic()
@@ -185,9 +190,11 @@ class WeightDirectory:
         if the holder of its file has ended."""
         await self.check(kept.node, str(Path(kept.path).parent))
         self._kept[kept.name] = kept
+        self._sources[kept.name] = asyncio.Queue()
+        self._sources[kept.name].put_nowait((kept.node, self._holders[kept.node]))
         self._retention.publish(kept.name)
         for name, unread in self._retention.drop(time.monotonic()).items():
-            del self._kept[name]
+            del self._kept[name], self._sources[name]
             self._lost.pop(name, None)
             self._copies = {key: copy for key, copy in self._copies.items() if key[0] != name}
             await self._drop(name, unread)
@@ -223,17 +230,26 @@ class WeightDirectory:
         return await asyncio.shield(self._copies[key])
 
     async def _copy(self, kept: Kept, node: str) -> str:
-        holder = await self.holder(node)
-        self._require(kept.name)
-        source = self._holders[kept.node]
+        sources, holder = self._sources[kept.name], await self.holder(node)
         layout = kept.manifest.layout
         size = len(layout.header()) + layout.nbytes
-        try:
-            return await holder.take.remote(kept.name, source, size, [(0, size)])
-        except self._failed:
-            await self._forget_lost([node, kept.node])
-            self._require(kept.name)
-            raise
+        while True:
+            giver, source = await sources.get()
+            if giver != kept.node and self._holders.get(giver) is not source:
+                continue  # it was lost, and with it its copy
+            try:
+                self._require(kept.name)
+                path = await holder.take.remote(kept.name, source, size, [(0, size)])
+            except self._failed:
+                await self._forget_lost([node, giver])
+                self._require(kept.name)
+                if self._holders.get(giver) is source:
+                    raise
+            else:
+                sources.put_nowait((node, holder))
+                return path
+            finally:
+                sources.put_nowait((giver, source))
 
     def _require(self, name: str) -> None:
         if (since := self._lost.get(name)) is not None:

@@ -3,6 +3,7 @@
 import asyncio
 import os
 import stat
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -83,6 +84,72 @@ def test_another_node_gets_one_copy_and_old_versions_go_everywhere(tmp_path: Pat
             await directory.path("1", Address("late", "first"))
         await directory.close()
         assert list(tmp_path.rglob("*.safetensors")) == []
+
+    asyncio.run(main())
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    for _ in range(10_000):
+        if holds():
+            return
+        await asyncio.sleep(0.001)
+    raise TimeoutError
+
+
+def test_nodes_that_have_a_version_give_it_on_each_to_one_other_at_a_time(tmp_path: Path) -> None:
+    """Seven others have it after three copies one after the other."""
+    giving: dict[str, asyncio.Event] = {}
+    rounds: list[int] = []
+
+    class Waiting(WeightHolder):
+        async def read(self, name: str, ranges: Any) -> Any:
+            folder = await self.folder()
+            assert folder not in giving
+            giving[folder] = asyncio.Event()
+            await giving[folder].wait()
+            return await super().read(name, ranges)
+
+    async def main() -> None:
+        def make(node: str) -> Any:
+            (tmp_path / node).mkdir()
+            return LocalActor(Waiting(tmp_path / node))
+
+        directory = WeightDirectory(make)
+        path, manifest, _ = model(Path(await directory.folder("first")), "1")
+        await directory.keep(Kept("1", "first", str(path), manifest))
+        others = [f"node{n}" for n in range(7)]
+        copies = [asyncio.ensure_future(directory.path("1", Address(node, node))) for node in others]
+        while (done := sum(copy.done() for copy in copies)) < len(others):
+            await until(lambda done=done: len(giving) == min(done + 1, len(others) - done))
+            rounds.append(len(giving))
+            for event in giving.values():
+                event.set()
+            giving.clear()
+            await until(lambda done=done: sum(copy.done() for copy in copies) == done + rounds[-1])
+        assert rounds == [1, 2, 4]
+        assert {Path(copy.result()).read_bytes() for copy in copies} == {path.read_bytes()}
+        await directory.close()
+
+    asyncio.run(asyncio.wait_for(main(), 20))
+
+
+def test_a_copy_is_taken_from_another_node_if_the_one_that_gives_it_is_lost(tmp_path: Path) -> None:
+    handles: dict[str, Mortal] = {}
+
+    def make(node: str) -> Any:
+        (tmp_path / node).mkdir()
+        handles[node] = Mortal(WeightHolder(tmp_path / node))
+        return handles[node]
+
+    async def main() -> None:
+        directory = WeightDirectory(make, (Lost,))
+        path, manifest, _ = model(Path(await directory.folder("first")), "1")
+        await directory.keep(Kept("1", "first", str(path), manifest))
+        await directory.path("1", Address("two", "second"))
+        handles["second"].dead = True
+        for engine, node in (("three", "third"), ("four", "fourth")):
+            assert Path(await directory.path("1", Address(engine, node))).read_bytes() == path.read_bytes()
+        await directory.close()
 
     asyncio.run(main())
 
@@ -190,8 +257,8 @@ def test_a_holder_that_is_lost_stops_no_later_version_and_is_followed_by_another
             await publish(name)
         await directory.path("5", Address("two", "second"))
         assert [node for node, _ in handles] == ["first", "second", "second"]
-        # The one that has the weights: they are waited for, and learners that start again publish others.
-        handles[0][1].dead = True
+        # Those that have the weights: they are waited for, and learners that start again publish others.
+        handles[0][1].dead = handles[2][1].dead = True
         for _ in range(2):
             with pytest.raises(WeightsLost, match="5 were lost 0 s ago"):
                 await directory.path("5", Address("three", "third"))
