@@ -122,7 +122,7 @@ def together(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]
 def predicted(known: Known, config: Recipe, latency: Latency) -> Forecast:
     """By the simulation of `coa plan`."""
     work = WithLatency(known.groups, workload.Latency(latency.median_s, latency.p99_s))
-    return simulated(loop_of(config, known.speeds, work, None, ()))
+    return simulated(loop_of(config, known.speeds, work, ()))
 
 
 def simulated(loop: Loop) -> Forecast:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import inf
 from typing import NamedTuple
 
 from coa.planning.engine import Speeds
@@ -13,6 +14,8 @@ FULL = 0.85
 """Minimum share of its time for which an engine or a learner counts as always busy."""
 EXPLAINED = 0.6
 """Minimum share of the idle time of the busier half that a wait has to explain to be named as the bottleneck."""
+THIN = 0.25
+"""Share of a batch's places below which engines may be slow for want of requests."""
 NOTICED = 0.03
 """Minimum gain for which a setting is named."""
 LONGEST = 200
@@ -56,8 +59,10 @@ def bottleneck(engine: Mapping[str, float], learner: Mapping[str, float], batch:
     part = "engines" if generating >= learning else "learners"
     if max(generating, learning) >= FULL:
         weights, samples = engine.get(EngineState.WEIGHTS, 0.0), learner.get(LearnerState.SAMPLES, 0.0)
+        thin = batch is not None and batch.requests < THIN * batch.most
         rest = {
-            "engines": f" and waited {samples:.0%} for samples",
+            "engines": f" and waited {samples:.0%} for samples"
+            + ("; most places of a batch are empty, so tools or a small window may slow them as much" * thin),
             "learners": f", engines waited {weights:.0%} for weights",
         }
         return Limit(part, f"{part.capitalize()} are the bottleneck: {ours}{rest[part]}.")
@@ -114,10 +119,15 @@ class Gain:
     """Relative gain over the current setting: 0.2 is a fifth more."""
     error: float
     """Standard error of the simulated throughputs, as a share, or 0 if unknown."""
+    gpus: float = 0.0
+    """GPUs that the change needs beyond those of the recipe."""
 
     def in_words(self) -> str:
         change = self.change
-        return f"{change.setting}={change.after:g} (now {change.before:g}): {self.gain:+.0%} trajectories a second"
+        more = f", with {self.gpus:g} more GPUs" if self.gpus else ""
+        return (
+            f"{change.setting}={change.after:g} (now {change.before:g}): {self.gain:+.0%} trajectories a second{more}"
+        )
 
 
 def changes(shape: LoopShape, *, recompute: bool = False) -> Iterator[Change]:
@@ -130,7 +140,8 @@ def changes(shape: LoopShape, *, recompute: bool = False) -> Iterator[Change]:
     later = replace(window, max_staleness=window.max_staleness + 1)
     yield Change("rl.window.max_staleness", window.max_staleness, later.max_staleness, replace(shape, window=later))
     more = replace(shape, max_requests=2 * shape.max_requests, places=2 * shape.places)
-    yield Change("engine.max_concurrent", shape.max_requests, more.max_requests, more)
+    if shape.cache == inf:  # else the cache limits the batch, or would limit twice of it
+        yield Change("engine.max_concurrent", shape.max_requests, more.max_requests, more)
     if recompute and shape.recompute:
         yield Change("engine.kv_on_update (1: recompute, 0: keep)", 1, 0, replace(shape, recompute=False))
 
@@ -143,18 +154,21 @@ def gains(
     for change in changes(shape, recompute=speeds.prefill_s > 0):
         forecast = simulate(change.shape, speeds, work, warm=warm, seed=seed)
         gain = forecast.trained_s / base.trained_s - 1 if base.trained_s else 0.0
-        found.append(Gain(change, forecast.trained_s, gain, max(base.error or 0.0, forecast.error or 0.0)))
+        error = max(base.error or 0.0, forecast.error or 0.0)
+        found.append(Gain(change, forecast.trained_s, gain, error, change.shape.gpus - shape.gpus))
     return sorted(found, key=lambda one: -one.gain)
 
 
 def advice(found: list[Gain]) -> str:
-    """A sentence on the setting with the largest gain that is not within the simulation's error. found: the best
-    first."""
+    """A sentence on the setting with the largest gain that is not within the simulation's error and, if it needs more
+    GPUs, on the best one without. found: the best first."""
     noticed = [one for one in found if one.gain >= NOTICED]
     if not noticed:
         return "By simulation, no single setting would speed training up by 3 % or more."
     if certain := [one for one in noticed if one.gain >= one.error]:
-        return f"By simulation: {certain[0].in_words()}."
+        free = next((one for one in certain if not one.gpus), None)
+        also = f"; with the same GPUs, {free.in_words()}" if certain[0].gpus and free else ""
+        return f"By simulation: {certain[0].in_words()}{also}."
     best = noticed[0]
     return (
         f"By simulation, no single setting would surely speed training up: the largest gain, {best.gain:.0%} by "

@@ -3,13 +3,14 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from statistics import fmean, median
+from statistics import fmean
 from typing import Any
 
 from coa.planning.clusters import Device
 from coa.planning.engine import Speeds, StepTimes
+from coa.planning.memory import width_of
 from coa.planning.models import Architecture
-from coa.planning.workload import Recorded
+from coa.planning.workload import Episode, Recorded
 from coa.reporting.metrics import Record
 from coa.reporting.readable import look_up
 
@@ -18,16 +19,18 @@ Decoding = Sequence[tuple[int, float, int]]
 MEMORY_SHARE = 0.6
 """Share of a GPU's memory bandwidth that decoding reaches."""
 PREFILL_SHARE = 0.5
-"""Share of a GPU's bfloat16 peak that prefill reaches."""
+"""Share of a GPU's peak that prefill reaches."""
 LEARNING_SHARE = 0.35
-"""Share of the peak that a learner reaches (MFU)."""
+"""Share of a GPU's peak that a learner reaches, recomputed layers counted as work."""
 LEAST_SHARE = 0.01
 """Share of a run's decoding for which a number of requests must have been recorded to be counted by itself."""
 FIXED_SHARE = 0.5
 """Share of a learner's step that may be independent of its tokens: the standard deviation of the prior in
 `fit_learning`."""
 NETWORK = 5e9
-"""Bytes per second from a learner's memory into an engine."""
+"""Bytes per second from node to node, and from all ranks into shared memory, digests included."""
+PCIE = 25e9
+"""Bytes per second from shared memory into a GPU."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,36 +140,54 @@ def recorded(
 def assumed(
     built: Architecture,
     device: Device,
-    dtype_bytes: int,
+    dtype: str,
     *,
     tensor_parallel: int,
-    recomputed: bool,
-    lengths: Sequence[int],
+    learner_dtype: str,
+    passes: int,
+    episodes: Sequence[Episode],
 ) -> Calibration:
     """Speeds of an engine on `tensor_parallel` devices and of a rank on one device, from the device's specifications.
-    recomputed: whether the learner uses gradient checkpointing. lengths: of some episodes, in tokens, prompts and
-    observations included."""
-    weights = built.parameters * dtype_bytes
-    memory_s, peak = device.bandwidth * MEMORY_SHARE * tensor_parallel, device.flops * tensor_parallel
-    context = median(lengths) / 2
+    dtype, learner_dtype: of the engine's and the learner's numbers. passes: of the learner over each token, in forward
+    passes. episodes: some of the workload's."""
+    width = width_of(dtype)
+    weights = built.parameters * width
+    memory_s, peak = device.bandwidth * MEMORY_SHARE * tensor_parallel, device.peak(dtype) * tensor_parallel
     flops = 2 * built.parameters
-    sampled_share = 0.5
+    sampled, length, context = lengths_of(episodes)
+    sampled_share = sampled / length
     speeds = Speeds(
         steps=StepTimes.linear(
-            weights / memory_s, dtype_bytes * built.kv_elements * context / memory_s + flops / (peak * PREFILL_SHARE)
+            weights / memory_s, width * built.kv_elements * context / memory_s + flops / (peak * PREFILL_SHARE)
         ),
         prefill_s=flops / (peak * PREFILL_SHARE),
-        trained_token_s=(4 if recomputed else 3) * flops / (device.flops * LEARNING_SHARE) / sampled_share,
+        trained_token_s=passes * flops / (device.peak(learner_dtype) * LEARNING_SHARE) / sampled_share,
         update_s=0.0,
-        publish_s=0.0,
+        publish_s=weights / NETWORK,
         load_s=weights / NETWORK,
-        pause_s=weights / memory_s,
+        pause_s=weights / tensor_parallel / PCIE,
     )
     assumptions = (
         f"decoding reads weights and cache at {MEMORY_SHARE:.0%} of {device.name}'s memory bandwidth",
-        f"prefill reaches {PREFILL_SHARE:.0%} of its bfloat16 peak, learning {LEARNING_SHARE:.0%}",
-        "collectives take no time",
-        f"of the tokens that are trained with, {sampled_share:.0%} are the policy's",
-        f"weights reach engines at {NETWORK / 1e9:g} GB/s, whatever their number",
+        f"prefill reaches {PREFILL_SHARE:.0%} of its {dtype} peak",
+        f"learning reaches {LEARNING_SHARE:.0%} of its {learner_dtype} peak, in {passes} passes over each token",
+        "collectives, optimizer steps and grading take no time, and any number of tool calls run at once",
+        f"of the tokens that are trained with, {sampled_share:.0%} are the policy's, by these episodes",
+        f"a token is sampled after {context:.0f} others in the mean, by these episodes",
+        f"weights are published, and copied from node to node, at {NETWORK / 1e9:g} GB/s, and read by a GPU at "
+        f"{PCIE / 1e9:g} GB/s",
     )
     return Calibration(speeds, assumptions)
+
+
+def lengths_of(episodes: Sequence[Episode]) -> tuple[float, float, float]:
+    """Means over episodes: sampled tokens, all tokens, and (over sampled tokens) the tokens before one."""
+    whole = before = sampled = 0.0
+    for episode in episodes:
+        length = 0
+        for turn in episode:
+            length += turn.prompt
+            before += turn.sampled * (length + turn.sampled / 2)
+            length, sampled = length + turn.sampled, sampled + turn.sampled
+        whole += length
+    return sampled / len(episodes), whole / len(episodes), before / sampled

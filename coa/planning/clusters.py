@@ -19,20 +19,25 @@ class Device:
     """Peak dense bfloat16 FLOPs per second."""
     bandwidth: float
     """Peak memory bandwidth in bytes per second."""
+    float32_flops: float
+    """Peak float32 FLOPs per second, without TF32, which PyTorch does not use by default."""
+
+    def peak(self, dtype: str) -> float:
+        return self.float32_flops if dtype == "float32" else self.flops
 
 
 DEVICES = {
     one.name: one
     for one in (
-        Device("B200", 178 * GIB, 2250e12, 8.0e12),
-        Device("H200", 139 * GIB, 989e12, 4.8e12),
-        Device("H100", 79 * GIB, 989e12, 3.35e12),
-        Device("A100-80", 79 * GIB, 312e12, 2.0e12),
-        Device("A100-40", 39 * GIB, 312e12, 1.55e12),
-        Device("L40S", 44 * GIB, 362e12, 0.86e12),
-        Device("A10G", 22 * GIB, 70e12, 0.6e12),
-        Device("L4", 22 * GIB, 121e12, 0.3e12),
-        Device("RTX4090", 23 * GIB, 165e12, 1.0e12),
+        Device("B200", 178 * GIB, 2250e12, 8.0e12, 75e12),
+        Device("H200", 139 * GIB, 989e12, 4.8e12, 67e12),
+        Device("H100", 79 * GIB, 989e12, 3.35e12, 67e12),
+        Device("A100-80", 79 * GIB, 312e12, 2.0e12, 19.5e12),
+        Device("A100-40", 39 * GIB, 312e12, 1.55e12, 19.5e12),
+        Device("L40S", 44 * GIB, 362e12, 0.86e12, 91.6e12),
+        Device("A10G", 22 * GIB, 70e12, 0.6e12, 31.5e12),
+        Device("L4", 22 * GIB, 121e12, 0.3e12, 30.3e12),
+        Device("RTX4090", 23 * GIB, 165e12, 1.0e12, 82.6e12),
     )
 }
 """Devices by name; H100 and H200 are the SXM versions."""

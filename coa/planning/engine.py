@@ -8,6 +8,7 @@ import heapq
 import itertools
 from bisect import bisect_left
 from dataclasses import dataclass, field
+from math import inf
 from typing import Any
 
 from coa.planning.admission import Load
@@ -52,7 +53,7 @@ class Speeds:
     publish_s: float
     """Time to publish the weights after each learner step."""
     load_s: float
-    """Time from published weights to the engines' pause; engines continue meanwhile."""
+    """Time from published weights to the engines' pause, for each of `LoopShape.copies`; engines continue meanwhile."""
     pause_s: float
     """Time for which engines pause to switch weights."""
 
@@ -69,8 +70,9 @@ class _Request:
 class Engine:
     """Requests that advance together; the engine counts decoding steps, each of one token per request."""
 
-    def __init__(self, env: Any, speeds: Speeds, max_requests: int) -> None:
-        self._env, self._speeds, self._max = env, speeds, max_requests
+    def __init__(self, env: Any, speeds: Speeds, max_requests: int, cache: float = inf) -> None:
+        """cache: tokens that the KV cache holds."""
+        self._env, self._speeds, self._max, self._cache = env, speeds, max_requests, cache
         self._running: list[_Request] = []
         self._waiting: list[tuple[int, int, Turn, int, Any]] = []
         self._numbers = itertools.count()
@@ -92,7 +94,8 @@ class Engine:
         self._note()
 
     def generate(self, turn: Turn, context: int, priority: int) -> Any:
-        """The event of the turn's end. context: tokens before the turn, all cached except those of `turn.prompt`."""
+        """The event of the turn's end. context: tokens before the turn. Those of `turn.prompt` are computed, and of the
+        others the share that the cache lacks: it has room for `cache` of its episodes' tokens, of each equally."""
         self._advance()
         done = self._env.event()
         heapq.heappush(self._waiting, (priority, next(self._numbers), turn, context, done))
@@ -119,7 +122,8 @@ class Engine:
     def _begin(self) -> None:
         while self._waiting and len(self._running) < self._max:
             _, number, turn, context, done = heapq.heappop(self._waiting)
-            self._prefill += self._speeds.prefill_s * turn.prompt
+            lost = 1 - min(1.0, self._cache / self.tokens) if self.tokens else 0.0
+            self._prefill += self._speeds.prefill_s * (turn.prompt + lost * (context - turn.prompt))
             heapq.heappush(self._running, _Request(self._steps + turn.sampled, number, done, context))
 
     def _advance(self) -> None:

@@ -1,7 +1,8 @@
 """Estimates the peak memory of a learner rank and of an engine from the model's configuration alone, for `--dry-run`
 and `coa plan`.
 
-N parameters of w bytes (2 in bfloat16, 4 in float32), T of them trained, P = T / R a rank's share of R ranks':
+N parameters of w bytes (2 in bfloat16, 4 in float32), T of them trained, P = T / R a rank's share of R ranks', and E
+those of the embedding, which is the largest:
 
     part         where   bytes                           name in DeepSpeed, or description
     process      host    PROCESS                         interpreter, PyTorch, transformers, DeepSpeed
@@ -11,6 +12,7 @@ N parameters of w bytes (2 in bfloat16, 4 in float32), T of them trained, P = T 
     gradients    device  4 T; from stage 2 on: 4 P       grad_accum; averaged_gradients; grad_partitions_flat_buffer
     step         device  4 P, at most 4 sub_group_size   single_grad_partition: gradients as the optimizer takes them
     buckets      device  4 B; stage 3: 8 B; and gloo 12  ipg_buckets, reduce_scatter; B = min(T, reduce_bucket_size)
+                         stage 3: at least (4 + w) E     a gradient larger than a bucket, and its float32 copy
     gathered     device  stage 3: w min(N, live)         stage3_max_live_parameters, stage3_max_reuse_distance
     reference    device  as weights                      if the algorithm needs it; with adapters: 0
     activations  device  `activation_bytes`              kept for the backward pass
@@ -30,6 +32,8 @@ from coa.learning.algorithms.base import Needs
 from coa.planning.models import Architecture
 
 GIB = 2**30
+WIDTHS = {"float32": 4, "bfloat16": 2, "float16": 2}
+"""Bytes per element of each type of numbers."""
 PROCESS = 510 * 2**20
 """Host memory of a process without a model, measured on a CPU."""
 KEPT = 1.4
@@ -42,7 +46,7 @@ VERSIONS_IN_MEMORY = 3
 USABLE = 0.92
 """Usable share of a GPU's memory, for a learner. Assumed: CUDA, NCCL and fragmentation take the rest."""
 PREFILL_TOKENS = 8192
-"""Maximum tokens that an engine on a GPU computes at a time: vLLM's default (`max_num_batched_tokens`)."""
+"""Maximum tokens that an engine computes at a time (`max_num_batched_tokens` of vLLM)."""
 GRAPHS = GIB
 """Memory of an engine's CUDA graphs. An assumption."""
 ASLEEP = GRAPHS
@@ -134,7 +138,7 @@ def rank_memory(
     }
     device = {
         "gradients": 4 * (trained if stage == 1 else share),
-        "buckets": 4 * bucket * (1 if stage < 3 else 2 if gpu else 3),
+        "buckets": buckets_bytes(built, config, dtype, bucket, gpu=gpu),
         "gathered": width * min(n, config.max_live_parameters) if stage == 3 else 0,
         "reference": weights if needs.reference and not config.lora.rank else 0,
         "activations": activation_bytes(built, config, dtype, tokens),
@@ -148,6 +152,15 @@ def rank_memory(
     (host if config.offload_parameters else device)["weights"] = weights
     (host if config.offload_optimizer else device).update(optimizer)
     return RankMemory(device, host)
+
+
+def buckets_bytes(built: Architecture, config: LearnerSettings, dtype: str, bucket: int, *, gpu: bool) -> int:
+    """bucket: elements that are reduced at a time."""
+    if config.zero_stage < 3:
+        return 4 * bucket
+    embedding = built.vocabulary * built.hidden
+    alone = 0 if config.lora.rank or embedding <= bucket else (4 + width_of(dtype)) * embedding
+    return max(4 * bucket * (2 if gpu else 3), alone)
 
 
 def activation_bytes(built: Architecture, config: LearnerSettings, dtype: str, tokens: int) -> int:
@@ -230,4 +243,4 @@ def engine_memory(
 
 def width_of(dtype: str) -> int:
     """Bytes per element."""
-    return 2 if dtype == "bfloat16" else 4
+    return WIDTHS[dtype]

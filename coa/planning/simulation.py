@@ -11,7 +11,7 @@ their end.
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from math import sqrt
+from math import ceil, inf, log2, sqrt
 from random import Random
 from typing import Any
 
@@ -45,6 +45,26 @@ class LoopShape:
     """Whether new weights empty the KV cache."""
     sequence_parallel: int = 1
     """Number of ranks per sequence group."""
+    updates: int = 1
+    """Updates of the learner per batch."""
+    cache: float = inf
+    """Tokens that an engine's KV cache holds."""
+    engine_gpus: float = 0.0
+    """GPUs of an engine."""
+    rank_gpus: float = 0.0
+    """GPUs of a learner rank."""
+    engines_per_node: float = inf
+    """Engines that share a node's copy of new weights; infinite if the time to move weights is not known by node."""
+
+    @property
+    def gpus(self) -> float:
+        return self.engines * self.engine_gpus + self.ranks * self.rank_gpus
+
+    @property
+    def copies(self) -> int:
+        """Copies of new weights that are made one after the other, until all nodes with engines have one: each node
+        that has them gives them to one other at a time."""
+        return max(1, ceil(log2(1 + self.engines / self.engines_per_node)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +128,8 @@ class _Played:
     versions: int = 0
     """Sum over its tokens of the version that sampled each."""
     oldest: int = 10**9
+    longest: int = 0
+    """Sampled tokens of its longest episode."""
 
 
 class Loop:
@@ -120,7 +142,7 @@ class Loop:
         self._env = env = simpy.Environment()
         # More batches than are measured, so that the engines do not run out of work before the last measured batch.
         self._window = Window(shape.window, version=0, batches=shape.steps + shape.window.max_staleness + 1)
-        self._engines = [Engine(env, speeds, shape.max_requests) for _ in range(shape.engines)]
+        self._engines = [Engine(env, speeds, shape.max_requests, shape.cache) for _ in range(shape.engines)]
         self._places = simpy.PriorityResource(env, capacity=shape.engines * shape.places)
         self._batches = simpy.Store(env, capacity=1)
         self._lengths = Lengths(UNKNOWN_TOKENS)
@@ -199,6 +221,7 @@ class Loop:
                 context, syncs = context + turn.sampled, engine.syncs
                 if turn.tool_s > 0:
                     yield self._env.timeout(turn.tool_s)
+            played.longest = max(played.longest, sum(turn.sampled for turn in episode))
             engine.hold(-1)
             engine.tokens -= context
         self._lengths = self._lengths.ended(context)
@@ -219,9 +242,8 @@ class Loop:
             self._learner.enter(LearnerState.SAMPLES, self._env.now)
             version, batch = yield self._batches.get()
             self._learner.enter(LearnerState.LEARNING, self._env.now)
-            tokens = sum(group.tokens for group in batch)
-            speeds = self._speeds
-            yield self._env.timeout(speeds.update_s + tokens * speeds.trained_token_s / self._shape.ranks)
+            tokens, speeds = sum(group.tokens for group in batch), self._speeds
+            yield self._env.timeout(speeds.update_s + self._of_a_rank(batch, tokens) * speeds.trained_token_s)
             self._learner.enter(LearnerState.PUBLISHING, self._env.now)
             yield self._env.timeout(speeds.publish_s)
             self._trained += sum(group.episodes for group in batch)
@@ -232,12 +254,21 @@ class Loop:
             self._window.trained(self._newest)
             self._change()
 
+    def _of_a_rank(self, batch: Sequence[_Played], tokens: int) -> float:
+        """Tokens that the busiest rank trains: a sample is not split between sequence groups, so each update takes at
+        least as long as its longest sample."""
+        shape = self._shape
+        longest = sum(
+            max((group.longest for group in batch[at :: shape.updates]), default=0) for at in range(shape.updates)
+        )
+        return max(tokens / shape.ranks, longest / shape.sequence_parallel)
+
     def _publish(self) -> Process:
         while self._window.live < self._shape.steps:
             while self._newest <= self._window.live:
                 yield self._changed
             newest = self._newest
-            yield self._env.timeout(self._speeds.load_s)
+            yield self._env.timeout(self._speeds.load_s * self._shape.copies)
             for engine in self._engines:
                 engine.pause(recompute=self._shape.recompute)
             yield self._env.timeout(self._speeds.pause_s)

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from math import inf
 from pathlib import Path
 from random import Random
 from statistics import fmean
@@ -15,7 +16,6 @@ from coa.planning.bottleneck import advice, bottleneck, gains, mean_batch, measu
 from coa.planning.calibration import Calibration, assumed, recorded
 from coa.planning.clusters import Device
 from coa.planning.engine import Speeds
-from coa.planning.memory import width_of
 from coa.planning.models import Architecture
 from coa.planning.simulation import LoopShape, simulate
 from coa.planning.workload import Assumed, RecordedCalls, Replay, Workload
@@ -44,18 +44,25 @@ class Loop:
     assumptions: tuple[str, ...]
 
 
-def loop_of(config: Recipe, speeds: Speeds, work: Workload, cached: int | None, said: Sequence[str]) -> Loop:
-    """The loop of a recipe. cached: capacity of an engine's KV cache in tokens, None if unknown; said: assumptions of
-    `speeds` and `work`."""
+def loop_of(
+    config: Recipe,
+    speeds: Speeds,
+    work: Workload,
+    said: Sequence[str],
+    *,
+    cached: float = inf,
+    engines_per_node: float = inf,
+) -> Loop:
+    """The loop of a recipe. said: assumptions of `speeds` and `work`; the others as in `LoopShape`."""
     drawn = [work.draw(Random(seed)) for seed in range(64)]
     episodes = [episode for group in drawn for episode in group.episodes]
     lengths = [sum(turn.prompt + turn.sampled for turn in episode) for episode in episodes]
     kept = max(0.2, fmean(group.kept for group in drawn))
     settings, most = config.engine, config.engine.max_concurrent
     assumptions = list(said)
-    if cached is not None and (fits := max(1, int(cached / fmean(lengths)))) < most:
-        assumptions.append(f"an engine's KV cache holds {fits} episodes of mean length, which limits its batch")
-        most = fits
+    if (fits := max(1.0, cached / fmean(lengths))) < most:
+        most = int(fits)
+        assumptions.append(f"an engine's KV cache holds {most} episodes of mean length, which limits its batch")
     shape = LoopShape(
         window=config.rl.window,
         engines=config.placement.engines,
@@ -65,6 +72,11 @@ def loop_of(config: Recipe, speeds: Speeds, work: Workload, cached: int | None, 
         places=PLACES * settings.max_concurrent,
         recompute=settings.kv_on_update is KvOnUpdate.recompute,
         sequence_parallel=config.rl.learner.sequence_parallel,
+        updates=config.rl.learner.updates_per_batch,
+        cache=cached,
+        engine_gpus=config.placement.engine_gpus,
+        rank_gpus=config.placement.learner_gpus,
+        engines_per_node=engines_per_node,
     )
     played = config.rl.window.groups_per_batch * fmean(len(group.episodes) for group in drawn) / kept
     shape, warm = measured_part(shape, played, fmean(len(episode) for episode in episodes), BUDGET)
@@ -114,12 +126,13 @@ def loop_recorded(config: Recipe, recorder: Recipe, folder: Path, result: Any) -
     called = {tool for group in groups for episode in group.episodes for tool in episode.tools}
     if missing := sorted(called - calls.keys()):
         said.append(f"calls of {' and '.join(missing)} take no time: the run did not measure it")
-    return loop_of(config, found.speeds, Replay(groups, calls), None, (*found.assumptions, *said))
+    said.append("moving weights takes as long as in the run, whatever the number of engines")
+    return loop_of(config, found.speeds, Replay(groups, calls), (*found.assumptions, *said))
 
 
-def loop_assumed(config: Recipe, built: Architecture, device: Device) -> Loop:
-    """The loop of a recipe that has not been run, on GPUs of the given kind."""
-    limits, learner = config.agent.limits, config.rl.learner
+def loop_assumed(config: Recipe, built: Architecture, device: Device, gpus: int = 8) -> Loop:
+    """The loop of a recipe that has not been run, on nodes with this number of GPUs of the given kind."""
+    limits = config.agent.limits
     work = Assumed(config.rl.group, limits.max_turns, limits.max_tokens, limits.max_observation_tokens)
     if config.rl.algorithm_of().keep([Outcome(1.0, 1.0)] * config.rl.group):  # also groups whose grades are all equal
         work = replace(work, kept=1.0)
@@ -127,14 +140,30 @@ def loop_assumed(config: Recipe, built: Architecture, device: Device) -> Loop:
     found = assumed(
         built,
         device,
-        width_of(config.engine.dtype),
+        config.engine.dtype,
         tensor_parallel=config.engine.tensor_parallel,
-        recomputed=learner.gradient_checkpointing,
-        lengths=[sum(turn.prompt + turn.sampled for turn in episode) for episode in drawn],
+        learner_dtype=config.model.dtype,
+        passes=passes_of(config),
+        episodes=drawn,
     )
     engine = processes(config, built, device)[-1].engine
-    cached = engine.tokens if engine else None
-    return loop_of(config, found.speeds, work, cached, (*found.assumptions, *work.in_words()))
+    by_node = config.rl.weights.transport == "host"
+    return loop_of(
+        config,
+        found.speeds,
+        work,
+        (*found.assumptions, *work.in_words()),
+        cached=engine.tokens if engine else inf,
+        engines_per_node=gpus / config.placement.engine_gpus if by_node and config.placement.engine_gpus else inf,
+    )
+
+
+def passes_of(config: Recipe) -> int:
+    """A learner's passes over a token, in forward passes: the backward pass computes the gradients of what goes into a
+    layer and, without adapters, of its weights; a pass before the first update scores the policy, one the reference."""
+    learner, needs = config.rl.learner, config.rl.algorithm_of().needs
+    scored = needs.values or (needs.proximal and learner.updates_per_batch > 1)
+    return (2 if learner.lora.rank else 3) + learner.gradient_checkpointing + scored + needs.reference
 
 
 def bottleneck_of(config: Recipe, folder: Path) -> dict[str, Any]:

@@ -1,18 +1,20 @@
 """Shows how fast the RL loop of a recipe would be: tables of the simulation's results."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from actors.learner.sizes import architecture
 from coa.planning.bottleneck import advice, bottleneck, gains
 from coa.planning.clusters import Node
+from coa.planning.memory import USABLE
 from coa.planning.search import search
 from coa.planning.simulation import Forecast, LoopShape, simulate
 from coa.reporting.readable import number, percent
 from jobs.commands.plan.places import smallest
 from jobs.recipe.dry_run import Section
 from jobs.recipe.forecast import Loop, loop_assumed, loop_of_run, measured_s
+from jobs.recipe.needs import memory_of_rank
 from jobs.recipe.schema import Recipe
 
 LARGEST = 4
@@ -29,14 +31,12 @@ def speed_of(
         built, device, measured = architecture(config.model), smallest(nodes), None
         if built is None or device is None or not config.placement.engine_gpus:
             return [], ["speed is not estimated: there is no GPU of a known kind; --run takes the speeds of a run"]
-        loop = loop_assumed(config, built, device)
+        loop = loop_assumed(config, built, device, min(node.gpus for node in nodes if node.gpus))
     sections, sentences = speed(loop, measured)
-    place = config.placement
-    if (divided := splits(loop, place.engine_gpus, place.learner_gpus)) is not None:
+    if (divided := splits(loop, too_large(config, nodes))) is not None:
         sections.append(divided)
-    gpus = loop.shape.engines * place.engine_gpus + loop.shape.ranks * place.learner_gpus
-    if up_to is not None and gpus:
-        sections.append(larger(loop, gpus, up_to))
+    if up_to is not None and loop.shape.gpus:
+        sections.append(larger(loop, up_to))
     return sections, [*sentences, *(f"assumed: {sentence}" for sentence in loop.assumptions)]
 
 
@@ -45,28 +45,42 @@ def speed(loop: Loop, measured: float | None) -> tuple[list[Section], list[str]]
     base = _forecast(loop, loop.shape)
     found = gains(loop.shape, loop.speeds, loop.work, base, warm=loop.warm)
     rows = [
-        (f"{one.change.setting}", f"{one.change.before:g}", f"{one.change.after:g}", f"{one.gain:+.1%}")
+        (one.change.setting, f"{one.change.before:g}", f"{one.change.after:g}", f"{one.gain:+.1%}", f"{one.gpus:+g}")
         for one in found
     ]
     sections = [
         Section("the loop, simulated", ("", "value"), tuple(_rows(base, loop, measured))),
-        Section("each setting alone", ("setting", "now", "then", "trajectories/s"), tuple(rows)),
+        Section("each setting alone", ("setting", "now", "then", "trajectories/s", "GPUs"), tuple(rows)),
     ]
     return sections, [bottleneck(base.engine, base.learner).sentence, advice(found)]
 
 
-def splits(loop: Loop, gpus_of_engine: float, gpus_of_rank: float) -> Section | None:
+def too_large(config: Recipe, nodes: Sequence[Node]) -> Callable[[int], bool]:
+    """Whether one of so many learner ranks of RL needs more memory than its GPU has, as far as it is known."""
+    built, device = architecture(config.model), smallest(nodes)
+
+    def found(ranks: int) -> bool:
+        if built is None or device is None:
+            return False
+        learner = replace(config.rl.learner, ranks=ranks)
+        return memory_of_rank(config, "rl", learner, built).on_device > USABLE * device.memory
+
+    return found
+
+
+def splits(loop: Loop, too_large: Callable[[int], bool]) -> Section | None:
     """Other divisions of the same GPUs between engines and learner ranks, the best one among them; None if these share
-    GPUs."""
+    GPUs. Those whose ranks are too large for their GPUs are left out."""
     shape = loop.shape
-    if gpus_of_engine < 1 or gpus_of_rank < 1:
+    if shape.engine_gpus < 1 or shape.rank_gpus < 1:
         return None
-    total = shape.engines * gpus_of_engine + shape.ranks * gpus_of_rank
-    least = gpus_of_rank * shape.sequence_parallel
-    ways = [n for n in range(1, int(total // gpus_of_engine) + 1) if total - n * gpus_of_engine >= least]
+    least = shape.rank_gpus * shape.sequence_parallel
 
     def ranks_beside(engines: int) -> int:
-        return int((total - engines * gpus_of_engine) // least) * shape.sequence_parallel
+        return int((shape.gpus - engines * shape.engine_gpus) // least) * shape.sequence_parallel
+
+    most = range(1, int(shape.gpus // shape.engine_gpus) + 1)
+    ways = [n for n in most if n == shape.engines or ((ranks := ranks_beside(n)) > 0 and not too_large(ranks))]
 
     def trained_s(engines: int) -> float:
         return _forecast(loop, replace(shape, engines=engines, ranks=ranks_beside(engines))).trained_s
@@ -81,13 +95,14 @@ def splits(loop: Loop, gpus_of_engine: float, gpus_of_rank: float) -> Section | 
         )
         for engines, speed in found.items()
     )
-    return Section(f"{total:g} GPUs, other divisions", ("", "trained/s", ""), rows)
+    return Section(f"{shape.gpus:g} GPUs, other divisions", ("", "trained/s", ""), rows)
 
 
-def larger(loop: Loop, gpus: float, up_to: int) -> Section:
+def larger(loop: Loop, up_to: int) -> Section:
     """The recipe's cluster, enlarged by factors of 2: with the same batch, simulated, and with a batch that is enlarged
-    as much, simulated up to a factor of LARGEST and extrapolated linearly beyond."""
-    shape, rows, factor, base = loop.shape, [], 1, 0.0
+    as much, simulated up to a factor of LARGEST and extrapolated linearly beyond; and the seconds until new weights are
+    in all engines."""
+    shape, gpus, rows, factor, base = loop.shape, loop.shape.gpus, [], 1, 0.0
     while factor * gpus <= up_to:
         grown = replace(shape, engines=factor * shape.engines, ranks=factor * shape.ranks)
         same = _forecast(loop, grown).trained_s
@@ -95,9 +110,12 @@ def larger(loop: Loop, gpus: float, up_to: int) -> Section:
         if factor <= LARGEST:
             base = _forecast(loop, replace(grown, window=window)).trained_s / factor
         how = "simulated" if factor <= LARGEST else "extrapolated"
-        rows.append((f"{factor * gpus:g}", number(same), number(base * factor), how))
+        moved = number(loop.speeds.load_s * grown.copies + loop.speeds.pause_s)
+        rows.append((f"{factor * gpus:g}", number(same), number(base * factor), moved, how))
         factor *= 2
-    return Section("larger clusters, trained/s", ("GPUs", "same batch", "batch scaled, too", ""), tuple(rows))
+    return Section(
+        "larger clusters, trained/s", ("GPUs", "same batch", "batch scaled, too", "weights, s", ""), tuple(rows)
+    )
 
 
 def _forecast(loop: Loop, shape: LoopShape) -> Forecast:

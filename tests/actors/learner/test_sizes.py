@@ -66,12 +66,15 @@ peak = next(int(line.split()[1]) * 1024 for line in open("/proc/self/status") if
     ],
 )
 def test_a_rank_takes_the_memory_that_it_is_told_to_take(
-    shape: str, learner: dict[str, Any], row_tokens: int, tmp_path: Path
+    shape: str, learner: dict[str, Any], row_tokens: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Estimate over measured peak, two ranks, float32, the rank that has most:
 
-    wide, stage 1: 1.13    wide, stage 3: 1.04    deep, stage 2: 1.00    deep, stage 3: 0.96
-    deep, stage 3, a sample as long as eight rows: 0.88
+    wide, stage 1: 1.15    wide, stage 3: 1.07    deep, stage 2: 1.10    deep, stage 3: 0.96
+    deep, stage 3, small buckets: 0.90            deep, stage 3, a sample as long as eight rows: 0.98
+
+    With a threshold of its own, the C library returns large blocks when they are freed. By default it keeps blocks of
+    up to 32 MiB, how many differs from run to run, and the same shares are 0.79 to 1.14.
 
     Wide at stage 1 is above since the optimizer's copy of the gradients and the activations are not there together.
     Deep in bfloat16 at stage 3, with rows of 256 tokens, was 1.02 once. On a GPU nothing of this was measured."""
@@ -90,6 +93,7 @@ def test_a_rank_takes_the_memory_that_it_is_told_to_take(
         "vocabulary": sizes["vocab_size"],
         "learner": learner,
     }
+    monkeypatch.setenv("MALLOC_MMAP_THRESHOLD_", str(4 * MIB))
     (tmp_path / "settings.json").write_text(json.dumps(settings))
     measured = max(rank["peak"] for rank in run_ranks(TRAIN, 2, tmp_path, timeout_s=240))
     config = LearnerConfig(ranks=2, packing=PackingConfig(row_tokens=row_tokens, rows=1), **learner)

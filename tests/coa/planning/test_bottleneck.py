@@ -37,6 +37,9 @@ def test_engines_that_generate_for_few_requests_are_told_from_full_ones() -> Non
     assert mean_batch([], 16) is None
     said = bottleneck({"generating": 0.95}, {"learning": 0.4, "waiting_for_samples": 0.6}, batch).sentence
     assert "engines generated 95% of the time (4.8 of 16 requests at once), learners learnt 40%" in said
+    assert "empty" not in said
+    said = bottleneck({"generating": 0.95}, {"learning": 0.4, "waiting_for_samples": 0.6}, Batch(3.0, 128)).sentence
+    assert said.endswith("; most places of a batch are empty, so tools or a small window may slow them as much.")
 
 
 def test_what_both_halves_wait_for_is_named() -> None:
@@ -88,6 +91,26 @@ def test_a_gain_within_the_simulation_s_error_is_not_recommended() -> None:
     )
     found = [Gain(change, 1.0, gain=0.05, error=0.06), Gain(change, 1.0, gain=0.04, error=0.01)]
     assert advice(found) == "By simulation: placement.engines=2 (now 1): +4% trajectories a second."
+
+
+def test_what_more_gpus_would_give_is_told_with_their_number_and_beside_what_costs_none() -> None:
+    shape = replace(SHAPE, engine_gpus=8.0, rank_gpus=1.0)
+    of = speeds(0.01, update_s=0.5)
+    found = {gain.change.setting: gain.gpus for gain in gains(shape, of, WORK, simulate(shape, of, WORK))}
+    assert found["placement.engines"] == 8
+    assert found["rl.learner.ranks"] == 1
+    assert found["rl.window.max_staleness"] == 0
+    engines, _, staleness, *_ = changes(shape)
+    said = advice([Gain(engines, 1.0, 0.5, 0.0, 8.0), Gain(staleness, 1.0, 0.1, 0.0)])
+    assert said == (
+        "By simulation: placement.engines=2 (now 1): +50% trajectories a second, with 8 more GPUs; with the same GPUs, "
+        "rl.window.max_staleness=2 (now 1): +10% trajectories a second."
+    )
+
+
+def test_a_batch_that_is_as_large_as_the_cache_is_not_made_larger() -> None:
+    assert "engine.max_concurrent" in [change.setting for change in changes(SHAPE)]
+    assert "engine.max_concurrent" not in [change.setting for change in changes(replace(SHAPE, cache=1000.0))]
 
 
 def test_a_simulation_is_as_long_as_its_budget() -> None:

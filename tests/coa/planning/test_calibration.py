@@ -1,10 +1,14 @@
 """Speeds that a run had are found again from what it recorded."""
 
+from typing import Any
+
 import pytest
 
-from coa.planning.calibration import fit_decoding, fit_learning, recorded
-from coa.planning.engine import StepTimes
-from coa.planning.workload import Recorded, RecordedEpisode
+from coa.planning.calibration import assumed, fit_decoding, fit_learning, lengths_of, recorded
+from coa.planning.clusters import DEVICES
+from coa.planning.engine import Speeds, StepTimes
+from coa.planning.models import architecture_of, published
+from coa.planning.workload import Recorded, RecordedEpisode, Turn
 
 
 def test_each_size_of_batch_has_the_time_of_its_own_steps() -> None:
@@ -53,6 +57,27 @@ def test_steps_of_nearly_as_many_tokens_are_taken_to_cost_by_the_token() -> None
     assert 0.8 * mean < token_s <= mean
     clear = [(tokens, 2.0 + 0.001 * tokens + noise) for tokens, noise in ((100, 0.01), (1000, -0.01), (2000, 0.01))]
     assert fit_learning(clear) == pytest.approx((2.0, 0.001), rel=0.02)
+
+
+def test_an_assumed_learner_and_engine_compute_what_the_episodes_have() -> None:
+    """A turn of 30 new tokens and 10 sampled ones, and one of 50 and 10: 20 of 100 are the policy's."""
+    episode = (Turn(30, 10), Turn(50, 10))
+    assert lengths_of([episode, episode]) == (20.0, 100.0, (10 * 35 + 10 * 95) / 20)
+    [built] = [one for one in [architecture_of(published("Qwen/Qwen2.5-7B") or {})] if one]
+    device = DEVICES["H100"]
+
+    def of(**changed: Any) -> Speeds:
+        settings = {"tensor_parallel": 1, "learner_dtype": "bfloat16", "passes": 4, "episodes": [episode], **changed}
+        return assumed(built, device, settings.pop("dtype", "bfloat16"), **settings).speeds
+
+    flops = 2 * built.parameters
+    assert of().trained_token_s == pytest.approx(5 * 4 * flops / (989e12 * 0.35))
+    assert of(learner_dtype="float32").trained_token_s == pytest.approx(5 * 4 * flops / (67e12 * 0.35))
+    read = 2 * built.kv_elements * 65 / (3.35e12 * 0.6)
+    assert of().steps.points[1][1] - of().steps.points[0][1] == pytest.approx(read + flops / (989e12 * 0.5))
+    assert of(dtype="float16").steps.points[0] == of().steps.points[0]
+    assert of(tensor_parallel=2).pause_s == pytest.approx(of().pause_s / 2)
+    assert of().publish_s == of().load_s == 2 * built.parameters / 5e9
 
 
 GROUPS = [Recorded((RecordedEpisode(30, 10, 2, ("code",)), RecordedEpisode(50, 20, 2, ())), kept=True)]

@@ -165,6 +165,40 @@ def test_engines_play_on_beyond_the_last_version_that_counts() -> None:
     assert found.trajectories > found.trained == 80
 
 
+def test_an_update_takes_as_long_as_its_longest_sample() -> None:
+    """Of eight samples of ten tokens each: however many ranks there are, each update is one of ten tokens at least."""
+    shape = replace(SHAPE, window=replace(SHAPE.window, max_staleness=4), steps=30)
+    speeds = replace(FREE, steps=StepTimes.linear(0.0001), trained_token_s=0.1)
+    for ranks, updates, seconds in ((1, 1, 8.0), (4, 1, 2.0), (64, 1, 1.0), (64, 2, 2.0)):
+        found = simulate(replace(shape, ranks=ranks, updates=updates), speeds, Same(), warm=10)
+        assert found.trained_s == approx(8 / seconds)
+    found = simulate(replace(shape, ranks=64, sequence_parallel=4), speeds, Same(), warm=10)
+    assert found.trained_s == approx(8 / 0.25)
+
+
+def test_weights_are_copied_from_node_to_node() -> None:
+    def copies(engines: int) -> int:
+        return replace(SHAPE, engines=engines, engines_per_node=2.0).copies
+
+    assert [copies(engines) for engines in (1, 2, 4, 6, 14, 512)] == [1, 1, 2, 2, 3, 9]
+    assert SHAPE.copies == 1
+
+
+def test_what_the_cache_lacks_is_computed_again() -> None:
+    """Two turns of five tokens after a prompt of 90. The cache holds one such episode, so the first that goes on finds
+    its own tokens, and the second finds half of its 95."""
+
+    class Two(Same):
+        def draw(self, random: Random) -> GroupWork:
+            return GroupWork(((Turn(90, 5), Turn(0, 5)),) * 2, kept=True)
+
+    window = WindowConfig(max_staleness=0, groups_per_batch=1, max_refills=0)
+    shape = replace(SHAPE, window=window, steps=3, recompute=False)
+    speeds = replace(FREE, steps=StepTimes.linear(0.0), prefill_s=1.0)
+    seconds = [simulate(replace(shape, cache=cache), speeds, Two()).seconds / 3 for cache in (1e9, 95.0)]
+    assert seconds == [approx(180.0), approx(180.0 + 95 / 2)]
+
+
 def test_the_standard_error_is_that_of_draws_of_which_the_spread_is_known() -> None:
     random = Random(0)
     errors = []

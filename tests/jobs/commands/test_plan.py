@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -23,8 +24,8 @@ from coa.reporting.readable import in_bytes
 from coa.types import Status, Task
 from jobs.cli import RECIPES, find_recipe, main
 from jobs.commands.plan.places import plan_of
-from jobs.commands.plan.speed import speed_of
-from jobs.recipe.forecast import bottleneck_of, loop_assumed, loop_of_run
+from jobs.commands.plan.speed import speed_of, splits, too_large
+from jobs.recipe.forecast import bottleneck_of, loop_assumed, loop_of_run, passes_of
 from jobs.recipe.memory import processes
 from jobs.recipe.needs import memory_of_rank, reinforcement_demands
 from jobs.recipe.schema import Recipe
@@ -83,7 +84,7 @@ def test_too_few_gpus_are_told_with_what_there_is() -> None:
     ],
 )
 def test_memory_that_does_not_suffice_is_told_with_why(cluster: str, override: str, said: str) -> None:
-    [sentence] = wrong("web_7b", cluster, override)
+    *_, sentence = wrong("web_7b", cluster, override)
     assert re.search(said, sentence), sentence
 
 
@@ -201,13 +202,49 @@ def test_how_fast_it_would_be_is_told_with_what_is_assumed() -> None:
     best = next(at for at, row in enumerate(sections[2].rows) if row[2].startswith("best"))
     engines = [int(name.split()[0]) for name in split[max(0, best - 1) : best + 2]]
     assert engines == list(range(engines[0], engines[-1] + 1)), "the neighbours of the best were simulated"
-    assert [(row[0], row[3]) for row in sections[3].rows] == [
+    assert [(row[0], row[4]) for row in sections[3].rows] == [
         ("8", "simulated"),
         ("16", "simulated"),
         ("32", "simulated"),
     ]
     assert any("H100's memory bandwidth" in sentence for sentence in said)
     assert any("something is learnt from 60% of the groups" in sentence for sentence in said)
+
+
+def test_divisions_whose_ranks_do_not_fit_their_gpus_are_left_out() -> None:
+    small = ("rl.window.groups_per_batch=4", "rl.group=2", "agent.limits.max_turns=2")
+    config, nodes = recipe("eight_gpus", *small), parse_cluster("8xH100")
+    built = architecture(config.model)
+    assert built is not None
+    loop = loop_assumed(config, built, DEVICES["H100"])
+    assert [too_large(config, nodes)(ranks) for ranks in (1, 2, 3, 4)] == [True, True, False, False]
+
+    def ranks(rows: Iterable[tuple[str, ...]]) -> list[int]:
+        return sorted(int(row[0].split()[-2]) for row in rows)
+
+    fitting, every = splits(loop, too_large(config, nodes)), splits(loop, lambda ranks: False)
+    assert fitting is not None
+    assert every is not None
+    assert ranks(fitting.rows)[0] == 3
+    assert ranks(every.rows)[0] == 1
+
+
+def test_a_learner_s_passes_are_those_of_its_algorithm() -> None:
+    """One forward, two backward; one for layers that are computed again, one for scores, one for a reference."""
+    several = "rl.learner.updates_per_batch=2"
+    found = {
+        override: passes_of(recipe("web_7b", *override.split()))
+        for override in (
+            "rl.learner.gradient_checkpointing=false",
+            "seed=1",
+            "rl.learner.lora.rank=8",
+            "rl.algorithm_settings.kl_weight=0.1",
+            "rl.algorithm=ppo",
+            several,
+            f"{several} rl.learner.loss.proximal=recomputed",
+        )
+    }
+    assert list(found.values()) == [3, 4, 3, 5, 5, 4, 5]
 
 
 def test_an_algorithm_that_keeps_every_group_is_told_to_train_on_all_of_them() -> None:
