@@ -23,13 +23,21 @@ class TeacherScorer:
     """Scores samples with a teacher that fits on one device. A plain class; on Ray an actor."""
 
     def __init__(
-        self, teacher: Path | str, model: ModelConfig, config: OnPolicyConfig, *, row_tokens: int, threads: int
+        self,
+        teacher: Path | str,
+        model: ModelConfig,
+        config: OnPolicyConfig,
+        *,
+        row_tokens: int,
+        threads: int,
+        gpu: bool = False,
     ) -> None:
-        """model: dtype and attention. row_tokens: maximum tokens of the samples that are scored together."""
+        """model: dtype and attention. row_tokens: maximum tokens of the samples that are scored together. gpu: whether
+        it has a GPU. Ray does not hide the GPUs of others from a process without one."""
         if threads:
             torch.set_num_threads(threads)
         self._config, self._row_tokens = config, row_tokens
-        self._device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        self._device = torch.device("cuda" if gpu else "cpu")
         self._mistake = ""
         self._policy: Any = None
         try:

@@ -5,6 +5,7 @@ weights, sharded like its state. Gradients of a micro-batch are computed in bflo
 micro-batches in float32.
 """
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -53,6 +54,13 @@ def deepspeed_config(config: LearnerConfig, dtype: str) -> dict[str, Any]:
         settings["data_types"] = {"grad_accum_dtype": "fp32", "keep_in_fp32_modules": list(FLOAT32_BUFFERS)}
         settings["communication_data_type"] = "fp32"
     return settings
+
+
+def choose_accelerator() -> None:
+    """Makes DeepSpeed, before it is first imported, compute where the ranks communicate: over gloo on the CPU. By
+    itself it takes the first GPU that it sees, and Ray hides no GPU from ranks for which none is reserved."""
+    if dist.get_backend() == "gloo":
+        os.environ["DS_ACCELERATOR"] = "cpu"
 
 
 def join_process_group() -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 from actors.rollout.config import EngineConfig
 from actors.weights.host import BACKEND, WORKER
+from coa.planning.memory import PREFILL_TOKENS
 
 IN_CORE = "vllm.v1.executor.uniproc_executor.UniProcExecutor"
 """The executor whose worker runs in the core's process. A separate worker process would double the start time and add a
@@ -44,15 +45,17 @@ def arguments(config: EngineConfig, *, cpu: bool, max_tokens: int) -> dict[str, 
         # A seeded request whose prefill is split crashes the engine, so a batch must hold a whole prefill.
         cautious = {"enforce_eager": True, "enable_chunked_prefill": False}
         chosen = cautious | {name: value for name, value in chosen.items() if value is not None}
-        chosen["max_num_batched_tokens"] = max(8192, max_tokens)
+        chosen["max_num_batched_tokens"] = max(PREFILL_TOKENS, max_tokens)
         chosen["kv_cache_memory_bytes"] = int(config.kv_cache_gib * 2**30)
         if config.tensor_parallel == 1 and config.threads in (None, 1):
             # If it were given as "uni", vLLM would replace it by "mp" on a CPU, because of OpenMP's threads.
             chosen["distributed_executor_backend"] = IN_CORE
     else:
         chosen["enable_sleep_mode"] = config.sleep_mode or None
-    if not cpu and config.chunked_prefill is False:
-        chosen["max_num_batched_tokens"] = max(8192, max_tokens)
+        # vLLM's own default is 2048 for an engine, and that of its server 8192 on large GPUs. After new weights the
+        # contexts of all running requests are computed again.
+        least = max_tokens if config.chunked_prefill is False else 0
+        chosen["max_num_batched_tokens"] = max(PREFILL_TOKENS, least)
     return {name: value for name, value in chosen.items() if value is not None}
 
 

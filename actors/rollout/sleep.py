@@ -9,6 +9,9 @@ LEVEL = 1
 """Level of vLLM's sleep mode: the KV cache is dropped, and weights are moved to host memory, so that an engine that
 fails to load newer weights after waking still has complete weights."""
 
+MOVE_S = 300.0
+"""Maximum seconds in which the weights are moved. The first time, as much host memory is allocated and pinned."""
+
 logger = logging.getLogger(__name__)
 
 
@@ -27,7 +30,7 @@ class Sleeper:
             return
         self._asleep = True  # set first: even if this call is cancelled, `wake` then wakes the engine
         if self._able:
-            await answered(self._llm.sleep(LEVEL, mode="keep"))
+            await answered(self._llm.sleep(LEVEL, mode="keep"), MOVE_S)
         else:
             if not self._said:
                 logger.warning("vLLM has no sleep mode on this device: the engine's memory stays while learners learn")
@@ -38,5 +41,5 @@ class Sleeper:
         """Allocates the memory again, with the previous weights and an empty KV cache. No effect if the engine is
         awake."""
         if self._asleep and self._able:
-            await answered(self._llm.wake_up())
+            await answered(self._llm.wake_up(), MOVE_S)
         self._asleep = False

@@ -154,12 +154,12 @@ class WeightLoader:
         return await answered(self._llm.collective_rpc(method, args=args))
 
 
-async def answered(call: Awaitable[T]) -> T:
-    """The core's answer; raises EngineDied if there is none within ANSWER_S."""
+async def answered(call: Awaitable[T], limit_s: float = ANSWER_S) -> T:
+    """The core's answer; raises EngineDied if there is none within the limit."""
     try:
-        return await asyncio.wait_for(call, ANSWER_S)
+        return await asyncio.wait_for(call, limit_s)
     except TimeoutError as error:
-        raise EngineDied(f"its core gave no answer for {ANSWER_S:g} s") from error
+        raise EngineDied(f"its core gave no answer for {limit_s:g} s") from error
 
 
 def check_reports(

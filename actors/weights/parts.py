@@ -125,7 +125,8 @@ def merge(piece: Tensor, a: Tensor, b: Tensor, scale: float, at: int) -> Tensor:
     """
     columns = a.shape[1]
     first, last = at // columns, -(-(at + len(piece)) // columns)
-    change = (b[first:last].float() @ a.float()).reshape(-1)
+    # Offloaded weights are in the host's memory, their adapters on the device.
+    change = (b[first:last].float() @ a.float()).reshape(-1).to(piece.device)
     skip = at - first * columns
     return (piece.float() + scale * change[skip : skip + len(piece)]).to(piece.dtype)
 

@@ -19,6 +19,7 @@ from coa.grading.graders import GRADERS, TESTS, check_graders
 from coa.grading.toolset import check_called, check_tools
 from coa.http.addresses import has_password, shown
 from coa.http.keys import bearer, secrets_in
+from coa.learning.algorithms import IMITATION
 from coa.llm.client import check_endpoint
 from coa.reporting.wandb_sink import mode_of
 from coa.storage.checkpoints import open_folder
@@ -107,6 +108,11 @@ def check_reinforcement(config: Recipe) -> None:
     on_policy, sampling = config.rl.on_policy, config.rl.sampling
     check_model("rl.on_policy.teacher", on_policy.teacher)
     check_algorithm(config)
+    if config.rl.algorithm == IMITATION and not config.rl.teacher_fallback.attempts:
+        raise UserError(
+            "rl.algorithm=imitation trains on nothing that the policy sampled: set rl.teacher_fallback.attempts, "
+            "whose demonstrations it imitates, or take another algorithm"
+        )
     short, most = config.rl.short_tokens, config.agent.limits.max_tokens
     if short > most:
         raise UserError(f"rl.short_tokens is {short}, more than agent.limits.max_tokens={most}")
@@ -121,6 +127,21 @@ def check_reinforcement(config: Recipe) -> None:
         config.checkpoints, checkpoint_every=config.rl.checkpoint_every, evaluate_every=config.rl.evaluate_every
     )
     check_turns(config)
+    check_parts(config)
+
+
+def check_parts(config: Recipe) -> None:
+    """Raises UserError for several ranks or engines with a part of a GPU each: Ray puts as many as fit on one GPU. NCCL
+    allows no two ranks there, and an engine does not find the memory that another one has taken."""
+    place, ranks = config.placement, max(config.sft.learner.ranks, config.rl.learner.ranks)
+    for key, gpus, what, count in (
+        ("learner_gpus", place.learner_gpus, "ranks", ranks),
+        ("engine_gpus", place.engine_gpus, "engines", max(place.engine_range)),
+    ):
+        if 0 < gpus < 1 and count > 1:
+            raise UserError(
+                f"placement.{key} is {gpus:g} for {count} {what}, expected 1 or more: only one of them may share a GPU"
+            )
 
 
 def check_turns(config: Recipe) -> None:

@@ -106,7 +106,9 @@ def copy_pretrained(config: ModelConfig, folder: Path) -> None:
 
     assert config.path is not None
     # Nothing is computed here, where there may be no GPU, and a saved model does not depend on the attention kernel.
-    load_model(config.path, replace(config, attention="sdpa")).save_pretrained(folder)
+    model = load_model(config.path, replace(config, attention="sdpa"))
+    # In one file, whatever its size: engines compare it with the weights that they are sent.
+    model.save_pretrained(folder, max_shard_size="100TB")
 
 
 def finish_model(run: RunDir, model: Path) -> None:

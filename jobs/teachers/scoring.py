@@ -57,6 +57,7 @@ async def scoring(run: RunDir) -> AsyncIterator[TeacherScoring | None]:
             config.on_policy,
             row_tokens=config.learner.packing.row_tokens,
             threads=config.learner.threads,
+            gpu=placement.scorer_gpus > 0,
         )
     )
     try:

@@ -1,17 +1,20 @@
 """What DeepSpeed makes of a model in bfloat16: what must stay float32 in it, and what it computes with that."""
 
+import os
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
 from actors.learner.config import LearnerConfig, LoraConfig, ModelConfig, Objective
 from actors.learner.learner import Learner
 from actors.learner.loop import all_trained
 from actors.learner.policy import PackedPolicy, load_model, to_tensors
+from actors.learner.zero import choose_accelerator
 from coa.errors import UserError
 from coa.learning.packing import micro_batch
 from tests.support.tiny import make_model
@@ -26,6 +29,18 @@ HEAD_DIM, THETA = 32, 10_000.0
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Weights so large that a token's position matters."""
     return make_model(tmp_path_factory.mktemp("model"), initializer_range=0.2, max_positions=4096)
+
+
+@pytest.mark.parametrize(("backend", "chosen"), [("gloo", "cpu"), ("nccl", None)])
+def test_ranks_that_communicate_on_the_cpu_leave_the_gpus_alone(
+    backend: str, chosen: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dist, "get_backend", lambda: backend)
+    with monkeypatch.context() as patch:
+        patch.delenv("DS_ACCELERATOR", raising=False)
+        choose_accelerator()
+        found = os.environ.get("DS_ACCELERATOR")
+    assert found == chosen
 
 
 def frequencies(policy: Any) -> Tensor:

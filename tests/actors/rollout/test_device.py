@@ -8,6 +8,8 @@ import pytest
 from actors.rollout.config import EngineConfig
 from actors.rollout.device import IN_CORE, arguments, environment, message_ends
 
+GPU = {"max_num_batched_tokens": 8192}
+
 
 def test_a_cpu_gets_what_it_needs() -> None:
     assert arguments(EngineConfig(), cpu=True, max_tokens=300) == {
@@ -36,14 +38,14 @@ def test_workers_that_share_a_model_are_processes_below_the_engines_own(cpu: boo
     assert chosen["distributed_executor_backend"] == "mp"
 
 
-def test_a_gpu_gets_vllms_own_defaults() -> None:
-    assert arguments(EngineConfig(), cpu=False, max_tokens=40_000) == {}
+def test_a_gpu_gets_vllms_own_defaults_and_the_prefill_that_is_counted_with() -> None:
+    assert arguments(EngineConfig(), cpu=False, max_tokens=40_000) == GPU
     assert environment(EngineConfig(), cpu=False) == {}
 
 
 def test_sleep_mode_is_asked_of_a_gpu_alone() -> None:
     asleep = EngineConfig(sleep_mode=True)
-    assert arguments(asleep, cpu=False, max_tokens=300) == {"enable_sleep_mode": True}
+    assert arguments(asleep, cpu=False, max_tokens=300) == {**GPU, "enable_sleep_mode": True}
     assert arguments(asleep, cpu=True, max_tokens=300) == arguments(EngineConfig(), cpu=True, max_tokens=300)
 
 

@@ -178,6 +178,12 @@ def test_a_number_that_no_run_can_have_is_refused_before_anything_is_looked_at(
         ("rl.algorithm=grop", "unknown algorithm 'grop': known are grpo, dr_grpo, rloo, reinforce_pp, cispo, gspo"),
         ("rl.algorithm_settings.gamma=1", "rl.algorithm_settings: unknown key gamma; the nearest known key is"),
         ("rl.algorithm=on_policy", "rl.algorithm=on_policy: on_policy needs rl.on_policy.teacher"),
+        ("rl.algorithm=imitation", "rl.algorithm=imitation trains on nothing that the policy sampled: set rl.teacher"),
+        (
+            "placement.engines=2 placement.engine_gpus=0.5",
+            "placement.engine_gpus is 0.5 for 2 engines, expected 1 or more",
+        ),
+        ("placement.learner_gpus=0.5", "placement.learner_gpus is 0.5 for 2 ranks, expected 1 or more"),
         ("rl.sampling.top_p=0.9", "rl.sampling has temperature 1 and top_p 0.9: RL needs temperature"),
         ("rl.sampling.temperature=0", "rl.sampling has temperature 0 and top_p 1: RL needs temperature"),
         ("rl.group=1", "rl.group is 1, expected at least 2"),

@@ -7,12 +7,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from transformers import PreTrainedModel
 
 from actors.learner.config import ModelConfig
 from actors.learner.loop import PROBES, probed
 from coa.agent.episode import AgentConfig
 from jobs.stages.rl import LONG_PROBE_TOKENS, probe_sequences
-from jobs.stages.start import prepare_start
+from jobs.stages.start import copy_pretrained, prepare_start
 from tests.support.tiny import AGENT, make_model, sum_task
 
 
@@ -26,6 +27,21 @@ def test_a_start_model_for_gpus_is_made_on_a_machine_without_one(tmp_path: Path)
     prepare_start(run)
     assert (tmp_path / "start" / "model.safetensors").exists()
     assert "sdpa" not in (tmp_path / "start" / "config.json").read_text()
+
+
+def test_a_start_model_is_one_file_whatever_its_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As engines expect it that are sent its weights; transformers would begin another file at 50 GB."""
+    source, asked = make_model(tmp_path / "source"), []
+    save = PreTrainedModel.save_pretrained
+
+    def noted(model: Any, folder: Path, **how: Any) -> None:
+        asked.append(how)
+        save(model, folder, **how)
+
+    monkeypatch.setattr(PreTrainedModel, "save_pretrained", noted)
+    copy_pretrained(ModelConfig(path=str(source)), tmp_path / "start")
+    assert asked == [{"max_shard_size": "100TB"}]
+    assert (tmp_path / "start" / "model.safetensors").exists()
 
 
 def run_of(folder: Path, agent: AgentConfig) -> Any:
