@@ -124,7 +124,8 @@ class LearnerConfig:
     """Number of CPU threads of a rank; 0: PyTorch's default."""
     collective_s: float = 1800.0
     """Maximum seconds for which a rank waits for the others in a collective operation. After it the rank fails, and the
-    learners restart from their last checkpoint."""
+    learners restart from their last checkpoint. The group in which DeepSpeed adds gradients has PyTorch's limit: 10
+    minutes over NCCL, 30 over gloo."""
 
     def __post_init__(self) -> None:
         if self.sequence_parallel < 1 or self.ranks % self.sequence_parallel:

@@ -22,11 +22,11 @@ from actors.learner.policy import Outputs, TrainedPolicy, load_model, to_tensors
 from actors.learner.scoring import Passes, ScoredBatch, Unadapted, filler, load_reference
 from actors.learner.sequence.groups import sequence_group
 from actors.learner.step_report import StepReport, Sums
-from actors.learner.zero import deepspeed_config, gather, join_process_group, sharded_loading
+from actors.learner.zero import choose_accelerator, deepspeed_config, gather, join_process_group, sharded_loading
 from actors.weights.parts import ModelParts
 from actors.weights.ranks import from_first, write_whole
 from coa.learning.algorithms import loss_of, make, reduced
-from coa.learning.algorithms.base import TOKENS, Totals, standard_totals, token_batch
+from coa.learning.algorithms.base import TOKENS, Totals, own_totals, standard_totals, token_batch
 from coa.learning.dealing import updates_of
 from coa.learning.packing import MicroBatch, micro_batch, pack
 from coa.learning.schedule import learning_rate
@@ -55,6 +55,7 @@ class Learner:
         steps: int,
         objective: Objective | None = None,
     ) -> None:
+        choose_accelerator()
         import deepspeed  # takes seconds to import
 
         join_process_group()
@@ -117,8 +118,8 @@ class Learner:
         head_rate = learning_rate(version, self._steps, self.config.value_head.of(self.config.optimizer))
         for group in self._optimizer.param_groups:
             group["lr"] = head_rate if group.get(VALUE_HEAD) else rate
-        sums = Sums(version, samples=len(samples))
-        whole = self._gathered([self.algorithm.totals(one.targets) for batches in scored for one in batches])
+        whole = self._gathered([own_totals(self.algorithm, one.targets) for batches in scored for one in batches])
+        sums = Sums(version, samples=len(samples), totals=whole)
         for batches, longest in zip(scored, most, strict=True):
             self._update(batches, longest, whole, sums)
         return sums.report(rate, alike=self.config.sequence_parallel)

@@ -33,21 +33,24 @@ class StepReport:
     entropy: float
     """Mean over the trained tokens, in nats, under the trained policy; 0 if not measured."""
     kl_rollout: float
-    """Mean of rollout_logprobs - logprobs over trained tokens that a policy sampled (the estimator k1)."""
+    """Mean of rollout_logprobs - logprobs (the estimator k1) over `compared` tokens."""
     clip_fraction: float
     """Share of trained tokens (or sequences) whose ratio was clipped."""
     truncated_weight_fraction: float
     """Share of sampled tokens (or sequences) whose importance weight was truncated."""
     ratio_mean: float
     """Mean probability ratio of policy to proximal policy, over sampled tokens (or sequences)."""
+    compared: int
+    """Number of sampled tokens whose log-probs before the batch's first update are known: without a proximal pass those
+    of the first update."""
     fresh_tokens: int
-    """Number of trained tokens that the version being trained sampled."""
+    """Number of compared tokens that the version being trained sampled."""
     logprob_max_diff: float | None
     """Maximum |learner - sampler| over the fresh tokens; None if there are none."""
     logprob_mean_diff: float | None
     """Mean |learner - sampler| over the fresh tokens; None if there are none."""
     logprob_gap: float
-    """Mean |learner - sampler| over sampled tokens of any version, without each sample's first."""
+    """Mean |learner - sampler| over compared tokens, without each sample's first."""
     logprob_shifted_gap: float
     """The same with the sampler's log-probs shifted by one token, in the direction that fits better."""
     unsampled: int
@@ -72,6 +75,7 @@ class Sums:
     divergence: float = 0.0
     staleness: float = 0.0
     sampled: int = 0
+    compared: int = 0
     oldest: int = 0
     diff: float = 0.0
     diff_sum: float = 0.0
@@ -86,7 +90,8 @@ class Sums:
     per: dict[str, str] = field(default_factory=dict)
     """Key in `totals` of each metric's denominator."""
     totals: Totals = field(default_factory=dict)
-    """Totals of the updates so far over all ranks, the same on every rank."""
+    """Over all ranks, the same on every rank: the algorithm's own totals, and the standard ones of the updates so
+    far."""
 
     def add(self, batch: ScoredBatch, outputs: Outputs, proximal: Tensor, loss: Tensor, totals: Totals) -> None:
         """Adds a micro-batch after its forward pass. `loss`: its part of the loss."""
@@ -99,14 +104,15 @@ class Sums:
         self.unsampled += int((~there & (rows.imitate[rows.loss_mask] == 0)).sum())
         if there.any():
             ages = self.version - versions[there]
-            gaps = (batch.targets.rollout_logprobs - proximal).cpu().numpy()
-            self.divergence += float(gaps[there].sum(dtype=np.float64))
             self.staleness += float(ages.sum())
             self.sampled += int(there.sum())
             self.oldest = max(self.oldest, int(ages.max()))
             if self.updates and batch.proximal is None:
                 return
             targets = batch.targets
+            gaps = (targets.rollout_logprobs - proximal).cpu().numpy()
+            self.divergence += float(gaps[there].sum(dtype=np.float64))
+            self.compared += int(there.sum())
             rollout, segments = targets.rollout_logprobs.cpu().numpy()[there], targets.segments.cpu().numpy()[there]
             self.gaps += faults.gaps(rollout, proximal.cpu().numpy()[there], segments)
             if (fresh := versions == self.version).any():
@@ -123,7 +129,7 @@ class Sums:
     def report(self, lr: float, *, alike: int) -> StepReport:
         """Sums over all ranks. alike: number of adjacent ranks with the same sums, as in `gather`."""
         ranks = gather(self, alike=alike)
-        tokens, sampled = sum(r.tokens for r in ranks), sum(r.sampled for r in ranks)
+        tokens, sampled, compared = (sum(getattr(r, of) for r in ranks) for of in ("tokens", "sampled", "compared"))
         per = {name: self.totals[total] for rank in ranks for name, total in rank.per.items()}
         fresh = sum(r.fresh for r in ranks)
         here, late, early, pairs = np.sum([r.gaps for r in ranks], axis=0).tolist()
@@ -135,8 +141,9 @@ class Sums:
             grad_norm=self.grad_norm,
             lr=lr,
             entropy=sum(r.entropy for r in ranks) / max(tokens, 1),
-            kl_rollout=sum(r.divergence for r in ranks) / max(sampled, 1),
+            kl_rollout=sum(r.divergence for r in ranks) / max(compared, 1),
             **{name: means.pop(name, neutral) for name, neutral in NEUTRAL.items()},
+            compared=compared,
             fresh_tokens=fresh,
             logprob_max_diff=float(np.max([r.diff for r in ranks])) if fresh else None,
             logprob_mean_diff=sum(r.diff_sum for r in ranks) / fresh if fresh else None,

@@ -151,6 +151,7 @@ NOTHING = StepReport(
     clip_fraction=0.0,
     truncated_weight_fraction=0.0,
     ratio_mean=1.0,
+    compared=0,
     fresh_tokens=0,
     logprob_max_diff=None,
     logprob_mean_diff=None,

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from torch import Tensor
 
+CLIPS = ("clip_low", "clip_high", "dual_clip")
+"""Settings of the clip range of a token's ratio."""
 LARGEST = 20.0
 """Bound of the absolute value of log-ratios, against overflow of exp."""
 
@@ -57,7 +59,9 @@ class LossConfig:
     interpolated for all other algorithms."""
     correction: Level = Level.tokens
     """Truncated importance weights (proximal to behavior policy): from each token's ratio (tokens), from the product of
-    ratios over a sequence (sequences), or none."""
+    ratios over a sequence (sequences), or none. With proximal=interpolated, weights of tokens that are at most one
+    version old are 1, and with proximal=sampler all are: against differences of engine and learner, take recomputed or
+    `reject`."""
     correction_cap: float = 2.0
     """Maximum importance weight."""
     reject: Level = Level.none
@@ -72,13 +76,13 @@ class LossConfig:
     def __post_init__(self) -> None:
         if self.dual_clip is not None and self.dual_clip <= 1 + self.clip_high:
             raise ValueError(f"loss.dual_clip is {self.dual_clip:g}, expected more than 1 + clip_high")
+        if self.correction_cap < 1:
+            raise ValueError(
+                f"loss.correction_cap is {self.correction_cap:g}, expected at least 1 (or correction=none)"
+            )
         if not 0 <= self.reject_below < 1 < self.reject_above:
             bounds = f"{self.reject_below:g} and {self.reject_above:g}"
             raise ValueError(f"loss.reject_below and loss.reject_above are {bounds}, expected a range around 1")
-
-    @property
-    def clips(self) -> tuple[float, float, float | None]:
-        return self.clip_low, self.clip_high, self.dual_clip
 
 
 class Surrogate(NamedTuple):
@@ -131,7 +135,7 @@ def correction(
     """Importance weights, [N]. log_ratio: proximal to behavior policy. mismatch: the learner's policy before the batch
     to the behavior policy, which rejection judges whatever the proximal policy is. segments: indices of sequences."""
     own = log_ratio.detach()
-    weight, rejected = own.new_ones(len(own)), own.new_zeros(len(own)).bool()
+    weight, rejected = own.new_ones(len(own)), own.new_zeros(len(own)).bool()  # for Level.none; the cap is at least 1
     if config.correction is Level.tokens:
         weight = ratio_of(own)
     elif config.correction is Level.sequences:

@@ -1,4 +1,4 @@
-"""An algorithm of one's own: REINFORCE, with the mean reward of an update as its baseline.
+"""An algorithm of one's own: REINFORCE, with the mean reward of a batch as its baseline.
 
 COA_EXTENSIONS=docs.examples.plain_reinforce coa train --recipe tiny run_dir=runs/plain rl.algorithm=plain_reinforce
 """
@@ -31,11 +31,12 @@ class PlainReinforce:
         return np.asarray([episode.reward for episode in group], np.float32)
 
     def totals(self, targets: TokenTargets) -> Totals:
-        """Added up over micro-batches and ranks, before the loss of any of them: here a reward for each token."""
-        return {"rewards": float(targets.reinforce[targets.sampled].sum())}
+        """Added up over the batch, on all ranks, before the loss of any micro-batch: here a reward for each token."""
+        rewards = targets.reinforce[targets.sampled]
+        return {"rewards": float(rewards.sum()), "count": float(len(rewards))}
 
     def loss(self, batch: TokenBatch, totals: Totals) -> LossSums:
-        baseline = totals["rewards"] / max(totals[SAMPLED], 1.0)
+        baseline = totals["rewards"] / max(totals["count"], 1.0)
         distance = self.scale * (batch.reinforce - baseline)[batch.sampled]
         gain = (distance * batch.logprobs[batch.sampled]).sum()
         return LossSums({"policy_loss": Sum(-gain, SEQUENCES)}, {"distance": Sum(distance.abs().sum(), SAMPLED)})

@@ -133,7 +133,7 @@ def _model(config: Recipe, built: Architecture | None) -> Iterator[tuple[str, st
         yield "parameters", "not known here: its configuration is neither on this machine nor among the published ones"
     else:
         upper = "at most " if model.path is None else ""
-        yield "parameters", f"{upper}{_count(built.parameters)}, without the output projection"
+        yield "parameters", f"{upper}{_count(built.parameters)}, with an output projection of its own"
         weights = engine_bytes(built, config.engine.dtype, config.engine.tensor_parallel)
         yield "weights on a GPU of an engine", in_bytes(weights)
         store = int(config.session.object_store_gib * GIB)
@@ -164,7 +164,7 @@ def _learner(
     yield "updates of a batch", str(learner.updates_per_batch)
     yield "learning rate", rate(learner.optimizer)
     yield "weight decay", f"{learner.optimizer.weight_decay:g}"
-    yield "clip range", f"{learner.loss.clip_low:g} / {learner.loss.clip_high:g}" if name == "rl" else DASH
+    yield "clip range", getattr(config.rl.algorithm_of(), "clip_range", DASH) if name == "rl" else DASH
     yield "memory of a rank", DASH if built is None else _memory(config, name, learner, built)
     yield "checkpoint", f"every {config.rl.checkpoint_every if name == 'rl' else config.sft.checkpoint_every} steps"
 

@@ -16,6 +16,7 @@ import numpy as np
 
 from coa.distill.dataset.external import external_counts
 from coa.distill.dataset.tokens import read_samples
+from coa.learning.algorithms import IMITATION
 from coa.learning.dealing import deal
 from coa.learning.orders import Train
 from coa.reporting.metrics import MetricsLog
@@ -56,7 +57,7 @@ async def sft(run: RunDir) -> dict[str, Any]:
             model_dir=run.start_model,
             model=run.config.model,
             learner=config.learner,
-            objective=Objective(algorithm="imitation"),
+            objective=Objective(algorithm=IMITATION),
             steps=steps,
             publish=False,
             output=run.sft_model,

@@ -153,8 +153,9 @@ def step_of(
     match formula.name:
         case "gspo":  # 2507.18071, equations 5 and 7
             whole = weights(formula, np.exp([(base - one.rollout).mean()]), np.exp([found.mean()]))
-            mean = advantage.mean(keepdims=True)
-            return lambda now: -(whole * surrogate(formula, np.exp([(now - base).mean()]), mean)).sum() / sequences
+            # One action: its advantage is that of its first token, from which all penalties are to go.
+            first = advantage[:1]
+            return lambda now: -(whole * surrogate(formula, np.exp([(now - base).mean()]), first)).sum() / sequences
         case "cispo":  # 2506.13585, equations 4 and 5
             clipped = np.clip(np.exp(fixed - base), *formula.clip)
             return lambda now: -(weight * clipped * advantage * now).sum() / tokens

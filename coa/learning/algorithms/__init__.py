@@ -19,6 +19,7 @@ from dataclasses import asdict, fields
 from typing import Any
 
 from coa.config import from_plain
+from coa.errors import UserError
 from coa.extensions import load_extensions
 from coa.learning.algorithms.base import Algorithm, LossSums, Sum, TokenBatch, Totals
 from coa.learning.algorithms.cispo import Cispo
@@ -34,21 +35,22 @@ from coa.learning.losses import LossConfig
 from coa.registry import Registry
 
 DEFAULT = "grpo"
+SURROGATE = "surrogate"
+"""The field of an algorithm that gets the recipe's `rl.learner.loss`."""
 ON_POLICY = "on_policy"
-ALGORITHMS: Registry[type[Algorithm]] = Registry(
-    "algorithm",
-    {
-        DEFAULT: Grpo,
-        "dr_grpo": DrGrpo,
-        "rloo": Rloo,
-        "reinforce_pp": ReinforcePp,
-        "cispo": Cispo,
-        "gspo": Gspo,
-        "ppo": Ppo,
-        ON_POLICY: OnPolicy,
-        "imitation": Imitation,
-    },
-)
+IMITATION = "imitation"
+BUILT_IN: Mapping[str, type[Algorithm]] = {
+    DEFAULT: Grpo,
+    "dr_grpo": DrGrpo,
+    "rloo": Rloo,
+    "reinforce_pp": ReinforcePp,
+    "cispo": Cispo,
+    "gspo": Gspo,
+    "ppo": Ppo,
+    ON_POLICY: OnPolicy,
+    IMITATION: Imitation,
+}
+ALGORITHMS: Registry[type[Algorithm]] = Registry("algorithm", BUILT_IN)
 
 
 def make(name: str, surrogate: LossConfig | None = None, settings: Mapping[str, Any] | None = None) -> Algorithm:
@@ -56,8 +58,10 @@ def make(name: str, surrogate: LossConfig | None = None, settings: Mapping[str, 
     load_extensions()
     kind: Any = ALGORITHMS.find(name)
     tree = dict(settings or {})
-    if surrogate is not None and "surrogate" in {field.name for field in fields(kind)}:
-        tree["surrogate"] = asdict(surrogate)
+    if SURROGATE in tree:
+        raise UserError(f"rl.algorithm_settings.{SURROGATE} is set by rl.learner.loss")
+    if surrogate is not None and SURROGATE in {field.name for field in fields(kind)}:
+        tree[SURROGATE] = asdict(surrogate)
     return from_plain(kind, tree, "rl.algorithm_settings")
 
 

@@ -2,7 +2,7 @@
 
 driver   keep(group), advantages(group)         a group: the graded episodes of one task
 ranks    needs                                  what is scored before the first update of a batch
-         totals(targets)                        sums over the whole batch, all-reduced before the first backward pass
+         totals(targets)                        sums over the batch of all updates, before its first backward pass
          loss(batch, totals)                    unreduced sums of a micro-batch, with the names of their denominators
 
 The learner is independent of the algorithm: it packs, scores, adds up, and steps. The imitation loss of a batch is
@@ -25,6 +25,7 @@ SAMPLED = "sampled"
 """Denominator: trained tokens that a policy sampled, without imitated tokens."""
 SEQUENCES = "sequences"
 """Denominator: samples with at least one trained token that a policy sampled."""
+STANDARD = frozenset({TOKENS, SAMPLED, SEQUENCES})
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +36,7 @@ class Needs:
     """Minimum number of episodes per task."""
     proximal: bool = True
     """Whether it needs log-probs from before the first update of a batch; they cost nothing if a batch is one update.
-    If False, `TokenBatch.proximal_logprobs` are those of the current policy."""
+    If False, `TokenBatch.proximal_logprobs` are those of the current policy, also after the first update."""
     reference: bool = False
     """Whether it needs log-probs of the stage's initial model, which every rank then holds beside the policy."""
     values: bool = False
@@ -86,7 +87,7 @@ class Sum(NamedTuple):
     total: "Tensor"
     """Scalar: the sum over a micro-batch."""
     per: str
-    """Name of the denominator, one of the batch's totals."""
+    """Name of the denominator: a standard total, of the update, or one of the algorithm's own, of the whole batch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +101,9 @@ class LossSums:
 
 
 Totals = Mapping[str, float]
+"""Sums over micro-batches and ranks. `TOKENS`, `SAMPLED` and `SEQUENCES` are those of one update. An algorithm's own
+are those of the batch, which is several updates if `rl.learner.updates_per_batch` is above 1: a mean needs both its sum
+and its count from them."""
 
 
 class Algorithm(Protocol):
@@ -120,12 +124,22 @@ class Algorithm(Protocol):
         ...
 
     def totals(self, targets: TokenTargets) -> Totals:
-        """Sums of a micro-batch that the loss needs over the whole batch, besides `standard_totals`."""
+        """Sums of a micro-batch that the loss needs over the batch of all updates; their names are not those of
+        `standard_totals`."""
         ...
 
     def loss(self, batch: TokenBatch, totals: Totals) -> LossSums:
         """The loss of sampled tokens; the imitation loss is added by the caller."""
         ...
+
+
+def own_totals(algorithm: Algorithm, targets: TokenTargets) -> Totals:
+    """The algorithm's totals of a micro-batch; raises ValueError if they have the name of a standard total, which is
+    that of an update."""
+    found = algorithm.totals(targets)
+    if taken := STANDARD & found.keys():
+        raise ValueError(f"totals of {type(algorithm).__name__} are named {', '.join(sorted(taken))}: take other names")
+    return found
 
 
 def standard_totals(targets: TokenTargets) -> dict[str, float]:

@@ -36,6 +36,10 @@ class Cispo(GroupRelative):
                 f"ratio_low and ratio_high are {self.ratio_low:g} and {self.ratio_high:g}, expected 0 <= low < high"
             )
 
+    @property
+    def clip_range(self) -> str:
+        return f"{self.ratio_low:g} to {self.ratio_high:g}, of the weight"
+
     def step(self, log_ratio: "Tensor", logprobs: "Tensor", advantages: "Tensor") -> Surrogate:
         ratio = ratio_of(log_ratio.detach())
         bounded = ratio.clamp(self.ratio_low, self.ratio_high)

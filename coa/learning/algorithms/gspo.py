@@ -5,18 +5,28 @@
 
 Off-policy correction and rejection are per sequence at either level (`correction`, `reject`), by the ratio
 exp(mean(proximal - rollout)). A sequence's ratio hardly changes, so its clip range is about a thousandth of that of
-tokens (section 5.1 of the paper).
+tokens (section 5.1 of the paper). With `kl_in: reward` all penalties of a sequence are subtracted from its advantage.
 
 How it fails: a sequence never reaches a clip range meant for tokens, so nothing is clipped, without a warning; the
 paper's range, for sequences of thousands of tokens, clips most short sequences (`clip_fraction` shows it). One bad
-token in a long episode is averaged away, or causes the whole episode to be clipped.
+token in a long episode is averaged away, or causes the whole episode to be clipped. Where the proximal policy is the
+engine's (`interpolated` at ages 0 and 1, `sampler`), the mean difference of engine and learner is part of s_i. In
+bfloat16 it can be larger than the paper's range, and clips sequences before the policy has moved; the paper's ratio is
+the learner's to itself: `proximal: recomputed`, with several updates per batch.
 """
 
 from dataclasses import dataclass, replace
 
 from coa.learning.algorithms.base import SEQUENCES, LossSums, Sum, TokenBatch, Totals
-from coa.learning.algorithms.policy_gradient import GroupRelative, check_clips, per_sequence, ratios, weighed
-from coa.learning.losses import clipped_surrogate, correction
+from coa.learning.algorithms.policy_gradient import (
+    GroupRelative,
+    check_bounds,
+    check_clips,
+    per_sequence,
+    ratios,
+    weighed,
+)
+from coa.learning.losses import clipped_surrogate, correction, segment_sums
 
 
 @dataclass(frozen=True)
@@ -27,11 +37,18 @@ class Gspo(GroupRelative):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_clips("gspo", self.surrogate, "clip_low and clip_high")
+        check_bounds(self, "clip_low", "clip_high")
+
+    @property
+    def clip_range(self) -> str:
+        return f"{self.clip_low:g} / {self.clip_high:g} of a sequence"
 
     def loss(self, batch: TokenBatch, totals: Totals) -> LossSums:
         config = replace(self.surrogate, clip_low=self.clip_low, clip_high=self.clip_high)
         log_ratio, age, mismatch = (per_sequence(one, batch) for one in ratios(batch, self.proximal))
-        advantages = per_sequence(self.credit(batch)[batch.sampled], batch)
+        # The sequence is one action, so each penalty on it counts once.
+        penalty = segment_sums(self.penalties(batch), batch.segments, batch.samples)
+        advantages = per_sequence(batch.reinforce[batch.sampled], batch) - penalty
         alone = batch.segments.new_tensor(range(batch.samples))
         step = clipped_surrogate(log_ratio, advantages, config)
         weight = correction(age, mismatch, alone, batch.samples, config)

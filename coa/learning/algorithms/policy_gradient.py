@@ -19,6 +19,7 @@ import numpy as np
 from coa.learning.advantages import Rewarded, Spread, group_relative, informative
 from coa.learning.algorithms.base import SAMPLED, TOKENS, LossSums, Needs, Sum, TokenBatch, TokenTargets, Totals
 from coa.learning.losses import (
+    CLIPS,
     Correction,
     Divergence,
     Level,
@@ -58,10 +59,15 @@ class PolicyGradient:
     kl_estimator: Divergence = Divergence.k3
 
     def __post_init__(self) -> None:
-        if self.kl_weight < 0:
-            raise ValueError(f"kl_weight is {self.kl_weight:g}, expected at least 0")
+        check_bounds(self, "kl_weight")
         if self.kl_weight > 0 and self.kl_in is KlIn.loss and self.kl_estimator is Divergence.k1:
             raise ValueError("kl_estimator=k1 has zero expected gradient in the loss; use k2 or k3, or kl_in=reward")
+
+    @property
+    def clip_range(self) -> str:
+        """For a recipe's plan: "0.2 / 0.28", how far below and above 1 a token's ratio may be, or what is clipped
+        instead."""
+        return f"{self.surrogate.clip_low:g} / {self.surrogate.clip_high:g}"
 
     @property
     def proximal(self) -> Proximal:
@@ -69,7 +75,8 @@ class PolicyGradient:
 
     @property
     def needs(self) -> Needs:
-        return Needs(proximal=self.proximal is Proximal.recomputed, reference=self.kl_weight > 0)
+        before = self.proximal is Proximal.recomputed or self.surrogate.reject is not Level.none
+        return Needs(proximal=before, reference=self.kl_weight > 0)
 
     def totals(self, targets: TokenTargets) -> Totals:
         return {}
@@ -160,8 +167,20 @@ def weighed(weight: Correction, config: LossConfig, per: str) -> dict[str, Sum]:
 
 def check_clips(name: str, config: LossConfig, own: str) -> None:
     """Raises ValueError if a recipe sets the per-token clip range, which an algorithm with its own would ignore."""
-    if config.clips != LossConfig().clips:
-        raise ValueError(f"{name} clips by rl.algorithm_settings.{own}, not by rl.learner.loss")
+    defaults = {key: getattr(LossConfig(), key) for key in CLIPS}
+    if ignored := {key: value for key, value in defaults.items() if getattr(config, key) != value}:
+        without = " ".join(
+            f"rl.learner.loss.{key}={'null' if value is None else value}" for key, value in ignored.items()
+        )
+        raise ValueError(f"{name} clips by rl.algorithm_settings.{own}, not by rl.learner.loss: set {without}")
+
+
+def check_bounds(algorithm: object, *names: str, most: float = float("inf")) -> None:
+    """Raises ValueError for the first of these settings that is below 0 or above `most`."""
+    for name in names:
+        if not 0 <= (value := getattr(algorithm, name)) <= most:
+            within = "at least 0" if most == float("inf") else f"0 to {most:g}"
+            raise ValueError(f"{name} is {value:g}, expected {within}")
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ that at the policy's next token (GAE, arXiv 1506.02438, equation 16):
     return   = A + V
     value_loss = value_weight * max((V' - return)^2, (clip(V', V - value_clip, V + value_clip) - return)^2) / 2
 
-With `whiten`, advantages are normalized to mean 0 and standard deviation 1 over the sampled tokens of an update. The
+With `whiten`, advantages are normalized to mean 0 and standard deviation 1 over the sampled tokens of a batch. The
 value head reads the policy's hidden states, and its loss trains them too; its learning rate is
 `rl.learner.value_head.lr`. No group is dropped: a task that is always solved still trains the values. With
 `kl_in: reward` the KL penalty is subtracted from each token's reward.
@@ -29,7 +29,7 @@ import numpy as np
 
 from coa.learning.advantages import Rewarded
 from coa.learning.algorithms.base import SAMPLED, TOKENS, LossSums, Needs, Sum, TokenBatch, TokenTargets, Totals
-from coa.learning.algorithms.policy_gradient import PolicyGradient, moments, whitened
+from coa.learning.algorithms.policy_gradient import PolicyGradient, check_bounds, moments, whitened
 from coa.types import Floats
 
 if TYPE_CHECKING:
@@ -47,6 +47,11 @@ class Ppo(PolicyGradient):
     """Clip range of the value loss: maximum change of a value from before the batch that still lowers the loss."""
     whiten: bool = False
     """Whether advantages are normalized to mean 0 and standard deviation 1."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_bounds(self, "value_weight", "value_clip")
+        check_bounds(self, "gamma", "gae_lambda", most=1.0)
 
     @property
     def needs(self) -> Needs:

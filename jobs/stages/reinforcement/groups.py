@@ -8,6 +8,7 @@ from actors.messages import EpisodeId, EpisodeOrder
 from coa.agent.episode import AgentConfig
 from coa.agent.records import GroupRecord, record_of
 from coa.concurrency import together
+from coa.learning.algorithms import BUILT_IN
 from coa.learning.algorithms.base import Algorithm
 from coa.learning.algorithms.policy_gradient import GroupRelative
 from coa.learning.algorithms.ppo import Ppo
@@ -47,6 +48,9 @@ class Group:
 
 
 def credit_of(algorithm: Algorithm) -> Credit | None:
+    """None if nothing is known of its advantages: a user's algorithm may override those of its base class."""
+    if type(algorithm) not in BUILT_IN.values():
+        return None
     match algorithm:
         case GroupRelative() | ReinforcePp(baseline=True):
             return Credit.relative

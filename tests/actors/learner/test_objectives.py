@@ -15,7 +15,7 @@ from actors.learner.learner import Learner
 from actors.learner.policy import load_model
 from coa.learning import faults
 from coa.learning.algorithms import DEFAULT, make
-from coa.learning.algorithms.base import LossSums, Needs, TokenBatch, Totals
+from coa.learning.algorithms.base import SAMPLED, LossSums, Needs, Sum, TokenBatch, TokenTargets, Totals
 from coa.learning.losses import Level, LossConfig, Proximal
 from coa.learning.packing import PackingConfig
 from coa.learning.schedule import OptimizerConfig
@@ -309,6 +309,77 @@ def test_advantages_are_compared_over_the_batch_of_all_updates(
     tokens = [int(s.loss_mask.sum()) for s in samples]
     assert len(seen) >= 2
     assert set(seen) == {(sum(tokens), sum(s.group * n for s, n in zip(samples, tokens, strict=True)))}
+
+
+def test_a_batch_of_several_updates_is_measured_by_the_policy_before_it(model: Path, one_rank: None) -> None:
+    """Without a proximal pass that policy is known of the first update only."""
+    rng = np.random.default_rng(0)
+    drawn = [replace(sample, group=group) for group, sample in enumerate(sampled_at(model, 1.0))]
+    samples = [replace(s, reinforce=np.where(s.loss_mask, np.float32(rng.normal()), np.float32(0))) for s in drawn]
+    several = replace(CONFIG, updates_per_batch=len(samples), optimizer=OptimizerConfig(lr=0.05))
+    reports = {
+        proximal: learner_of(model, replace(several, loss=LossConfig(proximal=proximal))).step(samples, 0)
+        for proximal in (Proximal.recomputed, Proximal.sampler)
+    }
+    counts = [int(sample.loss_mask.sum()) for sample in samples]
+    assert reports[Proximal.recomputed].compared == sum(counts)
+    assert reports[Proximal.sampler].compared in counts
+    for report in reports.values():
+        assert report.fresh_tokens == report.compared
+        assert report.kl_rollout == pytest.approx(0, abs=1e-6)
+
+
+def test_a_token_is_rejected_by_the_policy_before_the_batch_whatever_updates_have_changed(
+    model: Path, one_rank: None
+) -> None:
+    samples = [replace(sample, group=group) for group, sample in enumerate(sampled_at(model, 1.0))]
+    loss = LossConfig(proximal=Proximal.sampler, reject=Level.tokens, reject_below=0.99, reject_above=1.01)
+    config = replace(CONFIG, updates_per_batch=len(samples), optimizer=OptimizerConfig(lr=0.05), loss=loss)
+    assert learner_of(model, config).step(samples, 0).algorithm["rejected_weight_fraction"] == 0
+
+
+def test_a_mean_over_the_batch_is_that_of_all_updates(
+    model: Path, one_rank: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The example of docs/extending.md: where all rewards are equal, none is away from their mean."""
+    monkeypatch.setenv("COA_EXTENSIONS", "docs.examples.plain_reinforce")
+    rng = np.random.default_rng(0)
+    drawn = [replace(random_sample(rng, 300), group=group) for group in range(4)]
+    samples = [replace(s, reinforce=s.loss_mask.astype(np.float32)) for s in drawn]
+    learner = learner_of(model, replace(CONFIG, updates_per_batch=2), algorithm="plain_reinforce")
+    assert learner.step(samples, 0).algorithm["distance"] == pytest.approx(0, abs=1e-6)
+
+
+@dataclass(frozen=True)
+class ByGroups:
+    """An algorithm whose loss and metric are per a total of its own."""
+
+    inner: Any
+    name: str = "rewards"
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
+
+    def totals(self, targets: TokenTargets) -> Totals:
+        return {self.name: float(targets.reinforce.sum())}
+
+    def loss(self, batch: TokenBatch, totals: Totals) -> LossSums:
+        found = batch.reinforce.sum()
+        return LossSums(
+            {"policy_loss": Sum((found - batch.logprobs.sum() * 0), self.name)}, {"ones": Sum(found, self.name)}
+        )
+
+
+def test_a_loss_may_be_divided_by_a_total_of_its_own(model: Path, one_rank: None) -> None:
+    rng = np.random.default_rng(0)
+    drawn = [replace(random_sample(rng, 300), group=group) for group in range(4)]
+    samples = [replace(s, reinforce=s.loss_mask.astype(np.float32)) for s in drawn]
+    learner = learner_of(model, replace(CONFIG, updates_per_batch=2))
+    learner.algorithm = ByGroups(learner.algorithm)  # pyright: ignore[reportAttributeAccessIssue]
+    assert learner.step(samples, 0).algorithm["ones"] == pytest.approx(1.0)
+    learner.algorithm = ByGroups(learner.algorithm, SAMPLED)  # pyright: ignore[reportAttributeAccessIssue]
+    with pytest.raises(ValueError, match="totals of ByGroups are named sampled: take other names"):
+        learner.step(samples, 1)
 
 
 def test_an_algorithm_of_ones_own_is_one_file(model: Path, one_rank: None, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -102,6 +102,15 @@ def test_a_plan_tells_the_learners_settings_side_by_side() -> None:
     assert section(recipe("web_32b"), "learners", "rl").columns == ("", "rl")
 
 
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [("gspo", "0.0003 / 0.0004 of a sequence"), ("cispo", "0 to 5, of the weight"), ("imitation", "-")],
+)
+def test_the_clip_range_is_that_of_the_algorithm(name: str, told: str) -> None:
+    config = recipe("web_32b", f"rl.algorithm={name}", "rl.learner.loss.dual_clip=null")
+    assert cells(section(config, "learners"))["clip range"] == ("-", told)
+
+
 def test_rates_in_words() -> None:
     assert rate(OptimizerConfig(lr=1e-6)) == "1e-06 constant"
     assert rate(OptimizerConfig(lr=0.003, flat_share=0.3)) == "0.003 flat for 0.3 of the steps, then linear"

@@ -11,12 +11,13 @@ import pytest
 from actors.messages import EpisodeOrder
 from coa.learning.algorithms import ALGORITHMS, make
 from coa.learning.algorithms.base import Algorithm
+from coa.learning.algorithms.grpo import Grpo
 from coa.learning.algorithms.imitation import Imitation
 from coa.learning.algorithms.reinforce_pp import ReinforcePp
 from coa.learning.faults import Credit
 from coa.learning.samples import to_samples
 from coa.learning.window import Ticket
-from coa.types import Scored, Status
+from coa.types import Floats, Scored, Status
 from jobs.recipe.schema import RlConfig
 from jobs.stages.reinforcement.groups import Group, credit_of, play_group
 from tests.coa.learning.test_advantages import scored
@@ -64,6 +65,13 @@ def test_advantages_around_the_groups_mean_are_relative() -> None:
     """Those of an algorithm that nobody here knows may be anything."""
     assert credit_of(ReinforcePp(baseline=True)) is Credit.relative
     assert credit_of(Imitation()) is None
+
+    class Halved(Grpo):
+        def compare(self, rewards: Sequence[float]) -> Floats:
+            return super().compare(rewards).clip(min=0)
+
+    assert credit_of(Grpo()) is Credit.relative
+    assert credit_of(Halved()) is None
 
 
 @pytest.mark.parametrize("name", ["ppo", "reinforce_pp"])

@@ -18,6 +18,7 @@ from coa.learning.algorithms import ALGORITHMS
 from coa.learning.algorithms.grpo import Grpo
 from coa.reporting.metrics import Record, read_metrics
 from coa.types import Floats, Scored
+from jobs.stages.reinforcement import groups
 from tests.jobs.stages.test_reinforcement import GROUPS, Remembering, make_run, reinforce
 from tests.support.engines import FakeWorld
 from tests.support.registries import lend
@@ -119,6 +120,7 @@ def test_advantages_of_another_group_are_named_in_the_next_record(
 ) -> None:
     monkeypatch.setattr(OnceOfAnotherGroup, "informative", [])
     lend(monkeypatch, ALGORITHMS, "grpo", OnceOfAnotherGroup)
+    monkeypatch.setattr(groups, "BUILT_IN", {"grpo": OnceOfAnotherGroup})
     found, result = records(tmp_path)
     named = {record["step"]: record["faults"] for record in found if "faults" in record}
     assert named.keys() == {FAULTY}, "every batch is played before its step, with nothing of the next one"
