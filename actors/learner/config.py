@@ -44,7 +44,8 @@ class ModelConfig:
     """Maximum vocabulary size of the tokenizer that is trained for a new model."""
     dtype: str = "float32"
     """Number type of the learners' weights and of published weights: float32 or bfloat16. With bfloat16 the optimizer
-    keeps float32 copies."""
+    keeps float32 copies. On a GPU take bfloat16: for float32, PyTorch has no fast attention with grouped heads, and the
+    memory of a sample grows with the square of its length."""
     attention: str = "sdpa"
     """Attention kernel of the learners: sdpa runs everywhere, flash_attention_2 and flex_attention on GPUs
     (`actors.learner.attention`)."""

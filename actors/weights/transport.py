@@ -38,7 +38,8 @@ class WeightsConfig:
 
     transport: str = "host"
     """host: through shared memory on a node, and through Ray's object store between nodes. collective: by a broadcast
-    over TCP (gloo) to all engines that are ready; others use host. ipc: engines on the GPU of the only learner rank
+    over TCP (gloo) to all engines that are ready, in which each GPU of an engine gets the whole model; others use
+    host. ipc: engines on the GPU of the only learner rank
     copy the weights from its memory (CUDA IPC; on a CPU, shared memory); others use host."""
     bucket_mib: float = 64.0
     """Size in MiB of the parts in which weights are moved and checked. A rank needs memory for two."""

@@ -134,10 +134,13 @@ def test_a_step_learns_and_its_speed_and_memory_are_told(models: Models) -> None
         print(f"peak memory {torch.cuda.max_memory_allocated() / 2**30:.2f} GiB")
 
 
-def test_another_process_gets_the_weights_from_the_devices_memory(models: Models, tmp_path: Path) -> None:
+@pytest.mark.parametrize("rank", [0, 8], ids=["weights", "adapters"])
+def test_another_process_gets_the_weights_from_the_devices_memory(models: Models, rank: int, tmp_path: Path) -> None:
+    """Adapters are merged twice, for the digests and in the thread that hands the weights over, and have to give the
+    same bits."""
     device, setting = models.setting.device, models.setting
     tensors = [(name, parameter.detach()) for name, parameter in models.rounded.named_parameters()]
-    parts = parts_of(tensors, setting.bucket_bytes)
+    parts = parts_of(tensors, setting.bucket_bytes, rank)
     sender = sender_of(shelf_in(tmp_path))
     before = torch.cuda.memory_allocated() if device.type == "cuda" else 0
     published = sender.send(parts, 1, "1-0")

@@ -49,8 +49,17 @@ class OnlyRank:
             return seal(version, layout, read)
 
 
-def parts_of(tensors: Iterable[tuple[str, torch.Tensor]], bucket_bytes: int) -> ModelParts:
-    sources = [Source(name, (torch.nn.Parameter(tensor, requires_grad=False),)) for name, tensor in tensors]
+def parts_of(tensors: Iterable[tuple[str, torch.Tensor]], bucket_bytes: int, rank: int = 0) -> ModelParts:
+    """rank: of random adapters of all matrices; 0 for none."""
+
+    def parameters(tensor: torch.Tensor) -> tuple[torch.nn.Parameter, ...]:
+        own = [tensor]
+        if rank and tensor.dim() == 2:
+            own += [torch.randn(shape).to(tensor) for shape in ((rank, tensor.shape[1]), (tensor.shape[0], rank))]
+        return tuple(torch.nn.Parameter(one, requires_grad=False) for one in own)
+
+    torch.manual_seed(0)
+    sources = [Source(name, parameters(tensor), 0.01) for name, tensor in tensors]
     return ModelParts(sources, sharded=False, bucket_bytes=bucket_bytes)
 
 
