@@ -18,8 +18,8 @@ THIN = 0.25
 """Share of a batch's places below which engines may be slow for want of requests."""
 NOTICED = 0.03
 """Minimum gain for which a setting is named."""
-LONGEST = 200
-"""Maximum number of versions that a simulation measures."""
+SHORTEST, LONGEST = 8, 200
+"""Minimum and maximum number of versions that a simulation measures."""
 
 
 class Limit(NamedTuple):
@@ -149,10 +149,13 @@ def changes(shape: LoopShape, *, recompute: bool = False) -> Iterator[Change]:
 def gains(
     shape: LoopShape, speeds: Speeds, work: Workload, base: Forecast, *, warm: int = 0, seed: int = 0
 ) -> list[Gain]:
-    """The gain of each change alone, the best first. base: the forecast of `shape` with the same `warm` and `seed`."""
+    """The gain of each change alone, the best first. base: the forecast of `shape` with the same `warm` and `seed`. A
+    change that makes the warm-up longer is simulated for longer."""
     found = []
     for change in changes(shape, recompute=speeds.prefill_s > 0):
-        forecast = simulate(change.shape, speeds, work, warm=warm, seed=seed)
+        more = settled(change.shape) - settled(shape)
+        longer = replace(change.shape, steps=change.shape.steps + more)
+        forecast = simulate(longer, speeds, work, warm=warm + more, seed=seed)
         gain = forecast.trained_s / base.trained_s - 1 if base.trained_s else 0.0
         error = max(base.error or 0.0, forecast.error or 0.0)
         found.append(Gain(change, forecast.trained_s, gain, error, change.shape.gpus - shape.gpus))
@@ -178,9 +181,15 @@ def advice(found: list[Gain]) -> str:
 
 def measured_part(shape: LoopShape, episodes: float, turns: float, budget: int) -> tuple[LoopShape, int]:
     """(a loop with the same settings, the version from which it is measured): as many steps as `budget` turns allow,
-    but at least 4 and at most LONGEST measured ones. The recipe's number of steps does not matter: the few steps of a
-    short run would tell more of their slowest tool calls than of the settings.
+    but at least SHORTEST and at most LONGEST measured ones. The recipe's number of steps does not matter: the few steps
+    of a short run would tell more of their slowest tool calls than of the settings.
     episodes: episodes played per step; turns: turns per episode."""
-    warm = shape.window.max_staleness + 1
+    warm = settled(shape)
     steps = int(budget / max(1.0, episodes * turns)) - warm
-    return replace(shape, steps=warm + max(4, min(LONGEST, steps))), warm
+    return replace(shape, steps=warm + max(SHORTEST, min(LONGEST, steps))), warm
+
+
+def settled(shape: LoopShape) -> int:
+    """The version from which a loop is in its steady state. At the beginning, the episodes of all batches in the window
+    run at once, and the first batches that are full have its shortest ones."""
+    return 2 * (shape.window.max_staleness + 2)

@@ -53,6 +53,7 @@ def run(*, recipe: str, overrides: list[str], cluster: str | None, run: Path | N
         console.table(section.title, section.columns, section.rows)
     for mistake in mistakes:
         console.say(f"does not fit: {mistake}")
+    console.say("simulating the loop, for a minute or two if a batch has thousands of episodes ...")
     sections, sentences = speed_of(config, nodes, run, up_to)
     for section in sections:
         console.table(section.title, section.columns, section.rows)

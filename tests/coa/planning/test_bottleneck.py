@@ -1,9 +1,13 @@
 from dataclasses import fields, replace
+from typing import Any
+
+import pytest
 
 from coa.learning.window import WindowConfig
+from coa.planning import bottleneck as planning
 from coa.planning.bottleneck import Batch, Gain, advice, bottleneck, changes, gains, mean_batch, measured_part
 from coa.planning.engine import Speeds, StepTimes
-from coa.planning.simulation import LoopShape, simulate
+from coa.planning.simulation import Forecast, LoopShape, simulate
 from coa.planning.workload import Assumed, Latency
 
 SHAPE = LoopShape(WindowConfig(1, 4, 0), engines=1, ranks=1, steps=12, max_requests=16, places=32)
@@ -117,4 +121,19 @@ def test_a_simulation_is_as_long_as_its_budget() -> None:
     for steps in (1, 500):
         asked = replace(SHAPE, steps=steps)
         found = [measured_part(asked, *of) for of in ((10, 2, 200), (1000, 20, 200), (1, 1, 10**6))]
-        assert [(shape.steps, warm) for shape, warm in found] == [(10, 2), (6, 2), (202, 2)]
+        assert [(shape.steps, warm) for shape, warm in found] == [(14, 6), (14, 6), (206, 6)]
+
+
+def test_more_staleness_is_measured_in_its_own_steady_state(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its window takes longer to fill; as many versions are measured."""
+    shape, warm = measured_part(SHAPE, episodes=8, turns=1, budget=200)
+    found: dict[int, set[tuple[int, int]]] = {}
+
+    def noted(shape: LoopShape, *_: Any, warm: int, seed: int) -> Forecast:
+        found.setdefault(shape.window.max_staleness, set()).add((warm, shape.steps - warm))
+        return base
+
+    base = simulate(shape, speeds(0.01), WORK, warm=warm)
+    monkeypatch.setattr(planning, "simulate", noted)
+    gains(shape, speeds(0.01), WORK, base, warm=warm)
+    assert found == {1: {(6, 19)}, 2: {(8, 19)}}
