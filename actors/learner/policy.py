@@ -233,7 +233,8 @@ class ValueHead(nn.Linear):
 
 class TrainedPolicy(PackedPolicy):
     """The trained policy: log-probs at the temperature at which samples were drawn and, if requested, values from a
-    head on the hidden state that predicts the token. The head is initialized to zero."""
+    head on the hidden state that predicts the token. The head is initialized to zero, and its loss has no gradient in
+    the hidden states."""
 
     def __init__(
         self,
@@ -270,7 +271,7 @@ class TrainedPolicy(PackedPolicy):
         own = self._head(found, temperature=self._temperature if temperature is None else temperature, entropy=entropy)
         values = torch.zeros_like(own.entropy)
         if self.value_head is not None:
-            values = self.value_head(found.hidden).squeeze(-1)
+            values = self.value_head(found.hidden.detach()).squeeze(-1)
         logprobs, nats, values = self._whole(found.counts, own.logprobs, own.entropy, values)
         return Outputs(logprobs, nats.detach(), values)
 

@@ -9,14 +9,13 @@ that at the policy's next token (GAE, arXiv 1506.02438, equation 16):
     value_loss = value_weight * max((V' - return)^2, (clip(V', V - value_clip, V + value_clip) - return)^2) / 2
 
 With `whiten`, advantages are normalized to mean 0 and standard deviation 1 over the sampled tokens of a batch. The
-value head reads the policy's hidden states, and its loss trains them too; its learning rate is
-`rl.learner.value_head.lr`. No group is dropped: a task that is always solved still trains the values. With
-`kl_in: reward` the KL penalty is subtracted from each token's reward.
+value head reads the policy's hidden states; its loss trains the head alone, as a critic of its own would not train the
+policy, at the rate `rl.learner.value_head.lr`. No group is dropped: a task that is always solved still trains the
+values. With `kl_in: reward` the KL penalty is subtracted from each token's reward.
 
 How it fails: with `gae_lambda` below 1 advantages are only as good as the values, and a new head's values are all 0. If
-the head's learning rate is too low, there is no baseline, or with `whiten` only the batch mean; if `value_weight` is
-too high, the hidden states fit the values instead of the policy. Compare `value_error` with the variance of the
-rewards. While the values lag behind rising returns, the mean advantage is above 0, and `whiten` makes tokens of
+the head's learning rate is too low, there is no baseline, or with `whiten` only the batch mean. Compare `value_error`
+with the variance of the rewards. While the values lag behind rising returns, the mean advantage is above 0, and `whiten` makes tokens of
 successes whose value is the highest look bad. A policy that is nearly certain samples nothing that balances this:
 `well_formed` falls, and the reward may collapse.
 """
@@ -42,7 +41,8 @@ class Ppo(PolicyGradient):
     gae_lambda: float = 1.0
     """GAE's lambda: with 1 the advantage is the return minus the value; smaller values rely on later tokens' values."""
     value_weight: float = 0.1
-    """Weight of the value loss relative to the policy's loss."""
+    """Weight of the value loss relative to the policy's loss. Both share the norm by which gradients are clipped;
+    otherwise AdamW makes the head's steps independent of it."""
     value_clip: float = 0.2
     """Clip range of the value loss: maximum change of a value from before the batch that still lowers the loss."""
     whiten: bool = False

@@ -12,12 +12,12 @@ from torch import Tensor
 
 from actors.learner.config import LearnerConfig, LoraConfig, ModelConfig, Objective, ValueHeadConfig
 from actors.learner.learner import Learner
-from actors.learner.policy import load_model
+from actors.learner.policy import load_model, to_tensors
 from coa.learning import faults
 from coa.learning.algorithms import DEFAULT, make
 from coa.learning.algorithms.base import SAMPLED, LossSums, Needs, Sum, TokenBatch, TokenTargets, Totals
 from coa.learning.losses import Level, LossConfig, Proximal
-from coa.learning.packing import PackingConfig
+from coa.learning.packing import PackingConfig, micro_batch
 from coa.learning.schedule import OptimizerConfig
 from coa.types import Sample
 from tests.support.ranks import save
@@ -150,7 +150,7 @@ def test_a_value_head_learns_the_reward_and_is_kept_and_not_published(
         replace(sample, reinforce=np.where(sample.loss_mask, np.float32(0.75), np.float32(0)))
         for sample in (random_sample(rng, 300) for _ in range(6))
     ]
-    config = replace(CONFIG, optimizer=OptimizerConfig(lr=3e-3), value_head=ValueHeadConfig(lr=3e-3))
+    config = replace(CONFIG, optimizer=OptimizerConfig(lr=3e-3), value_head=ValueHeadConfig(lr=1e-2))
     learner = learner_of(model, config, 30, algorithm="ppo")
     reports = [learner.step(samples, version).algorithm for version in range(30)]
     assert reports[0]["value_mean"] == 0
@@ -167,6 +167,16 @@ def test_a_value_head_learns_the_reward_and_is_kept_and_not_published(
         load_model(tmp_path / "saved", ModelConfig()).state_dict().keys()
         == load_model(model, ModelConfig()).state_dict().keys()
     )
+
+
+def test_the_value_loss_trains_the_head_alone(model: Path, one_rank: None) -> None:
+    """As a critic of its own would: the policy's gradient is that of its own loss."""
+    learner = learner_of(model, algorithm="ppo")
+    [sample, *_] = sampled_at(model, 1.0)
+    outputs = learner.policy(**to_tensors(micro_batch([[sample]]), learner.device))
+    outputs.values.sum().backward()
+    trained = {name for name, p in learner.policy.named_parameters() if p.grad is not None and p.grad.any()}
+    assert trained == {"value_head.weight", "value_head.bias"}
 
 
 @pytest.mark.parametrize("lora", [LoraConfig(), LORA], ids=["a model", "below adapters"])
