@@ -19,7 +19,7 @@ import torch.distributed as dist
 from actors.learner.config import LearnerConfig, ModelConfig, Objective
 from actors.learner.lora import add_adapters, sources
 from actors.learner.policy import Outputs, TrainedPolicy, load_model, to_tensors
-from actors.learner.scoring import Passes, ScoredBatch, Unadapted, filler, load_reference
+from actors.learner.scoring import Passes, ScoredBatch, Unadapted, bounds_of, filler, load_reference
 from actors.learner.sequence.groups import sequence_group
 from actors.learner.step_report import StepReport, Sums
 from actors.learner.zero import choose_accelerator, deepspeed_config, gather, join_process_group, sharded_loading
@@ -108,10 +108,12 @@ class Learner:
         """Trains the policy of `version` on this rank's samples of a batch. Ranks may hold different numbers of
         samples; ranks that share rows hold the same samples."""
         updates = [self._pack(share) for share in self._shares(samples)]
-        most = [max(column) for column in zip(*gather([len(batches) for batches in updates]), strict=True)]
-        several = len(updates) > 1
+        ranks = gather(([len(batches) for batches in updates], *bounds_of(samples)))
+        lengths, lows, highs = zip(*ranks, strict=True)
+        most = [max(column) for column in zip(*lengths, strict=True)]
+        several, bounds = len(updates) > 1, (min(lows), max(highs))
         scored = [
-            self._passes.score(batches, version=version, most=longest, proximal=several)
+            self._passes.score(batches, version=version, most=longest, proximal=several, bounds=bounds)
             for batches, longest in zip(updates, most, strict=True)
         ]
         rate = learning_rate(version, self._steps, self.config.optimizer)

@@ -7,6 +7,7 @@ reference    log-probs under the frozen model that the stage began with
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from actors.learner.sequence.groups import SequenceGroup
 from actors.learner.zero import sharded_loading
 from coa.learning.algorithms.base import Needs, TokenTargets
 from coa.learning.packing import MicroBatch
-from coa.types import ENVIRONMENT
+from coa.types import ENVIRONMENT, Sample
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,9 +42,18 @@ class Passes:
         """`reference`: called like the engine; None if no reference is needed."""
         self._engine, self._reference, self._needs, self._device = engine, reference, needs, device
 
-    def score(self, batches: Sequence[MicroBatch], *, version: int, most: int, proximal: bool) -> list[ScoredBatch]:
+    def score(
+        self,
+        batches: Sequence[MicroBatch],
+        *,
+        version: int,
+        most: int,
+        proximal: bool,
+        bounds: tuple[float, float],
+    ) -> list[ScoredBatch]:
         """`version`: weight version that is trained. `most`: maximum number of micro-batches of any rank. `proximal`:
-        whether the batch has several updates, so that the proximal log-probs must be computed now."""
+        whether the batch has several updates, so that the proximal log-probs must be computed now. `bounds`: as in
+        `TokenTargets`."""
         proximal &= self._needs.proximal
         own = self._pass(self._engine, batches, most) if proximal or self._needs.values else []
         reference = self._pass(self._reference, batches, most) if self._needs.reference else []
@@ -56,6 +66,7 @@ class Passes:
                 version=version,
                 reference_logprobs=reference[index].logprobs if reference else zeros,
                 old_values=own[index].values if own else zeros,
+                bounds=bounds,
             )
             found.append(ScoredBatch(batch, targets, own[index].logprobs if proximal else None))
         return found
@@ -69,7 +80,13 @@ class Passes:
 
 
 def targets_of(
-    batch: MicroBatch, device: torch.device, *, version: int, reference_logprobs: Tensor, old_values: Tensor
+    batch: MicroBatch,
+    device: torch.device,
+    *,
+    version: int,
+    reference_logprobs: Tensor,
+    old_values: Tensor,
+    bounds: tuple[float, float] = (-inf, inf),
 ) -> TokenTargets:
     """The trained tokens of packed rows, in row-major order, in which `PackedPolicy` returns their log-probs.
     `version`: weight version that is trained."""
@@ -92,7 +109,15 @@ def targets_of(
         ages=tensor(np.where(sampled, version - batch.versions, 0)),
         reference_logprobs=reference_logprobs,
         old_values=old_values,
+        bounds=bounds,
     )
+
+
+def bounds_of(samples: Sequence[Sample]) -> tuple[float, float]:
+    """The least and the largest `reinforce` of the samples' sampled tokens; (inf, -inf) without any."""
+    found = [sample.reinforce[sample.loss_mask & (sample.versions != ENVIRONMENT)] for sample in samples]
+    low = min((float(one.min()) for one in found if len(one)), default=inf)
+    return low, max((float(one.max()) for one in found if len(one)), default=-inf)
 
 
 class Unadapted:

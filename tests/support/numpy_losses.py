@@ -5,7 +5,7 @@ Nothing here is the product's. What is held fixed while a gradient is taken, sg(
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -44,6 +44,8 @@ class Formula:
     bounds: tuple[float, float] = (0.5, 2.0)
     kl: tuple[float, str, str] = (0.0, "loss", "k3")
     """Weight, where, and the estimator."""
+    rewards: tuple[float, float] = (-np.inf, np.inf)
+    """Least and largest of the batch."""
     own: Mapping[str, Any]
     """The algorithm's other settings."""
 
@@ -82,13 +84,21 @@ def advantages(formula: Formula, episodes: Sequence[Episode]) -> list[Array]:
             case _:  # PPO: at the last token, and from there by GAE
                 rewards = -penalty
                 rewards[-1] += one.reward
-                found.append(gae(rewards, one.old_values, formula.own["gamma"], formula.own["gae_lambda"]))
+                found.append(gae(rewards, possible(formula, one), formula.own["gamma"], formula.own["gae_lambda"]))
                 continue
         found.append(np.array([score - penalty[t:].sum() for t in range(len(penalty))]))
     if formula.name == "reinforce_pp" or formula.own.get("whiten"):
         every = np.concatenate(found)
         found = [(one - every.mean()) / every.std() for one in found]
     return found
+
+
+def possible(formula: Formula, one: Episode) -> Array:
+    """Values that returns can have: discounted rewards are nearer to 0, and penalties have no bound."""
+    low, high = formula.rewards
+    if formula.kl[0] and formula.kl[1] == "reward":
+        return one.old_values
+    return np.clip(one.old_values, *((min(low, 0.0), max(high, 0.0)) if formula.own["gamma"] < 1 else (low, high)))
 
 
 def proximal(formula: Formula, one: Episode, now: Array) -> Array:
@@ -170,8 +180,8 @@ def step_of(
 
 def value_errors(formula: Formula, one: Episode) -> Callable[[Array], float]:
     """The clipped loss of PPO's first implementation, to the returns that GAE estimates."""
-    [raw] = advantages(Formula(name="ppo", kl=formula.kl, own={**formula.own, "whiten": False}), [one])
-    clip, weight, target = formula.own["value_clip"], formula.own["value_weight"], raw + one.old_values
+    [raw] = advantages(replace(formula, own={**formula.own, "whiten": False}), [one])
+    clip, weight, target = formula.own["value_clip"], formula.own["value_weight"], raw + possible(formula, one)
 
     def at(now: Array) -> float:
         near = np.clip(now, one.old_values - clip, one.old_values + clip)

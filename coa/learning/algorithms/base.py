@@ -11,6 +11,7 @@ added to every algorithm's loss (`coa.learning.algorithms.loss_of`).
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from math import inf
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from coa.learning.advantages import Rewarded
@@ -63,6 +64,8 @@ class TokenTargets:
     """Zeros if the algorithm does not need them."""
     old_values: "Tensor"
     """Values before the first update of the batch; zeros if the algorithm does not need them."""
+    bounds: tuple[float, float] = (-inf, inf)
+    """Least and largest `reinforce` of sampled tokens in the batch of all updates, on all ranks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

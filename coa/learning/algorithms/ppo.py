@@ -6,6 +6,7 @@ that at the policy's next token (GAE, arXiv 1506.02438, equation 16):
     delta[t] = reward[t] + gamma * V[t + 1] - V[t]
     A[t]     = delta[t] + gamma * gae_lambda * A[t + 1]
     return   = A + V
+    V        is clipped to the range of the batch's rewards
     value_loss = value_weight * max((V' - return)^2, (clip(V', V - value_clip, V + value_clip) - return)^2) / 2
 
 With `whiten`, advantages are normalized to mean 0 and standard deviation 1 over the sampled tokens of a batch. The
@@ -15,20 +16,21 @@ values. With `kl_in: reward` the KL penalty is subtracted from each token's rewa
 
 How it fails: with `gae_lambda` below 1 advantages are only as good as the values, and a new head's values are all 0. If
 the head's learning rate is too low, there is no baseline, or with `whiten` only the batch mean. Compare `value_error`
-with the variance of the rewards. While the values lag behind rising returns, the mean advantage is above 0, and `whiten` makes tokens of
-successes whose value is the highest look bad. A policy that is nearly certain samples nothing that balances this:
-`well_formed` falls, and the reward may collapse.
+with the variance of the rewards. While the values lag behind rising returns, the mean advantage is above 0, and with
+`whiten` the last tokens of successes, whose values are the highest, look bad. A policy that is nearly certain samples
+nothing that balances this: `well_formed` falls, and the reward may collapse.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from math import inf
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from coa.learning.advantages import Rewarded
 from coa.learning.algorithms.base import SAMPLED, TOKENS, LossSums, Needs, Sum, TokenBatch, TokenTargets, Totals
-from coa.learning.algorithms.policy_gradient import PolicyGradient, check_bounds, moments, whitened
+from coa.learning.algorithms.policy_gradient import KlIn, PolicyGradient, check_bounds, moments, whitened
 from coa.types import Floats
 
 if TYPE_CHECKING:
@@ -67,10 +69,19 @@ class Ppo(PolicyGradient):
     def totals(self, targets: TokenTargets) -> Totals:
         return moments(self.gae(targets)[targets.sampled])
 
+    def old_values(self, targets: TokenTargets) -> "Tensor":
+        """[P], values before the batch, within the range that returns can have by the batch's rewards."""
+        low, high = targets.bounds
+        if self.gamma < 1:
+            low, high = min(low, 0.0), max(high, 0.0)
+        if self.kl_weight > 0 and self.kl_in is KlIn.reward:
+            low, high = -inf, inf
+        return targets.old_values.clamp(low, high)
+
     def gae(self, targets: TokenTargets) -> "Tensor":
         """[P], advantages before normalization; 0 at tokens that are only imitated."""
         sampled, segments = targets.sampled.tolist(), targets.segments.tolist()
-        values, rewards = targets.old_values.tolist(), targets.reinforce.tolist()
+        values, rewards = self.old_values(targets).tolist(), targets.reinforce.tolist()
         penalties = self.penalties(targets).tolist()
         found = [0.0] * len(values)
         segment, advantage, following = -1, 0.0, 0.0
@@ -87,7 +98,7 @@ class Ppo(PolicyGradient):
 
     def loss(self, batch: TokenBatch, totals: Totals) -> LossSums:
         advantages = self.gae(batch)
-        returns = (advantages + batch.old_values)[batch.sampled]
+        returns = (advantages + self.old_values(batch))[batch.sampled]
         sums = self.policy_loss(batch, whitened(advantages, totals) if self.whiten else advantages)
         values, old = batch.values[batch.sampled], batch.old_values[batch.sampled]
         near = old + (values - old).clamp(-self.value_clip, self.value_clip)

@@ -2,7 +2,7 @@
 against NumPy in float64."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -119,7 +119,14 @@ def targets_of(drawn: Drawn, part: Sequence[int], reinforce: Sequence[float]) ->
         ages=flat([one.ages for one in drawn.batch]).long(),
         reference_logprobs=flat([one.reference for one in drawn.batch]),
         old_values=flat([one.old_values for one in drawn.batch]),
+        bounds=rewards_of(drawn),
     )
+
+
+def rewards_of(drawn: Drawn) -> tuple[float, float]:
+    """Least and largest of episodes with a token, as a learner knows them of algorithms whose advantages they are."""
+    found = [one.reward for one in drawn.batch if one.group >= 0 and len(one.ages)]
+    return min(found), max(found)
 
 
 def credits_of(algorithm: Algorithm, drawn: Drawn) -> list[float]:
@@ -168,7 +175,8 @@ CASES = {name: range(1 if name == "on_policy" else 9) for name in ALGORITHMS if 
 @pytest.mark.parametrize(("name", "case"), [(name, case) for name, cases in CASES.items() for case in cases])
 def test_loss_and_gradient_are_those_of_the_formula(name: str, case: int) -> None:
     """In three micro-batches, whose boundaries know nothing of groups."""
-    drawn, asked = draw(seed=case), formula(name, case)
+    drawn = draw(seed=case)
+    asked = replace(formula(name, case), rewards=rewards_of(drawn))
     micro_batches = [range(3), range(3, 7), range(7, len(drawn.batch))]
     found, gradient, by_value = by_product(algorithm_of(asked), drawn, micro_batches)
     expected = list(zip(parts(asked, drawn.batch, drawn.logprobs), drawn.logprobs, drawn.values, strict=True))

@@ -1,5 +1,6 @@
 """PPO by hand: advantages from values, over the tokens that the policy sampled."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -91,3 +92,15 @@ def test_what_the_driver_gives_is_the_reward_and_every_group_is_kept() -> None:
     group: Any = [SimpleNamespace(grade=1.0, reward=reward) for reward in (1.0, 1.0, 0.5)]
     assert PLAIN.advantages(group).tolist() == [1.0, 1.0, 0.5]
     assert PLAIN.keep(group)
+
+
+def test_a_token_of_a_success_is_never_made_less_likely_for_a_value_that_no_return_has() -> None:
+    """A head that reads hidden states overshoots at some of them; the best reward of the batch is 1."""
+    [success, failure] = (
+        targets_of([0], reinforce=[reward], rollout=[-1.0], old_values=[value])
+        for reward, value in ((1.0, 1.6), (0.0, -0.4))
+    )
+    assert PLAIN.gae(success).tolist() == [pytest.approx(-0.6)]
+    assert PLAIN.gae(replace(success, bounds=(0.0, 1.0))).tolist() == [0.0]
+    assert PLAIN.gae(replace(failure, bounds=(0.0, 1.0))).tolist() == [0.0]
+    assert replace(PLAIN, gamma=0.9).gae(replace(success, bounds=(1.0, 1.0))).tolist() == [0.0]
