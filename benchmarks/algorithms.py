@@ -31,11 +31,6 @@ WAYS: Mapping[str, tuple[str, ...]] = {
         "rl.algorithm_settings.kl_weight=0.001",
     ),
     "ppo": ("rl.algorithm=ppo", "rl.learner.value_head.lr=1e-3"),
-    "ppo normalized": (
-        "rl.algorithm=ppo",
-        "rl.learner.value_head.lr=1e-3",
-        "rl.algorithm_settings.whiten=true",
-    ),
     "gspo": ("rl.algorithm=gspo", "rl.algorithm_settings.clip_low=0.03", "rl.algorithm_settings.clip_high=0.04"),
     "dr_grpo": ("rl.algorithm=dr_grpo", "rl.algorithm_settings.length=64"),
     "rloo": ("rl.algorithm=rloo",),
