@@ -172,11 +172,37 @@ def test_a_value_head_learns_the_reward_and_is_kept_and_not_published(
 def test_the_value_loss_trains_the_head_alone(model: Path, one_rank: None) -> None:
     """As a critic of its own would: the policy's gradient is that of its own loss."""
     learner = learner_of(model, algorithm="ppo")
+    head = learner.policy.value_head
+    assert head is not None
+    head.weight.data.fill_(1.0)
     [sample, *_] = sampled_at(model, 1.0)
     outputs = learner.policy(**to_tensors(micro_batch([[sample]]), learner.device))
     outputs.values.sum().backward()
     trained = {name for name, p in learner.policy.named_parameters() if p.grad is not None and p.grad.any()}
     assert trained == {"value_head.weight", "value_head.bias"}
+
+
+def test_an_algorithm_knows_the_range_of_the_batch_s_rewards(
+    model: Path, one_rank: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rng = np.random.default_rng(0)
+    samples = [
+        replace(sample, group=group, reinforce=np.where(sample.loss_mask, np.float32(reward), np.float32(-9)))
+        for group, (sample, reward) in enumerate((random_sample(rng, 300), reward) for reward in (0.25, 1.0, 0.5))
+    ]
+    shown = random_sample(rng, 300, imitate=True, version=-1)
+    learner = learner_of(model, replace(CONFIG, updates_per_batch=2), algorithm="ppo")
+    seen: list[tuple[float, float]] = []
+    loss = type(learner.algorithm).loss
+
+    def noted(self: Any, batch: TokenBatch, totals: Totals) -> LossSums:
+        seen.append(batch.bounds)
+        return loss(self, batch, totals)
+
+    monkeypatch.setattr(type(learner.algorithm), "loss", noted)
+    learner.step([*samples, shown], 0)
+    assert len(seen) >= 2
+    assert set(seen) == {(0.25, 1.0)}
 
 
 @pytest.mark.parametrize("lora", [LoraConfig(), LORA], ids=["a model", "below adapters"])
