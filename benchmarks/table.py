@@ -74,11 +74,11 @@ ROWS = (
         Row(
             "loop_sync",
             f"reward_difference_{end}",
-            "",
+            target,
             f"{of} end of the 95 % interval of the {DIFFERENCE}",
             "loop_sync_reward",
         )
-        for end, of in (("low", "lower"), ("high", "upper"))
+        for end, of, target in (("low", "lower", ""), ("high", "upper", ">= 0"))
     ),
     Row("loop_trl", "ratio_0ms", ">= 1.5", "samples per second / TRL's samples per second, tools that answer at once"),
     Row("loop_trl", "ratio_slow", ">= 5", "samples per second / TRL's samples per second, slow tools, staleness 4"),
