@@ -111,7 +111,7 @@ class Failed:
     """Type of the failure, such as "ToolDown"."""
     why: str
     tokens: int
-    """Tokens that the policy and its tools had added to the prompt."""
+    """Tokens of the episode so far, prompt included."""
     tool_calls: int
     """Number of the episode's tool calls, including the failing one."""
 

@@ -38,7 +38,9 @@ REWARD_STEPS, TASKS, ATTEMPTS = 36, 400, 4
 SEEDS = (0, 1, 2)
 UNCORRECTED = ("rl.learner.loss.proximal=recomputed", "rl.learner.loss.correction=none")
 TARGETS = {f"speedup_{COMPARED}": ">= 3.2"}
-REWARD_TARGETS = {"rewards_overlap": ">= 1", "reward_difference_high": ">= 0"}
+REWARD_TARGETS = {"rewards_overlap": ">= 1", "reward_difference": ">= -0.03"}
+"""With three seeds, intervals of means are wide enough to overlap at a difference of .1. Two runs with the same seed
+differ by up to .03, because asynchronous runs don't repeat exactly."""
 Figures = dict[str, float]
 
 

@@ -55,6 +55,8 @@ class StepReport:
     """The same with the sampler's log-probs shifted by one token, in the direction that fits better."""
     unsampled: int
     """Number of trained tokens that no policy sampled and that have no imitation weight."""
+    untrained: int
+    """Number of sampled tokens that are not trained."""
     staleness_mean: float
     """Mean staleness in versions, over sampled tokens."""
     staleness_max: int
@@ -83,6 +85,7 @@ class Sums:
     gaps: NDArray[np.float64] = field(default_factory=lambda: np.zeros(4))
     """Running sums of `coa.learning.faults.gaps`."""
     unsampled: int = 0
+    untrained: int = 0
     updates: int = 0
     """Number of finished updates of the batch: after the first, the policy's log-probs can't be compared with the
     sampler's."""
@@ -102,6 +105,7 @@ class Sums:
         versions = rows.versions[rows.loss_mask]
         there = versions != ENVIRONMENT
         self.unsampled += int((~there & (rows.imitate[rows.loss_mask] == 0)).sum())
+        self.untrained += int((~rows.loss_mask & (rows.versions != ENVIRONMENT) & (rows.segments > 0)).sum())
         if there.any():
             ages = self.version - versions[there]
             self.staleness += float(ages.sum())
@@ -150,6 +154,7 @@ class Sums:
             logprob_gap=here / max(pairs, 1),
             logprob_shifted_gap=min(late, early) / max(pairs, 1),
             unsampled=sum(r.unsampled for r in ranks),
+            untrained=sum(r.untrained for r in ranks),
             staleness_mean=sum(r.staleness for r in ranks) / max(sampled, 1),
             staleness_max=max(r.oldest for r in ranks),
             algorithm=means,

@@ -33,7 +33,7 @@ from actors.rollout.config import SamplingConfig
 from actors.rollout.contexts import EpisodeCache
 from coa.agent.codec import Codec, Stops
 from coa.agent.episode import Ask, Episode
-from coa.agent.journal import Said, length_of
+from coa.agent.journal import Said
 from coa.agent.profiles import profile as find_profile
 from coa.errors import CallLost, EmptyCompletion, EpisodeTimeout, InfrastructureError
 from coa.grading.rewards import RewardConfig, score
@@ -218,8 +218,7 @@ class EpisodeRunner:
         be made again if the driver plays the episode again."""
         id, episode = run.order.id, run.episode
         self._ended_unheard.add(id)
-        tokens = length_of(episode.journal)
-        failed = Failed(id=id, where=where, why=why, tokens=tokens, tool_calls=episode.tool_calls)
+        failed = Failed(id=id, where=where, why=why, tokens=episode.length, tool_calls=episode.tool_calls)
         self._outbox.put(Entry(failed, tuple(run.lost)))
 
     async def _play(self, run: _Run) -> Result:

@@ -158,6 +158,7 @@ NOTHING = StepReport(
     logprob_gap=0.0,
     logprob_shifted_gap=1.0,
     unsampled=0,
+    untrained=0,
     staleness_mean=0.0,
     staleness_max=0,
     algorithm={},

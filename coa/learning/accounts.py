@@ -46,10 +46,10 @@ class Attempt:
     batch: int | None = None
     """Version of the batch that it is leased to."""
     tokens: int | None = None
-    """Of its longest episode, prompt included; of one that failed, what its journal had; of one that was rolled back
-    or cancelled while it was played, that of its task's next attempt that came to an end. None: not known."""
+    """Of its longest episode, prompt included. One that did not come to an end counts with its task's next attempt that
+    did, or, if it failed, with what it had by then, if that is more. None: not known."""
     calls: int | None = None
-    """Maximum tool calls of an episode; if an episode failed, those in its journal. None if unknown."""
+    """Maximum tool calls of an episode, counted in the same way. None if unknown."""
     again: bool = False
     """Whether its task is issued again."""
     settled: int | None = None
@@ -86,7 +86,8 @@ class Accounts:
     _under_way: dict[int, int] = field(default_factory=dict)
     """The group of each of them that is being played, or waits for its batch."""
     _cut_off: dict[int, list[Attempt]] = field(default_factory=dict)
-    """By task, attempts that were rolled back or cancelled while they were played: their sizes are not known yet."""
+    """By task, attempts that did not come to an end and whose task is issued again: their whole sizes are not known
+    yet."""
     _version: int = 0
     """Version of the next batch."""
     _marks: dict[int, Mark] = field(default_factory=dict)
@@ -175,11 +176,12 @@ class Accounts:
         """A group that failed, or that was played and says nothing; or one that is not needed, played or not."""
         states = (PLAYING, WAITING) if line["reason"] == SPARE else (PLAYING,)
         if attempt := self._found(line["group"], *states):
+            playing = attempt.state == PLAYING
             attempt.state = line["reason"]
             attempt.tokens, attempt.calls = line.get("tokens", attempt.tokens), line.get("calls", attempt.calls)
             attempt.again = line["again"]
             self._under_way.pop(attempt.task, None)
-            if line["reason"] == SPARE and attempt.tokens is None:
+            if attempt.again and playing:
                 self._cut_off.setdefault(attempt.task, []).append(attempt)
             if not attempt.again:
                 self._settle(attempt)
@@ -212,7 +214,8 @@ class Accounts:
     def _size_cut_off(self, played: Attempt) -> None:
         """Attempts at a task have the same seeds, so their lengths are much alike."""
         for attempt in self._cut_off.pop(played.task, []):
-            attempt.tokens, attempt.calls = played.tokens, played.calls
+            attempt.tokens = _larger(attempt.tokens, played.tokens)
+            attempt.calls = _larger(attempt.calls, played.calls)
 
     def _found(self, group: int, *states: str) -> Attempt | None:
         attempt = self.attempts.get(group)
@@ -240,6 +243,10 @@ class Accounts:
         """Number of attempts by `key` and by state: one of OPEN, TRAINED, or the reason for which it was dropped. The
         sum of a row is the number of issued attempts."""
         return {name: Counter(map(self.state, attempts)) for name, attempts in self.grouped(key).items()}
+
+
+def _larger(one: int | None, other: int | None) -> int | None:
+    return max((size for size in (one, other) if size is not None), default=None)
 
 
 def delay(attempts: Sequence[Attempt]) -> float | None:

@@ -3,7 +3,7 @@
     log-probs one token off        rollout log-probs match the learner's better if they are shifted by one token
     wrong weights on an engine     tokens of the trained version, or the probes of a weight update, have other log-probs
                                    than the learner computes
-    a loss mask one token off      trained tokens are neither sampled nor imitated
+    a loss mask one token off      trained tokens are neither sampled nor imitated, or sampled tokens are not trained
     advantages of another group    a group's advantages do not add up to 0, or do not follow its rewards; with PPO and
                                    REINFORCE++: they are not its rewards
 
@@ -38,6 +38,9 @@ class Measured(Protocol):
 
     @property
     def unsampled(self) -> int: ...
+
+    @property
+    def untrained(self) -> int: ...
 
 
 class Synced(Protocol):
@@ -85,6 +88,8 @@ def of_step(report: Measured, tolerance: float | None) -> list[str]:
         )
     if report.unsampled:
         found.append(f"{report.unsampled} trained tokens were not sampled by the policy: the loss mask is misaligned")
+    elif report.untrained:
+        found.append(f"{report.untrained} tokens that the policy sampled are not trained: the loss mask is misaligned")
     return found
 
 

@@ -131,14 +131,18 @@ class Gain:
 
 
 def changes(shape: LoopShape, *, recompute: bool = False) -> Iterator[Change]:
-    """One step of each setting that the simulation models. recompute: whether the prefill time is known; without it
-    `engine.kv_on_update` has no effect."""
+    """One step of each setting that the simulation models, without those that a recipe can't have: a second engine or
+    rank with a part of a GPU, staleness where engines sleep while learners train or beside spare groups. recompute:
+    whether the prefill time is known; without it `engine.kv_on_update` has no effect."""
     window = shape.window
-    yield Change("placement.engines", shape.engines, shape.engines + 1, replace(shape, engines=shape.engines + 1))
-    ranks = shape.ranks + shape.sequence_parallel
-    yield Change("rl.learner.ranks", shape.ranks, ranks, replace(shape, ranks=ranks))
-    later = replace(window, max_staleness=window.max_staleness + 1)
-    yield Change("rl.window.max_staleness", window.max_staleness, later.max_staleness, replace(shape, window=later))
+    if not 0 < shape.engine_gpus < 1:
+        yield Change("placement.engines", shape.engines, shape.engines + 1, replace(shape, engines=shape.engines + 1))
+    if not 0 < shape.rank_gpus < 1:
+        ranks = shape.ranks + shape.sequence_parallel
+        yield Change("rl.learner.ranks", shape.ranks, ranks, replace(shape, ranks=ranks))
+    if not shape.takes_turns and not window.spares:
+        later = replace(window, max_staleness=window.max_staleness + 1)
+        yield Change("rl.window.max_staleness", window.max_staleness, later.max_staleness, replace(shape, window=later))
     more = replace(shape, max_requests=2 * shape.max_requests, places=2 * shape.places)
     if shape.cache == inf:  # else the cache limits the batch, or would limit twice of it
         yield Change("engine.max_concurrent", shape.max_requests, more.max_requests, more)

@@ -117,7 +117,8 @@ def recorded(
         decoded = StepTimes.linear(0.0, busy_s / tokens)
         assumptions.append("an engine samples as many tokens a second whatever its batch: the run has only their mean")
     assumptions.append("prefill is part of what the run's sampled tokens took: other lengths of prompts change nothing")
-    learner, count = look_up(result, "time.learner"), max(1, len(steps))
+    # The times of a resumed run are those since its last start, and so is this number of batches.
+    learner, count = look_up(result, "time.learner"), max(1, result.get("batches", len(steps)))
     publish_s = (learner or {}).get("publishing", 0.0) / count
     pause_s = float(result.get("sync_pause_mean_s", 0.0))
     load_s = max(0.0, float(result.get("sync_mean_s", pause_s)) - pause_s)

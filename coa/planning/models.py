@@ -26,9 +26,19 @@ QWEN = {
     "32": {"hidden_size": 5120, "intermediate_size": 27648, "num_hidden_layers": 64, "num_attention_heads": 40},
 }
 """Qwen2.5 (arXiv 2412.15115, table 1, and each model's `config.json`), by billions of parameters."""
+QWEN3 = {
+    "0.6": {"hidden_size": 1024, "intermediate_size": 3072, "num_hidden_layers": 28, "num_attention_heads": 16},
+    "1.7": {"hidden_size": 2048, "intermediate_size": 6144, "num_hidden_layers": 28, "num_attention_heads": 16},
+    "4": {"hidden_size": 2560, "intermediate_size": 9728, "num_hidden_layers": 36, "num_attention_heads": 32},
+    "8": {"hidden_size": 4096, "intermediate_size": 12288, "num_hidden_layers": 36, "num_attention_heads": 32},
+    "14": {"hidden_size": 5120, "intermediate_size": 17408, "num_hidden_layers": 40, "num_attention_heads": 40},
+    "32": {"hidden_size": 5120, "intermediate_size": 25600, "num_hidden_layers": 64, "num_attention_heads": 64},
+}
+"""Qwen3, dense (arXiv 2505.09388, table 1, and each model's `config.json`), by billions of parameters."""
 SMOLLM = {"hidden_size": 576, "intermediate_size": 1536, "num_hidden_layers": 30, "num_attention_heads": 9}
 """SmolLM2-135M (arXiv 2502.02737, and its `config.json`)."""
 SMOLLM_NAME = re.compile(r"HuggingFaceTB/SmolLM2-135M(?:-Instruct)?")
+QWEN3_NAME = re.compile(r"Qwen/Qwen3-(0\.6|1\.7|4|8|14|32)B(?:-Base|-Instruct-2507|-Thinking-2507)?")
 QWEN_NAME = re.compile(r"Qwen/Qwen2\.5-(?:Coder-)?(0\.5|1\.5|3|7|14|32)B(?:-Instruct)?")
 
 
@@ -57,6 +67,15 @@ def published(name: str) -> dict[str, Any] | None:
     if SMOLLM_NAME.fullmatch(name):
         sizes = {**SMOLLM, "num_key_value_heads": 3, "vocab_size": 49152}
         return {"model_type": "llama", **sizes, "tie_word_embeddings": True}
+    if found := QWEN3_NAME.fullmatch(name):
+        return {
+            "model_type": "qwen3",
+            **QWEN3[found[1]],
+            "num_key_value_heads": 8,
+            "head_dim": 128,
+            "vocab_size": 151936,
+            "tie_word_embeddings": float(found[1]) <= 4,
+        }
     if (found := QWEN_NAME.fullmatch(name)) is None:
         return None
     billions = found[1]

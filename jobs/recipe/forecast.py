@@ -77,9 +77,12 @@ def loop_of(
         engine_gpus=config.placement.engine_gpus,
         rank_gpus=config.placement.learner_gpus,
         engines_per_node=engines_per_node,
+        takes_turns=settings.sleep_mode,
     )
     played = config.rl.window.groups_per_batch * fmean(len(group.episodes) for group in drawn) / kept
     shape, warm = measured_part(shape, played, fmean(len(episode) for episode in episodes), BUDGET)
+    if shape.takes_turns:
+        assumptions.append("an engine's falling asleep and waking up takes no time beyond loading new weights")
     assumptions.append("each added engine or rank has hardware of its own, and the speed of the existing ones")
     assumptions.append(f"versions {warm} to {shape.steps} are measured, nothing fails, and the driver takes no time")
     return Loop(shape, warm, speeds, work, tuple(assumptions))

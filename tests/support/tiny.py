@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from coa.agent.episode import AgentConfig, Limits
-from coa.types import Sample, Task
+from coa.types import ENVIRONMENT, Sample, Task
 
 AGENT = AgentConfig(
     instructed=False,
@@ -59,5 +59,5 @@ def random_sample(rng: np.random.Generator, vocabulary: int, *, imitate: bool = 
         imitate=loss_mask.astype(np.float32) if imitate else zeros,
         reinforce=zeros if imitate else weights,
         rollout_logprobs=np.where(loss_mask, np.float32(-6.0), np.float32(0)),
-        versions=np.full(length, version, np.int32),
+        versions=np.where(loss_mask, version, ENVIRONMENT).astype(np.int32),
     )

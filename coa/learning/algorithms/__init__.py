@@ -50,12 +50,20 @@ BUILT_IN: Mapping[str, type[Algorithm]] = {
     ON_POLICY: OnPolicy,
     IMITATION: Imitation,
 }
+CALLED = {
+    "dapo": "grpo with its default clip range, and rl.window.max_refills above 0",
+    "reinforce++": "reinforce_pp",
+    "reinforce_plus_plus": "reinforce_pp",
+}
+"""What algorithms are called here that other systems have by another name."""
 ALGORITHMS: Registry[type[Algorithm]] = Registry("algorithm", BUILT_IN)
 
 
 def make(name: str, surrogate: LossConfig | None = None, settings: Mapping[str, Any] | None = None) -> Algorithm:
     """The algorithm of that name; raises UserError for an unknown name or setting."""
     load_extensions()
+    if name not in ALGORITHMS and name in CALLED:
+        raise UserError(f"unknown algorithm {name!r}: it is {CALLED[name]}")
     kind: Any = ALGORITHMS.find(name)
     tree = dict(settings or {})
     if SURROGATE in tree:

@@ -26,7 +26,7 @@ from coa.learning.algorithms.policy_gradient import (
     ratios,
     weighed,
 )
-from coa.learning.losses import clipped_surrogate, correction, segment_sums
+from coa.learning.losses import clipped_surrogate, correction, ratio_of, segment_sums
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class Gspo(GroupRelative):
             {"policy_loss": Sum((step.loss * weight.weight).sum(), SEQUENCES)},
             {
                 "clip_fraction": Sum(step.clipped.sum(), SEQUENCES),
-                "ratio_mean": Sum((log_ratio.detach().exp() * there).sum(), SEQUENCES),
+                "ratio_mean": Sum((ratio_of(log_ratio.detach()) * there).sum(), SEQUENCES),
                 **weighed(weight, config, SEQUENCES),
             },
         )

@@ -30,6 +30,7 @@ from coa.learning.losses import (
     correction,
     divergence,
     proximal_of,
+    ratio_of,
     segment_means,
     sums_to_go,
 )
@@ -103,7 +104,7 @@ class PolicyGradient:
             {"policy_loss": Sum(scale * (step.loss * weight.weight).sum(), per)},
             {
                 "clip_fraction": Sum(step.clipped.sum(), TOKENS),
-                "ratio_mean": Sum(log_ratio.detach().exp().sum(), SAMPLED),
+                "ratio_mean": Sum(ratio_of(log_ratio.detach()).sum(), SAMPLED),
                 **weighed(weight, config, SAMPLED),
             },
         )

@@ -25,7 +25,7 @@ def arguments(parser: ArgumentParser) -> None:
 
 
 def run(*, recipe: str, overrides: list[str], cluster: str | None, run: Path | None, up_to: int | None) -> int:
-    """Prints the plan; returns 1 if something does not fit. Raises UserError."""
+    """Prints the plan; returns 1 if something does not fit, or is not known to. Raises UserError."""
     import os
     import sys
 
@@ -48,18 +48,20 @@ def run(*, recipe: str, overrides: list[str], cluster: str | None, run: Path | N
 
         nodes = present_nodes(config.session.address or os.environ.get("RAY_ADDRESS"))
     console = Console(sys.stdout, sys.stderr)
-    sections, mistakes = plan_of(config, nodes)
-    for section in sections:
+    plan = plan_of(config, nodes)
+    for section in plan.sections:
         console.table(section.title, section.columns, section.rows)
-    for mistake in mistakes:
+    for mistake in plan.mistakes:
         console.say(f"does not fit: {mistake}")
+    for sentence in plan.unknown:
+        console.say(sentence)
     console.say("simulating the loop, for a minute or two if a batch has thousands of episodes ...")
     sections, sentences = speed_of(config, nodes, run, up_to)
     for section in sections:
         console.table(section.title, section.columns, section.rows)
     for sentence in sentences:
         console.say(sentence)
-    return int(bool(mistakes))
+    return int(bool(plan.mistakes or plan.unknown))
 
 
 COMMAND = Command(

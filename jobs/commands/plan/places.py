@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 from actors.learner.sizes import architecture
 from cluster.resources import Demand, placed
@@ -14,10 +15,18 @@ from jobs.recipe.needs import reinforcement_demands, sft_demands
 from jobs.recipe.schema import Recipe
 
 
-def plan_of(config: Recipe, nodes: Sequence[Node]) -> tuple[list[Section], list[str]]:
-    """Tables, and a sentence for each thing that does not fit."""
+class Plan(NamedTuple):
+    sections: list[Section]
+    mistakes: list[str]
+    """A sentence for each thing that does not fit."""
+    unknown: list[str]
+    """A sentence for each reason for which it is not known whether everything fits."""
+
+
+def plan_of(config: Recipe, nodes: Sequence[Node]) -> Plan:
     demands = {"sft": sft_demands(config), "rl": _demands(config)}
     found = {stage: placed(wanted, [node.resources for node in nodes]) for stage, wanted in demands.items()}
+    unknown: list[str] = []
     wrong = [sentence for stage, places in found.items() for sentence in _without_place(stage, places, nodes)]
     sections = [
         Section(
@@ -30,17 +39,19 @@ def plan_of(config: Recipe, nodes: Sequence[Node]) -> tuple[list[Section], list[
     built, device = architecture(config.model), smallest(nodes)
     on_gpu = config.placement.learner_gpus > 0 or config.placement.engine_gpus > 0
     if built is None:
-        wrong.append(
-            f"not known: the configuration of {config.model.path} is neither on this machine nor among the "
-            "published ones, so memory is not estimated"
+        unknown.append(
+            f"memory is not estimated: the configuration of {config.model.path} is neither on this machine nor among "
+            "the published ones"
         )
     elif on_gpu and device is None:
-        wrong.append("not known: the memory of this kind of GPU; name a cluster, such as --cluster 1x8xH100")
+        unknown.append(
+            "memory is not estimated: that of this kind of GPU is not known; name a cluster, such as --cluster 1x8xH100"
+        )
     else:
         parts = processes(config, built, device if config.placement.engine_gpus else None)
         sections.append(_memory(parts, device if on_gpu else None, turns=config.engine.sleep_mode))
         wrong += mistakes(config, parts, device)
-    return sections, wrong
+    return Plan(sections, wrong, unknown)
 
 
 def _demands(config: Recipe) -> list[Demand]:

@@ -29,7 +29,9 @@ def speed_of(
         loop, measured = loop_of_run(config, run), measured_s(run)
     else:
         built, device, measured = architecture(config.model), smallest(nodes), None
-        if built is None or device is None or not config.placement.engine_gpus:
+        if built is None:
+            return [], ["speed is not estimated: the model's sizes are not known; --run takes the speeds of a run"]
+        if device is None or not config.placement.engine_gpus:
             return [], ["speed is not estimated: there is no GPU of a known kind; --run takes the speeds of a run"]
         loop = loop_assumed(config, built, device, min(node.gpus for node in nodes if node.gpus))
     sections, sentences = speed(loop, measured)

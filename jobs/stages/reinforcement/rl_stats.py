@@ -162,6 +162,7 @@ class RlStats:
         tokens = sum(n for _, n in self._staleness)
         return {
             "seconds": round(ended - self._began, 1),
+            "batches": len(self._spans),
             "samples": self._samples,
             "trajectories": self._trajectories,
             "dropped": dict(self.dropped),

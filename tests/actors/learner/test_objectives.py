@@ -19,7 +19,7 @@ from coa.learning.algorithms.base import SAMPLED, LossSums, Needs, Sum, TokenBat
 from coa.learning.losses import Level, LossConfig, Proximal
 from coa.learning.packing import PackingConfig, micro_batch
 from coa.learning.schedule import OptimizerConfig
-from coa.types import Sample
+from coa.types import Mask, Sample
 from tests.support.ranks import save
 from tests.support.tiny import make_model, random_sample
 
@@ -250,6 +250,11 @@ def test_the_age_of_each_token_says_how_far_the_proximal_policy_is(model: Path, 
     assert learner_of(model, config, 9).step(samples, 3).algorithm["rejected_weight_fraction"] == 1.0
 
 
+def shortened(mask: Mask) -> Mask:
+    """Without its first token: what is left of one turn at the end of a sample, if the mask is shifted by one."""
+    return mask & (np.cumsum(mask) > 1)
+
+
 def test_silent_faults_are_named_in_the_step_that_has_them(model: Path, one_rank: None) -> None:
     samples = sampled_at(model, 1.0)
 
@@ -276,6 +281,8 @@ def test_silent_faults_are_named_in_the_step_that_has_them(model: Path, one_rank
         masks = [np.roll(s.loss_mask, shift) & (np.arange(len(s)) > 0) for s in by_nobody]
         *_, said = named([replace(s, loss_mask=mask) for s, mask in zip(by_nobody, masks, strict=True)])
         assert "trained tokens were not sampled by the policy" in said
+    [said] = named([replace(s, loss_mask=shortened(s.loss_mask)) for s in by_nobody])
+    assert said.startswith(f"{len(by_nobody)} tokens that the policy sampled are not trained")
 
 
 @pytest.mark.parametrize("name", ["dr_grpo", "rloo", "reinforce_pp", "cispo"])

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from actors.messages import Ended, Failed
-from coa.agent.episode import Ask
+from coa.agent.episode import Ask, Episode
 from coa.agent.journal import Said
 from coa.errors import JudgeDown, ToolDown
 from coa.grading.rewards import TERMS, RewardConfig
@@ -17,6 +17,7 @@ from coa.tools.base import ToolCall
 from coa.tools.client import RetryConfig
 from coa.types import Scored
 from tests.support.executors import Answering
+from tests.support.fakes import tag_codec
 from tests.support.policies import Runner, SeededPolicy, order
 from tests.support.registries import lend
 from tests.support.runners import ANSWER, PLAN, SEARCHES, Saying, echo, journal_of, trajectory
@@ -71,7 +72,8 @@ def test_where_retries_end_the_episode_fails_and_says_how_far_it_had_come() -> N
         runner = Runner(Answering(down), policy=Saying(*SEARCHES), retry=RetryConfig(attempts=3, pause_s=0))
         [failed] = await runner.play([order()])
         [said] = journal_of(runner, order().id)
-        tokens = len(said.token_ids)
+        task, agent = order().task, order().agent
+        tokens = Episode(task, 0, codec=tag_codec(), agent=agent).length + len(said.token_ids)
         assert failed == Failed(id=order().id, where="ToolDown", why="gone", tokens=tokens, tool_calls=1)
         assert runner.runner.retried == 2
         assert len(runner.policy.seeds) == 1, "no turn is sampled again"

@@ -226,10 +226,19 @@ def test_an_attempt_that_is_cut_off_counts_with_the_length_of_the_next_one_at_it
     back = {"what": "start", "start": 1, "version": 2, "cursor": [5, 4]}
     again = [{**issue, "group": 7, "task": 5}, {"what": "play", "group": 7, "tokens": 200, "calls": 3}]
     failed = {"what": "drop", "group": 8, "reason": "ToolDown", "again": True, "tokens": 9, "calls": 1}
-    accounts = fold(lines(*cut, back, *again, {**issue, "group": 8, "task": 6}, failed))
-    assert accounts.faults == []
-    sizes = {group: (one.tokens, one.calls) for group, one in accounts.attempts.items() if group > 4}
-    assert sizes == {5: (200, 3), 6: (None, None), 7: (200, 3), 8: (9, 1)}, "a failure is no whole length"
+    met = (*cut, back, *again, {**issue, "group": 8, "task": 6}, failed)
+
+    def sizes(*further: dict[str, Any]) -> dict[int, tuple[int | None, int | None]]:
+        accounts = fold(lines(*met, *further))
+        assert accounts.faults == []
+        return {group: (one.tokens, one.calls) for group, one in accounts.attempts.items() if group > 4}
+
+    assert sizes() == {5: (200, 3), 6: (None, None), 7: (200, 3), 8: (9, 1)}, "a failure is no whole length"
+    then = {**issue, "group": 9, "task": 6}
+    played = {"what": "play", "group": 9, "tokens": 3000, "calls": 0}
+    assert sizes(then, played) == {5: (200, 3), 6: (3000, 0), 7: (200, 3), 8: (3000, 1), 9: (3000, 0)}
+    given_up = {**failed, "group": 9, "again": False, "tokens": 7}
+    assert sizes(then, given_up) == {5: (200, 3), 6: (7, 1), 7: (200, 3), 8: (9, 1), 9: (7, 1)}
 
 
 def test_accounts_may_begin_with_a_run_that_is_under_way() -> None:

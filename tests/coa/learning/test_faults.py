@@ -19,6 +19,7 @@ class Step:
     logprob_gap: float = 1e-3
     logprob_shifted_gap: float = 0.8
     unsampled: int = 0
+    untrained: int = 0
 
 
 @pytest.mark.parametrize("shift", [1, -1])
@@ -70,6 +71,9 @@ def test_engines_that_name_a_version_and_compute_with_another_are_counted() -> N
 def test_a_mask_that_is_one_token_off_is_named() -> None:
     assert of_step(Step(unsampled=3), 1e-4) == [
         "3 trained tokens were not sampled by the policy: the loss mask is misaligned"
+    ]
+    assert of_step(Step(untrained=2), 1e-4) == [
+        "2 tokens that the policy sampled are not trained: the loss mask is misaligned"
     ]
 
 

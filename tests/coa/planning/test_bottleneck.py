@@ -117,6 +117,18 @@ def test_a_batch_that_is_as_large_as_the_cache_is_not_made_larger() -> None:
     assert "engine.max_concurrent" not in [change.setting for change in changes(replace(SHAPE, cache=1000.0))]
 
 
+def test_what_a_recipe_can_not_have_is_not_advised() -> None:
+    def settings(**changed: Any) -> set[str]:
+        return {change.setting for change in changes(replace(SHAPE, **changed))}
+
+    every = settings(engine_gpus=1.0, rank_gpus=1.0)
+    assert every == {"placement.engines", "rl.learner.ranks", "rl.window.max_staleness", "engine.max_concurrent"}
+    assert every - settings(engine_gpus=0.5, rank_gpus=1.0) == {"placement.engines"}
+    assert every - settings(engine_gpus=1.0, rank_gpus=0.5) == {"rl.learner.ranks"}
+    assert every - settings(takes_turns=True) == {"rl.window.max_staleness"}
+    assert every - settings(window=WindowConfig(0, 4, spares=2)) == {"rl.window.max_staleness"}
+
+
 def test_a_simulation_is_as_long_as_its_budget() -> None:
     for steps in (1, 500):
         asked = replace(SHAPE, steps=steps)

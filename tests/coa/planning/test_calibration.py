@@ -111,6 +111,12 @@ def test_what_a_run_measured_is_taken() -> None:
     assert not any("did not measure" in sentence for sentence in found.assumptions)
 
 
+def test_a_resumed_run_published_in_the_batches_since_its_last_start() -> None:
+    result = {"decoding": [[1, 1.0, 50]], "batches": 2, "time": {"learner": {"publishing": 0.6}}}
+    found = recorded(STEPS * 10, result, GROUPS, engines=1, ranks=1, max_requests=4)
+    assert found.speeds.publish_s == pytest.approx(0.3)
+
+
 def test_a_run_that_sampled_nothing_has_no_speed() -> None:
     with pytest.raises(ValueError, match="no token"):
         recorded(STEPS, {"seconds": 10.0, "trajectories": 0}, [], engines=1, ranks=1, max_requests=64)

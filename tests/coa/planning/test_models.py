@@ -16,6 +16,12 @@ COUNTS = {
     "Qwen/Qwen2.5-Coder-7B-Instruct": 7_615_616_512,
     "Qwen/Qwen2.5-14B": 14_770_033_664,
     "Qwen/Qwen2.5-Coder-32B-Instruct": 32_763_876_352,
+    "Qwen/Qwen3-0.6B": 596_049_920,
+    "Qwen/Qwen3-1.7B-Base": 1_720_574_976,
+    "Qwen/Qwen3-4B-Instruct-2507": 4_022_468_096,
+    "Qwen/Qwen3-8B": 8_190_735_360,
+    "Qwen/Qwen3-14B": 14_768_307_200,
+    "Qwen/Qwen3-32B": 32_762_123_264,
 }
 """Of the tensors that are on the hub."""
 

@@ -17,6 +17,7 @@ from coa.agent.records import EpisodeRecord
 from coa.config import load
 from coa.errors import UserError
 from coa.learning.algorithms import ALGORITHMS
+from coa.planning.bottleneck import changes
 from coa.planning.clusters import DEVICES, Node, parse_cluster
 from coa.planning.memory import GIB, activation_bytes
 from coa.planning.workload import Replay
@@ -25,6 +26,7 @@ from coa.types import Status, Task
 from jobs.cli import RECIPES, find_recipe, main
 from jobs.commands.plan.places import plan_of
 from jobs.commands.plan.speed import speed_of, splits, too_large
+from jobs.recipe.checks import check_parts, check_turns
 from jobs.recipe.forecast import bottleneck_of, loop_assumed, loop_of_run, passes_of
 from jobs.recipe.memory import processes
 from jobs.recipe.needs import memory_of_rank, reinforcement_demands
@@ -41,7 +43,7 @@ def wrong(name: str, cluster: str, *overrides: str) -> list[str]:
 
 
 def test_what_runs_where() -> None:
-    sections, mistakes = plan_of(recipe("web_7b"), parse_cluster("2x8xH100"))
+    sections, mistakes, _ = plan_of(recipe("web_7b"), parse_cluster("2x8xH100"))
     assert mistakes == []
     assert sections[1].title == "rl: what runs where, on 2 x 8 H100"
     assert sections[1].rows == (
@@ -55,7 +57,7 @@ def test_what_runs_where() -> None:
 
 
 def test_nodes_that_hold_the_same_are_one_row() -> None:
-    sections, _ = plan_of(recipe("web_32b"), parse_cluster("8x8xH200"))
+    sections, *_ = plan_of(recipe("web_32b"), parse_cluster("8x8xH200"))
     assert [row[0] for row in sections[0].rows] == ["1 to 4", "5 to 8"]
 
 
@@ -131,7 +133,7 @@ def test_an_engine_and_a_rank_that_take_turns_each_have_what_the_other_does_not_
     assert "beside an engine of 16.1 GiB" in sentence
     [sentence] = wrong("one_gpu", cluster, "engine.gpu_memory_utilization=0.8")
     assert re.search(r"an engine needs 18\.4 GiB beside the .* of a waiting rl rank", sentence)
-    sections, _ = plan_of(recipe("one_gpu"), parse_cluster(cluster))
+    sections, *_ = plan_of(recipe("one_gpu"), parse_cluster(cluster))
     rows = {row[0]: row[1:] for row in sections[-1].rows}
     _, rank, engine = rows["while another runs"]
     assert engine == "1.0 GiB"
@@ -140,9 +142,14 @@ def test_an_engine_and_a_rank_that_take_turns_each_have_what_the_other_does_not_
 
 
 def test_what_is_not_known_is_said() -> None:
-    assert "neither on this machine" in wrong("web_7b", "2x8xH100", "model.path=nobody/has-this")[0]
-    _, mistakes = plan_of(recipe("web_7b"), (Node(8, None, 64.0),) * 2)
-    assert "this kind of GPU" in mistakes[0]
+    config, nodes = recipe("web_7b", "model.path=nobody/has-this"), parse_cluster("2x8xH100")
+    _, mistakes, [told] = plan_of(config, nodes)
+    assert mistakes == []
+    assert told.startswith("memory is not estimated: the configuration of nobody/has-this is neither on this machine")
+    assert speed_of(config, nodes, None, None)[1][0].startswith("speed is not estimated: the model's sizes")
+    _, mistakes, [told] = plan_of(recipe("web_7b"), (Node(8, None, 64.0),) * 2)
+    assert mistakes == []
+    assert "this kind of GPU is not known" in told
 
 
 def test_nodes_of_ray() -> None:
@@ -156,6 +163,10 @@ def test_the_status_is_whether_it_fits(capfd: pytest.CaptureFixture[str]) -> Non
     assert "does not fit" not in capfd.readouterr().out
     assert main(["plan", "--recipe", "web_7b", "--cluster", "8xH100", *small]) == 1
     assert "does not fit: rl: no node has room for 8 learner ranks" in capfd.readouterr().out
+    assert main(["plan", "--recipe", "web_7b", "--cluster", "2x8xH100", "model.path=nobody/has-this"]) == 1
+    said = capfd.readouterr().out
+    assert "memory is not estimated: the configuration of nobody/has-this" in said
+    assert "does not fit" not in said
     assert main(["plan", "--recipe", "web_7b", "--cluster", "8xH999"]) == 2
     with pytest.raises(UserError, match="8xH999"):
         parse_cluster("8xH999")
@@ -272,6 +283,30 @@ def test_a_recorded_run_gives_lengths_and_speeds(tmp_path: Path) -> None:
     assert told["simulated_error"] == pytest.approx(0.0, abs=1e-9), "its episodes are all alike"
     with pytest.raises(UserError, match="not finished"):
         speed_of(recipe("tiny"), (), tmp_path / "nowhere", None)
+
+
+def test_a_run_with_spare_groups_is_told_what_it_waited_for(tmp_path: Path) -> None:
+    recorded_run(tmp_path)
+    told = bottleneck_of(recipe("tiny", *BATCH, "rl.window.max_staleness=0", "rl.window.spares=2"), tmp_path)
+    assert {gain["setting"] for gain in told["gains"]} >= {"placement.engines", "rl.learner.ranks"}
+
+
+@pytest.mark.parametrize("name", sorted(path.stem for path in RECIPES.glob("*.yaml")))
+def test_every_advised_setting_is_one_that_the_recipe_may_have(name: str) -> None:
+    config = recipe(name)
+    built = architecture(config.model)
+    assert built is not None
+    shape = loop_assumed(config, built, DEVICES["H100"]).shape
+    advised = list(changes(shape, recompute=True))
+    assert advised
+    for change in advised:
+        value = "keep" if change.setting == KEEPING else f"{change.after:g}"
+        changed = recipe(name, f"{change.setting.split()[0]}={value}")
+        check_turns(changed)
+        check_parts(changed)
+
+
+KEEPING = "engine.kv_on_update (1: recompute, 0: keep)"
 
 
 def test_the_runs_algorithm_says_which_of_its_groups_are_trained(tmp_path: Path) -> None:

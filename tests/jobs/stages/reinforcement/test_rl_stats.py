@@ -151,6 +151,7 @@ def test_a_step_without_a_token_of_its_own_version_has_no_difference_of_log_prob
     clock.now += 1.0
     now = event(Report(fresh_tokens=0, logprob_max_diff=None))
     record = stats.record(now, stats.step(now))
+    assert stats.summary([])["batches"] == 1
     assert record["fresh_tokens"] == 0
     assert "logprob_max_diff" not in record
     assert stats.summary([])["train_logprob_max_diff"] == 0.0

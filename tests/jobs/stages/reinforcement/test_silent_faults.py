@@ -58,8 +58,9 @@ def reports(**wrong: float | None) -> Any:
             "engine weights do not match their reported version: log-probs are 0.03 nats from the learner's",
         ),
         ({"unsampled": 7}, "7 trained tokens were not sampled by the policy: the loss mask is misaligned"),
+        ({"untrained": 2}, "2 tokens that the policy sampled are not trained: the loss mask is misaligned"),
     ],
-    ids=["log-probs one token off", "a stale version under the right name", "a mask one token off"],
+    ids=["log-probs one token off", "a stale version under the right name", "a mask one token off", "a mask too short"],
 )
 def test_what_learners_measure_is_named_in_the_record_of_the_step(
     wrong: dict[str, float], said: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
