@@ -194,4 +194,6 @@ class SyncReport:
     pause_s: float
     """Seconds in which no token was generated."""
     alarm: bool = False
-    """Whether one of the two is above its tolerance."""
+    """Whether one of the two is above its tolerance, or the log-probs are `unmoved`."""
+    unmoved: bool = False
+    """Whether the engine's log-probs are those from before the load, though the learner's are not."""

@@ -20,6 +20,7 @@ from actors.outbox import Outbox, pace_of
 from actors.rollout.adapter import PolicyAdapter
 from actors.rollout.clocks import BusyReport
 from actors.rollout.config import EngineConfig
+from actors.rollout.probes import Answer, Answers, differences, unmoved
 from actors.rollout.runner import Entry, EpisodeRunner, Result
 from actors.weights.loader import answered
 from actors.weights.transport import Published
@@ -57,6 +58,8 @@ class RolloutEngine:
         self.policy = PolicyAdapter(
             model_dir, config, max_tokens=agent.limits.max_tokens, tag_tokens=codec.tag_tokens()
         )
+        self._answers: Answers = {}
+        """To the probes of the last check."""
         self._outbox: Outbox[Entry] = Outbox(lambda: pace_of(self._runner.under_way))
         self._runner = EpisodeRunner(
             self.policy,
@@ -155,16 +158,25 @@ class RolloutEngine:
 
     async def check(self, version: int, probes: Sequence[Probe], *, pause_s: float = 0.0) -> SyncReport:
         """Compares the engine with the learner. A different version raises WrongVersion; a difference of log-probs is
-        reported, with an alarm above the tolerance. Log-probs may differ slightly, since engine and learner compute
-        them with different code. Raises EngineDied if the core does not answer."""
+        reported, with an alarm above the tolerance, or if they did not change with the learner's. Log-probs may differ
+        slightly, since engine and learner compute them with different code. Raises EngineDied if the core does not
+        answer."""
         if (runs := await answered(self.version())) != version:
             raise WrongVersion(f"engine runs version {runs}, not {version}")
-        found = await answered(asyncio.gather(*(self._probe(probe) for probe in probes)))
-        differences = np.concatenate([*found, np.zeros(0)])
+        found = await answered(asyncio.gather(*(self.logprobs(probe.token_ids) for probe in probes)))
+        pairs = zip(probes, found, strict=True)
+        before, self._answers = (
+            self._answers,
+            {one.token_ids.tobytes(): Answer(one.logprobs, ours) for one, ours in pairs},
+        )
+        apart = differences(self._answers)
         # NaN stays NaN here and counts as above the tolerance.
-        worst, mean = float(np.max(differences, initial=0.0)), float(differences.sum() / max(len(differences), 1))
-        alarm = not (worst <= self._config.probe_tolerance and mean <= self._config.mean_tolerance)
-        if alarm:
+        worst, mean = float(np.max(apart, initial=0.0)), float(apart.sum(dtype=np.float64) / max(len(apart), 1))
+        same = unmoved(before, self._answers)
+        alarm = same or not (worst <= self._config.probe_tolerance and mean <= self._config.mean_tolerance)
+        if same:
+            logger.warning("version %d: log-probs are those from before it was loaded", version)
+        elif alarm:
             logger.warning(
                 "version %d: log-probs of engine and learner differ by up to %.2e, %.2e on average, more than "
                 "engine.probe_tolerance=%.0e, or a tenth of it",
@@ -173,7 +185,11 @@ class RolloutEngine:
                 mean,
                 self._config.probe_tolerance,
             )
-        return SyncReport(version=version, logprob_diff=worst, logprob_mean_diff=mean, pause_s=pause_s, alarm=alarm)
-
-    async def _probe(self, probe: Probe) -> Floats:
-        return np.abs(await self.logprobs(probe.token_ids) - probe.logprobs)
+        return SyncReport(
+            version=version,
+            logprob_diff=worst,
+            logprob_mean_diff=mean,
+            pause_s=pause_s,
+            alarm=alarm,
+            unmoved=same,
+        )

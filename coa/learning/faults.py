@@ -2,7 +2,7 @@
 
     log-probs one token off        rollout log-probs match the learner's better if they are shifted by one token
     wrong weights on an engine     tokens of the trained version, or the probes of a weight update, have other log-probs
-                                   than the learner computes
+                                   than the learner computes, or the same ones as before the update
     a loss mask one token off      trained tokens are neither sampled nor imitated, or sampled tokens are not trained
     advantages of another group    a group's advantages do not add up to 0, or do not follow its rewards; with PPO and
                                    REINFORCE++: they are not its rewards
@@ -58,19 +58,28 @@ class Synced(Protocol):
     @property
     def alarm(self) -> bool: ...
 
+    @property
+    def unmoved(self) -> bool: ...
+
 
 def of_sync(reports: Sequence[Synced]) -> list[str]:
     """Faults of the engines that loaded a version. Every version is compared here, also one whose tokens are trained
     only at a later version."""
-    apart = [report for report in reports if report.alarm]
-    if not apart:
-        return []
-    worst = float(np.max([report.logprob_diff for report in apart]))
-    mean = float(np.max([report.logprob_mean_diff for report in apart]))
-    return [
-        f"{len(apart)} of {len(reports)} engines compute with other weights than those of version {apart[0].version}, "
-        f"which they report: log-probs are up to {worst:.2g} nats from the learner's, {mean:.2g} on average"
-    ]
+    found: list[str] = []
+    if same := [report for report in reports if report.unmoved]:
+        found.append(
+            f"{len(same)} of {len(reports)} engines compute with the weights from before version {same[0].version}, "
+            "which they report: their log-probs have not changed, the learner's have"
+        )
+    if apart := [report for report in reports if report.alarm and not report.unmoved]:
+        worst = float(np.max([report.logprob_diff for report in apart]))
+        mean = float(np.max([report.logprob_mean_diff for report in apart]))
+        found.append(
+            f"{len(apart)} of {len(reports)} engines compute with other weights than those of version "
+            f"{apart[0].version}, which they report: log-probs are up to {worst:.2g} nats from the learner's, "
+            f"{mean:.2g} on average"
+        )
+    return found
 
 
 def of_step(report: Measured, tolerance: float | None) -> list[str]:

@@ -18,20 +18,33 @@ ROUNDING = np.tile(np.array([0.25, 0.0, -0.03125, 0.0, 0.0, 0.015625, 0.0, 0.0],
 """Large here and there, and small on average."""
 
 
+class Probed:
+    """An engine with given log-probs."""
+
+    def __init__(self) -> None:
+        self.engine: Any = object.__new__(RolloutEngine)
+        self.engine._config = EngineConfig(probe_tolerance=TOLERANCE)
+        self.engine._answers = {}
+
+    def check(self, *answers: tuple[Floats, Floats]) -> SyncReport:
+        """answers: the engine's log-probs and the learner's, for each probe."""
+        probes = [
+            Probe(token_ids=np.full(len(ours) + 1, n), logprobs=theirs) for n, (ours, theirs) in enumerate(answers)
+        ]
+
+        async def version() -> int:
+            return 3
+
+        async def logprobs(token_ids: Tokens) -> Floats:
+            return answers[int(token_ids[0])][0]
+
+        self.engine.policy = SimpleNamespace(version=version, logprobs=logprobs)
+        return asyncio.run(self.engine.check(3, probes, pause_s=0.25))
+
+
 def checked(*differences: Floats) -> SyncReport:
     """Of an engine whose log-probs are so far from the learner's, for each probe."""
-    probes = [Probe(token_ids=np.full(len(d) + 1, n), logprobs=np.zeros_like(d)) for n, d in enumerate(differences)]
-
-    async def version() -> int:
-        return 3
-
-    async def logprobs(token_ids: Tokens) -> Floats:
-        return differences[int(token_ids[0])]
-
-    engine: Any = object.__new__(RolloutEngine)
-    engine._config = EngineConfig(probe_tolerance=TOLERANCE)
-    engine.policy = SimpleNamespace(version=version, logprobs=logprobs)
-    return asyncio.run(engine.check(3, probes, pause_s=0.25))
+    return Probed().check(*((one, np.zeros_like(one)) for one in differences))
 
 
 def test_differences_are_reported_over_the_tokens_of_all_probes() -> None:
@@ -52,3 +65,22 @@ def test_one_token_that_is_far_away_is_an_alarm(one: float) -> None:
     differences = ROUNDING.copy()
     differences[5] = one
     assert checked(differences).alarm
+
+
+def test_weights_that_were_not_taken_are_an_alarm_within_any_tolerance() -> None:
+    """From one version to the next the learner's log-probs change by less than rounding."""
+    fixed, learner = ROUNDING, np.zeros_like(ROUNDING)
+    later = learner + np.float32(1e-4)
+    engine = Probed()
+    assert not engine.check((fixed, learner)).alarm, "nothing to compare with"
+    found = engine.check((fixed, later))
+    assert (found.alarm, found.unmoved) == (True, True)
+    assert not engine.check((fixed, later)).alarm, "the same weights again"
+    assert not engine.check((fixed + np.float32(1e-4), learner)).alarm
+    fresh = np.ones(3, np.float32)
+    engine.check((fixed, learner), (fresh, fresh))
+    assert engine.check((fixed, later), (2 * fresh[:2], fresh[:2])).unmoved, (
+        "sequences of this version only say nothing"
+    )
+    engine.check((fixed, learner))
+    assert not engine.check((fresh, fresh)).alarm, "no sequence is in both"

@@ -57,6 +57,7 @@ class Loaded:
     logprob_diff: float = 1e-5
     logprob_mean_diff: float = 1e-7
     alarm: bool = False
+    unmoved: bool = False
 
 
 def test_engines_that_name_a_version_and_compute_with_another_are_counted() -> None:
@@ -65,6 +66,14 @@ def test_engines_that_name_a_version_and_compute_with_another_are_counted() -> N
     assert of_sync([Loaded(), stale, Loaded(logprob_diff=float("nan"), alarm=True)]) == [
         "2 of 3 engines compute with other weights than those of version 7, which they report: log-probs are up to nan "
         "nats from the learner's, 0.016 on average"
+    ]
+
+
+def test_engines_that_compute_as_before_a_load_are_named_however_close_the_versions_are() -> None:
+    same = Loaded(alarm=True, unmoved=True)
+    assert of_sync([same, Loaded()]) == [
+        "1 of 2 engines compute with the weights from before version 7, which they report: their log-probs have not "
+        "changed, the learner's have"
     ]
 
 
