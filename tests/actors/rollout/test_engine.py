@@ -148,6 +148,7 @@ def test_after_a_sync_the_engine_has_the_learners_weights(bench: Bench) -> None:
 
 def test_log_probs_that_drift_from_the_learners_are_an_alarm(bench: Bench) -> None:
     [sample, *_] = bench.run(bench.play(40))
+    bench.run(bench.sync([bench.probe(sample)]))
     bench.nudge()
     probe = bench.probe(sample)
 
@@ -158,9 +159,12 @@ def test_log_probs_that_drift_from_the_learners_are_an_alarm(bench: Bench) -> No
     bench.run(label_only())
     report = bench.run(bench.engine.check(bench.version + 1, [probe]))
     assert report.alarm
+    assert report.unmoved
     assert report.logprob_diff > 1e-3
     assert 1e-5 < report.logprob_mean_diff < report.logprob_diff
     assert not bench.run(bench.sync([probe])).alarm
+    bench.nudge()
+    assert not bench.run(bench.sync([bench.probe(sample)])).alarm, "both have moved"
 
 
 def test_an_engine_at_another_version_is_noticed(bench: Bench) -> None:
