@@ -154,15 +154,17 @@ def assumed(
     width = width_of(dtype)
     weights = built.parameters * width
     memory_s, peak = device.bandwidth * MEMORY_SHARE * tensor_parallel, device.peak(dtype) * tensor_parallel
-    flops = 2 * built.parameters
     sampled, length, context = lengths_of(episodes)
     sampled_share = sampled / length
+    at_once = built.flops(length / 2)
+    """Of a token among those that are computed together, each after those before it."""
     speeds = Speeds(
         steps=StepTimes.linear(
-            weights / memory_s, width * built.kv_elements * context / memory_s + flops / (peak * PREFILL_SHARE)
+            weights / memory_s,
+            width * built.kv_elements * context / memory_s + built.flops(context) / (peak * PREFILL_SHARE),
         ),
-        prefill_s=flops / (peak * PREFILL_SHARE),
-        trained_token_s=passes * flops / (device.peak(learner_dtype) * LEARNING_SHARE) / sampled_share,
+        prefill_s=at_once / (peak * PREFILL_SHARE),
+        trained_token_s=passes * at_once / (device.peak(learner_dtype) * LEARNING_SHARE) / sampled_share,
         update_s=0.0,
         publish_s=weights / NETWORK,
         load_s=weights / NETWORK,

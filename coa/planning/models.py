@@ -61,6 +61,11 @@ class Architecture:
     kv_elements: int
     """Keys and values of one token in all layers."""
 
+    def flops(self, context: float) -> float:
+        """Floating-point operations of a forward pass for one token after `context` others: two for each parameter, and
+        in each layer and head two for each element of the others' keys and values."""
+        return 2 * self.parameters + 2 * self.kv_elements * self.heads / self.kv_heads * context
+
 
 def published(name: str) -> dict[str, Any] | None:
     """The configuration (`config.json`) of a model on the Hugging Face hub; None if the model is not known here."""

@@ -70,11 +70,15 @@ def test_an_assumed_learner_and_engine_compute_what_the_episodes_have() -> None:
         settings = {"tensor_parallel": 1, "learner_dtype": "bfloat16", "passes": 4, "episodes": [episode], **changed}
         return assumed(built, device, settings.pop("dtype", "bfloat16"), **settings).speeds
 
-    flops = 2 * built.parameters
+    # Queries times keys and weights times values, in 28 layers of 28 heads with 128 elements, after 50 tokens.
+    flops = 2 * built.parameters + 4 * 28 * 28 * 128 * 50
+    assert of().prefill_s == pytest.approx(flops / (989e12 * 0.5))
     assert of().trained_token_s == pytest.approx(5 * 4 * flops / (989e12 * 0.35))
     assert of(learner_dtype="float32").trained_token_s == pytest.approx(5 * 4 * flops / (67e12 * 0.35))
     read = 2 * built.kv_elements * 65 / (3.35e12 * 0.6)
-    assert of().steps.points[1][1] - of().steps.points[0][1] == pytest.approx(read + flops / (989e12 * 0.5))
+    assert of().steps.points[1][1] - of().steps.points[0][1] == pytest.approx(
+        read + (2 * built.parameters + 4 * 28 * 28 * 128 * 65) / (989e12 * 0.5)
+    )
     assert of(dtype="float16").steps.points[0] == of().steps.points[0]
     assert of(tensor_parallel=2).pause_s == pytest.approx(of().pause_s / 2)
     assert of().publish_s == of().load_s == 2 * built.parameters / 5e9
