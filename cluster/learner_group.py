@@ -235,7 +235,8 @@ class Learning:
                 said = await asyncio.wait_for(self._buffer.stalled.remote(STALLED_S), WATCH_S)
                 if said and said != told:
                     told = said
-                    self._say(f"{said}; learners restart within learner.collective_s={self._limit_s:g} s")
+                    limits = f"learner.collective_s={self._limit_s:g} s, in DeepSpeed PyTorch's own"
+                    self._say(f"{said}; learners restart when the time limit of a collective is over ({limits})")
 
     async def _next(self) -> Event:
         return await surely(self._buffer.next_event.remote)

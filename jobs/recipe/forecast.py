@@ -81,6 +81,8 @@ def loop_of(
     )
     played = config.rl.window.groups_per_batch * fmean(len(group.episodes) for group in drawn) / kept
     shape, warm = measured_part(shape, played, fmean(len(episode) for episode in episodes), BUDGET)
+    if len(set(config.placement.engine_range)) > 1:
+        assumptions.append(f"there are {shape.engines} engines all the time, as at the start")
     if shape.takes_turns:
         assumptions.append("an engine's falling asleep and waking up takes no time beyond loading new weights")
     assumptions.append("each added engine or rank has hardware of its own, and the speed of the existing ones")

@@ -15,7 +15,6 @@ from actors.weights.transport import Published
 from coa.agent.episode import Grammar
 from coa.agent.records import EpisodeRecord, GroupRecord
 from coa.errors import EpisodeFailed
-from coa.learning.accounts import length_bucket
 from coa.learning.faults import of_sync
 from coa.reporting.spans import Times, overlap, steady, total
 from coa.types import Status
@@ -41,9 +40,6 @@ class RlStats:
         """Number of tasks that are not issued again, since their groups failed repeatedly."""
         self.retried = 0
         """Number of times that a task is issued again after its group failed."""
-        self.failed_by_length: Counter[int] = Counter()
-        """Number of episodes that failed for good, by length in tokens: up to 2, 4, 8, ..."""
-        self.failed_by_tool_calls: Counter[int] = Counter()
         self.played: list[GroupRecord] = []
         """Groups that ended since the last step."""
         self.faults: list[str] = []
@@ -95,8 +91,6 @@ class RlStats:
         self.dropped[failure.where] += 1
         self.retried += again
         self.given_up += not again
-        self.failed_by_length[length_bucket(failure.tokens)] += 1
-        self.failed_by_tool_calls[failure.tool_calls] += 1
 
     def step(self, event: Any) -> list[GroupRecord]:
         """Counts a step; returns the groups that ended since the last one."""
@@ -170,8 +164,6 @@ class RlStats:
             "given_up": self.given_up,
             # What is found after the last step is that one's: nobody records it any more.
             "faults": len(self._faulty | ({self._version} if self.faults else set())),
-            "failed_by_length": {str(tokens): n for tokens, n in sorted(self.failed_by_length.items())},
-            "failed_by_tool_calls": {str(calls): n for calls, n in sorted(self.failed_by_tool_calls.items())},
             "refills": self.refills,
             "deadline_waits": self.deadline_waits,
             "syncs": len(self.syncs),
