@@ -196,4 +196,5 @@ class SyncReport:
     alarm: bool = False
     """Whether one of the two is above its tolerance, or the log-probs are `unmoved`."""
     unmoved: bool = False
-    """Whether the engine's log-probs are those from before the load, though the learner's are not."""
+    """Whether the engine's log-probs are bit for bit those of the version that was checked before, though the
+    learner's are not."""

@@ -235,8 +235,7 @@ class Learning:
                 said = await asyncio.wait_for(self._buffer.stalled.remote(STALLED_S), WATCH_S)
                 if said and said != told:
                     told = said
-                    limits = f"learner.collective_s={self._limit_s:g} s, in DeepSpeed PyTorch's own"
-                    self._say(f"{said}; learners restart when the time limit of a collective is over ({limits})")
+                    self._say(f"{said}; learners restart after collective_s={self._limit_s:g} s, or PyTorch's limit")
 
     async def _next(self) -> Event:
         return await surely(self._buffer.next_event.remote)

@@ -81,8 +81,9 @@ class EpisodeFailed(InfrastructureError):
     """An infrastructure failure ended an episode for good."""
 
     def __init__(self, where: str, why: str, *, tokens: int, tool_calls: int) -> None:
-        """where: type of the failure, such as "ToolDown". tokens: of the episode so far, without its prompt if
-        no engine had it. tool_calls: those that were made, the failing one included."""
+        """where: type of the failure, such as "ToolDown". tokens: of the episode so far, without its prompt if the
+        driver ended it, which does not have the prompt's tokens. tool_calls: those that were made, the failing one
+        included."""
         super().__init__(f"{where}: {why}")
         self.where, self.why, self.tokens, self.tool_calls = where, why, tokens, tool_calls
 

@@ -60,8 +60,8 @@ class EngineConfig:
     version."""
     probe_tolerance: float = 1e-4
     """Maximum difference of log-probs between learner and engine after a weight update, and ten times the maximum mean
-    difference; `sync_alarms` counts larger ones. The run continues, since other checks ensure that the weights are
-    complete and in use. Raise it for pretrained models."""
+    difference; `sync_alarms` counts larger ones, and log-probs that have not changed. The run continues, since other
+    checks ensure that the weights are complete and in use. Raise it for pretrained models."""
 
     @property
     def mean_tolerance(self) -> float:

@@ -59,7 +59,8 @@ class RolloutEngine:
             model_dir, config, max_tokens=agent.limits.max_tokens, tag_tokens=codec.tag_tokens()
         )
         self._answers: Answers = {}
-        """To the probes of the last check."""
+        self._answered: int | None = None
+        """The log-probs of the last check, and its version."""
         self._outbox: Outbox[Entry] = Outbox(lambda: pace_of(self._runner.under_way))
         self._runner = EpisodeRunner(
             self.policy,
@@ -165,14 +166,14 @@ class RolloutEngine:
             raise WrongVersion(f"engine runs version {runs}, not {version}")
         found = await answered(asyncio.gather(*(self.logprobs(probe.token_ids) for probe in probes)))
         pairs = zip(probes, found, strict=True)
-        before, self._answers = (
-            self._answers,
-            {one.token_ids.tobytes(): Answer(one.logprobs, ours) for one, ours in pairs},
-        )
-        apart = differences(self._answers)
+        answers = {probe.token_ids.tobytes(): Answer(probe.logprobs, ours) for probe, ours in pairs}
+        # The learner may compute a version again, and round differently.
+        before = {} if version == self._answered else self._answers
+        self._answered, self._answers = version, answers
+        apart = differences(answers)
         # NaN stays NaN here and counts as above the tolerance.
         worst, mean = float(np.max(apart, initial=0.0)), float(apart.sum(dtype=np.float64) / max(len(apart), 1))
-        same = unmoved(before, self._answers)
+        same = unmoved(before, answers)
         alarm = same or not (worst <= self._config.probe_tolerance and mean <= self._config.mean_tolerance)
         if same:
             logger.warning("version %d: log-probs are those from before it was loaded", version)

@@ -29,8 +29,8 @@ def unmoved(before: Answers, now: Answers) -> bool:
     """Whether the engine's log-probs of the sequences in both are what they were, bit for bit, though the learner's
     have changed: it did not take the new weights.
 
-    In bfloat16, engine and learner differ by more than the weights of consecutive versions do, so no tolerance between
-    the two could tell this.
+    In bfloat16, engine and learner differ by more than consecutive versions do, so no tolerance between the two could
+    tell this. Kernels that round differently beside other requests hide it for this version.
     """
     pairs = [(before[key], answer) for key, answer in now.items() if key in before]
     taught = any(not np.array_equal(old.learner, new.learner) for old, new in pairs)

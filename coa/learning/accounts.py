@@ -212,7 +212,7 @@ class Accounts:
     # --- attempts and balance -----------------------------------------------------------------------------------------
 
     def _size_cut_off(self, played: Attempt) -> None:
-        """Attempts at a task have the same seeds, so their lengths are much alike."""
+        """The next attempt at their task tells most about how long they would have become."""
         for attempt in self._cut_off.pop(played.task, []):
             attempt.tokens = _larger(attempt.tokens, played.tokens)
             attempt.calls = _larger(attempt.calls, played.calls)

@@ -132,10 +132,11 @@ class Gain:
 
 def changes(shape: LoopShape, *, recompute: bool = False) -> Iterator[Change]:
     """One step of each setting that the simulation models, without those that a recipe can't have: a second engine or
-    rank with a part of a GPU, staleness where engines sleep while learners train or beside spare groups. recompute:
-    whether the prefill time is known; without it `engine.kv_on_update` has no effect."""
+    rank with a part of a GPU, staleness where engines sleep while learners train or beside spare groups; and without
+    `placement.engines` where their number changes by itself. recompute: whether the prefill time is known; without it
+    `engine.kv_on_update` has no effect."""
     window = shape.window
-    if not 0 < shape.engine_gpus < 1:
+    if not shape.elastic and not 0 < shape.engine_gpus < 1:
         yield Change("placement.engines", shape.engines, shape.engines + 1, replace(shape, engines=shape.engines + 1))
     if not 0 < shape.rank_gpus < 1:
         ranks = shape.ranks + shape.sequence_parallel

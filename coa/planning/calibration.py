@@ -154,17 +154,16 @@ def assumed(
     width = width_of(dtype)
     weights = built.parameters * width
     memory_s, peak = device.bandwidth * MEMORY_SHARE * tensor_parallel, device.peak(dtype) * tensor_parallel
-    sampled, length, context = lengths_of(episodes)
+    sampled, length, context, position = lengths_of(episodes)
     sampled_share = sampled / length
-    at_once = built.flops(length / 2)
-    """Of a token among those that are computed together, each after those before it."""
+    flops = built.flops(position)
     speeds = Speeds(
         steps=StepTimes.linear(
             weights / memory_s,
             width * built.kv_elements * context / memory_s + built.flops(context) / (peak * PREFILL_SHARE),
         ),
-        prefill_s=at_once / (peak * PREFILL_SHARE),
-        trained_token_s=passes * at_once / (device.peak(learner_dtype) * LEARNING_SHARE) / sampled_share,
+        prefill_s=flops / (peak * PREFILL_SHARE),
+        trained_token_s=passes * flops / (device.peak(learner_dtype) * LEARNING_SHARE) / sampled_share,
         update_s=0.0,
         publish_s=weights / NETWORK,
         load_s=weights / NETWORK,
@@ -176,21 +175,23 @@ def assumed(
         f"learning reaches {LEARNING_SHARE:.0%} of its {learner_dtype} peak, in {passes} passes over each token",
         "collectives, optimizer steps and grading take no time, and any number of tool calls run at once",
         f"of the tokens that are trained with, {sampled_share:.0%} are the policy's, by these episodes",
-        f"a token is sampled after {context:.0f} others in the mean, by these episodes",
+        f"a token is sampled after {context:.0f} others in the mean, and trained after {position:.0f}, by these "
+        "episodes",
         f"weights are published, and copied from node to node, at {NETWORK / 1e9:g} GB/s, and read by a GPU at "
         f"{PCIE / 1e9:g} GB/s",
     )
     return Calibration(speeds, assumptions)
 
 
-def lengths_of(episodes: Sequence[Episode]) -> tuple[float, float, float]:
-    """Means over episodes: sampled tokens, all tokens, and (over sampled tokens) the tokens before one."""
-    whole = before = sampled = 0.0
+def lengths_of(episodes: Sequence[Episode]) -> tuple[float, float, float, float]:
+    """Means over episodes: sampled tokens, and all tokens. Means over sampled tokens, and over all tokens: the tokens
+    before one."""
+    whole = before = sampled = positions = 0.0
     for episode in episodes:
         length = 0
         for turn in episode:
             length += turn.prompt
             before += turn.sampled * (length + turn.sampled / 2)
             length, sampled = length + turn.sampled, sampled + turn.sampled
-        whole += length
-    return sampled / len(episodes), whole / len(episodes), before / sampled
+        whole, positions = whole + length, positions + length**2 / 2
+    return sampled / len(episodes), whole / len(episodes), before / sampled, positions / whole

@@ -55,6 +55,8 @@ class LoopShape:
     """GPUs of a learner rank."""
     engines_per_node: float = inf
     """Engines that share a node's copy of new weights; infinite if the time to move weights is not known by node."""
+    elastic: bool = False
+    """Whether engines are added and taken away as they are needed; the simulation has `engines` all the time."""
     takes_turns: bool = False
     """Whether engines sleep while learners train, on the same GPUs."""
 

@@ -77,11 +77,12 @@ def loop_of(
         engine_gpus=config.placement.engine_gpus,
         rank_gpus=config.placement.learner_gpus,
         engines_per_node=engines_per_node,
+        elastic=len(set(config.placement.engine_range)) > 1,
         takes_turns=settings.sleep_mode,
     )
     played = config.rl.window.groups_per_batch * fmean(len(group.episodes) for group in drawn) / kept
     shape, warm = measured_part(shape, played, fmean(len(episode) for episode in episodes), BUDGET)
-    if len(set(config.placement.engine_range)) > 1:
+    if shape.elastic:
         assumptions.append(f"there are {shape.engines} engines all the time, as at the start")
     if shape.takes_turns:
         assumptions.append("an engine's falling asleep and waking up takes no time beyond loading new weights")

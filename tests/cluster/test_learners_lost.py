@@ -118,5 +118,5 @@ def test_a_rank_that_is_stopped_is_named_while_the_others_wait_for_it(
         return told
 
     told = asyncio.run(stopped())
-    how = "gave no sign of life for more than 20 s; learners restart when the time limit of a collective is over"
-    assert told[0].startswith(tuple(f"learner rank {rank} {how}" for rank in range(2)))
+    how = "gave no sign of life for more than 20 s; learners restart after collective_s=1800 s, or PyTorch's limit"
+    assert told[0] in [f"learner rank {rank} {how}" for rank in range(2)]

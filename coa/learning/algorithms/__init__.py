@@ -63,7 +63,7 @@ def make(name: str, surrogate: LossConfig | None = None, settings: Mapping[str, 
     """The algorithm of that name; raises UserError for an unknown name or setting."""
     load_extensions()
     if name not in ALGORITHMS and name in CALLED:
-        raise UserError(f"unknown algorithm {name!r}: it is {CALLED[name]}")
+        raise UserError(f"unknown algorithm {name!r}: here it is {CALLED[name]}")
     kind: Any = ALGORITHMS.find(name)
     tree = dict(settings or {})
     if SURROGATE in tree:

@@ -145,7 +145,8 @@ class RlStats:
         return {"retried": 0, "sync_alarms": 0, **since}
 
     def _alarms(self) -> int:
-        """Number of weight syncs after which the log-probs of engine and learner differed by more than they should."""
+        """Number of weight syncs after which the log-probs of engine and learner differed by more than they should, or
+        the engine's had not changed."""
         return sum(sync.alarm for sync in self.syncs)
 
     def summary(self, engines: list[Times]) -> dict[str, Any]:

@@ -24,22 +24,22 @@ class Probed:
     def __init__(self) -> None:
         self.engine: Any = object.__new__(RolloutEngine)
         self.engine._config = EngineConfig(probe_tolerance=TOLERANCE)
-        self.engine._answers = {}
+        self.engine._answers, self.engine._answered = {}, None
 
-    def check(self, *answers: tuple[Floats, Floats]) -> SyncReport:
+    def check(self, *answers: tuple[Floats, Floats], version: int = 3) -> SyncReport:
         """answers: the engine's log-probs and the learner's, for each probe."""
         probes = [
             Probe(token_ids=np.full(len(ours) + 1, n), logprobs=theirs) for n, (ours, theirs) in enumerate(answers)
         ]
 
-        async def version() -> int:
-            return 3
+        async def runs() -> int:
+            return version
 
         async def logprobs(token_ids: Tokens) -> Floats:
             return answers[int(token_ids[0])][0]
 
-        self.engine.policy = SimpleNamespace(version=version, logprobs=logprobs)
-        return asyncio.run(self.engine.check(3, probes, pause_s=0.25))
+        self.engine.policy = SimpleNamespace(version=runs, logprobs=logprobs)
+        return asyncio.run(self.engine.check(version, probes, pause_s=0.25))
 
 
 def checked(*differences: Floats) -> SyncReport:
@@ -71,16 +71,14 @@ def test_weights_that_were_not_taken_are_an_alarm_within_any_tolerance() -> None
     """From one version to the next the learner's log-probs change by less than rounding."""
     fixed, learner = ROUNDING, np.zeros_like(ROUNDING)
     later = learner + np.float32(1e-4)
-    engine = Probed()
-    assert not engine.check((fixed, learner)).alarm, "nothing to compare with"
-    found = engine.check((fixed, later))
+    engine, fresh = Probed(), np.ones(3, np.float32)
+    assert not engine.check((fixed, learner), version=0).alarm, "nothing to compare with"
+    found = engine.check((fixed, later), version=1)
     assert (found.alarm, found.unmoved) == (True, True)
-    assert not engine.check((fixed, later)).alarm, "the same weights again"
-    assert not engine.check((fixed + np.float32(1e-4), learner)).alarm
-    fresh = np.ones(3, np.float32)
-    engine.check((fixed, learner), (fresh, fresh))
-    assert engine.check((fixed, later), (2 * fresh[:2], fresh[:2])).unmoved, (
-        "sequences of this version only say nothing"
-    )
-    engine.check((fixed, learner))
-    assert not engine.check((fresh, fresh)).alarm, "no sequence is in both"
+    assert not engine.check((fixed, learner), version=1).alarm, "the same version, computed again"
+    assert not engine.check((fixed, learner), version=2).alarm, "the learner's have not changed"
+    assert not engine.check((fixed + np.float32(1e-4), later), version=3).alarm
+    engine.check((fixed, learner), (fresh, fresh), version=4)
+    of_their_own = (2 * fresh[:2], fresh[:2])
+    assert engine.check((fixed, later), of_their_own, version=5).unmoved, "sequences of one version say nothing"
+    assert not engine.check((fresh, fresh), version=6).alarm, "no sequence is in both"

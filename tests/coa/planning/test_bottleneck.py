@@ -125,6 +125,7 @@ def test_what_a_recipe_can_not_have_is_not_advised() -> None:
     assert every == {"placement.engines", "rl.learner.ranks", "rl.window.max_staleness", "engine.max_concurrent"}
     assert every - settings(engine_gpus=0.5, rank_gpus=1.0) == {"placement.engines"}
     assert every - settings(engine_gpus=1.0, rank_gpus=0.5) == {"rl.learner.ranks"}
+    assert every - settings(elastic=True, engine_gpus=1.0) == {"placement.engines"}
     assert every - settings(takes_turns=True) == {"rl.window.max_staleness"}
     assert every - settings(window=WindowConfig(0, 4, spares=2)) == {"rl.window.max_staleness"}
 

@@ -62,7 +62,8 @@ def test_steps_of_nearly_as_many_tokens_are_taken_to_cost_by_the_token() -> None
 def test_an_assumed_learner_and_engine_compute_what_the_episodes_have() -> None:
     """A turn of 30 new tokens and 10 sampled ones, and one of 50 and 10: 20 of 100 are the policy's."""
     episode = (Turn(30, 10), Turn(50, 10))
-    assert lengths_of([episode, episode]) == (20.0, 100.0, (10 * 35 + 10 * 95) / 20)
+    assert lengths_of([episode, episode]) == (20.0, 100.0, (10 * 35 + 10 * 95) / 20, 50.0)
+    assert lengths_of([episode, (Turn(290, 10),)])[1::2] == (200.0, (100 * 50 + 300 * 150) / 400)
     [built] = [one for one in [architecture_of(published("Qwen/Qwen2.5-7B") or {})] if one]
     device = DEVICES["H100"]
 

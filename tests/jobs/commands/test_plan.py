@@ -26,7 +26,7 @@ from coa.types import Status, Task
 from jobs.cli import RECIPES, find_recipe, main
 from jobs.commands.plan.places import plan_of
 from jobs.commands.plan.speed import speed_of, splits, too_large
-from jobs.recipe.checks import check_parts, check_turns
+from jobs.recipe.checks import check_engines, check_parts, check_turns
 from jobs.recipe.forecast import bottleneck_of, loop_assumed, loop_of_run, passes_of
 from jobs.recipe.memory import processes
 from jobs.recipe.needs import memory_of_rank, reinforcement_demands
@@ -291,9 +291,14 @@ def test_a_run_with_spare_groups_is_told_what_it_waited_for(tmp_path: Path) -> N
     assert {gain["setting"] for gain in told["gains"]} >= {"placement.engines", "rl.learner.ranks"}
 
 
-@pytest.mark.parametrize("name", sorted(path.stem for path in RECIPES.glob("*.yaml")))
-def test_every_advised_setting_is_one_that_the_recipe_may_have(name: str) -> None:
-    config = recipe(name)
+RANGE = ("placement.min_engines=1", "placement.max_engines=8")
+
+
+@pytest.mark.parametrize(
+    ("name", "overrides"), [*((path.stem, ()) for path in sorted(RECIPES.glob("*.yaml"))), ("web_7b", RANGE)]
+)
+def test_every_advised_setting_is_one_that_the_recipe_may_have(name: str, overrides: tuple[str, ...]) -> None:
+    config = recipe(name, *overrides)
     built = architecture(config.model)
     assert built is not None
     shape = loop_assumed(config, built, DEVICES["H100"]).shape
@@ -301,7 +306,8 @@ def test_every_advised_setting_is_one_that_the_recipe_may_have(name: str) -> Non
     assert advised
     for change in advised:
         value = "keep" if change.setting == KEEPING else f"{change.after:g}"
-        changed = recipe(name, f"{change.setting.split()[0]}={value}")
+        changed = recipe(name, *overrides, f"{change.setting.split()[0]}={value}")
+        check_engines(changed)
         check_turns(changed)
         check_parts(changed)
 

@@ -176,7 +176,7 @@ def test_a_number_that_no_run_can_have_is_refused_before_anything_is_looked_at(
     ("override", "said"),
     [
         ("rl.algorithm=grop", "unknown algorithm 'grop': known are grpo, dr_grpo, rloo, reinforce_pp, cispo, gspo"),
-        ("rl.algorithm=dapo", "unknown algorithm 'dapo': it is grpo with its default clip range, and rl.window"),
+        ("rl.algorithm=dapo", "unknown algorithm 'dapo': here it is grpo with its default clip range, and"),
         ("rl.algorithm_settings.gamma=1", "rl.algorithm_settings: unknown key gamma; the nearest known key is"),
         ("rl.algorithm=on_policy", "rl.algorithm=on_policy: on_policy needs rl.on_policy.teacher"),
         ("rl.algorithm=imitation", "rl.algorithm=imitation trains on nothing that the policy sampled: set rl.teacher"),
