@@ -182,12 +182,13 @@ def test_a_mistake_in_a_request_for_the_model_alone_is_told(url: str) -> None:
 def test_64_seeded_requests_at_once_are_all_answered_and_alike(url: str) -> None:
     async def go() -> set[str]:
         async with httpx.AsyncClient(base_url=url, timeout=120) as client:
-            body = {"model": "demo", "messages": ASKED, "seed": 5, "temperature": 1.0}
+            body = {"model": "demo", "messages": ASKED, "seed": 7, "temperature": 1.0}
             answers = await asyncio.gather(*(client.post("/v1/chat/completions", json=body) for _ in range(64)))
         assert {answer.status_code for answer in answers} == {200}
         return {json.dumps(answer.json()["choices"][0]["message"]) for answer in answers}
 
-    assert len(asyncio.run(go())) == 1
+    [message] = asyncio.run(go())
+    assert "<code>" not in message, "64 programs at once on a busy machine may run into their time limit"
 
 
 def test_a_client_that_leaves_ends_its_episode(url: str) -> None:
