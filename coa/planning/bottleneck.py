@@ -47,9 +47,16 @@ def mean_batch(decoding: Sequence[tuple[int, float, int]], most: int) -> Batch |
     return Batch(sum(min(requests, most) * spent for requests, spent, _ in decoding) / seconds, most)
 
 
-def bottleneck(engine: Mapping[str, float], learner: Mapping[str, float], batch: Batch | None = None) -> Limit:
+def bottleneck(
+    engine: Mapping[str, float],
+    learner: Mapping[str, float],
+    batch: Batch | None = None,
+    *,
+    takes_turns: bool = False,
+) -> Limit:
     """What the loop waits for. engine, learner: shares of their time by state. batch: that of the engines, if known:
-    an engine generates also while a single request of many is under way.
+    an engine generates also while a single request of many is under way. takes_turns: whether engines sleep while
+    learners train.
 
     If neither half is always busy, a wait is named that explains most of the idle time of the busier half.
     """
@@ -66,6 +73,8 @@ def bottleneck(engine: Mapping[str, float], learner: Mapping[str, float], batch:
             "learners": f", engines waited {weights:.0%} for weights",
         }
         return Limit(part, f"{part.capitalize()} are the bottleneck: {ours}{rest[part]}.")
+    if takes_turns and generating + learning >= FULL:
+        return Limit(part, f"{part.capitalize()} have the longer turn on the GPUs that both share: {ours}.")
     waits = _waits(engine, learner)
     worst = max(waits, key=lambda part: waits[part][0])
     share, sentence = waits[worst]

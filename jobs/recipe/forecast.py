@@ -179,7 +179,9 @@ def bottleneck_of(config: Recipe, folder: Path) -> dict[str, Any]:
     engines, learner = look_up(result, "time.engines") or [], look_up(result, "time.learner") or {}
     batch = mean_batch(result.get("decoding", []), config.engine.max_concurrent)
     found: dict[str, Any] = {
-        "sentence": bottleneck(shares(added(engines)), shares(learner), batch).sentence,
+        "sentence": bottleneck(
+            shares(added(engines)), shares(learner), batch, takes_turns=config.engine.sleep_mode
+        ).sentence,
         "advice": "",
         "gains": [],
     }

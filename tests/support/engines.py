@@ -73,7 +73,9 @@ class FakeTools:
     async def call(self, episode: EpisodeId, turn: int) -> Tokens:
         name = (episode, turn)
         if name not in self._running:
-            self._running[name] = asyncio.ensure_future(self._run(name))
+            running = self._running[name] = asyncio.ensure_future(self._run(name))
+            # Of a call whose engine has gone, nobody hears how it ended.
+            running.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
         try:
             return await asyncio.shield(self._running[name])
         except ToolDown:

@@ -54,7 +54,8 @@ def speed(loop: Loop, measured: float | None) -> tuple[list[Section], list[str]]
         Section("the loop, simulated", ("", "value"), tuple(_rows(base, loop, measured))),
         Section("each setting alone", ("setting", "now", "then", "trajectories/s", "GPUs"), tuple(rows)),
     ]
-    return sections, [bottleneck(base.engine, base.learner).sentence, advice(found)]
+    limit = bottleneck(base.engine, base.learner, takes_turns=loop.shape.takes_turns)
+    return sections, [limit.sentence, advice(found)]
 
 
 def too_large(config: Recipe, nodes: Sequence[Node]) -> Callable[[int], bool]:

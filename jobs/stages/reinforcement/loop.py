@@ -84,7 +84,7 @@ class Reinforcement:
         self._newest: Any = None
         self._metrics: Any = None
         self._held_out = HeldOut(run, pool, learning.beside, lambda step, row: self._metrics.write(STAGE, step, **row))
-        self.stats, self.times = RlStats(), LoopTimes()
+        self.stats, self.times = RlStats(), LoopTimes(takes_turns=run.config.engine.sleep_mode)
         self._reports: list[BusyReport] = []
         self.ledger = AttemptLedger(run.folder)
         self._batches = BatchStore(run.batches)

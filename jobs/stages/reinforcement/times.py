@@ -17,7 +17,9 @@ RECENT = 10
 class LoopTimes:
     """Collects the times that engines and learners measure themselves, from the beginning of the stage on."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, takes_turns: bool = False) -> None:
+        """takes_turns: whether engines sleep while learners train."""
+        self._takes_turns = takes_turns
         self._began: float | None = None
         self._last = 0.0
         self._engines_first: Sequence[BusyReport] = ()
@@ -61,7 +63,8 @@ class LoopTimes:
     def slowest(self) -> str:
         """The part that limited the last RECENT steps, in a word or two."""
         engines, learners = zip(*self._recent, strict=True)
-        return bottleneck(shares(added(engines)), shares(added(learners))).part
+        found = bottleneck(shares(added(engines)), shares(added(learners)), takes_turns=self._takes_turns)
+        return found.part
 
     def finish(self, learner: Spent) -> None:
         """Adds the learners' last times, once they are finished."""

@@ -59,6 +59,18 @@ def test_what_both_halves_wait_for_is_named() -> None:
     assert moved.startswith("Moving weights is the bottleneck")
 
 
+def test_halves_that_take_turns_do_not_wait_for_the_window() -> None:
+    engine = {"generating": 0.7, "waiting_for_weights": 0.3}
+    learner = {"learning": 0.25, "waiting_for_samples": 0.75}
+    said = bottleneck(engine, learner, takes_turns=True).sentence
+    assert said == (
+        "Engines have the longer turn on the GPUs that both share: engines generated 70% of the time, learners learnt "
+        "25%."
+    )
+    idle = bottleneck({**engine, "generating": 0.2, "waiting_for_tools": 0.5}, learner, takes_turns=True)
+    assert idle.part == "tools"
+
+
 def test_a_wait_that_explains_little_of_the_idle_time_is_not_named() -> None:
     said = bottleneck(
         {"generating": 0.7, "waiting_for_tools": 0.1}, {"learning": 0.3, "waiting_for_samples": 0.7}

@@ -81,6 +81,17 @@ def test_what_an_engine_or_learners_that_came_later_lack_is_named(clock: list[fl
     assert whole["learner"] == {"publishing": 0.0, "learning": 8.0, "not_serving": 2.0}
 
 
+def test_of_halves_that_take_turns_the_longer_turn_is_named(clock: list[float]) -> None:
+    for takes_turns, slowest in ((True, "engines"), (False, "staleness window")):
+        clock[0], counted = 100.0, LoopTimes(takes_turns=takes_turns)
+        counted.begin([engine(0.0)], {})
+        clock[0] = 110.0
+        counted.step(
+            [engine(10.0, generating=7.0, waiting_for_weights=3.0)], {"learning": 2.5, "waiting_for_samples": 7.5}
+        )
+        assert counted.slowest() == slowest
+
+
 def test_an_engine_whose_place_was_given_up_lacks_nothing_afterwards(clock: list[float]) -> None:
     counted = LoopTimes()
     counted.begin([engine(5.0, generating=5.0)], {})
