@@ -128,12 +128,17 @@ class Gain:
     """Relative gain over the current setting: 0.2 is a fifth more."""
     error: float
     """Standard error of the simulated throughputs, as a share, or 0 if unknown."""
-    gpus: float = 0.0
-    """GPUs that the change needs beyond those of the recipe."""
+    more: float = 0.0
+    """GPUs that the change needs beyond those of the recipe; CPUs if the recipe has no GPUs."""
+    kind: str = "GPU"
+    """Of which it needs more."""
+
+    @property
+    def needs(self) -> str:
+        return f"{self.more:g} more {self.kind}{'s' * (self.more != 1)}" if self.more else ""
 
     def in_words(self) -> str:
-        change = self.change
-        more = f", with {self.gpus:g} more GPUs" if self.gpus else ""
+        change, more = self.change, f", with {self.needs}" * bool(self.more)
         return (
             f"{change.setting}={change.after:g} (now {change.before:g}): {self.gain:+.0%} trajectories a second{more}"
         )
@@ -172,19 +177,21 @@ def gains(
         forecast = simulate(longer, speeds, work, warm=warm + more, seed=seed)
         gain = forecast.trained_s / base.trained_s - 1 if base.trained_s else 0.0
         error = max(base.error or 0.0, forecast.error or 0.0)
-        found.append(Gain(change, forecast.trained_s, gain, error, change.shape.gpus - shape.gpus))
+        gpus, cpus = change.shape.gpus - shape.gpus, change.shape.cpus - shape.cpus
+        needed, kind = (gpus, "GPU") if shape.gpus else (cpus, "CPU")
+        found.append(Gain(change, forecast.trained_s, gain, error, needed, kind))
     return sorted(found, key=lambda one: -one.gain)
 
 
 def advice(found: list[Gain]) -> str:
     """A sentence on the setting with the largest gain that is not within the simulation's error and, if it needs more
-    GPUs, on the best one without. found: the best first."""
+    GPUs or CPUs, on the best one without. found: the best first."""
     noticed = [one for one in found if one.gain >= NOTICED]
     if not noticed:
         return "By simulation, no single setting would speed training up by 3 % or more."
     if certain := [one for one in noticed if one.gain >= one.error]:
-        free = next((one for one in certain if not one.gpus), None)
-        also = f"; with the same GPUs, {free.in_words()}" if certain[0].gpus and free else ""
+        free = next((one for one in certain if not one.more), None)
+        also = f"; with the same {certain[0].kind}s, {free.in_words()}" if certain[0].more and free else ""
         return f"By simulation: {certain[0].in_words()}{also}."
     best = noticed[0]
     return (

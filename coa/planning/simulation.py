@@ -53,6 +53,8 @@ class LoopShape:
     """GPUs of an engine."""
     rank_gpus: float = 0.0
     """GPUs of a learner rank."""
+    engine_cpus: float = 0.0
+    rank_cpus: float = 0.0
     engines_per_node: float = inf
     """Engines that share a node's copy of new weights; infinite if the time to move weights is not known by node."""
     elastic: bool = False
@@ -63,6 +65,10 @@ class LoopShape:
     @property
     def gpus(self) -> float:
         return self.engines * self.engine_gpus + self.ranks * self.rank_gpus
+
+    @property
+    def cpus(self) -> float:
+        return self.engines * self.engine_cpus + self.ranks * self.rank_cpus
 
     @property
     def copies(self) -> int:

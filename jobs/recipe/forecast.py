@@ -76,6 +76,8 @@ def loop_of(
         cache=cached,
         engine_gpus=config.placement.engine_gpus,
         rank_gpus=config.placement.learner_gpus,
+        engine_cpus=config.placement.engine_cpus,
+        rank_cpus=config.placement.learner_cpus,
         engines_per_node=engines_per_node,
         elastic=len(set(config.placement.engine_range)) > 1,
         takes_turns=settings.sleep_mode,

@@ -47,12 +47,12 @@ def speed(loop: Loop, measured: float | None) -> tuple[list[Section], list[str]]
     base = _forecast(loop, loop.shape)
     found = gains(loop.shape, loop.speeds, loop.work, base, warm=loop.warm)
     rows = [
-        (one.change.setting, f"{one.change.before:g}", f"{one.change.after:g}", f"{one.gain:+.1%}", f"{one.gpus:+g}")
+        (one.change.setting, f"{one.change.before:g}", f"{one.change.after:g}", f"{one.gain:+.1%}", one.needs)
         for one in found
     ]
     sections = [
         Section("the loop, simulated", ("", "value"), tuple(_rows(base, loop, measured))),
-        Section("each setting alone", ("setting", "now", "then", "trajectories/s", "GPUs"), tuple(rows)),
+        Section("each setting alone", ("setting", "now", "then", "trajectories/s", "needs"), tuple(rows)),
     ]
     limit = bottleneck(base.engine, base.learner, takes_turns=loop.shape.takes_turns)
     return sections, [limit.sentence, advice(found)]

@@ -112,7 +112,7 @@ def test_a_gain_within_the_simulation_s_error_is_not_recommended() -> None:
 def test_what_more_gpus_would_give_is_told_with_their_number_and_beside_what_costs_none() -> None:
     shape = replace(SHAPE, engine_gpus=8.0, rank_gpus=1.0)
     of = speeds(0.01, update_s=0.5)
-    found = {gain.change.setting: gain.gpus for gain in gains(shape, of, WORK, simulate(shape, of, WORK))}
+    found = {gain.change.setting: gain.more for gain in gains(shape, of, WORK, simulate(shape, of, WORK))}
     assert found["placement.engines"] == 8
     assert found["rl.learner.ranks"] == 1
     assert found["rl.window.max_staleness"] == 0
@@ -122,6 +122,13 @@ def test_what_more_gpus_would_give_is_told_with_their_number_and_beside_what_cos
         "By simulation: placement.engines=2 (now 1): +50% trajectories a second, with 8 more GPUs; with the same GPUs, "
         "rl.window.max_staleness=2 (now 1): +10% trajectories a second."
     )
+    shape = replace(SHAPE, engine_cpus=1.0, rank_cpus=0.5)
+    needs = {gain.change.setting: gain.needs for gain in gains(shape, of, WORK, simulate(shape, of, WORK))}
+    assert needs["placement.engines"] == "1 more CPU"
+    assert needs["rl.learner.ranks"] == "0.5 more CPUs"
+    assert needs["rl.window.max_staleness"] == ""
+    said = advice([Gain(engines, 1.0, 0.5, 0.0, 1.0, "CPU"), Gain(staleness, 1.0, 0.1, 0.0, 0.0, "CPU")])
+    assert "+50% trajectories a second, with 1 more CPU; with the same CPUs, rl.window" in said
 
 
 def test_a_batch_that_is_as_large_as_the_cache_is_not_made_larger() -> None:
