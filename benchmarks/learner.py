@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
@@ -94,7 +94,7 @@ class Bare:
         )
 
     def __call__(self, batches: Sequence[MicroBatch]) -> None:
-        count = sum(int(batch.loss_mask.sum()) for batch in batches)
+        count = sum(len(batch.trained) for batch in batches)
         for batch in batches:
             logprobs = self.policy(**to_tensors(batch, torch.device("cpu")))
             (surrogate(logprobs, batch) / count).backward()
@@ -106,11 +106,9 @@ class Bare:
 def surrogate(logprobs: torch.Tensor, batch: MicroBatch, config: LossConfig | None = None) -> torch.Tensor:
     """The sum over a micro-batch's trained tokens, [P]."""
     config = config or LossConfig()
-    advantages = torch.from_numpy(batch.reinforce[batch.loss_mask])
+    advantages = torch.from_numpy(batch.reinforce)
     before = logprobs.detach()
-    weights = (
-        (before - torch.from_numpy(batch.rollout_logprobs[batch.loss_mask])).exp().clamp(max=config.correction_cap)
-    )
+    weights = (before - torch.from_numpy(batch.rollout_logprobs)).exp().clamp(max=config.correction_cap)
     ratios = (logprobs - before).exp()
     clipped = ratios.clamp(1 - config.clip_low, 1 + config.clip_high)
     return -(weights * torch.minimum(ratios * advantages, clipped * advantages)).sum()
@@ -140,16 +138,23 @@ def speeds(folder: Path, sizes: ModelConfig, count: int, rounds: int) -> Figures
 
 
 def memory(folder: Path, side: str, count: int) -> float:
-    """Bytes at the peak of this process, over those that it had before the model."""
     torch.set_num_threads(1)
     import deepspeed  # noqa: F401, as both sides are to have it
 
     samples = make_samples(count, json.loads((folder / "config.json").read_text())["vocab_size"])
     packed = pack(samples, PACKING)
+    return peak_bytes(
+        lambda: Ours(folder) if side == "ours" else Bare(folder),
+        lambda made: made(samples if side == "ours" else packed),
+    )
+
+
+def peak_bytes(make: Callable[[], Any], step: Callable[[Any], object]) -> float:
+    """Bytes at the peak of this process after three steps, over those that it had before."""
     before = psutil.Process().memory_info().rss
-    learner: Any = Ours(folder) if side == "ours" else Bare(folder)
+    made = make()
     for _ in range(3):
-        learner(samples if side == "ours" else packed)
+        step(made)
     peak = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM:"))
     return int(peak.split()[1]) * 1024 - before
 

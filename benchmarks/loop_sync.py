@@ -24,10 +24,9 @@ from statistics import fmean
 from typing import Any
 
 from benchmarks.harness import MIXED, refuse_mixed, report
-from benchmarks.speed.rates import intervals_overlap, loop_rate, mean_shares, over_rounds
+from benchmarks.speed.rates import intervals_overlap, loop_rate, mean_shares, over_rounds, reward_difference
 from benchmarks.speed.runs import SLOW, STILL, Bench, bench, measured
 from benchmarks.tiny_runs import commits_of, kept, path_of, read_kept
-from coa.reporting.statistics import paired_difference
 
 COMPARED = 4
 ROUNDS = 3
@@ -95,14 +94,10 @@ def compared(found: Sequence[Rewards]) -> Figures:
     means = {f"reward_{name}": fmean(fmean(one[name]) for one in found) for name in found[0]}
     sync, late = ([one[str(staleness)] for one in found] for staleness in (0, COMPARED))
     by_task = ([fmean(task) for task in zip(*seeds, strict=True)] for seeds in (late, sync))
-    difference = paired_difference(*by_task)
-    low, high = difference["ci95"]
     return {
         **means,
         "rewards_overlap": float(intervals_overlap(*([fmean(one) for one in seeds] for seeds in (sync, late)))),
-        "reward_difference": difference["mean"],
-        "reward_difference_low": low,
-        "reward_difference_high": high,
+        **reward_difference(*by_task),
     }
 
 

@@ -34,11 +34,10 @@ from statistics import fmean
 from typing import Any
 
 from benchmarks.harness import PEER, report, step_clock
-from benchmarks.speed.rates import over_rounds, whole_rate
+from benchmarks.speed.rates import over_rounds, reward_difference, whole_rate
 from benchmarks.speed.runs import AT_ONCE, SLOW, Bench, Latency, bench, measured, recipe
 from coa.demo import World, WorldConfig
 from coa.planning import workload
-from coa.reporting.statistics import paired_difference
 from coa.tools.base import ToolCall
 from coa.tools.search.wiki import TitleLookup
 from jobs.recipe.worlds import world_of
@@ -234,15 +233,11 @@ def of_rounds(rounds: Sequence[Round]) -> Figures:
     figures = over_rounds([one.figures for one in rounds], spread=("ratio_0ms", "ratio_slow"))
     sides = ([one.ours for one in rounds], [one.trl for one in rounds])
     ours, trl = ([fmean(task) for task in zip(*side, strict=True)] for side in sides)
-    difference = paired_difference(ours, trl)
-    low, high = difference["ci95"]
     return {
         **figures,
         "reward": fmean(ours),
         "reward_trl": fmean(trl),
-        "reward_difference": difference["mean"],
-        "reward_difference_low": low,
-        "reward_difference_high": high,
+        **reward_difference(ours, trl),
     }
 
 

@@ -14,9 +14,6 @@ import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from statistics import median
-from typing import Any
-
-import ray
 
 from actors.messages import EpisodeId, EpisodeOrder, Terminal
 from actors.outbox import Outbox
@@ -24,7 +21,8 @@ from actors.rollout.adapter import PolicyAdapter
 from actors.rollout.config import EngineConfig, SamplingConfig
 from actors.rollout.engine import RolloutEngine
 from actors.rollout.runner import Entry, EpisodeRunner
-from actors.tools.executor import ToolExecutor
+from actors.tools.executor import ExecutorConfig, ToolExecutor
+from actors.tools.remote import ExecutorActor
 from benchmarks.constrained import make_model
 from benchmarks.harness import report
 from cluster.engine_actor import launcher
@@ -90,7 +88,7 @@ class Alone:
         self._outbox: Outbox[Entry] = Outbox()
         self._runner = EpisodeRunner(
             self.policy,
-            ToolCaller([ToolExecutor(make_tools)], "alone"),
+            ToolCaller(ToolExecutor(make_tools), "alone"),
             codec=codec,
             reward=RewardConfig(),
             seed=0,
@@ -136,11 +134,10 @@ async def play_round(play: Callable[[EpisodeOrder], Awaitable[Scored]], round_: 
 async def measure(folder: Path) -> dict[str, float]:
     alone = Alone(folder)
     await alone.policy.name_version(0)
-    executor: Any = ray.remote(ToolExecutor).options(num_cpus=0, max_concurrency=10_000).remote(make_tools)
     launch = launcher(
         RolloutEngine,
         PlacementConfig(engine_cpus=1.0),
-        [executor],
+        ExecutorActor(make_tools, ExecutorConfig(), {"num_cpus": 0}),
         str(folder),
         config=ENGINE,
         agent=AGENT,

@@ -22,12 +22,11 @@ from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
-import ray
-
 from actors.messages import EVALUATION, EpisodeId, EpisodeOrder
 from actors.rollout.config import EngineConfig, SamplingConfig
 from actors.rollout.engine import RolloutEngine
-from actors.tools.executor import ExecutorConfig, ToolExecutor
+from actors.tools.executor import ExecutorConfig
+from actors.tools.remote import ExecutorActor
 from benchmarks.harness import median_ratio, report
 from benchmarks.load import Json, ask
 from benchmarks.served import NAME, coa_server, make_model
@@ -80,12 +79,11 @@ async def measure(folder: Path, model: str, *, episodes: int, rounds: int) -> di
     tasks = world.evaluation_tasks(len(world.profiles()) * episodes, seed=1)
     questions = [task.question for task in tasks if task.profile == PROFILE][:episodes]
     assert len(questions) == episodes
-    executor: Any = ray.remote(ToolExecutor).options(num_cpus=0, max_concurrency=10_000)
-    tools = executor.remote(functools.partial(make_tools, ToolsConfig(), world, None), ExecutorConfig())
+    tools = ExecutorActor(functools.partial(make_tools, ToolsConfig(), world, None), ExecutorConfig(), {"num_cpus": 0})
     launch = launcher(
         RolloutEngine,
         PlacementConfig(engine_cpus=1.0),
-        [tools],
+        tools,
         str(made),
         config=ENGINE,
         agent=AGENT,

@@ -53,7 +53,7 @@ def make_model(folder: Path, size: str, max_positions: int) -> Path:
 
 
 def make_smollm(folder: Path) -> Path:
-    """Random weights of the sizes of SmolLM2-135M, with its tokenizer (packages of `make nightly`)."""
+    """Random weights of the sizes of SmolLM2-135M, with its tokenizer (scripts/setup_slow.sh)."""
     import torch
     from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
@@ -61,7 +61,7 @@ def make_smollm(folder: Path) -> Path:
 
     source = gguf_file()
     if source is None:
-        raise SystemExit("the packages of SmolLM2 are not installed (make nightly)")
+        raise SystemExit("the packages of SmolLM2 are not installed (scripts/setup_slow.sh)")
     tokenizer = AutoTokenizer.from_pretrained(source.parent, gguf_file=source.name)
     tokenizer.save_pretrained(folder)
     torch.manual_seed(0)
@@ -97,7 +97,7 @@ def vllm_server(model: Path, log: Path, config: EngineConfig, max_tokens: int) -
     from actors.rollout.device import arguments, environment
 
     port = _free_port()
-    chosen = arguments(config, cpu=True, max_tokens=max_tokens)
+    chosen = arguments(config, cpu=True, max_tokens=max_tokens, gpus=0)
     del chosen["distributed_executor_backend"]  # a class, which the command line does not take
     words = [*_words(chosen), "--dtype", config.dtype, "--max-model-len", str(max_tokens), "--disable-log-stats"]
     words += ["--max-num-seqs", str(config.max_concurrent), "--generation-config", "vllm"]

@@ -115,7 +115,7 @@ class Bare:
     def __call__(self, batches: Sequence[Sequence[MicroBatch]]) -> None:
         device = torch.device("cpu")
         for micro_batches in batches:
-            count = sum(int(batch.loss_mask.sum()) for batch in micro_batches)
+            count = sum(len(batch.trained) for batch in micro_batches)
             for batch in micro_batches:
                 loss = -self.policy(**to_tensors(batch, device)).sum() / count
                 loss.backward()

@@ -39,6 +39,7 @@ SYNC = "loop throughput at staleness {} / loop throughput at staleness 0, slow t
 REWARD = "reward after a fixed number of samples, staleness {}"
 DIFFERENCE = "reward at staleness 4 minus that at 0, on the same tasks"
 ENGINE = "tokens per second of the agent loop / those of offline `generate`"
+SHARED = "a learner's step with each sample computed whole / with shared tokens computed once, 32M parameters"
 LEARNER = "tokens per second of the learner / those of a bare training loop"
 ROLLOUT = "episodes per second of the pool / those of the runner alone"
 SERVED = "episodes per second of `coa serve` / those of the rollout pool"
@@ -112,6 +113,10 @@ ROWS = (
     ),
     Row("learner", "large/ratio", ">= 0.95", f"{LEARNER}, 32M parameters"),
     Row("learner", "memory_ratio", "<= 1.05", "peak memory of the learner divided by the bare loop's, 32M parameters"),
+    Row("prefix_trees", "own_tasks/speedup", ">= 1", f"{SHARED}, prompts of 45 tokens"),
+    Row("prefix_trees", "mhqa/speedup", ">= 1.5", f"{SHARED}, prompts of 220 tokens"),
+    Row("prefix_trees", "multi/speedup", ">= 1.5", f"{SHARED}, prompts of 400 tokens"),
+    Row("prefix_trees", "memory_ratio", "<= 1", "peak memory of the two, prompts of 400 tokens"),
     Row(
         "sft_learner",
         "ratio_to_bare",

@@ -1,21 +1,18 @@
-"""Syncs of 500 MB: how fast each way is against memcpy and vLLM's own reload, and what an engine notices of them.
+"""Syncs of 500 MB: how fast they are against memcpy and vLLM's own reload, and what an engine notices of them.
 
     python -m benchmarks.weights [--smoke]
 
-Ways are timed from the rank's parameters to bytes that the receiver has checked: host in this process (write, digests,
-map, digests), collective to a process of its own (what is broadcast lies on the host already, as it does in a run). The
-transfer is host without digests: the file is written, mapped, and a byte of each of its pages read. As in a run, a
-version is written over the file of one that nobody reads any more. Whole updates of real engines, with models of 50,
-150 and 500 MB and one, two and four engines, are `benchmarks.speed.updates`. The heartbeat is a task of the process
-around vLLM that wants to run every 5 ms while requests are generated: how late it is, with syncs one after the other
-and without, in turns. The pause of generation is what `WeightLoader.load` reports.
+The transport `host` is timed from the rank's parameters to bytes that the receiver has checked: write, digests, map,
+digests. The transfer is host without digests: the file is written, mapped, and a byte of each of its pages read. As in
+a run, a version is written over the file of one that nobody reads any more. Whole updates of real engines, with models
+of 50, 150 and 500 MB and one, two and four engines, are `benchmarks.speed.updates`. The heartbeat is a task of the
+process around vLLM that wants to run every 5 ms while requests are generated: how late it is, with syncs one after the
+other and without, in turns. The pause of generation is what `WeightLoader.load` reports.
 """
 
 import argparse
 import asyncio
 import itertools
-import subprocess
-import sys
 import tempfile
 import time
 import uuid
@@ -29,7 +26,6 @@ import numpy as np
 import torch
 
 from actors.learner.lora import Source
-from actors.weights.collective import Offer
 from actors.weights.holder import leave_spare, reuse_spare
 from actors.weights.loader import WeightLoader
 from actors.weights.on_disk import mapped, published_file
@@ -66,33 +62,18 @@ TARGETS = {
 }
 
 
-# --- the ways ---------------------------------------------------------------------------------------------------------
-
-TAKE = """
-import sys, time
-from pathlib import Path
-from actors.weights.collective import Rendezvous, take
-from actors.weights.on_disk import published_file
-published = published_file(1, Path(sys.argv[1]))
-place = Rendezvous("127.0.0.1", int(sys.argv[2]), 60.0)
-print("ready", flush=True)
-sys.stdin.readline()
-began = time.perf_counter()
-data = take(place, published.manifest.layout, "engine/0")
-published.manifest.check(data)
-print(time.perf_counter() - began, flush=True)
-"""
+# --- the host ---------------------------------------------------------------------------------------------------------
 
 
-def time_ways(folder: Path, layers: int) -> dict[str, float]:
-    """GB/s of memcpy, the transfer, host and collective, and the transfer as a share of memcpy."""
+def time_host(folder: Path, layers: int) -> dict[str, float]:
+    """GB/s of memcpy, the transfer and host, and the transfer as a share of memcpy."""
     store = folder / "store"
     torch.distributed.init_process_group("gloo", init_method=f"file://{store}", rank=0, world_size=1)
     sources = [Source(f"t{i}", (torch.nn.Parameter(torch.randn(WIDTH, WIDTH)),)) for i in range(layers)]
     parts = ModelParts(sources, sharded=False, bucket_bytes=BUCKET_BYTES)
     size, ranks = parts.layout.nbytes, Ranks("node")
     source, target = np.ones(size, np.uint8), np.ones(size, np.uint8)
-    found: dict[str, list[float]] = {"memcpy": [], "transfer": [], "host": [], "host_receive": [], "collective": []}
+    found: dict[str, list[float]] = {"memcpy": [], "transfer": [], "host": [], "host_receive": []}
     for turn in range(ROUNDS):
         found["memcpy"].append(seconds(lambda: np.copyto(target, source)))
         path = folder / f"{turn}.safetensors"
@@ -110,24 +91,9 @@ def time_ways(folder: Path, layers: int) -> dict[str, float]:
         found["host_receive"].append(time.perf_counter() - sent)
         found["transfer"].append(touched - began)
         found["host"].append(time.perf_counter() - began - (touched - written))
-        found["collective"].append(time_collective(path, parts))
         leave_spare(path)
     rates = {f"{name}_gb_s": size / median(times) / 1e9 for name, times in found.items()}
     return {**rates, "transfer_share": median_ratio(found["memcpy"], found["transfer"])}
-
-
-def time_collective(path: Path, parts: ModelParts) -> float:
-    offered = Offer(path, parts.layout, {"engine": 1}, lambda absent: None, address="127.0.0.1", join_s=60.0)
-    command = [sys.executable, "-c", TAKE, str(path), str(offered.port)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as child:
-        assert child.stdin is not None
-        assert child.stdout is not None
-        child.stdout.readline()
-        child.stdin.write("go\n")
-        child.stdin.flush()
-        taken = float(child.stdout.readline())
-    offered.join()
-    return taken
 
 
 # --- what an engine notices -------------------------------------------------------------------------------------------
@@ -213,7 +179,7 @@ def main() -> None:
     folder = SegmentFolder(SHARED_MEMORY)
     with tempfile.TemporaryDirectory() as disk:
         try:
-            figures = time_ways(folder.path, layers)
+            figures = time_host(folder.path, layers)
             figures |= figures_of(updates(folder.path, sizes, engines, rounds))
             model = make_model(Path(disk, "model"), max(sizes))
             first = published_file(1, model)

@@ -25,11 +25,12 @@ from ray.util.placement_group import (
 )
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-from actors.messages import EpisodeId, EpisodeOrder, EventBatch, SyncReport
+from actors.messages import EpisodeId, EpisodeOrder, EventBatch, Publication, SyncReport
 from actors.rollout.clocks import BusyReport
-from actors.tools.remote import RemoteExecutor
+from actors.tools.remote import ToolClient
 from cluster.health import Fault
 from cluster.resources import PlacementConfig, Role
+from cluster.start_signs import signs_of, with_signs
 from coa.errors import EngineDied, SyncError, WeightsGone, WeightsLost
 from coa.types import Floats, Scored, Tokens
 
@@ -45,6 +46,10 @@ class Engine(Protocol):
     """Ray's id of the engine's node."""
 
     async def ready(self) -> int: ...
+    async def signs(self) -> int:
+        """Signs of progress that the start has shown so far."""
+        ...
+
     async def start(self, orders: Sequence[EpisodeOrder], heard: int) -> None: ...
     async def cancel(self, ids: Sequence[EpisodeId]) -> int: ...
     async def events(self, after: int, wait_s: float) -> EventBatch: ...
@@ -52,7 +57,7 @@ class Engine(Protocol):
     async def acknowledge(self, ids: Sequence[EpisodeId]) -> None: ...
     async def logprobs(self, token_ids: Tokens) -> Floats: ...
     async def busy(self) -> BusyReport: ...
-    async def sync(self, version: int, *weights: Any) -> SyncReport: ...
+    async def sync(self, publication: Publication) -> SyncReport: ...
     async def sleep(self) -> None: ...
 
     def kill(self) -> None:
@@ -67,15 +72,16 @@ Launch = Callable[[str], Awaitable[Engine]]
 class EngineActor:
     """An Engine that runs as a Ray actor."""
 
-    def __init__(
-        self, handle: Any, place: PlacementGroup, node: str, incarnation: str, executors: Sequence[Any]
-    ) -> None:
-        """executors: handles of the tool executors, which refuse the engine's calls once it has ended."""
-        self._handle, self._place, self._executors = handle, place, executors
+    def __init__(self, handle: Any, place: PlacementGroup, node: str, incarnation: str, tools: ToolClient) -> None:
+        """tools: they refuse the engine's calls once it has ended."""
+        self._handle, self._place, self._tools = handle, place, tools
         self.node, self.incarnation = node, incarnation
 
     async def ready(self) -> int:
         return await self._handle.ready.remote()
+
+    async def signs(self) -> int:
+        return await asyncio.to_thread(signs_of, self.incarnation)
 
     async def start(self, orders: Sequence[EpisodeOrder], heard: int) -> None:
         await self._handle.start.remote(orders, heard)
@@ -105,25 +111,23 @@ class EngineActor:
     async def busy(self) -> BusyReport:
         return await self._handle.busy.remote()
 
-    async def sync(self, version: int, *weights: Any) -> SyncReport:
-        return await self._handle.sync.remote(version, *weights)
+    async def sync(self, publication: Publication) -> SyncReport:
+        # Weights in the object store are fetched for an argument, not for what is inside of one.
+        return await self._handle.sync.remote(publication.version, publication.weights, publication.probes)
 
     async def sleep(self) -> None:
         await self._handle.sleep.remote()
 
     def kill(self) -> None:
         # The process may only be suspended and could continue later.
-        for executor in self._executors:
-            executor.refuse.remote([self.incarnation])
+        self._tools.refuse([self.incarnation])
         ray.kill(self._handle)
         remove_placement_group(self._place)
 
 
-def launcher(
-    engine: Callable[..., Any], placement: PlacementConfig, executors: Sequence[Any], *arguments: Any, **settings: Any
-) -> Launch:
-    """Returns a function that launches actors of the class `engine` with these arguments, an `incarnation` and clients
-    of the tool `executors`."""
+def launcher(engine: type, placement: PlacementConfig, tools: ToolClient, *arguments: Any, **settings: Any) -> Launch:
+    """Returns a function that launches actors of the class `engine` with these arguments, an `incarnation` and the
+    `tools`."""
     bundle = {"CPU": placement.engine_cpus, "GPU": placement.engine_gpus}
     bundle = {name: amount for name, amount in bundle.items() if amount}
 
@@ -133,7 +137,7 @@ def launcher(
             while not await asyncio.to_thread(place.wait, LOOK_EVERY_S):
                 pass
             [node] = (await asyncio.to_thread(placement_group_table, place))["bundles_to_node_id"].values()
-            actor: Any = ray.remote(engine)
+            actor: Any = ray.remote(with_signs(engine))
             handle = actor.options(
                 num_cpus=placement.engine_cpus,
                 num_gpus=placement.engine_gpus,
@@ -143,13 +147,13 @@ def launcher(
             ).remote(
                 *arguments,
                 incarnation=incarnation,
-                executors=[RemoteExecutor(executor) for executor in executors],
+                tools=tools,
                 **settings,
             )
         except BaseException:
             remove_placement_group(place)
             raise
-        return EngineActor(handle, place, node, incarnation, executors)
+        return EngineActor(handle, place, node, incarnation, tools)
 
     return launch
 

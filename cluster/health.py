@@ -5,8 +5,10 @@
                               └──── published ────┘  └── progress ────┘          RETIRED: no longer needed
 
 An engine is quiet while its long poll is not answered, or while it samples no token although requests are under way:
-the actor of a hanging vLLM core still answers, so an answer alone is not enough. While the core is paused for new
-weights no token is expected, within a time limit for weights of that size. Everything here is pure; the clock, in
+the actor of a hanging vLLM core still answers, so an answer alone is not enough. How long it may go without a token
+follows from its pace: the longest that a token has taken lately, and what the engine expects for the contexts that it
+has to compute first. While the core is paused for new weights no token is expected, within a time limit for weights
+of that size. A start is late once it shows no sign of progress for long. Everything here is pure; the clock, in
 seconds, is passed in.
 """
 
@@ -48,20 +50,32 @@ class Fault(Enum):
     """The weights to load are lost, which is not the engine's fault."""
 
 
+SUSPECT_PACE, DEAD_PACE = 2, 4
+"""Multiples of the time that a token takes by an engine's pace, after which the engine is SUSPECT and DEAD."""
+PACE_HALVES_S = 300.0
+"""Seconds of work after which the longest time of a token counts half: a single long one, such as the first while code
+is compiled, does not hide for the rest of a run that an engine hangs."""
+UNMEASURED = 12
+"""Multiple of the limits for a first token, before any engine of the run has sampled one."""
+STARTS_IN_ALL = 8
+"""Multiple of `start_s` for a start that goes on showing signs of progress."""
+
+
 @dataclass(frozen=True)
 class HealthConfig:
     """Time limits after which a rollout engine counts as failed. With the defaults, a hanging engine is detected within
-    `dead_s`, and replaced within a minute if a new engine starts in the remaining time."""
+    `dead_s`, and replaced within a minute if a new engine starts in the remaining time. Where tokens take longer, as on
+    slow CPUs, the limits follow the measured pace."""
 
     suspect_s: float = 10.0
     """Seconds without an answer, or without a token while requests are under way, after which an engine gets no new
-    episodes."""
+    episodes; without a token, at least twice as long as one takes by the engine's measured pace."""
     dead_s: float = 25.0
     """Seconds without an answer, or without a token while requests are under way, after which an engine is killed and
-    replaced."""
+    replaced; without a token, at least four times as long as one takes by the engine's measured pace."""
     start_s: float = 900.0
-    """Maximum seconds for an engine's process to start, once Ray has placed it. Raise it for models that load
-    slowly."""
+    """Maximum seconds without a sign of progress for an engine's process that starts, once Ray has placed it. Signs are
+    megabytes that it reads, and news in its log. In all, a start may take eight times as long."""
     sync_s: float = 300.0
     """Maximum seconds for one weight update, on top of three times the weights' transfer time at 0.5 GB/s (for two
     transports and the load)."""
@@ -104,6 +118,10 @@ class Health:
 
     began: float
     """Time at which the process was requested."""
+    signs: int = 0
+    """Signs of progress of the start so far."""
+    signed_at: float | None = None
+    """Time of the last one."""
     newest: int = 0
     """Number of the newest weights. The pool counts publications, since a version may be published twice."""
     holds: int | None = 0
@@ -117,6 +135,11 @@ class Health:
     progressed_at: float = 0.0
     tokens: int = 0
     generating: int = 0
+    slowest_s: float = 0.0
+    """Longest time that a token has taken lately, on this engine or an earlier one of the run; 0 before the first
+    token."""
+    expected_s: float = 0.0
+    """Seconds that the next token may take by the engine's pace, for the contexts that it has to compute first."""
     syncing_since: float | None = None
     loading_s: float = 0.0
     """Seconds that the weights of the sync take at the lowest rate."""
@@ -139,15 +162,25 @@ class Health:
 
     # --- progress -------------------------------------------------------------------------------------------------
 
+    def starting(self, now: float, signs: int) -> Self:
+        """The process has shown so many signs of progress."""
+        further = signs > self.signs
+        return self._with(now, signs=max(signs, self.signs), signed_at=now if further else self.signed_at)
+
     def came_up(self, now: float) -> Self:
         """The process is up, with the weights of its start."""
         return self._with(now, up=True, answered_at=now, progressed_at=now)
 
-    def answered(self, now: float, *, tokens: int, generating: int, paused: bool = False) -> Self:
-        """The long poll was answered, with tokens sampled so far, requests under way, and whether the core has paused
-        for new weights. A sync without a pause does not count as progress, since it may be waiting for a hanging
-        core."""
-        progress = paused or tokens > self.tokens or not self.generating
+    def answered(
+        self, now: float, *, tokens: int, generating: int, paused: bool = False, expected_s: float = 0.0
+    ) -> Self:
+        """The long poll was answered, with tokens sampled so far, requests under way, whether the core has paused for
+        new weights, and how long the next token may take by the engine's pace. A sync without a pause does not count as
+        progress, since it may be waiting for a hanging core."""
+        sampled = tokens > self.tokens
+        progress = paused or sampled or not self.generating
+        took = now - self.progressed_at if sampled and self.generating and not self.paused else 0.0
+        faded = 0.5 ** ((now - self.answered_at) / PACE_HALVES_S) if sampled else 1.0
         begins = paused and not self.paused and self.syncing_since is not None
         return self._with(
             now,
@@ -157,6 +190,8 @@ class Health:
             progressed_at=now if progress else self.progressed_at,
             tokens=tokens,
             generating=generating,
+            slowest_s=max(faded * self.slowest_s, took),
+            expected_s=expected_s,
         )
 
     def published(self, number: int) -> Self:
@@ -213,6 +248,7 @@ class Health:
         return replace(
             self,
             began=self.began + seconds,
+            signed_at=None if self.signed_at is None else self.signed_at + seconds,
             answered_at=self.answered_at + seconds,
             progressed_at=self.progressed_at + seconds,
             syncing_since=None if self.syncing_since is None else self.syncing_since + seconds,
@@ -226,8 +262,11 @@ class Health:
         after = replace(self, **changes)  # pyright: ignore[reportArgumentType]
         limits = after.limits
         if not after.up:
-            late = now - after.began >= limits.start_s
-            return after._died(f"it did not start within {limits.start_s:g} s") if late else after
+            if now - after.began >= (most_s := STARTS_IN_ALL * limits.start_s):
+                return after._died(f"it did not start within {most_s:g} s")
+            since = after.began if after.signed_at is None else after.signed_at
+            late = now - since >= limits.start_s
+            return after._died(f"its start showed no progress for {limits.start_s:g} s") if late else after
         sync_s, pause_s = limits.sync_s + 3 * after.loading_s, limits.pause_s + after.loading_s
         if after.syncing_since is not None and now - after.syncing_since >= sync_s:
             return after._died(f"loading new weights took more than {sync_s:.0f} s")
@@ -236,9 +275,15 @@ class Health:
         silent, stuck = now - after.answered_at, after._without_progress(now)
         if silent >= limits.dead_s:
             return after._died(f"its actor gave no answer for {silent:.0f} s")
-        if stuck >= limits.dead_s:
+        if stuck >= after._patience_s(limits.dead_s, DEAD_PACE):
             return after._died(f"no token for {stuck:.0f} s, with {after.generating} requests under way")
-        return replace(after, suspect=max(silent, stuck) >= limits.suspect_s)
+        quiet = silent >= limits.suspect_s or stuck >= after._patience_s(limits.suspect_s, SUSPECT_PACE)
+        return replace(after, suspect=quiet)
+
+    def _patience_s(self, least_s: float, pace: int) -> float:
+        """Seconds for which the engine may go without a token."""
+        measured = self.tokens > 0 or self.slowest_s > 0
+        return max(least_s if measured else UNMEASURED * least_s, pace * max(self.slowest_s, self.expected_s))
 
     def _without_progress(self, now: float) -> float:
         """Seconds without progress; 0 while the engine has nothing to sample."""

@@ -4,24 +4,29 @@ import asyncio
 import logging
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from types import TracebackType
+from typing import Any, Protocol, TypeVar
 
 import ray
 from ray.exceptions import ActorUnavailableError, RayActorError
 
-from actors.learner.buffer import Event, Finished, Started, Stepped, TrajectoryBuffer
+from actors.learner.buffer import Committed, Event, Finished, Started, Stepped, TrajectoryBuffer
 from actors.learner.config import LearnerConfig, ModelConfig, Objective
 from actors.learner.loop import LearnJob, learn
+from actors.restarted import restarted
 from actors.weights.transport import WeightsConfig
 from cluster.learners.attempts import abort, attempts
+from cluster.learners.last_checkpoint import LastCheckpoint
+from cluster.learners.left import remove_left_groups
 from cluster.resources import PlacementConfig, Role, beside_driver
+from cluster.watch import ready, watched_services
 from cluster.weights import RayShelf, close_directory, start_directory
 from coa.errors import DiskFull, OutOfMemory, ReadOnlyDisk, UserError
-from coa.learning.orders import Train
-from coa.storage.checkpoints import CheckpointFolder, mend
+from coa.learning.orders import Train, has_checkpoint
+from coa.storage.checkpoints import CheckpointFolder, Mended, mend
 from coa.storage.files import of_disk
 from coa.storage.keeping import Keeping
 from coa.types import Tokens
@@ -36,6 +41,16 @@ ENDS_S = 10.0
 AGAIN_S = 0.5
 """Seconds between two calls of a buffer that is restarting."""
 T = TypeVar("T")
+
+
+class Learners(Protocol):
+    """What a stage feeds with batches, and runs its own work beside."""
+
+    replicas: int
+
+    def beside(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]": ...
+
+    async def put(self, train: Train, epoch: int, /) -> bool: ...
 
 
 class Learning:
@@ -62,13 +77,15 @@ class Learning:
         checkpoint: CheckpointFolder | None = None,
         last: int | None = None,
         takes_turns: bool = False,
+        copy: Callable[[], object] = lambda: None,
         say: Callable[[str], None] = logger.warning,
     ) -> None:
         """weights: how they are published, if `publish` is set. checkpoint: one of another job, to begin at. last:
         version at which to end, before `steps`, which the learning rate follows. takes_turns: whether ranks leave their
-        GPUs to engines while they wait. say: takes a line about a damaged checkpoint, or a rank that hangs."""
+        GPUs to engines while they wait. copy: called in a thread once a step with a checkpoint is recorded, before the
+        checkpoint is committed. say: takes a line about a damaged checkpoint, or a rank that hangs."""
         self._name, self._placement, self._say, self._limit_s = name, placement, say, learner.collective_s
-        self._keeping, self._folder = keeping, keeping.folder.below(name)
+        self._keeping, self._folder, self._copy = keeping, keeping.folder.below(name), copy
         self.replicas = learner.replicas
         """Shares that a batch is dealt in."""
         self._buffer = start_buffer(keeping, ranks=learner.ranks, steps=last or steps, publish=publish)
@@ -97,16 +114,25 @@ class Learning:
         self._over = False
         """Whether the learners are being killed before their end."""
         self._beside: set[asyncio.Task[None]] = set()
+        self._watch, self._opened = watched_services(self._services(), say), ExitStack()
+        self._has_checkpoint = partial(has_checkpoint, steps=last or steps, checkpoint_every=keeping.every)
+        self._last = LastCheckpoint(keeping.config.grace_s, partial(surely, self._buffer.checkpoint.remote), say)
+
+    def _services(self) -> dict[str, Any]:
+        directory = {} if self._directory is None else {"the directory of weights": ready(self._directory)}
+        return {"the buffer of the learners": ready(self._buffer)} | directory
 
     async def __aenter__(self) -> "Learning":
         loop = asyncio.get_running_loop()
+        await self._watch.__aenter__()
+        self._opened.enter_context(self._last.on_sigterm(self.beside))
 
         def fit() -> None:
             error: BaseException | None = None
             try:
                 attempts(
                     lambda: self._trainer().fit(),
-                    partial(mend, self._folder),
+                    self._between_attempts,
                     most_failures=self._placement.learner_restarts,
                     wanted=lambda: not self._over,
                     warn=partial(loop.call_soon_threadsafe, self._say),
@@ -121,14 +147,28 @@ class Learning:
         self._thread.start()
         return self
 
-    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
+    def _between_attempts(self) -> Mended:
+        """Mends the folder of the checkpoints; of ranks that are gone no sign of life is expected."""
+        self._buffer.gone.remote()
+        return mend(self._folder)
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            await self._close(failed=kind is not None)
+        finally:
+            self._opened.__exit__(kind, error, trace)
+
+    async def _close(self, *, failed: bool) -> None:
+        await self._watch.__aexit__(None, None, None)
         for task in self._beside:
             task.cancel()
-        if kind is None:
+        if failed:
+            await self._end()
+        else:
             await surely(self._buffer.release.remote)
             await self._ended
-        else:
-            await self._end()
         if self._directory is not None:
             await close_directory(self._directory)
         ray.kill(self._buffer)
@@ -145,6 +185,7 @@ class Learning:
         from ray.train.v2._internal.constants import get_env_vars_to_propagate
         from ray.train.v2._internal.execution.controller import TrainController
 
+        remove_left_groups()
         actor: Any = ray.remote(TrainController)
         environment = {"env_vars": get_env_vars_to_propagate()}
         self._controller = actor.options(runtime_env=environment, **beside_driver()).remote(**arguments)
@@ -222,7 +263,12 @@ class Learning:
             match event:
                 case Started():
                     epoch = event.epoch
+                    self._last.committed(event.version)
+                case Committed(version=version):
+                    self._last.committed(version)
                 case Stepped(version=version):
+                    if self._has_checkpoint(version):
+                        await asyncio.to_thread(self._copy)
                     await surely(partial(self._buffer.recorded.remote, version, epoch))
                 case Finished():
                     return
@@ -251,8 +297,9 @@ class Learning:
 
 def start_buffer(keeping: Keeping, *, ranks: int, steps: int, publish: bool) -> Any:
     """The handle of a new TrajectoryBuffer. steps: the version at which the learners end."""
-    buffer: Any = ray.remote(TrajectoryBuffer)
-    return buffer.options(max_concurrency=1000, max_restarts=-1, **beside_driver()).remote(
+    return restarted(
+        TrajectoryBuffer,
+        {"max_concurrency": 1000, **beside_driver()},
         ranks=ranks,
         steps=steps,
         publish=publish,

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
-from typing import Any, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from ray.exceptions import RayError
 
@@ -12,6 +12,7 @@ from cluster.health import FINAL, Fault, Health, State
 from coa.errors import EngineDied, InfrastructureError
 
 T = TypeVar("T")
+P = ParamSpec("P")
 CALL_FAILED = (RayError, InfrastructureError)
 """Exceptions of an engine's calls. A bug in the engine is a RayError too, recognized by its cause."""
 TICK_S = 1.0
@@ -41,6 +42,7 @@ class Link:
     def __init__(self, engine: Engine, health: Health, changes: Changes) -> None:
         self.engine, self.health, self.changes = engine, health, changes
         self.now = asyncio.get_running_loop().time
+        self._looked_at = self.now()
         self.over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """Done once the engine is DEAD or RETIRED; holds the exception if a call raised an unexpected one."""
         self.served_since: float | None = None
@@ -51,6 +53,16 @@ class Link:
     def served(self) -> bool:
         """Whether the engine was ever HEALTHY."""
         return self.served_since is not None
+
+    def note(self, change: Callable[Concatenate[Health, float, P], Health], *how: P.args, **named: P.kwargs) -> None:
+        """Changes the health by one of its methods, as of now. The health is looked at every TICK_S, or two: if that is
+        long ago, this process was suspended and could not get the engine's answers, which is excused before any limit
+        is checked."""
+        now = self.now()
+        late, self._looked_at = now - self._looked_at - TICK_S, now
+        if late > 2 * TICK_S:
+            self.health = self.health.excused(late)
+        self.become(change(self.health, now, *how, **named))
 
     def become(self, health: Health) -> None:
         self.health = health
@@ -70,7 +82,7 @@ class Link:
             self.over.set_exception(error)
 
     def died(self, why: str, fault: Fault = Fault.GONE) -> None:
-        self.become(self.health.raised(self.now(), fault, why))
+        self.note(Health.raised, fault, why)
 
     async def unless_over(self, call: Awaitable[T]) -> T:
         """The call's result; raises EngineDied if the engine has ended or ends first."""
@@ -88,13 +100,9 @@ class Link:
         asked = asyncio.ensure_future(call)
         try:
             while not asked.done():
-                began = self.now()
                 await asyncio.wait({asked}, timeout=TICK_S)
-                late = self.now() - began - TICK_S
-                if late > TICK_S:  # this process was suspended and could not get the engine's answers
-                    self.health = self.health.excused(late)
                 if not asked.done():
-                    self.become(self.health.tick(self.now()))
+                    self.note(Health.tick)
             return asked.result()
         finally:
             asked.cancel()

@@ -20,9 +20,9 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Protocol, TypeVar
 
-from actors.messages import EVALUATION, CacheStats, EpisodeId, EpisodeOrder, SyncReport
+from actors.messages import EVALUATION, CacheStats, EpisodeId, EpisodeOrder, Publication, SyncReport
 from actors.rollout.clocks import BusyReport
 from actors.rollout.config import SamplingConfig
 from actors.weights.on_disk import published_file
@@ -64,6 +64,20 @@ class Occupancy:
     """KV caches that those would fill, over all engines."""
     cache: CacheStats
     """What all engines that there were have done for their KV caches so far."""
+
+
+class Player(Protocol):
+    """What plays training episodes: an EnginePool."""
+
+    async def play(self, order: EpisodeOrder) -> Scored: ...
+
+
+class Evaluator(Protocol):
+    """What plays evaluation episodes: an EnginePool."""
+
+    async def evaluate(
+        self, task: Task, samples: Sequence[int], sampling: SamplingConfig, /
+    ) -> tuple[EpisodeRecord, ...]: ...
 
 
 class EnginePool:
@@ -228,27 +242,26 @@ class EnginePool:
 
     async def load(self, version: int, model: Path) -> None:
         """Loads a model on disk, which must be visible on all nodes, into every engine."""
-        await self.sync(version, await asyncio.to_thread(published_file, version, model), ())
+        await self.sync(Publication(version, await asyncio.to_thread(published_file, version, model)))
 
-    async def sync(self, version: int, *weights: Any) -> list[SyncReport]:
-        """Loads `version` into every engine; returns the reports of the engines that have loaded it. An engine that
-        fails does not serve until it has loaded these weights or is replaced; later ones load the newest weights.
-
-        weights: further arguments of the engines' `sync`.
-        """
+    async def sync(self, publication: Publication) -> list[SyncReport]:
+        """Loads weights into every engine; returns the reports of the engines that have loaded them. An engine that
+        fails does not serve until it has loaded these weights or is replaced; later ones load the newest weights."""
         self._published += 1
         number = self._published
         up = [replica for replica in self._slots.replicas().values() if replica.link.health.up]
-        self._asleep = False  # each engine serves again once it has the new weights
-        self._slots.publish(Live(number, version, weights))
+        self._asleep = self._slots.waiting = False  # each engine serves again once it has the new weights
+        self._changes.changed()
+        self._slots.publish(Live(number, publication))
         await self._changes.wait_for(lambda: all(replica.settled_at(number) for replica in up))
         return [replica.synced[1] for replica in up if replica.synced and replica.synced[0] >= number]
 
     async def sleep(self) -> None:
         """Makes every engine free its GPU memory until the next `sync`, once the episodes on engines have ended; new
-        episodes wait meanwhile."""
+        episodes wait meanwhile, and so does an engine that is to be started."""
         self._asleep = True
-        await self._changes.wait_for(lambda: not self.occupancy.playing)
+        await self._changes.wait_for(lambda: not self.occupancy.playing and not self._slots.starting)
+        self._slots.waiting = True
         up = [replica for replica in self._slots.replicas().values() if replica.link.health.up]
         await asyncio.gather(*(replica.sleep() for replica in up))
 

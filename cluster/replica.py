@@ -8,13 +8,10 @@ import asyncio
 import logging
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
 
-import numpy as np
-
-from actors.messages import CacheStats, EventBatch, SyncReport, Terminal
+from actors.messages import CacheStats, EventBatch, Publication, SyncReport, Terminal
 from actors.rollout.clocks import BusyReport
-from actors.weights.transport import Published, slowest_s
+from actors.weights.transport import slowest_s
 from cluster.engine_actor import Engine, fault_of, why_of
 from cluster.flights import Flights
 from cluster.health import FINAL, Fault, Health, HealthConfig, State
@@ -23,6 +20,8 @@ from coa.errors import EngineDied
 from coa.planning.admission import Admission
 
 logger = logging.getLogger(__name__)
+SIGNS_S = 5.0
+"""Seconds between two looks at the progress of an engine's start."""
 POLL_S = 2.0
 """Seconds for which an engine may keep a poll open without an event."""
 
@@ -33,20 +32,7 @@ class Live:
 
     number: int
     """Number of the publication, from 1, since a version may be published twice."""
-    version: int
-    weights: tuple[Any, ...]
-    """Arguments of the engines' `sync` after the version."""
-
-    @property
-    def nbytes(self) -> int:
-        """Size of the weights; 0 if unknown."""
-        match self.weights:
-            case (Published(manifest=manifest), *_):
-                return manifest.layout.nbytes
-            case (np.ndarray() as flat, *_):
-                return flat.nbytes
-            case _:
-                return 0
+    publication: Publication
 
 
 class Replica:
@@ -54,10 +40,17 @@ class Replica:
     a waiting caller might be able to continue."""
 
     def __init__(
-        self, engine: Engine, limits: HealthConfig, admission: Admission, changes: Changes, live: Live | None
+        self,
+        engine: Engine,
+        limits: HealthConfig,
+        admission: Admission,
+        changes: Changes,
+        live: Live | None,
+        slowest_s: float = 0.0,
     ) -> None:
-        now = asyncio.get_running_loop().time()
-        self.link = Link(engine, Health(began=now, newest=live.number if live else 0, limits=limits), changes)
+        """slowest_s: longest time that a token has taken on earlier engines of the run."""
+        now, newest = asyncio.get_running_loop().time(), live.number if live else 0
+        self.link = Link(engine, Health(began=now, newest=newest, slowest_s=slowest_s, limits=limits), changes)
         self.flights = Flights(self.link)
         self._admission = admission
         self.draining = False
@@ -144,11 +137,21 @@ class Replica:
     async def _come_up(self) -> None:
         """Waits for the engine's start; any failed call in it ends the engine."""
         link = self.link
+        watch = link.beside(self._watch_start())
         try:
             await link.engine.ready()
-            link.become(link.health.came_up(link.now()))
+            link.note(Health.came_up)
         except CALL_FAILED as error:
             link.died(why_of(error))
+        finally:
+            watch.cancel()
+
+    async def _watch_start(self) -> None:
+        """Takes note of the signs of progress that the start shows."""
+        link = self.link
+        while True:
+            await asyncio.sleep(SIGNS_S)
+            link.note(Health.starting, await link.engine.signs())
 
     def _take_in(self, batch: EventBatch) -> None:
         """Processes a batch. Batches after the engine's end are ignored; a batch of another incarnation ends the
@@ -166,8 +169,12 @@ class Replica:
         )
         self.flights.hear(batch)
         self.retried, self.kv_use, self.cache = batch.retried, batch.kv_use, batch.cache
-        link.become(
-            link.health.answered(link.now(), tokens=batch.tokens, generating=batch.generating, paused=batch.paused)
+        link.note(
+            Health.answered,
+            tokens=batch.tokens,
+            generating=batch.generating,
+            paused=batch.paused,
+            expected_s=batch.expected_s,
         )
 
     async def _keep_current(self) -> None:
@@ -188,9 +195,9 @@ class Replica:
 
     async def _load(self, live: Live) -> Fault | None:
         link, began = self.link, self.link.now()
-        link.become(link.health.sync_began(began, slowest_s(live.nbytes)))
+        link.note(Health.sync_began, slowest_s(live.publication.nbytes))
         try:
-            report = await link.engine.sync(live.version, *live.weights)
+            report = await link.engine.sync(live.publication)
         except BaseException as error:
             # It is unknown how much of this time the engine was paused, so none of it counts against its episodes.
             self.flights.loading_s += link.now() - began
@@ -199,12 +206,12 @@ class Replica:
             # For other exceptions it is unknown how far the update had come.
             fault = fault_of(error) or Fault.HALFWAY
             if fault is not Fault.NO_WEIGHTS:  # retried every second, which would flood the log
-                logger.warning("an engine has not taken version %d: %s", live.version, why_of(error))
-            link.become(link.health.sync_failed(link.now(), fault, why_of(error)))
+                logger.warning("an engine has not taken version %d: %s", live.publication.version, why_of(error))
+            link.note(Health.sync_failed, fault, why_of(error))
             return fault
         self.flights.loading_s += report.pause_s
         self.synced = live.number, report
-        link.become(link.health.synced(link.now(), live.number))
+        link.note(Health.synced, live.number)
         link.beside(self.report())
         return None
 

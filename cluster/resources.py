@@ -23,6 +23,8 @@ class Role(StrEnum):
 
 ROLE_LABEL = "coa-role"
 """Name of the Ray label that holds a node's role."""
+SCORER_CPUS = 0.25
+"""Number of CPUs that the teacher of on-policy distillation reserves in Ray."""
 
 
 @dataclass(frozen=True)
@@ -44,10 +46,8 @@ class PlacementConfig:
     """Number of CPUs that one learner rank reserves in Ray."""
     learner_gpus: float = 0.0
     """Number of GPUs that one learner rank reserves in Ray; below 1, it shares a GPU."""
-    scorer_cpus: float = 0.25
-    """Number of CPUs that the teacher of on-policy distillation (`rl.on_policy.teacher`) reserves in Ray."""
     scorer_gpus: float = 0.0
-    """Number of GPUs that this teacher reserves in Ray."""
+    """Number of GPUs that the teacher of on-policy distillation (`rl.on_policy.teacher`) reserves in Ray."""
     tool_executors: int = 1
     """Tool executors, which are processes that run tools, at the start."""
     min_tool_executors: int | None = None
@@ -110,7 +110,7 @@ def engine_demands(config: PlacementConfig, least: int | None = None, most: int 
 
 def rl_demands(config: PlacementConfig, ranks: int, *, scored: bool) -> list[Demand]:
     """All simultaneous demands of RL. `scored`: whether a teacher scores the samples."""
-    scorer = Demand("scorer", Role.model, {"CPU": config.scorer_cpus, "GPU": config.scorer_gpus})
+    scorer = Demand("scorer", Role.model, {"CPU": SCORER_CPUS, "GPU": config.scorer_gpus})
     return [*engine_demands(config, *config.engine_range), *learner_demands(config, ranks), *[scorer] * scored]
 
 

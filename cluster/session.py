@@ -3,11 +3,13 @@
 import logging
 import os
 import secrets
+import shlex
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -25,6 +27,10 @@ TIMED_OUT = "timed out during startup"
 """Part of Ray's message about a node that did not start."""
 
 
+OWN = {"PYTHONPATH", "PYTHONUTF8", VARIABLE, FUNCTION}
+"""Variables of workers that can't be set otherwise."""
+
+
 @dataclass(frozen=True)
 class SessionConfig:
     """The Ray cluster that a command runs on."""
@@ -37,6 +43,13 @@ class SessionConfig:
     object_store_gib: float = 1.0
     """Size of Ray's object store in GiB, if the command starts Ray. Raise it if a message says that the object store is
     full."""
+    env: dict[str, str] = field(default_factory=dict[str, str])
+    """Environment variables of engines, learners and all other parts, on every node, such as `{NCCL_DEBUG: INFO}`. They
+    are written down with the other settings, so none may be a secret."""
+
+    def __post_init__(self) -> None:
+        if taken := sorted(OWN & self.env.keys()):
+            raise ValueError(f"session.env.{taken[0]} is set by the product itself")
 
 
 def address_of(config: SessionConfig) -> str | None:
@@ -79,7 +92,7 @@ def session(config: SessionConfig) -> Iterator[None]:
         log_to_driver=False,
         logging_level=logging.ERROR,
         configure_logging=True,
-        runtime_env={"env_vars": _worker_environment()},
+        runtime_env={"env_vars": _worker_environment() | config.env, **({} if address else _worker_python())},
         **private,
     )
     _end_as_interrupted()
@@ -125,17 +138,41 @@ def read_again() -> None:
     AuthenticationTokenLoader.instance().reset_cache()
 
 
-def _end_as_interrupted() -> None:
-    """Turns SIGTERM, which a stopped job gets, into an interrupt, so that the process ends with complete files and
-    without leftover actors."""
+_last_wishes: list[Callable[[], object]] = []
+"""What SIGTERM calls instead of interrupting; the last one of them."""
 
-    def interrupt(*_: object) -> None:
-        if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in the background of a shell
-            signal.signal(signal.SIGINT, signal.default_int_handler)
-        signal.raise_signal(signal.SIGINT)
+
+@contextmanager
+def last_wish(act: Callable[[], object]) -> Iterator[None]:
+    """Within the context, the first SIGTERM calls `act`, which has to call `interrupt` in the end; the next one
+    interrupts."""
+    _last_wishes.append(act)
+    try:
+        yield
+    finally:
+        if act in _last_wishes:
+            _last_wishes.remove(act)
+
+
+def interrupt() -> None:
+    """Interrupts the main thread."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in the background of a shell
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.raise_signal(signal.SIGINT)
+
+
+def _end_as_interrupted() -> None:
+    """Turns SIGTERM, which a stopped job and a process of a machine that is taken away get, into an interrupt, so that
+    the process ends with complete files and without leftover actors."""
+
+    def end(*_: object) -> None:
+        if _last_wishes:
+            _last_wishes.pop()()
+        else:
+            interrupt()
 
     if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGTERM, interrupt)
+        signal.signal(signal.SIGTERM, end)
 
 
 def start(**settings: Any) -> None:
@@ -171,6 +208,13 @@ def _children() -> set[psutil.Process]:
     return set(psutil.Process().children())
 
 
+def _worker_python() -> dict[str, str]:
+    """The interpreter of workers on this machine: Ray puts it into a line for bash as it is, so that no worker starts
+    where its path has a blank in it."""
+    quoted = shlex.quote(sys.executable)
+    return {} if quoted == sys.executable else {"py_executable": quoted}
+
+
 def _worker_environment() -> dict[str, str]:
     here = str(Path(__file__).resolve().parent.parent)
     path = [here, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
@@ -181,6 +225,8 @@ def _worker_environment() -> dict[str, str]:
         **{name: os.environ[name] for name in (VARIABLE, FUNCTION) if os.environ.get(name)},
         # The folder of the packages first: workers import what the driver runs.
         "PYTHONPATH": os.pathsep.join(path),
+        # Names of files and texts are the same on every node, whatever its locale.
+        "PYTHONUTF8": "1",
         # Waiting threads sleep instead of spinning: with spinning, two threads beside a busy process were 30 times
         # slower.
         "OMP_WAIT_POLICY": "PASSIVE",

@@ -97,8 +97,11 @@ class Slots:
         self._numbers, self._starts = itertools.count(), itertools.count()
         self._name = uuid.uuid4().hex[:8]
         self._retried, self._cache = 0, CacheStats()
+        self._ended_slowest_s = 0.0
         self._drains: set[asyncio.Task[None]] = set()
         self._live: Live | None = None
+        self.waiting = False
+        """Whether no engine is started for now, since learners have the memory that it would take."""
         self.broken: BaseException | None = None
         """NoEngine, or an unexpected exception of an engine; raised to callers that wait for an engine."""
         self.restarts = 0
@@ -114,6 +117,11 @@ class Slots:
         return any(slot.coming for slot in self._slots.values())
 
     @property
+    def starting(self) -> bool:
+        """Whether the process of an engine is starting."""
+        return any(replica.state is State.STARTING for replica in self.replicas().values())
+
+    @property
     def retried(self) -> int:
         """Number of retried calls of tools and graders."""
         return self._retried + sum(replica.retried for replica in self.replicas().values())
@@ -122,6 +130,11 @@ class Slots:
     def cache(self) -> CacheStats:
         """What engines have done for their KV caches."""
         return sum((replica.cache for replica in self.replicas().values()), self._cache)
+
+    def _slowest_s(self) -> float:
+        """Longest time that a token has taken lately on an engine that is there, else on the last one that ended."""
+        here = (one.link.health.slowest_s for one in self.replicas().values())
+        return max(here, default=0.0) or self._ended_slowest_s
 
     def busy(self) -> list[BusyReport]:
         """Merged report of every slot so far, including removed ones, in order of slot numbers."""
@@ -226,17 +239,25 @@ class Slots:
     async def _run(self, slot: Slot) -> Run:
         """Launches one engine and runs it to its end."""
         incarnation = f"{self._name}-{slot.number}-{next(self._starts)}"
-        try:
-            engine = await asyncio.wait_for(self._launch(incarnation), self._config.place_s)
-        except TimeoutError:
-            return Run(f"there was no place for it within {self._config.place_s:g} s")
-        except (EngineDied, RayError) as error:
-            return Run(why_of(error))
+        while True:
+            await self._changes.wait_for(lambda: not self.waiting)
+            try:
+                engine = await asyncio.wait_for(self._launch(incarnation), self._config.place_s)
+            except TimeoutError:
+                return Run(f"there was no place for it within {self._config.place_s:g} s")
+            except (EngineDied, RayError) as error:
+                return Run(why_of(error))
+            if not self.waiting:
+                break
+            engine.kill()  # meanwhile the learners have taken the memory that it would take
         admission = Admission.of(self._places)
-        replica = slot.replica = Replica(engine, self._config.health, admission, self._changes, self._live)
+        replica = slot.replica = Replica(
+            engine, self._config.health, admission, self._changes, self._live, self._slowest_s()
+        )
         try:
             await replica.live()
         finally:
+            self._ended_slowest_s = replica.link.health.slowest_s or self._ended_slowest_s
             self._retried, replica.retried = self._retried + replica.retried, 0
             self._cache, replica.cache = self._cache + replica.cache, CacheStats()
             slot.ended = merged([slot.ended, replica.busy])

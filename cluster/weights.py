@@ -9,16 +9,17 @@ import ray
 from ray.exceptions import GetTimeoutError, RayActorError, RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from actors.restarted import restarted
+from actors.weights.address import Address
 from actors.weights.holder import Ranges, WeightHolder
 from actors.weights.shelf import Kept, WeightDirectory
-from actors.weights.transport import Address
 from cluster.resources import beside_driver
 from coa.errors import SyncError
 
 RPC_S = 300.0
-"""Maximum seconds for the directory's answer; a copy to another node may take most of it."""
+"""Maximum seconds for the directory's answer, in addition to those for bytes that have to be copied."""
 SLOWEST = 100e6
-"""Minimum bytes per second for parts from other nodes: a merge that takes longer than size / SLOWEST + RPC_S has
+"""Minimum bytes per second from other nodes: a merge or a copy that takes longer than size / SLOWEST + RPC_S has
 failed."""
 CLOSE_S = 10.0
 
@@ -47,8 +48,8 @@ class RayShelf:
     def absent(self, engines: Sequence[str]) -> None:
         self._ask("absent", list(engines))
 
-    async def path(self, name: str, address: Address) -> str:
-        return await self._await("path", name, address)
+    async def path(self, name: str, address: Address, size: int = 0) -> str:
+        return await self._await("path", name, address, limit_s=RPC_S + size / SLOWEST)
 
     async def join(self, address: Address) -> None:
         await self._await("join", address)
@@ -62,9 +63,9 @@ class RayShelf:
         except (RayActorError, GetTimeoutError) as error:
             raise SyncError(f"the directory of weights does not answer: {type(error).__name__}") from error
 
-    async def _await(self, method: str, *args: Any) -> Any:
+    async def _await(self, method: str, *args: Any, limit_s: float = RPC_S) -> Any:
         try:
-            return await asyncio.wait_for(getattr(self._directory, method).remote(*args), RPC_S)
+            return await asyncio.wait_for(getattr(self._directory, method).remote(*args), limit_s)
         except (RayActorError, TimeoutError) as error:
             raise SyncError(f"the directory of weights does not answer: {type(error).__name__}") from error
 
@@ -72,9 +73,8 @@ class RayShelf:
 def start_directory() -> Any:
     """Starts the directory and returns its handle. The caller owns the directory, which owns the holders. If it dies,
     the holders end too, and a new directory without weights takes its place; calls under way are repeated."""
-    actor: Any = ray.remote(WeightDirectory)
-    options = actor.options(max_concurrency=1000, max_restarts=-1, max_task_retries=-1, **beside_driver())
-    return options.remote(start_holder, (RayError,))
+    options = {"max_concurrency": 1000, "max_task_retries": -1, **beside_driver()}
+    return restarted(WeightDirectory, options, start_holder, (RayError,))
 
 
 def start_holder(node: str) -> Any:

@@ -12,7 +12,6 @@ import importlib
 from typing import TYPE_CHECKING
 
 from coa.errors import UserError
-from coa.moved import install
 
 if TYPE_CHECKING:
     from jobs.api import evaluate, load_agent, train
@@ -27,6 +26,3 @@ def __getattr__(name: str) -> object:
     if name in OFFERED:
         return getattr(importlib.import_module("jobs.api"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-
-install()

@@ -6,11 +6,10 @@ The dataclass of a section may depend on the value of another key. A schema says
 
     CHOSEN = {"world": ("tasks.world", settings_of)}      settings_of(its value): a subclass of the field's own type
 
-A section's former keys are in its class variable RENAMED. A former name of a member of an Enum is an alias of it, which
-is accepted with a warning.
+The names of its keys that are paths on this machine are in its class variable PATHS: `~` is the home folder there, and
+a URL is refused.
 """
 
-import logging
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
@@ -25,15 +24,15 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from coa.errors import UserError
+from coa.paths import local
+from coa.written import NotYaml, of_override, of_recipe, plain, section_of, typed
 
 T = TypeVar("T")
-
-_log = logging.getLogger(__name__)
 
 _NEW = object()
 """In a leaf's place: a section that a recipe names itself, such as `models.NAME`, begins."""
 LONGEST_SHOWN = 80
-_OVERRIDE = re.compile(r"[A-Za-z_]\w*(\.\w+)*=.*", re.DOTALL)
+_OVERRIDE = re.compile(r"[A-Za-z_]\w*(\.[\w-]+)*=.*", re.DOTALL)
 
 
 def load(schema: type[T], recipe: Path | None = None, overrides: Sequence[str] = ()) -> T:
@@ -41,7 +40,7 @@ def load(schema: type[T], recipe: Path | None = None, overrides: Sequence[str] =
 
     load(Recipe, Path("tiny.yaml"), ["rl.steps=3", "seed=1"]).rl.steps == 3
     """
-    layers = [] if recipe is None else [(read(recipe), str(recipe))]
+    layers = [] if recipe is None else [(_written(recipe), str(recipe))]
     return _build(schema, [*layers, *((_parse_override(override), override) for override in overrides)])
 
 
@@ -74,7 +73,7 @@ def _chosen(schema: type, config: DictConfig, layers: Sequence[tuple[object, str
     for section, (key, settings_of) in getattr(schema, "CHOSEN", {}).items():
         value = OmegaConf.select(config, key)
         for tree, where in layers:
-            value = _value(tree, key.split("."), value)
+            value = typed(str | None, _value(tree, key.split("."), value))
             if not isinstance(value, str | None):
                 raise UserError(f"{where}: {key} is {_brief(value)}, expected a name")
         found[section] = settings_of(value)
@@ -85,25 +84,10 @@ def _value(tree: object, path: Sequence[str], default: Any) -> Any:
     """What a plain tree has at a key; the default where it says nothing of it."""
     if not path:
         return tree
+    tree = section_of(tree)
     if not isinstance(tree, Mapping) or path[0] not in tree:
         return default
     return _value(tree[path[0]], path[1:], default)
-
-
-def with_new_names(schema: type, tree: object) -> object:
-    """A plain tree, its keys by the names that the schema has for them."""
-    if not isinstance(tree, Mapping):
-        return tree
-    hints, renamed, found = get_type_hints(schema), renamed_keys(schema), dict[str, Any]()
-    for key, value in tree.items():
-        *sections, name = renamed.get(key, str(key)).split(".")
-        section = found
-        for outer in sections:
-            section = section.setdefault(outer, {})
-        held = None if sections else hints.get(name)
-        below = with_new_names(cast(type, held), value) if is_dataclass(held) else value
-        section[name] = {**section.get(name, {}), **below} if isinstance(below, Mapping) else below
-    return found
 
 
 def dump(config: object) -> str:
@@ -121,8 +105,13 @@ def _make_writable(config: DictConfig) -> None:
 
 def read(recipe: Path) -> object:
     """The plain tree of a YAML file; raises UserError with one line."""
+    return plain(_written(recipe))
+
+
+def _written(recipe: Path) -> object:
+    """The tree of a YAML file, with what is written in it; raises UserError with one line."""
     try:
-        return OmegaConf.to_container(OmegaConf.create(recipe.read_text(encoding="utf-8")), resolve=False)
+        return of_recipe(recipe.read_text(encoding="utf-8"))
     except OSError as error:
         raise UserError(f"recipe {recipe}: {error.strerror}") from error
     except UnicodeDecodeError as error:
@@ -136,22 +125,25 @@ def read(recipe: Path) -> object:
 def _parse_override(override: str) -> object:
     if not _OVERRIDE.fullmatch(override):
         raise UserError(f"{override!r} is not an override: write key=value, such as seed=1")
-    try:
-        return OmegaConf.to_container(OmegaConf.from_dotlist([override]), resolve=False)
-    except (yaml.YAMLError, OmegaConfBaseException) as error:
-        raise UserError(f"{override!r} is not an override: the value is not YAML") from error
+    key, _, text = override.partition("=")
+    tree = of_override(text)
+    for name in reversed(key.split(".")):
+        tree = {name: tree}
+    return tree
 
 
 def _lay_over(config: DictConfig, schema: type, tree: object, where: str, chosen: Mapping[str, type]) -> None:
     known = [key for key, _ in known_keys(schema, chosen=chosen)]
-    for key, value, hint in _leaves(schema, tree, where, known, chosen=chosen):
+    try:
+        leaves = list(_leaves(schema, tree, where, known, chosen=chosen))
+    except NotYaml as error:
+        raise UserError(f"{where!r} is not an override: the value is not YAML") from error
+    for key, value, hint in leaves:
         if value is _NEW:
             if OmegaConf.select(config, key) is None:
                 OmegaConf.update(config, key, OmegaConf.structured(hint))
                 _make_writable(OmegaConf.select(config, key))
             continue
-        if (name := _new_value(hint, value)) is not None:
-            _log.warning("%s: %s=%s is called %s", where, key, value, name)
         try:
             OmegaConf.update(config, key, value, merge=True)
         except OmegaConfBaseException as error:
@@ -166,7 +158,9 @@ def _leaves(
     prefix: str = "",
     chosen: Mapping[str, type] = MappingProxyType({}),
 ) -> Iterator[tuple[str, Any, Any]]:
-    """Dotted key, value and type of everything that a recipe sets; raises UserError at the first unknown key."""
+    """Dotted key, value and type of everything that a recipe sets; raises UserError at the first unknown key, and
+    NotYaml."""
+    tree = section_of(tree)
     if not isinstance(tree, Mapping):
         section = prefix.removesuffix(".") or "a recipe"
         raise UserError(f"{where}: {section} is {_brief(tree)}, expected a section with keys")
@@ -178,6 +172,7 @@ def _leaves(
         if is_dataclass(hints[name]):
             yield from _leaves(hints[name], value, where, known, f"{key}.")
         elif section := named_section(hints[name]):
+            value = section_of(value)
             if not isinstance(value, Mapping):
                 raise UserError(f"{where}: {key} is {_brief(value)}, expected sections with names")
             for own, held in value.items():
@@ -187,13 +182,26 @@ def _leaves(
                 inner = f"{key}.{own}."
                 yield from _leaves(section, held, where, [k for k, _ in known_keys(section, inner)], inner)
         else:
-            yield key, value, hints[name]
+            hint = hints[name]
+            is_path = name in getattr(schema, "PATHS", ()) or Path in (hint, *get_args(hint))
+            yield key, _paths(hint, value, f"{where}: {key}") if is_path else typed(hint, value), hint
+
+
+def _paths(hint: Any, value: Any, key: str) -> Any:
+    """A path, or a list of paths, in which `~` is the home folder. One path is a list of one, if the setting is a
+    list. Raises UserError for a URL."""
+    found = typed(hint, value)
+    if get_origin(hint) is tuple and not isinstance(found, list) and isinstance(path := typed(str, value), str):
+        if "," in path:
+            raise UserError(f"{key} is {_brief(path)}, which has a comma: write a list, [A,B] or ['A']")
+        found = [path]
+    if isinstance(found, list):
+        return [local(path, key) if isinstance(path, str) else path for path in found]
+    return local(found, key) if isinstance(found, str) else found
 
 
 def _unknown(schema: type, key: str, prefix: str, known: Sequence[str]) -> str:
     """What is wrong with a key that the schema has not; one without any field may say why in `NO_KEYS`."""
-    if new := renamed_keys(schema).get(key.removeprefix(prefix)):
-        return f"{key} is called {prefix}{new}"
     if not fields(schema) and hasattr(schema, "NO_KEYS"):
         return f"unknown key {key}: {schema.NO_KEYS}"
     nearest = max(known, key=lambda candidate: SequenceMatcher(None, key, candidate).ratio())
@@ -203,11 +211,6 @@ def _unknown(schema: type, key: str, prefix: str, known: Sequence[str]) -> str:
 def _hints(schema: type, prefix: str, chosen: Mapping[str, type]) -> dict[str, Any]:
     """The types of a section's keys."""
     return {name: chosen.get(f"{prefix}{name}", hint) for name, hint in get_type_hints(schema).items()}
-
-
-def renamed_keys(schema: type) -> Mapping[str, str]:
-    """Former names of a section's keys: a schema has them in a class variable `RENAMED`."""
-    return getattr(schema, "RENAMED", {})
 
 
 def named_section(hint: Any) -> type | None:
@@ -227,12 +230,6 @@ def known_keys(
         yield key, hint
         if is_dataclass(hint):
             yield from known_keys(cast(type, hint), f"{key}.")
-
-
-def _new_value(hint: Any, value: Any) -> str | None:
-    """The name of the member that `value` is an alias of, if the type is an Enum that has it."""
-    member = hint.__members__.get(str(value)) if isinstance(hint, type) and issubclass(hint, Enum) else None
-    return None if member is None or member.name == value else member.name
 
 
 def _type_name(hint: Any) -> str:

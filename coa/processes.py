@@ -19,18 +19,23 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO
 
+import psutil
+
 _LENGTH = struct.Struct("<Q")
 _ROOT = Path(__file__).parents[1]
+ENDING_S = 30.0
+"""Maximum seconds that a child may take to end after it has closed its pipes."""
 
 
 class ChildGone(Exception):
     """A child gave no answer; it has ended when this is raised."""
 
-    def __init__(self, status: int | None) -> None:
+    def __init__(self, status: int | None, cpu_s: float = 0.0) -> None:
         """status: as `subprocess` gives it, minus n for a death by signal n; None for a child that was ended here,
-        because the time was over."""
+        because the time was over. cpu_s: seconds of CPU time that it used since it was asked."""
         super().__init__("no answer in time" if status is None else f"ended with status {status}")
         self.status = status
+        self.cpu_s = cpu_s
 
 
 class Child:
@@ -51,6 +56,7 @@ class Child:
         self._input, self._output = self._process.stdin.fileno(), self._process.stdout.fileno()
         os.set_blocking(self._input, False)
         os.set_blocking(self._output, False)
+        self._cpu_before_s = 0.0
 
     @property
     def pid(self) -> int:
@@ -67,6 +73,7 @@ class Child:
     def ask(self, request: bytes, seconds: float) -> bytes:
         """The child's answer; raises ChildGone where it ends, or gives none within the time."""
         deadline = time.monotonic() + seconds
+        self._cpu_before_s = self._cpu_s()
         rest = memoryview(_LENGTH.pack(len(request)) + request)
         while rest:
             self._wait(self._input, select.POLLOUT, deadline)
@@ -107,17 +114,27 @@ class Child:
         poll = select.poll()
         poll.register(pipe, event)
         if not poll.poll(max(0.0, deadline - time.monotonic()) * 1000):
+            used_s = self._cpu_s() - self._cpu_before_s
             self.close()
-            raise ChildGone(None)
+            raise ChildGone(None, used_s)
 
     def _gone(self) -> ChildGone:
-        """The child has closed its end, so it is ending by itself."""
+        """The child has closed its end, so it is ending by itself; freeing much memory may take it seconds."""
+        used_s = self._cpu_s() - self._cpu_before_s
         try:
-            status = self._process.wait(timeout=1.0)
+            status = self._process.wait(timeout=ENDING_S)
         except subprocess.TimeoutExpired:
             status = None
         self.close()
-        return ChildGone(status)
+        return ChildGone(status, used_s)
+
+    def _cpu_s(self) -> float:
+        """Seconds of CPU time that the child has used; of one that has ended and was waited for, those before."""
+        try:
+            times = psutil.Process(self._process.pid).cpu_times()
+        except psutil.Error:
+            return self._cpu_before_s
+        return times.user + times.system
 
 
 def serve(answer: Callable[[bytes], bytes]) -> None:

@@ -12,6 +12,8 @@ from enum import StrEnum
 import numpy as np
 from numpy.typing import NDArray
 
+from coa.unicode import whole
+
 Tokens = NDArray[np.int32]
 Floats = NDArray[np.float32]
 Mask = NDArray[np.bool_]
@@ -40,6 +42,12 @@ class Task:
     """Tasks are reported by family."""
     grader: str = "exact"
     """How an answer is compared: a key of `coa.grading.graders.GRADERS`."""
+
+    def __post_init__(self) -> None:
+        """Makes every text one that files, tokenizers and other processes take, wherever the task comes from."""
+        for name in ("id", "question", "profile", "family", "grader"):
+            object.__setattr__(self, name, whole(getattr(self, name)))
+        object.__setattr__(self, "answers", tuple(map(whole, self.answers)))
 
 
 class Status(StrEnum):

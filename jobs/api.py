@@ -15,6 +15,7 @@ import json
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from decimal import Decimal
 from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -22,10 +23,12 @@ from typing import TYPE_CHECKING, Any, Self
 from coa.agent.grammar import OBSERVATION, Span
 from coa.errors import InfrastructureError, UserError
 from coa.given import GIVEN, Given, giving, grade_given
+from coa.paths import local
 from coa.serving.chain import Closed
 from coa.serving.events import Broke, Finished, Returned, ServedUsage
 from coa.storage.files import write_atomically
 from coa.types import Status
+from coa.unicode import whole
 from jobs.commands import evaluate as evaluate_command
 from jobs.commands import train as train_command
 from jobs.commands.ask import command as ask_command
@@ -61,7 +64,8 @@ class Trained:
 class Evaluated:
     folder: Path
     results: dict[str, Any]
-    """Content of `evaluation.json`: "pass_at_1" and "greedy" with intervals, "benchmarks", "families", "statuses"."""
+    """Content of `evaluation.json`: "pass_at_1" and "greedy" with intervals, as far as they were measured,
+    "benchmarks", "families", "statuses"."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,12 +125,12 @@ def evaluate(
     in. reward: as in `train`. Raises UserError."""
     _require_no_loop()
     arguments = {
-        "model": Path(model),
+        "model": _path(model, "model"),
         "tasks": None if tasks is None else _kept(tasks),
         "rows": rows,
         "best_of": best_of,
-        "against": None if against is None else Path(against),
-        "out": None if out is None else Path(out),
+        "against": None if against is None else _path(against, "against"),
+        "out": None if out is None else _path(out, "out"),
     }
     overrides = [*overrides_of(settings), *([] if reward is None else [f"tasks.grader={GIVEN}"])]
     with giving(reward):
@@ -146,7 +150,13 @@ def load_agent(
     out: str | Path = "runs/ask",
 ) -> "Agent":
     """`coa ask`: the model with its tools in this process, until `close`. out: folder of the logs. Raises UserError."""
-    named = {"question": "?", "model": Path(model), "profile": profile, "grammar": grammar, "out": Path(out)}
+    named = {
+        "question": "?",
+        "model": _path(model, "model"),
+        "profile": profile,
+        "grammar": grammar,
+        "out": _path(out, "out"),
+    }
     prepared = _prepare(ask_command.COMMAND, recipe, overrides_of(settings), **named)
     with unwrapped(prepared.folder):
         ask_command.COMMAND.check(prepared.config, **prepared.arguments)
@@ -222,6 +232,10 @@ def overrides_of(settings: Settings, prefix: str = "") -> list[str]:
     return found
 
 
+def _path(path: str | Path, name: str) -> Path:
+    return Path(local(str(path), name))
+
+
 def _prepare(job: Job, recipe: str | Path | None, overrides: Sequence[str], **arguments: Any) -> Prepared:
     return prepare(job, {"recipe": None if recipe is None else str(recipe), "overrides": overrides, **arguments})
 
@@ -232,7 +246,10 @@ def _require_no_loop() -> None:
         asyncio.get_running_loop()
     except RuntimeError:
         return
-    raise UserError("coa can't start a job within an event loop, such as a notebook's: run it in a script")
+    raise UserError(
+        "coa can't start a job within an event loop, such as a notebook's: run it in a script, or type the command "
+        "in a cell, as `!coa train --recipe NAME`"
+    )
 
 
 def _try(config: "Recipe") -> None:
@@ -246,14 +263,33 @@ def _try(config: "Recipe") -> None:
 
 
 def _kept(tasks: Tasks) -> str:
-    """The path or name of the tasks; rows are written to a file first. Raises UserError for rows that are not JSON."""
+    """The path or name of the tasks; rows are written to a file first. Raises UserError for rows that are no objects of
+    JSON."""
     if isinstance(tasks, str | Path):
         return str(tasks)
-    try:
-        text = "".join(f"{json.dumps(row, ensure_ascii=False)}\n" for row in tasks)
-    except TypeError as error:
-        raise UserError(f"tasks: a row is not plain JSON: {error}") from error
+    text = "".join(f"{_line(number, row)}\n" for number, row in enumerate(tasks, start=1))
     path = ROWS / f"{sha256(text.encode()).hexdigest()[:12]}.jsonl"
     if not path.exists():
         write_atomically(path, text)
     return str(path)
+
+
+def _line(number: int, row: object) -> str:
+    if not isinstance(row, Mapping):
+        raise UserError(
+            f"tasks: row {number} is {row!r:.80}, expected a mapping with a question and an answer (a data frame gives "
+            "them by frame.to_dict('records'))"
+        )
+    try:
+        return whole(json.dumps(dict(row), ensure_ascii=False, default=_plain))
+    except (TypeError, ValueError) as error:
+        raise UserError(f"tasks: row {number} is not plain JSON: {error}") from error
+
+
+def _plain(value: Any) -> Any:
+    """The plain value of a number or an array of NumPy, or of a decimal number."""
+    if isinstance(value, Decimal | Path):
+        return str(value)
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    raise TypeError(f"{value!r:.80} is a {type(value).__name__}")

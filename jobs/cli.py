@@ -3,12 +3,12 @@
     coa train|distill|sft|rl --recipe NAME [key=value ...]     jobs of a run directory
     coa evaluate|select|ask|serve --model DIR ...              jobs with a model
     coa plan --recipe NAME --cluster 4x8xH200                  what would fit, and how fast it would be
-    coa ledger|replay RUN ...                                  checks of a run's reinforcement
-    coa chaos --recipe NAME --kills N --seed N ...             reinforcement under kills
-    coa export|record|import|show|recipe|benchmarks|doctor ...     tools
+    coa verify RUN ...                                         checks of a run's reinforcement
+    coa export|keys|record|import|show|recipe|doctor ...       tools
     coa submit --address URL COMMAND ...                       any of these, on a cluster
 
-Exit status: 0 done, 1 a defect or a failure of the system, 2 a user's mistake, 130 interrupted.
+Exit status: 0 done, 1 a defect or a failure of the system (stdout that can't be written to among them), 2 a user's
+mistake, 130 interrupted, 141 nobody reads stdout any more (`| head`), as of a program that SIGPIPE ends.
 """
 
 import argparse
@@ -17,64 +17,116 @@ import sys
 import traceback
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from coa import __version__
 from coa.errors import UserError
+from coa.unicode import is_whole
 from jobs.commands import (
     distill,
     evaluate,
     export,
     import_runs,
     keys,
+    recipe,
     record,
     rl,
     select,
     serve,
     sft,
+    show,
     submit,
     train,
+    verify,
 )
 from jobs.commands.ask import command as ask
 from jobs.commands.command import Command, Job
 from jobs.commands.doctor import command as doctor
 from jobs.commands.plan import command as plan
-from jobs.commands.reference import benchmarks, recipe
-from jobs.commands.runs import chaos, ledger, replay, show
+from jobs.run import surroundings
+from jobs.run.streams import noted_stdout, open_standard_streams, silence
 
+if TYPE_CHECKING:
+    from jobs.launch import Prepared
+
+SUBMIT = submit.command(lambda words: parse(words))
 COMMANDS: dict[str, Command] = {
-    module.COMMAND.name: module.COMMAND
-    for module in (
-        *(train, distill, sft, rl, evaluate, select, ask, serve),
-        *(plan, ledger, replay, chaos, submit, export, keys, record, import_runs, show, recipe, benchmarks, doctor),
+    command.name: command
+    for command in (
+        *(module.COMMAND for module in (train, distill, sft, rl, evaluate, select, ask, serve, plan, verify)),
+        SUBMIT,
+        *(module.COMMAND for module in (export, keys, record, import_runs, show, recipe, doctor)),
     )
 }
 SETTING_AS_OPTION = re.compile(r"--((?:\w+\.)+\w+|seed|run_dir)(?:=(.*))?", re.DOTALL)
-RECIPES = Path(__file__).parent / "recipes"
+READER_LEFT = 141
+INTERRUPTED = 130
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs one command; returns the exit status."""
+    """Runs one command; returns the exit status. arguments: None for those of this process."""
+    open_standard_streams()
+    failed: list[OSError] = []
+    with noted_stdout(failed):
+        try:
+            status, ended = _status(arguments), None
+        except (OSError, SystemExit) as raised:  # SystemExit: from argparse, after a help text
+            status, ended = 0, raised
+    if not failed:
+        if ended is not None:
+            raise ended
+        return status
+    if status:  # the command has failed, and has said why
+        return status
+    if isinstance(failed[0], BrokenPipeError):
+        return READER_LEFT
+    _say(f"coa: standard output can't be written to: {failed[0].strerror}")
+    return 1
+
+
+def _status(arguments: Sequence[str] | None) -> int:
+    """Runs one command; its exit status, without what becomes of stdout."""
     try:
-        command, options = parse(arguments)
-        if isinstance(command, Job):
-            return _run(command, options)
-        status = command.run(**options)
-        return status if isinstance(status, int) else 0
+        if arguments is None:
+            surroundings.in_utf8()
+            surroundings.prepare()
+        return _command(arguments)
     except UserError as error:
         # An error that was raised in a Ray actor arrives wrapped, with a traceback in its text.
-        print(f"coa: {getattr(error, 'cause', error)}", file=sys.stderr)
+        _say(f"coa: {getattr(error, 'cause', error)}")
         return 2
     except KeyboardInterrupt:
-        print("interrupted; the same command resumes", file=sys.stderr)
-        return 130
+        _say("interrupted")
+        return INTERRUPTED
+
+
+def _say(line: str) -> None:
+    """Prints a line on stderr, if that can be written to."""
+    try:
+        print(line, file=sys.stderr, flush=True)
+    except OSError:
+        silence(sys.stderr)
+
+
+def _command(arguments: Sequence[str] | None) -> int:
+    command, options = parse(arguments)
+    if isinstance(command, Job):
+        return _run(command, options)
+    status = command.run(**options)
+    return status if isinstance(status, int) else 0
 
 
 def parse(arguments: Sequence[str] | None = None) -> tuple[Command, dict[str, Any]]:
     """The command and its arguments by name; raises UserError for unknown arguments."""
     words = sys.argv[1:] if arguments is None else list(arguments)
+    for word in words:
+        if not is_whole(word):
+            raise UserError(f"{word!r} is not UTF-8: give the file or folder another name")
     parser = _parser()
     parsed, unknown = parser.parse_known_args(words)
+    if "overrides" in parsed:  # argparse takes those before an option, and leaves those behind it
+        parsed.overrides += [word for word in unknown if not word.startswith("-")]
+        unknown = [word for word in unknown if word.startswith("-")]
     for word in unknown:
         if found := SETTING_AS_OPTION.fullmatch(word):
             after = words[words.index(word) + 1 :][:1]
@@ -88,22 +140,30 @@ def parse(arguments: Sequence[str] | None = None) -> tuple[Command, dict[str, An
 
 def _run(job: Job, options: Mapping[str, Any]) -> int:
     from jobs.launch import launch, prepare
+    from jobs.run.last_words import last_words
 
     options = dict(options)
-    dry_run = options.pop("dry_run", False)
+    dry_run, check = options.pop("dry_run", False), options.pop("check")
     prepared = prepare(job, options)
-    if dry_run:
-        show_plan(prepared.config, job)
+    if dry_run or check:
+        show_plan(prepared, ask=check)
         return 0
+    resumes = "; the same command resumes" if job.alone else ""
     try:
-        launch(prepared)
+        with last_words(f"coa: {job.name} was ended by Ray, of which a part is gone, or from outside{resumes}"):
+            launch(prepared)
         return 0
     except UserError:
         raise
+    except KeyboardInterrupt:
+        if not job.alone:  # it has no folder from which it could resume
+            raise
+        _say(f"interrupted{resumes}")
+        return INTERRUPTED
     except Exception as error:
         reason = (str(error).strip().splitlines() or [""])[-1]
         where = f" (see {prepared.log})" if _logged(prepared.log) else ""
-        print(f"coa: {job.name} failed: {type(error).__name__}: {reason[:200]}{where}", file=sys.stderr)
+        _say(f"coa: {job.name} failed: {type(error).__name__}: {reason[:200]}{where}")
         return 1
 
 
@@ -118,27 +178,18 @@ def _logged(log: Path) -> bool:
     return True
 
 
-def show_plan(config: Any, job: Job) -> None:
+def show_plan(prepared: "Prepared", *, ask: bool) -> None:
+    from jobs.launch import lost_of
     from jobs.recipe.dry_run import dry_run
     from jobs.run.console import Console
 
-    dry_run(config, job, Console(sys.stdout, sys.stderr))
-
-
-def find_recipe(name: str) -> Path:
-    """A recipe of this package by name, or a file by path; raises UserError with the known names."""
-    path = Path(name)
-    if path.suffix not in ("", ".yaml", ".yml", ".json"):
-        raise UserError(f"recipe {name}: a recipe is a YAML file, whose name ends in .yaml or .yml")
-    if path.suffix or "/" in name:
-        return path
-    path = RECIPES / f"{name}.yaml"
-    if not path.is_file():
-        known = ", ".join(sorted(recipe.stem for recipe in RECIPES.glob("*.yaml")))
-        raise UserError(
-            f"no recipe {name}: known are {known}; a file of your own is given by its path, such as ./mine.yaml"
-        )
-    return path
+    console = Console(sys.stdout, sys.stderr)
+    if (lost := lost_of(prepared)) is not None:
+        lost.check()
+        copy = f"would first fetch its copy from {lost.place}, and go on there"
+        console.say(f"{prepared.folder} is lost: the command {copy}")
+        return
+    dry_run(prepared.config, prepared.job, console, prepared.arguments, ask=ask)
 
 
 class _Parser(argparse.ArgumentParser):
@@ -170,6 +221,11 @@ def _parser() -> argparse.ArgumentParser:
 def _add_recipe(parser: argparse.ArgumentParser, job: Job) -> None:
     parser.add_argument("--recipe", required=not job.of_model, help="name of a recipe (such as tiny), or a YAML file")
     parser.add_argument("overrides", nargs="*", metavar="key=value", help="overrides of the recipe")
+    parser.add_argument(
+        "--check",
+        action="store_true",
+        help="check what the command needs, with one request to each service that it will use, and start nothing",
+    )
     if not job.of_model:
         parser.add_argument("--dry-run", action="store_true", help="show what would be done, and start nothing")
 

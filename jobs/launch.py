@@ -10,12 +10,15 @@ from typing import TYPE_CHECKING, Any
 from coa.config import load
 from coa.errors import UserError
 from jobs.commands.command import Job
+from jobs.recipe.findings import services_in
 from jobs.recipe.ranges import check_ranges
+from jobs.run import surroundings
 from jobs.run.console import open_console
 from jobs.run.lease import hold, require_folder
 
 if TYPE_CHECKING:
     from jobs.recipe.schema import Recipe
+    from jobs.run.mirrored import Lost
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +42,7 @@ def prepare(job: Job, options: Mapping[str, Any]) -> Prepared:
     options: `recipe`, `overrides`, `said`, and the job's own arguments, as the command line reads them. Raises
     UserError for invalid settings, and for a folder that can't be written to.
     """
-    from jobs.cli import find_recipe
+    from jobs.recipe.find import find_recipe
     from jobs.recipe.schema import Recipe
 
     arguments = dict(options)
@@ -60,10 +63,35 @@ def launch(prepared: Prepared) -> None:
     """Checks and runs the job, with a lease on its folder if `job.alone`. Raises UserError, or the error that ended the
     job."""
     job = prepared.job
+    surroundings.prepare()
     with unwrapped(prepared.folder):
-        job.check(prepared.config, **prepared.arguments)
+        fetch_lost(prepared)
+        findings = job.check(prepared.config, **prepared.arguments)
         with hold(prepared.folder) if job.alone else nullcontext(), open_console(prepared.log) as console:
+            for found in findings:
+                if found.caution:
+                    console.say(found.caution)
+            if job.asks and (services := services_in(findings)):
+                from jobs.recipe.services import ask_all
+
+                ask_all(services, console)
             job.run(prepared.config, console, **prepared.arguments)
+
+
+def fetch_lost(prepared: Prepared) -> None:
+    """Makes the run's folder anew if it is lost and `checkpoints.storage` has a copy of it."""
+    if (lost := lost_of(prepared)) is not None:
+        lost.check()
+        with hold(prepared.folder), open_console(prepared.log) as console:
+            lost.fetch(console)
+
+
+def lost_of(prepared: Prepared) -> "Lost | None":
+    """The run in whose folder the job works, if that folder is lost and `checkpoints.storage` has a copy of it."""
+    from jobs.run.mirrored import lost_run
+
+    works_in_it = prepared.folder == Path(prepared.config.run_dir)
+    return lost_run(prepared.config) if works_in_it else None
 
 
 @contextmanager

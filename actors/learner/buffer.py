@@ -17,6 +17,7 @@ from typing import Any
 
 from actors.learner.step_report import StepReport
 from actors.messages import Probe
+from actors.weights.transport import Published
 from coa.learning.orders import Numbered, OrderRow, RankProgress, Stop, Train, orders_of
 
 POLL_S = 20.0
@@ -29,8 +30,8 @@ class Started:
 
     version: int
     cursor: Any
-    weights: Any
-    """An `actors.weights.transport.Published`, or None if the job publishes no weights."""
+    weights: Published | None
+    """None if the job publishes no weights."""
     probes: tuple[Probe, ...]
     epoch: int
     """Increases with each start; batches of an older epoch are refused."""
@@ -48,7 +49,7 @@ class Stepped:
     """`began` and `ended`: wall-clock times of the step, without the wait for its batch."""
     waited: float
     """Seconds for which the learners waited for the batch since the previous step."""
-    weights: Any
+    weights: Published | None
     probes: tuple[Probe, ...]
     spent: Mapping[str, float] = field(default_factory=dict)
 
@@ -105,6 +106,14 @@ class TrajectoryBuffer:
             self._changed.notify_all()
             return taken
 
+    async def checkpoint(self) -> int | None:
+        """Has learners write a checkpoint after their present batch; returns its version, None if there is nothing new
+        to write."""
+        async with self._changed:
+            version = self._row.checkpoint()
+            self._changed.notify_all()
+            return version
+
     async def next_event(self) -> Event:
         return await self._events.get()
 
@@ -118,6 +127,10 @@ class TrajectoryBuffer:
     async def stalled(self, limit_s: float) -> str:
         """The ranks that have kept the others waiting for so long, in a sentence; empty if there are none."""
         return self._progress.stalled(self._row.training(), time.monotonic(), limit_s)
+
+    async def gone(self) -> None:
+        """The ranks have ended, and others may begin."""
+        self._progress.begin(time.monotonic())
 
     async def release(self) -> None:
         """Lets the learners end: the driver needs nothing more from them."""

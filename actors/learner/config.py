@@ -4,14 +4,19 @@ Nothing here imports torch: every command reads these settings.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, ClassVar
 
 from coa.learning.algorithms import DEFAULT
 from coa.learning.losses import LossConfig
 from coa.learning.packing import PackingConfig
 from coa.learning.schedule import OptimizerConfig
 
+VARLEN = ("flash_attention_2", "flash_attention_3", "flex_attention")
+"""Values of `model.attention` that take whole samples: what samples share is computed for each."""
+ATTENTION_LAYERS = {"full_attention", "sliding_attention"}
+"""Kinds of layers (`layer_types` of a model's configuration) whose tokens interact only in attention, which packed rows
+divide."""
 LOGITS_BYTES = 1 << 29
 """Maximum bytes of a chunk's float32 logits. If all logits fit, they are computed once and kept."""
 
@@ -50,6 +55,8 @@ class ModelConfig:
     """Attention kernel of the learners: sdpa runs everywhere, flash_attention_2 and flex_attention on GPUs
     (`actors.learner.attention`)."""
 
+    PATHS: ClassVar = ("path",)
+
     def __post_init__(self) -> None:
         if self.dtype not in ("float32", "bfloat16"):
             raise ValueError(f"model.dtype is {self.dtype}, expected float32 or bfloat16")
@@ -84,7 +91,7 @@ class ValueHeadConfig:
 
 @dataclass(frozen=True)
 class LearnerConfig:
-    """The learners: distribution of a batch, optimizer, loss and memory savings."""
+    """The learners: distribution of a batch, optimizer and memory savings."""
 
     ranks: int = 1
     """Number of processes that share the work of each batch, usually one per GPU."""
@@ -93,12 +100,7 @@ class LearnerConfig:
     2309.14509); 1 disables sharing. Must divide `ranks` and the number of the model's attention heads."""
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     """AdamW and its learning-rate schedule."""
-    loss: LossConfig = field(default_factory=LossConfig)
-    value_head: ValueHeadConfig = field(default_factory=ValueHeadConfig)
     packing: PackingConfig = field(default_factory=PackingConfig)
-    updates_per_batch: int = 1
-    """Optimizer updates per batch, each on a part of the batch's groups. The weight version increases once per
-    batch."""
     zero_stage: int = 1
     """ZeRO stage of DeepSpeed: 1 shards the optimizer's state over the ranks, 2 also gradients, 3 also parameters.
     Raise it if memory runs out."""
@@ -119,6 +121,9 @@ class LearnerConfig:
     logits_bytes: int = LOGITS_BYTES
     """Maximum bytes of float32 logits in memory at a time. If a micro-batch has more, its logits are computed in chunks
     and recomputed in the backward pass."""
+    deepspeed: dict[str, Any] = field(default_factory=dict[str, Any])
+    """Further settings of DeepSpeed, passed on as they are, such as `{zero_optimization: {zero_hpz_partition_size:
+    8}}`. Those that other settings determine are refused."""
     entropy: bool = True
     """Whether the policy's entropy at trained tokens is measured."""
     threads: int = 1
@@ -143,6 +148,24 @@ class LearnerConfig:
     def replicas(self) -> int:
         """Number of groups of ranks that share rows; a batch is divided among these groups."""
         return self.ranks // self.sequence_parallel
+
+
+@dataclass(frozen=True)
+class RlLearnerConfig(LearnerConfig):
+    """The learners: distribution of a batch, optimizer, loss and memory savings."""
+
+    loss: LossConfig = field(default_factory=LossConfig)
+    value_head: ValueHeadConfig = field(default_factory=ValueHeadConfig)
+    updates_per_batch: int = 1
+    """Optimizer updates per batch, each on a part of the batch's groups. The weight version increases once per
+    batch."""
+
+    @classmethod
+    def of(cls, config: LearnerConfig) -> "RlLearnerConfig":
+        """The settings, with defaults for those that fine-tuning has no use for."""
+        if isinstance(config, cls):
+            return config
+        return cls(**{one.name: getattr(config, one.name) for one in fields(config)})
 
 
 @dataclass(frozen=True)

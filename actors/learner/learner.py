@@ -16,13 +16,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.distributed as dist
 
-from actors.learner.config import LearnerConfig, ModelConfig, Objective
+from actors.learner.config import LearnerConfig, ModelConfig, Objective, RlLearnerConfig
+from actors.learner.deepspeed_settings import deepspeed_config
 from actors.learner.lora import add_adapters, sources
 from actors.learner.policy import Outputs, TrainedPolicy, load_model, to_tensors
 from actors.learner.scoring import Passes, ScoredBatch, Unadapted, bounds_of, filler, load_reference
 from actors.learner.sequence.groups import sequence_group
 from actors.learner.step_report import StepReport, Sums
-from actors.learner.zero import choose_accelerator, deepspeed_config, gather, join_process_group, sharded_loading
+from actors.learner.zero import choose_accelerator, gather, join_process_group, sharded_loading
 from actors.weights.parts import ModelParts
 from actors.weights.ranks import from_first, write_whole
 from coa.learning.algorithms import loss_of, make, reduced
@@ -61,12 +62,12 @@ class Learner:
         join_process_group()
         if config.threads:
             torch.set_num_threads(config.threads)
-        self.config = config
+        self.config = config = RlLearnerConfig.of(config)
         self._steps = steps
         objective = objective or Objective()
         self.algorithm = make(objective.algorithm, config.loss, objective.settings)
         needs, temperature = self.algorithm.needs, objective.temperature
-        settings = deepspeed_config(config, model.dtype)
+        settings = deepspeed_config(config, model.dtype, gpu=dist.get_backend() != "gloo")
         sequence = sequence_group(config.sequence_parallel, timedelta(seconds=config.collective_s))
         with sharded_loading(settings, model_dir):
             hf_model = load_model(model_dir, model)
@@ -135,7 +136,7 @@ class Learner:
         return [[samples[i] for i in share] for share in updates_of(groups, updates, dist.get_rank() // alike)]
 
     def _pack(self, samples: Sequence[Sample]) -> list[MicroBatch]:
-        return pack(samples, self.config.packing) if samples else []
+        return pack(samples, self.policy.packing(self.config.packing)) if samples else []
 
     def _update(self, batches: Sequence[ScoredBatch], most: int, whole: Totals, sums: Sums) -> None:
         """One step of the optimizer. `most`: maximum number of micro-batches of any rank. `whole`: the algorithm's

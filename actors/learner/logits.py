@@ -39,7 +39,7 @@ def chosen_logprobs(
     H] to logits."""
 
     def reduce(hidden: Tensor, chosen: Tensor) -> Chosen:
-        logits = project(hidden).float()
+        logits = at_least_float32(project(hidden))
         if temperature != 1.0:
             logits = logits / temperature
         return Chosen(*_Reduced.apply(logits, chosen, entropy, torch.is_grad_enabled()))
@@ -51,6 +51,11 @@ def chosen_logprobs(
     how: dict[str, Any] = {"use_reentrant": False, "preserve_rng_state": False}
     parts: list[Chosen] = [checkpoint(reduce, *chunk, **how) for chunk in chunks]
     return Chosen(*(torch.cat(column) for column in zip(*parts, strict=True)))
+
+
+def at_least_float32(tensor: Tensor) -> Tensor:
+    """float64 stays as it is."""
+    return tensor.to(torch.promote_types(tensor.dtype, torch.float32))
 
 
 class _Reduced(torch.autograd.Function):

@@ -1,30 +1,32 @@
 """The learner's policy: a causal language model that computes log-probs of chosen tokens in packed rows."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from tokenizers import Tokenizer
 from torch import Tensor, nn
 
 from actors.learner.attention import (
+    BRANCHED,
     MASKED_TOKENS,
-    SEGMENTED,
-    VARLEN,
-    block_diagonal,
-    lengths,
+    Line,
     register,
+    tree_mask,
     varlen_arguments,
 )
-from actors.learner.config import LOGITS_BYTES, ModelConfig
-from actors.learner.logits import Chosen, reduce_in_place
+from actors.learner.config import ATTENTION_LAYERS, LOGITS_BYTES, VARLEN, ModelConfig
+from actors.learner.logits import Chosen, at_least_float32, reduce_in_place
 from actors.learner.sequence.attention import share
 from actors.learner.sequence.groups import SequenceGroup, padded
 from coa.agent.grammar import TAGS, Kind
 from coa.agent.tokenizer import END, PAD
 from coa.errors import UserError
-from coa.learning.packing import MicroBatch
+from coa.learning.packing import MicroBatch, PackingConfig
+from coa.pretrained.fit import NO_FIT, difference
 
 
 def new_model(config: ModelConfig, tokenizer: Tokenizer, *, seed: int) -> Any:
@@ -65,17 +67,26 @@ def new_model(config: ModelConfig, tokenizer: Tokenizer, *, seed: int) -> Any:
 
 def load_model(path: Path | str, config: ModelConfig) -> Any:
     """Loads a pretrained causal language model, unties its output projection and removes dropout; raises UserError if
-    there is no such model."""
+    there is no such model, and if a tensor of it is missing, is left over or has another shape: transformers would
+    train such a tensor from random numbers."""
     from transformers import AutoModelForCausalLM
 
     try:
-        model = AutoModelForCausalLM.from_pretrained(
-            str(path), dtype=getattr(torch, config.dtype), attn_implementation=config.attention
+        loaded: Any = AutoModelForCausalLM.from_pretrained(
+            str(path),
+            dtype=getattr(torch, config.dtype),
+            attn_implementation=config.attention,
+            trust_remote_code=False,
+            output_loading_info=True,
+            ignore_mismatched_sizes=True,
         )
     except ImportError as error:
         raise UserError(f"model.attention={config.attention}: {str(error).splitlines()[0]}") from error
     except (OSError, ValueError) as error:
         raise UserError(f"{path}: no model there ({str(error).splitlines()[0]})") from error
+    model, loading = loaded
+    if found := difference(loading):
+        raise UserError(f"{path}: {NO_FIT}: {found}")
     untie(model)
     remove_dropout(model)
     return model
@@ -106,19 +117,49 @@ def remove_dropout(model: nn.Module) -> None:
 
 
 class Predicting(NamedTuple):
-    """Hidden states from which this rank predicts trained tokens: all P tokens, or those of its slice if ranks share
+    """Hidden states from which this rank predicts trained tokens: all of `Places`, or those of its slice if ranks share
     rows."""
 
     hidden: Tensor
-    """[p, H]."""
+    """[u, H]."""
     chosen: Tensor
-    """[p], the trained tokens."""
+    """[u], the trained tokens."""
     counts: Sequence[int]
-    """p of each rank that shares the rows; empty if rows are not shared."""
+    """u of each rank that shares the rows; empty if rows are not shared."""
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Where tokens of a micro-batch are. Computed on the host, from which the batch comes: on a GPU each question to a
+    tensor of the device would make the host wait for all that was begun before.
+
+    A token that several samples share and train is predicted once: U tokens are predicted for P trained ones."""
+
+    line: Line
+    real: Tensor
+    """[N], the tokens that are no padding, as indices of the flattened rows. In this order they are the line."""
+    predictors: Tensor
+    """[U], the places in the line that predict a token, ascending."""
+    chosen: Tensor
+    """[U], the tokens that they predict."""
+    targets: Tensor
+    """[P], for each trained token which of the U it is."""
+
+    @classmethod
+    def of(cls, batch: MicroBatch, device: torch.device) -> "Places":
+        real = np.flatnonzero(batch.ends)
+        places, first, targets = np.unique(batch.trained, return_index=True, return_inverse=True)
+        predictors = batch.predictors[first]
+        order = np.argsort(predictors, kind="stable")
+        rank = np.empty_like(order)
+        rank[order] = np.arange(len(order))
+        chosen = batch.token_ids.reshape(-1)[real[places[order]]].astype(np.int64)
+        found = (torch.from_numpy(one).to(device) for one in (real, predictors[order], chosen, rank[targets]))
+        return cls(Line(batch.branches, device), *found)
 
 
 class PackedPolicy(nn.Module):
-    """Log-probs of the trained tokens of a micro-batch. Samples of one row don't see each other.
+    """Log-probs of the trained tokens of a micro-batch. A sample sees no tokens but its own.
 
     Works with any causal language model of transformers that exposes its decoder and output projection; raises
     UserError for others. Ranks that share rows (`sequence`) are called with the same rows, and each returns the full
@@ -142,72 +183,94 @@ class PackedPolicy(nn.Module):
         if scaled := [name for name in ("logit_scale", "logits_scaling") if getattr(config, name, 1.0) != 1.0]:
             raise UserError(f"{type(model).__name__}: {scaled[0]} is not supported")
         self._window: int | None = getattr(config, "sliding_window", None)
+        layers: list[str] = getattr(config, "layer_types", None) or []
+        self._one_by_one = bool(set(layers) - ATTENTION_LAYERS)
         reduce_in_place(
             self.model.get_output_embeddings(),
             vocabulary=config.vocab_size,
             softcap=getattr(config, "final_logit_softcapping", None),
             limit=logits_bytes,
         )
+        register()
         self._attention: str = config._attn_implementation
         if sequence is not None:
             share(self.model, self._attention, sequence.size)
         elif self._attention == "sdpa":
-            register()
-            self.model.set_attn_implementation(SEGMENTED)
-            self._attention = SEGMENTED
+            self.model.set_attn_implementation(BRANCHED)
+            # A model with attention of its own stays as it is, and its rows are masked at any length.
+            self._attention = config._attn_implementation
 
-    def forward(self, token_ids: Tensor, positions: Tensor, segments: Tensor, loss_mask: Tensor) -> Tensor:
-        """Inputs [R, L]; returns the log-probs of the trained tokens in row-major order, [P] float32."""
-        found = self._predicting(token_ids, positions, segments, loss_mask)
-        return self._whole(found.counts, self._head(found).logprobs)[0]
+    def packing(self, asked: PackingConfig) -> PackingConfig:
+        """How rows are packed for this model: tokens are shared only where attention is told of branches, and layers
+        that carry a state from token to token, such as linear attention, get one sample at a time."""
+        if self._one_by_one:  # a sample longer than a row gets a row of its own
+            return PackingConfig(row_tokens=1, rows=1, share_prefixes=False)
+        return replace(asked, share_prefixes=asked.share_prefixes and self._attention not in VARLEN)
+
+    def forward(self, token_ids: Tensor, positions: Tensor, ends: Tensor, places: Places) -> Tensor:
+        """Inputs [R, L]; returns the log-probs of the trained tokens, sample by sample, [P] float32."""
+        found = self._predicting(token_ids, positions, ends, places)
+        return self._whole(found.counts, self._head(found).logprobs)[0][places.targets]
 
     def _head(self, found: Predicting, **how: Any) -> Chosen:
         """Runs the output projection only on the positions that predict a trained token."""
         return self.model.get_output_embeddings()(found.hidden, found.chosen, **how)
 
     def _whole(self, counts: Sequence[int], *own: Tensor) -> tuple[Tensor, ...]:
-        """Gathers tensors [p] of this rank to [P], over all ranks that share the rows."""
+        """Gathers tensors [u] of this rank to [U], over all ranks that share the rows."""
         if self._sequence is None:
             return own
         return self._sequence.gathered(torch.stack(own), counts).unbind()
 
-    def _predicting(self, token_ids: Tensor, positions: Tensor, segments: Tensor, loss_mask: Tensor) -> Predicting:
-        predicting = nn.functional.pad(loss_mask[:, 1:], (0, 1))
-        # The next token of each token, taken before slicing: the next token of a slice's last token is in another
-        # slice.
-        following = token_ids.roll(-1, dims=1)
-        how: dict[str, Any] = {}
-        counts: Sequence[int] = ()
+    def _predicting(self, token_ids: Tensor, positions: Tensor, ends: Tensor, places: Places) -> Predicting:
         if self._masked(token_ids.shape[1]):
-            how["attention_mask"] = block_diagonal(segments, self.model.dtype)
-        else:
-            real = segments > 0
-            line = [x[real].unsqueeze(0) for x in (token_ids, positions, predicting, following)]
-            if self._sequence is not None:
-                line = padded(line, self._sequence.size)
-            how = self._arguments(line[1][0])
-            if self._sequence is not None:
-                counts = line[2].view(self._sequence.size, -1).sum(dim=1).tolist()
-                line = [self._sequence.slice_of(x) for x in line]
-            token_ids, positions, predicting, following = line
-        decoder = self.model.get_decoder()
-        hidden = decoder(input_ids=token_ids, position_ids=positions, use_cache=False, **how).last_hidden_state
-        return Predicting(hidden[predicting], following[predicting], counts)
+            hidden = self._hidden(token_ids, positions, attention_mask=tree_mask(ends, self.model.dtype))
+            return Predicting(hidden.flatten(0, 1)[places.real[places.predictors]], places.chosen, ())
+        token_ids, positions = (x.flatten()[places.real] for x in (token_ids, positions))
+        if self._sequence is not None:
+            return self._shared(self._sequence, token_ids, positions, places)
+        hidden = self._hidden(token_ids[None], positions[None], **self._arguments(places.line))
+        return Predicting(hidden[0, places.predictors], places.chosen, ())
 
-    def _arguments(self, positions: Tensor) -> dict[str, Any]:
+    def _shared(self, group: SequenceGroup, token_ids: Tensor, positions: Tensor, places: Places) -> Predicting:
+        """Of this rank's slice of a line [N], which the group shares."""
+        more = -len(token_ids) % group.size
+        line = places.line.with_padding(more) if more else places.line
+        token_ids, positions = (group.slice_of(x) for x in padded([token_ids[None], positions[None]], group.size))
+        hidden = self._hidden(
+            token_ids,
+            positions,
+            **self._arguments(line),
+            sequence=group,
+            attention=self._attention,
+        )
+        size = token_ids.shape[1]
+        owners = places.predictors // size
+        mine = owners == group.position
+        return Predicting(
+            hidden[0, places.predictors[mine] - group.position * size],
+            places.chosen[mine],
+            owners.bincount(minlength=group.size).tolist(),
+        )
+
+    def _hidden(self, token_ids: Tensor, positions: Tensor, **how: Any) -> Tensor:
+        decoder = self.model.get_decoder()
+        return decoder(input_ids=token_ids, position_ids=positions, use_cache=False, **how).last_hidden_state
+
+    def _arguments(self, line: Line) -> dict[str, Any]:
         """Attention arguments for a line."""
-        how: dict[str, Any] = {}
-        if self._attention in (SEGMENTED, "sdpa"):
-            how["segment_lengths"] = lengths(positions).tolist()
-        elif self._attention != "flex_attention":  # flex_attention derives the lengths from the positions
-            how = varlen_arguments(positions)
-        return how if self._sequence is None else {**how, "sequence": self._sequence, "attention": self._attention}
+        if self._attention in (BRANCHED, "sdpa"):
+            return {"line": line}
+        assert not line.shares, f"{self._attention} takes whole samples"
+        if self._attention == "flex_attention":  # it derives the lengths from the positions
+            return {}
+        return varlen_arguments(line)
 
     def _masked(self, length: int) -> bool:
         """Whether rows of that length are attended with a mask, which does not support a sliding window."""
         if self._sequence is not None:
             return False
-        if self._attention == SEGMENTED:
+        if self._attention == BRANCHED:
             return length <= min(MASKED_TOKENS, self._window or MASKED_TOKENS)
         return self._attention not in VARLEN
 
@@ -223,12 +286,13 @@ class Outputs(NamedTuple):
 
 
 class ValueHead(nn.Linear):
-    """Computes values in float32 for weights of any dtype, since sums over many steps would add up bfloat16's errors.
+    """Computes values in float32 at least for weights of any dtype, since sums over many steps would add up bfloat16's
+    errors.
 
     The cast is inside the module's call, because ZeRO-3 gathers the weights only there."""
 
     def forward(self, input: Tensor) -> Tensor:
-        return nn.functional.linear(input.float(), self.weight.float(), self.bias.float())
+        return nn.functional.linear(*map(at_least_float32, (input, self.weight, self.bias)))
 
 
 class TrainedPolicy(PackedPolicy):
@@ -260,28 +324,25 @@ class TrainedPolicy(PackedPolicy):
         self,
         token_ids: Tensor,
         positions: Tensor,
-        segments: Tensor,
-        loss_mask: Tensor,
+        ends: Tensor,
+        places: Places,
         temperature: float | None = None,
         entropy: bool = False,
     ) -> Outputs:
         """Inputs [R, L]. `temperature`: replaces the samples' temperature."""
         self.passes += 1
-        found = self._predicting(token_ids, positions, segments, loss_mask)
+        found = self._predicting(token_ids, positions, ends, places)
         own = self._head(found, temperature=self._temperature if temperature is None else temperature, entropy=entropy)
         values = torch.zeros_like(own.entropy)
         if self.value_head is not None:
             values = self.value_head(found.hidden.detach()).squeeze(-1)
-        logprobs, nats, values = self._whole(found.counts, own.logprobs, own.entropy, values)
+        whole = self._whole(found.counts, own.logprobs, own.entropy, values)
+        logprobs, nats, values = (one[places.targets] for one in whole)
         return Outputs(logprobs, nats.detach(), values)
 
 
-def to_tensors(batch: MicroBatch, device: torch.device) -> dict[str, Tensor]:
+def to_tensors(batch: MicroBatch, device: torch.device) -> dict[str, Any]:
     """The policy's inputs for a micro-batch."""
-    arrays = {
-        "token_ids": batch.token_ids,
-        "positions": batch.positions,
-        "segments": batch.segments,
-    }
+    arrays = {"token_ids": batch.token_ids, "positions": batch.positions, "ends": batch.ends}
     tensors = {name: torch.from_numpy(array).long().to(device) for name, array in arrays.items()}
-    return {**tensors, "loss_mask": torch.from_numpy(batch.loss_mask).to(device)}
+    return {**tensors, "places": Places.of(batch, device)}

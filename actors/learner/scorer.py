@@ -4,6 +4,7 @@ It computes them like the learner, in packed rows and without all logits in memo
 log-probs.
 """
 
+import asyncio
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from actors.learner.config import ModelConfig
 from actors.learner.policy import PackedPolicy, load_model, to_tensors
 from coa.errors import UserError
 from coa.learning.algorithms.on_policy import OnPolicyConfig, gaps, toward_teacher
-from coa.learning.packing import fill_rows, micro_batch
+from coa.learning.packing import PackingConfig, pack
 from coa.types import Floats, Sample
 
 
@@ -38,6 +39,7 @@ class TeacherScorer:
             torch.set_num_threads(threads)
         self._config, self._row_tokens = config, row_tokens
         self._device = torch.device("cuda" if gpu else "cpu")
+        self._computing = asyncio.Lock()
         self._mistake = ""
         self._policy: Any = None
         try:
@@ -49,8 +51,13 @@ class TeacherScorer:
         """The user error that prevented loading the teacher; empty if there was none."""
         return self._mistake
 
-    def weigh(self, samples: Sequence[Sample]) -> tuple[float, tuple[Sample, ...]]:
-        """The mean reverse KL over all tokens of the policy, in nats, and the samples with their new weights."""
+    async def weigh(self, samples: Sequence[Sample]) -> tuple[float, tuple[Sample, ...]]:
+        """The mean reverse KL over all tokens of the policy, in nats, and the samples with their new weights.
+        One call computes at a time, in a thread, so that the actor answers other calls meanwhile."""
+        async with self._computing:
+            return await asyncio.to_thread(self._weigh, samples)
+
+    def _weigh(self, samples: Sequence[Sample]) -> tuple[float, tuple[Sample, ...]]:
         scored = list(zip(samples, self.logprobs(samples), strict=True))
         found = np.concatenate([np.zeros(0), *(gaps(sample, logprobs) for sample, logprobs in scored)])
         weighed = tuple(toward_teacher(sample, logprobs, self._config) for sample, logprobs in scored)
@@ -59,10 +66,10 @@ class TeacherScorer:
     def logprobs(self, samples: Sequence[Sample]) -> list[Floats]:
         """For each sample, float32 log-probs of its trained tokens, in order."""
         found: dict[int, Floats] = {}
+        packing = self._policy.packing(PackingConfig(row_tokens=self._row_tokens))
         with torch.no_grad():
-            for row in fill_rows([len(sample) for sample in samples], self._row_tokens):
-                packed = micro_batch([[samples[i] for i in row]])
-                flat = self._policy(**to_tensors(packed, self._device)).cpu().numpy()
-                ends = np.cumsum([int(samples[i].loss_mask.sum()) for i in row])
-                found |= dict(zip(row, np.split(flat, ends[:-1]), strict=True))
+            for batch in pack(samples, packing):
+                flat = self._policy(**to_tensors(batch, self._device)).cpu().numpy()
+                ends = np.cumsum(np.bincount(batch.segments, minlength=len(batch.members)))
+                found |= dict(zip(batch.members, np.split(flat, ends[:-1]), strict=True))
         return [found[i] for i in range(len(samples))]

@@ -21,7 +21,7 @@ from actors.learner.policy import Outputs, TrainedPolicy, load_model, to_tensors
 from actors.learner.sequence.groups import SequenceGroup
 from actors.learner.zero import sharded_loading
 from coa.learning.algorithms.base import Needs, TokenTargets
-from coa.learning.packing import MicroBatch
+from coa.learning.packing import MicroBatch, micro_batch
 from coa.types import ENVIRONMENT, Sample
 
 
@@ -59,7 +59,7 @@ class Passes:
         reference = self._pass(self._reference, batches, most) if self._needs.reference else []
         found: list[ScoredBatch] = []
         for index, batch in enumerate(batches):
-            zeros = torch.zeros(int(batch.loss_mask.sum()), device=self._device)
+            zeros = torch.zeros(len(batch.trained), device=self._device)
             targets = targets_of(
                 batch,
                 self._device,
@@ -88,20 +88,16 @@ def targets_of(
     old_values: Tensor,
     bounds: tuple[float, float] = (-inf, inf),
 ) -> TokenTargets:
-    """The trained tokens of packed rows, in row-major order, in which `PackedPolicy` returns their log-probs.
-    `version`: weight version that is trained."""
-    mask, segments = batch.loss_mask, batch.segments.astype(np.int64)
-    counts = segments.max(axis=1)
-    flat = segments + (np.cumsum(counts) - counts)[:, None] - 1
-
+    """The trained tokens of packed rows, in the order in which `PackedPolicy` returns their log-probs. `version`:
+    weight version that is trained."""
     sampled = batch.versions != ENVIRONMENT
 
     def tensor(array: np.ndarray) -> Tensor:
-        return torch.from_numpy(array[mask]).to(device)
+        return torch.from_numpy(array).to(device)
 
     return TokenTargets(
-        segments=tensor(flat),
-        samples=int(counts.sum()),
+        segments=tensor(batch.segments),
+        samples=len(batch.members),
         sampled=tensor(sampled),
         imitate=tensor(batch.imitate),
         reinforce=tensor(batch.reinforce),
@@ -157,15 +153,13 @@ def load_reference(
 
 def filler() -> MicroBatch:
     """A dummy micro-batch of two tokens, the second trained, for a rank that has run out of samples."""
-    zeros = np.zeros((1, 2), np.float32)
-    ids = np.zeros((1, 2), np.int32)
-    return MicroBatch(
-        token_ids=ids,
-        positions=np.array([[0, 1]], np.int32),
-        segments=np.ones((1, 2), np.int32),
-        loss_mask=np.array([[False, True]]),
+    zeros = np.zeros(2, np.float32)
+    sample = Sample(
+        token_ids=np.zeros(2, np.int32),
+        loss_mask=np.ones(2, np.bool_),
         imitate=zeros,
         reinforce=zeros,
         rollout_logprobs=zeros,
-        versions=ids,
+        versions=np.zeros(2, np.int32),
     )
+    return micro_batch([[sample]])

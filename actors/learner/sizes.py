@@ -5,7 +5,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from actors.learner.config import ModelConfig
+from actors.learner.config import ATTENTION_LAYERS, VARLEN, LearnerConfig, ModelConfig
 from coa.errors import UserError
 from coa.planning.models import Architecture, architecture_of, published
 
@@ -25,6 +25,18 @@ def check_sequence_parallel(size: int, *, heads: int | None, attention: str) -> 
         raise UserError(f"{said}, and model.attention {attention}: expected one of {', '.join(SHARING)}")
 
 
+def shares_prefixes(model: ModelConfig, learner: LearnerConfig) -> bool:
+    """Whether tokens with which samples begin alike are computed once, as far as the model is known here: its ranks
+    decide (`PackedPolicy.packing`), and who deals and plans asks here."""
+    if not learner.packing.share_prefixes or model.attention in VARLEN:
+        return False
+    folder = local_folder(model.path) if model.path is not None else None
+    if folder is None:
+        return True
+    tree = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    return set((tree.get("text_config") or tree).get("layer_types") or ()) <= ATTENTION_LAYERS
+
+
 def hub_name(path: str) -> bool:
     """Whether `path` may be a hub model, `NAME` or `OWNER/NAME`, and not a local folder."""
     return not Path(path).exists() and not path.startswith((".", "/", "~")) and path.count("/") < 2
@@ -36,7 +48,7 @@ def architecture(model: ModelConfig) -> Architecture | None:
     read."""
     if model.path is None:
         return _new(model)
-    folder = _folder(model.path)
+    folder = local_folder(model.path)
     if folder is None:
         return architecture_of(known) if (known := published(model.path)) else None
     try:
@@ -47,7 +59,7 @@ def architecture(model: ModelConfig) -> Architecture | None:
         raise UserError(f"{model.path}: no configuration that can be read ({why})") from error
 
 
-def _folder(path: str) -> Path | None:
+def local_folder(path: str) -> Path | None:
     """The folder on this machine that has the model's `config.json`; may be in the hub's cache."""
     if (Path(path) / "config.json").is_file():
         return Path(path)

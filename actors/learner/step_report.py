@@ -57,6 +57,8 @@ class StepReport:
     """Number of trained tokens that no policy sampled and that have no imitation weight."""
     untrained: int
     """Number of sampled tokens that are not trained."""
+    shared_fraction: float
+    """Share of the samples' tokens that were not computed, because another sample begins with them."""
     staleness_mean: float
     """Mean staleness in versions, over sampled tokens."""
     staleness_max: int
@@ -86,6 +88,10 @@ class Sums:
     """Running sums of `coa.learning.faults.gaps`."""
     unsampled: int = 0
     untrained: int = 0
+    computed: int = 0
+    """Tokens that were computed, of `whole`."""
+    whole: int = 0
+    """Tokens of the samples."""
     updates: int = 0
     """Number of finished updates of the batch: after the first, the policy's log-probs can't be compared with the
     sampler's."""
@@ -99,13 +105,15 @@ class Sums:
     def add(self, batch: ScoredBatch, outputs: Outputs, proximal: Tensor, loss: Tensor, totals: Totals) -> None:
         """Adds a micro-batch after its forward pass. `loss`: its part of the loss."""
         rows = batch.rows
-        self.tokens += int(rows.loss_mask.sum())
+        self.tokens += len(rows.trained)
         self.loss += loss.item() * totals[TOKENS]
         self.entropy += float(outputs.entropy.sum())
-        versions = rows.versions[rows.loss_mask]
+        versions = rows.versions
         there = versions != ENVIRONMENT
-        self.unsampled += int((~there & (rows.imitate[rows.loss_mask] == 0)).sum())
-        self.untrained += int((~rows.loss_mask & (rows.versions != ENVIRONMENT) & (rows.segments > 0)).sum())
+        self.unsampled += int((~there & (rows.imitate == 0)).sum())
+        self.untrained += rows.untrained
+        self.computed += rows.tokens
+        self.whole += rows.whole
         if there.any():
             ages = self.version - versions[there]
             self.staleness += float(ages.sum())
@@ -155,6 +163,7 @@ class Sums:
             logprob_shifted_gap=min(late, early) / max(pairs, 1),
             unsampled=sum(r.unsampled for r in ranks),
             untrained=sum(r.untrained for r in ranks),
+            shared_fraction=1.0 - sum(r.computed for r in ranks) / max(sum(r.whole for r in ranks), 1),
             staleness_mean=sum(r.staleness for r in ranks) / max(sampled, 1),
             staleness_max=max(r.oldest for r in ranks),
             algorithm=means,

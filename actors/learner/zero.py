@@ -1,9 +1,4 @@
-"""DeepSpeed's settings, and loading a model that ZeRO-3 shards among the ranks.
-
-For a bfloat16 model the forward and backward passes run in bfloat16, while the optimizer updates float32 copies of the
-weights, sharded like its state. Gradients of a micro-batch are computed in bfloat16, and summed over ranks and
-micro-batches in float32.
-"""
+"""Setting up DeepSpeed in a rank, and loading a model that ZeRO-3 shards among the ranks."""
 
 import os
 from collections.abc import Iterator
@@ -13,47 +8,9 @@ from typing import Any, TypeVar
 
 import torch.distributed as dist
 
-from actors.learner.config import LearnerConfig
 from coa.errors import UserError
-from coa.planning.memory import SUB_GROUP_ELEMENTS
 
 T = TypeVar("T")
-
-FLOAT32_BUFFERS = ("inv_freq", "e_score_correction_bias")
-"""Names of buffers that stay float32 in a bfloat16 model: RoPE's frequencies, and the expert biases that transformers
-also keeps in float32. With bfloat16 frequencies the rotation between tokens 1000 apart would be off by up to a
-radian."""
-
-
-def deepspeed_config(config: LearnerConfig, dtype: str) -> dict[str, Any]:
-    zero: dict[str, Any] = {
-        "stage": config.zero_stage,
-        "overlap_comm": False,
-        "reduce_bucket_size": config.reduce_bucket_size,
-        "sub_group_size": SUB_GROUP_ELEMENTS,
-        "stage3_max_live_parameters": config.max_live_parameters,
-        "stage3_max_reuse_distance": config.max_live_parameters,
-    }
-    if config.offload_optimizer:
-        zero["offload_optimizer"] = {"device": "cpu"}
-    if config.offload_parameters:
-        zero["offload_param"] = {"device": "cpu"}
-    settings: dict[str, Any] = {
-        "train_micro_batch_size_per_gpu": 1,
-        # The number of micro-batches differs from step to step, so the caller decides when to step.
-        "managed_gradient_accumulation": False,
-        "gradient_clipping": config.optimizer.clip_norm,
-        "zero_allow_untested_optimizer": True,
-        # PyTorch's fused AdamW steps on the host as well; DeepSpeed's own would have to be compiled.
-        "zero_force_ds_cpu_optimizer": False,
-        "zero_optimization": zero,
-        "steps_per_print": 10**9,
-    }
-    if dtype == "bfloat16":
-        settings["bf16"] = {"enabled": True}
-        settings["data_types"] = {"grad_accum_dtype": "fp32", "keep_in_fp32_modules": list(FLOAT32_BUFFERS)}
-        settings["communication_data_type"] = "fp32"
-    return settings
 
 
 def choose_accelerator() -> None:
@@ -71,7 +28,8 @@ def join_process_group() -> None:
     """
     import deepspeed
 
-    deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
+    # Read as an attribute, it would try every operation of DeepSpeed: seconds, and a page of warnings without nvcc.
+    setattr(deepspeed.ops, "__compatible_ops__", {"deepspeed_shm_comm": False})  # noqa: B010
     deepspeed.init_distributed(dist_backend=dist.get_backend())
 
 

@@ -3,7 +3,7 @@
 import asyncio
 import itertools
 import os
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
@@ -16,9 +16,11 @@ from actors.rollout.clocks import BusyClock, BusyReport, TimeLimits
 from actors.rollout.config import EngineConfig, KvOnUpdate, SamplingConfig
 from actors.rollout.contexts import Contexts, EpisodeCache
 from actors.rollout.device import start_llm
+from actors.rollout.prefill import PrefillPace, computed_tokens
 from actors.rollout.sleep import Sleeper
+from actors.rollout.structured_outputs import going_on
 from actors.weights.checks.path_check import check_path
-from actors.weights.loader import WeightLoader
+from actors.weights.loader import ANSWER_S, WeightLoader
 from actors.weights.transport import Published
 from coa.agent.codec import Stops
 from coa.agent.episode import Ask
@@ -27,6 +29,10 @@ from coa.errors import InfrastructureError
 from coa.learning.weights import Weights
 from coa.types import Floats, Tokens
 
+SLACK = 4
+"""Multiple of the expected time after which an answer of the core is late."""
+UNMEASURED_S = 300.0
+"""Maximum seconds for an answer before a prefill was measured."""
 FIRST = -1
 """Priority of log-prob requests: before every episode (smaller is earlier)."""
 Hear = Callable[[Tokens], None]
@@ -47,11 +53,14 @@ class PolicyAdapter:
         max_tokens: int,
         tag_tokens: frozenset[int],
         measured: bool = False,
+        gpus: float = 0.0,
     ) -> None:
         """`max_tokens`: maximum length of an episode. `tag_tokens`: ids of the tokens that are tags. `measured`:
-        whether vLLM records its metrics in this process's Prometheus registry."""
+        whether vLLM records its metrics in this process's Prometheus registry. `gpus`: reserved for the engine."""
         self._config = config
-        self._llm: Any = start_llm(model_dir, config, max_tokens=max_tokens, tag_tokens=tag_tokens, measured=measured)
+        self._llm: Any = start_llm(
+            model_dir, config, max_tokens=max_tokens, tag_tokens=tag_tokens, measured=measured, gpus=gpus
+        )
         self._requests = itertools.count()
         self._model_dir = Path(model_dir)
         self._weights = WeightLoader(
@@ -59,6 +68,7 @@ class PolicyAdapter:
             clear_cache=config.kv_on_update is KvOnUpdate.recompute,
             workers=config.tensor_parallel,
             on_pause=self._stand_still,
+            patience=self.patience_s,
         )
         self._loading = asyncio.Lock()
         self._sleeper = Sleeper(self._llm)
@@ -67,6 +77,7 @@ class PolicyAdapter:
         self.tokens = 0
         """Sampled so far, those of turns under way among them."""
         self._contexts = Contexts()
+        self._prefill = PrefillPace()
         self._count_tokens()
 
     def _count_tokens(self) -> None:
@@ -74,6 +85,7 @@ class PolicyAdapter:
         process = processor.process_outputs
 
         def count(outputs: Any, *rest: Any, **named: Any) -> Any:
+            self._prefill.stepped(map(computed_tokens, outputs))
             for output in outputs:
                 self.tokens += len(output.new_token_ids)
                 # vLLM adds a hyphen and eight characters to the name that a request is given.
@@ -97,6 +109,23 @@ class PolicyAdapter:
         """Share of the KV cache that the contexts of these requests would fill if no two shared a prefix."""
         cache = self._llm.vllm_config.cache_config
         return self._contexts.blocks(cache.block_size) / max(1, cache.num_gpu_blocks or 0)
+
+    @property
+    def expected_s(self) -> float:
+        """Seconds that the next token may take by the measured pace, for the contexts to compute before it."""
+        return self._prefill.seconds(self._contexts.waiting, self._largest)
+
+    @property
+    def _largest(self) -> int:
+        """Maximum tokens that are computed before a token is sampled."""
+        config = self._llm.vllm_config
+        return max(config.scheduler_config.max_num_batched_tokens, config.model_config.max_model_len)
+
+    def patience_s(self, tokens: int = 0) -> float:
+        """Maximum seconds for an answer of the core that may come after what it computes now, and after further
+        `tokens` of contexts."""
+        expected_s = self._prefill.seconds(min(self._contexts.waiting, self._largest) + tokens)
+        return max(ANSWER_S, SLACK * expected_s) if self._prefill.is_measured else UNMEASURED_S
 
     @property
     def cache(self) -> CacheStats:
@@ -153,20 +182,27 @@ class PolicyAdapter:
         stream: bool = False,
         cache: EpisodeCache | None = None,
     ) -> Said:
-        """Generates the policy's turn. Requests of smaller priority are scheduled first. Cancelling this call ends the
-        request in vLLM. `cache` is the same for all turns of an episode. `hear` and `stream` are those of
+        """Generates the policy's turn, whose log-probs are NaN for the tokens that it begins with (`Ask.begun`); they
+        are taken to be of the version that goes on. Requests of smaller priority are scheduled first. Cancelling this
+        call ends the request in vLLM. `cache` is the same for all turns of an episode. `hear` and `stream` are those of
         `actors.rollout.runner.Policy`."""
         cache = cache or EpisodeCache(syncs=self.syncs)
+        begun = ask.begun.tolist()
+        if len(begun) >= ask.max_tokens:
+            versions = ((await self.version(), len(begun)),)
+            return Said(token_ids=ask.begun, logprobs=_unknown(begun), versions=versions, ended=False)
         params = _params_of(ask, sampling, stops, seed, stream=stream)
         name = str(next(self._requests))
         unheard: list[int] = []
         salt = cache.key(self._config.kv_on_update, self.syncs)
-        request = {"prompt_token_ids": ask.prompt.tolist(), "cache_salt": salt}
+        request = {"prompt_token_ids": [*ask.prompt.tolist(), *begun], "cache_salt": salt}
         token_ids: list[int] = []
         logprobs: list[float] = []
         output: Any = None
+        if not self.requests:
+            self._prefill.begin()
         self._busy.enter()
-        self._contexts.begin(name, len(ask.prompt), cache, None if hear is None or stream else unheard)
+        self._contexts.begin(name, len(ask.prompt) + len(begun), cache, None if hear is None or stream else unheard)
         try:
             async for output in self._outputs(request, params, name, priority):
                 new = list(output.token_ids)
@@ -187,9 +223,9 @@ class PolicyAdapter:
         if output.finish_reason not in ("stop", "length"):
             raise InfrastructureError(f"the engine ended a request: {output.finish_reason}")
         return Said(
-            token_ids=np.asarray(token_ids, np.int32),
-            logprobs=np.asarray(logprobs, np.float32),
-            versions=_runs(output.weight_versions, len(token_ids)),
+            token_ids=np.asarray([*begun, *token_ids], np.int32),
+            logprobs=np.concatenate([_unknown(begun), np.asarray(logprobs, np.float32)]),
+            versions=_runs(output.weight_versions, len(token_ids), len(begun)),
             ended=output.finish_reason == "stop",
         )
 
@@ -204,6 +240,8 @@ class PolicyAdapter:
             temperature=0.0, max_tokens=1, prompt_logprobs=0, detokenize=False, output_kind=RequestOutputKind.FINAL_ONLY
         )
         name = f"probe-{next(self._requests)}"
+        if not self.requests:
+            self._prefill.begin()
         request = {"prompt_token_ids": ids, "cache_salt": name}
         with _alive():
             [final] = [answer async for answer in self._llm.generate(request, params, name, priority=FIRST)]
@@ -236,6 +274,7 @@ class PolicyAdapter:
     def _stand_still(self, paused: bool) -> None:
         if paused and self._config.kv_on_update is KvOnUpdate.recompute:
             self._contexts.clear()
+        self._prefill.begin()
         self._busy.pause(paused)
         self.limits.pause(paused)
 
@@ -258,8 +297,8 @@ def _params_of(ask: Ask, sampling: SamplingConfig, stops: Stops, seed: int, *, s
     else:
         # The grammar ends the turn. With stop tokens, any of them could follow the grammar's end, even another tool's.
         params = _turn_params(sampling, Stops((), ()), stream).clone()
-        params.structured_outputs = StructuredOutputsParams(grammar=ask.constraint)
-    params.max_tokens = ask.max_tokens
+        params.structured_outputs = StructuredOutputsParams(grammar=going_on(ask.constraint, ask.begun.tolist()))
+    params.max_tokens = ask.max_tokens - len(ask.begun)
     if sampling.temperature > 0:
         params.seed = seed
     return params
@@ -290,7 +329,14 @@ def _flat(logprobs: Any, count: int) -> list[float]:
     return [logprobs.logprobs[logprobs.start_indices[i]] for i in range(count)]
 
 
-def _runs(spans: Any, count: int) -> tuple[tuple[int, int], ...]:
-    """(version, tokens) for each of vLLM's version spans; the last span may reach beyond the tokens that are kept."""
-    runs = ((int(span.version), min(span.end, count) - span.start) for span in spans)
+def _unknown(token_ids: Sequence[int]) -> Floats:
+    return np.full(len(token_ids), np.nan, np.float32)
+
+
+def _runs(spans: Any, count: int, begun: int = 0) -> tuple[tuple[int, int], ...]:
+    """(version, tokens) for each of vLLM's version spans; the last span may reach beyond the tokens that are kept.
+    begun: number of tokens before, which are added to the first span."""
+    runs = [(int(span.version), min(span.end, count) - span.start) for span in spans]
+    if begun:
+        runs[0] = (runs[0][0], runs[0][1] + begun)
     return tuple((version, n) for version, n in runs if n > 0)

@@ -3,8 +3,9 @@
 A value of None is resolved for the device (`actors.rollout.device`).
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -58,6 +59,9 @@ class EngineConfig:
     """What happens to the KV cache of episodes under way when new weights are loaded. recompute recomputes it, so that
     log-probs are exactly those of the weight version that sampled. keep is faster, with log-probs of no single
     version."""
+    arguments: dict[str, Any] = field(default_factory=dict[str, Any])
+    """Further arguments of vLLM's engine, passed on as they are: fields of its `AsyncEngineArgs`, such as
+    `{attention_backend: FLASH_ATTN}`. Those that other settings determine are refused."""
     probe_tolerance: float = 1e-4
     """Maximum difference of log-probs between learner and engine after a weight update, and ten times the maximum mean
     difference; `sync_alarms` counts larger ones, and log-probs that have not changed. The run continues, since other

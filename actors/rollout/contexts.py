@@ -40,6 +40,8 @@ class _Request:
     prompt: int
     unheard: list[int] | None
     sampled: int = 0
+    computed: bool = False
+    """Whether its context is in the cache."""
 
     @property
     def context(self) -> int:
@@ -57,6 +59,11 @@ class Contexts:
         """Maximum number of blocks of `size` tokens that they have in the KV cache: a prefix that several share counts
         for each, and a request that waits for its place counts too."""
         return sum(-(-request.context // size) for request in self._requests.values())
+
+    @property
+    def waiting(self) -> int:
+        """Tokens of contexts that are to be computed, or found in the cache, before their requests' next tokens."""
+        return sum(request.context for request in self._requests.values() if not request.computed)
 
     def begin(self, name: str, prompt: int, cache: EpisodeCache, unheard: list[int] | None = None) -> None:
         """unheard: gets the tokens as they come, for a caller that is told them only if the request is cut off."""
@@ -77,6 +84,7 @@ class Contexts:
         if request.unheard is not None:
             request.unheard += output.new_token_ids
         request.sampled += len(output.new_token_ids)
+        request.computed = True
 
     def end(self, name: str) -> None:
         request = self._requests.pop(name)
@@ -90,5 +98,6 @@ class Contexts:
 
     def _lose(self, request: _Request) -> None:
         """Whatever is still in the cache of a preempted request counts as lost: only the core knows it."""
+        request.computed = False
         if request.sampled:  # else it may not have been computed at all
             self.stats += CacheStats(prefill=request.context, recomputed=request.context - 1)

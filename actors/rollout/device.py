@@ -9,7 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from actors.rollout.config import EngineConfig
+from actors.rollout.leftovers import own_place
 from actors.weights.host import BACKEND, WORKER
+from coa.builds import FOR_GPUS
+from coa.errors import UserError
 from coa.planning.memory import PREFILL_TOKENS
 
 IN_CORE = "vllm.v1.executor.uniproc_executor.UniProcExecutor"
@@ -17,10 +20,31 @@ IN_CORE = "vllm.v1.executor.uniproc_executor.UniProcExecutor"
 round trip to every step."""
 
 
+PRELOAD, SEARCHED = "LD_PRELOAD", "LD_LIBRARY_PATH"
+UNRESERVED = 0.02
+"""Share of a GPU's memory that has to be free for an engine that has reserved no GPU. What it takes is given by
+`kv_cache_gib`, as on a CPU."""
+SPAWNED = {"VLLM_WORKER_MULTIPROC_METHOD": "spawn"}
+"""vLLM's processes begin anew: a forked one can't use a GPU if this process has only asked whether there is one."""
+PATIENT = {"VLLM_ENGINE_READY_TIMEOUT_S": "86400", "VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS": "86400"}
+"""vLLM's own limits, which are fixed: the owner of an engine ends it by its measured pace (`cluster.health`)."""
+
+
+COMMON = {
+    "enable_prefix_caching": True,
+    "scheduling_policy": "priority",
+    "logprobs_mode": "processed_logprobs",
+    "worker_extension_cls": WORKER,
+}
+
+
 def environment(config: EngineConfig, *, cpu: bool) -> dict[str, str]:
     """Environment variables of vLLM's processes."""
     threads = 1 if config.threads is None and cpu else config.threads
     variables = {} if threads is None else {"OMP_NUM_THREADS": str(threads)}
+    if config.dtype == "float32" and not cpu:
+        # Triton's kernels would multiply in TF32, ten bits, and log-probs would be a thousandth off the learner's.
+        variables["TRITON_F32_DEFAULT"] = "ieee"
     if cpu:
         # If threads were bound to cores, several engines and a learner would all be bound to the first cores.
         variables["VLLM_CPU_OMP_THREADS_BIND"] = "nobind"
@@ -30,9 +54,32 @@ def environment(config: EngineConfig, *, cpu: bool) -> dict[str, str]:
     return variables
 
 
-def arguments(config: EngineConfig, *, cpu: bool, max_tokens: int) -> dict[str, Any]:
-    """AsyncEngineArgs that depend on the device; vLLM chooses those that are left out."""
+def preloaded(libraries: Path, variables: Mapping[str, str]) -> dict[str, str]:
+    """Environment variables that preload PyTorch's OpenMP from a folder whose path has blanks; empty for other folders.
+
+    By itself vLLM puts the library's path into LD_PRELOAD, which the dynamic loader splits at blanks: each process that
+    is started later would print two errors. The loader finds a library's name in LD_LIBRARY_PATH, which may have
+    blanks. variables: the environment so far.
+    """
+    found = sorted(libraries.glob("libgomp*.so*"))
+    chosen = any(name in variables.get(PRELOAD, "") for name in ("libgomp", "libomp", "libiomp"))
+    if chosen or not found or not any(letter.isspace() for letter in str(libraries)):
+        return {}
+    return {
+        PRELOAD: ":".join(filter(None, [variables.get(PRELOAD), found[0].name])),
+        SEARCHED: ":".join(filter(None, [str(libraries), variables.get(SEARCHED)])),
+    }
+
+
+def arguments(config: EngineConfig, *, cpu: bool, max_tokens: int, gpus: float) -> dict[str, Any]:
+    """AsyncEngineArgs by the recipe and the device; vLLM chooses those that are left out. gpus: reserved for the
+    engine; with none of them, vLLM's build for GPUs takes as little as possible of the first one."""
     chosen: dict[str, Any] = {
+        **COMMON,
+        "dtype": config.dtype,
+        "max_model_len": max_tokens,
+        "max_num_seqs": config.max_concurrent,
+        "tensor_parallel_size": config.tensor_parallel,
         "enforce_eager": config.enforce_eager,
         "enable_chunked_prefill": config.chunked_prefill,
         "block_size": config.block_size,
@@ -56,7 +103,13 @@ def arguments(config: EngineConfig, *, cpu: bool, max_tokens: int) -> dict[str, 
         # contexts of all running requests are computed again.
         least = max_tokens if config.chunked_prefill is False else 0
         chosen["max_num_batched_tokens"] = max(PREFILL_TOKENS, least)
-    return {name: value for name, value in chosen.items() if value is not None}
+        chosen["gpu_memory_utilization"] = config.gpu_memory_utilization
+        if not gpus:
+            chosen |= {
+                "gpu_memory_utilization": UNRESERVED,
+                "kv_cache_memory_bytes": int(config.kv_cache_gib * 2**30),
+            }
+    return {name: value for name, value in chosen.items() if value is not None and name not in config.arguments}
 
 
 def message_ends(model: Path, tag_tokens: frozenset[int]) -> list[int]:
@@ -68,15 +121,27 @@ def message_ends(model: Path, tag_tokens: frozenset[int]) -> list[int]:
 
 
 def start_llm(
-    model_dir: str, config: EngineConfig, *, max_tokens: int, tag_tokens: frozenset[int], measured: bool = False
+    model_dir: str,
+    config: EngineConfig,
+    *,
+    max_tokens: int,
+    tag_tokens: frozenset[int],
+    measured: bool = False,
+    gpus: float = 0.0,
 ) -> Any:
     """AsyncLLM, set up so that a request's tokens don't depend on the other requests in its batch.
 
     `max_tokens`: maximum length of an episode. `tag_tokens`: ids of the tokens that are tags. `measured`: whether vLLM
-    records its own metrics at each step, for Prometheus.
+    records its own metrics at each step, for Prometheus. `gpus`: reserved for the engine. Raises UserError if there are
+    some and vLLM's build is for CPUs.
     """
     cpu = _on_cpu()
-    _set(environment(config, cpu=cpu))
+    if cpu and gpus:
+        raise UserError(f"placement.engine_gpus is {gpus:g}, and the installed vLLM is built for CPUs: {FOR_GPUS}")
+    _set({**PATIENT, **SPAWNED, **environment(config, cpu=cpu)})
+    os.environ["VLLM_RPC_BASE_PATH"] = str(own_place())
+    if cpu:
+        preload_openmp()
     from vllm import AsyncEngineArgs
     from vllm.config import WeightTransferConfig
     from vllm.v1.engine.async_llm import AsyncLLM
@@ -85,23 +150,21 @@ def start_llm(
     with tempfile.TemporaryDirectory() as folder:
         ends = {"eos_token_id": message_ends(Path(model_dir), tag_tokens)}
         Path(folder, "generation_config.json").write_text(json.dumps(ends))
-        given = AsyncEngineArgs(
-            model=model_dir,
-            generation_config=folder,
-            dtype=config.dtype,  # pyright: ignore[reportArgumentType]
-            max_model_len=max_tokens,
-            max_num_seqs=config.max_concurrent,
-            enable_prefix_caching=True,
-            tensor_parallel_size=config.tensor_parallel,
-            gpu_memory_utilization=config.gpu_memory_utilization,
-            scheduling_policy="priority",
-            logprobs_mode="processed_logprobs",
-            weight_transfer_config=WeightTransferConfig(backend=BACKEND),
-            worker_extension_cls=WORKER,
-            disable_log_stats=not measured,
-            **arguments(config, cpu=cpu, max_tokens=max_tokens),
-        )
-        return AsyncLLM.from_engine_args(given)
+        fixed = {
+            "model": model_dir,
+            "generation_config": folder,
+            "weight_transfer_config": WeightTransferConfig(backend=BACKEND),
+            "disable_log_stats": not measured,
+        }
+        given = arguments(config, cpu=cpu, max_tokens=max_tokens, gpus=gpus)
+        return AsyncLLM.from_engine_args(AsyncEngineArgs(**fixed, **given, **config.arguments))
+
+
+def preload_openmp() -> None:
+    """Sets what `preloaded` gives for this installation, before vLLM sets its own."""
+    import torch
+
+    os.environ.update(preloaded(Path(torch.__file__).parent / "lib", os.environ))
 
 
 def _on_cpu() -> bool:

@@ -45,18 +45,18 @@ class RolloutEngine:
         config: EngineConfig,
         agent: AgentConfig,
         reward: RewardConfig,
-        executors: Sequence[Executor],
+        tools: Executor,
         seed: int,
         retry: RetryConfig | None = None,
         incarnation: str | None = None,
+        gpus: float = 0.0,
     ) -> None:
-        """`executors`: all tool executors, in the same order for all engines. `incarnation`: unique name of this start
-        of this engine."""
+        """`incarnation`: unique name of this start of this engine. `gpus`: reserved for it."""
         self._config = config
         self.incarnation = incarnation or uuid4().hex
         codec = Codec.load(Path(model_dir))
         self.policy = PolicyAdapter(
-            model_dir, config, max_tokens=agent.limits.max_tokens, tag_tokens=codec.tag_tokens()
+            model_dir, config, max_tokens=agent.limits.max_tokens, tag_tokens=codec.tag_tokens(), gpus=gpus
         )
         self._answers: Answers = {}
         self._answered: int | None = None
@@ -64,7 +64,7 @@ class RolloutEngine:
         self._outbox: Outbox[Entry] = Outbox(lambda: pace_of(self._runner.under_way))
         self._runner = EpisodeRunner(
             self.policy,
-            ToolCaller(executors, self.incarnation),
+            ToolCaller(tools, self.incarnation),
             codec=codec,
             reward=reward,
             seed=seed,
@@ -126,6 +126,7 @@ class RolloutEngine:
             events=tuple(entry.event for entry in entries),
             tokens=self.policy.tokens,
             generating=self.policy.generating,
+            expected_s=self.policy.expected_s,
             paused=self.policy.paused,
             kv_use=self.policy.kv_use,
             retried=self._runner.retried,
@@ -162,9 +163,10 @@ class RolloutEngine:
         reported, with an alarm above the tolerance, or if they did not change with the learner's. Log-probs may differ
         slightly, since engine and learner compute them with different code. Raises EngineDied if the core does not
         answer."""
-        if (runs := await answered(self.version())) != version:
+        if (runs := await answered(self.version(), self.policy.patience_s())) != version:
             raise WrongVersion(f"engine runs version {runs}, not {version}")
-        found = await answered(asyncio.gather(*(self.logprobs(probe.token_ids) for probe in probes)))
+        limit_s = self.policy.patience_s(sum(len(probe.token_ids) for probe in probes))
+        found = await answered(asyncio.gather(*(self.logprobs(probe.token_ids) for probe in probes)), limit_s)
         pairs = zip(probes, found, strict=True)
         answers = {probe.token_ids.tobytes(): Answer(probe.logprobs, ours) for probe, ours in pairs}
         # The learner may compute a version again, and round differently.

@@ -10,7 +10,7 @@ a scripted policy.
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from typing import Protocol
 
@@ -72,8 +72,8 @@ class Policy(Protocol):
         stream: bool,
         cache: EpisodeCache,
     ) -> Said:
-        """`hear` gets the turn's tokens as they come or, if not `stream`, only the tokens so far when this call is
-        cancelled."""
+        """`hear` gets the turn's tokens as they come, those that it begins with left out, or, if not `stream`, only
+        the tokens so far when this call is cancelled."""
         ...
 
 
@@ -107,6 +107,8 @@ class _Run:
     cache: EpisodeCache
     grading: list[CallId] = field(default_factory=list)
     """Calls that graders made."""
+    went_on: bool = False
+    """Whether the turn that another engine began has been asked for."""
     lost: list[CallId] = field(default_factory=list)
     """Calls that executors refuse to make again (`CallLost`), until the episode is played again from the driver."""
 
@@ -261,6 +263,8 @@ class EpisodeRunner:
     async def _turn(self, run: _Run, ask: Ask) -> Said:
         order = run.order
         id = order.id
+        if order.begun is not None and not run.went_on:
+            ask, run.went_on = replace(ask, begun=order.begun), True
 
         def hear(token_ids: Tokens) -> None:
             self._outbox.put(Entry(Streamed(id=id, token_ids=token_ids)))

@@ -1,16 +1,19 @@
-"""The plugin that every vLLM process loads: xgrammar compiles each EBNF grammar by itself, vLLM's own processes end
-with the process that started them (`actors.orphans`), and the scheduler tells of preemptions without vLLM's statistics.
+"""The plugin that every vLLM process loads: xgrammar compiles each EBNF grammar by itself, a grammar may go on after
+tokens of the prompt, vLLM's own processes end with the process that started them (`actors.orphans`), and the scheduler
+tells of preemptions without vLLM's statistics.
 
 xgrammar 0.2.8 shares token masks between rules of the same shape, within a grammar and across grammars, and treats two
 rules that differ only in the id of a `Token(id)` as the same shape: one tag's end then got another tag's mask. Without
 that sharing, grammars are exact; each whole grammar is still compiled only once.
 """
 
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
 from actors.orphans import end_with_parent
 
+BEGUN = "# begun: "
 COMPILED = 512
 """Number of compiled grammars kept: a profile has one for each state of its table, and one more for the last turn."""
 
@@ -19,6 +22,7 @@ def register() -> None:
     """Entry point in the group `vllm.general_plugins`; vLLM may call it more than once in a process."""
     end_with_parent()
     make_exact()
+    let_go_on()
     tell_preemptions()
 
 
@@ -38,6 +42,32 @@ def _exact(base: Any) -> Any:
             self.compile_grammar = lru_cache(COMPILED)(alone.compile_grammar)
 
     return ExactCompiler
+
+
+def going_on(grammar: str, begun: Sequence[int]) -> str:
+    """The grammar of what may follow these tokens, which the grammar allows: the same, after a comment."""
+    return f"{BEGUN}{' '.join(map(str, begun))}\n{grammar}" if begun else grammar
+
+
+def let_go_on() -> None:
+    """Has vLLM's backend for xgrammar understand what `going_on` returns."""
+    from vllm.v1.structured_output.backend_xgrammar import XgrammarBackend
+
+    compile_grammar = XgrammarBackend.compile_grammar
+    if compile_grammar.__name__ == "after_begun":
+        return
+
+    def after_begun(self: Any, request_type: Any, grammar_spec: str, stop_token_ids: Any = None) -> Any:
+        if not grammar_spec.startswith(BEGUN):
+            return compile_grammar(self, request_type, grammar_spec, stop_token_ids)
+        begun, _, rest = grammar_spec.removeprefix(BEGUN).partition("\n")
+        grammar = compile_grammar(self, request_type, rest, stop_token_ids)
+        if not grammar.accept_tokens("", list(map(int, begun.split()))):
+            raise ValueError("a turn begins with tokens that its grammar does not allow")
+        return grammar
+
+    backend: Any = XgrammarBackend
+    backend.compile_grammar = after_begun
 
 
 def tell_preemptions() -> None:

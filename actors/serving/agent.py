@@ -5,11 +5,12 @@ play(request) ──► EpisodeRunner ──► outbox ──► one queue per e
 
 import asyncio
 import itertools
-import secrets
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
+
+import numpy as np
 
 from actors import messages
 from actors.messages import (
@@ -22,10 +23,12 @@ from actors.messages import (
     EventLevel,
     Failed,
     Streamed,
+    Terminal,
 )
 from actors.outbox import Outbox
 from actors.rollout.config import SamplingConfig
 from actors.rollout.runner import Entry, EpisodeRunner, Policy, Tools
+from actors.serving.course import Course
 from actors.serving.metrics import FirstToken, ServingMetrics
 from coa.agent.codec import Codec
 from coa.agent.episode import Grammar, Limits
@@ -38,8 +41,9 @@ from coa.grading.rewards import RewardConfig
 from coa.serving.chain import ChainReader
 from coa.serving.events import TOOL_DOWN, Broke, Event, Finished, Returned, ServedUsage
 from coa.serving.requests import AgentRequest
+from coa.serving.resumption import Answered, Dropped, Heard, Step, begun_in, cut_short, ended_turn, journal_in, steps_in
 from coa.tools.client import RetryConfig
-from coa.types import Status, Task, Tokens, Trajectory
+from coa.types import Status, Task, Trajectory
 
 EVENTS_PACE_S = 0.02
 """Minimum seconds between two batches of events; tokens that come within this time are sent together."""
@@ -82,26 +86,34 @@ class ServedAgent:
         if self._reading is not None and self._reading.done():
             self._reading.result()
 
-    def prompt_tokens(self, request: AgentRequest) -> int:
-        """Number of tokens of the episode's initial prompt."""
-        profile, instructed = find_profile(request.profile), request.agent.instructed
-        return len(self._codec.prompt(profile, request.question, instructed=instructed))
+    def prompt_tokens(self, question: str, profile: str, *, instructed: bool) -> int:
+        """Number of tokens of an episode's initial prompt."""
+        return len(self._codec.prompt(find_profile(profile), question, instructed=instructed))
 
     async def play(
-        self, request: AgentRequest, sample: int = 0, *, salt: str = "", spent: "Spent | None" = None
+        self,
+        request: AgentRequest,
+        sample: int = 0,
+        *,
+        salt: str = "",
+        spent: "Spent | None" = None,
+        course: Course | None = None,
     ) -> AsyncGenerator[Event]:
         """Yields the events of one episode, its end last. Closing this generator ends the episode with its engine
         request and tool call. `salt`: only episodes of the same salt share KV cache. `spent`: updated as the episode
-        proceeds."""
+        proceeds. `course`: has the steps of the episode that were played elsewhere, and gets the further ones."""
         if self._reading is None:
             self._reading = asyncio.ensure_future(self._read())
             self._reading.add_done_callback(self._stop)
         self.check()
-        order = self._order(request, sample, salt)
+        course = course or Course()
+        before = self._played(course, request.profile)
+        order = self._order(request, sample, salt, course, before)
         queue = self._queues[order.id] = asyncio.Queue()
         self._runner.start([order])
         try:
-            async with aclosing(self._follow(order, queue, spent or Spent())) as events:
+            steps = self._steps(order.id, before, queue, course)
+            async with aclosing(self._follow(order, steps, spent or Spent(), course)) as events:
                 async for event in events:
                     yield event
         finally:
@@ -109,9 +121,24 @@ class ServedAgent:
             # The client may be gone and this task cancelled; the episode is ended nevertheless.
             await asyncio.shield(asyncio.ensure_future(self._runner.cancel([order.id])))
 
-    def _order(self, request: AgentRequest, sample: int, salt: str) -> EpisodeOrder:
-        """An order whose sampling depends only on the request's seed; without a seed, samples differ each time."""
-        seed = secrets.token_hex(8) if request.seed is None else str(request.seed)
+    def _played(self, course: Course, profile: str) -> list[Step]:
+        """The steps that were played elsewhere and from which the episode goes on. A turn whose stop was heard has
+        ended, also where the engine had no time to say so: another one looks for stops only in what it samples."""
+        steps, dropped = cut_short(steps_in(course.origin.record), self._codec.decode)
+        if dropped:
+            course.note(Dropped(dropped))
+        begun, stops = begun_in(steps), self._codec.stops(find_profile(profile))
+        stopped = begun and begun[-1] in stops.token_ids
+        if stopped or (begun and stops.strings and self._codec.decode(begun).endswith(stops.strings)):
+            steps.append(ended_turn(steps))
+            course.note(steps[-1])
+        return steps
+
+    def _order(
+        self, request: AgentRequest, sample: int, salt: str, course: Course, before: Sequence[Step]
+    ) -> EpisodeOrder:
+        """An order whose sampling depends only on the request's seed; without a seed, on the answer's origin."""
+        seed = course.origin.name if request.seed is None else str(request.seed)
         task = Task(id=seed, question=request.question, answers=(), profile=request.profile, family="served")
         return EpisodeOrder(
             id=EpisodeId(seed, EVALUATION, sample, serial=next(self._serials)),
@@ -122,6 +149,8 @@ class ServedAgent:
             level=EventLevel.TOKENS if request.streamed else EventLevel.UNFINISHED,
             limit_s=request.agent.limits.max_seconds,
             salt=salt,
+            journal=journal_in(before),
+            begun=np.array(begun, np.int32) if (begun := begun_in(before)) else None,
         )
 
     async def _read(self) -> None:
@@ -140,10 +169,27 @@ class ServedAgent:
         for queue in self._queues.values():
             queue.put_nowait(None)
 
-    async def _next(self, queue: asyncio.Queue[messages.Event | None]) -> messages.Event:
-        """The next event of an episode; raises the exception that ended the reading, if there was one."""
-        if (event := await queue.get()) is not None:
-            return event
+    async def _steps(
+        self, id: EpisodeId, before: Sequence[Step], queue: asyncio.Queue[messages.Event | None], course: Course
+    ) -> AsyncGenerator[Step | Terminal]:
+        """The steps that were played elsewhere, then those of the runner, which are noted, and the end of the episode.
+        Raises the exception that ended the reading of the runner's events, if there was one."""
+        for step in before:
+            yield step
+        called = time.monotonic()
+        while (event := await queue.get()) is not None:
+            match event:
+                case Streamed(token_ids=token_ids):
+                    step = Heard(tuple(token_ids.tolist()))
+                case Advanced(delta=Observed() as observed):
+                    step = Answered(observed, time.monotonic() - called)
+                case Advanced(delta=Said() as step):
+                    called = time.monotonic()
+                case Ended() | Failed() | Cancelled() as terminal:
+                    yield terminal
+                    return
+            course.note(step)
+            yield step
         self.check()
         raise EngineDied("the runner's events have ended")
 
@@ -151,63 +197,71 @@ class ServedAgent:
         return ChainReader(self._codec.stream(), lenient_tag_pattern() if lenient else None)
 
     async def _follow(
-        self, order: EpisodeOrder, queue: asyncio.Queue[messages.Event | None], spent: "Spent"
+        self, order: EpisodeOrder, steps: AsyncGenerator[Step | Terminal], spent: "Spent", course: Course
     ) -> AsyncGenerator[Event]:
-        agent, lenient = order.agent, order.agent.grammar is Grammar.lenient
-        reader, tool, called = self._reader(lenient), "", 0.0
+        lenient = order.agent.grammar is Grammar.lenient
+        reader, tool = self._reader(lenient), ""
         metrics, first = self.metrics, FirstToken(self.metrics)
         heard, cut = 0, False  # tokens of the turn under way, and whether the last turn hit its token limit
-        while True:
-            match await self._next(queue):
-                case Streamed(token_ids=token_ids):
-                    if order.level is EventLevel.TOKENS:
-                        first.came()
-                    metrics.policy_tokens.inc(len(token_ids))
-                    heard += len(token_ids)
-                    spent.tokens += len(token_ids)
-                    for mark in reader.feed(token_ids):
-                        yield mark
-                case Advanced(delta=Said(token_ids=token_ids, ended=ended)):
-                    metrics.policy_tokens.inc(len(token_ids) - heard)
-                    spent.tokens += len(token_ids) - heard
-                    for mark in (*reader.feed(token_ids[heard:]), *reader.end()):
-                        yield mark
-                    heard, cut = 0, not ended
-                    tool = reader.latest
-                    reader, called = self._reader(lenient), time.monotonic()
-                case Advanced(delta=Observed(token_ids=token_ids)):
-                    seconds = time.monotonic() - called
-                    metrics.tool_calls.labels(tool).inc()
-                    spent.tokens += len(token_ids)
-                    yield Returned(tool=tool, text=self._observed(token_ids), seconds=seconds, tokens=len(token_ids))
-                case Ended():
-                    result = self._runner.results[order.id]
-                    assert isinstance(result, Trajectory)
-                    limit = limit_of(result, agent.limits, cut=cut)
-                    usage = usage_of(result, self._codec, unfinished=heard if limit == "max_seconds" else 0)
-                    metrics.ended.labels(result.status.name).inc()
-                    metrics.input_tokens.inc(usage.input_tokens)
-                    spent.tokens = usage.input_tokens + usage.output_tokens
-                    yield Finished(
-                        status=result.status,
-                        answer=result.answer,
-                        usage=usage,
-                        limit=limit,
-                        versions=_sampled_by(result),
-                    )
-                    return
-                case Failed(where=where, why=why):
-                    metrics.ended.labels(where).inc()
-                    metrics.tool_failures.inc(where == ToolDown.__name__)
-                    yield Broke(code=_CODES.get(where, "server_error"), message=why)
-                    return
-                case Cancelled():
-                    yield Broke(code="cancelled", message="the request was cancelled")
-                    return
+        async with aclosing(steps):
+            async for step in steps:
+                match step:
+                    case Heard(token_ids):
+                        if order.level is EventLevel.TOKENS:
+                            first.came()
+                        metrics.policy_tokens.inc(len(token_ids))
+                        heard += len(token_ids)
+                        spent.tokens += len(token_ids)
+                        for mark in reader.feed(token_ids):
+                            yield mark
+                    case Said(token_ids=token_ids, ended=ended):
+                        metrics.policy_tokens.inc(len(token_ids) - heard)
+                        spent.tokens += len(token_ids) - heard
+                        for mark in (*reader.feed(token_ids[heard:]), *reader.end()):
+                            yield mark
+                        heard, cut = 0, not ended
+                        tool, reader = reader.latest, self._reader(lenient)
+                    case Answered(observed, seconds):
+                        metrics.tool_calls.labels(tool).inc()
+                        tokens = len(observed.token_ids)
+                        spent.tokens += tokens
+                        yield Returned(tool=tool, text=self._observed(observed), seconds=seconds, tokens=tokens)
+                    case Ended() | Failed() | Cancelled() as terminal:
+                        yield self._end(order, terminal, heard, spent, cut=cut, course=course)
 
-    def _observed(self, token_ids: Tokens) -> str:
+    def _end(
+        self, order: EpisodeOrder, terminal: Terminal, heard: int, spent: "Spent", *, cut: bool, course: Course
+    ) -> Event:
+        """The event of an episode's end. heard: tokens of a turn that has not ended. cut: whether the last turn hit its
+        token limit."""
+        metrics = self.metrics
+        match terminal:
+            case Ended():
+                result = self._runner.results[order.id]
+                assert isinstance(result, Trajectory)
+                limit = limit_of(result, order.agent.limits, cut=cut)
+                usage = usage_of(result, self._codec, unfinished=heard if limit == "max_seconds" else 0)
+                metrics.ended.labels(result.status.name).inc()
+                metrics.input_tokens.inc(usage.input_tokens)
+                spent.tokens = usage.input_tokens + usage.output_tokens
+                return Finished(
+                    status=result.status,
+                    at=course.over(),
+                    answer=result.answer,
+                    usage=usage,
+                    limit=limit,
+                    versions=_sampled_by(result),
+                )
+            case Failed(where=where, why=why):
+                metrics.ended.labels(where).inc()
+                metrics.tool_failures.inc(where == ToolDown.__name__)
+                return Broke(code=_CODES.get(where, "server_error"), message=why)
+            case Cancelled():
+                return Broke(code="cancelled", message="the request was cancelled")
+
+    def _observed(self, observed: Observed) -> str:
         """The text between an observation's tags; of a truncated observation, the part that is there."""
-        text = self._codec.decode(token_ids)
+        text = self._codec.decode(observed.token_ids)
         [*spans] = parse(text).chain
         return spans[0].text if spans else unescape(text.removeprefix(TAGS[OBSERVATION].open).removeprefix(" "))
 

@@ -1,7 +1,8 @@
 """The server's routes: authentication, dispatch to the protocols' handlers, and error responses."""
 
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,14 +18,19 @@ from actors.serving.api.messages import MessagesApi
 from actors.serving.api.responses import ResponsesApi
 from actors.serving.api.sse import written
 from actors.serving.body import BodyLimit
+from actors.serving.course import Course
 from actors.serving.gate import Caller
-from actors.serving.mcp import McpApp, WithoutSlash, key_of
+from actors.serving.mcp import McpApp, WithoutSlash
 from actors.serving.metrics import CountedRequests
 from actors.serving.openapi import STREAMS, AnthropicError, OpenaiError, describe, told_as
 from actors.serving.server import Server
 from coa.serving.faults import ApiError, invalid_form
-from coa.serving.metering import ChunkMeter, MessageMeter, Meter, tokens_of
-from coa.serving.protocols.schemas import CreateChat, CreateCompletion, CreateMessage, CreateResponse
+from coa.serving.keys import key_of
+from coa.serving.limits.metering import ChunkMeter, MessageMeter, Meter, tokens_of
+from coa.serving.parameters import Protocol, check_model
+from coa.serving.protocols.schemas import CountTokens, CreateChat, CreateCompletion, CreateMessage, CreateResponse
+from coa.serving.requests import given
+from coa.serving.resumption import HEADER, origin_in, seed_of
 
 Json = dict[str, Any]
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
@@ -64,8 +70,8 @@ def make_app(server: Server, prepare: Callable[[], Awaitable[None]] | None = Non
     app.mount("/mcp", mcp.app)
     app.add_middleware(WithoutSlash, path="/mcp")
 
-    asks, knows = Depends(_caller(server.gate.admit)), Depends(_caller(server.gate.know))
-    _answers(app, server, asks)
+    asks, knows = (Depends(_caller(find, server.gate.know)) for find in (server.gate.admit, server.gate.know))
+    _answers(app, server, asks, knows)
     _responses(app, server, asks, knows)
     _state(app, server, knows)
     # Each file has its own route, so that no other file of the folder is served.
@@ -80,42 +86,54 @@ def make_app(server: Server, prepare: Callable[[], Awaitable[None]] | None = Non
     return app
 
 
-def _caller(find: Callable[[str], Awaitable[Caller]]) -> Callable[[Request], Awaitable[Caller]]:
-    """A dependency that gives the request's Caller. find: method of the gate that is called with the request's key."""
+def _caller(
+    find: Callable[[str], Awaitable[Caller]], know: Callable[[str], Awaitable[Caller]]
+) -> Callable[[Request], Awaitable[Caller]]:
+    """A dependency that gives the request's Caller. find: method of the gate that is called with the request's key;
+    know: that for a request that was counted before."""
 
     async def caller(request: Request) -> Caller:
-        return await find(key_of(request.headers))
+        origin = origin_in(request.headers.get(HEADER))
+        who = await (know if origin.again else find)(key_of(request.headers))
+        return replace(who, course=Course(origin))
 
     return caller
 
 
-def _answers(app: FastAPI, server: Server, asks: Any) -> None:
-    """Routes that generate an answer."""
+def _answers(app: FastAPI, server: Server, asks: Any, knows: Any) -> None:
+    """Routes that generate an answer, or count what one would read."""
     chat_api, messages_api = ChatApi(server), MessagesApi(server)
 
     @app.post("/v1/chat/completions", response_model=None, responses=STREAMS)
     async def chat(body: CreateChat, who: Caller = asks) -> Response:
         if server.target(body.model).plain:
-            return await _plain(server.plain.chat, _sent(body), server, who, ChunkMeter)
+            return await _plain(Protocol.chat, server.plain.chat, given(body), server, who, ChunkMeter)
         if body.stream:
-            return _stream(chat_api.stream_chat(body, who))
+            return _stream(await chat_api.stream_chat(body, who), who)
         return Answer(await chat_api.chat(body, who))
 
     @app.post("/v1/completions", response_model=None, responses=STREAMS)
     async def completions(body: CreateCompletion, who: Caller = asks) -> Response:
         if server.target(body.model).plain:
-            return await _plain(server.plain.complete, _sent(body), server, who, ChunkMeter)
+            return await _plain(Protocol.completions, server.plain.complete, given(body), server, who, ChunkMeter)
         if body.stream:
-            return _stream(chat_api.stream_complete(body, who))
+            return _stream(await chat_api.stream_complete(body, who), who)
         return Answer(await chat_api.complete(body, who))
 
     @app.post("/v1/messages", response_model=None, responses={**STREAMS, "default": told_as(AnthropicError)})
     async def messages(body: CreateMessage, who: Caller = asks) -> Response:
         if server.target(body.model).plain:
-            return await _plain(server.plain.message, _sent(body), server, who, MessageMeter)
+            return await _plain(Protocol.messages, server.plain.message, given(body), server, who, MessageMeter)
         if body.stream:
-            return _stream(messages_api.stream(body, who))
+            return _stream(await messages_api.stream(body, who), who)
         return Answer(await messages_api.create(body, who))
+
+    @app.post("/v1/messages/count_tokens", response_model=None, responses={"default": told_as(AnthropicError)})
+    async def count_tokens(body: CountTokens, who: Caller = knows) -> Response:
+        if server.target(body.model).plain:
+            check_model(Protocol.messages, given(body))
+            return Answer(await server.plain.count_tokens(given(body)))
+        return Answer(await messages_api.count_tokens(body))
 
 
 def _responses(app: FastAPI, server: Server, asks: Any, knows: Any) -> None:
@@ -125,7 +143,7 @@ def _responses(app: FastAPI, server: Server, asks: Any, knows: Any) -> None:
     @app.post("/v1/responses", response_model=None, responses=STREAMS)
     async def responses(body: CreateResponse, who: Caller = asks) -> Response:
         if body.stream:
-            return _stream(await api.stream(body, who))
+            return _stream(await api.stream(body, who), who)
         return Answer(await api.create(body, who))
 
     @app.get("/v1/responses/{id}", response_model=None)
@@ -147,6 +165,10 @@ def _state(app: FastAPI, server: Server, knows: Any) -> None:
     @app.get("/v1/models", response_model=None)
     async def models(who: Caller = knows) -> Response:
         return Answer(server.models())
+
+    @app.get("/v1/models/{name:path}", response_model=None)
+    async def model(name: str, who: Caller = knows) -> Response:
+        return Answer(server.model(name))
 
     @app.get("/v1/load", response_model=None)
     async def load(who: Caller = knows) -> Response:
@@ -179,23 +201,23 @@ def _page(file: Path, kind: str) -> Callable[[], Awaitable[Response]]:
     return page
 
 
-def _sent(body: Any) -> Json:
-    """The fields that the client sent, without defaults."""
-    return body.model_dump(exclude_unset=True)
-
-
 async def _plain(
-    ask: Callable[[Json, str], Awaitable[Json | AsyncIterator[str]]],
+    protocol: Protocol,
+    ask: Callable[[Json, str], Coroutine[Any, Any, Json | AsyncIterator[str]]],
     body: Json,
     server: Server,
     who: Caller,
     metered: Callable[[Json], Meter],
 ) -> Response:
     """The answer of the model without tools, whole or as a stream; its tokens count against the key's quota."""
+    check_model(protocol, body)
+    if protocol is not Protocol.messages and body.get("stream") and body.get("seed") is None:
+        body = {**body, "seed": seed_of(who.course.origin)}  # so that another replica makes the same stream
     meter = metered(body) if who.metered and body.get("stream") else None
-    answer = await ask(body if meter is None else meter.body, who.salt)
+    reserved = server.max_tokens * (body.get("n") or 1)
+    answer = await server.gate.reserved(who, reserved, ask(body if meter is None else meter.body, who.salt))
     if isinstance(answer, Mapping):
-        server.gate.spend(who, tokens_of(answer.get("usage") or {}))
+        server.gate.spend(who, tokens_of(answer.get("usage") or {}), reserved=reserved)
         return Answer(answer)
     if meter is None:
         return StreamingResponse(answer, media_type="text/event-stream")
@@ -206,20 +228,20 @@ async def _plain(
                 if told := meter.take(text):
                     yield told
         finally:
-            server.gate.spend(who, meter.tokens)
+            server.gate.spend(who, meter.tokens, reserved=reserved)
 
     return StreamingResponse(counted(), media_type="text/event-stream")
 
 
-def _stream(events: AsyncGenerator[str]) -> Response:
-    return StreamingResponse(events, media_type="text/event-stream", headers={"Cache-Control": "no-cache"})
+def _stream(events: AsyncGenerator[str], who: Caller) -> Response:
+    return StreamingResponse(
+        who.course.noted(events), media_type="text/event-stream", headers={"Cache-Control": "no-cache"}
+    )
 
 
 def _errors(app: FastAPI) -> None:
     def told(request: Request, error: ApiError) -> Response:
-        body = error.anthropic() if request.url.path.startswith("/v1/messages") else error.openai()
-        headers = {} if error.retry_after_s is None else {"Retry-After": str(max(1, round(error.retry_after_s)))}
-        return Answer(body, error.status, headers)
+        return Answer(error.body(request.url.path), error.status, error.headers())
 
     async def api(request: Request, error: Exception) -> Response:
         assert isinstance(error, ApiError)

@@ -1,13 +1,17 @@
 """Access control of a server: API keys and quotas."""
 
 import asyncio
-from dataclasses import dataclass
+from collections.abc import Coroutine
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
 
+from actors.serving.course import Course
 from actors.serving.shared import AnyShared
 from coa.serving.faults import ApiError
 from coa.serving.keys import Key, KeyFile
-from coa.serving.quotas import Quota
+from coa.serving.limits.quotas import Quota
 
+T = TypeVar("T")
 ANYBODY = "anybody"
 """Key id of callers of a server without keys."""
 
@@ -18,6 +22,8 @@ class Caller:
     """Id of the key."""
     metered: bool = False
     """Whether the key has a quota."""
+    course: Course = field(default_factory=Course, compare=False)
+    """That of the answer to this request."""
 
     @property
     def salt(self) -> str:
@@ -43,24 +49,44 @@ class Gate:
         if key is None:
             return Caller(ANYBODY)
         metered = key.quota != Quota()
-        if metered and (wait := await self._shared.admit(key.id, key.quota)):
-            message = f"the key's quota is used up for {wait:.0f} s"
-            raise ApiError(429, "rate_limit_exceeded", message, retry_after_s=wait)
+        if metered:
+            _refuse(await self._shared.admit(key.id, key.quota))
         return Caller(key.id, metered)
+
+    async def reserve(self, caller: Caller, tokens: int) -> None:
+        """Reserves the tokens that a request may use at most; raises ApiError if the key's quota lacks them. Those of a
+        request that is sent again are reserved already."""
+        if caller.metered and not caller.course.origin.again:
+            _refuse(await self._shared.reserve(caller.key, tokens))
 
     def _find(self, text: str) -> Key | None:
         """The key; None if the server needs no keys."""
-        if self._keys is None:
-            return None
-        if not text:
-            raise ApiError(401, "missing_api_key", "no API key; send Authorization: Bearer KEY")
-        if (key := self._keys.find(text)) is None:
-            raise ApiError(401, "invalid_api_key", "no such API key")
-        return key
+        return None if self._keys is None else self._keys.require(text)
 
-    def spend(self, caller: Caller, tokens: int) -> None:
-        """Counts the tokens of a finished request; does not wait, since the client may be gone."""
-        if caller.metered and tokens:
-            spending = asyncio.ensure_future(self._shared.spend(caller.key, tokens))
+    async def reserved(self, caller: Caller, tokens: int, answer: Coroutine[Any, Any, T]) -> T:
+        """The answer, with the tokens reserved that it may use; they are given back if it fails."""
+        try:
+            await self.reserve(caller, tokens)
+        except ApiError:
+            answer.close()
+            raise
+        try:
+            return await answer
+        except BaseException:
+            self.spend(caller, 0, reserved=tokens)
+            raise
+
+    def spend(self, caller: Caller, tokens: int, reserved: int) -> None:
+        """Counts the tokens of a finished request, for which some were reserved; does not wait, since the client may be
+        gone."""
+        if caller.metered and tokens != reserved:
+            spending = asyncio.ensure_future(self._shared.spend(caller.key, tokens - reserved))
             self._spending.add(spending)
             spending.add_done_callback(self._spending.discard)
+
+
+def _refuse(wait_s: float) -> None:
+    """Raises ApiError if a key has to wait."""
+    if wait_s:
+        message = f"the key's quota is used up for {wait_s:.0f} s"
+        raise ApiError(429, "rate_limit_exceeded", message, retry_after_s=wait_s)

@@ -9,6 +9,7 @@ from actors.serving.server import Server
 from coa.errors import UserError
 from coa.serving.events import Broke, Event, Finished
 from coa.serving.faults import ApiError, fault_of
+from coa.serving.keys import key_of
 from coa.serving.protocols.schemas import CreateChat
 from coa.serving.requests import of_chat
 from coa.types import Status
@@ -36,7 +37,7 @@ class McpApp:
                     {"model": server.name, "messages": [{"role": "user", "content": question}]}
                 )
                 request = of_chat(body, server.target(body.model).profile, server.defaults)
-                return await answer_of(server.play(server.fitting(request), who))
+                return await answer_of(server.play(await server.admitted(request, who), who))
             except UserError as error:
                 raise ToolError(str(error)) from error
 
@@ -80,9 +81,3 @@ class WithoutSlash:
         if scope["type"] == "http" and scope["path"] == self._path:
             scope = {**scope, "path": f"{self._path}/", "raw_path": f"{self._path}/".encode()}
         await self._app(scope, receive, send)
-
-
-def key_of(headers: Any) -> str:
-    """The API key that a request carries, in either of the two usual headers; empty without one."""
-    bearer = headers.get("authorization", "")
-    return bearer.removeprefix("Bearer ") if bearer else headers.get("x-api-key", "")

@@ -44,7 +44,7 @@ def describe(app: FastAPI, models: Sequence[str]) -> None:
     def openapi() -> dict[str, Any]:
         described = FastAPI.openapi(app)
         for schema in described["components"]["schemas"].values():
-            if "model" in schema["properties"]:
+            if "model" in schema.get("properties", ()):
                 schema["properties"]["model"]["enum"] = list(models)
         return described
 

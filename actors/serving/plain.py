@@ -1,6 +1,7 @@
 """The model without the agent, through vLLM's handlers of OpenAI's and Anthropic's protocols, on the agent's engine."""
 
 import json
+import os
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from contextlib import aclosing, contextmanager
 from typing import Any
@@ -12,11 +13,15 @@ Json = dict[str, Any]
 
 
 class PlainModel:
-    """Wraps vLLM's handlers: a request's JSON in, and JSON or a stream of server-sent events out."""
+    """Wraps vLLM's handlers: a request's JSON in, and JSON or a stream of server-sent events out.
 
-    def __init__(self, state: Any, name: str, escaping: Escaping) -> None:
+    If vLLM's core process has died, this process exits too, as with `actors.rollout.adapter`, so that the server's
+    front goes on at another replica.
+    """
+
+    def __init__(self, llm: Any, state: Any, name: str, escaping: Escaping) -> None:
         """state: application state of vLLM's server."""
-        self._state, self._name, self._escaping = state, name, escaping
+        self._llm, self._state, self._name, self._escaping = llm, state, name, escaping
 
     @classmethod
     async def of(cls, llm: Any, model_dir: str, name: str, escaping: Escaping, tool_parser: str) -> "PlainModel":
@@ -33,7 +38,7 @@ class PlainModel:
         llm.model_config.generation_config = "vllm"
         state = State()
         await init_app_state(llm, state, args, await llm.get_supported_tasks())
-        return cls(state, name, escaping)
+        return cls(llm, state, name, escaping)
 
     def name_weights(self, fingerprint: str) -> None:
         """Sets the `system_fingerprint` of later answers."""
@@ -64,6 +69,15 @@ class PlainModel:
         request = self._request(AnthropicMessagesRequest, body, salt)
         return await self._ask(self._state.anthropic_serving_messages.create_messages, request)
 
+    async def count_tokens(self, body: Json) -> Json:
+        """Number of tokens of a request of the messages protocol."""
+        from vllm.entrypoints.anthropic.protocol import AnthropicCountTokensRequest
+
+        request = self._request(AnthropicCountTokensRequest, body, "")
+        answer = await self._ask(self._state.anthropic_serving_messages.count_tokens, request)
+        assert isinstance(answer, dict)
+        return {"input_tokens": answer["input_tokens"]}
+
     def _request(self, kind: Any, body: Json, salt: str) -> Any:
         """Parses the body as vLLM's request; raises ApiError if it is invalid."""
         fields = {**self._escaping.request(body), "model": self._name}
@@ -73,11 +87,27 @@ class PlainModel:
             return kind(**fields)
 
     async def _ask(self, handler: Any, request: Any) -> "Json | AsyncIterator[str]":
-        with _told():
-            answer = await handler(request, None)
+        try:
+            with _told():
+                answer = await handler(request, None)
+        finally:
+            self._end_with_core()
+        if isinstance(answer, AsyncGenerator):
+            return self._whole(answer)
         if (error := getattr(answer, "error", None)) is not None:
             raise ApiError(getattr(error, "code", None) or 400, "invalid_value", error.message)
         return answer.model_dump(mode="json") if hasattr(answer, "model_dump") else answer
+
+    async def _whole(self, stream: AsyncGenerator[str]) -> AsyncGenerator[str]:
+        """The stream, without the event with which vLLM tells of the end of its core."""
+        async with aclosing(stream):
+            async for text in stream:
+                self._end_with_core()
+                yield text
+
+    def _end_with_core(self) -> None:
+        if self._llm.errored:
+            os._exit(1)
 
 
 @contextmanager
@@ -96,7 +126,8 @@ def _told() -> Iterator[None]:
         raise invalid_form(error) from error
     except kinds as error:
         found = create_error_response(error).error
-        code = "invalid_value" if found.code < 500 else "server_error"
+        too_long = getattr(error, "parameter", None) in ("input_tokens", "input_text")
+        code = "server_error" if found.code >= 500 else "context_length_exceeded" if too_long else "invalid_value"
         raise ApiError(found.code, code, found.message, found.param) from error
 
 

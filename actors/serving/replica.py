@@ -1,7 +1,9 @@
 """A replica of the server: the process that holds an engine and answers HTTP. Ray Serve starts and ends them."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -18,19 +20,24 @@ from actors.serving.metrics import ServingMetrics, kv_use
 from actors.serving.plain import PlainModel
 from actors.serving.server import Server
 from actors.serving.shared import AnyShared, RemoteShared
-from actors.tools.remote import RemoteExecutor
+from actors.tools.remote import ToolClient
 from actors.weights.transport import Published
 from coa.agent.codec import Codec
 from coa.agent.episode import AgentConfig
+from coa.errors import ExecutorLost
 from coa.learning.weights import Weights
 from coa.serving.config import ServingConfig
 from coa.serving.escaping import Escaping
 from coa.serving.following import newest
 from coa.serving.keys import KeyFile
+from coa.serving.limits.backlog import Calls
 from coa.serving.requests import PLAIN, Defaults
 from coa.serving.scaling import KV_USE, RUNNING
 from coa.serving.shared import Shared
 from coa.tools.client import RetryConfig, ToolCaller
+
+LOOK_S = 2.0
+"""Seconds between two looks at the calls that wait for tools."""
 
 
 class Replica:
@@ -43,31 +50,43 @@ class Replica:
         config: ServingConfig,
         engine: EngineConfig,
         agent: AgentConfig,
-        executors: Callable[[], Sequence[RemoteExecutor]],
+        tools: Callable[[], ToolClient],
         retry: RetryConfig,
         shared: Any = None,
+        gpus: float = 0.0,
     ) -> None:
-        """executors: returns the tool executors of this replica; called once. shared: handle of the deployment with the
-        state that replicas share; None if this is the only replica."""
+        """tools: returns the tools of this replica; called once. shared: handle of the deployment with the
+        state that replicas share; None if this is the only replica. gpus: reserved for this replica."""
         self._model_dir, self._config = model_dir, config
         # Requests of vLLM's handlers use the same cache salt for all versions, so the cache must not outlive an update.
         engine = replace(engine, kv_on_update=KvOnUpdate.recompute)
         codec = Codec.load(Path(model_dir))
         self._escaping = Escaping(codec.untrusted)
         self._policy = PolicyAdapter(
-            model_dir, engine, max_tokens=agent.limits.max_tokens, tag_tokens=codec.tag_tokens(), measured=True
+            model_dir,
+            engine,
+            max_tokens=agent.limits.max_tokens,
+            tag_tokens=codec.tag_tokens(),
+            measured=True,
+            gpus=gpus,
         )
         name = uuid4().hex
-        self._executors = executors()
-        tools = ToolCaller(self._executors, name)
+        self._tools = tools()
         common: AnyShared = Shared(config.store) if shared is None else RemoteShared(shared)
         self._following: asyncio.Task[None] | None = None
+        self._watching: asyncio.Task[None] | None = None
         self._follower = None
         if config.follow is not None:
             look = partial(newest, config.follow)
             self._follower = Follower(look, self._load, every_s=config.follow_every_s)
         self._server = Server(
-            ServedAgent(self._policy, tools, codec=codec, retry=retry, metrics=ServingMetrics(name[:8])),
+            ServedAgent(
+                self._policy,
+                ToolCaller(self._tools, name),
+                codec=codec,
+                retry=retry,
+                metrics=ServingMetrics(name[:8]),
+            ),
             defaults=Defaults(agent),
             gate=Gate(KeyFile(config.keys) if config.keys else None, common),
             shared=common,
@@ -80,7 +99,8 @@ class Replica:
         return make_app(self._server, self._prepare, self._config.host)
 
     async def _prepare(self) -> None:
-        self._server.mcp = await self._executors[0].mcp()
+        self._server.mcp = await self._tools.mcp()
+        self._watching = asyncio.ensure_future(self._watch())
         await self._policy.name_version(0)
         if self._follower is not None:
             await self._follower.catch_up()
@@ -92,6 +112,14 @@ class Replica:
             self._escaping,
             self._config.tool_parser,
         )
+
+    async def _watch(self) -> None:
+        """Tells the server how many calls wait for tools."""
+        while True:
+            with suppress(ExecutorLost):
+                counts = await self._tools.stats()
+                self._server.backlog.see(time.monotonic(), {t: Calls(c.ran, c.waiting) for t, c in counts.items()})
+            await asyncio.sleep(LOOK_S)
 
     async def _load(self, version: int, weights: Published | Weights) -> float:
         pause_s = await self._policy.load(version, weights)
@@ -112,6 +140,7 @@ class Replica:
     async def check_health(self) -> None:
         """Raises if the replica is broken; Ray Serve replaces it then, or if this does not return in time."""
         self._server.agent.check()
-        if self._following is not None and self._following.done():
-            self._following.result()
+        for task in (self._following, self._watching):
+            if task is not None and task.done():
+                task.result()
         await self._policy.version()

@@ -13,10 +13,13 @@ from actors.serving.shared import AnyShared
 from coa.agent.profiles import PROFILES
 from coa.concurrency import together
 from coa.serving.config import ServingConfig
+from coa.serving.detail import AsThought, Detail
 from coa.serving.events import Event, Finished, fingerprint
 from coa.serving.faults import ApiError
+from coa.serving.limits.backlog import Backlog
 from coa.serving.requests import PLAIN, AgentRequest, Defaults, Target, target_of
 from coa.serving.selection import selected
+from coa.serving.stopping import Stopping
 from coa.tools.mcp.binding import McpBinding
 
 MAX_CHARS = 64
@@ -47,6 +50,7 @@ class Server:
         """The tools of MCP servers by the tags that they answer; set before the first request."""
         self.defaults, self.gate, self.shared = defaults, gate, shared
         self.version = version
+        self.backlog = Backlog(config.max_wait_s)
         self._weights = 0
         self._began = int(time.time())
 
@@ -81,23 +85,49 @@ class Server:
         return [self.name, *(f"{self.name}:{profile}" for profile in self.profiles), f"{self.name}:{PLAIN}"]
 
     def models(self) -> Json:
-        each = {"object": "model", "created": self._began, "owned_by": "coa", "coa:version": self._weights}
-        data = [{"id": name, **each} for name in self.names]
-        return {"object": "list", "data": data}
+        return {"object": "list", "data": [self.model(name) for name in self.names]}
 
-    def fitting(self, request: AgentRequest) -> AgentRequest:
-        """Returns the request; raises ApiError if its question leaves no tokens for the agent."""
+    def model(self, name: str) -> Json:
+        """Raises ApiError for an unknown name."""
+        each = {"object": "model", "created": self._began, "owned_by": "coa", "coa:version": self._weights}
+        return {"id": self.target(name).model, **each}
+
+    @property
+    def max_tokens(self) -> int:
+        """Maximum tokens that an episode, or a request to the model alone, reads and writes."""
+        return self.defaults.agent.limits.max_tokens
+
+    async def admitted(self, request: AgentRequest, who: Caller) -> AgentRequest:
+        """Returns the request, with the tokens of its episodes reserved, which `play` spends; raises ApiError if the
+        tools are overloaded, if its question leaves no tokens for the agent, or if the key's quota lacks them."""
+        if not who.course.origin.again:
+            self.backlog.check()
+        request = self._fitting(request)
+        await self.gate.reserve(who, request.choices * request.samples * request.agent.limits.max_tokens)
+        return request
+
+    def _fitting(self, request: AgentRequest) -> AgentRequest:
         most = request.agent.limits.max_tokens
         # A longer text certainly has too many tokens, and counting them would block other requests.
-        tokens = most if len(request.question) > MAX_CHARS * most else self.agent.prompt_tokens(request)
+        tokens = most if len(request.question) > MAX_CHARS * most else self._prompt_tokens(request)
         if tokens >= most:
             message = f"the question leaves no room: the agent reads and writes at most {most} tokens"
             raise ApiError(400, "context_length_exceeded", message)
         return request
 
+    def _prompt_tokens(self, request: AgentRequest) -> int:
+        return self.agent.prompt_tokens(request.question, request.profile, instructed=request.agent.instructed)
+
     async def play(self, request: AgentRequest, who: Caller, choice: int = 0) -> AsyncGenerator[Event]:
-        """Yields the events of an answer's episode as they happen. Of several samples, it yields those of the selected
-        episode once all have ended."""
+        """Yields the events of an answer's episode as they happen, in the request's detail. Of several samples, it
+        yields those of the selected episode once all have ended."""
+        thought = AsThought() if request.detail is Detail.standard else None
+        async with aclosing(self._selected(request, who, choice)) as events:
+            async for event in events:
+                for shown in [event] if thought is None else thought.take(event):
+                    yield shown
+
+    async def _selected(self, request: AgentRequest, who: Caller, choice: int) -> AsyncGenerator[Event]:
         if request.samples == 1:
             async with aclosing(self._episode(request, who, choice)) as events:
                 async for event in events:
@@ -115,10 +145,15 @@ class Server:
 
     async def _episode(self, request: AgentRequest, who: Caller, sample: int) -> AsyncGenerator[Event]:
         """One episode; its tokens count for the key even if it is abandoned or fails."""
-        spent = Spent(self.agent.prompt_tokens(request) if who.metered else 0)
+        spent = Spent(self._prompt_tokens(request) if who.metered else 0)
         try:
-            async with aclosing(self.agent.play(request, sample, salt=who.salt, spent=spent)) as events:
+            stopping = Stopping(request.stop)
+            # Only one episode is noted: those of several samples are sent when all have ended.
+            course = who.course if request.choices * request.samples == 1 else None
+            playing = self.agent.play(request, sample, salt=who.salt, spent=spent, course=course)
+            async with aclosing(playing) as events:
                 async for event in events:
-                    yield event
+                    for passed_on in stopping.take(event):
+                        yield passed_on
         finally:
-            self.gate.spend(who, spent.tokens)
+            self.gate.spend(who, spent.tokens, reserved=request.agent.limits.max_tokens)

@@ -4,7 +4,7 @@ from collections.abc import Awaitable
 from typing import Any, TypeVar
 
 from coa.serving.faults import ApiError
-from coa.serving.quotas import Quota
+from coa.serving.limits.quotas import Quota
 from coa.serving.shared import Json, Shared
 from coa.serving.store import Stored
 
@@ -20,6 +20,9 @@ class RemoteShared:
 
     async def admit(self, key: str, quota: Quota) -> float:
         return await _reached(self._handle.admit.remote(key, quota))
+
+    async def reserve(self, key: str, tokens: int) -> float:
+        return await _reached(self._handle.reserve.remote(key, tokens))
 
     async def spend(self, key: str, tokens: int) -> None:
         await _reached(self._handle.spend.remote(key, tokens))

@@ -36,7 +36,8 @@ UNDER_WAY = 100_000
 class TeacherModel:
     """A plain class; `jobs.teachers.teaching` makes it an actor."""
 
-    def __init__(self, config: EndpointConfig, ledger: Path) -> None:
+    def __init__(self, config: EndpointConfig, ledger: Path, where: str = "") -> None:
+        """where: the recipe's key of the configuration, for errors that name a setting."""
         freeze_gc()
         self._name = config.name
         self._ledger = Ledger(ledger)
@@ -44,7 +45,7 @@ class TeacherModel:
         self._mistake = ""
         self._endpoint: Endpoint | None = None
         try:
-            self._endpoint = Endpoint(config, answered=not self._ledger.is_empty())
+            self._endpoint = Endpoint(config, where, answered=not self._ledger.is_empty())
         except UserError as error:  # raised from an actor's constructor, its type would be lost
             self._mistake = str(error)
         self._under_way: Memo[Completion | InfrastructureError] = Memo(UNDER_WAY, keep=lambda _: False)
@@ -59,6 +60,10 @@ class TeacherModel:
         if endpoint is None or endpoint.failed_in_a_row < TROUBLE:
             return ""
         return f"model {self._name}: {endpoint.failed_in_a_row} attempts in a row failed: {endpoint.last_failure}"
+
+    def notices(self) -> list[str]:
+        """What the user should know of the endpoint, a sentence each; grows."""
+        return self._endpoint.notices if self._endpoint is not None else []
 
     def move(self, url: str) -> None:
         """The endpoint is at this URL from now on, /v1 included: its server was started again."""

@@ -16,11 +16,14 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import aiohttp
 
 from actors.addresses import LOOPBACK, node_address
+from actors.rollout.device import PATIENT, UNRESERVED
+from actors.signs import Signs
+from coa.builds import vllm_is_for_cpus
 from coa.errors import ModelServerDown
 from coa.llm import supervisor
 
@@ -64,7 +67,10 @@ class ModelServerConfig:
     arguments: list[str] = field(default_factory=list)
     """Further arguments of vLLM's server, such as `[--reasoning-parser, qwen3]`."""
     start_s: float = 900.0
-    """Maximum seconds until the server answers."""
+    """Maximum seconds without a sign of progress until the server answers: megabytes that it reads, and news in its
+    log."""
+
+    PATHS: ClassVar = ("model",)
 
 
 class ModelServer:
@@ -98,12 +104,10 @@ class ModelServer:
         host = self._config.host or self._address()
         with closing(reserve(host, self._config.port)) as held:
             port = held.getsockname()[1]
-            try:
-                async with asyncio.timeout(self._config.start_s):
-                    ended = await self._launch([*self._program, *arguments_of(self._config, host, port)])
-                    await self._answers(f"http://{host}:{port}/health", ended)
-            except TimeoutError:
-                raise await self._down(f"did not answer within {self._config.start_s:g} s") from None
+            ended = await self._launch(
+                [*self._program, *arguments_of(self._config, host, port, cpu=vllm_is_for_cpus())]
+            )
+            await self._answers(f"http://{host}:{port}/health", ended)
         self._url = f"http://{host}:{port}/v1"
         self._watch = asyncio.create_task(self._watch_over(ended))
         return self._url
@@ -142,7 +146,7 @@ class ModelServer:
             starter = await asyncio.create_subprocess_exec(
                 *(sys.executable, "-I", "-S", supervisor.__file__, str(self._log), *command),
                 stdin=theirs.fileno(),
-                env={**os.environ, **environment_of(self._config)},
+                env={**PATIENT, **os.environ, **environment_of(self._config)},
             )
             await starter.wait()  # the supervisor has detached itself
         return self._ended
@@ -152,16 +156,23 @@ class ModelServer:
         return (await reader.readline()).decode().strip() or "unknown"
 
     async def _answers(self, url: str, ended: "asyncio.Task[str]") -> None:
-        async with aiohttp.ClientSession() as session:
+        signs, seen, limit_s = Signs([self._log]), 0, self._config.start_s
+        now = asyncio.get_running_loop().time
+        since = now()
+        async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=limit_s)) as session:
             while True:
                 await asyncio.wait([ended], timeout=LOOK_EVERY_S)
+                if (count := signs.count(self.pid)) > seen:
+                    seen, since = count, now()
+                if now() - since >= limit_s:
+                    raise await self._down(f"did not answer within {limit_s:g} s")
                 if ended.done():
                     raise await self._down(f"ended with status {ended.result()} before it answered")
                 try:
                     async with session.get(url) as response:
                         if response.status == 200:
                             return
-                except aiohttp.ClientError:
+                except (aiohttp.ClientError, TimeoutError):
                     pass  # not there yet
 
     async def _watch_over(self, ended: "asyncio.Task[str]") -> None:
@@ -175,9 +186,9 @@ class ModelServer:
         return ModelServerDown(f"the server of {self._config.model} {how}; its log ends:\n{lines or '(it is empty)'}")
 
 
-def arguments_of(config: ModelServerConfig, host: str, port: int) -> list[str]:
-    """Arguments of vLLM's server. On a CPU chunked prefill is disabled, since a seeded request with a chunked prefill
-    crashes the engine."""
+def arguments_of(config: ModelServerConfig, host: str, port: int, *, cpu: bool = True) -> list[str]:
+    """Arguments of vLLM's server. cpu: whether vLLM is built for CPUs. There chunked prefill is disabled, since a
+    seeded request with a chunked prefill crashes the engine."""
     options: dict[str, object] = {
         "model": config.model,
         "served-model-name": config.name or config.model,
@@ -190,6 +201,8 @@ def arguments_of(config: ModelServerConfig, host: str, port: int) -> list[str]:
     flags = ["--disable-uvicorn-access-log", *(["--enforce-eager"] if config.enforce_eager else [])]
     if config.gpus:
         options |= {"tensor-parallel-size": config.gpus, "gpu-memory-utilization": config.gpu_memory_utilization}
+    elif not cpu:  # vLLM's build for GPUs has no other device: it takes as little as possible of the first one
+        options |= {"gpu-memory-utilization": UNRESERVED, "kv-cache-memory-bytes": int(config.kv_cache_gib * 2**30)}
     else:
         options["max-num-batched-tokens"] = max(8192, config.max_model_len)
         flags.append("--no-enable-chunked-prefill")
@@ -223,11 +236,10 @@ def reserve(host: str, port: int) -> socket.socket:
     return held
 
 
-def start_model_server(config: ModelServerConfig, *, restarts: int = -1, **options: Any) -> Any:
+def start_model_server(config: ModelServerConfig, **options: Any) -> Any:
     """Creates the actor; its `start` must be called, again after each restart. options: Ray's actor options, such as
     placement."""
-    import ray
+    from actors.restarted import restarted
 
-    settings = {"num_cpus": config.cpus, "num_gpus": config.gpus, "max_restarts": restarts, **options}
-    make: Any = ray.remote(ModelServer).options(**settings)
-    return make.remote(config, address=node_address)
+    settings = {"num_cpus": config.cpus, "num_gpus": config.gpus, **options}
+    return restarted(ModelServer, settings, config, address=node_address)

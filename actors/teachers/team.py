@@ -23,7 +23,7 @@ from uuid import uuid4
 from actors.garbage import freeze_gc
 from coa.concurrency import doubling
 from coa.distill.grade import grade
-from coa.errors import CallLost, DiskFull, InfrastructureError, RequestRefused, UserError
+from coa.errors import CallLost, DiskFull, EmptyCompletion, InfrastructureError, RequestRefused, UserError
 from coa.llm.batching import CallBatcher
 from coa.seeds import derive
 from coa.storage.ledger import Ledger
@@ -62,8 +62,6 @@ class TeachingConfig:
 
     wave: int = 1000
     """Number of runs in a wave of scripted experts, and maximum number of runs in one shard of transcripts."""
-    waves_in_flight: int = 2
-    """Number of waves of scripted experts under way at the same time."""
     runs_in_flight: int = 200
     """Number of runs that a team of language models plays at the same time."""
     shard_s: float = 60.0
@@ -74,8 +72,10 @@ class TeachingConfig:
     the default, no run is lost if an endpoint is down for up to three minutes."""
     reissue_after_s: float = 0.5
     """Seconds before the first retry; doubles for each further retry."""
-    cpus_per_agent: float = 0.0
-    """Number of CPUs that each actor of the team (roles, models, the team itself) reserves in Ray."""
+    same_flaw: int = 40
+    """Number of team runs of language models with the same flaw (wrong answers, the wrong form, no text) and without a
+    useful run among them, after which distillation ends; until the first useful run, no more than this number are
+    played at the same time. 0 sets no limit."""
     budget: BudgetConfig = BudgetConfig()
     """Maximum requests and tokens of the team's models in total, over all restarts. Requests under way when it is spent
     are finished."""
@@ -131,14 +131,14 @@ def request_of(prompt: Prompt) -> tuple[list[dict[str, str]], int]:
 
 
 class TeacherTeam:
-    """Plays assignments with the agents of its roles (handles of a `TeacherModel` or a `RoleAgent`) and tool executors.
-    A tool call is known by its run and its place in the run, so that a restarted team joins the calls under way."""
+    """Plays assignments with the agents of its roles (handles of a `TeacherModel` or a `RoleAgent`) and tools. A
+    tool call is known by its run and its place in the run, so that a restarted team joins the calls under way."""
 
     def __init__(
         self,
         team: TeamConfig,
         agents: Mapping[str, Any],
-        executors: Sequence[Executor],
+        tools: Executor,
         config: TeachingConfig,
         *,
         models: tuple[tuple[str, str], ...] = (),
@@ -152,7 +152,7 @@ class TeacherTeam:
         self._team, self._config, self._seed, self._layouts = team, config, seed, tuple(layouts)
         self._models = models
         self._ask_of = {role: self._asking(role, agent) for role, agent in agents.items()}
-        self._tools = ToolCaller(executors, f"team {uuid4().hex}")
+        self._tools = ToolCaller(tools, f"team {uuid4().hex}")
         self._ledger = Ledger(ledger) if ledger is not None else None
         self._spent = Usage()
         """Usage of all runs, including runs under way and runs before a restart."""
@@ -180,7 +180,7 @@ class TeacherTeam:
                     return await self._once(assignment)
                 except DiskFull:
                     raise  # the fault of no run
-                except (RequestRefused, CallLost) as error:  # it would be refused again
+                except (RequestRefused, EmptyCompletion, CallLost) as error:  # it would end in the same way again
                     failures[type(error).__name__] += 1
                     return FailedRun(assignment, type(error).__name__, str(error), self._open[name])
                 except InfrastructureError as error:

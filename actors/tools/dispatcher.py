@@ -54,6 +54,12 @@ class ToolDispatcher(CalledById):
         raises ToolDown if an executor could not be started."""
         return await self._workers.mistake()
 
+    async def check(self) -> None:
+        """Raises ToolDown if no executor is up, as where there is no room for one: calls wait until then."""
+        self._workers.begin()
+        if not any(held.up for held in self._workers.held):
+            raise ToolDown("no tool executor is up; each needs placement.tool_cpus of a node")
+
     async def start(
         self,
         caller: str,

@@ -6,18 +6,19 @@ call -> known id? -> in memory or under way? -> on disk? -> wait for a slot -> t
 import asyncio
 import json
 import logging
+import os
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Protocol, runtime_checkable
+from typing import ClassVar, Protocol, runtime_checkable
 
 from actors.tools.calls import CalledById, KnownCalls
 from actors.tools.stats import ToolStats
 from coa.errors import InfrastructureError, ToolDown, UserError
-from coa.http.text import well_formed
+from coa.grading.programs import RUN_TEST
 from coa.tools.base import Fleeting, Tool, ToolCall
 from coa.tools.cache import DiskCache, Found, Memo
 from coa.tools.client import RetryConfig
@@ -25,8 +26,12 @@ from coa.tools.mcp.binding import McpBinding
 from coa.tools.mcp.tool import McpTool
 from coa.tools.scaling import ToolScaling
 from coa.tools.seconds import bucket_of
+from coa.unicode import whole
 
 logger = logging.getLogger(__name__)
+
+CACHE_BYTES = 1 << 30
+"""Maximum bytes in the folder of cached results; those stored longest ago are dropped."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +39,9 @@ class ExecutorConfig:
     """The processes that run tools: limits, caches and retries."""
 
     concurrency: int = 16
-    """Maximum number of concurrent calls of one tool in an executor; further calls wait."""
+    """Maximum number of concurrent calls of one tool in an executor; further calls wait. Of programs that are graded
+    (`run_test`) no more than the machine has cores, unless `concurrency_of` says so: they compute for all of their
+    time."""
     concurrency_of: dict[str, int] = field(default_factory=dict)
     """`concurrency` of individual tools: `{crawl_page: 64}`."""
     call_s: float = 30.0
@@ -46,14 +53,14 @@ class ExecutorConfig:
     cache_dir: str | None = None
     """Folder of tool results cached across restarts; None disables this cache. The executors of a machine may share it.
     Results are keyed by a tool's settings, not its data: a changed corpus needs a new folder."""
-    cache_bytes: int = 1 << 30
-    """Maximum bytes in this folder; the results stored longest ago are dropped."""
     kept_results: int = 10_000
     """Maximum number of unacknowledged results that are kept, for example for engines that died; the oldest are
     dropped."""
     retry: RetryConfig = field(default_factory=RetryConfig)
     """How an episode repeats a call that failed."""
     scaling: ToolScaling = field(default_factory=ToolScaling)
+
+    PATHS: ClassVar = ("cache_dir",)
 
     def __post_init__(self) -> None:
         limits = {"concurrency": self.concurrency, "call_s": self.call_s, "cache_entries": self.cache_entries}
@@ -73,7 +80,8 @@ class ExecutorConfig:
         return self.call_s_of.get(tool, self.call_s)
 
     def places(self, tool: str) -> int:
-        return self.concurrency_of.get(tool, self.concurrency)
+        most = min(self.concurrency, os.cpu_count() or 1) if tool == RUN_TEST else self.concurrency
+        return self.concurrency_of.get(tool, most)
 
 
 @runtime_checkable
@@ -123,7 +131,7 @@ class ToolExecutor(CalledById):
             self._config.cache_entries, keep=lambda text: not isinstance(text, Fleeting), abandon=True
         )
         folder = self._config.cache_dir
-        self._disk = None if folder is None else DiskCache(folder, self._config.cache_bytes)
+        self._disk = None if folder is None else DiskCache(folder, CACHE_BYTES)
         self._counts: dict[str, Counter[str]] = {name: Counter() for name in self._tools}
         self._seconds = dict.fromkeys(self._tools, 0.0)
         self._histograms: dict[str, Counter[str]] = {name: Counter() for name in self._tools}
@@ -240,7 +248,7 @@ class ToolExecutor(CalledById):
 
 def _clean(text: str) -> str:
     """A well-formed text: tools may return arbitrary text of web pages and policies."""
-    clean = well_formed(text)
+    clean = whole(text)
     return text if clean == text else Fleeting(clean) if isinstance(text, Fleeting) else clean
 
 

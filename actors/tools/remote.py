@@ -1,4 +1,4 @@
-"""Client of a tool executor that is an actor."""
+"""Clients of tool executors that are actors, and of the dispatcher before them."""
 
 from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
 from typing import Any, TypeVar
@@ -16,8 +16,9 @@ from coa.tools.mcp.binding import McpBinding
 T = TypeVar("T")
 
 
-class RemoteExecutor:
-    """`coa.tools.client.Executor` over an actor's handle. An exception raised by the executor itself passes through."""
+class ToolClient:
+    """`coa.tools.client.Executor` over the handle of an actor: of a run's dispatcher, or of a single executor. An
+    exception raised by the actor itself passes through. May be sent to other processes of the cluster."""
 
     def __init__(self, handle: Any) -> None:
         self._handle = handle
@@ -37,12 +38,31 @@ class RemoteExecutor:
     async def cancel(self, caller: str, ids: Sequence[Hashable]) -> None:
         await reached(self._handle.cancel.remote(caller, list(ids)))
 
+    async def mistake(self) -> str:
+        """The mistake in the configuration because of which there are no tools, or ""."""
+        return await reached(self._handle.mistake.remote())
+
+    async def check(self) -> None:
+        """Raises what keeps the dispatcher from making calls."""
+        await self._handle.check.remote()
+
+    def refuse(self, callers: Sequence[str]) -> None:
+        """Calls of these callers are refused from now on; does not wait."""
+        self._handle.refuse.remote(list(callers))
+
+    def kill(self) -> None:
+        ray.kill(self._handle)
+
     async def mcp(self) -> dict[str, McpBinding]:
         """See `actors.tools.executor.ToolExecutor.mcp`; raises ToolDown."""
         return await reached(self._handle.mcp.remote())
 
+    async def stats(self) -> dict[str, ToolStats]:
+        """Counts of the calls by tool; raises ExecutorLost."""
+        return await reached(self._handle.stats.remote())
 
-class ExecutorActor(RemoteExecutor):
+
+class ExecutorActor(ToolClient):
     """A `actors.tools.dispatcher.Worker` that is an actor. Ray neither restarts it nor repeats its calls: the
     dispatcher does both, and counts them."""
 
@@ -52,15 +72,6 @@ class ExecutorActor(RemoteExecutor):
         """options: Ray's, such as where it is placed."""
         make: Any = ray.remote(ToolExecutor).options(max_concurrency=10_000, **options)
         super().__init__(make.remote(make_tools, config))
-
-    async def mistake(self) -> str:
-        return await reached(self._handle.mistake.remote())
-
-    async def stats(self) -> dict[str, ToolStats]:
-        return await reached(self._handle.stats.remote())
-
-    def kill(self) -> None:
-        ray.kill(self._handle)
 
 
 async def reached(answer: Awaitable[T]) -> T:

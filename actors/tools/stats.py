@@ -38,6 +38,11 @@ class ToolStats:
     own: Mapping[str, int] = field(default_factory=dict)
     """What the tool itself counts, such as `attempts` and `retries: timeout` (`coa.http.client`)."""
 
+    @property
+    def ran(self) -> int:
+        """Calls of the tool itself that have ended."""
+        return sum(self.histogram.values())
+
     def __add__(self, other: "ToolStats") -> "ToolStats":
         """Stats of two executors together."""
         counts = {key: getattr(self, key) + getattr(other, key) for key in ADDED}

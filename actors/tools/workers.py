@@ -138,7 +138,7 @@ class Workers:
 
     def _add(self) -> Held:
         worker = self._launch()
-        held = Held(worker, ToolCaller([worker], "dispatcher", None), asyncio.get_running_loop().create_future())
+        held = Held(worker, ToolCaller(worker, "dispatcher", None), asyncio.get_running_loop().create_future())
         self.held.append(held)
         return held
 

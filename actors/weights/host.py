@@ -12,10 +12,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from actors.weights.address import Address
 from actors.weights.holder import Ranges, reuse_spare, segment_path
 from actors.weights.on_disk import FilePlace, FileReceiver
 from actors.weights.shelf import Kept, Shelf
-from actors.weights.transport import Address, Published, Sender, WeightTransport
+from actors.weights.transport import Published, Sender, WeightTransport
 from coa.errors import SyncError, WeightsLost
 
 if TYPE_CHECKING:
@@ -92,8 +93,9 @@ def elsewhere(everyones: Sequence[tuple[str, Ranges]], first: str) -> list[tuple
 class HostReceiver(FileReceiver):
     async def prepare(self, published: Published, address: Address) -> FilePlace:
         place: HostPlace = published.place
+        size = published.manifest.layout.nbytes
         try:
-            return FilePlace(await place.shelf.path(place.name, address), place.base)
+            return FilePlace(await place.shelf.path(place.name, address, size), place.base)
         except SyncError as error:
             if not place.pending:
                 raise

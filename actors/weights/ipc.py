@@ -14,6 +14,7 @@ the device, all later versions are published by `host` from the beginning, and s
 import hmac
 import logging
 import secrets
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -25,14 +26,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from actors.weights.collective import own_address
+from actors.weights.address import Address
 from actors.weights.holder import reuse_spare, segment_path
 from actors.weights.host import NAME as HOST
 from actors.weights.host import HostPlace, HostSender
 from actors.weights.segment import write_pieces
 from actors.weights.sharing.link import CANNOT, DONE, bounded, expect, hear, say, until_closed
 from actors.weights.shelf import Kept
-from actors.weights.transport import Address, Published, Sender, WeightTransport, slowest_s
+from actors.weights.transport import Published, Sender, WeightTransport, slowest_s
 from coa.errors import SyncError
 from coa.learning.weights import Layout, Manifest, digest
 
@@ -286,6 +287,12 @@ def copied(rank: Connection, handles: "list[Handle]", layout: Layout) -> NDArray
     say(rank, DONE)
     until_closed(rank)
     return data
+
+
+def own_address() -> str:
+    """Address at which other nodes of the Ray cluster reach this machine."""
+    ray: Any = sys.modules.get("ray")  # loaded in every process that runs on Ray
+    return ray.util.get_node_ip_address() if ray and ray.is_initialized() else "127.0.0.1"
 
 
 TRANSPORT = WeightTransport(sender=IpcSender, receiver=IpcReceiver())

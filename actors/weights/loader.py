@@ -21,9 +21,10 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
+from actors.weights.address import Address
 from actors.weights.on_disk import published_file
 from actors.weights.segment import SHARED_MEMORY
-from actors.weights.transport import Address, Published, ReceiveOrder, slowest_s
+from actors.weights.transport import Published, ReceiveOrder, slowest_s
 from actors.weights.transports import find_receiver
 from coa import errors
 from coa.errors import EngineDied, IncompleteWeights, StaleWeights, SyncError, WeightsGone, WrongVersion
@@ -31,11 +32,13 @@ from coa.learning.weights import Weights, some
 
 T = TypeVar("T")
 ANSWER_S = 30.0
-"""Maximum seconds for an answer of the engine's core that involves no loading."""
+"""Maximum seconds for an answer of the engine's core that involves no loading and follows no long step."""
 RECEIVE_S = 60.0
 """Maximum seconds for the bytes to arrive and be checked, on top of their transfer time at LOWEST_RATE."""
 ACKNOWLEDGE_S = 10.0
-_POLL_S = 0.005
+_POLL_S, _POLL_SHARED_S = 0.005, 0.1
+"""Between two questions whether the bytes have arrived. Where several workers share a model, each is a broadcast for
+which the core ends the steps that it has begun ahead."""
 
 logger = logging.getLogger(__name__)
 
@@ -44,11 +47,18 @@ class WeightLoader:
     """Loads weights into one engine's AsyncLLM. The caller must not overlap loads."""
 
     def __init__(
-        self, llm: Any, *, clear_cache: bool, workers: int = 1, on_pause: Callable[[bool], None] = lambda paused: None
+        self,
+        llm: Any,
+        *,
+        clear_cache: bool,
+        workers: int = 1,
+        on_pause: Callable[[bool], None] = lambda paused: None,
+        patience: Callable[[], float] = lambda: ANSWER_S,
     ) -> None:
         """clear_cache: whether requests under way recompute their KV cache under new weights. on_pause: called when
-        generation stops (True) and continues (False)."""
-        self._llm, self._clear_cache, self._on_pause = llm, clear_cache, on_pause
+        generation stops (True) and continues (False). patience: maximum seconds for an answer of the core, which may
+        have a step to end first."""
+        self._llm, self._clear_cache, self._on_pause, self._patience = llm, clear_cache, on_pause, patience
         self._address = Address(f"{uuid.uuid4().hex[:12]}", own_node(), workers)
         self.syncs = 0
         """Number of loads so far; part of the cache salt, since the same version number may be published twice."""
@@ -72,7 +82,7 @@ class WeightLoader:
         began = time.monotonic()
         async with self._paused():
             await self.update(taken)
-            await answered(self._llm.update_weight_version(str(taken.manifest.version)))
+            await answered(self._llm.update_weight_version(str(taken.manifest.version)), self._patience())
         pause_s = time.monotonic() - began
         await self._call("coa_drop")
         # The weights are live even if this fails: an unacknowledged version is kept until its lease ends.
@@ -106,7 +116,7 @@ class WeightLoader:
         while None in (states := await self._call("coa_received")):
             if now() - began > limit_s:
                 raise SyncError(f"version {published.manifest.version} has not arrived after {limit_s:.0f} s")
-            await asyncio.sleep(_POLL_S)
+            await asyncio.sleep(_POLL_S if self._address.workers == 1 else _POLL_SHARED_S)
         for state in states:
             if state["failure"] is not None:
                 kind, text = state["failure"]
@@ -143,15 +153,15 @@ class WeightLoader:
     async def _paused(self) -> AsyncIterator[None]:
         """Pauses all requests for the body. If the body fails they stay paused, since it is unknown then which weights
         are loaded."""
-        await answered(self._llm.pause_generation(mode="keep", clear_cache=self._clear_cache))
+        await answered(self._llm.pause_generation(mode="keep", clear_cache=self._clear_cache), self._patience())
         self._on_pause(True)
         yield
-        await answered(self._llm.resume_generation())
+        await answered(self._llm.resume_generation(), self._patience())
         self._on_pause(False)
 
     async def _call(self, method: str, *args: Any) -> list[Any]:
         """The answer of each worker; raises EngineDied if they do not answer."""
-        return await answered(self._llm.collective_rpc(method, args=args))
+        return await answered(self._llm.collective_rpc(method, args=args), self._patience())
 
 
 async def answered(call: Awaitable[T], limit_s: float = ANSWER_S) -> T:

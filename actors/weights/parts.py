@@ -25,8 +25,11 @@ DTYPES = {
     torch.float16: "F16",
 }
 """safetensors names of the number types that weights are published in."""
-MERGED_BYTES = 16
-"""Bytes per element while an adapter is merged: float32 weight, float32 change, their sum and the result."""
+MERGED_BYTES = 32
+"""Bytes per element while an adapter is merged: float32 weight, change and sum, the result, and what its rounding
+takes."""
+DROPPED_BITS = 16
+"""Bits of a float32 that a bfloat16 lacks."""
 
 
 class ModelParts:
@@ -114,21 +117,39 @@ class ModelParts:
             stop = min(at + limit, b // width)
             piece = flat[at - first : stop - first]
             if adapter:
-                piece = merge(piece, adapter[0], adapter[1], source.scale, at)
+                piece = merge(piece, adapter[0], adapter[1], source.scale, at, seed=span.start)
             yield span.start + at * width, piece.contiguous().view(torch.uint8)
 
 
-def merge(piece: Tensor, a: Tensor, b: Tensor, scale: float, at: int) -> Tensor:
+def merge(piece: Tensor, a: Tensor, b: Tensor, scale: float, at: int, seed: int = 0) -> Tensor:
     """Elements of W + scale B A from index `at` of the flattened matrix on; `piece` holds W's elements there.
 
-    W is [out, in], A [rank, in], B [out, rank].
+    W is [out, in], A [rank, in], B [out, rank]. seed: of the rounding of a bfloat16 matrix.
     """
     columns = a.shape[1]
     first, last = at // columns, -(-(at + len(piece)) // columns)
     # Offloaded weights are in the host's memory, their adapters on the device.
     change = (b[first:last].float() @ a.float()).reshape(-1).to(piece.device)
     skip = at - first * columns
-    return (piece.float() + scale * change[skip : skip + len(piece)]).to(piece.dtype)
+    merged = piece.float() + scale * change[skip : skip + len(piece)]
+    return rounded(merged, seed + at) if piece.dtype is torch.bfloat16 else merged.to(piece.dtype)
+
+
+def rounded(values: Tensor, number: int) -> Tensor:
+    """Float32 values as bfloat16, up or down with the probability that keeps their mean (stochastic rounding).
+
+    Rounding to the nearest would leave out changes that are smaller than half of the distance between two bfloat16
+    numbers, which those of the first steps are in nearly all elements. Whether an element is rounded up follows from
+    its value and its number alone, `number` for the first: a matrix is the same however it is cut into pieces, and one
+    that did not change is as it was.
+    """
+    numbers = torch.arange(number, number + len(values), device=values.device)  # splitmix64, whose products wrap
+    mixed = numbers * -7046029254386353131
+    for shift, factor in ((30, -4658895280553007687), (27, -7723592293110705685)):
+        mixed = (mixed ^ ((mixed >> shift) & ((1 << (64 - shift)) - 1))) * factor
+    threshold = (mixed >> 40) & ((1 << DROPPED_BITS) - 1)
+    bits = (values.view(torch.int32) + threshold.int()) & -(1 << DROPPED_BITS)
+    return bits.view(torch.float32).to(torch.bfloat16)
 
 
 def overlap(span: TensorSpan, share: tuple[int, int] | None) -> tuple[int, int]:

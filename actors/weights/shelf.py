@@ -18,8 +18,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
+from actors.weights.address import Address
 from actors.weights.holder import Ranges
-from actors.weights.transport import Address
 from coa.errors import SyncError, WeightsLost
 from coa.learning.weights import Manifest
 
@@ -105,12 +105,13 @@ class RankShelf(Protocol):
 class EngineShelf(Protocol):
     """The shelf's interface for engines, with the same timeouts."""
 
-    async def path(self, name: str, address: Address) -> str:
-        """Path of a file with that version on the engine's node."""
+    async def path(self, name: str, address: Address, size: int = 0) -> str:
+        """Path of a file with that version on the engine's node. size: of the version in bytes, which determines how
+        long a copy to that node may take."""
         ...
 
     async def join(self, address: Address) -> None:
-        """Makes the engine take part in the broadcasts of later versions."""
+        """Makes senders expect the engine for later versions."""
         ...
 
     async def acknowledge(self, name: str, address: Address) -> None: ...
@@ -259,7 +260,7 @@ class WeightDirectory:
         self._retention.acknowledge(name, address.engine)
 
     async def join(self, address: Address) -> None:
-        """Makes the engine take part in the broadcasts of later versions."""
+        """Makes senders expect the engine for later versions."""
         self._members[address.engine] = address.workers
 
     async def members(self) -> dict[str, int]:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from actors.weights.address import Address
 from coa.learning.weights import Manifest
 
 if TYPE_CHECKING:
@@ -37,10 +38,8 @@ class WeightsConfig:
     """How new weights get from learners to engines."""
 
     transport: str = "host"
-    """host: through shared memory on a node, and through Ray's object store between nodes. collective: by a broadcast
-    over TCP (gloo) to all engines that are ready, in which each GPU of an engine gets the whole model; others use
-    host. ipc: engines on the GPU of the only learner rank
-    copy the weights from its memory (CUDA IPC; on a CPU, shared memory); others use host."""
+    """host: through shared memory on a node, and through Ray's object store between nodes. ipc: engines on the GPU of
+    the only learner rank copy the weights from its memory (CUDA IPC; on a CPU, shared memory); others use host."""
     bucket_mib: float = 64.0
     """Size in MiB of the parts in which weights are moved and checked. A rank needs memory for two."""
 
@@ -63,17 +62,6 @@ class Published:
     """Data by which the transport's receiver finds the weights."""
     fallback: "Published | None" = None
     """The same weights by another transport, for engines that miss this one."""
-
-
-@dataclass(frozen=True, slots=True)
-class Address:
-    """An engine as transports see it."""
-
-    engine: str
-    """Unique name of one start of one engine."""
-    node: str
-    workers: int = 1
-    """Number of processes that take the weights."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,6 +1,6 @@
 """Weight transports by name. An extension adds its own with `TRANSPORTS.register("name", WeightTransport(...))`."""
 
-from actors.weights import collective, host, ipc, on_disk
+from actors.weights import host, ipc, on_disk
 from actors.weights.transport import MakeSender, Receiver, WeightTransport
 from coa.errors import UserError
 from coa.extensions import load_extensions
@@ -10,7 +10,6 @@ TRANSPORTS: Registry[WeightTransport] = Registry(
     "weight transport",
     {
         "host": host.TRANSPORT,
-        "collective": collective.TRANSPORT,
         "ipc": ipc.TRANSPORT,
         "on_disk": on_disk.TRANSPORT,
     },

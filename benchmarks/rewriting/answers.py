@@ -11,7 +11,7 @@ import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from benchmarks.rewriting import latex, numbers, other
+from benchmarks.rewriting import latex, numbers, other, written
 from benchmarks.rewriting.forms import INTEGER, NUMERAL, WORDS, Rule, entries, value_of
 
 FRAMES = {
@@ -50,12 +50,12 @@ def rewritings(gold: str) -> list[Rewriting]:
     plain = [Rewriting(gold, frame.format(gold), True, "itself", name) for name, frame in FRAMES.items()]
     whole = [
         Rewriting(gold, answer, same, rule, "its own")
-        for same, rules in ((True, latex.WHOLE), (False, other.WHOLE))
+        for same, rules in ((True, latex.WHOLE | written.WHOLE), (False, other.WHOLE | written.WHOLE_OTHER))
         for rule, answer in _made(rules, gold)
     ]
     framed = [
         _framed(gold, answer, same, rule)
-        for same, rules in ((True, numbers.RULES | latex.RULES), (False, other.RULES))
+        for same, rules in ((True, numbers.RULES | latex.RULES | written.RULES), (False, other.RULES | written.OTHER))
         for rule, answer in _made(rules, gold)
     ]
     return [*plain, *whole, *framed]

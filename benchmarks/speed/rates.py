@@ -7,6 +7,8 @@ from typing import Any
 
 from coa.planning.simulation import standard_error
 
+Z95 = 1.959964
+"""Standard deviations on each side of a 95 % interval of many values."""
 T95 = {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776}
 """Of Student's distribution, two-sided, by the number of values."""
 
@@ -79,6 +81,14 @@ def interval(values: Sequence[float]) -> tuple[float, float]:
     """The 95 % interval of the mean of 2 to 5 values."""
     half = T95[len(values)] * stdev(values) / len(values) ** 0.5
     return fmean(values) - half, fmean(values) + half
+
+
+def reward_difference(a: Sequence[float], b: Sequence[float]) -> dict[str, float]:
+    """The mean difference of two policies' rewards on the same tasks, in order, with its normal interval: the reward is
+    a formula, which has no bounds."""
+    apart = [x - y for x, y in zip(a, b, strict=True)]
+    mean, half = fmean(apart), Z95 * stdev(apart) / len(apart) ** 0.5
+    return {"reward_difference": mean, "reward_difference_low": mean - half, "reward_difference_high": mean + half}
 
 
 def intervals_overlap(one: Sequence[float], other: Sequence[float]) -> bool:

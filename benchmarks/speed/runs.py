@@ -13,8 +13,10 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, TypeVar
 
+from actors.tools.remote import ToolClient
 from benchmarks.speed import tools
 from benchmarks.tiny_runs import RUNS, coa
+from cluster.pool import EnginePool
 from coa.config import load
 from coa.learning.orders import Train
 from coa.learning.window import Ticket
@@ -26,7 +28,7 @@ from jobs.stages.engines import engine_pool
 from jobs.stages.reinforcement.groups import play_group
 from jobs.stages.reinforcement.replay import learning_of, plan_replay
 from jobs.stages.rl import rl
-from jobs.stages.services import tool_executors
+from jobs.stages.services import tool_client
 
 RECIPE = Path(__file__).parent / "bench_loop.yaml"
 STAGE = "rl"
@@ -92,8 +94,8 @@ class Bench:
     folder: Path
     start: Path
     console: Console
-    pool: Any
-    executors: Sequence[Any]
+    pool: EnginePool
+    tools: ToolClient
     base: tuple[str, ...]
     """Overrides of the recipe that all of its runs have."""
 
@@ -107,7 +109,7 @@ class Bench:
         """The stage of reinforcement, from the fine-tuned policy on."""
         config = self.recipe(name, *overrides)
         with closing(fresh(self.start, config, self.console)) as run:
-            result = await rl(run, self.pool, self.executors)
+            result = await rl(run, self.pool, self.tools)
             records = [one for one in read_metrics(run.folder / "metrics.jsonl") if one["stage"] == STAGE]
         return Ran(config, run.folder, records, result)
 
@@ -148,8 +150,8 @@ async def bench(folder: Path, start: Path, console: Console, latency: Latency, *
     """overrides: of the recipe, for the engines and for every run on them."""
     (folder / "tools.json").write_text(json.dumps(asdict(latency)))
     first = fresh(start, recipe(folder / "engines", *overrides), console)
-    async with tool_executors(first) as executors, engine_pool(first, first.sft_model, executors) as pool:
-        yield Bench(folder, start, console, pool, executors, overrides)
+    async with tool_client(first) as tools, engine_pool(first, first.sft_model, tools) as pool:
+        yield Bench(folder, start, console, pool, tools, overrides)
 
 
 async def learners_alone(ran: Ran, console: Console) -> list[float]:

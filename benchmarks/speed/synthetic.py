@@ -8,6 +8,7 @@ import asyncio
 import time
 from collections.abc import Mapping
 from dataclasses import replace
+from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -32,13 +33,17 @@ WORDS = range(100, 900)
 """Ids of tokens that are said: words, no tags."""
 
 
+NO_WEIGHTS: Any = "none"
+"""In the place of a version: its engines load nothing."""
+
+
 class Noise:
     """In place of `PolicyAdapter`: each turn is as long as it may be."""
 
     def __init__(self, *_: Any, **__: Any) -> None:
         self.limits = TimeLimits()
         self.tokens = self.generating = self.syncs = 0
-        self.paused, self.kv_use, self.cache = False, 0.0, CacheStats()
+        self.paused, self.kv_use, self.expected_s, self.cache = False, 0.0, 0.0, CacheStats()
         self._version = 0
 
     async def generate(self, ask: Ask, *, seed: int, **_: Any) -> Said:
@@ -90,7 +95,7 @@ class SyntheticRank:
     def run(self) -> None:
         epoch, number, version = self._ask("begin", 0), 0, 0
         self._epoch = epoch
-        self._tell(Started(version=0, cursor=0, weights=None, probes=(), epoch=epoch, spent=self._spent()))
+        self._tell(Started(version=0, cursor=0, weights=NO_WEIGHTS, probes=(), epoch=epoch, spent=self._spent()))
         while True:
             self._account.enter(LearnerState.SAMPLES, time.monotonic())
             asked = time.monotonic()
@@ -124,7 +129,7 @@ class SyntheticRank:
                 began=began,
                 ended=time.time(),
                 waited=0.0,
-                weights=None,
+                weights=NO_WEIGHTS,
                 probes=tuple[Probe, ...](),
                 spent=self._spent(),
             )
@@ -159,6 +164,7 @@ NOTHING = StepReport(
     logprob_shifted_gap=1.0,
     unsampled=0,
     untrained=0,
+    shared_fraction=0.0,
     staleness_mean=0.0,
     staleness_max=0,
     algorithm={},
@@ -184,10 +190,15 @@ class SyntheticLearning(Learning):
         except RayError as error:
             self._settle(error)
 
-    async def __aexit__(self, kind: type[BaseException] | None, *rest: object) -> None:
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self._running.cancel()
         self._settle(None)
-        await super().__aexit__(kind, *rest)
+        await super().__aexit__(kind, error, trace)
         ray.kill(self._rank)
 
     async def _end(self) -> None:

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from cluster.resources import Demand, Role
+from coa.errors import UserError
 
 MEMORY_GIB_OF_CPU, MEMORY_GIB_OF_GPU, LEAST_MEMORY_GIB = 4, 96, 8
 """Memory requested per CPU and per GPU, and minimum per node, since a recipe does not specify the machines' memory."""
@@ -44,7 +45,8 @@ class Group:
 
 
 def groups_of(stages: Iterable[Sequence[Demand]], machine: Machine) -> list[Group]:
-    """Groups with room for each stage's demands; stages do not run at the same time."""
+    """Groups with room for each stage's demands; stages do not run at the same time. Raises UserError for a demand that
+    is larger than a node."""
     wanted: dict[Role, Group] = {}
     for demands in stages:
         for role in Role:
@@ -59,6 +61,12 @@ def _group(role: Role, demands: Sequence[Demand], machine: Machine) -> Group | N
     if not demands:
         return None
     cpus, gpus = (max(demand.resources.get(name, 0) for demand in demands) for name in ("CPU", "GPU"))
+    for name, each, most in (("cpus", cpus, machine.cpus), ("gpus", gpus, machine.gpus)):
+        if each > most:
+            what = name.removesuffix("s").upper()
+            raise UserError(
+                f"a node for {role.value} needs {each:g} {what}s, and the largest one has {most} (--node-{name})"
+            )
     together = min(len(demands), _fit(machine.cpus, cpus), _fit(machine.gpus, gpus)) if role in SHARES_A_NODE else 1
     return Group(
         role=role,
@@ -70,8 +78,8 @@ def _group(role: Role, demands: Sequence[Demand], machine: Machine) -> Group | N
 
 
 def _fit(of_node: int, each: float) -> int:
-    """Number of demands that fit on a node; at least 1, even for a demand larger than the node."""
-    return max(1, int(of_node / each)) if each else 1_000_000
+    """Number of demands that fit on a node."""
+    return int(of_node / each) if each else 1_000_000
 
 
 def _size(group: Group) -> tuple[int, int]:

@@ -18,6 +18,7 @@ import yaml
 from cluster.manifests.groups import Group
 from cluster.resources import ROLE_LABEL, Role
 from coa.errors import UserError
+from coa.serving.front import SERVE
 
 Document = dict[str, Any]
 
@@ -54,6 +55,8 @@ class Site:
     """Name of a Secret whose keys become environment variables of every pod; it need not exist."""
     spot: tuple[str, str] | None
     """Label of spot machines and its value; None: engines run on any machine."""
+    head_memory_gib: int = HEAD_MEMORY_GIB
+    """Memory of the head, where the driver runs."""
     gateway: str = "istio"
     """The GatewayClass through which a RayService's traffic moves."""
     recipes: Mapping[str, str] = field(default_factory=dict[str, str])
@@ -116,6 +119,7 @@ def serve_config(arguments: Mapping[str, Any]) -> Document:
     return {
         "proxy_location": "EveryNode",
         "http_options": {"host": "0.0.0.0", "port": SERVE_PORT},
+        "controller_options": {"runtime_env": {"env_vars": dict(SERVE)}},
         "applications": [
             {"name": "coa", "route_prefix": "/", "import_path": "jobs.serving:app", "args": dict(arguments)},
             {"name": "coa-readyz", "route_prefix": "/readyz", "import_path": "jobs.serving:ready"},
@@ -151,7 +155,7 @@ def _nodes(site: Site, groups: Sequence[Group], ports: Mapping[str, int] = PORTS
         "headGroupSpec": {
             # The head runs only the driver.
             "rayStartParams": {"num-cpus": "0"},
-            "template": _pod(site, "ray-head", cpus=HEAD_CPUS, gpus=0, memory_gib=HEAD_MEMORY_GIB, ports=ports),
+            "template": _pod(site, "ray-head", cpus=HEAD_CPUS, gpus=0, memory_gib=site.head_memory_gib, ports=ports),
         },
         "workerGroupSpecs": [_workers(site, group) for group in groups],
     }

@@ -21,8 +21,6 @@ from cluster.session import MODE, TOKEN
 from coa.errors import ClusterDown, UserError
 from coa.http.addresses import is_web_address
 
-NEVER_SENT = ("/runs", "/models", "/wandb", ".venv", ".git", ".env", "*.pem", "*.key", "__pycache__", ".*_cache")
-"""Files that are not uploaded, as gitignore patterns: the cluster's own folders, large files, and secrets."""
 OF_THE_CLUSTER = ("runs", "models")
 """Folders in the job's folder that are links to folders kept on the cluster."""
 DISABLED = "disabled"
@@ -73,11 +71,10 @@ def command(words: Sequence[str]) -> str:
 
 
 def runtime_env(folder: Path, requirements: Path | None, plain: Mapping[str, str]) -> dict[str, Any]:
-    """Ray's runtime environment for a job. plain: environment variables without secrets, since all users of the cluster
-    can see them."""
+    """Ray's runtime environment for a job. folder: what is sent. plain: environment variables without secrets, since
+    all users of the cluster can see them."""
     return {
         "working_dir": str(folder),
-        "excludes": list(NEVER_SENT),
         "env_vars": {"RAY_JOB_STOP_WAIT_TIME_S": str(STOP_S), "PYTHONUNBUFFERED": "1", **plain},
         **({"pip": str(requirements)} if requirements else {}),
     }

@@ -4,7 +4,7 @@ import os
 
 from cluster.remote.reach import require_cluster
 from cluster.resources import Resources, cluster_nodes
-from coa.planning.clusters import Node, device_of
+from coa.planning.clusters import Node, device_called, device_of
 
 ACCELERATOR = "accelerator_type:"
 """Prefix of the resource by which Ray tells a node's GPU type."""
@@ -36,7 +36,7 @@ def node_of(resources: Resources) -> Node:
 def _here() -> Node:
     import torch
 
-    count = torch.cuda.device_count()
-    names = torch.cuda.get_device_name(0).split() if count else []  # "NVIDIA H100 80GB HBM3"
-    device = next((found for name in names if (found := device_of(name))), None)
+    device = None
+    if count := torch.cuda.device_count():
+        device = device_called(torch.cuda.get_device_name(0), torch.cuda.get_device_properties(0).total_memory)
     return Node(count, device, float(os.cpu_count() or 1))

@@ -1,25 +1,25 @@
 """The server on Ray Serve: an autoscaling deployment of replicas, each with its own engine."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import asdict
-from functools import partial
 from typing import Any
 
 from actors.rollout.config import EngineConfig
 from actors.serving.replica import Replica
-from actors.tools.remote import RemoteExecutor
+from actors.tools.remote import ToolClient
 from cluster.resources import PlacementConfig
 from cluster.serving.readiness import Probe
 from cluster.serving.scaling import ScalingPolicy
 from coa.agent.episode import AgentConfig
 from coa.serving.config import ServingConfig
+from coa.serving.front import front_of, variables
 from coa.serving.shared import Shared
 from coa.tools.client import RetryConfig
 
 APPLICATION, DEPLOYMENT, SHARED = "coa", "afm", "shared"
 PROBE, PROBE_ROUTE = "coa-readyz", "/readyz"
-DRAIN_S = 60.0
-"""Maximum seconds for requests under way to finish when a replica is stopped."""
+NODE_LABEL = "ray.io/node-id"
+"""Label that Ray gives each node."""
 DRAINED_EVERY_S = 0.2
 """Seconds between a stopping replica's checks for requests under way; without any, it ends after the first check."""
 QUIET = {"enable_access_log": False}
@@ -34,12 +34,19 @@ def probe() -> Any:
     return deployment(Probe).bind(APPLICATION, DEPLOYMENT)
 
 
-def run(app: Any, *, host: str, port: int) -> None:
-    """Starts Serve with both applications; returns once the server has its replicas. Until then /readyz answers 503."""
+def run(app: Any, config: ServingConfig, token: str) -> None:
+    """Starts Serve with both applications; returns once the server has its replicas. Until then /readyz answers 503.
+    token: secret with which the server can be closed (`cluster.serving.closing`)."""
     from ray import serve
 
     # If Serve is already running, its options stay in effect.
-    serve.start(proxy_location="HeadOnly", http_options={"host": host, "port": port}, logging_config=QUIET)
+    serve.start(
+        proxy_location="HeadOnly",
+        http_options={"host": config.host, "port": config.port},
+        logging_config=QUIET,
+        # Serve's proxies are started by its controller, and have its environment.
+        controller_options={"runtime_env": {"env_vars": variables(front_of(config, token))}},
+    )
     serve.run_many(
         [
             serve.RunTarget(probe(), name=PROBE, route_prefix=PROBE_ROUTE),
@@ -75,17 +82,23 @@ def deployment(replica: type, config: ServingConfig, placement: PlacementConfig)
         ),
         health_check_period_s=5.0,
         health_check_timeout_s=30.0,
-        graceful_shutdown_timeout_s=DRAIN_S,
+        graceful_shutdown_timeout_s=config.close_s,
         graceful_shutdown_wait_loop_s=DRAINED_EVERY_S,
         logging_config=QUIET,
     )(replica)
 
 
-def shared(config: ServingConfig) -> Any:
-    """The state that replicas share, as a deployment, so that it lives as long as the server."""
+def shared(config: ServingConfig, node: str | None) -> Any:
+    """The state that replicas share, as a deployment, so that it lives as long as the server. node: id of the node that
+    has the file of the responses; None if all have it."""
     from ray import serve
 
-    options: dict[str, Any] = {"num_replicas": 1, "max_ongoing_requests": 1000, "ray_actor_options": {"num_cpus": 0}}
+    where = {} if node is None else {"label_selector": {NODE_LABEL: node}}
+    options: dict[str, Any] = {
+        "num_replicas": 1,
+        "max_ongoing_requests": 1000,
+        "ray_actor_options": {"num_cpus": 0, **where},
+    }
     return serve.deployment(name=SHARED, **options)(Shared).bind(config.store)
 
 
@@ -96,22 +109,21 @@ def application(
     engine: EngineConfig,
     agent: AgentConfig,
     placement: PlacementConfig,
-    executors: Callable[[], Sequence[Any]],
+    tools: Callable[[], ToolClient],
     retry: RetryConfig,
+    node: str | None = None,
 ) -> Any:
-    """The application to run. executors: called in each replica; returns handles of tool executors."""
+    """The application to run. tools: called in each replica. node: id of the
+    node that has the file of the responses, if others lack it."""
     from ray import serve
 
     return deployment(serve.ingress()(Replica), config, placement).bind(
         model_dir,
         config=config,
         engine=engine,
+        gpus=placement.engine_gpus,
         agent=agent,
-        executors=partial(_remote, executors),
+        tools=tools,
         retry=retry,
-        shared=shared(config) if config.max_replicas > 1 else None,
+        shared=shared(config, node) if config.max_replicas > 1 or node is not None else None,
     )
-
-
-def _remote(handles: Callable[[], Sequence[Any]]) -> Sequence[RemoteExecutor]:
-    return [RemoteExecutor(handle) for handle in handles()]

@@ -7,20 +7,25 @@ neither contain a tag's token nor spell a tag (`coa.agent.untrusted`).
 import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from datetime import date
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from tokenizers import Tokenizer
 
 from coa.agent.constraint import turn_grammar
+from coa.agent.dates import with_date
 from coa.agent.grammar import OBSERVATION, TAGS, Chain, Profile, Span, render
 from coa.agent.untrusted import Untrusted
 from coa.errors import UserError
+from coa.pretrained.reading import quiet, reading, require_content
 from coa.types import ENVIRONMENT, Mask, Status, Task, Tokens, Trajectory
 
 NO_CHARACTER = 8
 """Number of tokens after which incomplete bytes are treated as invalid; a character has at most four bytes."""
-_QUESTION_MARK = "\x00"
+_QUESTION = "\x00Is <A> & \"b\" in\n'C' ?\x00"
+"""A question that a chat template has to take as it is: escaped, quoted or in other letters, it is another one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,20 +58,12 @@ class Codec:
         self._close = {name: self._ours(tag.close) for name, tag in TAGS.items()}
 
     @classmethod
-    def load(cls, model: Path | str) -> "Codec":
-        """Loads from a Hugging Face model folder or hub name; the chat template gives the text around the question."""
-        from transformers import AutoTokenizer  # slow to import
-
-        try:
-            tokenizer = AutoTokenizer.from_pretrained(str(model))
-        except (OSError, ValueError) as error:
-            raise UserError(f"{model}: no tokenizer there ({str(error).splitlines()[0]})") from error
-        if tokenizer.chat_template is None:
-            raise UserError(f"{model}: its tokenizer has no chat template")
-        text = tokenizer.apply_chat_template(
-            [{"role": "user", "content": _QUESTION_MARK}], tokenize=False, add_generation_prompt=True
-        )
-        opening, closing = str(text).split(_QUESTION_MARK)
+    def load(cls, model: Path | str, day: date | None = None) -> "Codec":
+        """Loads from a Hugging Face model folder or hub name; the chat template gives the text around the question.
+        day: the date of prompts (`coa.agent.dates`)."""
+        tokenizer = read_tokenizer(model)
+        tokenizer.chat_template = with_date(tokenizer.chat_template, day)
+        opening, closing = around_question(tokenizer, str(model))
         codec = cls(tokenizer.backend_tokenizer, opening=opening, closing=closing)
         if objection := codec._objection():
             raise UserError(f"{model}: {objection}")
@@ -151,6 +148,14 @@ class Codec:
     def vocabulary(self) -> int:
         return self._tokenizer.get_vocab_size()
 
+    def largest_token(self) -> int:
+        """The largest id that a prompt, a tag or any text can have. Special tokens that the chat template does not use
+        never occur: Gemma 3 has one for images, beyond the embedding of its models of text."""
+        ours = [self._opening, self._closing, *self._open.values(), *self._close.values()]
+        special = {self._tokenizer.token_to_id(content) for content in self._specials}
+        text = (number for number in self._tokenizer.get_vocab().values() if number not in special)
+        return max([*text, *(number for ids in ours for number in ids)])
+
     def tag_tokens(self) -> frozenset[int]:
         """The ids of tags that are a token of their own; empty for a tokenizer in which tags are ordinary text."""
         ids = [*self._open.values(), *self._close.values()]
@@ -212,3 +217,41 @@ class Codec:
             text=render(chain),
             transitions_hold=profile.transitions_hold(chain),
         )
+
+
+def read_tokenizer(model: Path | str) -> Any:
+    """The tokenizer of a Hugging Face model folder or hub name; raises UserError if there is none that can be used."""
+    from transformers import AutoTokenizer  # slow to import
+
+    for path in sorted(Path(model).glob("tokenizer*.*")):
+        require_content(path)
+    with reading(f"{model}: no tokenizer there that can be read"), quiet():
+        tokenizer = AutoTokenizer.from_pretrained(str(model), trust_remote_code=False)
+    if not hasattr(tokenizer, "backend_tokenizer"):
+        raise UserError(
+            f"{model}: its {type(tokenizer).__name__} is written in Python and has no tokenizer.json, which is needed"
+        )
+    return tokenizer
+
+
+def around_question(tokenizer: Any, model: str) -> tuple[str, str]:
+    """The chat template's text before and after a question, the beginning of the assistant's message included. Raises
+    UserError for a template that does not take a message of text once, as it is, or that begins the assistant's message
+    with a tag of ours, which the policy has to write itself."""
+    if tokenizer.chat_template is None:
+        raise UserError(f"{model}: its tokenizer has no chat template")
+    with reading(f"{model}: its chat template does not take a question as text"):
+        text = tokenizer.apply_chat_template(
+            [{"role": "user", "content": _QUESTION}], tokenize=False, add_generation_prompt=True
+        )
+    opening, *closings = str(text).split(_QUESTION)
+    if len(closings) != 1:
+        how = f"{len(closings)} times" if closings else "in no place, or not as it is"
+        raise UserError(f"{model}: its chat template writes a question {how}, expected once")
+    for tag in TAGS.values():
+        if tag.open in closings[0] or tag.close in closings[0]:
+            raise UserError(
+                f"{model}: its chat template begins the assistant's message with {tag.open}, which the policy has to "
+                "write itself: take that out of the template"
+            )
+    return opening, closings[0]

@@ -39,13 +39,10 @@ def turn_grammar(
         ways = [f"{THINK} {_state(each)}"]
         ways += [f"{name} {_state(name)}" if tags[name].kind is Kind.ROLE else name for name in following]
         rules.append(f"{_state(each)} ::= {' | '.join(ways)}")
-    texts: dict[str, list[str]] = {}
     for tag in tags.values():
         limit = min(tag.max_tokens, max_tag_tokens)
-        text = f"{tag.form}_{limit}"
-        rules.append(f"{tag.name} ::= {mark(tag.open)} {text} {mark(tag.close)}")
-        texts[text] = _text(text, tag.form, forbidden, limit)
-    return "\n".join((*rules, *(rule for some in texts.values() for rule in some)))
+        rules += _tag(tag.name, tag.form, mark(tag.open), mark(tag.close), forbidden, limit)
+    return "\n".join(rules)
 
 
 _BLANKS = r" \t\n\x0b\x0c\r\x1c-\x1f\x85\u00a0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000"
@@ -79,12 +76,12 @@ def _answerable(profile: Profile) -> frozenset[str]:
         found |= more
 
 
-def _text(name: str, form: Form, forbidden: Sequence[str], max_tokens: int) -> list[str]:
-    """The rules of a form. All tags of this form share them, since xgrammar may mistake one of two similar rules for
-    the other."""
-    free = f"{name}_part"
+def _tag(name: str, form: Form, opened: str, closed: str, forbidden: Sequence[str], max_tokens: int) -> list[str]:
+    """The rules of a tag. No other tag uses them, and each text stands beside what follows it: only then xgrammar knows
+    a text's allowed tokens beforehand, which makes a token's mask ten times as fast."""
+    free = f"{name}_text"
 
-    def any_text(rule: str, *excluded: str) -> str:
+    def text(rule: str, *excluded: str) -> str:
         # The few characters of the form itself do not count toward the limit.
         texts = ", ".join(map(_quoted, (*forbidden, *excluded)))
         return f"{rule}[max_tokens={max_tokens}] ::= TagDispatch(loop_after_dispatch=false, excludes=({texts}))"
@@ -94,17 +91,19 @@ def _text(name: str, form: Form, forbidden: Sequence[str], max_tokens: int) -> l
     begin = rf"[^{_BLANKS}<]"
     match form:
         case Form.FREE:
-            return [any_text(name)]
+            ways, rules = [free], [text(free)]
         case Form.TEXT:
-            return [f"{name} ::= {gap} {begin} {free}", any_text(free)]
+            ways, rules = [f"{gap} {begin} {free}"], [text(free)]
         case Form.LINE:
-            return [f"{name} ::= {gap} {begin} {free} [\\n]?", any_text(free, "\n")]
+            ways, rules = [f"{gap} {begin} {free} [\\n]?"], [text(free, "\n")]
         case Form.SCORE:
-            return [f"{name} ::= {gap} [1-4] ([ \\n.,:;] {free})?", any_text(free)]
+            ways, rules = [f"{gap} [1-4]", f"{gap} [1-4] [ \\n.,:;] {free}"], [text(free)]
         case Form.PROGRAM:
+            script, shell = f"{name}_script", f"{name}_shell"
             bare = f"{gap} [^{_BLANKS}<`] {free}"
-            fenced = rf'{gap} "```py\n" {free} "\n```" ([\n]? "```sh\n" {free} "\n```")? [ \n]?'
-            return [f"{name} ::= {bare} | {fenced}", any_text(free, "```")]
+            fenced = rf'{gap} "```py\n" {script} "\n```" ([\n]? "```sh\n" {shell} "\n```")? [ \n]?'
+            ways, rules = [bare, fenced], [text(each, "```") for each in (free, script, shell)]
+    return [f"{name} ::= {' | '.join(f'{opened} {way} {closed}' for way in ways)}", *rules]
 
 
 def _quoted(text: str) -> str:

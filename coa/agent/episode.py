@@ -55,8 +55,6 @@ class Grammar(Enum):
 
     lenient = "lenient"
     """Decoding is free. Small errors of form are repaired and reported; other errors end the episode."""
-    forgive = "lenient"
-    """Alias of `lenient`, which recipes and `agent.json` files may contain."""
     enforce = "enforce"
     """Decoding is constrained by the profile's grammar, so that there are no errors of form."""
 
@@ -92,6 +90,8 @@ class Ask:
     max_tokens: int
     constraint: str | None
     """The grammar that constrains the turn (`coa.agent.constraint`), if any."""
+    begun: Tokens = field(default_factory=lambda: np.zeros(0, np.int32))
+    """Tokens that another engine has sampled for the turn, which begins with them."""
 
 
 Generate = Callable[[Ask], Awaitable[Said]]

@@ -13,7 +13,7 @@ from typing import Any
 from tokenizers import AddedToken, Tokenizer, decoders
 
 from coa.agent.grammar import TAGS, escape, tag_pattern
-from coa.storage.unicode import whole
+from coa.unicode import whole
 
 _SPACE = "\u2581"
 """The character for a space in SentencePiece's vocabularies."""

@@ -4,7 +4,7 @@ from coa.agent.grammar import ANSWER, OBSERVATION, START, THINK, Chain, Profile,
 from coa.agent.profiles import profile as find_profile
 from coa.teams.roles import DOUBLE_CHECK
 from coa.teams.teams import Rules
-from coa.teams.transcript import ToolStep, Transcript, is_routing
+from coa.teams.transcript import ToolStep, Transcript, UserStep, is_routing
 
 STAND_INS = {
     ANSWER: ("suggested_answer",),
@@ -17,7 +17,8 @@ _SOLVERS = (Rules.DEBATE, Rules.REFINE)
 
 
 def to_chain(transcript: Transcript) -> Chain:
-    """The chain of a run: the spans of agents' outputs, and tool results as observations; pure routing is left out.
+    """The chain of a run: the spans of agents' outputs, and as observations the results of tools and what a user said;
+    pure routing is left out.
 
     If a team works on several lines, the chain is the winner's. Teams of solvers use the same tags under every profile;
     a tag that the profile does not allow is replaced (`STAND_INS`). Of a malformed reply, the spans before the fault
@@ -29,6 +30,8 @@ def to_chain(transcript: Transcript) -> Chain:
             continue
         if isinstance(step, ToolStep):
             spans.append(Span(OBSERVATION, step.observation))
+        elif isinstance(step, UserStep):
+            spans.append(Span(OBSERVATION, step.text))
         elif not is_routing(step):
             spans.extend(parse(step.output).chain)
     if transcript.team in _SOLVERS:

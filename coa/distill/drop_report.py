@@ -21,6 +21,8 @@ from coa.teams.transcript import Ending
 
 CORRECTION = "correction"
 MOST_DETAILS = 5
+MOST_EXAMPLES = 20
+"""Maximum details of a reason that drops.md shows."""
 STAGES: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         "contamination": contamination.REASONS,
@@ -134,8 +136,8 @@ def _dropped(stage: str, counts: StageCounts) -> str:
     return ", ".join(parts) or "none"
 
 
-def markdown(report: FilterReport) -> str:
-    """A line with the totals, and the rows as a table."""
+def markdown(report: FilterReport, dropped: Iterable[Dropped] = ()) -> str:
+    """A line with the totals, the rows as a table, and the first details of the dropped runs by reason."""
     lines = [
         f"{report.kept} of {report.transcripts} transcripts kept, {report.kept + report.upsampled} with copies.",
         "",
@@ -143,6 +145,13 @@ def markdown(report: FilterReport) -> str:
         "|---|---:|---|---:|",
         *(f"| {' | '.join(row)} |" for row in rows(report)),
     ]
+    by_reason: dict[str, list[str]] = {}
+    for one in dropped:
+        shown = by_reason.setdefault(one.reason, [])
+        if one.detail and len(shown) < MOST_EXAMPLES:
+            shown.append(f"- {one.task_id}, attempt {one.attempt}: {one.detail}")
+    for reason, shown in by_reason.items():
+        lines += ["", f"{reason.capitalize()}:", "", *shown] if shown else []
     return "\n".join(lines) + "\n"
 
 
@@ -161,7 +170,7 @@ def details(dropped: Iterable[Dropped]) -> list[str]:
     ]
 
 
-def write_drops(folder: Path, report: FilterReport) -> None:
+def write_drops(folder: Path, report: FilterReport, dropped: Iterable[Dropped] = ()) -> None:
     """Writes drops.json, which `FilterReport.from_json` reads, and drops.md."""
     write_atomically(folder / "drops.json", json.dumps(report.to_json(), indent=1) + "\n")
-    write_atomically(folder / "drops.md", markdown(report))
+    write_atomically(folder / "drops.md", markdown(report, dropped))

@@ -28,6 +28,10 @@ ENOUGH = "more solutions than wanted"
 
 REWRITTEN = frozenset({"reflection", "double_check"})
 """Tags whose texts may be rewritten later (`coa.distill.rewrite`), so they are ignored when chains are compared."""
+HASHES = 128
+"""Hash functions of a MinHash signature; more of them estimate the similarity more exactly."""
+SHINGLE = 3
+"""Words per shingle."""
 ANSWER_WORDS = 20
 """Maximum words of an answer that is compared; a longer one (a program, hidden tests) does not identify a question."""
 
@@ -45,18 +49,14 @@ class DuplicateConfig:
     """Maximum number of runs that can be kept. It determines the memory, about 30 bytes per run."""
     error_rate: float = 1e-4
     """Maximum share of runs that are dropped as duplicates by mistake."""
-    hashes: int = 128
-    """Number of hash functions of a MinHash signature; more hash functions estimate the similarity more exactly."""
-    shingle: int = 3
-    """Words per shingle."""
 
     def __post_init__(self) -> None:
         if self.threshold is not None and not 0 <= self.threshold <= 1:
             raise ValueError(f"duplicates.threshold: {self.threshold} is no similarity")
         if not 0 < self.error_rate < 1:
             raise ValueError(f"duplicates.error_rate: {self.error_rate} is no rate between 0 and 1")
-        if min(self.documents, self.hashes, self.shingle) < 1 or self.solutions_per_task < 0:
-            raise ValueError("duplicates: documents, hashes and shingle are at least 1, solutions_per_task at least 0")
+        if self.documents < 1 or self.solutions_per_task < 0:
+            raise ValueError("duplicates: documents is at least 1, solutions_per_task at least 0")
 
 
 class Duplicates:
@@ -65,7 +65,7 @@ class Duplicates:
     def __init__(self, config: DuplicateConfig) -> None:
         self._config = config
         self._remembered = 0
-        self._bands, self._rows = bands_and_rows(config.threshold, config.hashes) if config.threshold else (0, 0)
+        self._bands, self._rows = bands_and_rows(config.threshold, HASHES) if config.threshold else (0, 0)
         # A run is looked up in each band, and by its task, its chain and its question; the error rates add up.
         rate = config.error_rate / (self._bands + 3)
         self._keys = Bloom(1, Size.of(3 * config.documents, rate))
@@ -126,7 +126,7 @@ class Duplicates:
 
     def _band_keys(self, question: str, answer: str) -> Hashes:
         compared = short(answer)
-        shingles = grams(numbers_of(words_of(f"{question} {compared}")), self._config.shingle)
+        shingles = grams(numbers_of(words_of(f"{question} {compared}")), SHINGLE)
         signature = minhash(shingles, self._factors, self._terms).reshape(self._bands, self._rows)
         same = number_of(compared, *names_and_numbers(question))
         return mixed(folded(signature) ^ np.uint64(same))

@@ -4,15 +4,16 @@ No rule depends on other runs: if a share of the runs is kept, it is drawn by ha
 """
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from coa.agent.grammar import TAGS, Chain, Form, Kind, Span
+from coa.agent.grammar import ANSWER, TAGS, Chain, Form, Kind, Span
 from coa.agent.profiles import profile as find_profile
 from coa.distill.duplicates import DuplicateConfig
 from coa.seeds import fraction
 from coa.teams.roles import TEAM
 from coa.teams.router import GOOD_ENOUGH, score_of
-from coa.teams.transcript import Ending, Graded, Transcript, is_routing
+from coa.teams.transcript import Ending, Graded, Transcript, UserStep, is_routing
 
 TOO_SIMPLE = "too few interactions"
 WRONG = "wrong answer"
@@ -21,6 +22,8 @@ DISOBEYED = "instructions disobeyed"
 REPEATED = "repeated tool input"
 VIOLATION = "transition violation"
 NO_REFLECTION = "no reflection"
+SHOWN = 80
+"""Maximum characters of an answer that are quoted."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +66,8 @@ def lack_of_complexity(transcript: Transcript, config: FilterConfig) -> str | No
 def interactions(transcript: Transcript) -> int:
     """The number of interactions of the winner's line, which becomes the chain."""
     return sum(
-        step.line == transcript.winner and not is_routing(step) and getattr(step, "agent", "") != TEAM
+        step.line == transcript.winner
+        and not (is_routing(step) or isinstance(step, UserStep) or getattr(step, "agent", "") == TEAM)
         for step in transcript.steps
     )
 
@@ -85,11 +89,25 @@ def lack_of_quality(run: Graded, chain: Chain, config: FilterConfig) -> str | No
 
 
 def detail_of(reason: str, transcript: Transcript, chain: Chain) -> str:
-    """Detail of a reason to drop a run: the transition that the profile forbids; "" for other reasons."""
+    """Detail of a reason to drop a run: the transition that the profile forbids, or a wrong answer beside the accepted
+    one; "" for other reasons."""
+    if reason == WRONG:
+        return answer_pair(transcript.task.answers, chain)
     if reason != VIOLATION:
         return ""
     profile = find_profile(transcript.task.profile)
     return f"{profile.broken_transition(chain)} under {profile.name}"
+
+
+def answer_pair(accepted: Sequence[str], chain: Chain) -> str:
+    """The chain's answer beside the accepted ones: "`28`, accepted `27`"."""
+    answer = chain[-1].text if chain and chain[-1].tag == ANSWER else ""
+    return f"{_quoted(answer)}, accepted {' or '.join(map(_quoted, accepted[:3]))}"
+
+
+def _quoted(text: str) -> str:
+    line = " ".join(text.replace("`", "'").split())
+    return f"`{line}`" if len(line) <= SHOWN else f"`{line[:SHOWN]}…`"
 
 
 def tool_input(span: Span) -> str:

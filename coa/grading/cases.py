@@ -15,9 +15,11 @@ All keys are optional, as long as there is a test. Also read are {"stdin": [text
 import ast
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import lru_cache
 from typing import Any
+
+from coa.grading.digits import any_digits
 
 TIME_LIMIT_S = 6.0
 """Seconds of CPU time for a test if the tests set no limit, as in LiveCodeBench."""
@@ -57,12 +59,35 @@ class Tests:
 @lru_cache(maxsize=32)
 def read_tests(text: str) -> Tests:
     """Reads tests from JSON text; raises ValueError, in one line, for a text without tests."""
+    with any_digits():
+        return _tests(text)
+
+
+def write_case(case: Feed | Call) -> str:
+    """The JSON text of a test, for `read_case`."""
+    with any_digits():
+        return json.dumps({type(case).__name__: asdict(case)})
+
+
+def read_case(text: str) -> Feed | Call:
+    with any_digits():
+        match json.loads(text):
+            case {"Feed": fields}:
+                return Feed(**fields)
+            case {"Call": fields}:
+                accepted = tuple(fields["accepted"])
+                return Call(fields["function"], tuple(fields["arguments"]), fields["keywords"], accepted)
+            case other:
+                raise ValueError(f"{other!r} is no test")
+
+
+def _tests(text: str) -> Tests:
     try:
         tests = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise ValueError(f"the tests are not JSON: {error}") from error
     if not isinstance(tests, dict):
-        raise ValueError("the tests are not a JSON object")
+        raise ValueError(f"the tests are not a JSON object, but {text[:80]!r}")
     limit = tests.get("time_limit_s", TIME_LIMIT_S)
     if type(limit) not in (int, float) or not limit > 0:
         raise ValueError(f"time_limit_s is {limit!r}, not a number of seconds")
@@ -74,7 +99,7 @@ def read_tests(text: str) -> Tests:
     except (KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError(f"the tests are not of a known form: {type(error).__name__}: {error}") from error
     if not cases:
-        raise ValueError("no tests")
+        raise ValueError(f"no tests, but {', '.join(map(repr, tests)) or 'an object without keys'}")
     return Tests(cases, float(limit), compare == EXACT)
 
 

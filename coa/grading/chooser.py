@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from coa.agent.best_of import Candidate, Choice
-from coa.grading.judge import Decider, Form, Json, JudgeConfig, escape
+from coa.grading.judge import Decider, Form, JudgeConfig, escape, schema_of
 from coa.http.client import HttpConfig
 from coa.tools.base import ToolCall, UseTool
 from coa.tools.chat import Message
@@ -66,27 +66,14 @@ def messages_of(question: str, attempts: Sequence[str], *, attempt_chars: int) -
     def tail(text: str) -> str:
         return text if len(text) <= attempt_chars else f"[cut] {text[-attempt_chars:]}"
 
-    parts = [
-        f"<question>\n{escape(question)}\n</question>",
-        *(
-            f'<attempt number="{number}">\n{escape(tail(attempt))}\n</attempt>'
-            for number, attempt in enumerate(attempts, 1)
-        ),
-    ]
+    parts = [f"<question>\n{escape(question)}\n</question>"]
+    for number, attempt in enumerate(attempts, 1):
+        parts.append(f'<attempt number="{number}">\n{escape(tail(attempt))}\n</attempt>')
     return [{"role": "system", "content": INSTRUCTIONS}, {"role": "user", "content": "\n\n".join(parts)}]
 
 
 def form_of(attempts: int) -> Form[int]:
     """The form of a choice among this many attempts; the decision is an index from 0."""
-    schema: Json = {
-        "type": "object",
-        "properties": {
-            "rationale": {"type": "string"},
-            "choice": {"type": "integer", "enum": list(range(1, attempts + 1))},
-        },
-        "required": ["rationale", "choice"],
-        "additionalProperties": False,
-    }
 
     def read(value: Any) -> tuple[int, str] | None:
         choice = value.get("choice")
@@ -94,4 +81,4 @@ def form_of(attempts: int) -> Form[int]:
             return None
         return choice - 1, str(value.get("rationale", ""))
 
-    return Form(read, schema, AGAIN)
+    return Form(read, schema_of("choice", {"type": "integer", "enum": list(range(1, attempts + 1))}), AGAIN)

@@ -8,48 +8,46 @@ from typing import Any
 TOLERANCE = 1e-6
 """Tolerance of numbers with a fraction, as in programming contests: absolute below 1, relative above."""
 
+_NUMBER = re.compile(r"[+-]?(?:[0-9]++(?:\.[0-9]*+)?|\.[0-9]++)(?:[eE][+-]?[0-9]++)?")
+
 
 def same_output(output: str, wanted: str, *, exact: bool = False) -> bool:
     """Whether two outputs are the same line by line and word by word; numbers are compared as numbers.
 
     exact: as in LiveCodeBench: lines are the same text, or the same numbers, without a tolerance.
     """
-    if exact:
-        texts = [[line.strip() for line in text.strip().split("\n")] for text in (output, wanted)]
-        return len(texts[0]) == len(texts[1]) and all(map(_same_text, *texts))
-    ours, theirs = _lines(output), _lines(wanted)
-    return len(ours) == len(theirs) and all(map(_same_line, ours, theirs))
+    texts = [text.strip().split("\n") if exact else text.strip().splitlines() for text in (output, wanted)]
+    same = _same_numbers if exact else _same_words
+    return len(texts[0]) == len(texts[1]) and all(
+        ours.strip() == theirs.strip() or same(ours.split(), theirs.split())
+        for ours, theirs in zip(*texts, strict=True)
+    )
 
 
-def _same_text(output: str, wanted: str) -> bool:
-    if output == wanted:
-        return True
-    try:
-        return [Decimal(word) for word in output.split()] == [Decimal(word) for word in wanted.split()]
-    except InvalidOperation:
-        return False
+def _same_numbers(output: list[str], wanted: list[str]) -> bool:
+    numbers = [list(map(_number, words)) for words in (output, wanted)]
+    return None not in numbers[0] and numbers[0] == numbers[1]
 
 
-def _lines(text: str) -> list[list[str]]:
-    return [line.split() for line in text.strip().splitlines()]
-
-
-def _same_line(output: list[str], wanted: list[str]) -> bool:
-    return output == wanted or (len(output) == len(wanted) and all(map(_same_word, output, wanted)))
+def _same_words(output: list[str], wanted: list[str]) -> bool:
+    return len(output) == len(wanted) and all(map(_same_word, output, wanted))
 
 
 def _same_word(output: str, wanted: str) -> bool:
-    if output == wanted:
-        return True
-    try:
-        ours, theirs = Decimal(output), Decimal(wanted)
-    except InvalidOperation:
-        return False
-    if not (ours.is_finite() and theirs.is_finite()):
-        return False
+    ours, theirs = _number(output), _number(wanted)
+    if output == wanted or ours is None or theirs is None:
+        return output == wanted
     # A whole number is exact, however it is written.
-    whole = not re.search("[.eE]", wanted)
-    return ours == theirs or (not whole and _close(float(ours), float(theirs)))
+    return ours == theirs or (re.search("[.eE]", wanted) is not None and _close(ours, theirs))
+
+
+def _number(word: str) -> Decimal | None:
+    """The number that a word is, as programs print numbers. What Python alone reads as one is none: `1_0`, digits of
+    other scripts, `nan`."""
+    try:
+        return Decimal(word) if _NUMBER.fullmatch(word) else None
+    except InvalidOperation:  # an exponent of many digits
+        return None
 
 
 def same_value(output: Any, wanted: Any, *, exact: bool = False) -> bool:
@@ -61,13 +59,17 @@ def same_value(output: Any, wanted: Any, *, exact: bool = False) -> bool:
             return len(output) == len(wanted) and all(map(same_value, output, wanted))
         case [dict(), dict()]:
             return output.keys() == wanted.keys() and all(same_value(output[key], wanted[key]) for key in wanted)
-        case [int() | float(), float()]:  # a whole number is exact
+        case [int() | float() | Decimal(), float()]:  # a whole number is exact
+            if math.isnan(wanted):
+                return isinstance(output, float) and math.isnan(output)
             return output == wanted or (not isinstance(output, bool) and _close(output, wanted))
     return output == wanted
 
 
-def _close(output: float, wanted: float) -> bool:
+def _close(output: float | Decimal, wanted: float | Decimal) -> bool:
+    """Whether two numbers that differ are within the tolerance; never if one is beyond what a float holds."""
     try:
-        return math.isclose(output, wanted, rel_tol=TOLERANCE, abs_tol=TOLERANCE)
-    except OverflowError:  # a whole number beyond what a float holds
+        ours, theirs = float(output), float(wanted)
+    except OverflowError:
         return False
+    return math.isfinite(ours) and math.isclose(ours, theirs, rel_tol=TOLERANCE, abs_tol=TOLERANCE)

@@ -35,10 +35,9 @@ def parse(text: str, known: Collection[str]) -> Formula:
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         why = error.msg if isinstance(error, SyntaxError) else error
         raise ValueError(f"{text!r} is not a formula: {why}") from error
-    terms: set[str] = set()
-    for node in _nodes(tree, text):
-        if isinstance(node, ast.Name):
-            terms.add(node.id)
+    for node in ast.walk(tree):
+        _check(node, text)
+    terms = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
     for term in sorted(terms - set(known)):
         nearest = get_close_matches(term, known, n=1, cutoff=0.0)[0]
         raise ValueError(
@@ -47,25 +46,16 @@ def parse(text: str, known: Collection[str]) -> Formula:
     return Formula(text, tree, tuple(sorted(terms)))
 
 
-def _nodes(tree: ast.expr, text: str) -> list[ast.expr]:
-    """Every expression of the tree; raises ValueError at one that is not arithmetic."""
-    found, open_ = [], [tree]
-    while open_:
-        node = open_.pop()
-        found.append(node)
-        match node:
-            case ast.BinOp(left, op, right) if type(op) in _OPERATORS:
-                open_ += [left, right]
-            case ast.UnaryOp(ast.USub() | ast.UAdd(), operand):
-                open_.append(operand)
-            case ast.Constant(int() | float() as number) if not isinstance(number, bool) and abs(number) <= LARGEST:
-                pass
-            case ast.Name():
-                pass
-            case _:
-                what = ast.unparse(node)
-                raise ValueError(f"{text!r}: {what} is not allowed; a formula has terms, numbers, +, -, * and brackets")
-    return found
+def _check(node: ast.AST, text: str) -> None:
+    """Raises ValueError for a node that is not arithmetic."""
+    match node:
+        case ast.BinOp(op=ast.Add() | ast.Sub() | ast.Mult()) | ast.UnaryOp(op=ast.USub() | ast.UAdd()) | ast.Name():
+            pass
+        case ast.Constant(int() | float() as number) if not isinstance(number, bool) and abs(number) <= LARGEST:
+            pass
+        case ast.expr():
+            what = ast.unparse(node)
+            raise ValueError(f"{text!r}: {what} is not allowed; a formula has terms, numbers, +, -, * and brackets")
 
 
 def _value(node: ast.expr, values: Mapping[str, float]) -> float:

@@ -10,7 +10,7 @@ from typing import Protocol
 from coa.given import GIVEN, grade_given, require_given
 from coa.grading.judge import JUDGE, JudgeConfig, check_judge, grade_judged
 from coa.grading.match import grade_exact, grade_f1, grade_first, grade_first_f1
-from coa.grading.maths import MATHS, grade_maths
+from coa.grading.maths import MATHS, grade_maths, is_mathematical
 from coa.grading.programs import RUN_TEST, TESTS, ProgramsConfig, check_programs, grade_programs
 from coa.registry import Registry
 from coa.tools.base import UseTool
@@ -52,10 +52,11 @@ OF_PROFILE = {"web": JUDGE, "multi": JUDGE, "math": MATHS, "code": TESTS}
 
 def grader_of(profile: str, answers: Sequence[str]) -> str:
     """The default grader of a task. For the profile `code`, an answer that is not a JSON object is a plain answer, not
-    tests."""
+    tests: numbers, formulas and choices are compared as mathematics, other answers as words."""
     grader = OF_PROFILE.get(profile, EXACT)
-    plain = grader == TESTS and any(not answer.lstrip().startswith("{") for answer in answers)
-    return EXACT if plain else grader
+    if grader != TESTS or all(answer.lstrip().startswith("{") for answer in answers):
+        return grader
+    return MATHS if all(map(is_mathematical, answers)) else EXACT
 
 
 def in_place_of(grader: str, asked: str | None) -> str:

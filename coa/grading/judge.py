@@ -10,7 +10,7 @@ import json
 import logging
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Generic, TypeVar
 
@@ -18,7 +18,7 @@ from coa.errors import JudgeDown, UserError
 from coa.http.addresses import is_web_address, shown
 from coa.http.client import HttpConfig
 from coa.http.keys import bearer
-from coa.llm.completions import Rejected
+from coa.llm.completions import Completion, Rejected
 from coa.tools.base import ToolCall, UseTool
 from coa.tools.chat import Chat, Message
 from coa.tools.hidden import ask, canonical
@@ -29,6 +29,8 @@ _log = logging.getLogger(__name__)
 Json = dict[str, Any]
 JUDGE = "judge"
 """Name of the tool, and of the grader."""
+SHOWS = 200
+"""Maximum characters of a server's message or of a reply that an error shows."""
 
 
 class Prompt(Enum):
@@ -62,6 +64,8 @@ class JudgeConfig:
     """Maximum number of times that the judge is asked for a verdict."""
     prediction_chars: int = 4000
     """Maximum characters of an answer, from its beginning, that the judge gets."""
+    extra: dict[str, Any] = field(default_factory=dict)
+    """Further fields of each request, as `extra` of a teacher's endpoint: null leaves a field out."""
     timeout_s: float = 20.0
     """Maximum seconds for one attempt at a request. A verdict may take several attempts within
     `executor.call_s_of.judge`."""
@@ -96,15 +100,15 @@ use of measurement units and the order, then your judgement will be correct.
 }}"""
 """The judge's prompt of arXiv 2508.13167 (appendix D.4)."""
 AGAIN = 'That reply has no verdict. Reply with the JSON object alone, its "judgement" being "correct" or "incorrect".'
-SCHEMA: Json = {
-    "type": "object",
-    "properties": {
-        "rationale": {"type": "string"},
-        "judgement": {"type": "string", "enum": ["correct", "incorrect"]},
-    },
-    "required": ["rationale", "judgement"],
-    "additionalProperties": False,
-}
+
+
+def schema_of(name: str, decision: Json) -> Json:
+    """The schema of a reply that has a rationale and then a decision."""
+    properties = {"rationale": {"type": "string"}, name: decision}
+    return {"type": "object", "properties": properties, "required": [*properties], "additionalProperties": False}
+
+
+SCHEMA = schema_of("judgement", {"type": "string", "enum": ["correct", "incorrect"]})
 
 
 async def grade_judged(answer: str, task: Task, use_tool: UseTool) -> float:
@@ -113,14 +117,6 @@ async def grade_judged(answer: str, task: Task, use_tool: UseTool) -> float:
         return 0.0
     question = {"question": task.question, "accepted": list(task.answers), "prediction": answer.strip()}
     return float((await ask(use_tool, JUDGE, question))["correct"])
-
-
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """The judge's verdict."""
-
-    correct: bool
-    rationale: str
 
 
 T = TypeVar("T")
@@ -143,7 +139,7 @@ class Decider:
 
     def __init__(self, config: JudgeConfig, http: HttpConfig, instructions: str) -> None:
         """instructions: part of the cache key, so that changed instructions invalidate cached decisions."""
-        self._chat = Chat(config, http, "judge tokens", JudgeDown, shows=200)
+        self._chat = Chat(config, "tools.judge", http, "judge tokens", JudgeDown, shows=SHOWS)
         self._config = config
         self._schema = config.schema
         self.fingerprint = f"{config} {hashlib.sha256(instructions.encode()).hexdigest()}"
@@ -154,30 +150,32 @@ class Decider:
     async def decide(self, messages: Sequence[Message], form: Form[T]) -> tuple[T, str, int]:
         """The decision, its rationale, and the tokens of all requests; raises JudgeDown if there is no decision, and
         ToolDown if the endpoint does not answer."""
-        config, reply, tokens = self._config, "", 0
+        config, tokens, last = self._config, 0, ""
         options: Json = {"temperature": config.temperature, "max_tokens": config.max_tokens}
         if self._schema:
             verdict = {"name": "verdict", "strict": True, "schema": form.schema}
             options["response_format"] = {"type": "json_schema", "json_schema": verdict}
         for _ in range(config.asks):
-            reply, spent = await self._ask(messages, options)
-            tokens += spent
-            if decision := decided(reply, form.read):
+            reply = await self._ask(messages, options)
+            tokens += reply.usage.tokens
+            if decision := decided(reply.text, form.read):
                 return *decision, tokens
             self._chat.http.counts["replies without a verdict"] += 1
-            messages = [*messages, {"role": "assistant", "content": reply}, {"role": "user", "content": form.again}]
-        raise JudgeDown(f"{config.asks} replies without a verdict; the last begins {reply[:80]!r}")
+            last = f"has no text: {reply.instead[:SHOWS]}" if reply.instead else f"begins {reply.text[:80]!r}"
+            again = {"role": "assistant", "content": reply.text}, {"role": "user", "content": form.again}
+            messages = [*messages, *again]
+        raise JudgeDown(f"{config.asks} replies without a verdict; the last {last}")
 
-    async def _ask(self, messages: Sequence[Message], options: Json) -> tuple[str, int]:
-        """A reply and its tokens. A schema that the endpoint rejects is never sent again."""
+    async def _ask(self, messages: Sequence[Message], options: Json) -> Completion:
+        """A reply. A schema that the endpoint rejects is never sent again."""
         try:
-            return await self._chat.ask_counted(messages, **options)
+            return await self._chat.ask(messages, **options)
         except JudgeDown as down:
             if "response_format" not in options or not isinstance(down.__cause__, Rejected):
                 raise
             refused = str(down)
             del options["response_format"]
-        answer = await self._chat.ask_counted(messages, **options)
+        answer = await self._chat.ask(messages, **options)
         if self._schema:
             self._schema = False
             self._chat.http.counts["schemas refused"] += 1
@@ -246,10 +244,13 @@ def messages_of(
 
 _TAG_LIKE = re.compile(r"<(?=\s*+(?:/\s*)?(?:question|accepted|prediction|attempt)\b)", re.IGNORECASE)
 _SPECIAL = re.compile(
-    r"<(?=[|\uff5c]|<SYS>>|</SYS>>|/?(?:s|bos|eos|pad|unk|mask|think|start_of_turn|end_of_turn)>)|\[(?=/?INST\])",
+    r"<(?=[|\uff5c]|<SYS>>|</SYS>>"
+    r"|/?(?:s|bos|eos|bop|eop|sop|pad|unk|cls|sep|mask|image|audio|video|think|[a-z]\w*[_:][\w:.-]*)>)"
+    r"|\[(?=/?(?:INST|[gs]?MASK|CLS|SEP|PAD|UNK|BOS|EOS|IMG|ARGS|THINK|(?-i:[A-Z]+(?:_[A-Z]+)+))\])",
     re.IGNORECASE,
 )
-"""The beginnings of chat templates' special tokens, such as `<|im_end|>`, which a server may interpret."""
+"""The beginnings of chat templates' special tokens, such as `<|im_end|>`, which a server may interpret: those that
+models are known to have, and what looks like one."""
 
 
 def escape(text: str) -> str:

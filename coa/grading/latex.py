@@ -1,63 +1,87 @@
-r"""Prepares answers to maths problems: finds the part that states the result, and normalizes its notation.
+r"""Finds the part of an answer to a maths problem that states the result, and spells it in one way.
 
-    expression_of(r"So $x = 90^\circ$, that is \boxed{90°}.") == r"90^\circ"
-
-`coa.grading.mathematics` decides whether two expressions are equal; this module handles only notation.
+expression_of(r"So $x = 90^\circ$, that is \boxed{90°}.") == r"90^\circ"
 """
 
 import re
-from fractions import Fraction
 
 from coa.grading.normalise import normalise
+from coa.grading.notation import STYLED, bare, plain, spelt
 
 _BOX = re.compile(r"\\(?:boxed|fbox)\s*\{")
 _BETWEEN_BOXES = re.compile(
     r"[\s$]*(?:,|;|(?:,\s*)?(?:\\text\s*\{\s*)?\b(?:and|or)\b(?:\s*\})?)[\s$]*(?:[A-Za-z](?:_\{?\w\}?)?\s*=[\s$]*)?"
 )
+_UNBRACED = re.compile(r"\\boxed\s++(-?\w++(?:\.\w++)*+)[\s.$]*+\Z")
+_LONE_DOLLAR = re.compile(r"\A([^$]*)(?<!\\)\$(?=\d[^$]*\Z)")
 _DELIMITER = re.compile(r"(?<!\\)(?:\$+|\\[()\[\]])")
 _COMMAND = re.compile(r"\\[A-Za-z]+")
 _BOLD = re.compile(r"(?<![^\s(:])\*\*(?=[^\s*])([^*\n]+)(?<=\S)\*\*(?![^\s.,;:!)])")
-_TEXT = re.compile(r"\\(?:text|textbf|textit|textrm|mathrm|mathbf|mbox|operatorname)\s*\{([^{}]*)\}")
-_PROSE = re.compile(r"[A-Za-z]{2}\s+[A-Za-z]{2}")
-_LABEL = re.compile(r"\W*(?:(?:final|the|my)\s+)*(?:answer|result|solution)s?\b", re.IGNORECASE)
-_LEAD = re.compile(r"\b(?:is|are|equals)\b|(?<!\d):|\b(?:answer|result|solution)s?\b", re.IGNORECASE)
-_NO_RESULT = re.compile(r"\W*(?:the|my|our|a)\b[^\d\\]*", re.IGNORECASE)
-_BEFORE = re.compile(r"\s(?:is|are)\s+(?:the|my|our|a)\b", re.IGNORECASE)
-_HEDGE = re.compile(
-    r"(?:(?:about|approximately|approx|roughly|around|nearly|exactly|only)\b\.?|\\(?:approx|sim)(?![A-Za-z])|~|≈|=)\s*",
-    re.IGNORECASE,
-)
+_TEXT = re.compile(rf"\\(?:{STYLED})\s*\{{([^{{}}]*)\}}")
 _WORDS = re.compile(r"\(?[A-Za-z]+(?:(?:[ ']+|(?<=[A-Za-z]{2})-(?=[A-Za-z]{2}))[A-Za-z]+)*\)?")
 
-_SYMBOLS = {
-    "°": r"^\circ ", "π": r"\pi ", "∞": r"\infty ", "\u00d7": r"\times ", "·": r"\cdot ", "÷": r"\div ", "±": r"\pm ",
-    "≤": r"\le ", "≥": r"\ge ", "≠": r"\ne ", "\u222a": r"\cup ", "∩": r"\cap ", "∈": r"\in ", "²": "^2", "³": "^3",
-    "\u2212": "-", "\u2013": "-", "\u00a0": " ", "\u202f": " ", "**": "^", "≈": r"\approx ",
-    r"\langle": "(", r"\rangle": ")", r"\varnothing": r"\emptyset",
-}  # fmt: skip
-_ROOT = re.compile(r"√\s*(?:(\d+|[A-Za-z])|(?=[({]))")
-_BARE_ROOT = re.compile(r"\\?(?<![A-Za-z])sqrt\s*(?:(?=\{)|\(([^()]*)\))")
-_BARE_NAME = re.compile(r"(?<![\\A-Za-z])(pi|oo|inf|infinity|sin|cos|tan|cot|sec|csc|log|ln)(?![A-Za-z])")
-_SIZE = re.compile(r"\\(?:left|right|[bB]igg?[lrm]?|displaystyle|textstyle)(?![A-Za-z]) ?")
-_FRACTION = re.compile(r"\\[dtc]frac(?![A-Za-z])")
-_THIN = re.compile(r"(?<!\\)(?:\\[,;:! ]|~|\\q?quad(?![A-Za-z]))")
-_APART = re.compile(r"(?<=\d)(?:\{,\}|,?\\! ?|(?<!\\)\\[,;: ]|~)(?=\d{3}(?!\d))")
-_STYLE = re.compile(r"\\(?:text|textbf|textit|textrm|mathrm|mathbf|boldsymbol|bm|mbox)\s*\{((?=[^{}]*\d)[^{}]*)\}")
-_DECIMAL_POWER = re.compile(r"\^ ?(?:\{ ?(-?\d*\.\d{1,9}) ?\}|\((-?\d*\.\d{1,9})\)|(-?\d*\.\d{1,9}))")
-_MEMBER = re.compile(r"\A[A-Za-z] ?\\in(?![A-Za-z])")
-_NUMERAL = re.compile(
-    r"(?:\((?P<inner>[0-9][0-9A-F]*)\)|(?P<digits>[0-9][0-9A-F]*))"
-    r"(?:_(?:\{\(?(?P<braced>\d+)\)?\}|\(?(?P<base>\d+)\)?)|(?:\(|in)?base(?P<named>\d+)\)?)?"
+ASIAN = "[\u3041-\u30ff\u4e00-\u9fff\uac00-\ud7af]"
+_PROSE = re.compile(rf"[A-Za-z]{{2}}\s+[A-Za-z]{{2}}|[^\W\d_]{{5}}\s*:|{ASIAN}.*{ASIAN}|{ASIAN} *:")
+_ANSWER = (
+    r"\b(?:(?:answer|result|solution|r[ée]ponse|respuesta)s?|ans|Antwort|Lösung|risposta|resposta|Ответ)\b"
+    "|答案|故选|答え|答(?=:)|정답"
+)
+_LABEL = re.compile(rf"\W*(?:(?:final|the|my)\s+)*(?:{_ANSWER})|A: (?=\W*\d)", re.IGNORECASE)
+_IS_ANSWER = re.compile(_ANSWER, re.IGNORECASE)
+_LEAD = re.compile(
+    rf"\b(?:is|are|equals|ist|est|es)\b|(?<!\d):|{_ANSWER}|(?<!不)是(?!否)|(?<![不因])[为為]|(?<!また)は|은",
+    re.IGNORECASE,
+)
+_NO_RESULT = re.compile(r"\W*(?:the|my|our|a)\b[^\d\\]*", re.IGNORECASE)
+_BEFORE = re.compile(r"\s(?:is|are)\s+(?:the|my|our|a)\b", re.IGNORECASE)
+_INTRODUCED = re.compile(
+    r"(?:(?:so|thus|hence|therefore|then|and|we|I|it|this|that|get|gives?|have|find|obtain|(?<=it)'s)\b[\s,:]*)+",
+    re.IGNORECASE,
+)
+_ENDING = re.compile(r"(?:です|である|となる|입니다|이다)\.?\Z")
+_FULL_STOP = re.compile(r"(?<!\.)\.\Z")
+_SENTENCE = re.compile(r"(?<=[^\s.])(?:[.!] +|[.!]?\n[ \t]*+\n\s*+)(?=[A-Z])")
+_BECAUSE = re.compile(r"[,;]? ?(?:\\text ?\{| ) ?(?:because|since)\b|, as\b", re.IGNORECASE)
+_DASH = re.compile(r"\A\s+[-\u2014]\s+")
+_TAKEN_BACK = re.compile(
+    r"\b(?:no|not|wait|actually|but|however|instead|wrong|incorrect|sorry|correction|oops|or|alternatively"
+    r"|maybe|perhaps|possibly|either|else|could|also)\b",
+    re.IGNORECASE,
+)
+_UNSURE = re.compile(
+    r"\b(?:know|sure|see|tell|clear|say)\s+(?:if|whether|that)\b|n't\b"
+    r"|不[是为]|并非|では(?:ない|ありません)|아니|\b(?:no es|nicht|pas)\b",
+    re.IGNORECASE,
 )
 
 
 def expression_of(answer: str) -> str:
-    """The result that an answer states: the body of its last box, or else the answer without introductory words."""
+    """The result that an answer states: the body of its last box, what follows its last `####` (as in GSM8K), or else
+    the answer without introductory words and without the explanation after it."""
+    return spelt(result_of(answer))
+
+
+def result_of(answer: str) -> str:
+    """The part of an answer that states the result, before its spelling is changed."""
+    text = stated_text(answer)
+    if _LABEL.match(unstyled(text)):
+        text = _stated_in(unstyled(text))
+    elif _is_prose(text) or _BECAUSE.search(text):
+        text = _stated_in(text)
+    if found := _INTRODUCED.match(text):
+        text = text[found.end() :]
+    return bare(_ENDING.sub("", _FULL_STOP.sub("", text.rstrip())))
+
+
+def stated_text(answer: str) -> str:
+    """The body of an answer's last box, or else all of the answer, without Markdown and dollar signs."""
+    answer = plain(answer)
     box = last_box(answer)
-    text = _DELIMITER.sub("", _BOLD.sub(r"\1", answer) if box is None else box).strip()
-    if _LABEL.match(text) or _PROSE.search(_COMMAND.sub("", _TEXT.sub("", text))):
-        text = _result_of(text)
-    return _one_spelling(text.strip())
+    if box is None and (found := _UNBRACED.search(answer)):
+        box = found[1]
+    text = answer.rpartition("####")[2] if box is None else box
+    text = _LONE_DOLLAR.sub(r"\1\\$", _BOLD.sub(r"\1", bare(text)))
+    return bare(_DELIMITER.sub("", text)).strip()
 
 
 def last_box(text: str) -> str | None:
@@ -92,55 +116,39 @@ def _end_of(text: str, at: int) -> int | None:
     return None
 
 
-def _result_of(prose: str) -> str:
-    """The text after the last word that introduces a result."""
+def _stated_in(prose: str) -> str:
+    """The result that prose states: before an explanation, in the last sentence about the answer (or else the first),
+    or at the end. What a later sentence takes back, and what the author is not sure of, is no result."""
+    if _UNSURE.search(prose):
+        return prose
+    sentences = _SENTENCE.split(prose)
+    index = next((index for index in reversed(range(len(sentences))) if _IS_ANSWER.search(sentences[index])), 0)
+    if not any(map(_TAKEN_BACK.search, sentences[index + 1 :])):
+        stated = _BECAUSE.split(sentences[index], maxsplit=1)[0]
+        if found := _after_lead(stated) or (not _is_prose(stated) and stated.strip()):
+            return found
+    return _after_lead(prose) or _BEFORE.split(prose, maxsplit=1)[0]
+
+
+def _is_prose(text: str) -> bool:
+    return _PROSE.search(_COMMAND.sub("", _TEXT.sub("", text))) is not None
+
+
+def _after_lead(prose: str) -> str:
+    """The text after the last word that introduces a result; empty if none does."""
     for lead in reversed(list(_LEAD.finditer(prose))):
         rest = prose[lead.end() :]
         if re.search(r"\w", rest) and not _NO_RESULT.fullmatch(rest):
-            return rest
-    return _BEFORE.split(prose, maxsplit=1)[0]
-
-
-def _one_spelling(text: str) -> str:
-    text = _ROOT.sub(lambda root: rf"\sqrt{{{root[1]}}}" if root[1] else "sqrt", text)
-    for symbol, latex in _SYMBOLS.items():
-        text = text.replace(symbol, latex)
-    text = _FRACTION.sub(r"\\frac", _SIZE.sub("", text))
-    text = _BARE_ROOT.sub(lambda root: rf"\sqrt{{{root[1]}}}" if root[1] else r"\sqrt", text)
-    text = _BARE_NAME.sub(lambda name: r"\infty " if name[1][0] in "io" else rf"\{name[1]} ", text)
-    text = _THIN.sub(" ", _APART.sub("", _STYLE.sub(r"\1", text)))
-    text = _DECIMAL_POWER.sub(_power, " ".join(text.split()).replace(" ^", "^").replace("^ ", "^"))
-    text = _MEMBER.sub("", text.strip()).strip()
-    while hedge := _HEDGE.match(text):
-        text = text[hedge.end() :]
-    return text.rstrip(" .;,")
-
-
-def _power(decimal: re.Match[str]) -> str:
-    r"""Powers are exact: `^{0.5}` becomes `^{1/2}`."""
-    return f"^{{{Fraction(decimal[1] or decimal[2] or decimal[3])}}}"
+            return rest if lead[0] == ":" else _DASH.sub("", rest)
+    return ""
 
 
 def words_of(expression: str) -> str | None:
     r"""The normalized words of an expression of only words: "e" for `\text{(E)}`; None for any other expression."""
-    bare = _TEXT.sub(lambda text: text[1], expression).strip().removesuffix(".")
-    return normalise(bare) if _WORDS.fullmatch(bare) else None
+    bare_words = _TEXT.sub(lambda text: text[1], expression).strip("{} ").removesuffix(".")
+    return normalise(bare_words) if _WORDS.fullmatch(bare_words) else None
 
 
-def same_in_base(answer: str, gold: str) -> bool | None:
-    """Whether two numerals, at least one of them with a base (`40_9`), are the same; None if neither has a base.
-
-    An answer may omit the gold's base; a base in the answer must be the gold's, which is 10 by default.
-    """
-    found, right = _NUMERAL.fullmatch(answer.replace(" ", "")), _NUMERAL.fullmatch(gold.replace(" ", ""))
-    its_base, base = _base(found), _base(right)
-    if its_base is None and base is None:
-        return None
-    if found is None or right is None:
-        return False
-    same = (found["digits"] or found["inner"]) == (right["digits"] or right["inner"])
-    return same and its_base in (None, base or "10")
-
-
-def _base(numeral: re.Match[str] | None) -> str | None:
-    return (numeral["braced"] or numeral["base"] or numeral["named"]) if numeral else None
+def unstyled(text: str) -> str:
+    r"""The text without the commands of fonts: `(C) 12` for `\textbf{(C)} 12`."""
+    return _TEXT.sub(lambda styled: styled[1], text)

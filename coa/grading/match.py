@@ -3,12 +3,26 @@
 Published benchmarks use the published metric, in which -5 equals 5. For other tasks, a number's sign and decimal point
 count, and so does each part of an answer."""
 
+import re
 from collections import Counter
 from collections.abc import Callable
 
 from coa.grading.normalise import normalise, normalise_published
 from coa.tools.base import UseTool
 from coa.types import Task
+
+_MARK = re.compile(r"(?<![^\W\d_])\|(?=[^\s|])[^|]*(?<=\S)\|(?!\w)|[|()\[\]{}]")
+
+
+def parts_of(answer: str) -> list[str]:
+    """The answers that `|` separates. Within brackets, as in P(A|B), and around an absolute value it separates none."""
+    depth, begin, parts = 0, 0, []
+    for mark in _MARK.finditer(answer):
+        depth += (mark[0] in "([{") - (mark[0] in ")]}")
+        if mark[0] == "|" and depth <= 0:
+            parts.append(answer[begin : mark.start()])
+            begin = mark.end()
+    return [part.strip() for part in (*parts, answer[begin:]) if part.strip()]
 
 
 def published_match(answer: str, accepted: tuple[str, ...]) -> bool:
@@ -18,9 +32,8 @@ def published_match(answer: str, accepted: tuple[str, ...]) -> bool:
 
 def exact_match(answer: str, accepted: tuple[str, ...]) -> bool:
     """Whether every `|`-separated part of the answer equals some accepted answer after `normalise`."""
-    parts = [normalise(part) for part in answer.split("|") if part.strip()]
-    golds = {normalise(gold) for gold in accepted}
-    return bool(parts) and all(part in golds for part in parts)
+    parts = set(map(normalise, parts_of(answer)))
+    return bool(parts) and parts <= set(map(normalise, accepted))
 
 
 def token_f1(answer: str, accepted: tuple[str, ...], form: Callable[[str], str] = normalise) -> float:
@@ -43,16 +56,12 @@ async def grade_exact(answer: str, task: Task, use_tool: UseTool) -> float:
 
 async def grade_first(answer: str, task: Task, use_tool: UseTool) -> float:
     """The published metric of open questions: exact match of the first `|`-separated part, normalized as in SQuAD."""
-    return float(published_match(_first(answer), task.answers))
+    return float(published_match("".join(parts_of(answer)[:1]), task.answers))
 
 
 async def grade_first_f1(answer: str, task: Task, use_tool: UseTool) -> float:
     """The published F1 of the first `|`-separated part, normalized as in SQuAD."""
-    return token_f1(_first(answer), task.answers, normalise_published)
-
-
-def _first(answer: str) -> str:
-    return next((part for part in answer.split("|") if part.strip()), "")
+    return token_f1("".join(parts_of(answer)[:1]), task.answers, normalise_published)
 
 
 async def grade_f1(answer: str, task: Task, use_tool: UseTool) -> float:

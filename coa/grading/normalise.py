@@ -7,6 +7,8 @@ _ARTICLES = re.compile(r"\b(a|an|the)\b")
 # Excludes a number's sign and decimal point: -5 is not 5.
 _PUNCTUATION = re.compile(rf"(?!(?<!\w)-\d|(?<=\d)\.\d)[{re.escape(string.punctuation)}]")
 
+_WHOLE = re.compile(r"(?<![\w.])(\d++)\.0++(?![\w.])")
+
 _NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
@@ -22,9 +24,10 @@ def normalise_published(text: str) -> str:
 
 def normalise(text: str) -> str:
     """Normalizes to lower case, without punctuation, articles and extra blanks, as usual in open question answering.
+    A whole number loses its decimal point: 7.0, as pandas writes it, becomes 7.
 
     If nothing else would be left (the answer A), articles and punctuation stay.
     """
-    whole = text.lower()
+    whole = _WHOLE.sub(r"\1", text.lower())
     bare = _PUNCTUATION.sub("", whole)
     return _words(_ARTICLES.sub(" ", bare)) or _words(bare) or _words(whole)

@@ -14,19 +14,20 @@ import math
 import re
 import signal
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache
 from importlib import import_module
 from typing import Any
 
 from coa.errors import ToolDown, UserError
-from coa.grading.cases import Call, Feed, Tests, read_tests
+from coa.grading.cases import Call, Feed, Tests, read_case, read_tests, write_case
 from coa.grading.compare import same_output, same_value
+from coa.grading.digits import any_digits, read_json
 from coa.tools.base import ToolCall, UseTool
 from coa.tools.fences import program_of
 from coa.tools.hidden import ask
-from coa.tools.sandbox.run import MIB, Ended, RunLimits
+from coa.tools.sandbox.run import FLOOD_BYTES, MIB, Ended, RunLimits
 from coa.tools.sandbox.sandbox import Sandbox
 from coa.types import Task
 
@@ -41,9 +42,10 @@ class ProgramsConfig:
     """Limits of programs that answer programming tasks."""
 
     longest_s: float = 10.0
-    """Maximum CPU seconds of one test, even if the test allows more. The wall-clock limit is twice that time plus one
-    second, and about double that if the program waits for a CPU core; `executor.call_s_of.run_test` has to leave room
-    for it. A program that still got no core is run again; a program that slept is wrong."""
+    """Maximum CPU seconds of one test, even if the test allows more. The wall-clock limit is twice a test's time plus
+    one second. A program that waited for a CPU core gets twice this setting plus three seconds more, however short its
+    test, so that a verdict does not depend on the load; `executor.call_s_of.run_test` has to leave room for it. A
+    program that still got no core is run again; a program that slept is wrong."""
     memory_mib: int = 1024
     """Maximum memory of a program in a test, in MiB."""
 
@@ -53,7 +55,7 @@ class ProgramsConfig:
         return RunLimits(
             cpu_s=math.ceil(limit_s),
             wall_s=wall_s,
-            busy_s=wall_s + 2,
+            busy_s=2 * self.longest_s + 3,
             memory_mib=self.memory_mib,
             output_bytes=output_bytes,
         )
@@ -101,7 +103,7 @@ async def try_out(program: str, tests: Tests, use_tool: UseTool) -> Verdict:
     for index, case in enumerate(tests.cases):
         question = {
             "program": program,
-            type(case).__name__: asdict(case),
+            "case": write_case(case),
             "time_limit_s": tests.time_limit_s,
             "exact": tests.exact,
         }
@@ -112,7 +114,8 @@ async def try_out(program: str, tests: Tests, use_tool: UseTool) -> Verdict:
 
 
 class RunTest:
-    """The tool: {"program": .., "Feed" or "Call": fields, "time_limit_s": ..} gives {"why": .., "detail": ..}."""
+    """The tool: {"program": .., "case": text of a test, "time_limit_s": .., "exact": ..} gives {"why": .., "detail":
+    ..}."""
 
     def __init__(self, sandbox: Sandbox, config: ProgramsConfig) -> None:
         self._sandbox, self._config = sandbox, config
@@ -122,13 +125,13 @@ class RunTest:
 
     async def __call__(self, call: ToolCall) -> str:
         asked = json.loads(call.argument)
-        case = Feed(**asked["Feed"]) if "Feed" in asked else Call(**asked["Call"])
+        case = read_case(asked["case"])
         limit_s = min(asked["time_limit_s"], self._config.longest_s)
         source = harness(asked["program"], case)
-        limits = self._config.limits(limit_s, MIB + 4 * len(json.dumps(asdict(case))))
+        limits = self._config.limits(limit_s, MIB + 4 * len(asked["case"]))
         ended = await self._sandbox.execute(source, stdin_of(case), limits)
         longest_s = limits.wall_s + limits.busy_s
-        if ended.status is None and ended.waited_s > (longest_s - limit_s) / 2:
+        if ended.status is None and not ended.flooded and ended.waited_s > (longest_s - limit_s) / 2:
             raise ToolDown(f"a program waited {ended.waited_s:.1f} s of {longest_s:g} s for a core")
         why, detail = judge_run(ended, case, exact=asked["exact"])
         return json.dumps({"why": why, "detail": detail})
@@ -166,6 +169,7 @@ value counts."""
 _SETTINGS = """\
 import sys
 sys.setrecursionlimit(50000)
+sys.set_int_max_str_digits(0)
 exit = quit = sys.exit
 """
 
@@ -180,7 +184,8 @@ def stdin_of(case: Feed | Call) -> str:
     """The standard input of a test."""
     if isinstance(case, Feed):
         return case.input
-    return json.dumps({"function": case.function, "arguments": case.arguments, "keywords": case.keywords})
+    with any_digits():
+        return json.dumps({"function": case.function, "arguments": case.arguments, "keywords": case.keywords})
 
 
 _STARRED = ("collections", "typing", "functools", "itertools", "heapq", "bisect", "math", "string", "random")
@@ -221,6 +226,8 @@ def check_programs(config: ProgramsConfig, call_s: float) -> None:
 def judge_run(ended: Ended, case: Feed | Call, *, exact: bool = False) -> tuple[Why | None, str]:
     """The reason why a run does not pass, and one line of detail; (None, "") if it passes."""
     last = (ended.stderr.strip().splitlines() or [""])[-1].strip()
+    if ended.flooded:
+        return Why.WRONG, f"printed more than {FLOOD_BYTES // MIB} MiB"
     if ended.status in _OUT_OF_TIME:
         return Why.TIME, "over the time limit"
     if ended.status == _KILLED:
@@ -236,12 +243,13 @@ def judge_run(ended: Ended, case: Feed | Call, *, exact: bool = False) -> tuple[
     if not mark:
         return Why.ERROR, f"ended before {case.function} returned"
     try:
-        right = any(same_value(json.loads(value), accepted, exact=exact) for accepted in case.accepted)
+        right = any(same_value(read_json(value), accepted, exact=exact) for accepted in case.accepted)
     except (ValueError, RecursionError):  # printed by the program itself, cut, or too deep
         right = False
     return (None, "") if right else (Why.WRONG, f"wanted {_short(case.accepted[0])}, got {_short(value.strip())}")
 
 
 def _short(value: Any, limit: int = 200) -> str:
-    text = value if isinstance(value, str) else json.dumps(value)
+    with any_digits():
+        text = value if isinstance(value, str) else json.dumps(value)
     return text if len(text) <= limit else f"{text[:limit]}..."

@@ -148,6 +148,15 @@ def is_web_address(url: str) -> bool:
         return False
 
 
+def is_loopback(url: str) -> bool:
+    """Whether an address is that of the machine itself: 127.0.0.1, ::1 or localhost; False if it is not an address."""
+    try:
+        host = (parsed(url).host or "").rstrip(".")
+        return host == "localhost" or host.endswith(".localhost") or ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
 def shown(url: str) -> str:
     """An address for errors and logs: without credentials and query, which may contain keys."""
     try:

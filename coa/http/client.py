@@ -14,13 +14,14 @@ import asyncio
 import errno
 import os
 import random
+import re
 import socket
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import aiohttp
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception
@@ -29,8 +30,10 @@ from yarl import URL
 from coa.errors import ToolDown
 from coa.http.addresses import NotPublic, shown
 from coa.http.network import has_route, resolves
-from coa.http.text import decode, quoted, well_formed
+from coa.http.proxies import proxy_of
+from coa.http.text import decode, quoted
 from coa.http.unpacking import ACCEPTED, BadPacking, Unpacker
+from coa.unicode import whole
 
 Result = TypeVar("Result")
 
@@ -42,6 +45,7 @@ NO_HOST = "no such host"
 NO_ROUTE = "no route"
 NO_RESOLVER = "no resolver"
 CUT = "the answer broke off"
+_SECONDS = re.compile(r"[0-9]++(?:\.[0-9]*+)?|\.[0-9]++")
 HEADERS = {"User-Agent": "Mozilla/5.0 (compatible; chain-of-agents)", "Accept-Encoding": ACCEPTED}
 
 
@@ -102,12 +106,15 @@ class Http:
         connector: Callable[[], aiohttp.BaseConnector] = aiohttp.TCPConnector,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         draw: Callable[[], float] = random.random,
+        *,
+        proxies: bool = True,
     ) -> None:
-        """`draw`: draws uniformly from [0, 1), for the jitter."""
+        """draw: draws uniformly from [0, 1), for the jitter. proxies: whether requests go through the proxies that the
+        environment names (`coa.http.proxies`), which then resolve the names of hosts."""
         self.config = config
         self.counts: Counter[str] = Counter()
         """Counts of `attempts`, of `retries`, and of retries by reason, as `retries: REASON`."""
-        self._connector, self._sleep, self._draw = connector, sleep, draw
+        self._connector, self._sleep, self._draw, self._proxies = connector, sleep, draw, proxies
         self._session: aiohttp.ClientSession | None = None
 
     async def get(self, url: str | URL, headers: Mapping[str, str] | None = None) -> Reply:
@@ -125,11 +132,16 @@ class Http:
         try:
             return await self._request("GET", url, None, None)
         except NoReply as error:
+            here = ""
             if error.reason == NO_ROUTE and not has_route():
-                raise ToolDown("no connection can be made here: no route leads out") from error
+                here = "no route leads out"
             if error.reason == NO_RESOLVER and not await resolves():
-                raise ToolDown("no connection can be made here: names are not resolved") from error
-            raise
+                here = "names are not resolved"
+            if not here:
+                raise
+            if not self._proxies and proxy_of(URL(url)):
+                here += "; pages of other servers are not fetched through a proxy, but by a reader (tools.crawl.reader)"
+            raise ToolDown(f"no connection can be made here: {here}") from error
 
     async def close(self) -> None:
         if self._session is not None:
@@ -181,10 +193,10 @@ class Http:
     async def send(self, method: str, url: str | URL, body: object, headers: Mapping[str, str] | None) -> Reply:
         """Sends one request once. Returns its reply, whatever the status; raises NoReply if none can be read."""
         self.counts["attempts"] += 1
-        headers = {**HEADERS, **(headers or {})}
-        session = self._open()
+        options: dict[str, Any] = {"json": body, "headers": {**HEADERS, **(headers or {})}, "allow_redirects": False}
+        session, proxy = self._open(), proxy_of(URL(url)) if self._proxies else None
         try:
-            async with session.request(method, url, json=body, headers=headers, allow_redirects=False) as response:
+            async with session.request(method, url, proxy=proxy, **options) as response:
                 data = await self._read(response)
         except TimeoutError:
             raise NoReply(TIMEOUT, f"nothing within {self.config.timeout_s:g} s", again=True) from None
@@ -196,10 +208,10 @@ class Http:
             if isinstance(error, OSError) and error.errno in OUT_OF_SOCKETS:
                 raise ToolDown(f"no connection can be made here: {os.strerror(error.errno)}") from None
             # Raised without its cause, which contains the request's headers and so keys.
-            raise _explain(error) from None
+            raise _explain(error, proxy) from None
         return Reply(
             status=response.status,
-            content_type=well_formed(response.content_type),
+            content_type=whole(response.content_type),
             body=data,
             charset=response.charset or "",
             location=quoted(response.headers.get("Location", "")),
@@ -240,10 +252,10 @@ def retry_after(headers: Mapping[str, str], now: datetime) -> float:
     """The seconds of a Retry-After header, which holds seconds or a date; 0 for a header that holds neither. A date is
     compared with the server's own, where it tells it: our clock may be wrong.
 
-    retry_after({"Retry-After": "3"}, now) == 3.0
+    retry_after({"Retry-After": "1.5"}, now) == 1.5
     """
-    value = headers.get("Retry-After", "")
-    if value.strip().isdecimal():
+    value = headers.get("Retry-After", "").strip()
+    if _SECONDS.fullmatch(value):
         return float(value)
     then = date_of(value)
     return max(0.0, (then - (date_of(headers.get("Date", "")) or now)).total_seconds()) if then else 0.0
@@ -265,8 +277,17 @@ def _failure(state: RetryCallState) -> NoReply:
     return failure
 
 
-def _explain(error: aiohttp.ClientError) -> NoReply:
+def _explain(error: aiohttp.ClientError, proxy: URL | None) -> NoReply:
+    why = _reason(error)
+    if proxy is None:
+        return why
+    return NoReply(why.reason, f"{why} (through the proxy {shown(str(proxy))})", again=why.again)
+
+
+def _reason(error: aiohttp.ClientError) -> NoReply:
     match error:
+        case aiohttp.ClientHttpProxyError():
+            return NoReply("proxy", f"refused with status {error.status}", again=error.status in TRY_AGAIN)
         case aiohttp.ClientSSLError():
             return NoReply("tls", "its certificate or TLS is not valid")
         case aiohttp.ClientConnectorDNSError(os_error=OSError(errno=socket.EAI_AGAIN)):

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from coa.errors import UserError
 
-_SECRET_NAME = re.compile(r"KEY|TOKEN|SECRET|PASSW|CREDENTIAL", re.IGNORECASE)
+_SECRET_NAME = re.compile(r"KEY|TOKEN|SECRET|PASSW|PASSPHRASE|PASS$|PASS_|_PWD|CREDENTIAL", re.IGNORECASE)
 LEAST_SECRET = 8
 """Minimum characters of a secret: a shorter value, such as `1` or `true`, may occur in a text by chance."""
 

@@ -1,27 +1,43 @@
 """Decodes bytes of other servers to text that can be read, stored and sent."""
 
-import codecs
 import re
 from urllib.parse import quote
 
-NO_CHARSETS = frozenset({"idna", "punycode", "raw-unicode-escape", "undefined", "unicode-escape", "utf-7"})
-"""Names of Python codecs that are not charsets of pages; some take hours for a page."""
+import webencodings
+
+from coa.unicode import whole
+
+NAMED_UNSEEN = frozenset({"utf-8", "windows-1252"})
+"""Charsets that servers name by default, of pages in the other one too: the bytes decide between the two."""
+NO_CHARSETS = frozenset({"replacement", "x-user-defined"})
+"""Encodings of the web standard that show no text."""
+
+
+def is_charset(label: str) -> bool:
+    """Whether a label names a charset of pages; names of Python's other codecs (`hex`, `utf-7`) are none."""
+    return _encoding_of(label) is not None
+
+
+def _encoding_of(label: str) -> webencodings.Encoding | None:
+    encoding = webencodings.lookup(whole(label))
+    return None if encoding is None or encoding.name in NO_CHARSETS else encoding
 
 
 def decode(body: bytes, charset: str = "") -> str:
-    """The bytes as text; never raises. A charset that Python does not know, or that no page uses, counts as UTF-8."""
-    try:
-        if codecs.lookup(charset or "utf-8").name not in NO_CHARSETS:
-            return body.decode(charset or "utf-8", errors="replace")
-    except (LookupError, ValueError):  # ValueError: a name with a NUL in it
-        pass
-    return body.decode(errors="replace")
+    """The bytes as text; never raises. A byte-order mark decides, then the charset, by the labels of the web standard
+    (https://encoding.spec.whatwg.org). An unknown one counts as UTF-8, or as Windows-1252 if that is what the bytes
+    are."""
+    named = _encoding_of(charset)
+    unseen = named is None or named.name in NAMED_UNSEEN
+    encoding = ("utf-8" if _is_utf8(body) else "windows-1252") if unseen else named
+    return webencodings.decode(body, encoding)[0]
 
 
-def well_formed(text: str) -> str:
-    """The text with each half of a surrogate pair, which JSON can hold, as a question mark, so that it can be
-    encoded."""
-    return text.encode(errors="replace").decode()
+def _is_utf8(body: bytes) -> bool:
+    """Whether most of the characters that are not ASCII can be read as UTF-8; a text may be cut in one of them."""
+    text = body.decode(errors="replace")
+    foreign = len(text) - len(text.encode("ascii", "ignore"))
+    return text.count("\ufffd") * 2 <= foreign
 
 
 def quoted(header: str) -> str:

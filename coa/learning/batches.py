@@ -1,4 +1,4 @@
-"""The recorded batches of a run: the samples that each rank trained in a step, for `coa replay`.
+"""The recorded batches of a run: the samples that each rank trained in a step, for `coa verify --replay`.
 
     batches/rl-00012.arrow    step 12: one row per sample, with its rank and its arrays
     batches/digests.jsonl     {"step": 12, "digest": "9f2c..."}, of the whole file; the last line of a step counts

@@ -44,7 +44,7 @@ class Level(Enum):
 
 @dataclass(frozen=True)
 class LossConfig:
-    """Clipping and off-policy correction, for all algorithms (docs/algorithms.md). Fine-tuning ignores them."""
+    """Clipping and off-policy correction, for all algorithms (docs/algorithms.md)."""
 
     clip_low: float = 0.2
     """How far below 1 a token's probability ratio may be before its gradient is cut off (PPO's clip range)."""
@@ -59,9 +59,9 @@ class LossConfig:
     interpolated for all other algorithms."""
     correction: Level = Level.tokens
     """Truncated importance weights (proximal to behavior policy): from each token's ratio (tokens), from the product of
-    ratios over a sequence (sequences), or none. With proximal=interpolated, weights of tokens that are at most one
-    version old are 1, and with proximal=sampler all are: against differences of engine and learner, take recomputed or
-    `reject`."""
+    ratios over a sequence (sequences), or none; gspo takes a sequence's geometric mean with either. With
+    proximal=interpolated, weights of tokens that are at most one version old are 1, and with proximal=sampler all are:
+    against differences of engine and learner, take recomputed or `reject`."""
     correction_cap: float = 2.0
     """Maximum importance weight."""
     reject: Level = Level.none

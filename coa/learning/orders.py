@@ -70,13 +70,18 @@ def orders_of(
     orders: list[Order] = [train]
     if publish:
         orders.append(Publish())
-    if version >= steps or version % checkpoint_every == 0:
+    if has_checkpoint(version, steps=steps, checkpoint_every=checkpoint_every):
         orders.append(Checkpoint())
     if export_every and version < steps and version % export_every == 0:
         orders.append(Export())
     if version >= steps:
         orders.append(Stop())
     return tuple(orders)
+
+
+def has_checkpoint(version: int, *, steps: int, checkpoint_every: int) -> bool:
+    """Whether there is a checkpoint of the version. steps: the last one."""
+    return version >= steps or version % checkpoint_every == 0
 
 
 class VoidEpoch(InfrastructureError):
@@ -126,6 +131,25 @@ class OrderRow:
             self.cleared += 1
         return Numbered(epoch, number, self.orders[number]) if number < len(self.orders) else None
 
+    def checkpoint(self) -> int | None:
+        """Puts a checkpoint before the next batch that no rank has asked for, unless there is one of the version that
+        learners have then. Returns that version; None if they have trained nothing in this epoch."""
+        furthest = max(self.asked, default=-1)
+        later = (at for at in range(furthest + 1, len(self.orders)) if isinstance(self.orders[at], Train))
+        place = next(later, len(self.orders))
+        for at in reversed(range(place)):
+            match self.orders[at]:
+                case Train(version=version):
+                    self.orders.insert(place, Checkpoint())
+                    return version + 1
+                case Checkpoint():
+                    return next(one.version + 1 for one in reversed(self.orders[:at]) if isinstance(one, Train))
+                case Stop():
+                    return None
+                case _:
+                    pass
+        return None
+
     def training(self) -> dict[int, int]:
         """For each rank that is within a step, the version that the step makes."""
         orders = {rank: self.orders[at] for rank, at in enumerate(self.asked) if 0 <= at < len(self.orders)}
@@ -159,7 +183,7 @@ class RankProgress:
     """Forward passes that each has begun."""
 
     def begin(self, now: float) -> None:
-        """A new epoch: of other processes nothing is known."""
+        """A new epoch, or the end of an old one: of other processes nothing is known."""
         self.moved = now
         self.heard.clear()
         self.passes.clear()

@@ -22,6 +22,8 @@ from coa.scaling import Pace, banded
 
 STEPS = 2
 """Minimum whole steps in a measurement, unless the learner waits all the time."""
+LEAST_SAMPLING = 0.1
+"""Share of the engines' batches below which no engine is added: episodes then mostly wait for tools."""
 ALWAYS = 0.99
 """Minimum share of waiting that counts as waiting all the time."""
 
@@ -38,9 +40,6 @@ class EngineScaling:
     slack: float = 0.7
     """An engine is removed if the others would stay below this share of their places, batches and KV caches. A smaller
     value keeps engines longer."""
-    least_sampling: float = 0.1
-    """Minimum share of the engines' batches that is in use before engines are added; below it, episodes mostly wait for
-    tools."""
     look_back_s: float = 60.0
     """Minimum seconds over which these shares are measured, besides two whole steps."""
     cooldown_s: float = 300.0
@@ -50,8 +49,8 @@ class EngineScaling:
 
     def __post_init__(self) -> None:
         shares = (self.wait_share, self.full, self.slack)
-        if not all(0 < share < 1 for share in shares) or not 0 <= self.least_sampling < 1:
-            raise ValueError("pool.scaling: wait_share, full, slack and least_sampling must be shares below 1")
+        if not all(0 < share < 1 for share in shares):
+            raise ValueError("pool.scaling: wait_share, full and slack must be shares below 1")
         if self.slack >= self.full:
             raise ValueError(f"pool.scaling.slack is {self.slack:g}, expected less than full, {self.full:g}")
         if min(self.look_back_s, self.cooldown_s) <= 0 or self.handover_s < 0:
@@ -147,7 +146,7 @@ def more(signals: Signals, now: int, fleet: Fleet, config: EngineScaling) -> Dec
     crowded = max(signals.sampling / fleet.at_once, signals.kv_use) >= full
     # Episodes of old groups already have places; more engines speed them up only if the engines are crowded.
     curable = signals.waits if crowded else signals.waits - signals.for_old
-    idle = signals.sampling < config.least_sampling * fleet.at_once * signals.serving
+    idle = signals.sampling < LEAST_SAMPLING * fleet.at_once * signals.serving
     if curable < config.wait_share or idle or load_of(signals, fleet) < full:
         return Decision(now, "")
     enough = math.ceil(signals.serving / (1 - curable) - 1e-9) if curable < 1 else 2 * now

@@ -223,3 +223,13 @@ class Window:
 
     def outstanding(self) -> Collection[int]:
         return [*self._running, *self._ready]
+
+    @property
+    def running(self) -> int:
+        """Number of groups that are being played."""
+        return len(self._running)
+
+    @property
+    def ready(self) -> int:
+        """Number of groups that wait for their batch."""
+        return len(self._ready)

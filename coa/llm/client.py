@@ -5,16 +5,22 @@
                    └── pause (back-off, jitter, Retry-After) ── transient failures: no answer, 429, 5xx, half a body,
                                                                 no JSON, no choices, no text
 
+A field that a model takes under another name (`max_tokens`) is renamed once the endpoint has refused it; which other
+field it refuses, and the setting that leaves it out, is in the error.
+
 An attempt holds a permit; the pauses between attempts do not. If a server names a time (Retry-After), no request of
 this endpoint starts before it; if that time is too far away, the request is not retried but fails with a UserError.
 """
 
 import asyncio
 import json
+import logging
+import re
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from types import MappingProxyType
 from typing import Any
 
 import aiohttp
@@ -31,19 +37,38 @@ from coa.errors import (
 from coa.http.addresses import is_web_address, shown
 from coa.http.client import Http, HttpConfig, NoReply
 from coa.http.keys import bearer, read_key
-from coa.llm.completions import EMPTY, MALFORMED, SHOWS, Completion, Describer, Rejected, estimate, read
+from coa.llm.completions import (
+    CUT_OFF,
+    EMPTY,
+    MALFORMED,
+    SHOWS,
+    Completion,
+    Describer,
+    Rejected,
+    estimate,
+    read,
+    refused_field,
+)
 from coa.llm.limits import Limiter, Limits
 from coa.seeds import derive
 from coa.usage import Usage
+
+_log = logging.getLogger(__name__)
 
 REPLY_BYTES = 1 << 24
 """Maximum bytes of a reply that are read."""
 SETTINGS_FAULT = 3
 """Number of different requests of one kind after whose refusal, if no request of that kind was answered, a setting
 counts as wrong."""
+EMPTIES = 3
+"""Maximum completions without text that a request may get."""
+RENAMED: Mapping[str, str] = MappingProxyType({"max_tokens": "max_completion_tokens", "seed": "random_seed"})
+"""Other names of fields, which some models take instead; a setting keeps the name on the left."""
+_NOT_THE_NAME = re.compile(
+    r"unsupported|not supported|not permitted|unknown|unrecogni[sz]ed|unexpected|invalid field", re.I
+)
+"""Words of a refusal that objects to a field, and not to its value."""
 Kind = frozenset[str]
-CUT_OFF = "length"
-"""Finish reason of a reply that reached its maximum of tokens."""
 
 
 @dataclass(frozen=True)
@@ -85,8 +110,8 @@ class EndpointConfig:
     """Maximum tokens of a reply; None leaves the limit to the endpoint. If a reply is cut off before its first word,
     its run fails."""
     extra: dict[str, Any] = field(default_factory=dict)
-    """Further fields of each request, in the endpoint's own names: `{reasoning_effort: low}`, `{structured_outputs:
-    {choice: ["yes", "no"]}}`."""
+    """Further fields of each request, in the endpoint's own names: `{reasoning_effort: low}`. They replace fields of
+    the same name; null leaves a field out: `{max_tokens: null, max_completion_tokens: 4096}`."""
 
     def __post_init__(self) -> None:
         for name in ("timeout_s", "attempts", "timeouts"):
@@ -120,10 +145,17 @@ class Endpoint:
     """
 
     def __init__(
-        self, config: EndpointConfig, *, insists: bool = True, shows: int = SHOWS, answered: bool = False
+        self,
+        config: EndpointConfig,
+        where: str = "",
+        *,
+        insists: bool = True,
+        shows: int = SHOWS,
+        answered: bool = False,
     ) -> None:
         """Raises UserError if the key is missing.
 
+        where: the recipe's key of the configuration, such as "models.big.endpoint", for errors that name a setting.
         insists: whether to retry after a reply that is no completion or has no text, and to wait for the full time that
         a server names; if False, `max_pause_s` limits that time too, and a refused request counts as the fault of a
         setting. shows: maximum characters of a server's message in errors, since it may echo the request. answered:
@@ -134,7 +166,11 @@ class Endpoint:
         self.limiter = Limiter(config.limits)
         self.failed_in_a_row, self.last_failure = 0, ""
         """Number of attempts without a reply since the last reply, and the reason of the last of them."""
-        self._config, self._insists = config, insists
+        self.notices: list[str] = []
+        """What the user should know of this endpoint, a sentence each."""
+        self._config, self._where, self._insists = config, where, insists
+        self._names: dict[str, str] = {}
+        """The names that the endpoint takes for fields, as its refusals showed."""
         plain = request_body(config, (), seed=None, stop=(), options={})
         self._answered = {kind_of(plain)} if answered else set()
         """Kinds of requests that were answered before; a refusal is then the fault of the request, not of a setting."""
@@ -160,20 +196,30 @@ class Endpoint:
         on_send: Callable[[Usage], None] = lambda _: None,
         **options: Any,
     ) -> Completion:
-        """The completion for the messages. options: further fields of the request, which override the configuration's.
-        on_send: called before each attempt with the usage of this request, including that attempt.
+        """The completion for the messages. options: further fields of the request, which override the configuration's
+        except `extra`. on_send: called before each attempt with the usage of this request, including that attempt.
 
         Raises EndpointDown, EmptyCompletion or RequestRefused, each with its usage, and UserError for a problem that
         the user must solve.
         """
         body = request_body(self._config, messages, seed=seed, stop=stop, options=options)
         tokens = estimate(messages, body.get("max_tokens")) if self._config.tokens_per_minute else 0
-        took, empty = Usage(), 0
+        kind, took, empty = kind_of(body), Usage(), 0
+
+        async def send() -> Completion:
+            nonlocal took
+            took += Usage(requests=1)
+            sent = self._renamed(reseeded(body, empty))
+            try:
+                return await self._attempt(sent, kind, tokens, lambda: on_send(took))
+            except Rejected as refused:
+                if not self._learn_name(refused, sent):
+                    raise
+                return await send()
 
         async def attempt() -> Completion:
             nonlocal took, empty
-            took += Usage(requests=1)
-            completion = await self._attempt(reseeded(body, empty), tokens, lambda: on_send(took))
+            completion = await send()
             took += completion.usage
             if not self._insists or completion.text.strip():
                 return completion
@@ -181,7 +227,8 @@ class Endpoint:
                 limit = f"raise max_tokens of this model, which is {body.get('max_tokens', 'not set')}"
                 raise ReplyCutOff(self._describe(f"its tokens were used up before the reply's first word: {limit}"))
             empty += 1
-            raise NoReply(EMPTY, "a completion without text", again=True)
+            without = self._describe.line("a completion without text", completion.instead)
+            raise NoReply(EMPTY, without, again=empty < EMPTIES)
 
         try:
             return replace(await self.http.retry(attempt), usage=took)
@@ -189,9 +236,10 @@ class Endpoint:
             text = self._describe(str(error))
             failed = EmptyCompletion(text) if error.reason == EMPTY else EndpointDown(text, error.reason)
         except Rejected as error:
-            if not self._insists or self._refuses_all(body):
-                raise
-            failed = RequestRefused(str(error))
+            text = f"{error}{self._advice(error, body)}"
+            if not self._insists or self._refuses_all(kind, body):
+                raise Rejected(text, error.body) from None
+            failed = RequestRefused(text)
         except ToolDown as error:  # this machine cannot make connections
             failed = EndpointDown(self._describe(str(error)), "here")
         except InfrastructureError as error:
@@ -199,9 +247,35 @@ class Endpoint:
         failed.usage = took
         raise failed from None
 
-    def _refuses_all(self, body: Mapping[str, Any]) -> bool:
+    def _renamed(self, body: Mapping[str, Any]) -> Mapping[str, Any]:
+        return {self._names.get(name, name): value for name, value in body.items()} if self._names else body
+
+    def _learn_name(self, refused: Rejected, sent: Mapping[str, Any]) -> bool:
+        """Whether the endpoint refused a field for its name, and has another name for it, which all further requests
+        use."""
+        old = refused_field(refused.body, sent)
+        new = RENAMED.get(old, "")
+        if not new or new in sent or not (new in refused.body or _NOT_THE_NAME.search(refused.body)):
+            return False
+        if old not in self._names:
+            self._names[old] = new
+            self._notice(f"it refuses {old} and is sent {new} in its place")
+        return True
+
+    def _notice(self, text: str) -> None:
+        if text not in self.notices:
+            self.notices.append(text)
+            _log.warning("%s: %s", self._describe.url, text)
+
+    def _advice(self, refused: Rejected, body: Mapping[str, Any]) -> str:
+        """Which setting changes the field that a refusal names; empty if it names none."""
+        named = refused_field(refused.body, self._renamed(body))
+        field = next((old for old, new in self._names.items() if new == named), named)
+        setting = ".".join(filter(None, (self._where, "extra", field)))
+        return f"; {setting}=null leaves this field out, another value replaces it" if field else ""
+
+    def _refuses_all(self, kind: Kind, body: Mapping[str, Any]) -> bool:
         """Whether this refused request and those before it mean that a setting is wrong."""
-        kind = kind_of(body)
         if kind in self._answered:
             return False
         self._refused[kind].add(json.dumps(body, sort_keys=True))
@@ -210,15 +284,19 @@ class Endpoint:
     async def close(self) -> None:
         await self.http.close()
 
-    async def _attempt(self, body: Mapping[str, Any], tokens: int, on_send: Callable[[], None]) -> Completion:
+    async def _attempt(
+        self, body: Mapping[str, Any], kind: Kind, tokens: int, on_send: Callable[[], None]
+    ) -> Completion:
         permit = await self.limiter.start(tokens)
         used = None
         try:
             on_send()
             reply = await self.http.send("POST", self._url, body, self._headers)
             completion = read(reply, self._describe)
-            self._answered.add(kind_of(body))
+            self._answered.add(kind)
             used = completion.usage.tokens or None
+            if used is None and self._insists:
+                self._notice("its replies say nothing of tokens, which count as 0: a budget of tokens does not hold")
             self.failed_in_a_row, self.last_failure = 0, ""
         except NoReply as error:
             self.failed_in_a_row, self.last_failure = self.failed_in_a_row + 1, str(error)
@@ -246,10 +324,10 @@ def request_body(
     stop: Sequence[str],
     options: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """The body of a request; values of None are omitted, and so left to the endpoint."""
+    """The body of a request; values of None are left out, and so left to the endpoint."""
     body = {"model": config.name, "messages": list(messages), "seed": seed, "stop": list(stop) or None}
     body |= {"temperature": config.temperature, "top_p": config.top_p, "max_tokens": config.max_tokens}
-    return {key: value for key, value in {**body, **config.extra, **options}.items() if value is not None}
+    return {key: value for key, value in {**body, **options, **config.extra}.items() if value is not None}
 
 
 def kind_of(body: Mapping[str, Any]) -> Kind:

@@ -6,7 +6,8 @@ from math import inf
 from typing import NamedTuple
 
 from coa.planning.engine import Speeds
-from coa.planning.simulation import Forecast, LoopShape, simulate
+from coa.planning.side_by_side import Case, Play, one_by_one
+from coa.planning.simulation import Forecast, LoopShape
 from coa.planning.workload import Workload
 from coa.spent import EngineState, LearnerState
 
@@ -166,15 +167,24 @@ def changes(shape: LoopShape, *, recompute: bool = False) -> Iterator[Change]:
 
 
 def gains(
-    shape: LoopShape, speeds: Speeds, work: Workload, base: Forecast, *, warm: int = 0, seed: int = 0
+    shape: LoopShape,
+    speeds: Speeds,
+    work: Workload,
+    base: Forecast,
+    *,
+    warm: int = 0,
+    seed: int = 0,
+    play: Play = one_by_one,
 ) -> list[Gain]:
     """The gain of each change alone, the best first. base: the forecast of `shape` with the same `warm` and `seed`. A
     change that makes the warm-up longer is simulated for longer."""
-    found = []
-    for change in changes(shape, recompute=speeds.prefill_s > 0):
+    every = list(changes(shape, recompute=speeds.prefill_s > 0))
+    cases = []
+    for change in every:
         more = settled(change.shape) - settled(shape)
-        longer = replace(change.shape, steps=change.shape.steps + more)
-        forecast = simulate(longer, speeds, work, warm=warm + more, seed=seed)
+        cases.append(Case(replace(change.shape, steps=change.shape.steps + more), speeds, work, warm + more, seed))
+    found = []
+    for change, forecast in zip(every, play(cases), strict=True):
         gain = forecast.trained_s / base.trained_s - 1 if base.trained_s else 0.0
         error = max(base.error or 0.0, forecast.error or 0.0)
         gpus, cpus = change.shape.gpus - shape.gpus, change.shape.cpus - shape.cpus

@@ -147,23 +147,27 @@ def assumed(
     learner_dtype: str,
     passes: int,
     episodes: Sequence[Episode],
+    sharing: int = 1,
 ) -> Calibration:
     """Speeds of an engine on `tensor_parallel` devices and of a rank on one device, from the device's specifications.
     dtype, learner_dtype: of the engine's and the learner's numbers. passes: of the learner over each token, in forward
-    passes. episodes: some of the workload's."""
+    passes. episodes: some of the workload's. sharing: number of episodes for which a rank computes the first prompt
+    once."""
     width = width_of(dtype)
     weights = built.parameters * width
     memory_s, peak = device.bandwidth * MEMORY_SHARE * tensor_parallel, device.peak(dtype) * tensor_parallel
     sampled, length, context, position = lengths_of(episodes)
     sampled_share = sampled / length
     flops = built.flops(position)
+    prompt = fmean(episode[0].prompt for episode in episodes)
+    computed = 1.0 - (1.0 - 1.0 / sharing) * prompt / length
     speeds = Speeds(
         steps=StepTimes.linear(
             weights / memory_s,
             width * built.kv_elements * context / memory_s + built.flops(context) / (peak * PREFILL_SHARE),
         ),
         prefill_s=flops / (peak * PREFILL_SHARE),
-        trained_token_s=passes * flops / (device.peak(learner_dtype) * LEARNING_SHARE) / sampled_share,
+        trained_token_s=passes * computed * flops / (device.peak(learner_dtype) * LEARNING_SHARE) / sampled_share,
         update_s=0.0,
         publish_s=weights / NETWORK,
         load_s=weights / NETWORK,
@@ -175,6 +179,7 @@ def assumed(
         f"learning reaches {LEARNING_SHARE:.0%} of its {learner_dtype} peak, in {passes} passes over each token",
         "collectives, optimizer steps and grading take no time, and any number of tool calls run at once",
         f"of the tokens that are trained with, {sampled_share:.0%} are the policy's, by these episodes",
+        *([f"a prompt is computed once for the {sharing} episodes of a group, by a rank"] if sharing > 1 else []),
         f"a token is sampled after {context:.0f} others in the mean, and trained after {position:.0f}, by these "
         "episodes",
         f"weights are published, and copied from node to node, at {NETWORK / 1e9:g} GB/s, and read by a GPU at "

@@ -79,3 +79,18 @@ def device_of(name: str) -> Device | None:
     wanted = {other.lower(): DEVICES[known] for other, known in OTHER_NAMES.items()}
     wanted |= {known.lower(): device for known, device in DEVICES.items()}
     return wanted.get(name.lower())
+
+
+OTHER_SIZE = 0.12
+"""Relative difference of the memory from which on a card is another one of the same name, or a part of it: a laptop's
+RTX 4090, an H100 NVL, a slice of MIG."""
+
+
+def device_called(name: str, memory: int) -> Device | None:
+    """A device by the name that its driver gives it, such as "NVIDIA A100 80GB PCIe", and its bytes of memory; None if
+    it is not in the table."""
+    words = re.sub(r"(?i)rtx ", "RTX", name).replace("-", " ").split()
+    named = [DEVICES[word] for word in words if word in DEVICES]
+    if "A100" in words:
+        named = [DEVICES["A100-80"], DEVICES["A100-40"]]
+    return next((one for one in named if abs(memory / one.memory - 1) < OTHER_SIZE), None)

@@ -7,7 +7,7 @@ decoding for `prefill_s` per token. Requests beyond `max_requests` wait, older g
 import heapq
 import itertools
 from bisect import bisect_left
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from math import inf
 from typing import Any
 
@@ -58,13 +58,8 @@ class Speeds:
     """Time for which engines pause to switch weights."""
 
 
-@dataclass(order=True, slots=True)
-class _Request:
-    finish: float
-    """The engine's step count at which the request ends."""
-    number: int
-    done: Any = field(compare=False)
-    context: int = field(compare=False)
+_Request = tuple[float, int, int, Any]
+"""The engine's step count at which the request ends, its number, the tokens before it, and the event of its end."""
 
 
 class Engine:
@@ -77,6 +72,8 @@ class Engine:
         self._waiting: list[tuple[int, int, Turn, int, Any]] = []
         self._numbers = itertools.count()
         self._steps, self._since, self._prefill = 0.0, 0.0, 0.0
+        self._step_times: dict[int, float] = {}
+        """Seconds of a step by its number of requests, as far as they were asked for."""
         self._alarm = 0
         self._paused = False
         self.episodes = self.tokens = 0
@@ -108,7 +105,7 @@ class Engine:
         self._paused = True
         self.syncs += 1
         if recompute:
-            self._prefill += self._speeds.prefill_s * sum(request.context for request in self._running)
+            self._prefill += self._speeds.prefill_s * sum(context for _, _, context, _ in self._running)
         self._note()
 
     def resume(self) -> None:
@@ -117,14 +114,17 @@ class Engine:
         self._watch()
 
     def _step_s(self) -> float:
-        return self._speeds.steps.of(len(self._running))
+        requests = len(self._running)
+        if (found := self._step_times.get(requests)) is None:
+            found = self._step_times[requests] = self._speeds.steps.of(requests)
+        return found
 
     def _begin(self) -> None:
         while self._waiting and len(self._running) < self._max:
             _, number, turn, context, done = heapq.heappop(self._waiting)
             lost = 1 - min(1.0, self._cache / self.tokens) if self.tokens else 0.0
             self._prefill += self._speeds.prefill_s * (turn.prompt + lost * (context - turn.prompt))
-            heapq.heappush(self._running, _Request(self._steps + turn.sampled, number, done, context))
+            heapq.heappush(self._running, (self._steps + turn.sampled, number, context, done))
 
     def _advance(self) -> None:
         """Updates the step count to the current time."""
@@ -142,7 +142,7 @@ class Engine:
         self._alarm += 1
         if self._paused or not self._running:
             return
-        left = max(0.0, self._running[0].finish - self._steps)
+        left = max(0.0, self._running[0][0] - self._steps)
         timeout = self._env.timeout(self._prefill + left * self._step_s())
         timeout.callbacks.append(lambda _, alarm=self._alarm: self._end(alarm))
 
@@ -150,10 +150,10 @@ class Engine:
         if alarm != self._alarm:
             return
         self._advance()
-        first = self._running[0].finish
+        first = self._running[0][0]
         self._steps = max(self._steps, first)
-        while self._running and self._running[0].finish <= first + ROUNDING:
-            heapq.heappop(self._running).done.succeed()
+        while self._running and self._running[0][0] <= first + ROUNDING:
+            heapq.heappop(self._running)[-1].succeed()
         self._begin()
         self._watch()
 

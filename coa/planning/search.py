@@ -7,8 +7,9 @@ COARSE = 5
 """Number of intervals of the first, coarse search."""
 
 
-def search(numbers: Sequence[int], value: Callable[[int], float], *also: int) -> dict[int, float]:
-    """Returns the values of the numbers that were tried, in their order. `also`: numbers that are tried in any case.
+def search(numbers: Sequence[int], values: Callable[[Sequence[int]], Sequence[float]], *also: int) -> dict[int, float]:
+    """Returns the values of the numbers that were tried, in their order. values: those of several numbers, which may be
+    found at the same time. `also`: numbers that are tried in any case.
 
     Of evenly spaced numbers the best is found first. Then the intervals beside the best one are halved until its
     neighbours have been tried, which finds the maximum of values that rise up to it and fall behind it. That takes at
@@ -16,7 +17,7 @@ def search(numbers: Sequence[int], value: Callable[[int], float], *also: int) ->
     """
     last = len(numbers) - 1
     at = sorted({round(last * part / COARSE) for part in range(COARSE + 1)} | {numbers.index(one) for one in also})
-    found = {index: value(numbers[index]) for index in at}
+    found = dict(zip(at, values([numbers[index] for index in at]), strict=True))
     while True:
         tried = sorted(found)
         best = tried.index(max(tried, key=found.__getitem__))
@@ -24,4 +25,4 @@ def search(numbers: Sequence[int], value: Callable[[int], float], *also: int) ->
         middles = [(low + high) // 2 for low, high in pairwise(beside) if high - low > 1]
         if not middles:
             return {numbers[index]: found[index] for index in tried}
-        found |= {index: value(numbers[index]) for index in middles}
+        found |= zip(middles, values([numbers[index] for index in middles]), strict=True)

@@ -14,8 +14,8 @@ from coa.grading.normalise import normalise
 from coa.grading.programs import TESTS
 from coa.reporting.statistics import majority_at_k, mean_at_k, pass_at_k
 from coa.tasks.published.benchmark import Benchmark, Decoding
-from coa.tasks.published.programs import SAMPLE_TESTS
 from coa.tasks.published.table import BENCHMARKS, of_family
+from coa.tasks.samples import SAMPLE_TESTS_ONLY, with_sample_tests_only
 from coa.types import Task
 
 Episodes = Mapping[str, Sequence[EpisodeRecord]]
@@ -59,8 +59,9 @@ def results(
 def _result(benchmark: Benchmark, tasks: Sequence[Task], episodes: Episodes, decoding: Decoding) -> dict[str, Any]:
     correct = [[int(episode.correct) for episode in episodes[task.id]] for task in tasks]
     families = sorted({task.family for task in tasks} - {benchmark.name})
+    named = f", {SAMPLE_TESTS_ONLY}" if len(with_sample_tests_only(tasks)) == len(tasks) else ""
     return {
-        "metric": benchmark.metric_at(decoding.samples),
+        "metric": f"{benchmark.metric_at(decoding.samples)}{named}",
         **mean_at_k(correct),
         **(_of_several(benchmark, tasks, episodes, correct, decoding.samples) if decoding.samples > 1 else {}),
         "parts": {
@@ -111,8 +112,12 @@ def _of_rows(benchmark: Benchmark, n: int, first_rows: bool) -> Iterator[str]:
 
 
 def _of_protocol(benchmark: Benchmark, tasks: Sequence[Task], decoding: Decoding) -> Iterator[str]:
-    if any(task.family.endswith(f"/{SAMPLE_TESTS}") for task in tasks):
-        yield "programs were tried on sample tests alone; the hub's data set has all of them"
+    if samples := len(with_sample_tests_only(tasks)):
+        some = "" if samples == len(tasks) else f"{samples} of {len(tasks)} tasks have "
+        yield (
+            f"{some}{SAMPLE_TESTS_ONLY}, which a table of the samples in the question passes; the hub's data set has "
+            "all tests"
+        )
     if decoding != benchmark.decoding:
         yield f"{show(decoding)} as configured; the protocol has {show(benchmark.decoding)}"
     for what, used, its in (

@@ -2,7 +2,9 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
+from coa.reporting.boundary import SinkBoundary
 from coa.reporting.metrics import Record
 from coa.reporting.plots import Series, line_chart
 
@@ -34,9 +36,20 @@ class Plan:
 
 
 @dataclass(frozen=True, slots=True)
+class Key:
+    """The name of a line, in its colour."""
+
+    label: str
+    colour: str
+
+
+@dataclass(frozen=True, slots=True)
 class Chart:
     title: str
     svg: str
+    """Empty if it could not be drawn."""
+    keys: tuple[Key, ...]
+    """Empty for a chart of one line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,18 +105,28 @@ TUNING = (
 )
 
 
-def charts(metrics: Sequence[Record]) -> list[Charts]:
-    """Groups of charts that have data."""
+def charts(metrics: Sequence[Record], boundary: SinkBoundary) -> list[Charts]:
+    """Groups of charts that have data. A chart that fails within the boundary has no picture."""
     groups = (("Reinforcement", LEARNING), ("Fine-tuning", TUNING))
-    drawn = [Charts(title, tuple(_charts(plans, metrics))) for title, plans in groups]
-    return [group for group in drawn if group.charts]
+    drawn = {
+        title: [
+            boundary.part(f"the picture {plan.title!r}", partial(_chart, plan, metrics), Chart(plan.title, "", ()))
+            for plan in plans
+        ]
+        for title, plans in groups
+    }
+    found = {title: tuple(filter(None, of_group)) for title, of_group in drawn.items()}
+    return [Charts(title, of_group) for title, of_group in found.items() if of_group]
 
 
-def _charts(plans: Sequence[Plan], metrics: Sequence[Record]) -> Iterator[Chart]:
-    for plan in plans:
-        records = [record for record in metrics if record["stage"] == plan.stage]
-        if svg := line_chart([one for curve in plan.curves for one in _series(curve, records)], share=plan.share):
-            yield Chart(plan.title, svg)
+def _chart(plan: Plan, metrics: Sequence[Record]) -> Chart | None:
+    """The chart; None if it has no data."""
+    records = [record for record in metrics if record["stage"] == plan.stage]
+    series = [one for curve in plan.curves for one in _series(curve, records)]
+    if not (svg := line_chart(series, share=plan.share)):
+        return None
+    keys = tuple(Key(one.label, one.colour) for one in series)
+    return Chart(plan.title, svg, keys if len(keys) > 1 else ())
 
 
 def _series(curve: Curve, records: Sequence[Record]) -> Iterator[Series]:

@@ -2,19 +2,22 @@
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol, Self
 
+from coa.reporting.boundary import SinkBoundary
 from coa.storage.files import sync
 from coa.storage.jsonl import append_line, read_lines, write_lines
+from coa.unicode import whole
 
 Record = dict[str, Any]
 """{"stage": "rl", "step": 7, "time": 1763683200.0 (seconds since 1970), ... what the step measured}"""
 
 
 class Sink(Protocol):
-    """Receives records as they are made; it never blocks a stage."""
+    """Receives records as they are made; it never blocks a stage. `str(sink)` is its name for the user."""
 
     def emit(self, record: Record) -> None: ...
 
@@ -24,10 +27,16 @@ class Sink(Protocol):
 class MetricsLog:
     """Appends records to `metrics.jsonl`; each is in the file when `write` returns, and has gone to the sinks."""
 
-    def __init__(self, path: Path, resume: Mapping[str, int] | None = None, sinks: Sequence[Sink] = ()) -> None:
+    def __init__(
+        self,
+        path: Path,
+        resume: Mapping[str, int] | None = None,
+        sinks: Sequence[Sink] = (),
+        boundary: SinkBoundary | None = None,
+    ) -> None:
         """`resume`: for a stage, the step at which it continues; its records from that step on are dropped. The sinks
-        stay open when the log is closed."""
-        self._path, self._sinks = path, sinks
+        stay open when the log is closed; one that fails is left out, as `boundary` keeps it."""
+        self._path, self._sinks, self._boundary = path, sinks, boundary or SinkBoundary()
         write_lines(path, before(read_metrics(path), resume or {}))
 
     def write(self, stage: str, step: int, **values: object) -> None:
@@ -36,7 +45,7 @@ class MetricsLog:
         record = {"stage": stage, "step": step, "time": round(time.time(), 3), **plain}
         append_line(self._path, record)
         for sink in self._sinks:
-            sink.emit(record)
+            self._boundary.attempt(str(sink), partial(sink.emit, record))
 
     def close(self) -> None:
         sync(self._path)
@@ -64,7 +73,7 @@ def measured(record: Record) -> Iterator[tuple[str, float]]:
     """The numbers of a record by name, without its step and time."""
     for name, value in record.items():
         if name not in ("step", "time") and isinstance(value, int | float):
-            yield name, value
+            yield whole(name), value
 
 
 def _plain(value: Any) -> Any:

@@ -8,6 +8,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from coa.reporting.markdown import LICENSE, LICENSE_NOTE, TAGS, code, flat, front, joined, number, table
+from coa.tasks.samples import result_name
+
+MEASURED = (("greedy", "greedy"), ("sampled", "pass_at_1"))
+"""Names of the pass rates, and their keys in a report."""
+GAINS = "; of gains, which are task by task, Newcombe's"
 
 
 def model_card(
@@ -95,39 +100,52 @@ def _settings(config: Mapping[str, Any]) -> list[str]:
 
 
 def _evaluation(evaluation: Mapping[str, Any]) -> list[str]:
-    if not (rows := _evaluations(evaluation)):
+    parts = [
+        (stage, family, part)
+        for stage in ("sft", "rl", "gain")
+        if (found := evaluation.get(stage))
+        for family, part in {"all": found, **found.get("families", {})}.items()
+    ]
+    modes = [(label, key) for label, key in MEASURED if any(part.get(key) for _, _, part in parts)]
+    rows = [
+        (
+            stage,
+            number(_tasks(part)),
+            result_name(family, part),
+            *(_interval(part.get(key), signed=stage == "gain") for _, key in modes),
+        )
+        for stage, family, part in parts
+    ]
+    if not rows:
         return []
     return [
         "## Evaluation",
-        table(("stage", "tasks", "family", "greedy", "sampled"), rows),
-        "pass@1 with 95 % intervals (Wilson's). " + _shares(evaluation),
+        table(("stage", "tasks", "family", *(label for label, _ in modes)), rows),
+        f"pass@1 with 95 % intervals (Wilson's{GAINS if 'gain' in evaluation else ''}). " + _shares(evaluation),
     ]
 
 
-def _evaluations(evaluation: Mapping[str, Any]) -> list[tuple[str, ...]]:
-    rows: list[tuple[str, ...]] = []
-    for stage in ("sft", "rl"):
-        found = evaluation.get(stage, {})
-        for family, part in {**({"all": found} if found else {}), **found.get("families", {})}.items():
-            greedy, sampled = part.get("greedy"), part.get("pass_at_1")
-            n = (greedy or sampled or {}).get("n")
-            rows.append((stage, number(n), family, _interval(greedy), _interval(sampled)))
-    return rows
+def _tasks(part: Mapping[str, Any]) -> int | None:
+    return next((estimate["n"] for _, key in MEASURED if (estimate := part.get(key))), part.get("n"))
 
 
-def _interval(estimate: Mapping[str, Any] | None) -> str:
+def _interval(estimate: Mapping[str, Any] | None, *, signed: bool) -> str:
     if estimate is None:
         return "-"
-    low, high = estimate["ci95"]
-    return f"{estimate['mean']:.3f} [{low:.3f}, {high:.3f}]"
+    mean, low, high = (f"{value:{'+' if signed else ''}.3f}" for value in (estimate["mean"], *estimate["ci95"]))
+    return f"{mean} [{low}, {high}]"
 
 
 def _shares(evaluation: Mapping[str, Any]) -> str:
-    return " ".join(
-        f"{stage}: {evaluation[stage]['format_errors']:.2%} of the sampled episodes are not well formed."
-        for stage in ("sft", "rl")
-        if stage in evaluation
-    )
+    """Sentences about episodes that are not well formed; which episodes, if the report says so."""
+    sentences: list[str] = []
+    for stage in ("sft", "rl"):
+        if found := evaluation.get(stage):
+            counted = found.get("counted", {})
+            of = " and ".join(f"{count} {mode}" for mode, count in counted.items() if count)
+            what = f"{of} episodes" if of else "episodes"
+            sentences.append(f"{stage}: {found['format_errors']:.2%} of the {what} are not well formed.")
+    return " ".join(sentences)
 
 
 def _cost(cost: Mapping[str, Any]) -> str:

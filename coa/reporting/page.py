@@ -2,16 +2,17 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from importlib.resources import files
 from typing import Any
 
 from coa.agent.grammar import parse
+from coa.reporting.boundary import SinkBoundary
 from coa.reporting.curves import RED, RL, SFT, charts
 from coa.reporting.metrics import Record
-from coa.reporting.plots import Interval, interval_chart
 from coa.reporting.readable import DASH, duration, look_up, number, percent
 from coa.spent import added, shares
+from coa.tasks.samples import result_name
 from coa.types import Task
 
 ROLE_COLOURS = {
@@ -45,10 +46,11 @@ class Example:
 
 @dataclass(frozen=True, slots=True)
 class Marked:
-    """A text with a class of the style sheet: "up", "down", or none."""
+    """A text with a class of the style sheet ("up", "down", or none), and its interval."""
 
     text: str
     kind: str = ""
+    interval: str = ""
 
 
 Cell = str | Marked
@@ -58,6 +60,17 @@ Cell = str | Marked
 class Table:
     heads: tuple[str, ...]
     rows: tuple[tuple[Cell, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """An estimate between 0 and 1 with its interval, on a scale of 100 %."""
+
+    label: str
+    colour: str
+    mean: float
+    low: float
+    high: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,9 +85,18 @@ class Tile:
 class Section:
     title: str
     table: Table
+    notes: tuple[str, ...] = ()
+    """Sentences below the table."""
 
 
-def page(title: str, report: Mapping[str, Any], metrics: Sequence[Record], examples: Sequence[Example]) -> str:
+def page(
+    title: str,
+    report: Mapping[str, Any],
+    metrics: Sequence[Record],
+    examples: Sequence[Example],
+    boundary: SinkBoundary,
+) -> str:
+    """boundary: of parts that the page can do without."""
     tasks, total = look_up(report, "evaluation.tasks_sha256"), look_up(report, "seconds.total")
     known = [f"total time {duration(total)}"] if total is not None else []
     known += [f"evaluation tasks {str(tasks)[:12]}"] if tasks else []
@@ -83,16 +105,21 @@ def page(title: str, report: Mapping[str, Any], metrics: Sequence[Record], examp
         title=title,
         known=known,
         tiles=list(tiles(report)),
+        alarms=list(alarms(report)),
         intervals=intervals(report),
-        charts=charts(metrics),
+        charts=charts(metrics, boundary),
         sections=(
             Section("By task family", families(report)),
             Section("Strategies before and after RL", strategies(report)),
             Section("Cost of a success", costs(report)),
-            Section("Where the time of RL went", times(report)),
+            Section("Where the time of RL went", times(report), bottleneck(report)),
         ),
         course=course(report),
-        trajectories=[trajectory(example) for example in examples],
+        trajectories=[
+            shown
+            for one in examples
+            if (shown := boundary.part(f"the page's example of {one.task.id}", partial(trajectory, one), None))
+        ],
     )
 
 
@@ -116,36 +143,65 @@ def change(before: float | None, after: float | None, *, coloured: bool = True) 
         return DASH
     points = round(100 * (after - before), 1)
     kind = "up" if points > 0 else "down" if points < 0 else ""
-    text = f"{points:+.1f}".replace("-", "\u2212")
+    text = _points(after - before)
     return Marked(text, kind) if coloured and kind else text
 
 
+def _points(share: float) -> str:
+    return f"{round(100 * share, 1):+.1f}".replace("-", "\u2212")
+
+
+def gain(report: Mapping[str, Any], kind: str, family: str | None = None) -> Cell:
+    """The gain of RL over SFT in percentage points, with its interval if the report has it: task by task."""
+    path = ("evaluation.gain",) if family is None else ("evaluation.gain.families", family)
+    if (found := look_up(report, *path, kind)) is None:
+        below = () if family is None else ("families", family)
+        return change(*(_mean(look_up(report, f"evaluation.{model}", *below, kind)) for model in ("sft", "rl")))
+    points, low, high = (_points(value) for value in (found["mean"], *found["ci95"]))
+    sign = "up" if found["ci95"][0] > 0 else "down" if found["ci95"][1] < 0 else ""
+    return Marked(points, sign, f"[{low}, {high}]")
+
+
 def tiles(report: Mapping[str, Any]) -> Iterator[Tile]:
-    """The four most important figures."""
+    """The most important figures, as far as they were measured."""
     for label, kind in (("Greedy pass@1", "greedy"), ("Sampled pass@1", "pass_at_1")):
         before, after = (look_up(report, f"evaluation.{model}.{kind}.mean") for model in ("sft", "rl"))
-        detail = (change(before, after), " points over SFT")
-        if after is None or before is None:
-            detail = ("after SFT" if after is None and before is not None else "", "")
-        yield Tile(label, percent(before if after is None else after), *detail)
-    saved = percent(look_up(report, "cost.token_reduction"))
-    yield Tile("Tokens saved per success", saved, "against the multi-agent system")
-    before, after = (percent(look_up(report, f"evaluation.{model}.format_errors")) for model in ("sft", "rl"))
-    shown = (before, "after SFT") if after == DASH else (after, f"{before} after SFT")
-    yield Tile("Format errors", *shown)
+        if after is not None:
+            yield Tile(label, percent(after), gain(report, kind), " points over SFT" if before is not None else "")
+        elif before is not None:
+            yield Tile(label, percent(before), "after SFT")
+    if (saved := look_up(report, "cost.token_reduction")) is not None:
+        yield Tile("Tokens saved per success", percent(saved), "against the multi-agent system")
+    before, after = (look_up(report, f"evaluation.{model}.format_errors") for model in ("sft", "rl"))
+    if after is not None:
+        yield Tile("Format errors", percent(after), f"{percent(before)} after SFT" if before is not None else "")
+    elif before is not None:
+        yield Tile("Format errors", percent(before), "after SFT")
 
 
-def intervals(report: Mapping[str, Any]) -> dict[str, str] | None:
-    """The estimates of both models as a plot, and the number of tasks behind them."""
+def alarms(report: Mapping[str, Any]) -> Iterator[str]:
+    """Sentences about what the figures do not show: families of tasks that were not trained, and groups that failed."""
+    for one in look_up(report, "rl.families_vanished") or []:
+        yield f"The family {one['family']} was not trained {_lasting(one)}: {one['why']}."
+    for one in look_up(report, "rl.groups_failing") or []:
+        yield f"Most groups failed {_lasting(one)}: {one['why']}."
+
+
+def _lasting(spell: Mapping[str, Any]) -> str:
+    return f"from version {spell['since']} " + ("on" if spell["until"] is None else f"to {spell['until']}")
+
+
+def intervals(report: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The estimates of both models, and the number of tasks behind them."""
     rows, counts = [], set()
     for kind, key in (("greedy", "greedy"), ("sampled", "pass_at_1")):
         for model, colour in (("sft", SFT), ("rl", RL)):
             if estimate := look_up(report, f"evaluation.{model}.{key}"):
-                rows.append(Interval(f"{model.upper()}, {kind}", colour, estimate["mean"], *estimate["ci95"]))
+                rows.append(Bar(f"{model.upper()}, {kind}", colour, estimate["mean"], *estimate["ci95"]))
                 counts.add(estimate["n"])
     if not rows:
         return None
-    return {"chart": interval_chart(rows), "tasks": ", ".join(map(number, sorted(counts)))}
+    return {"bars": rows, "tasks": ", ".join(map(number, sorted(counts)))}
 
 
 def families(report: Mapping[str, Any]) -> Table:
@@ -153,11 +209,12 @@ def families(report: Mapping[str, Any]) -> Table:
     for name in _names(report, "evaluation.sft.families", "evaluation.rl.families"):
         before = look_up(report, "evaluation.sft.families", name) or {}
         after = look_up(report, "evaluation.rl.families", name) or {}
-        greedy, sampled = ([_mean(side.get(key)) for side in (before, after)] for key in ("greedy", "pass_at_1"))
-        saved = percent(look_up(report, "cost.families", name, "token_reduction"))
-        rows.append((name, *map(percent, greedy), change(*greedy), *map(percent, sampled), change(*sampled), saved))
+        row: list[Cell] = [result_name(name, before or after)]
+        for key in ("greedy", "pass_at_1"):
+            row += [*(percent(_mean(side.get(key))) for side in (before, after)), gain(report, key, name)]
+        rows.append((*row, percent(look_up(report, "cost.families", name, "token_reduction"))))
     heads = ("family", "SFT greedy", "RL greedy", "points", "SFT sampled", "RL sampled", "points", "tokens saved")
-    return Table(heads, tuple(rows))
+    return _measured(Table(heads, tuple(rows)))
 
 
 def strategies(report: Mapping[str, Any]) -> Table:
@@ -188,18 +245,21 @@ def costs(report: Mapping[str, Any]) -> Table:
 
 
 def times(report: Mapping[str, Any]) -> Table:
-    """Shares of engines' and learners' time by activity, and the loop's bottleneck."""
-    rows: list[tuple[Cell, ...]] = [
+    """Shares of engines' and learners' time by activity."""
+    rows: tuple[tuple[Cell, ...], ...] = tuple(
         (f"{who}: {state.replace('_', ' ')}", percent(share))
         for who, spent in (
             ("engines", added(look_up(report, "rl.time.engines") or [])),
             ("learners", look_up(report, "rl.time.learner") or {}),
         )
         for state, share in sorted(shares(spent).items(), key=lambda one: -one[1])
-    ]
-    found = [look_up(report, f"bottleneck.{key}") for key in ("sentence", "advice")]
-    rows += [("", sentence) for sentence in found if sentence and rows]
-    return Table(("", "share"), tuple(rows))
+    )
+    return Table(("", "share"), rows)
+
+
+def bottleneck(report: Mapping[str, Any]) -> tuple[str, ...]:
+    """What the loop waited for, and which setting would help."""
+    return tuple(filter(None, (look_up(report, f"bottleneck.{key}") for key in ("sentence", "advice"))))
 
 
 def course(report: Mapping[str, Any]) -> list[list[Table]]:
@@ -265,6 +325,14 @@ def _span(kind: str, colour: str, name: str, text: str) -> dict[str, str]:
 
 def _dropped(reasons: Mapping[str, int] | None) -> list[tuple[Cell, ...]]:
     return [(f"dropped: {reason.replace('_', ' ')}", number(count)) for reason, count in (reasons or {}).items()]
+
+
+def _measured(table: Table) -> Table:
+    """The table without columns in which nothing was measured."""
+    columns = zip(table.heads, *table.rows, strict=True)
+    kept = [column for column in columns if any(cell != DASH for cell in column[1:])]
+    heads, *rows = zip(*kept, strict=True) if kept else [()]
+    return Table(heads, tuple(rows))
 
 
 def _names(report: Mapping[str, Any], *paths: str) -> list[str]:

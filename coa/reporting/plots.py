@@ -1,4 +1,4 @@
-"""Plots as SVG, for use in a page: lines over steps, and estimates with their intervals."""
+"""Plots of lines over steps as SVG, for use in a page that names the lines."""
 
 import io
 import re
@@ -10,13 +10,12 @@ from typing import Any
 
 POINTS = 300
 """Maximum number of points of a line; more steps are averaged in buckets."""
-LEGEND_CHARS = 40
-"""If the labels together have more characters than this, the legend has two labels per row."""
 SMOOTHED = 25
 """A line of more points than this is drawn in a light colour, with the smoothed line over it."""
 INK, SOFT, LINE = "#1b2430", "#5d6878", "#e3e7ed"
 NAMED = {INK: "--ink", SOFT: "--soft", LINE: "--line"}
-"""Colors that are CSS variables of the page, which differ in dark mode (`templates/report.css`)."""
+"""Colors that are CSS variables of the page, which differ in dark mode (`templates/report.css`). All other colors are
+lightened there by its `--lift`."""
 SETTINGS: Any = {
     # Text is not converted to paths: it is smaller, can be searched, and has the page's font.
     "svg.fonttype": "none",
@@ -37,9 +36,6 @@ SETTINGS: Any = {
     "xtick.labelcolor": SOFT,
     "ytick.labelcolor": SOFT,
     "ytick.left": False,
-    "legend.frameon": False,
-    "legend.fontsize": 8.5,
-    "legend.labelcolor": SOFT,
 }
 
 
@@ -51,15 +47,6 @@ class Series:
     """(step, value) pairs; values that are not finite are left out."""
     peaks: bool = False
     """Whether the series consists of maxima: a bucket then shows its maximum, and nothing is smoothed."""
-
-
-@dataclass(frozen=True, slots=True)
-class Interval:
-    label: str
-    colour: str
-    mean: float
-    low: float
-    high: float
 
 
 def smooth(values: Sequence[float], reach: int) -> list[float]:
@@ -95,30 +82,8 @@ def line_chart(series: Sequence[Series], *, share: bool = False) -> str:
         axes.yaxis.grid(True)
         axes.yaxis.set_major_locator(_ticks(5))
         axes.yaxis.set_major_formatter(_percent if share else _short)
-        if len(shown) > 1:
-            # A legend wider than its chart would shrink the axes.
-            columns = 4 if sum(len(one.label) for one, _ in shown) <= LEGEND_CHARS else 2
-            axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=columns, borderaxespad=0, handlelength=1.4)
 
     return _svg(draw, width=5.4, height=2.3)
-
-
-def interval_chart(rows: Sequence[Interval]) -> str:
-    """Estimates between 0 and 1, a point each on a bar as wide as its interval."""
-
-    def draw(axes: Any) -> None:
-        for index, row in enumerate(rows):
-            at = len(rows) - 1 - index
-            axes.plot([row.low, row.high], [at, at], color=row.colour, alpha=0.3, linewidth=5, solid_capstyle="round")
-            axes.plot([row.mean], [at], "o", color=row.colour, markersize=7, clip_on=False)
-            axes.text(row.high + 0.015, at, f"{100 * row.mean:.1f} %", va="center", weight="bold", clip_on=False)
-        axes.set_xlim(0, 1)
-        axes.set_ylim(-0.6, len(rows) - 0.4)
-        axes.set_yticks(range(len(rows)), [row.label for row in rows][::-1], color=INK, fontsize=10)
-        axes.xaxis.set_major_formatter(_percent)
-        axes.xaxis.grid(True)
-
-    return _svg(draw, width=11, height=0.45 + 0.34 * len(rows), right=0.06)
 
 
 def _line(axes: Any, one: Series, points: Sequence[tuple[float, float]], *, alone: bool) -> None:
@@ -128,19 +93,17 @@ def _line(axes: Any, one: Series, points: Sequence[tuple[float, float]], *, alon
         axes.plot(xs, ys, linewidth=0.8, alpha=0.4, **style)
         ys = smooth(ys, len(points) // SMOOTHED)
     marker = "o" if len(points) < 8 else None
-    axes.plot(xs, ys, label=one.label, linewidth=1.8 if alone else 1.5, marker=marker, markersize=3.5, **style)
+    axes.plot(xs, ys, linewidth=1.8 if alone else 1.5, marker=marker, markersize=3.5, **style)
 
 
-def _svg(draw: Callable[[Any], None], *, width: float, height: float, right: float = 0.0) -> str:
-    """An SVG element of that size in inches. `right`: the share of its width that is free for text beside the axes."""
+def _svg(draw: Callable[[Any], None], *, width: float, height: float) -> str:
+    """An SVG element of that size in inches."""
     import matplotlib
     from matplotlib.backends.backend_svg import FigureCanvasSVG
     from matplotlib.figure import Figure
-    from matplotlib.layout_engine import ConstrainedLayoutEngine
 
     with matplotlib.rc_context(SETTINGS):
-        layout = ConstrainedLayoutEngine(rect=(0, 0, 1 - right, 1))
-        figure = Figure(figsize=(width, height), layout=layout)
+        figure = Figure(figsize=(width, height), layout="constrained")
         FigureCanvasSVG(figure)
         draw(figure.subplots())
         file = io.StringIO()
@@ -156,7 +119,8 @@ def element(svg: str) -> str:
     used = set(re.findall(r'url\(#([^)]+)\)|href="#([^"]+)"', body))
     names = {name for pair in used for name in pair if name}
     for colour, name in NAMED.items():
-        body = body.replace(f": {colour}", f": var({name}, {colour})")
+        body = body.replace(f": {colour}", f": var({name})")
+    body = re.sub(r": (#[0-9a-f]{6})", r": color-mix(in srgb, \1, white var(--lift))", body)
     body = re.sub(r' id="([^"]+)"', lambda found: found[0] if found[1] in names else "", body)
     return re.sub(r'<svg [^>]*viewBox="([^"]+)"[^>]*>', _OPENING, body, count=1).strip()
 

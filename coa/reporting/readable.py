@@ -33,7 +33,11 @@ def number(value: float | None) -> str:
 
 
 def in_bytes(count: int) -> str:
-    return f"{count / 2**30:.1f} GiB" if count >= 2**30 else f"{count / 2**20:.1f} MiB"
+    """Formats a size in the largest unit of which it has one: 17 B, 1.5 KiB, 2.0 GiB."""
+    for unit, power in (("GiB", 30), ("MiB", 20), ("KiB", 10)):
+        if count >= 2**power:
+            return f"{count / 2**power:.1f} {unit}"
+    return f"{count} B"
 
 
 def duration(seconds: float | None) -> str:

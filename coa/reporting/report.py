@@ -5,9 +5,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from coa.reporting.boundary import SinkBoundary
 from coa.reporting.metrics import Record
 from coa.reporting.page import Example, page
 from coa.storage.files import write_atomically
+
+PAGE = "report.html"
 
 
 def write_report(
@@ -16,10 +19,13 @@ def write_report(
     metrics: Sequence[Record],
     examples: Sequence[Example] = (),
     title: str = "Chain-of-Agents",
+    boundary: SinkBoundary | None = None,
 ) -> None:
-    """Writes both files into `folder`, each atomically. If the run lacks a stage, its page shows the other stages.
+    """Writes both files into `folder`, each atomically. If the run lacks a stage, its page shows the other stages; a
+    page that fails, or a picture of it, is left out within the boundary.
 
     Raises ValueError if the report holds a number that JSON cannot (not finite).
     """
     write_atomically(folder / "report.json", json.dumps(report, indent=2, allow_nan=False) + "\n")
-    write_atomically(folder / "report.html", page(title, report, metrics, examples))
+    boundary = boundary or SinkBoundary()
+    boundary.attempt(PAGE, lambda: write_atomically(folder / PAGE, page(title, report, metrics, examples, boundary)))

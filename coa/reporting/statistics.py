@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from math import comb, sqrt
-from statistics import fmean, variance
+from statistics import fmean, pvariance, variance
 from typing import TypedDict
 
 from coa.agent.best_of import Candidate, majority
@@ -112,8 +112,33 @@ def token_reduction(multi_agent: Cost, afm: Cost) -> float | None:
     return 1 - afm["tokens_per_success"] / multi_agent["tokens_per_success"]
 
 
-def paired_difference(a: Sequence[float], b: Sequence[float]) -> Estimate:
-    """The mean of a - b over the same tasks, in order, with its normal interval."""
-    differences = [x - y for x, y in zip(a, b, strict=True)]
-    mean, half = fmean(differences), Z95 * sqrt(variance(differences) / len(differences))
-    return Estimate(mean=mean, ci95=[mean - half, mean + half], n=len(differences))
+def paired_difference(a: Sequence[float], b: Sequence[float], samples: int = 1) -> Estimate:
+    """The mean of a - b, two success rates of the same tasks in order, with a 95 % interval within [-1, 1].
+
+    The distances to the score limits of either mean are combined with the correlation of the rates (Newcombe,
+    Statistics in Medicine 17, 1998, p. 2635, method 10, with its correction of the correlation; for other means than
+    proportions: Zou and Donner, Statistics in Medicine 27, 2008, p. 1693). `samples`: attempts at a task behind a rate.
+    """
+    if len(a) != len(b):
+        raise ValueError(f"{len(a)} and {len(b)} rates are not of the same tasks")
+    first, second = (_over_tasks(rates, draws=samples * len(rates)) for rates in (a, b))
+    mean, related = first["mean"] - second["mean"], _correlation(a, b)
+    (down_a, up_a), (down_b, up_b) = (
+        (one["mean"] - one["ci95"][0], one["ci95"][1] - one["mean"]) for one in (first, second)
+    )
+
+    def reach(one: float, other: float) -> float:
+        return sqrt(max(0.0, one**2 + other**2 - 2 * related * one * other))
+
+    low, high = mean - reach(down_a, up_b), mean + reach(up_a, down_b)
+    return Estimate(mean=mean, ci95=[max(-1.0, low), min(1.0, high)], n=len(a))
+
+
+def _correlation(a: Sequence[float], b: Sequence[float]) -> float:
+    """The correlation of two rates of the same tasks, with Newcombe's correction towards 0 if it is positive."""
+    n, mean_a, mean_b = len(a), fmean(a), fmean(b)
+    spread = sqrt(pvariance(a, mean_a) * pvariance(b, mean_b))
+    if not spread:
+        return 0.0
+    together = fmean((x - mean_a) * (y - mean_b) for x, y in zip(a, b, strict=True))
+    return max(0.0, together - 1 / (2 * n)) / spread if together > 0 else together / spread

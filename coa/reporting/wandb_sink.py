@@ -17,6 +17,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from coa.errors import UserError
+from coa.reporting.boundary import SinkBoundary
 from coa.reporting.metrics import Record, measured
 from coa.storage.files import write_atomically
 
@@ -78,7 +79,7 @@ def has_key(environment: Mapping[str, str]) -> bool:
     """Whether wandb has a key for its server: in WANDB_API_KEY, or in the netrc file, where `wandb login` puts it."""
     if environment.get("WANDB_API_KEY"):
         return True
-    path = Path(environment.get("NETRC") or Path.home() / ".netrc")
+    path = Path(environment.get("NETRC") or os.path.expanduser("~/.netrc"))
     host = urlsplit(environment.get("WANDB_BASE_URL", "https://api.wandb.ai")).hostname or ""
     try:
         return netrc.netrc(path).authenticators(host) is not None
@@ -111,13 +112,18 @@ class WandbSink:
         *,
         recipe: Mapping[str, Any],
         say: Callable[[str], None],
+        boundary: SinkBoundary,
     ) -> None:
-        """mode: online or offline. recipe: the run's configuration, shown beside its curves."""
+        """mode: online or offline. recipe: the run's configuration, shown beside its curves. boundary: takes a failure
+        of the thread."""
         self._folder, self._config, self._mode, self._recipe, self._say = folder, config, mode, recipe, say
         self._records: queue.SimpleQueue[Record | None] = queue.SimpleQueue()
         self._finished = False
-        self._thread = threading.Thread(target=self._work, name="wandb", daemon=True)
+        self._thread = threading.Thread(target=boundary.attempt, args=(str(self), self._work), daemon=True)
         self._thread.start()
+
+    def __str__(self) -> str:
+        return "wandb"
 
     def emit(self, record: Record) -> None:
         self._records.put(record)

@@ -37,10 +37,19 @@ class ServingConfig:
     max_queued: int = 512
     """Maximum requests that wait for a replica; further requests are refused with status 429. Requests that arrive at
     the same moment wait briefly even if the replica has room for them."""
+    max_wait_s: float = 30.0
+    """Maximum expected seconds that a tool call of the agent waits for a place (`executor.concurrency`): while the wait
+    is longer, further requests to the agent are refused with status 429."""
     max_background: int = 256
     """Maximum running background responses per replica; further ones are refused with status 429."""
     max_request_mib: float = 16.0
     """Maximum body of a request, in MiB; larger requests are refused with status 413."""
+    connections_per_address: int = 4096
+    """Maximum open connections from one address. Behind a reverse proxy, all clients have the proxy's."""
+    cors_origins: tuple[str, ...] = ()
+    """Origins, such as https://chat.example.org, whose pages may call the server from a browser; `*` lets all."""
+    close_s: float = 60.0
+    """Maximum seconds for requests under way to end when the server or a replica is stopped."""
     tool_parser: str = "hermes"
     """vLLM's tool parser for requests to the model alone (`NAME:plain`): the format in which the model calls the
     client's tools."""
@@ -54,5 +63,7 @@ class ServingConfig:
     def __post_init__(self) -> None:
         if not 0 <= self.min_replicas <= self.max_replicas or self.max_replicas < 1:
             raise ValueError(f"serving: {self.min_replicas} to {self.max_replicas} replicas")
+        if self.connections_per_address < 1 or self.close_s < 0:
+            raise ValueError("serving: connections_per_address must be at least 1, close_s at least 0")
         if self.follow_every_s < 1:
             raise ValueError(f"serving.follow_every_s={self.follow_every_s:g} is less than a second")

@@ -10,8 +10,6 @@ from coa.serving.faults import invalid
 
 Json = dict[str, Any]
 
-DROPPED = {"coa", "priority", "request_id", "kv_transfer_params", "ec_transfer_params", "vllm_xargs", "chat_template"}
-"""Fields that bypass the prompt, or affect other clients."""
 SHOWN = ("messages", "system", "prompt", "tools", "documents", "chat_template_kwargs", "suffix")
 """Fields that chat templates print."""
 FORMS = ("role", "type")
@@ -27,9 +25,8 @@ class Escaping:
 
     def request(self, body: Json) -> Json:
         """The escaped request. Raises ApiError for a prompt of token ids that contains a mark."""
-        kept = {name: value for name, value in body.items() if name not in DROPPED}
-        self._refuse_ids(kept.get("prompt"))
-        return {name: self._each(value) if name in SHOWN else value for name, value in kept.items()}
+        self._refuse_ids(body.get("prompt"))
+        return {name: self._each(value) if name in SHOWN else value for name, value in body.items()}
 
     def _each(self, value: Any, key: str = "") -> Any:
         match value:

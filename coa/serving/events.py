@@ -57,12 +57,16 @@ class Finished:
     """The episode has ended."""
 
     status: Status
+    at: int = 0
+    """When it ended, in seconds since 1970."""
     answer: str
     """The answer; empty if there is none."""
     usage: ServedUsage
     limit: str = ""
     """The limit that ended the episode, by its name in requests and answers: `max_output_tokens`, `max_turns`,
     `max_tool_calls` or `max_seconds`. Empty if no limit ended it."""
+    stopped_by: str = ""
+    """The request's stop sequence that ended the answer."""
     versions: tuple[int, ...] = ()
     """Weight versions that sampled the episode, in order; several if new weights were loaded meanwhile."""
 

@@ -35,6 +35,13 @@ class ApiError(UserError):
     def __str__(self) -> str:
         return self.message
 
+    def body(self, path: str) -> dict[str, Any]:
+        """The error in the format of the protocol at that path."""
+        return self.anthropic() if path.startswith("/v1/messages") else self.openai()
+
+    def headers(self) -> dict[str, str]:
+        return {} if self.retry_after_s is None else {"Retry-After": str(max(1, round(self.retry_after_s)))}
+
     def openai(self) -> dict[str, Any]:
         kind = _TYPES.get(self.status, "server_error")
         return {"error": {"message": self.message, "type": kind, "param": self.param, "code": self.code}}

@@ -8,12 +8,13 @@ import hashlib
 import hmac
 import json
 import secrets
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from coa.errors import UserError
-from coa.serving.quotas import Quota
+from coa.serving.faults import ApiError
+from coa.serving.limits.quotas import Quota
 from coa.storage.files import replacing
 
 PREFIX = "coa"
@@ -66,6 +67,14 @@ class KeyFile:
         same = hmac.compare_digest(known.sha256 if known else _NOBODY, _hash(text))
         return known if known and same and known.revoked is None else None
 
+    def require(self, text: str) -> Key:
+        """The key with this text; raises ApiError if there is no text, or no such key."""
+        if not text:
+            raise ApiError(401, "missing_api_key", "no API key; send Authorization: Bearer KEY")
+        if (key := self.find(text)) is None:
+            raise ApiError(401, "invalid_api_key", "no such API key")
+        return key
+
     def _refresh(self) -> None:
         try:
             status = self._path.stat()
@@ -88,6 +97,14 @@ class KeyFile:
         with replacing(self._path) as part:
             part.touch(mode=0o600)
             part.write_text("".join(f"{json.dumps(asdict(key))}\n" for key in keys))
+
+
+def key_of(headers: Mapping[str, str]) -> str:
+    """The API key that a request carries, in either of the two usual headers; empty without one. headers: with names in
+    lower case."""
+    authorization = headers.get("authorization", "").strip()
+    scheme, _, key = authorization.partition(" ")
+    return key.strip() if scheme.lower() == "bearer" else headers.get("x-api-key", "") or authorization
 
 
 def _hash(text: str) -> str:

@@ -8,9 +8,12 @@ from typing import Any
 from pydantic import ValidationError
 
 from coa.agent.episode import AgentConfig, Limits
+from coa.serving.detail import Detail
 from coa.serving.faults import ApiError, invalid, invalid_form
+from coa.serving.parameters import Protocol, check_agent
 from coa.serving.protocols.schemas import (
     AgentOptions,
+    CountTokens,
     CreateChat,
     CreateCompletion,
     CreateMessage,
@@ -24,8 +27,6 @@ PLAIN = "plain"
 TEXT_PARTS = {"text", "input_text", "output_text"}
 OF_THE_CHAIN = re.compile(r"(redacted_)?thinking|reasoning|(server|mcp)_tool_use|\w+_tool_result")
 """Parts of a message in which a client sends the agent's chain back."""
-OF_CLIENTS = ("tools", "functions", "response_format", "logprobs", "top_logprobs", "logit_bias")
-"""Fields that are supported only by the model alone, since the agent has its own tools and its own format."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +42,9 @@ class AgentRequest:
     """Number of answers that are returned."""
     samples: int
     """Number of episodes per answer."""
+    stop: tuple[str, ...] = ()
+    """Sequences that end the answer."""
+    detail: Detail = Detail.standard
     select: str
     streamed: bool
     """Whether events are sent to the client while the episode is played."""
@@ -80,40 +84,56 @@ class Defaults:
 
 
 def of_chat(body: CreateChat, profile: str, defaults: Defaults) -> AgentRequest:
-    _refuse_fields_of_the_model(body.model_extra)
+    check_agent(Protocol.chat, given(body))
     return _request(
         question_of(_read(body.messages)),
         body,
         profile,
         defaults,
         seed=body.seed,
+        stop=body.stop,
         choices=body.n or 1,
         max_tokens=body.max_completion_tokens or body.max_tokens,
     )
 
 
 def of_completion(body: CreateCompletion, profile: str, defaults: Defaults) -> AgentRequest:
-    _refuse_fields_of_the_model(body.model_extra)
+    check_agent(Protocol.completions, given(body))
     if not isinstance(body.prompt, str):
         raise invalid("the agent takes one prompt, as text", "prompt")
     return _request(
-        body.prompt, body, profile, defaults, seed=body.seed, choices=body.n or 1, max_tokens=body.max_tokens
+        body.prompt,
+        body,
+        profile,
+        defaults,
+        seed=body.seed,
+        stop=body.stop,
+        choices=body.n or 1,
+        max_tokens=body.max_tokens,
     )
 
 
 def of_message(body: CreateMessage, profile: str, defaults: Defaults) -> AgentRequest:
-    _refuse_fields_of_the_model(body.model_extra)
-    extra = body.model_extra or {}
-    _refuse_form("output_format", extra.get("output_format"))
-    _refuse_form("output_config.format", _field(extra.get("output_config"), "format"))
+    return _request(
+        question_of_message(body),
+        body,
+        profile,
+        defaults,
+        stop=body.stop_sequences,
+        max_tokens=body.max_tokens,
+        detail=body.coa.detail,
+    )
+
+
+def question_of_message(body: CountTokens) -> str:
+    check_agent(Protocol.messages, given(body))
     system = [("system", _text(body.system, "system"))] if body.system else []
-    return _request(question_of([*system, *_read(body.messages)]), body, profile, defaults, max_tokens=body.max_tokens)
+    return question_of([*system, *_read(body.messages)])
 
 
 def of_response(body: CreateResponse, before: Sequence[Message], profile: str, defaults: Defaults) -> AgentRequest:
     """before: the conversation of `previous_response_id`."""
-    _refuse_fields_of_the_model({**(body.model_extra or {}), "tools": body.tools})
-    _refuse_form("text.format", (body.text or {}).get("format"))
+    check_agent(Protocol.responses, given(body))
     instructions = [("system", body.instructions)] if body.instructions else []
     said = [*before, *messages_of(body)]
     options = (
@@ -125,6 +145,7 @@ def of_response(body: CreateResponse, before: Sequence[Message], profile: str, d
         profile,
         defaults,
         max_tokens=body.max_output_tokens,
+        detail=body.coa.detail,
     )
 
 
@@ -179,21 +200,9 @@ def _text(content: str | list[Part] | None, param: str, *, own: bool = False) ->
             return "\n".join(part.text or "" for part in parts)
 
 
-def _refuse_fields_of_the_model(extra: dict[str, Any] | None) -> None:
-    for name in OF_CLIENTS:
-        if extra and extra.get(name):
-            raise invalid(
-                f"{name}: the agent has its own tools and form; the model alone, MODEL:{PLAIN}, heeds it", name
-            )
-
-
-def _refuse_form(name: str, form: Any) -> None:
-    if form is not None and _field(form, "type") != "text":
-        raise invalid(f"{name}: the agent's answers are text; the model alone, MODEL:{PLAIN}, heeds it", name)
-
-
-def _field(value: Any, name: str) -> Any:
-    return value.get(name) if isinstance(value, dict) else None
+def given(body: CreateChat | CreateCompletion | CountTokens | CreateResponse) -> dict[str, Any]:
+    """The parameters that the client sent, without defaults."""
+    return body.model_dump(exclude_unset=True)
 
 
 def _request(
@@ -203,8 +212,10 @@ def _request(
     defaults: Defaults,
     *,
     seed: int | None = None,
+    stop: str | Sequence[str] | None = None,
     choices: int = 1,
     max_tokens: int | None = None,
+    detail: Detail = Detail.standard,
 ) -> AgentRequest:
     options = body.coa
     if (body.stream and choices * options.samples > 1) or choices * options.samples > 64:
@@ -217,10 +228,12 @@ def _request(
         profile=profile,
         temperature=temperature,
         top_p=defaults.top_p if body.top_p is None else body.top_p,
-        seed=seed,
+        seed=None if seed == -1 else seed,
+        stop=(stop,) if isinstance(stop, str) else tuple(stop or ()),
         choices=choices,
         samples=options.samples,
         select=options.select,
+        detail=detail,
         streamed=bool(body.stream),
         agent=replace(defaults.agent, limits=lowered(defaults.agent.limits, options, max_tokens)),
     )

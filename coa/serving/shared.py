@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from coa.serving.quotas import Quota, Quotas
+from coa.serving.limits.quotas import Quota, Quotas
 from coa.serving.store import ResponseStore, StoreConfig, Stored
 
 Json = dict[str, Any]
@@ -38,6 +38,9 @@ class Shared:
         self._running: dict[tuple[str, str], tuple[Stored, str]] = {}
         """Responses in the background, by owner and id, each with its replica, which bounds how many it has."""
         self._replicas: dict[str, _Replica] = {}
+        error = {"code": "server_error", "message": "the server ended while it made this response"}
+        for owner, stored in self._store.running():
+            self._store.put(owner, _broken_off(stored, status="failed", error=error))
 
     # --- quotas ---------------------------------------------------------------------------------------------------
 
@@ -45,8 +48,12 @@ class Shared:
         """Counts a request and returns 0, or returns the seconds after which the key may try again."""
         return self._quotas.admit(key, quota, self._clock())
 
+    async def reserve(self, key: str, tokens: int) -> float:
+        """Takes the tokens that a request may use, as `Quotas.reserve` does."""
+        return self._quotas.reserve(key, tokens, self._clock())
+
     async def spend(self, key: str, tokens: int) -> None:
-        """Counts the tokens of a request that has ended."""
+        """Counts the tokens of a request that has ended, without those that were reserved."""
         self._quotas.spend(key, tokens, self._clock())
 
     # --- responses that have ended --------------------------------------------------------------------------------
@@ -70,6 +77,7 @@ class Shared:
     async def begin(self, owner: str, stored: Stored, replica: str) -> None:
         self._of(replica)
         self._running[owner, stored.response["id"]] = stored, replica
+        self._store.put(owner, stored, running=True)
 
     async def update(self, owner: str, response: Json) -> None:
         """Updates an unfinished response; ignored if it was cancelled."""

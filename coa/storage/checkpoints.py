@@ -5,16 +5,19 @@ STAGE/checkpoint_TIME/                     one each, names in the order of time
     state/  progress.json  digests/
 """
 
+import io
 import json
+import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.metadata import version
+from os.path import expanduser
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, BinaryIO
 
 from coa.errors import UserError
-from coa.storage.digests import damage, on_disk
-from coa.storage.files import write_atomically
+from coa.storage.digests import CHUNK, damage, on_disk
+from coa.storage.files import replacing
 
 RECORD = "checkpoint_manager_snapshot.json"
 PROGRESS = "progress.json"
@@ -44,9 +47,14 @@ class CheckpointFolder:
         folders = [PurePosixPath(one.path).name for one in found if one.type == FileType.Directory]
         return sorted(name for name in folders if name.startswith(prefix))
 
+    def has_files(self) -> bool:
+        from pyarrow.fs import FileSelector
+
+        return bool(self.filesystem.get_file_info(FileSelector(self.path, allow_not_found=True)))
+
     def recorded(self) -> list[str] | None:
         """Names in Ray Train's record, the oldest first; none without a record, None for one that was cut short."""
-        if (text := self._read(RECORD)) is None:
+        if (text := self.read(RECORD)) is None:
             return []
         try:
             return sorted(one["checkpoint_dir_name"] for one in json.loads(text)["checkpoint_results"])
@@ -56,7 +64,7 @@ class CheckpointFolder:
     def version(self, name: str) -> int | None:
         """The version of a checkpoint, from the file of its progress; None if that can't be read."""
         try:
-            return int(json.loads(self._read(f"{name}/{PROGRESS}") or "{}")["version"])
+            return int(json.loads(self.read(f"{name}/{PROGRESS}") or "{}")["version"])
         except (ValueError, KeyError, TypeError):
             return None
 
@@ -77,14 +85,25 @@ class CheckpointFolder:
             self.remove(name)
 
     def write_record(self, names: list[str]) -> None:
-        text = _record_of(names)
-        if on_disk(self.filesystem):
-            write_atomically(Path(self.of(RECORD)), text)
-            return
-        with self.filesystem.open_output_stream(self.of(RECORD)) as stream:
-            stream.write(text.encode())
+        self.write(RECORD, io.BytesIO(_record_of(names).encode()))
 
-    def _read(self, name: str) -> str | None:
+    def write(self, name: str, source: BinaryIO) -> None:
+        """Writes a file, which is whole or absent: on a disk by its renaming, and a store of objects has no parts."""
+        if on_disk(self.filesystem):
+            with replacing(Path(self.of(name))) as part, part.open("wb") as target:
+                shutil.copyfileobj(source, target, CHUNK)
+            return
+        self.filesystem.create_dir(str(PurePosixPath(self.of(name)).parent), recursive=True)
+        with self.filesystem.open_output_stream(self.of(name)) as target:
+            shutil.copyfileobj(source, target, CHUNK)
+
+    def copy_to(self, name: str, path: Path) -> None:
+        """Copies a file from here to `path`. Raises OSError."""
+        with self.filesystem.open_input_stream(self.of(name)) as source, path.open("wb") as target:
+            shutil.copyfileobj(source, target, CHUNK)
+
+    def read(self, name: str) -> str | None:
+        """The text of a file; None if there is none."""
         try:
             with self.filesystem.open_input_stream(self.of(name)) as stream:
                 return stream.read().decode(errors="replace")
@@ -93,12 +112,13 @@ class CheckpointFolder:
 
 
 def open_folder(storage: str | Path) -> CheckpointFolder:
-    """storage: an absolute path, or a URI that pyarrow opens. Raises UserError for anything else."""
+    """storage: an absolute path, `~` for the home folder, or a URI that pyarrow opens. Raises UserError for anything
+    else."""
     from pyarrow import ArrowException
     from pyarrow.fs import FileSystem
 
     try:
-        filesystem, path = FileSystem.from_uri(str(storage))
+        filesystem, path = FileSystem.from_uri(expanduser(storage))
     except (ArrowException, OSError) as error:
         raise UserError(f"checkpoints can't be kept in {storage}: {str(error).splitlines()[0]}") from error
     return CheckpointFolder(filesystem, str(PurePosixPath(path)))

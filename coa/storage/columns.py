@@ -5,8 +5,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from coa.storage.unicode import whole
 from coa.types import Task
+from coa.unicode import whole
 
 TASK_COLUMNS = [
     ("task_id", pa.string()),
@@ -24,7 +24,7 @@ def task_columns(task: Task, attempt: int) -> dict[str, Any]:
         "task_id": task.id,
         "attempt": attempt,
         "question": task.question,
-        "answers": list(map(whole, task.answers)),
+        "answers": list(task.answers),
         "profile": task.profile,
         "family": task.family,
         "grader": task.grader,

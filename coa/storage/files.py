@@ -9,6 +9,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from coa.errors import DiskFull, ReadOnlyDisk
+from coa.unicode import whole
 
 ABANDONED_S = 60.0
 """Seconds without a change after which what is half written counts as left behind."""
@@ -19,10 +20,10 @@ _PARTIAL = ".partial"
 def write_atomically(path: Path, text: str) -> None:
     """Writes a text file so that a reader, or a run that resumes after a crash, sees the old file or the new one.
 
-    Raises DiskFull if there is no room; the old file stays then.
+    Unpaired surrogates become question marks. Raises DiskFull if there is no room; the old file stays then.
     """
     with replacing(path) as part:
-        part.write_text(text, encoding="utf-8")
+        part.write_text(whole(text), encoding="utf-8")
 
 
 @contextmanager

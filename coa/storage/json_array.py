@@ -1,7 +1,9 @@
 """A JSON array of objects, read one by one: a file of half a gigabyte need not fit in memory."""
 
 import codecs
-from collections.abc import Iterator
+import json
+from collections.abc import Iterable, Iterator
+from decimal import Decimal
 from itertools import chain
 from pathlib import Path
 from typing import IO, Any
@@ -10,9 +12,11 @@ import ijson
 
 from coa.errors import UserError
 
+_Event = tuple[str, str, Any]
+
 
 def read_array(path: Path) -> Iterator[dict[str, Any]]:
-    """The objects in order; a number with a fraction is a `Decimal`.
+    """The objects in order.
 
     Raises UserError, one line that names the file, for anything else than an array of objects.
     """
@@ -26,7 +30,7 @@ def read_array(path: Path) -> Iterator[dict[str, Any]]:
 def _objects(file: IO[bytes], path: Path) -> Iterator[dict[str, Any]]:
     if file.read(len(codecs.BOM_UTF8)) != codecs.BOM_UTF8:
         file.seek(0)
-    events, count = ijson.parse(file), 0
+    events, count = _checked(map(_with_floats, ijson.parse(file)), path), 0
     try:
         first = next(events)
         if first[1] != "start_array":
@@ -39,3 +43,27 @@ def _objects(file: IO[bytes], path: Path) -> Iterator[dict[str, Any]]:
         [why] = error.args
         line = (why.decode(errors="replace") if isinstance(why, bytes) else why).partition("\n")[0]
         raise UserError(f"{path}: not JSON after row {count}: {line}") from error
+
+
+def _checked(events: Iterable[_Event], path: Path) -> Iterator[_Event]:
+    """The events; raises UserError for an object that has a key twice, of which ijson would keep the last value."""
+    opened: list[set[str]] = []
+    row = 0
+    for event in events:
+        _, kind, value = event
+        if kind == "start_map":
+            row += not opened
+            opened.append(set())
+        elif kind == "end_map":
+            opened.pop()
+        elif kind == "map_key":
+            if value in opened[-1]:
+                raise UserError(f"{path}, row {row}: the key {json.dumps(value)} is there twice")
+            opened[-1].add(value)
+        yield event
+
+
+def _with_floats(event: _Event) -> _Event:
+    """An event of ijson, which reads numbers with a fraction as `Decimal`: its own floats have no large integers."""
+    prefix, kind, value = event
+    return prefix, kind, float(value) if isinstance(value, Decimal) else value

@@ -14,7 +14,8 @@ class CheckpointsConfig:
 
     storage: str | None = None
     """Folder or URI under which checkpoints are kept (file:///shared/folder, s3://bucket/folder, or another one that
-    pyarrow opens); None keeps them in the run's folder. The run gets a folder of its own there."""
+    pyarrow opens), with a copy of the run's folder, from which the same command goes on if the folder is lost. The run
+    gets a folder of its own there, with the name of its `run_dir`. None keeps checkpoints in the run's folder."""
     keep: int = 2
     """Number of a stage's newest checkpoints that are kept. With 1, there is none to go back to if the newest one is
     damaged."""
@@ -23,6 +24,8 @@ class CheckpointsConfig:
     keep_best: bool = False
     """Whether RL also keeps the checkpoint whose version has the highest `eval/pass_at_1`. It needs
     `rl.evaluate_every`, as a multiple of `rl.checkpoint_every`."""
+    grace_s: float = 20.0
+    """Maximum seconds for a last checkpoint after SIGTERM, which comes before a machine is taken away; 0 for none."""
     export_every: int = 0
     """Steps between two exports of the model in training, without the optimizer's state, to `exports/STAGE-STEP`, which
     `coa serve`, vLLM and transformers open; 0 for none."""

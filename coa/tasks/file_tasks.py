@@ -1,13 +1,17 @@
-"""The tasks of a user's file, split into training tasks and held-out tasks by a hash of their ids."""
+"""The tasks of a user's file, split into training tasks and held-out tasks by a hash of their questions."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
+from coa.errors import UserError
 from coa.seeds import shuffled
 from coa.tasks.loading import load_tasks, split
+from coa.tasks.questions import repeats
+from coa.tasks.remarks import remarks_on
+from coa.tasks.samples import SAMPLE_TESTS_ONLY, has_sample_tests_only
 from coa.tasks.worlds import Texts, WebSite, World, caution_of_foreign_tasks
 from coa.types import Task
 
@@ -24,7 +28,7 @@ class TasksConfig:
     """Name of a world, such as `tiny`; the recipe's section `world` has its settings. If `path` is set too, tasks come
     from the file, and the world provides only its pages, experts and words."""
     path: str | None = None
-    """File of tasks (JSONL, JSON, CSV or Parquet), or a folder of such files; None takes the world's tasks."""
+    """File of tasks (JSONL, JSON, CSV, TSV or Parquet), or a folder with such a file; None takes the world's tasks."""
     profile: str = "mhqa"
     """Agent profile of rows that name none; the profile determines the tools."""
     grader: str | None = None
@@ -33,7 +37,13 @@ class TasksConfig:
     (`function`) replaces these too. In imported transcripts this grader compares all open questions, since they do not
     record who chose a grader."""
     held_out: float = 0.2
-    """Share of a file's tasks that is kept for evaluation and never trained on: of 200 tasks, 0.25 keeps 50."""
+    """Share of a file's tasks that is kept for evaluation and never trained on: of 200 tasks, 0.25 keeps 50. Tasks that
+    ask the same question are kept, or trained on, together."""
+    sample_tests: bool = False
+    """Whether RL trains on programs, too, whose tests are all samples in the question. A program that is a table of
+    these passes, so that this is what a policy may learn."""
+
+    PATHS: ClassVar = ("path",)
 
 
 class FileTasks(World):
@@ -61,9 +71,32 @@ class FileTasks(World):
         return split(self._tasks, self.settings.held_out)
 
     def training_task(self, purpose: str, index: int, *, seed: int) -> Task:
-        """The index-th task of repeated passes over the file, each in another order."""
-        training, _ = self._sides
+        """The index-th task of repeated passes over the file, each in another order. Raises UserError if RL would leave
+        out all of them."""
+        training = self._for_rl if purpose == "rl" else self._sides[0]
+        if not training:
+            raise UserError(
+                f"{self._path}: all {len(self._sides[0])} training tasks have {SAMPLE_TESTS_ONLY}, and RL leaves these "
+                "out: a table of the samples in the question passes for a program (tasks.sample_tests=true keeps them)"
+            )
         return training[shuffled(index, len(training), seed, purpose)]
+
+    @cached_property
+    def _for_rl(self) -> tuple[Task, ...]:
+        """The training tasks that RL takes."""
+        training = self._sides[0]
+        if self.settings.sample_tests:
+            return training
+        return tuple(task for task in training if not has_sample_tests_only(task))
+
+    def remarks(self) -> Iterator[str]:
+        yield from remarks_on(self._path, self._tasks)
+        training, for_rl = len(self._sides[0]), len(self._for_rl)
+        if for_rl < training:
+            yield (
+                f"RL leaves out {training - for_rl} of the {training} training tasks, which have {SAMPLE_TESTS_ONLY} "
+                "(tasks.sample_tests=true keeps them)"
+            )
 
     def evaluation_tasks(self, count: int, *, seed: int) -> tuple[Task, ...]:
         """All held-out tasks, whatever `count` is."""
@@ -71,6 +104,9 @@ class FileTasks(World):
 
     def profiles(self) -> set[str]:
         return {task.profile for task in self._tasks}
+
+    def listed_tasks(self) -> Sequence[Task]:
+        return self._tasks
 
     def graders(self) -> set[str]:
         return {task.grader for task in self._tasks}
@@ -84,8 +120,12 @@ class FileTasks(World):
         training, held_out = self._sides
         if training and held_out:
             return ""
+        again = repeats(self._tasks)
+        asked = (
+            f"{len(self._tasks) - again} different questions, in {len(self._tasks)}" if again else f"{len(self._tasks)}"
+        )
         return (
-            f"tasks.held_out={self.settings.held_out:g} of the {len(self._tasks)} tasks of {self._path} leaves "
+            f"tasks.held_out={self.settings.held_out:g} of the {asked} tasks of {self._path} leaves "
             f"{len(training)} to train on and {len(held_out)} held out; both are needed"
         )
 

@@ -10,8 +10,10 @@ file's name) names a benchmark of `coa.tasks.published.table` is read as a row o
 
 import json
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from decimal import Decimal
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -22,16 +24,26 @@ from coa.grading.equivalence import MAX_BRACKETS, MAX_CHARS, comparable
 from coa.grading.graders import GRADERS, grader_of, in_place_of
 from coa.grading.maths import MATHS
 from coa.grading.programs import TESTS
+from coa.paths import local
 from coa.registry import Registry
 from coa.seeds import fraction
+from coa.storage.texts import stem_of, suffix_of
 from coa.tasks.published.benchmark import Benchmark
-from coa.tasks.published.item import BadRow, Item, Row, plain
+from coa.tasks.published.item import BadRow, Item, Row, brief, called, plain
 from coa.tasks.published.programs import checked
-from coa.tasks.published.source import Location, Rows, fetch, read_rows
+from coa.tasks.published.source import TABLES, Location, Rows, fetch, read_rows
 from coa.tasks.published.table import find, named
+from coa.tasks.questions import question_key
+from coa.tasks.remarks import SHOWN_BY_SPREADSHEETS
 from coa.types import Task
 
 _NAMED_PATH = re.compile(r"(?P<name>[\w-]+)=(?P<path>.+)", re.DOTALL)
+_LIST_OF_TEXTS = re.compile(
+    r"""\A(?:array\()?\[\s*+['"].*['"]\s*+\](?:,\s*dtype=\w+)?\)?\Z|\A\{\s*+'\w+':.*\}\Z""", re.DOTALL
+)
+_ERROR_OF_A_CELL = re.compile(r"#(?:N/A|REF!|VALUE!|DIV/0!|NAME\?|NULL!|NUM!|SPILL!|CALC!)")
+DECIMALS_OF_ROUNDED = 5
+"""Decimals that a spreadsheet shows at most of a number of more than 11 digits."""
 _BAKED_IN = re.compile(r"\A(?P<instructions>(?>.*?<answer>).*?)\s(?:Task|Question):\s*(?P<question>.*)\Z", re.DOTALL)
 
 
@@ -52,22 +64,18 @@ def source(spec: str) -> Source:
     """
     if known := named(spec):
         return Source(None, known)
-    if Path(spec).exists():
-        return Source(Path(spec), None)
+    path = Path(local(spec, "the file of tasks"))
+    if path.exists():
+        return Source(path, None)
     if pair := _NAMED_PATH.fullmatch(spec):
-        return Source(Path(pair["path"]), find(pair["name"]))
-    if "/" in spec or Path(spec).suffix:
-        return Source(Path(spec), None)
+        return Source(Path(local(pair["path"], f"the file of {pair['name']}")), find(pair["name"]))
+    if "/" in spec or path.suffix:
+        return Source(path, None)
     return Source(None, find(spec))
 
 
 def load(
-    spec: str,
-    *,
-    profile: str = "mhqa",
-    grader: str | None = None,
-    overrule: bool = False,
-    rows: int | None = None,
+    spec: str, *, profile: str = "mhqa", grader: str | None = None, overrule: bool = False, rows: int | None = None
 ) -> tuple[Task, ...]:
     """The first `rows` tasks (None for all) of a specification in the form of `source`; see `load_tasks`."""
     found = source(spec)
@@ -111,16 +119,23 @@ def load_tasks(
 
 
 def split(tasks: Iterable[Task], held_out_share: float) -> tuple[tuple[Task, ...], tuple[Task, ...]]:
-    """Training and held-out tasks: round(share * n) of n tasks are held out, chosen by a hash of their ids.
+    """Training and held-out tasks: round(share * n) of n tasks are held out, chosen by a hash of their questions. Tasks
+    that ask the same question are on the same side; if they are too many to be held out together, they are trained on.
 
     In a file that grows, a few of the old tasks may change sides.
     """
     tasks = tuple(tasks)
-    drawn = sorted(tasks, key=lambda task: (fraction("split", task.id), task.id))
-    held_out = {task.id for task in drawn[: round(held_out_share * len(tasks))]}
+    keys = [question_key(task.question) for task in tasks]
+    asked, room = Counter(keys), round(held_out_share * len(tasks))
+    held_out = set[str]()
+    for key in sorted(asked, key=lambda key: (fraction("split", key), key)):
+        if asked[key] <= room:
+            held_out.add(key)
+            room -= asked[key]
+    pairs = list(zip(tasks, keys, strict=True))
     return (
-        tuple(task for task in tasks if task.id not in held_out),
-        tuple(task for task in tasks if task.id in held_out),
+        tuple(task for task, key in pairs if key not in held_out),
+        tuple(task for task, key in pairs if key in held_out),
     )
 
 
@@ -136,7 +151,7 @@ class _Asked:
 def _tasks(rows: Rows, asked: _Asked, of: Benchmark | None) -> Iterator[tuple[Location, Task, bool]]:
     """Yields the location of each row, its task, and whether the task's id is the row's own."""
     for location, row in rows:
-        benchmark = of or named(str(row.get("data_source") or location.path.stem))
+        benchmark = of or named(_family_of(row, location))
         try:
             if "reward_model" in row:
                 task, own_id = _published(row, location, asked, benchmark), False
@@ -144,6 +159,8 @@ def _tasks(rows: Rows, asked: _Asked, of: Benchmark | None) -> Iterator[tuple[Lo
                 item = (benchmark.read if benchmark else plain)(row)
                 task = item and _task(item, row, location, asked, benchmark)
                 own_id = item is not None and item.id is not None
+            if task is not None and suffix_of(location.path) in TABLES:
+                task = replace(task, answers=tuple(text for answer in task.answers for text in _of_cell(answer)))
         except BadRow as error:
             raise location.error(str(error)) from error
         if task is not None:
@@ -153,13 +170,13 @@ def _tasks(rows: Rows, asked: _Asked, of: Benchmark | None) -> Iterator[tuple[Lo
 def _task(item: Item, row: Row, location: Location, asked: _Asked, benchmark: Benchmark | None) -> Task:
     """The task of a row. The row's own settings take precedence; then, for open questions, the requested grader; then
     the settings of the benchmark, and the defaults."""
-    family = benchmark.name if benchmark else str(row.get("data_source") or location.path.stem)
+    family = benchmark.name if benchmark else _family_of(row, location)
     name = str(location.number - 1) if item.id is None else item.id
-    own = str(row.get("profile") or (benchmark.profile if benchmark else asked.profile))
+    own = called(row, "profile") or (benchmark.profile if benchmark else asked.profile)
     profile = asked.profile if asked.overrule else own
     of_profile = in_place_of(grader_of(own, item.answers), grader_of(profile, item.answers))
     default = benchmark.grader if benchmark else of_profile
-    grader = str(row.get("grader") or in_place_of(default, asked.grader))
+    grader = called(row, "grader") or in_place_of(default, asked.grader)
     _check_known(PROFILES, own, profile)
     _check_known(GRADERS, grader, asked.grader or grader)
     _check_answers(item.answers, grader)
@@ -168,9 +185,14 @@ def _task(item: Item, row: Row, location: Location, asked: _Asked, benchmark: Be
         question=item.question,
         answers=item.answers,
         profile=profile,
-        family=str(row.get("family") or (f"{family}/{item.part}" if item.part else family)),
+        family=called(row, "family") or (f"{family}/{item.part}" if item.part else family),
         grader=grader,
     )
+
+
+def _family_of(row: Row, location: Location) -> str:
+    """The source of a row of no benchmark: what it says itself, or its file's name."""
+    return called(row, "data_source") or stem_of(location.path)
 
 
 def _check_known(known: Registry[Any], *names: str) -> None:
@@ -180,6 +202,29 @@ def _check_known(known: Registry[Any], *names: str) -> None:
             known.find(name)
         except UserError as error:
             raise BadRow(str(error)) from error
+
+
+def _of_cell(answer: str) -> tuple[str, ...]:
+    """The accepted answer in a cell; of `1.2E+11`, as spreadsheets show large numbers, the number, too.
+
+    Raises BadRow for a list of texts that a table has as one text (pandas writes `['7', 'seven']`, whose parts may be
+    the accepted answers), and for what spreadsheets write where a formula failed, or rounded a number.
+    """
+    if _ERROR_OF_A_CELL.fullmatch(answer):
+        raise BadRow(f"`answer` is {brief(answer)}, which a spreadsheet writes where a formula failed")
+    if _LIST_OF_TEXTS.match(answer):
+        raise BadRow(
+            f"`answer` is the text {brief(answer)}, which looks like a list of accepted answers: a table has none, "
+            "so write the tasks as .jsonl (pandas: to_json(orient='records', lines=True))"
+        )
+    if not (shown := SHOWN_BY_SPREADSHEETS.fullmatch(answer)):
+        return (answer,)
+    if len(shown["decimals"] or "") == DECIMALS_OF_ROUNDED:
+        raise BadRow(
+            f"`answer` is {brief(answer)}, a number rounded by a spreadsheet: give the column a format with all digits "
+            "and save it again"
+        )
+    return f"{Decimal(answer):f}", answer
 
 
 def _check_answers(answers: Sequence[str], grader: str) -> None:
@@ -198,9 +243,12 @@ def _published(row: Row, location: Location, asked: _Asked, benchmark: Benchmark
     try:
         content = "\n".join(message["content"] for message in row["prompt"])
         truth = row["reward_model"]["ground_truth"]
-        index = (row.get("extra_info") or {}).get("index", location.number - 1)
+        index = called(row.get("extra_info") or {}, "index") or location.number - 1
     except (KeyError, TypeError, AttributeError) as error:
-        raise BadRow("no `prompt` with messages, or no `reward_model.ground_truth`") from error
+        raise BadRow(
+            f"no `prompt` with messages, or no `reward_model.ground_truth`: `prompt` is {brief(row.get('prompt'))}, "
+            f"`reward_model` {brief(row['reward_model'])}"
+        ) from error
     baked_in = _BAKED_IN.match(content)
     instructions, question = baked_in.group("instructions", "question") if baked_in else ("", content)
     plain_row = {"question": question, "answer": _target(truth), "id": index, "data_source": row.get("data_source")}
@@ -231,10 +279,15 @@ def _target(truth: Any) -> Any:
     return wrapped["target"] if isinstance(wrapped, dict) and "target" in wrapped else truth
 
 
+def tools_in(instructions: str) -> set[str]:
+    """The names of tools in the instructions of a prompt."""
+    tools = {tag.name for profile in PROFILES.values() for tag in profile.tools}
+    return {tool for tool in tools if re.search(rf"[<'\"`]{tool}\b", instructions)}
+
+
 def _profile_of(instructions: str, *, programs: bool) -> str | None:
     """The profile with the fewest tools that has every tool that the instructions in a prompt name."""
-    tools = {tag.name for profile in PROFILES.values() for tag in profile.tools}
-    spoken_of = {tool for tool in tools if re.search(rf"[<'\"`]{tool}\b", instructions)}
+    spoken_of = tools_in(instructions)
     if not spoken_of:
         return None
     if spoken_of == {"code"}:

@@ -13,13 +13,13 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import TypedDict
+from typing import ClassVar, TypedDict
 
 from coa.agent.profiles.direct import DIRECT
 from coa.grading.graders import EXACT, JUDGE
-from coa.grading.normalise import normalise
 from coa.seeds import derive
 from coa.tasks.published.benchmark import Decoding
+from coa.tasks.questions import question_key
 from coa.types import Task
 
 LEARNT = "in the SFT data"
@@ -84,6 +84,8 @@ class SelectionConfig:
     seed: int = 0
     """Seed that decides which of the passing tasks are kept if `limit` is set."""
 
+    PATHS: ClassVar = ("sft",)
+
     def __post_init__(self) -> None:
         if self.temperature <= 0:
             raise ValueError(f"temperature: {self.temperature:g} gives the same attempt again and again")
@@ -121,15 +123,15 @@ class Learnt:
 
     ids: frozenset[str] = frozenset()
     questions: frozenset[str] = frozenset()
-    """Normalised questions."""
+    """What `question_key` makes of the questions."""
 
     @classmethod
     def of(cls, tasks: Iterable[Task]) -> "Learnt":
-        pairs = [(task.id, normalise(task.question)) for task in tasks]
+        pairs = [(task.id, question_key(task.question)) for task in tasks]
         return cls(frozenset(name for name, _ in pairs), frozenset(question for _, question in pairs))
 
     def __contains__(self, task: Task) -> bool:
-        return task.id in self.ids or normalise(task.question) in self.questions
+        return task.id in self.ids or question_key(task.question) in self.questions
 
 
 NOTHING = Learnt()

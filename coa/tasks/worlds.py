@@ -83,6 +83,10 @@ class World(ABC):
     def profiles(self) -> set[str]:
         """The names of the agent profiles that its tasks have."""
 
+    def listed_tasks(self) -> Sequence[Task]:
+        """All tasks of a finite list; empty if they are an endless stream."""
+        return ()
+
     def graders(self) -> set[str]:
         """The names of the graders of its tasks, whose requirements are checked before a run starts."""
         return set()
@@ -95,6 +99,10 @@ class World(ABC):
     def mistake(self) -> str:
         """The user's mistake that makes runs on its tasks impossible; empty if there is none."""
         return ""
+
+    def remarks(self) -> Iterable[str]:
+        """What the user should know of its tasks before anything starts, in sentences."""
+        return ()
 
     # --- contents of its tools --------------------------------------------------------------------------------------
 

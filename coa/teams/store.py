@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 from coa.errors import UserError
 from coa.storage.columns import TASK_COLUMNS, task_columns, task_of, whole_texts
 from coa.storage.files import replacing
-from coa.teams.transcript import AgentStep, Ending, Graded, Step, ToolStep, Transcript
+from coa.teams.transcript import AgentStep, Ending, Graded, Step, ToolStep, Transcript, UserStep
 from coa.tools.base import ToolCall
 from coa.usage import Usage
 
@@ -35,13 +35,15 @@ SCHEMA = pa.schema(
 
 
 def step_to_json(step: Step) -> dict[str, Any]:
-    """{"agent", "output"} or {"tool", "argument", "observation"}, and the other fields that differ from their
-    defaults."""
+    """{"agent", "output"}, {"tool", "argument", "observation"} or {"user"}, and the other fields that differ from
+    their defaults."""
     if isinstance(step, ToolStep):
         call = step.call
         fields = {"tool": call.tool, "argument": call.argument, "observation": step.observation}
         fields |= {"goal": call.goal} if call.goal else {}
         fields |= {"layout": call.layout} if call.layout != ToolCall("", "").layout else {}
+    elif isinstance(step, UserStep):
+        fields = {"user": step.text}
     else:
         fields = {"agent": step.agent, "output": step.output}
         usage = step.usage
@@ -55,6 +57,8 @@ def step_from_json(fields: dict[str, Any]) -> Step:
     if "tool" in fields:
         optional = {key: fields[key] for key in ("goal", "layout") if key in fields}
         return ToolStep(ToolCall(fields["tool"], fields["argument"], **optional), fields["observation"], line)
+    if "user" in fields:
+        return UserStep(fields["user"], line)
     return AgentStep(fields["agent"], fields["output"], line, Usage(*fields.get("usage", ())))
 
 

@@ -17,6 +17,7 @@ from coa.usage import Usage
 QUESTION = "Question: "
 WORK = "\n\nWork so far:\n"
 OTHERS = "\n\nAnswers of others:\n"
+USER = "user"
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +60,15 @@ class ToolStep:
     line: int = 0
 
 
-Step = AgentStep | ToolStep
+@dataclass(frozen=True, slots=True)
+class UserStep:
+    """What a user said in the middle of an imported run, where no tool's result was due."""
+
+    text: str
+    line: int = 0
+
+
+Step = AgentStep | ToolStep | UserStep
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +155,8 @@ def line_of(step: Step) -> str:
         return ""
     if isinstance(step, AgentStep):
         return f"{step.agent}: {step.output}"
-    return f"{TOOL}: {render_span(Span(OBSERVATION, step.observation))}"
+    author, text = (TOOL, step.observation) if isinstance(step, ToolStep) else (USER, step.text)
+    return f"{author}: {render_span(Span(OBSERVATION, text))}"
 
 
 def others_of(steps: Sequence[Step], line: int) -> str:
@@ -184,10 +194,10 @@ def make_prompt(task: Task, brief: Brief, work: str, others: str, seed: int) -> 
 
 def prompt_of(transcript: Transcript, step: int) -> Prompt:
     """The prompt that led to an agent's step, in a team whose roles have their standard duties: all that was written
-    before on its line, and the answers on the other lines. Raises ValueError for a tool's step."""
+    before on its line, and the answers on the other lines. Raises ValueError for a step of a tool or a user."""
     asked, before = transcript.steps[step], transcript.steps[:step]
-    if isinstance(asked, ToolStep):
-        raise ValueError(f"step {step} of {transcript.task.id} is a tool's, which is sent no prompt")
+    if not isinstance(asked, AgentStep):
+        raise ValueError(f"step {step} of {transcript.task.id} is a tool's or a user's, which is sent no prompt")
     lines = (line_of(earlier) for earlier in before if earlier.line == asked.line)
     work = "\n".join(line for line in lines if line)
     others = others_of(before, asked.line)

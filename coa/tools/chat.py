@@ -1,12 +1,13 @@
 """The client of a language model that tools ask; its failures are ToolDown, and its replies are not validated."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, Protocol
 
 from coa.errors import ContextTooLong, EndpointDown, ToolDown, UserError
 from coa.http.client import HttpConfig
 from coa.llm.client import Endpoint, EndpointConfig
-from coa.llm.completions import MALFORMED
+from coa.llm.completions import MALFORMED, Completion
 
 Message = dict[str, str]
 
@@ -26,17 +27,23 @@ class ChatConfig(Protocol):
     @property
     def timeout_s(self) -> float: ...
 
+    @property
+    def extra(self) -> dict[str, Any]: ...
+
 
 class Chat:
     """Asks a language model for one reply at a time.
 
-    await Chat(config, http, "summary tokens", ToolDown, shows=0).ask([{"role": "user", "content": ".."}])
+    chat = Chat(config, "tools.judge", http, "judge tokens", JudgeDown, shows=200)
+    (await chat.ask([{"role": "user", "content": ".."}])).text
     """
 
-    def __init__(self, config: ChatConfig, http: HttpConfig, tokens: str, down: type[ToolDown], *, shows: int) -> None:
-        """tokens: the name under which the tokens of all calls are counted; down: the error for a refusal and for a
-        reply that is no chat completion; shows: maximum characters of a refusal's text in that error, since the text
-        may echo the request."""
+    def __init__(
+        self, config: ChatConfig, where: str, http: HttpConfig, tokens: str, down: type[ToolDown], *, shows: int
+    ) -> None:
+        """where: the recipe's key of the configuration; tokens: the name under which the tokens of all calls are
+        counted; down: the error for a refusal and for a reply that is no chat completion; shows: maximum characters of
+        a refusal's text in that error, since the text may echo the request."""
         endpoint = EndpointConfig(
             url=config.url,
             name=config.model,
@@ -48,18 +55,14 @@ class Chat:
             max_pause_s=http.max_pause_s,
             concurrent=0,  # the executor limits calls
             max_tokens=None,
+            extra=config.extra,
         )
-        self._endpoint = Endpoint(endpoint, insists=False, shows=shows)
+        self._endpoint = Endpoint(endpoint, where, insists=False, shows=shows)
         self.http = self._endpoint.http
         self._tokens, self._down = tokens, down
 
-    async def ask(self, messages: Sequence[Message], **options: Any) -> str:
-        """The reply's text, "" if it has none; raises ToolDown if the endpoint does not answer."""
-        text, _ = await self.ask_counted(messages, **options)
-        return text
-
-    async def ask_counted(self, messages: Sequence[Message], **options: Any) -> tuple[str, int]:
-        """The reply's text as in `ask`, and the number of tokens sent and received."""
+    async def ask(self, messages: Sequence[Message], **options: Any) -> Completion:
+        """The reply, which may have no text; raises ToolDown if the endpoint does not answer."""
         try:
             completion = await self._endpoint.complete(messages, seed=None, **options)
         except EndpointDown as error:
@@ -67,7 +70,7 @@ class Chat:
         except (UserError, ContextTooLong) as error:
             raise self._down(str(error)) from error
         self.http.counts[self._tokens] += completion.usage.tokens
-        return completion.text.strip(), completion.usage.tokens
+        return replace(completion, text=completion.text.strip())
 
     async def close(self) -> None:
         await self._endpoint.close()

@@ -6,7 +6,6 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from itertools import count, islice
 from typing import Protocol
-from zlib import crc32
 
 from coa.concurrency import doubling
 from coa.errors import CallLost, ExecutorLost, InfrastructureError, ToolDown
@@ -104,51 +103,21 @@ class Executor(Protocol):
 
 
 class ToolCaller:
-    """Calls tools by id, on several executors; the id alone determines the executor.
+    """Calls tools by id.
 
     `await caller.call(id, call)` is an observation's text. Calls do not wait for each other; calls made at the same
-    moment are sent in one batch. Raises ToolDown for a call that failed; a retry with the same id joins the call in
-    progress or gets its stored result.
+    moment are sent in one batch. Raises ToolDown for a call that failed, such as one of an incarnation of the executor
+    that has ended; a retry with the same id joins the call in progress or gets its stored result.
     """
 
-    def __init__(self, executors: Sequence[Executor], name: str, answer_s: float | None = ANSWER_S) -> None:
-        """executors: all executors, in the same order for all callers. name: unique name of this caller. answer_s:
-        seconds after which the calls of an executor that does not answer count as failed; None waits."""
+    def __init__(self, executor: Executor, name: str, answer_s: float | None = ANSWER_S) -> None:
+        """name: unique name of this caller. answer_s: seconds after which the calls of an executor that does not answer
+        count as failed; None waits."""
         self.name = name
-        self._lines = [_Line(executor, name, answer_s) for executor in executors]
-
-    async def call(self, id: Hashable, call: ToolCall) -> str:
-        return await self._line_of(id).call(id, call)
-
-    async def finish(self, id: Hashable, call: ToolCall) -> str:
-        """As `call`, for an id that is not sent again once this has returned or raised."""
-        try:
-            return await self.call(id, call)
-        finally:
-            self.acknowledge([id])
-
-    def in_order(self, name: Hashable) -> UseTool:
-        """A function that makes calls, which are known by `name` and their order."""
-        numbers = count()
-        return lambda call: self.finish((name, next(numbers)), call)
-
-    def acknowledge(self, ids: Sequence[Hashable]) -> None:
-        """Marks calls that will not be sent again; their executors are told with the next calls."""
-        for id in ids:
-            self._line_of(id).acknowledged.append(id)
-
-    def _line_of(self, id: Hashable) -> "_Line":
-        return self._lines[crc32(repr(id).encode()) % len(self._lines)]
-
-
-class _Line:
-    """The calls in progress at one executor. Calls of an incarnation that has ended have failed."""
-
-    def __init__(self, executor: Executor, name: str, answer_s: float | None) -> None:
-        self._executor, self._name, self._answer_s = executor, name, answer_s
+        self._executor, self._answer_s = executor, answer_s
         self._incarnation = ""
         """The executor's incarnation as far as is known."""
-        self.acknowledged: list[Hashable] = []
+        self._acknowledged: list[Hashable] = []
         self._waiting: dict[Hashable, asyncio.Future[str]] = {}
         self._started: dict[str, set[Hashable]] = {}
         """Ids of calls that were sent and not answered, by incarnation."""
@@ -175,17 +144,35 @@ class _Line:
             del self._waiting[id]
             self._started.get(incarnation, set()).discard(id)
 
+    async def finish(self, id: Hashable, call: ToolCall) -> str:
+        """As `call`, for an id that is not sent again once this has returned or raised."""
+        try:
+            return await self.call(id, call)
+        finally:
+            self.acknowledge([id])
+
+    def in_order(self, name: Hashable) -> UseTool:
+        """A function that makes calls, which are known by `name` and their order."""
+        numbers = count()
+        return lambda call: self.finish((name, next(numbers)), call)
+
+    def acknowledge(self, ids: Sequence[Hashable]) -> None:
+        """Marks calls that will not be sent again; the executor is told with the next calls."""
+        self._acknowledged += ids
+
     async def _start_many(self, calls: Sequence[tuple[Hashable, ToolCall]]) -> Sequence[str | InfrastructureError]:
-        acknowledged, self.acknowledged = self.acknowledged, []
+        acknowledged, self._acknowledged = self._acknowledged, []
+        sent = self._incarnation
         try:
             async with answered_within(self._answer_s):
-                incarnation = await self._executor.start(self._name, calls, acknowledged, self._incarnation)
+                incarnation = await self._executor.start(self.name, calls, acknowledged, sent)
         except InfrastructureError as error:
             return [error] * len(calls)
-        known, self._incarnation = self._incarnation, incarnation
-        if incarnation and known not in ("", incarnation):
+        if self._incarnation == sent:  # otherwise another batch has learnt of a newer one meanwhile
+            self._incarnation = incarnation
+        if incarnation and sent not in ("", incarnation):
             return [ExecutorLost("the tool executor was started again")] * len(calls)
-        return [incarnation or ToolDown(f"calls of {self._name} are refused: it was replaced")] * len(calls)
+        return [incarnation or ToolDown(f"calls of {self.name} are refused: it was replaced")] * len(calls)
 
     async def _end(self, id: Hashable) -> None:
         try:
@@ -195,7 +182,7 @@ class _Line:
             pass  # a dead executor has ended its calls, and a hanging one must not block the caller
 
     async def _cancel_many(self, ids: Sequence[Hashable]) -> Sequence[None]:
-        await self._executor.cancel(self._name, ids)
+        await self._executor.cancel(self.name, ids)
         return [None] * len(ids)
 
     def _listen(self, incarnation: str) -> None:
@@ -207,7 +194,7 @@ class _Line:
         try:
             while started:
                 async with answered_within(None if self._answer_s is None else POLL_S + self._answer_s):
-                    got = await self._executor.replies(self._name, incarnation, self._after.get(incarnation, 0))
+                    got = await self._executor.replies(self.name, incarnation, self._after.get(incarnation, 0))
                 if got.incarnation != incarnation:
                     raise ExecutorLost("the tool executor was started again")
                 self._after[incarnation] = got.first + len(got.replies)

@@ -1,15 +1,19 @@
 """The tool `code`: runs the body of the tag as a Python program, whose output is the observation."""
 
 import re
+import textwrap
 from dataclasses import dataclass, field
 
 from coa.tools.base import ToolCall
+from coa.tools.fences import is_python, language_of
 from coa.tools.layouts import LAYOUTS, Output
 from coa.tools.sandbox.sandbox import Sandbox
 
 _FENCED = re.compile(
-    r"```[ \t]*+(?:(?P<name>py|python3?)[ \t]*)?\n(?P<source>.*?)"
-    r"(?:```(?:\s*```[ \t]*(?P<input>sh|bash)[ \t]*\n(?P<stdin>.*?)(?:```)?)?)?",
+    r"(?P<fence>`{3,}+|~{3,}+)(?P<info>[^`~\n]*+)\n(?P<source>.*?)"
+    r"(?:(?<![`~])(?P=fence)(?:[`~]*+(?!\S))?"
+    r"(?:\s*+(?P<second>`{3,}+|~{3,}+)[ \t]*+(?P<input>sh|bash|shell|stdin|input)[ \t]*+\n"
+    r"(?P<stdin>.*?)(?:(?<![`~])(?P=second)[`~]*+)?)?)?",
     re.DOTALL | re.IGNORECASE,
 )
 _EMPTY = Output(None, "", "the call is empty: it should hold a Python program")
@@ -26,15 +30,18 @@ class Program:
 
 
 def read_program(argument: str) -> Program:
-    """Reads a bare program, or a fenced one (```py), which a second fence (```sh) may follow with its standard input.
+    """Reads a bare program, or one in a Markdown fence (```py), which a second fence (```sh) may follow with its
+    standard input.
 
     The last fence may be left open.
     """
     text = argument.replace("\r\n", "\n")
-    if match := _FENCED.fullmatch(text.strip()):
-        odd = match["name"] not in (None, "py") or match["input"] not in (None, "sh")
-        return Program(match["source"], match["stdin"] or "", odd)
-    return Program(text)
+    match = _FENCED.fullmatch(text.strip())
+    if match is None or not is_python(language_of(match["info"]) or "py"):
+        return Program(text)
+    source = textwrap.dedent(match["source"]) if match["source"][:1] in (" ", "\t") else match["source"]
+    odd = match["info"].strip() not in ("", "py") or match["input"] not in (None, "sh") or match["fence"] != "```"
+    return Program(source, match["stdin"] or "", odd)
 
 
 class CodeTool:

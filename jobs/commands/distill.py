@@ -8,31 +8,33 @@ from jobs.commands.command import Job, retry_failed
 
 if TYPE_CHECKING:
     from jobs.commands.command import Demands
+    from jobs.recipe.findings import Findings
     from jobs.recipe.schema import Recipe
     from jobs.run.console import Console
     from jobs.run.run_dir import RunDir
 
 
-def check(config: Recipe) -> None:
+def check(config: Recipe) -> Findings:
     from coa.errors import UserError
     from jobs.recipe.checks import check_run
 
-    check_run(config, ("distill",))
+    found = check_run(config, ("distill",))
     if config.sft.skipped:
         raise UserError("sft.steps is 0, so there is nothing to distil for")
     if config.sft.data:
         raise UserError("sft.data is set, so there is nothing to distil: set sft.data=[] to run the teacher team")
+    return found
 
 
 def run(config: Recipe, console: Console) -> None:
     from jobs.run.session import in_session
     from jobs.stages.distill import distill
-    from jobs.stages.services import tool_executors
+    from jobs.stages.services import tool_client
 
     async def body(run: RunDir) -> None:
         run.prepare()
-        async with tool_executors(run) as executors:
-            await distill(run, executors)
+        async with tool_client(run) as tools:
+            await distill(run, tools)
 
     in_session(config, console, body, demands=demands(config).values())
 

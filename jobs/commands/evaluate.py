@@ -3,23 +3,61 @@
 from __future__ import annotations
 
 import re
-from argparse import ArgumentParser
+import sys
+from argparse import SUPPRESS, Action, ArgumentParser
 from collections.abc import Mapping, Sequence
 from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from jobs.commands.command import TASKS_HELP, Job, model_arguments, positive
+from jobs.commands.command import TASKS_HELP, Job, local_path, model_arguments, positive
 
 if TYPE_CHECKING:
     from jobs.commands.command import Demands
+    from jobs.recipe.findings import Findings
     from jobs.recipe.schema import Recipe
     from jobs.run.console import Console
     from jobs.run.run_dir import RunDir
 
+TABLE_WIDTH = 160
+"""Columns of the table of benchmarks, if stdout is not a terminal."""
+
+
+class _ListBenchmarks(Action):
+    """Prints the published benchmarks that `--tasks NAME` knows, and exits, as `--help` does."""
+
+    def __call__(self, parser: ArgumentParser, *_: object) -> None:
+        from rich import box
+        from rich.table import Table
+
+        from coa.extensions import load_extensions
+        from coa.reporting.benchmarks import show
+        from coa.tasks.published.table import BENCHMARKS
+        from jobs.run.console import Terminal
+
+        load_extensions()  # extensions may register more benchmarks
+        table = Table(box=box.SIMPLE_HEAD)
+        for column in ("benchmark", "rows", "profile", "metric", "attempts", "grader", "data set", "terms"):
+            table.add_column(column, justify="right" if column == "rows" else "left", overflow="fold")
+        for one in BENCHMARKS.values():
+            config = f" ({one.hub.config})" if one.hub.config else ""
+            rows, metric = str(one.rows[0]), one.metric_at(one.decoding.samples)
+            table.add_row(
+                one.name, rows, one.profile, metric, show(one.decoding), one.grader, one.hub.id + config, one.terms
+            )
+        Terminal(width=None if sys.stdout.isatty() else TABLE_WIDTH, highlight=False, emoji=False).print(table)
+        parser.exit()
+
 
 def arguments(parser: ArgumentParser) -> None:
     model_arguments(parser, None, own_tasks=True)
+    parser.add_argument(
+        "--benchmarks",
+        action=_ListBenchmarks,
+        nargs=0,
+        default=SUPPRESS,
+        help="list the published benchmarks, and exit",
+    )
     parser.add_argument(
         "--best-of",
         type=positive,
@@ -29,7 +67,7 @@ def arguments(parser: ArgumentParser) -> None:
     )
     parser.add_argument(
         "--against",
-        type=Path,
+        type=local_path,
         metavar="FOLDER",
         help="an earlier evaluation on the same tasks (its --out): reports the difference, with an interval",
     )
@@ -45,9 +83,9 @@ def check(
     best_of: int | None,
     against: Path | None = None,
     overrides: Sequence[str] = (),
-) -> None:
+) -> Findings:
     from jobs.recipe.checks import check_attempts
-    from jobs.run.compared import rates_in
+    from jobs.run.compared import verdicts_in
     from jobs.stages.evaluate import asked_of
     from jobs.stages.scaling import check_best_of
 
@@ -56,8 +94,8 @@ def check(
     if asked.best_of:
         check_best_of(asked.tasks, config)
     if against is not None:
-        rates_in(against, asked.tasks)
-    check_attempts(model, asked.tasks, config)
+        verdicts_in(against, asked.tasks)
+    return check_attempts(model, asked.tasks, config)
 
 
 def run(
@@ -72,12 +110,15 @@ def run(
     against: Path | None = None,
     overrides: Sequence[str] = (),
 ) -> None:
+    from coa.tasks.remarks import remarks_on
     from jobs.run.agent_file import caution_about_agent
     from jobs.run.session import in_session
     from jobs.stages.evaluate import asked_of, evaluate_model
 
     settings = settings_of(config, model, out, best_of, overrides)
     asked = asked_of(settings, tasks, rows, best_of=best_of is not None)
+    for remark in remarks_on(asked.spec, asked.tasks):
+        console.say(remark)
 
     async def body(run: RunDir) -> None:
         if caution := caution_about_agent(config, model, overrides):

@@ -6,15 +6,15 @@ runs/x/data/*.parquet -> OUT/ for TRL's SFTTrainer, for LLaMA-Factory, or as the
 from argparse import ArgumentParser
 from pathlib import Path
 
-from jobs.commands.command import Command
+from jobs.commands.command import Command, local_path
 
 DATA = "data"
 
 
 def arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("--run", type=Path, required=True, help="run directory")
+    parser.add_argument("--run", type=local_path, required=True, help="run directory")
     parser.add_argument("--format", required=True, help="trl, llamafactory or alpaca")
-    parser.add_argument("--out", type=Path, required=True, help="a new or empty folder")
+    parser.add_argument("--out", type=local_path, required=True, help="a new or empty folder")
 
 
 def check(run: Path, format: str, out: Path) -> None:

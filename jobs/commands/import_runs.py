@@ -1,6 +1,6 @@
 """`coa import`: runs of other agent systems, recorded or from their own logs, as transcripts.
 
-    coa import --format recorded --runs recorded --tasks tasks.jsonl --profile mhqa --out imported
+    coa import --runs recorded --tasks tasks.jsonl --profile mhqa --out imported
 
 The transcripts are not graded here, but by the command that uses them.
 """
@@ -13,7 +13,7 @@ from collections import Counter, defaultdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from jobs.commands.command import Command
+from jobs.commands.command import Command, local_path
 
 if TYPE_CHECKING:
     from coa.distill.sources import Refusal
@@ -26,17 +26,21 @@ WIDTH = 120
 
 
 def arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("--format", dest="form", required=True, help="recorded, smolagents or oagents")
-    parser.add_argument("--runs", type=Path, required=True, help="a file or folder of recorded sessions or logs")
+    parser.add_argument(
+        "--format",
+        dest="form",
+        help="recorded, smolagents, oagents, openai, sharegpt, glaive or alpaca; without it, detected",
+    )
+    parser.add_argument("--runs", type=local_path, required=True, help="a file or folder of recorded sessions or logs")
     parser.add_argument("--tasks", required=True, help="the tasks that were worked on, as for `evaluate`")
     parser.add_argument("--profile", help="profile of all runs, in place of the tasks' own")
     parser.add_argument("--model", default="", help="name of the model that played the runs, if their logs lack it")
-    parser.add_argument("--tools", type=Path, help="YAML or JSON file that maps names of their tools to tags")
-    parser.add_argument("--out", type=Path, required=True, help="folder of the transcripts")
+    parser.add_argument("--tools", type=local_path, help="YAML or JSON file that maps names of their tools to tags")
+    parser.add_argument("--out", type=local_path, required=True, help="folder of the transcripts")
 
 
 def run(
-    form: str,
+    form: str | None,
     runs: Path,
     tasks: str,
     out: Path,
@@ -47,17 +51,19 @@ def run(
 ) -> Path:
     """Returns the file that was written. Raises UserError for a user's mistake, or if no run could be imported.
 
-    tasks: as `coa.tasks.loading.load` reads it; profile: of all runs, in place of the tasks' own; it also determines
-    the grader of open questions that name none; model: of runs that name none; tools: see `coa.distill.sources.tools`.
+    form: None to detect it; tasks: as `coa.tasks.loading.load` reads it; profile: of all runs, in place of the tasks'
+    own; it also determines the grader of open questions that name none; model: of runs that name none; tools: see
+    `coa.distill.sources.tools`.
     """
     from coa.agent.profiles import profile as find_profile
-    from coa.distill.sources import FORMATS, Refusal, import_runs, read_tools
+    from coa.distill.sources import FORMATS, Refusal, detect, import_runs, read_tools
     from coa.errors import UserError
     from coa.storage.jsonl import write_lines
     from coa.tasks.loading import load
     from coa.teams.store import write_transcripts
     from coa.teams.transcript import Graded, Transcript
 
+    form = detect(runs) if form is None else form.lower()
     FORMATS.find(form)
     known = load(tasks) if profile is None else load(tasks, profile=find_profile(profile).name, overrule=True)
     results = tuple(import_runs(form, runs, known, read_tools(tools), model))
@@ -79,8 +85,9 @@ def run(
 
 def _show(imported: list[Transcript], refused: list[Refusal]) -> None:
     from rich import box
-    from rich.console import Console
     from rich.table import Table
+
+    from jobs.run.console import Terminal
 
     table = Table(box=box.SIMPLE_HEAD)
     table.add_column("runs")
@@ -95,7 +102,7 @@ def _show(imported: list[Transcript], refused: list[Refusal]) -> None:
         first = next(refusal for refusal in refused if refusal.reason is reason)
         example = f"{first.detail} ({first.where})" if first.detail else first.where
         table.add_row(f"refused: {reason.value}", str(count), example)
-    console = Console(width=None if sys.stdout.isatty() else WIDTH, highlight=False, emoji=False, markup=False)
+    console = Terminal(width=None if sys.stdout.isatty() else WIDTH, highlight=False, emoji=False, markup=False)
     console.print(table)
     if broken:
         console.print(_advice(imported, sum(map(len, broken.values()))))

@@ -11,11 +11,11 @@ import time
 from argparse import ArgumentParser
 from pathlib import Path
 
-from jobs.commands.command import Command, positive
+from jobs.commands.command import Command, local_path, positive
 
 
 def arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("--file", type=Path, required=True, help="file of the keys, as in serving.keys")
+    parser.add_argument("--file", type=local_path, required=True, help="file of the keys, as in serving.keys")
     what = parser.add_subparsers(dest="what", required=True)
     add = what.add_parser("add", help="make a key and print it; it can't be shown again")
     add.add_argument("name", help="name of the key's owner")
@@ -37,7 +37,7 @@ def run(
 ) -> None:
     """Raises UserError if the file is no file of keys, or lacks the id."""
     from coa.serving.keys import KeyFile
-    from coa.serving.quotas import Quota
+    from coa.serving.limits.quotas import Quota
 
     keys, now = KeyFile(file), int(time.time())
     match what:

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from jobs.commands.command import Command, positive
+from jobs.commands.command import Command, local_path, positive
 
 if TYPE_CHECKING:
     from coa.distill.sources.recorder import RecorderConfig
@@ -24,7 +24,7 @@ PORT = 8700
 
 def arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--upstream", required=True, help="the model's endpoint, such as http://127.0.0.1:8000/v1")
-    parser.add_argument("--out", type=Path, required=True, help="folder of the recorded sessions")
+    parser.add_argument("--out", type=local_path, required=True, help="folder of the recorded sessions")
     parser.add_argument("--host", default="127.0.0.1", help="address to serve at")
     parser.add_argument("--port", type=positive, default=PORT)
     parser.add_argument("--key-env", help="environment variable with the endpoint's key, instead of the caller's")
@@ -52,7 +52,8 @@ async def _serve(config: RecorderConfig, host: str, port: int, say: Callable[[st
     async with serving(config, host, port, say) as url:
         for end in (signal.SIGINT, signal.SIGTERM):
             asyncio.get_running_loop().add_signal_handler(end, stop.set)
-        say(f"recording in {config.folder}: point an agent at {url}/session/NAME/v1, one name for each run")
+        where = f"{url}/session/NAME/v1 (Anthropic's clients: without /v1)"
+        say(f"recording in {config.folder}: point an agent at {where}, one name for each run")
         await stop.wait()
 
 

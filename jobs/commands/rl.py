@@ -2,43 +2,46 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from jobs.commands.command import Job
 
 if TYPE_CHECKING:
     from jobs.commands.command import Demands
+    from jobs.recipe.findings import Findings
     from jobs.recipe.schema import Recipe
     from jobs.run.console import Console
     from jobs.run.run_dir import RunDir
 
 
-def check(config: Recipe) -> None:
+def check(config: Recipe) -> Findings:
     from coa.errors import UserError
     from jobs.recipe.checks import check_run
+    from jobs.recipe.needs import is_finished
 
-    check_run(config, ("rl",))
-    if not config.sft.skipped and not (Path(config.run_dir) / "checkpoints" / "sft.json").exists():
+    found = check_run(config, ("rl",))
+    if not config.sft.skipped and not is_finished(config, "sft"):
         raise UserError(
             f"{config.run_dir}: no fine-tuned model is there yet: run `coa sft` first, or begin at model.path with "
             "sft.steps=0"
         )
+    return found
 
 
 def run(config: Recipe, console: Console) -> None:
     from jobs.run.session import in_session
     from jobs.stages.engines import engine_pool
-    from jobs.stages.rl import rl
-    from jobs.stages.services import tool_executors
+    from jobs.stages.rl import rl, tell_bottleneck
+    from jobs.stages.services import tool_client
     from jobs.stages.sft import sft
 
     async def body(run: RunDir) -> None:
         run.prepare()
         if config.sft.skipped:
             await sft(run)
-        async with tool_executors(run) as executors, engine_pool(run, run.sft_model, executors) as pool:
-            await rl(run, pool, executors)
+        async with tool_client(run) as tools, engine_pool(run, run.sft_model, tools) as pool:
+            await rl(run, pool, tools)
+        tell_bottleneck(run)
 
     in_session(config, console, body, demands=demands(config).values())
 

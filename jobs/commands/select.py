@@ -11,6 +11,7 @@ from jobs.commands.command import TASKS_HELP, Job, model_arguments
 
 if TYPE_CHECKING:
     from jobs.commands.command import Demands
+    from jobs.recipe.findings import Findings
     from jobs.recipe.schema import Recipe
     from jobs.run.console import Console
     from jobs.run.run_dir import RunDir
@@ -36,7 +37,7 @@ def check(
     rows: int | None,
     out: Path,
     overrides: Sequence[str] = (),
-) -> None:
+) -> Findings:
     from coa.errors import UserError
     from coa.tasks.loading import source
     from jobs.recipe.checks import check_attempts
@@ -48,7 +49,7 @@ def check(
     work = work_of(config, model=model, tasks=tasks, mode=mode, rows=rows)
     if not work.asked():
         raise UserError(f"{tasks}: every task is in selection.sft={config.selection.sft}")
-    check_attempts(model, work.asked(), settings_of(config, work, out, overrides))
+    return check_attempts(model, work.asked(), settings_of(config, work, out, overrides))
 
 
 def run(
@@ -62,19 +63,22 @@ def run(
     out: Path,
     overrides: Sequence[str] = (),
 ) -> None:
+    from coa.tasks.remarks import remarks_on
     from jobs.run.agent_file import caution_about_agent
     from jobs.run.session import in_session
     from jobs.stages.engines import engine_pool
     from jobs.stages.select import select_with, settings_of, work_of
-    from jobs.stages.services import tool_executors
+    from jobs.stages.services import tool_client
 
     work = work_of(config, model=model, tasks=tasks, mode=mode, rows=rows)
+    for remark in remarks_on(tasks, work.tasks):
+        console.say(remark)
 
     async def body(run: RunDir) -> None:
         if caution := caution_about_agent(config, model, overrides):
             console.say(caution)
         profiles = {task.profile for task in work.asked()}
-        async with tool_executors(run, profiles) as executors, engine_pool(run, model.resolve(), executors) as pool:
+        async with tool_client(run, profiles) as tools, engine_pool(run, model.resolve(), tools) as pool:
             await select_with(pool, work, run)
 
     in_session(settings_of(config, work, out, overrides), console, body, demands=demands(config).values(), model=model)

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import gc
+import os
 from argparse import ArgumentParser
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from jobs.commands.command import Job
+from jobs.commands.command import Job, local_path
 
 if TYPE_CHECKING:
     from jobs.commands.command import Demands
+    from jobs.recipe.findings import Findings
     from jobs.recipe.schema import Recipe
     from jobs.run.console import Console
     from jobs.run.run_dir import RunDir
@@ -20,18 +22,27 @@ if TYPE_CHECKING:
 
 def arguments(parser: ArgumentParser) -> None:
     which = parser.add_mutually_exclusive_group(required=True)
-    which.add_argument("--model", type=Path, help="model directory, Hugging Face layout")
+    which.add_argument("--model", type=local_path, help="model directory, Hugging Face layout")
     which.add_argument(
-        "--follow", type=Path, metavar="RUN", help="folder of a run that is still training: serves its newest weights"
+        "--follow",
+        type=local_path,
+        metavar="RUN",
+        help="folder of a run that is still training: serves its newest weights",
     )
-    parser.add_argument("--out", type=Path, default=Path("runs/serve"), help="folder of the logs (%(default)s)")
+    parser.add_argument("--out", type=local_path, default=Path("runs/serve"), help="folder of the logs (%(default)s)")
 
 
-def check(config: Recipe, *, model: Path | None, follow: Path | None, out: Path, overrides: Sequence[str] = ()) -> None:
-    from jobs.stages.serve import check_serving
+def check(
+    config: Recipe, *, model: Path | None, follow: Path | None, out: Path, overrides: Sequence[str] = ()
+) -> Findings:
+    from jobs.recipe.checks import found_of
+    from jobs.recipe.needs import tools_of
+    from jobs.recipe.worlds import world_of
+    from jobs.stages.serve import check_serving, named
 
-    found, _ = _served(config, model, follow, out, overrides)
+    found, folder = _served(config, model, follow, out, overrides)
     check_serving(found.serving)
+    return found_of(folder, (), found, tools_of(named(found, folder, world_of(found)).profiles))
 
 
 def run(
@@ -54,6 +65,8 @@ def run(
     async def body(run: RunDir) -> None:
         await serve_model(run, folder)
 
+    # By default Ray's processes give way to every other of the machine, and answers wait for whatever else it does.
+    os.environ.setdefault("RAY_worker_niceness", "0")
     try:
         in_session(found, console, body, demands=demands(config).values(), model=folder)
     finally:
@@ -93,4 +106,5 @@ COMMAND = Job(
     demands=demands,
     of_model=True,
     alone=False,  # it writes nothing but a log
+    asks=False,  # it starts, and waits, while a tool's service is down
 )

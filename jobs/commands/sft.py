@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from jobs.commands.command import Job
 
 if TYPE_CHECKING:
     from jobs.commands.command import Demands
+    from jobs.recipe.findings import Findings
     from jobs.recipe.schema import Recipe
     from jobs.run.console import Console
     from jobs.run.run_dir import RunDir
 
 
-def check(config: Recipe) -> None:
+def check(config: Recipe) -> Findings:
     from coa.errors import UserError
     from jobs.recipe.checks import check_run
+    from jobs.recipe.needs import is_finished
 
-    check_run(config, ("sft",))
-    if config.distils and not (Path(config.run_dir) / "checkpoints" / "distill.json").exists():
+    found = check_run(config, ("sft",))
+    if config.distils and not is_finished(config, "distill"):
         raise UserError(f"{config.run_dir}: nothing is distilled there yet: run `coa distill` first")
+    return found
 
 
 def run(config: Recipe, console: Console) -> None:

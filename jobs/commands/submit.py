@@ -10,13 +10,16 @@ from __future__ import annotations
 import os
 import sys
 from argparse import REMAINDER, ArgumentParser
+from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
-from jobs.commands.command import Command, positive
+from jobs.commands.command import Command, Parse, local_path, positive
 
 if TYPE_CHECKING:
     from cluster.remote.jobs import Jobs
+    from jobs.submission import Submitted
 
 ADDRESS = "RAY_API_SERVER_ADDRESS"
 STORAGE = "~/coa"
@@ -24,9 +27,10 @@ HOME_OF_IMAGE = "/home/ray"
 SPOT, ANY = "karpenter.sh/capacity-type=spot", "any"
 
 EPILOG = """\
-The current folder is sent without runs/, models/, .venv/, .git/, .env, key files and what its .gitignore names. On the
-cluster, runs/ and models/ are links into --storage, which all nodes must see. Ctrl-C stops the job. Variables that hold
-keys must be set on the cluster's nodes; their values are never sent."""
+Of the current folder, what the command needs is sent: the recipe, the files that settings and arguments name, the
+modules of COA_EXTENSIONS, this project's packages if it is a checkout, and what --send names. On the cluster, runs/ and
+models/ are links into --storage, which all nodes must see. Ctrl-C stops the job. Variables that hold keys must be set
+on the cluster's nodes; their values are never sent."""
 
 
 def arguments(parser: ArgumentParser) -> None:
@@ -34,13 +38,19 @@ def arguments(parser: ArgumentParser) -> None:
         "--address", default=os.environ.get(ADDRESS), help=f"the cluster's dashboard, http://head:8265 (${ADDRESS})"
     )
     parser.add_argument("--storage", default=STORAGE, help="folder of the cluster for runs/ and models/ (%(default)s)")
-    parser.add_argument("--requirements", type=Path, help="requirements file of packages that the image lacks")
+    parser.add_argument("--requirements", type=local_path, help="requirements file of packages that the image lacks")
+    parser.add_argument(
+        "--send", action="append", type=local_path, default=[], metavar="PATH", help="send this file or folder as well"
+    )
+    parser.add_argument("--dry-run", action="store_true", help="list what would be sent, and send nothing")
     parser.add_argument("--env", action="append", default=[], metavar="NAME", help="send this variable (no secrets)")
     parser.add_argument("--detach", action="store_true", help="print the job's id, and do not follow it")
     which = parser.add_mutually_exclusive_group()
     which.add_argument("--follow", metavar="JOB", help="follow a job that runs")
     which.add_argument("--stop", metavar="JOB", help="stop a job that runs")
-    which.add_argument("--kuberay", type=Path, metavar="FILE", help="write a manifest for KubeRay, and send nothing")
+    which.add_argument(
+        "--kuberay", type=local_path, metavar="FILE", help="write a manifest for KubeRay, and send nothing"
+    )
     kuberay = parser.add_argument_group("for --kuberay")
     kuberay.add_argument("--cluster", action="store_true", help="write only a RayCluster, for coa submit --address")
     kuberay.add_argument("--name", help="name of the resource (coa-COMMAND-RECIPE)")
@@ -56,11 +66,14 @@ def arguments(parser: ArgumentParser) -> None:
 
 
 def run(
+    parse_command: Parse,
     *,
     address: str | None,
     words: list[str],
     storage: str,
     requirements: Path | None,
+    send: list[Path],
+    dry_run: bool,
     env: list[str],
     detach: bool,
     follow: str | None,
@@ -69,27 +82,40 @@ def run(
     **manifest: Any,
 ) -> int:
     """Returns the exit status."""
-    from cluster.remote.jobs import Jobs, difference, entrypoint, own_versions, runtime_env
-    from coa.errors import UserError
+    from cluster.remote.jobs import difference, entrypoint, own_versions, runtime_env
     from jobs import submission
 
     if kuberay is not None:
-        return _write(kuberay, words, storage, **manifest)
-    if address is None:
-        raise UserError(f"coa submit needs --address, or ${ADDRESS}: the cluster's dashboard, such as http://head:8265")
+        return _write(kuberay, submission.parse(words, Path.cwd(), parse_command), storage, **manifest)
     if stop is not None:
-        print(f"{stop}: {Jobs(address).stop(stop)}")
+        print(f"{stop}: {_jobs(address).stop(stop)}")
         return 0
     if follow is not None:
-        return _follow(Jobs(address), follow)
-    submission.read(words, Path.cwd())
-    environment = runtime_env(Path.cwd(), requirements, submission.plain_variables(env, os.environ))
-    jobs = Jobs(address)
+        return _follow(_jobs(address), follow)
+    submitted = submission.parse(words, Path.cwd(), parse_command)
+    variables = submission.plain_variables(env, os.environ)
+    sent = submission.parcel_of(submitted, Path.cwd(), requirements, send)
+    if dry_run:
+        print(*sent.lines(), sep="\n")
+        return 0
+    jobs = _jobs(address)
+    print(*sent.lines(), sep="\n", file=sys.stderr)
     if line := difference(own_versions(), jobs.versions()):
         print(f"warning: {line}", file=sys.stderr)
-    job = jobs.submit(entrypoint(words, storage), environment)
+    with TemporaryDirectory() as folder:
+        sent.copy(Path(folder))
+        job = jobs.submit(entrypoint(words, storage), runtime_env(Path(folder), requirements, variables))
     print(f"{job} is submitted to {address}")
     return 0 if detach else _follow(jobs, job)
+
+
+def _jobs(address: str | None) -> Jobs:
+    from cluster.remote.jobs import Jobs
+    from coa.errors import UserError
+
+    if address is None:
+        raise UserError(f"coa submit needs --address, or ${ADDRESS}: the cluster's dashboard, such as http://head:8265")
+    return Jobs(address)
 
 
 def _follow(jobs: Jobs, job: str) -> int:
@@ -106,7 +132,7 @@ def _follow(jobs: Jobs, job: str) -> int:
 
 def _write(
     file: Path,
-    words: list[str],
+    submitted: Submitted,
     storage: str,
     *,
     cluster: bool,
@@ -126,7 +152,6 @@ def _write(
     from coa.storage.files import write_atomically
     from jobs import submission
 
-    submitted = submission.read(words, Path.cwd())
     label, is_label, value = spot.partition("=")
     if spot != ANY and not is_label:
         raise UserError(f"--spot {spot}: a label of nodes is LABEL=VALUE")
@@ -149,10 +174,12 @@ def _write(
     return 0
 
 
-COMMAND = Command(
-    name="submit",
-    help="run a command on a Ray cluster, or write its manifest for KubeRay",
-    run=run,
-    arguments=arguments,
-    epilog=EPILOG,
-)
+def command(parse_command: Parse) -> Command:
+    """The command, which submits others: `parse_command` reads them."""
+    return Command(
+        name="submit",
+        help="run a command on a Ray cluster, or write its manifest for KubeRay",
+        run=partial(run, parse_command),
+        arguments=arguments,
+        epilog=EPILOG,
+    )

@@ -8,14 +8,15 @@ from jobs.commands.command import Job, retry_failed
 
 if TYPE_CHECKING:
     from jobs.commands.command import Demands
+    from jobs.recipe.findings import Findings
     from jobs.recipe.schema import Recipe
     from jobs.run.console import Console
 
 
-def check(config: Recipe) -> None:
+def check(config: Recipe) -> Findings:
     from jobs.recipe.checks import check_run
 
-    check_run(config)
+    return check_run(config)
 
 
 def run(config: Recipe, console: Console) -> None:

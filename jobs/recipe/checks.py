@@ -4,16 +4,15 @@ import os
 from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 
-from actors.learner.sizes import architecture, check_sequence_parallel, hub_name
+from actors.learner.sizes import architecture, check_sequence_parallel
 from actors.weights.transports import find_sender
 from cluster.remote.reach import parts_of
 from cluster.resources import Demand, require, this_node
 from cluster.session import address_of
-from coa.agent.codec import Codec
 from coa.agent.episode import Grammar
 from coa.agent.profiles import PROFILES
-from coa.agent.profiles import profile as find_profile
-from coa.distill.dataset.shards import shard_paths
+from coa.distill.dataset.shards import is_data_set
+from coa.distill.sources.demonstrations import check_data_file
 from coa.errors import UserError
 from coa.grading.graders import GRADERS, TESTS, check_graders
 from coa.grading.toolset import check_called, check_tools
@@ -21,6 +20,7 @@ from coa.http.addresses import has_password, shown
 from coa.http.keys import bearer, secrets_in
 from coa.learning.algorithms import IMITATION
 from coa.llm.client import check_endpoint
+from coa.reporting.readable import number
 from coa.reporting.wandb_sink import mode_of
 from coa.storage.checkpoints import open_folder
 from coa.storage.keeping import check_keeping
@@ -28,9 +28,14 @@ from coa.tasks.worlds import World
 from coa.teams.teams import EXPERTS, check_team
 from coa.tools.sandbox.sandbox import require_bubblewrap
 from coa.types import Task
-from jobs.recipe.needs import graders_needed, roles_of
+from jobs.recipe.devices import check_gpus, check_learners, check_parts, check_turns
+from jobs.recipe.findings import Finding, Findings
+from jobs.recipe.machine import memory_of
+from jobs.recipe.models import models_of, served_model
+from jobs.recipe.needs import graders_needed, has_episodes, models_paid, roles_of, tools_of
 from jobs.recipe.resume import check_same, settings_of
 from jobs.recipe.schema import Recipe
+from jobs.recipe.services import services_of, unasked
 from jobs.recipe.worlds import world_of
 from jobs.run.held_out import check_held_out
 
@@ -38,18 +43,22 @@ STAGES = ("distill", "sft", "evaluation-sft", "rl", "evaluation-rl")
 """All stages of a run: those of `coa train`."""
 
 
-def check_run(config: Recipe, stages: Collection[str] = STAGES) -> None:
-    """Raises UserError, before anything is written, for a recipe whose stages can't be run or resumed."""
+def check_run(config: Recipe, stages: Collection[str] = STAGES) -> Findings:
+    """Raises UserError, before anything is written, for a recipe whose stages can't be run or resumed; returns what was
+    looked at, and the services that nobody has asked."""
     check_secrets(config)
     mode_of(config.wandb)
     check_group(config)
     check_engines(config)
+    check_gpus(config)
+    check_learners(config)
     check_names(config)
     world = world_of(config)
     if mistake := world.mistake():
         raise UserError(mistake)
-    world.training_task("rl", 0, seed=config.seed)
-    world.evaluation_tasks(config.evaluation.tasks, seed=config.evaluation.seed)
+    world.training_task("rl" if "rl" in stages else "distill", 0, seed=config.seed)
+    held_out = world.evaluation_tasks(config.evaluation.tasks, seed=config.evaluation.seed)
+    tasks = world.listed_tasks() or held_out
     check_data(config)
     if ("distill" in stages and config.distils) or ("rl" in stages and config.rl.teacher_fallback.attempts):
         check_distill(config, world.team_runs if config.distill.runs is None else config.distill.runs)
@@ -58,9 +67,9 @@ def check_run(config: Recipe, stages: Collection[str] = STAGES) -> None:
         check_models(config)
     if config.tools.judge.url is not None:  # a key that is named must be set, even if no task needs the judge
         bearer(config.tools.judge.key_env)
+    tools: set[str] = set()
     if set(stages) != {"sft"}:  # fine-tuning neither calls tools nor grades
-        check_services(config, graders_needed(config), world.profiles())
-    check_model("model.path", config.model.path)
+        tools = check_services(config, graders_needed(config), world.profiles())
     if config.sft.skipped and config.model.path is None:
         raise UserError("sft.steps=0 leaves fine-tuning out: set model.path to the model that reinforcement begins at")
     check_sharing(config, stages)
@@ -70,6 +79,13 @@ def check_run(config: Recipe, stages: Collection[str] = STAGES) -> None:
         check_reinforcement(config)
     check_same(Path(config.run_dir) / "config.yaml", config)
     check_held_out(Path(config.run_dir), config, world)
+    return (
+        Finding("settings"),
+        Finding(f"tasks of {world.name}" + (f" ({number(len(tasks))})" if world.listed_tasks() else "")),
+        *models_of(config, stages, tasks if has_episodes(stages) else ()),
+        *memory_of(config, stages),
+        *unasked(config, services_of(config, models_paid(config, stages), tools)),
+    )
 
 
 def check_names(config: Recipe) -> None:
@@ -89,11 +105,6 @@ def check_secrets(config: Recipe) -> None:
                 raise UserError(f"{key} is {shown(text)} with a password: set a variable, and name it in a key_env")
 
 
-def check_model(key: str, path: str | None) -> None:
-    if path is not None and not hub_name(path) and not (Path(path) / "config.json").exists():
-        raise UserError(f"{key} {path}: no config.json there")
-
-
 def check_sharing(config: Recipe, stages: Collection[str]) -> None:
     """Raises UserError if `sequence_parallel` does not suit the recipe's model, as far as the model is known here."""
     for stage, learner in (("sft", config.sft.learner), ("rl", config.rl.learner)):
@@ -106,7 +117,6 @@ def check_sharing(config: Recipe, stages: Collection[str]) -> None:
 def check_reinforcement(config: Recipe) -> None:
     """Raises UserError for an algorithm, an on-policy teacher or a weight transport that RL can't use."""
     on_policy, sampling = config.rl.on_policy, config.rl.sampling
-    check_model("rl.on_policy.teacher", on_policy.teacher)
     check_algorithm(config)
     if config.rl.algorithm == IMITATION and not config.rl.teacher_fallback.attempts:
         raise UserError(
@@ -130,57 +140,44 @@ def check_reinforcement(config: Recipe) -> None:
     check_parts(config)
 
 
-def check_parts(config: Recipe) -> None:
-    """Raises UserError for several ranks or engines with a part of a GPU each: Ray puts as many as fit on one GPU. NCCL
-    allows no two ranks there, and an engine does not find the memory that another one has taken."""
-    place, ranks = config.placement, max(config.sft.learner.ranks, config.rl.learner.ranks)
-    for key, gpus, what, count in (
-        ("learner_gpus", place.learner_gpus, "ranks", ranks),
-        ("engine_gpus", place.engine_gpus, "engines", max(place.engine_range)),
-    ):
-        if 0 < gpus < 1 and count > 1:
-            raise UserError(
-                f"placement.{key} is {gpus:g} for {count} {what}, expected 1 or more: only one of them may share a GPU"
-            )
-
-
-def check_turns(config: Recipe) -> None:
-    """Raises UserError if `engine.sleep_mode` is combined with settings by which engines run while learners train."""
-    if not config.engine.sleep_mode:
-        return
-    if stale := config.rl.window.max_staleness:
-        raise UserError(
-            f"engine.sleep_mode needs rl.window.max_staleness=0, not {stale}: engines sleep while learners train"
-        )
-    if len(set(config.placement.engine_range)) > 1:
-        raise UserError(
-            "engine.sleep_mode can't be combined with engine autoscaling: an engine that is added while learners train "
-            "would have no GPU memory; leave out placement.min_engines and placement.max_engines"
-        )
-
-
-def check_attempts(model: Path, tasks: Sequence[Task], config: Recipe) -> None:
-    """Raises UserError if the model can't attempt the tasks."""
+def check_attempts(model: Path, tasks: Sequence[Task], config: Recipe) -> Findings:
+    """Raises UserError if the model can't attempt the tasks; returns what was looked at."""
     check_secrets(config)
-    check_services(config, {task.grader for task in tasks}, {task.profile for task in tasks})
-    Codec.load(model)
+    tools = check_services(config, {task.grader for task in tasks}, {task.profile for task in tasks})
     check_group(config)
     check_engines(config)
+    return found_of(model, tasks, config, tools)
 
 
-def check_services(config: Recipe, graders: set[str], profiles: Iterable[str]) -> None:
-    """Raises UserError if a judge, a key or the sandbox that graders or tools need is not set up."""
+def check_asked(model: Path, task: Task, config: Recipe) -> Findings:
+    """Raises UserError if the model can't answer the task, which is not graded; returns what was looked at."""
+    check_secrets(config)
+    return found_of(model, (task,), config, check_services(config, set(), {task.profile}))
+
+
+def found_of(model: Path, tasks: Sequence[Task], config: Recipe, tools: Collection[str]) -> Findings:
+    """What is found about a model that attempts tasks, and about these tools and graders; raises UserError."""
+    check_gpus(config)
+    of_tasks = [Finding(f"tasks ({number(len(tasks))})")] if tasks else []
+    policy = served_model(model, config.agent, tasks)
+    return (Finding("settings"), *of_tasks, policy, *unasked(config, services_of(config, (), tools)))
+
+
+def check_services(config: Recipe, graders: set[str], profiles: Iterable[str]) -> set[str]:
+    """Returns these graders and the tools that the profiles call; raises UserError if a tool does not exist, or if a
+    judge, a key or the sandbox that they need is not set up."""
     check_tools(config.tools, crawl_s=config.executor.limit_s("crawl_page"), named=config.executor.named)
     check_graders(graders, config.tools, config.executor.limit_s)
     tools = check_lookups(config, world_of(config), profiles)
     if "code" in tools - config.tools.mapped or TESTS in graders:
         require_bubblewrap(config.tools.sandbox)
+    return graders | tools
 
 
 def check_lookups(config: Recipe, world: World, profiles: Iterable[str]) -> set[str]:
     """Returns the tools that the profiles call; raises UserError for one that does not exist or is not
     configured."""
-    called = {tag.name for name in profiles for tag in find_profile(name).tools}
+    called = tools_of(profiles)
     check_called(called, config.tools, articles=world.articles is not None, site=world.site is not None)
     return called
 
@@ -232,21 +229,27 @@ def check_distill(config: Recipe, runs: int) -> None:
 
 
 def check_data(config: Recipe) -> None:
+    """Raises UserError for a data set of `sft.data` that is missing, or of which no row can be trained on."""
     for path in map(Path, config.sft.data):
-        if not path.exists() or (path.is_dir() and not shard_paths(path)):
-            raise UserError(f"sft.data: no data set at {path}: expected a released file or a folder of train-*.parquet")
+        if not path.exists():
+            raise UserError(f"sft.data: no data set at {path}: expected a file, or the `data` folder of a run")
+        if not is_data_set(path):
+            try:
+                check_data_file(path, config.tasks.profile)
+            except UserError as error:
+                raise UserError(f"sft.data: {error}") from error
 
 
 def check_engines(config: Recipe) -> None:
     """Raises UserError for a number of engines, or of tool executors, that is not within its own range."""
     placement = config.placement
-    for name, number, (least, most) in (
+    for name, count, (least, most) in (
         ("engines", placement.engines, placement.engine_range),
         ("tool_executors", placement.tool_executors, placement.tool_range),
     ):
-        if not 1 <= least <= number <= most:
+        if not 1 <= least <= count <= most:
             raise UserError(
-                f"placement.{name} is {number}, expected from {least} (placement.min_{name}, at least 1) to {most} "
+                f"placement.{name} is {count}, expected from {least} (placement.min_{name}, at least 1) to {most} "
                 f"(placement.max_{name})"
             )
 

@@ -9,17 +9,19 @@ status 2, after a plan that lists all of them.
 import os
 import shutil
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from actors.learner.config import LearnerConfig
-from actors.learner.sizes import architecture
+from actors.learner.sizes import architecture, shares_prefixes
+from actors.weights.segment import SHARED_MEMORY
 from cluster.resources import Demand
 from cluster.session import address_of
 from coa.errors import UserError
 from coa.grading.graders import JUDGE
-from coa.http.addresses import shown
+from coa.grading.toolset import TOOLS
 from coa.learning.schedule import OptimizerConfig, Schedule
 from coa.planning.memory import GIB, engine_bytes, shared_memory_bytes
 from coa.planning.models import Architecture
@@ -27,9 +29,11 @@ from coa.reporting.readable import DASH, in_bytes, number
 from coa.tools.sandbox.sandbox import Kind
 from jobs.commands.command import Job
 from jobs.recipe.checks import check_room
+from jobs.recipe.findings import services_in
 from jobs.recipe.hub import hub_models
-from jobs.recipe.needs import graders_needed, longest_sample, memory_of_rank
+from jobs.recipe.needs import graders_needed, is_finished, longest_sample, memory_of_rank
 from jobs.recipe.schema import Recipe
+from jobs.recipe.services import ask_all, services_of
 from jobs.recipe.worlds import world_of
 from jobs.run.console import Console
 
@@ -43,16 +47,30 @@ class Section:
     rows: tuple[tuple[str, ...], ...]
 
 
-def dry_run(config: Recipe, job: Job, console: Console) -> None:
+def dry_run(config: Recipe, job: Job, console: Console, arguments: Mapping[str, Any], *, ask: bool) -> None:
     """Shows the plan, then raises the UserErrors that the job would raise: those of its own check and, if this machine
-    is the cluster, for lack of resources."""
-    for section in plan_of(config, job):
+    is the cluster, for lack of resources. Says what was looked at, and what was not. ask: whether each service gets the
+    one request that it gets before the job starts."""
+    for section in plan_of(config, job) if job.stages else ():
         console.table(section.title, section.columns, section.rows)
-    job.check(config)
+    findings = job.check(config, **arguments)
+    for remark in world_of(config).remarks() if job.stages else ():
+        console.say(remark)
     check_room(config, job.demands(config).values())
+    services = services_in(findings)
+    if ask and services:
+        ask_all(services, console)
+    for found in findings:
+        if found.caution:
+            console.say(found.caution)
+    seen = [found for found in findings if found.looked or (ask and found.service is not None)]
+    console.say(f"looked at: {'; '.join(found.what for found in seen)}")
+    if unseen := [found.what for found in findings if found not in seen]:
+        hint = " (--check sends each service one request)" if services and not ask else ""
+        console.say(f"not looked at: {'; '.join(unseen)}{hint}")
     address = address_of(config.session)
     cluster = f", but the cluster at {address} was not asked" if address else ""
-    console.say(f"no problem found{cluster}; nothing was started")
+    console.say(f"no problem found in what was looked at{cluster}; nothing was started")
 
 
 def plan_of(config: Recipe, job: Job) -> list[Section]:
@@ -79,7 +97,6 @@ def plan_of(config: Recipe, job: Job) -> list[Section]:
 
 
 def _stages(config: Recipe, stages: tuple[str, ...]) -> Iterator[tuple[str, str, str]]:
-    folder = Path(config.run_dir) / "checkpoints"
     for stage in stages:
         what = _what(config, stage)
         if stage == "distill" and not config.distils:
@@ -87,7 +104,7 @@ def _stages(config: Recipe, stages: tuple[str, ...]) -> Iterator[tuple[str, str,
         elif stage == "sft" and config.sft.skipped:
             yield stage, f"reinforcement begins at {config.model.path}", "left out: sft.steps is 0"
         else:
-            yield stage, what, "done" if (folder / f"{stage}.json").exists() else "to do"
+            yield stage, what, "done" if is_finished(config, stage) else "to do"
 
 
 def _what(config: Recipe, stage: str) -> str:
@@ -138,7 +155,7 @@ def _model(config: Recipe, built: Architecture | None) -> Iterator[tuple[str, st
         yield "weights on a GPU of an engine", in_bytes(weights)
         store = int(config.session.object_store_gib * GIB)
         shared = shared_memory_bytes(built, config.model.dtype)
-        here = in_bytes(shutil.disk_usage("/dev/shm").total)
+        here = in_bytes(shutil.disk_usage(SHARED_MEMORY).total)
         yield "shared memory of a node", f"{in_bytes(shared + store)}, weights and object store (here: {here})"
     yield "weights", model.dtype
     yield "an episode", f"{number(config.agent.limits.max_tokens)} tokens, {config.agent.limits.max_turns} turns"
@@ -161,7 +178,9 @@ def _learner(
     longest, packing = longest_sample(config, name), learner.packing
     wider = f", or {packing.rows} x {number(longest)} with the longest sample" if longest > packing.row_tokens else ""
     yield "tokens of a micro-batch", f"{packing.rows} x {number(packing.row_tokens)}{wider}"
-    yield "updates of a batch", str(learner.updates_per_batch)
+    alike = "computed once" if shares_prefixes(config.model, learner) else "computed for each sample"
+    yield "tokens with which samples begin alike", alike
+    yield "updates of a batch", str(config.rl.learner.updates_per_batch if name == "rl" else 1)
     yield "learning rate", rate(learner.optimizer)
     yield "weight decay", f"{learner.optimizer.weight_decay:g}"
     yield "clip range", getattr(config.rl.algorithm_of(), "clip_range", DASH) if name == "rl" else DASH
@@ -222,25 +241,13 @@ def _needs(config: Recipe) -> Iterator[tuple[str, str, str]]:
     ]
     yield from ((what, path, _there(path)) for what, path in files if path is not None)
     yield from ((key, name, "not asked") for key, name in hub_models(config) if not key.startswith("models."))
-    services = {
-        "web_search": (tools.search.url, tools.search.key_env),
-        "crawl_page": (tools.crawl.reader, tools.crawl.reader_key_env),
-        "summaries of pages": (tools.crawl.summary.url, tools.crawl.summary.key_env),
-        "wiki_search": (tools.wiki.retriever or None, None),
-        "judge": (tools.judge.url, tools.judge.key_env),
-    }
-    for what, (url, key) in services.items():
-        if url is not None:
-            yield what, shown(url), "not asked"
-            if key is not None:
-                yield what, f"${key}", _key(key)
+    for service in services_of(config, config.models, {*TOOLS, *tools.mapped}):
+        yield service.what, service.where, "not asked"
+        if service.key_env is not None:
+            yield service.what, f"${service.key_env}", _key(service.key_env)
     for name, model in config.models.items():
         if model.serve.model:
             yield f"models.{name}", f"{model.serve.model}, served here", "not started"
-        else:
-            yield f"models.{name}", f"{model.endpoint.name} at {shown(model.endpoint.url or '')}", "not asked"
-        if (key := model.endpoint.key_env) is not None:
-            yield f"models.{name}", f"${key}", _key(key)
     if tools.judge.url is None:
         yield from _judge(config)
     if tools.wiki.corpus:
@@ -282,7 +289,7 @@ def _writes(config: Recipe, stages: tuple[str, ...]) -> Iterator[tuple[str, str]
     learners = "learners' checkpoints, and " if storage is None else ""
     yield f"{folder}/checkpoints/", f"{learners}what each stage left"
     if storage is not None:
-        yield storage, "learners' checkpoints"
+        yield f"{storage}/{folder.name}/", "learners' checkpoints, and a copy of the run's folder"
     if kept.export_every:
         yield f"{folder}/exports/", f"the model every {kept.export_every} steps"
     if "rl" in stages:

@@ -9,8 +9,8 @@ from random import Random
 from statistics import fmean
 from typing import Any
 
+from actors.learner.sizes import shares_prefixes
 from actors.rollout.config import KvOnUpdate
-from coa.config import load
 from coa.errors import UserError
 from coa.planning.bottleneck import advice, bottleneck, gains, mean_batch, measured_part
 from coa.planning.calibration import Calibration, assumed, recorded
@@ -23,6 +23,7 @@ from coa.reporting.metrics import read_metrics
 from coa.reporting.readable import look_up
 from coa.spent import added, shares
 from jobs.recipe.memory import processes
+from jobs.recipe.resume import load_recorded
 from jobs.recipe.schema import Recipe
 from jobs.run.trajectories import Outcome, read_groups
 from jobs.stages.engines import PLACES
@@ -103,7 +104,7 @@ def loop_of_run(config: Recipe, folder: Path) -> Loop:
     """The loop of `config`, with the episodes and speeds that the run in `folder` recorded. Raises UserError if it
     recorded too little."""
     require_recorded(folder)
-    result, recorder = _json(folder / "checkpoints" / "rl.json"), load(Recipe, folder / "config.yaml")
+    result, recorder = _json(folder / "checkpoints" / "rl.json"), load_recorded(folder / "config.yaml")
     return loop_recorded(config, recorder, folder, result)
 
 
@@ -153,6 +154,7 @@ def loop_assumed(config: Recipe, built: Architecture, device: Device, gpus: int 
         learner_dtype=config.model.dtype,
         passes=passes_of(config),
         episodes=drawn,
+        sharing=config.rl.group if shares_prefixes(config.model, config.rl.learner) else 1,
     )
     engine = processes(config, built, device)[-1].engine
     by_node = config.rl.weights.transport == "host"

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from math import ceil
 
 from coa.planning.clusters import Device
 from coa.planning.memory import ASLEEP, GIB, USABLE, EngineMemory, RankMemory, engine_memory
@@ -95,10 +96,13 @@ def mistakes(config: Recipe, found: list[Process], device: Device | None) -> Ite
             f"which leaves no KV cache of the {given} that engine.gpu_memory_utilization={share:g} gives it on a "
             f"{device.name}: raise that setting, or engine.tensor_parallel"
         )
-    elif memory.tokens < config.agent.limits.max_tokens:
+    elif memory.tokens < (longest := config.agent.limits.max_tokens):
+        helps = "engine.gpu_memory_utilization or engine.tensor_parallel"
+        if not place.engine_gpus:
+            helps = f"engine.kv_cache_gib to {ceil(100 * longest * memory.kv_token / GIB) / 100}"
         yield (
             f"the KV cache of an engine holds {memory.tokens} tokens, less than one episode of "
-            f"agent.limits.max_tokens={config.agent.limits.max_tokens}: enlarge it, or raise engine.tensor_parallel"
+            f"agent.limits.max_tokens={longest}: raise {helps}"
         )
     if not place.learner_gpus or device is None:
         return

@@ -1,6 +1,6 @@
 """Which graders, roles and models a recipe needs, and the cluster resources of each stage."""
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from contextlib import suppress
 from pathlib import Path
 
@@ -73,6 +73,27 @@ def models_asked(config: Recipe) -> set[str]:
 def models_of_fallback(config: Recipe) -> set[str]:
     """Returns those of the recipe's `models` that the teacher fallback of RL uses; empty without a fallback."""
     return models_of_team(config) | models_of_review(config) if config.rl.teacher_fallback.attempts else set()
+
+
+def is_finished(config: Recipe, stage: str) -> bool:
+    """Returns whether an earlier command has finished the stage in the run's folder."""
+    return (Path(config.run_dir) / "checkpoints" / f"{stage}.json").exists()
+
+
+def has_episodes(stages: Collection[str]) -> bool:
+    """Returns whether the policy plays episodes in one of the stages."""
+    return not {"distill", "sft"}.issuperset(stages)
+
+
+def tools_of(profiles: Iterable[str]) -> set[str]:
+    """Returns the tools that the profiles call, by name."""
+    return {tag.name for name in profiles for tag in find_profile(name).tools}
+
+
+def models_paid(config: Recipe, stages: Collection[str]) -> set[str]:
+    """Returns those of the recipe's `models` that the unfinished ones of the stages send requests to."""
+    distils = "distill" in stages and config.distils and not is_finished(config, "distill")
+    return (models_asked(config) if distils else set()) | (models_of_fallback(config) if "rl" in stages else set())
 
 
 def distill_demands(config: Recipe) -> list[Demand]:

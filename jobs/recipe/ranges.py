@@ -39,7 +39,7 @@ ABOVE_0 = (
     "teaching.runs_in_flight",
     "*.learner.ranks",
     "*.learner.packing.*",
-    "*.learner.updates_per_batch",
+    "rl.learner.updates_per_batch",
     "*.checkpoint_every",
     "rl.window.groups_per_batch",
 )

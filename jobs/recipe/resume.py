@@ -7,7 +7,7 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
-from coa.config import dump, from_plain, read, with_new_names
+from coa.config import dump, from_plain, read
 from coa.errors import UserError
 from jobs.recipe.schema import Recipe
 
@@ -20,6 +20,7 @@ FREE_TO_CHANGE = (
     "teaching.",
     "checkpoints.keep",
     "checkpoints.export_every",
+    "checkpoints.grace_s",
     "distill.runs",
     "distill.retry_failed",
     "distill.most_failed",
@@ -27,7 +28,9 @@ FREE_TO_CHANGE = (
     "distill.obedience.schema",
     "evaluation.patience_s",
     "tools.judge.asks",
+    "tools.judge.extra",
     "tools.judge.schema",
+    "tools.crawl.summary.extra",
     "selection.",
     "rl.evaluate_",
     "rl.keep_batches",
@@ -39,10 +42,10 @@ TELLING = ("tasks.world", "tasks.path", "model.path")
 """Settings that identify a run best: if one of them differs, the error names it rather than another setting."""
 FREE_OF_ENDPOINTS = re.compile(
     r"models\.[^.]+\.(endpoint\.(url|key_env|timeout_s|attempts|timeouts|pause_s|max_pause_s|max_retry_after_s"
-    r"|concurrent|requests_per_minute|tokens_per_minute|max_tokens)|serve\.(host|port))"
+    r"|concurrent|requests_per_minute|tokens_per_minute|max_tokens|extra(\..+)?)|serve\.(host|port))"
 )
 """Keys of the teachers' models that may differ when a run is resumed: addresses, request rates and timeouts, and
-`max_tokens`, since a run fails if its replies are cut off."""
+`max_tokens` and `extra`, since runs fail if replies are cut off or a field is refused."""
 
 
 def free_to_change(key: str) -> bool:
@@ -59,22 +62,32 @@ def settings_of(config: Recipe) -> dict[str, Any]:
     return _flat(OmegaConf.create(dump(config)))
 
 
-def check_same(path: Path, config: Recipe) -> None:
-    """Raises UserError if the folder of the `config.yaml` at `path` holds a run with other settings."""
+def load_recorded(path: Path) -> Recipe:
+    """The recipe that a run wrote at `path`. Raises UserError for one of another version of coa."""
+    try:
+        return from_plain(Recipe, read(path), str(path))
+    except UserError as error:
+        raise UserError(f"{path.parent} was written by another version of coa ({error})") from error
+
+
+def check_same(path: Path, config: Recipe, where: str | None = None) -> None:
+    """Raises UserError if the folder of the `config.yaml` at `path` holds a run with other settings. where: its folder,
+    if the file is a copy."""
+    where = where or str(path.parent)
     if not path.exists():
         return
     try:
-        before = fixed_settings(from_plain(Recipe, with_new_names(Recipe, read(path)), str(path)))
+        before = fixed_settings(from_plain(Recipe, read(path), str(path)))
     except UserError as error:
         raise UserError(
-            f"{path.parent} holds a run that this version of coa can't resume ({error}): choose another run_dir"
+            f"{where} holds a run that this version of coa can't resume ({error}): choose another run_dir"
         ) from error
     now = fixed_settings(config)
     if changed := [key for key in {**now, **before} if before.get(key) != now.get(key)]:
         key = next((key for key in TELLING if key in changed), changed[0])
         others = f" and {len(changed) - 1} other settings" if len(changed) > 1 else ""
         raise UserError(
-            f"{path.parent} holds a run with {key}={before.get(key)}, not {now.get(key)}{others}: resume it with the "
+            f"{where} holds a run with {key}={before.get(key)}, not {now.get(key)}{others}: resume it with the "
             "same settings, or choose another run_dir"
         )
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from actors.learner.config import LearnerConfig, ModelConfig, Objective
+from actors.learner.config import LearnerConfig, ModelConfig, Objective, RlLearnerConfig
 from actors.rollout.config import EngineConfig, SamplingConfig
 from actors.teachers.model_server import ModelServerConfig
 from actors.teachers.team import TeachingConfig
@@ -79,6 +79,8 @@ class DistillConfig:
     """Maximum fraction of team runs that may fail because of infrastructure failures; above it, fine-tuning does not
     start."""
 
+    PATHS: ClassVar = ("transcripts", "against")
+
 
 @dataclass(frozen=True)
 class SftConfig:
@@ -94,12 +96,15 @@ class SftConfig:
     max_tokens: int | None = None
     """Maximum length of a demonstration in tokens; longer ones are left out. None takes `agent.limits.max_tokens`."""
     data: tuple[str, ...] = ()
-    """Data sets to train on instead of distilling: `data` folders of other runs, or released AFM files."""
+    """Data sets to train on instead of distilling: `data` folders of other runs, released AFM files, or files of
+    messages (OpenAI, ShareGPT, Alpaca)."""
     learner: LearnerConfig = field(default_factory=LearnerConfig)
     checkpoint_every: int = 100
     """Number of steps between two checkpoints."""
 
     DEFAULT_STEPS: ClassVar[int] = 1000
+
+    PATHS: ClassVar = ("data",)
 
     def __post_init__(self) -> None:
         if self.steps is not None and self.epochs is not None:
@@ -141,7 +146,7 @@ class RlConfig:
     short_tokens: int = 0
     """Maximum length of an episode in tokens during the first `short_steps` weight versions; must not exceed
     `agent.limits.max_tokens`."""
-    learner: LearnerConfig = field(default_factory=LearnerConfig)
+    learner: RlLearnerConfig = field(default_factory=RlLearnerConfig)
     algorithm: str = DEFAULT
     """Name of the RL algorithm (docs/algorithms.md). If `on_policy.teacher` is set, the default becomes on_policy, and
     no other algorithm is allowed."""
@@ -158,15 +163,13 @@ class RlConfig:
     checkpoint_every: int = 10
     """Number of steps between two checkpoints."""
     keep_batches: bool = True
-    """Whether each training batch is recorded on disk, so that `coa replay` can train on it again."""
+    """Whether each training batch is recorded on disk, so that `coa verify --replay` can train on it again."""
     evaluate_every: int = 0
     """Number of weight versions between two evaluations on held-out tasks during training; the first runs before the
     first step. 0 disables these evaluations."""
     evaluate_tasks: int = 64
     """Number of held-out tasks per evaluation during training (`evaluate_every`): always the same tasks, with one
     greedy attempt each."""
-
-    RENAMED: ClassVar[dict[str, str]] = {"rescue": "teacher_fallback"}
 
     def __post_init__(self) -> None:
         if self.evaluate_every < 0 or self.evaluate_tasks < 1:
@@ -250,10 +253,11 @@ class Recipe:
     selection: SelectionConfig = field(default_factory=SelectionConfig)
     wandb: WandbConfig = field(default_factory=WandbConfig)
 
+    PATHS: ClassVar = ("run_dir",)
+
     @property
     def distils(self) -> bool:
         """Whether teachers' runs become the demonstrations."""
         return not self.sft.data and not self.sft.skipped
 
     CHOSEN: ClassVar = {"world": ("tasks.world", settings_of)}
-    RENAMED: ClassVar = {"experts": "world.experts"}

@@ -12,6 +12,8 @@ from coa.agent.profiles import PROFILES
 from coa.config import from_plain
 from coa.errors import UserError
 from coa.grading.rewards import GRADE, RewardConfig
+from coa.pretrained.folder import config_in
+from coa.pretrained.reading import read_object
 from coa.storage.files import write_atomically
 from coa.tasks.worlds import settings_of
 from jobs.recipe.schema import Recipe
@@ -36,22 +38,11 @@ def agent_of(model: Path, default: AgentConfig, overrides: Sequence[str] = ()) -
     """The `agent` section for the model: its `agent.json`, else the default, changed by the `agent.*` keys of
     `overrides`.
 
-    Raises UserError for a folder that can't be read, or a token limit above the model's positions.
+    Raises UserError for a folder that can't be read.
     """
+    config_in(model)  # which raises an error that says what is there in its place
     path = model / AGENT_FILE
-    if not (model / "config.json").is_file():
-        raise UserError(f"{model}: no model there (no config.json)")
-    try:
-        positions = json.loads((model / "config.json").read_text()).get("max_position_embeddings")
-        said = _of_agent(overrides)
-        agent = from_plain(AgentConfig, json.loads(path.read_text()), str(path), said) if path.exists() else default
-    except (json.JSONDecodeError, UnicodeDecodeError, AttributeError) as error:
-        raise UserError(f"{model}: its config.json or {AGENT_FILE} can't be read: {error}") from error
-    if positions is not None and agent.limits.max_tokens > positions:
-        raise UserError(
-            f"agent.limits.max_tokens={agent.limits.max_tokens} is more than the {positions} positions of {model}"
-        )
-    return agent
+    return from_plain(AgentConfig, read_object(path), str(path), _of_agent(overrides)) if path.exists() else default
 
 
 def _of_agent(overrides: Sequence[str]) -> list[str]:

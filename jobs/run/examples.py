@@ -6,11 +6,13 @@ from typing import Any
 from coa.agent.profiles import PROFILES
 from coa.reporting.page import Example
 from coa.types import Task
+from jobs.run.compared import MODES
 from jobs.run.run_dir import RunDir
 
 
 def examples(run: RunDir) -> list[Example]:
-    """Both models' first sampled attempts at such a task; if there is none, at the family's first task."""
+    """Both models' first sampled attempts at such a task, or their greedy ones if nothing was sampled; if there is no
+    such task, at the family's first one."""
     before, after = (_first_attempts(run, name) for name in ("sft", "rl"))
     both = (("SFT", before), ("RL", after))
     return [_example(name, rows[task_id]) for task_id in telling(before, after) for name, rows in both]
@@ -29,7 +31,10 @@ def _first_attempts(run: RunDir, name: str) -> dict[str, dict[str, Any]]:
     import pyarrow.parquet as pq
 
     rows = pq.read_table(run.trajectories / f"evaluation-{name}.parquet").to_pylist()
-    return {row["task_id"]: row for row in rows if row["group"] == "sampled" and row["sample"] == 0}
+    first = {
+        mode: {row["task_id"]: row for row in rows if row["group"] == mode and row["sample"] == 0} for mode in MODES
+    }
+    return first["sampled"] or first["greedy"]
 
 
 def _example(name: str, row: dict[str, Any]) -> Example:

@@ -15,19 +15,18 @@ import json
 import os
 import shutil
 import signal
-import socket
 import tempfile
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
-
-import psutil
 
 from coa.errors import UserError
 from coa.storage.files import remove_partial
+from coa.storage.holder import Holder, is_same, runs, this_process
+from coa.unicode import is_whole
 
 FILE = "lease.json"
 BEAT_S = 10.0
@@ -41,16 +40,6 @@ _SIZE = 512
 """Size of the file in bytes: one write replaces all of it, so that a reader sees either the old or the new holder."""
 
 
-@dataclass(frozen=True, slots=True)
-class Holder:
-    host: str
-    pid: int
-    since: str
-    """When it began to hold the lease, in its host's time: "2026-11-23 00:12:14"."""
-    started: float
-    """When its process began, in seconds since 1970: another process may have the same pid later."""
-
-
 def is_held(holder: Holder, *, by: Holder, running: bool, silent_s: float) -> bool:
     """Whether a lease that no lock protects still belongs to another process.
 
@@ -58,18 +47,15 @@ def is_held(holder: Holder, *, by: Holder, running: bool, silent_s: float) -> bo
     """
     if holder.host != by.host:
         return silent_s < LAPSE_S
-    return running and (holder.pid, holder.started) != (by.pid, by.started)
+    return running and not is_same(holder, by)
 
 
 def require_folder(folder: Path) -> None:
     """Raises UserError if a command can't write to the folder, which need not be there yet; writes nothing."""
-    if folder.parts and (scheme := folder.parts[0]).endswith(":"):  # s3://bucket/run, of which a path makes s3:/...
-        raise UserError(
-            f"a run's folder can't be at an address ({scheme}//...): it is on a disk that all nodes see, and only "
-            "checkpoints.storage may be an address"
-        )
-    whole = folder.absolute()
-    there = next(one for one in (whole, *whole.parents) if os.path.lexists(one))
+    path = folder.absolute()
+    if not is_whole(str(path)):
+        raise UserError(f"{str(folder)!r} can't be a run's folder: the name {str(path)!r} is not UTF-8")
+    there = next(one for one in (path, *path.parents) if os.path.lexists(one))
     if not there.is_dir():
         raise UserError(f"{folder} can't be a run's folder: {there} is a file")
     if not os.access(there, os.W_OK | os.X_OK):
@@ -89,7 +75,7 @@ def hold(folder: Path) -> Iterator[None]:
     Raises UserError if another command holds it, or if nothing can be written there. A command whose lease is taken
     over, because its heartbeat was not seen, is interrupted, and ends with a UserError that says so.
     """
-    us = Holder(socket.gethostname(), os.getpid(), time.strftime("%Y-%m-%d %H:%M:%S"), psutil.Process().create_time())
+    us = this_process()
     try:
         folder.mkdir(parents=True, exist_ok=True)
         descriptor = _acquire(folder, us)
@@ -168,14 +154,7 @@ def _is_held(folder: Path, descriptor: int, holder: Holder, us: Holder) -> bool:
     if holder.host != us.host and not -1 <= silent_s < LAPSE_S:
         time.sleep(WATCH_S)
         silent_s = 0.0 if os.fstat(descriptor).st_mtime_ns != beat else LAPSE_S
-    return is_held(holder, by=us, running=_runs(holder), silent_s=silent_s)
-
-
-def _runs(holder: Holder) -> bool:
-    try:
-        return abs(psutil.Process(holder.pid).create_time() - holder.started) < 1
-    except psutil.Error:
-        return False
+    return is_held(holder, by=us, running=runs(holder), silent_s=silent_s)
 
 
 def _read(descriptor: int) -> Holder | None:
@@ -187,7 +166,7 @@ def _read(descriptor: int) -> Holder | None:
 
 
 def _describe(holder: Holder | None) -> str:
-    return f"by process {holder.pid} on {holder.host} since {holder.since}" if holder else "by another command"
+    return f"by {holder or 'another command'}"
 
 
 def _beat(descriptor: int, us: Holder, ended: threading.Event, lost: threading.Event) -> None:

@@ -1,8 +1,8 @@
 """One run: its folder, its finished stages, its tasks and its console."""
 
 import json
-import secrets
 from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,7 @@ from coa.config import dump
 from coa.reporting.metrics import MetricsLog, Sink
 from coa.storage.checkpoints import CheckpointFolder, open_folder
 from coa.storage.files import write_atomically
+from coa.storage.mirror import Mirror, new_token
 from coa.tasks.worlds import World
 from coa.types import Task
 from jobs.recipe.schema import Recipe
@@ -19,17 +20,45 @@ from jobs.run.console import Console
 from jobs.run.held_out import write_held_out
 from jobs.run.sinks import open_sinks
 
+CONFIG = "config.yaml"
+"""File of the run's settings."""
 STORAGE = "storage.json"
 """File in `checkpoints/` that names another storage of the checkpoints."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stored:
+    """`checkpoints/storage.json`: where in `checkpoints.storage` the run is."""
+
+    storage: str
+    folder: str
+    token: str = ""
+    """See `coa.storage.mirror`; empty for runs that began before there were copies."""
+
+    @staticmethod
+    def read(run: Path) -> "Stored | None":
+        """None if the run keeps its checkpoints in its folder, or nothing is there."""
+        path = run / "checkpoints" / STORAGE
+        return Stored(**json.loads(path.read_text())) if path.exists() else None
+
+    @staticmethod
+    def new(run: Path, storage: str) -> "Stored":
+        """Of a run that begins: its folder there has the name of its folder here."""
+        return Stored(storage=storage, folder=run.name, token=new_token())
+
+    def write(self, run: Path) -> "Stored":
+        write_atomically(run / "checkpoints" / STORAGE, json.dumps(asdict(self)))
+        return self
+
+    def open(self) -> CheckpointFolder:
+        """The run's folder in the storage. Raises UserError if it can't be opened."""
+        return open_folder(self.storage).below(self.folder)
+
+
 def storage_of(run: Path) -> CheckpointFolder:
     """The folder above the stages' checkpoints of an existing run, wherever it keeps them."""
-    named = run / "checkpoints" / STORAGE
-    if not named.exists():
-        return open_folder((run / "checkpoints").resolve())
-    where = json.loads(named.read_text())
-    return open_folder(where["storage"]).below(where["folder"])
+    stored = Stored.read(run)
+    return open_folder((run / "checkpoints").resolve()) if stored is None else stored.open()
 
 
 class RunDir:
@@ -51,26 +80,27 @@ class RunDir:
         self.sft_model = self.start_model if config.sft.skipped else self.checkpoints / "sft-model"
         """Folder of the policy at which RL begins."""
         self.model = self.folder / "model"
+        self.mirror: Mirror | None = None
+        """The copy in `checkpoints.storage` while the run works."""
 
     def prepare(self) -> None:
         """Creates the folders and files of a training run."""
         for folder in (self.trajectories, self.teachers, self.data, self.checkpoints):
             folder.mkdir(parents=True, exist_ok=True)
-        write_atomically(self.folder / "config.yaml", dump(self.config))
+        write_atomically(self.folder / CONFIG, dump(self.config))
         write_held_out(self.folder, self.config, self.world)
 
     def storage(self) -> CheckpointFolder:
-        """The folder above the stages' checkpoints: here, or a folder of this run's own in `checkpoints.storage`, which
-        is named in `checkpoints/storage.json` from its first use on. Raises UserError if it can't be opened."""
+        """The folder above the stages' checkpoints: here, or the run's in `checkpoints.storage`, which is noted from
+        its first use on. Raises UserError if it can't be opened."""
         if (storage := self.config.checkpoints.storage) is None:
             return open_folder(self.checkpoints)
-        folder = open_folder(storage)
-        path = self.checkpoints / STORAGE
-        if not path.exists():
-            # Another run of this name may use the same storage.
-            name = f"{self.folder.name}-{secrets.token_hex(4)}"
-            write_atomically(path, json.dumps({"storage": storage, "folder": name}))
-        return folder.below(json.loads(path.read_text())["folder"])
+        return (Stored.read(self.folder) or Stored.new(self.folder, storage).write(self.folder)).open()
+
+    def copy(self) -> None:
+        """Copies what has changed to `checkpoints.storage`, if that is set and the run works. Blocks."""
+        if self.mirror is not None:
+            self.mirror.update()
 
     def result(self, stage: str) -> dict[str, Any] | None:
         """The result of a finished stage; None while it is not finished."""
@@ -93,7 +123,8 @@ class RunDir:
 
     def metrics(self, stage: str, step: int) -> MetricsLog:
         """The run's metrics, opened for a stage that continues from `step`."""
-        return MetricsLog(self.folder / "metrics.jsonl", resume={stage: step}, sinks=self._sinks)
+        path = self.folder / "metrics.jsonl"
+        return MetricsLog(path, resume={stage: step}, sinks=self._sinks, boundary=self.console.boundary)
 
     @cached_property
     def _sinks(self) -> list[Sink]:
@@ -102,7 +133,7 @@ class RunDir:
     def close(self) -> None:
         """Closes the metric sinks (Ray gauges, wandb), if any were opened."""
         for sink in self.__dict__.pop("_sinks", ()):
-            sink.close()
+            self.console.boundary.attempt(str(sink), sink.close)
 
     @cached_property
     def world(self) -> World:

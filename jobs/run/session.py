@@ -13,7 +13,9 @@ from jobs.recipe.checks import check_room
 from jobs.recipe.hub import require_hub_models
 from jobs.recipe.needs import local_models
 from jobs.recipe.schema import Recipe
+from jobs.recipe.worlds import world_of
 from jobs.run.console import Console
+from jobs.run.mirrored import mirrored
 from jobs.run.run_dir import RunDir
 
 
@@ -27,7 +29,7 @@ def in_session(
 ) -> None:
     """Runs `body` in an event loop on a Ray cluster, after a check that the cluster has room for each of the sets of
     demands and that its nodes see the files that the job needs. model: the folder of the model that the job works on;
-    None for a job that trains in its run's folder."""
+    None for a job that trains in its run's folder, which says first what is to be known of its tasks."""
     from cluster.remote.shared import require_shared
     from cluster.resources import cluster_nodes
     from cluster.session import session
@@ -36,6 +38,8 @@ def in_session(
     check_room(config, demands)
     if model is None:
         require_hub_models(config)
+        for remark in world_of(config).remarks():
+            console.say(remark)
     with ExitStack() as stack:
         with console.waiting("ray", "starting Ray, or joining the cluster"):
             stack.enter_context(session(config.session))
@@ -49,7 +53,10 @@ def in_session(
                 require_shared(storage, (), by_role=by_role, roles=(Role.learner,), key="checkpoints.storage")
         else:
             require_shared(None, [str(model.resolve())], by_role=by_role)
-        with closing(RunDir(config, console)) as run:
+        run = RunDir(config, console)
+        if model is None:
+            stack.enter_context(mirrored(run))
+        with closing(run):
             asyncio.run(body(run))
 
 

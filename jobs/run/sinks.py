@@ -12,8 +12,9 @@ from jobs.run.console import Console
 
 
 def open_sinks(config: Recipe, folder: Path, console: Console) -> list[Sink]:
-    """Opens the sinks of a run; Ray must be running."""
-    sinks: list[Sink] = [RayGauges(folder.name)]
+    """Opens the sinks of a run, without those that fail; Ray must be running."""
+    sinks: list[Sink] = []
+    console.boundary.attempt(RayGauges.NAME, lambda: sinks.append(RayGauges(folder.name)))
     mode, why = mode_of(config.wandb)
     if why:
         console.say(f"wandb: {why}")
@@ -21,5 +22,6 @@ def open_sinks(config: Recipe, folder: Path, console: Console) -> list[Sink]:
         recipe = OmegaConf.to_container(OmegaConf.structured(config), enum_to_str=True)
         assert isinstance(recipe, dict)
         plain = {str(key): value for key, value in recipe.items()}
-        sinks.append(WandbSink(folder, config.wandb, mode, recipe=plain, say=console.say))
+        wandb = WandbSink(folder, config.wandb, mode, recipe=plain, say=console.say, boundary=console.boundary)
+        sinks.append(wandb)
     return sinks

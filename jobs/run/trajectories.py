@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 from coa.agent.records import EpisodeRecord
 from coa.grading.graders import TESTS
 from coa.planning.workload import Recorded, RecordedEpisode
+from coa.storage.columns import whole_texts
 from coa.storage.files import replacing
 from coa.types import Task
 
@@ -42,7 +43,7 @@ SCHEMA = pa.schema(
 
 def write_episodes(path: Path, rows: Iterable[tuple[Task, int | str, EpisodeRecord]]) -> None:
     """Writes a row per (task, group or mode, episode), atomically. Without any, the table has no rows."""
-    found = [_row(task, str(group), episode) for task, group, episode in rows]
+    found = [whole_texts(_row(task, str(group), episode)) for task, group, episode in rows]
     with replacing(path) as part:
         pq.write_table(pa.Table.from_pylist(found, schema=SCHEMA), part)
 

@@ -10,10 +10,12 @@ from statistics import fmean
 from typing import Any
 
 from actors.rollout.config import SamplingConfig
+from cluster.pool import Evaluator
 from coa.reporting.statistics import pass_at_1
 from coa.tasks.published.benchmark import Benchmark, Decoding
 from coa.tasks.published.protocol import GREEDY, decoding_of
 from coa.tasks.published.table import of_family
+from coa.tasks.samples import COUNT, with_sample_tests_only
 from coa.tasks.worlds import World
 from coa.types import Task
 from jobs.recipe.schema import EvaluationConfig
@@ -39,7 +41,7 @@ def by_protocol(config: EvaluationConfig, task: Task) -> tuple[Decoding, ...]:
 
 
 async def attempt_all(
-    pool: Any, tasks: Sequence[Task], plan: Plan, stage: Stage, journal: Journal
+    pool: Evaluator, tasks: Sequence[Task], plan: Plan, stage: Stage, journal: Journal
 ) -> tuple[Episodes, Episodes]:
     """Returns greedy and sampled episodes; attempts in the journal are not repeated. Raises the InfrastructureError
     that remains after the pool's retries."""
@@ -50,9 +52,10 @@ async def attempt_all(
         episodes = await pool.evaluate(task, range(how.samples), sampling)
         journal.add(task.id, episodes, greedy=not how.temperature)
         done = len(greedy) + len(sampled)
+        stage.update(done)
         if done % 20 == 0:
             episodes = chain(*greedy.values(), *sampled.values())
-            stage.update(done, correct=round(fmean(episode.correct for episode in episodes), 3))
+            stage.update(correct=round(fmean(episode.correct for episode in episodes), 3))
 
     async with asyncio.TaskGroup() as group:
         for task in tasks:
@@ -66,8 +69,9 @@ async def attempt_all(
 def measure(tasks: Sequence[Task], greedy: Episodes, sampled: Episodes, world: World) -> dict[str, Any]:
     """Pass rates of all tasks and of each family, the world's own measures, and the share of episodes with form errors.
 
-    All figures are computed from the sampled episodes, or from the greedy one if a task has no sampled ones. `greedy`
-    is present only if every task has a greedy episode.
+    A pass rate, greedy or sampled, is present only if every task has such episodes. All other figures are computed from
+    the sampled episodes, or from the greedy one if a task has no sampled ones; `counted` says how many these are.
+    `sample_tests_only` is present only if tasks have no other tests.
     """
     counted = greedy | sampled
     families: dict[str, list[Task]] = defaultdict(list)
@@ -75,16 +79,23 @@ def measure(tasks: Sequence[Task], greedy: Episodes, sampled: Episodes, world: W
         families[task.family].append(task)
 
     def rates(some: Sequence[Task]) -> dict[str, Any]:
-        found = {"pass_at_1": pass_at_1([[e.correct for e in counted[t.id]] for t in some])}
-        if all(task.id in greedy for task in some):
-            found["greedy"] = pass_at_1([[e.correct for e in greedy[t.id]] for t in some])
-        return dict(found)
+        measured = {
+            key: pass_at_1([[e.correct for e in episodes[task.id]] for task in some])
+            for key, episodes in (("pass_at_1", sampled), ("greedy", greedy))
+            if all(task.id in episodes for task in some)
+        }
+        samples = len(with_sample_tests_only(some))
+        return {"n": len(some), **measured, **({COUNT: samples} if samples else {})}
 
     every = [episode for task in tasks for episode in counted[task.id]]
     return {
         **rates(tasks),
         "families": {name: rates(some) for name, some in families.items()},
         **world.measures(tasks, {task.id: [episode.text for episode in counted[task.id]] for task in tasks}),
+        "counted": {
+            "sampled": sum(map(len, sampled.values())),
+            "greedy": sum(len(found) for id, found in greedy.items() if id not in sampled),
+        },
         "format_errors": fmean(not episode.well_formed for episode in every),
         "repairs": dict(Counter(what for episode in every for what in episode.repairs)),
         "statuses": dict(Counter(episode.status.value for episode in every)),

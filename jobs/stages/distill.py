@@ -9,7 +9,7 @@ and the replies that unfinished runs have received are in the teachers' ledgers.
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping
 from contextlib import aclosing
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -17,7 +17,7 @@ from typing import Any
 from uuid import uuid4
 
 from actors.teachers.team import BudgetConfig, Outcome, Played
-from actors.tools.remote import RemoteExecutor
+from actors.tools.remote import ToolClient
 from coa.distill.contamination import Contamination
 from coa.distill.drop_report import HEADER, details, rows, write_drops
 from coa.distill.filters import Filter
@@ -52,7 +52,7 @@ AT_ONCE = 64
 """Maximum number of existing transcripts that are graded at the same time."""
 
 
-async def distill(run: RunDir, executors: Sequence[Any]) -> dict[str, Any]:
+async def distill(run: RunDir, tools: ToolClient) -> dict[str, Any]:
     """Runs the stage and returns its result, at once if it is finished already."""
     if (done := run.result(STAGE)) and not goes_on(run, done):
         return done
@@ -64,30 +64,32 @@ async def distill(run: RunDir, executors: Sequence[Any]) -> dict[str, Any]:
         await store.open()
         if config.retry_failed and store.report.kept < config.keep:
             store.retry_failed()
-        intake = Intake(run, store)
+        intake = Intake(run, store, filter.flaw)
         if config.transcripts:
-            source = existing_runs(run, store, executors, review.judge)
+            source = existing_runs(run, store, tools, review.judge)
         else:
-            source = played_runs(run, store, executors, models, review.judge)
+            source = played_runs(run, store, tools, models, review.judge, intake.room)
         with run.console.stage(STAGE, run.team_runs) as stage:
             async with watched(models, stage, run.console.say), aclosing(source) as stream:
                 async for played in stream:
                     await intake.take(played)
                     intake.show(stage)
                     require_right(run, intake, store.report.kept)
-                    if store.report.kept >= config.keep or intake.failed_in_a_row.given_up:
+                    if store.report.kept >= config.keep or intake.failed_in_a_row.given_up or intake.flaws.problem:
                         break
             await intake.flush()
             intake.show(stage)
+        write_drops(run.teachers, store.report, store.dropped())
         intake.failed_in_a_row.check()
-    write_drops(run.teachers, store.report)
+        intake.flaws.check()
     run.console.table("transcripts by outcome", list(HEADER), [list(row) for row in rows(store.report)])
     for line in details(store.dropped()):
         run.console.say(line)
     require_right(run, intake, store.report.kept, least=1)
     require_some(run, store)
     cost = store.usage + intake.unfinished_usage
-    add_tokens(run, store.report, cost)
+    with run.console.waiting(STAGE, "making the tokenizer and the tokens of the demonstrations"):
+        await asyncio.to_thread(add_tokens, run, store.report, cost)
     if not (store.failed or intake.unfinished):
         drop_ledgers(run)
     report = store.report
@@ -165,15 +167,20 @@ def named_questions(run: RunDir) -> Iterator[str]:
 
 
 async def played_runs(
-    run: RunDir, store: DistillStore, executors: Sequence[Any], models: Mapping[str, Any], judge: Judge
+    run: RunDir,
+    store: DistillStore,
+    tools: ToolClient,
+    models: Mapping[str, Any],
+    judge: Judge,
+    room: Callable[[], int],
 ) -> AsyncGenerator[Played]:
-    """Yields the team's runs of the assignments that the store lacks."""
+    """Yields the team's runs of the assignments that the store lacks. room: as in `Teaching.stream`."""
     due = assignments(run, store)
     if store.report.kept >= run.config.distill.keep:
         return
-    async with teaching(run, executors, models) as team:
+    async with teaching(run, tools, models) as team:
         team.finished = store.usage
-        async with aclosing(team.stream(due, judge)) as stream:
+        async with aclosing(team.stream(due, judge, room)) as stream:
             async for played in stream:
                 yield played
 
@@ -188,11 +195,9 @@ def assignments(run: RunDir, store: DistillStore) -> Iterator[Assignment]:
             yield Assignment(task, attempt=index)
 
 
-async def existing_runs(
-    run: RunDir, store: DistillStore, executors: Sequence[Any], judge: Judge
-) -> AsyncGenerator[Played]:
+async def existing_runs(run: RunDir, store: DistillStore, tools: ToolClient, judge: Judge) -> AsyncGenerator[Played]:
     """Yields transcripts of other runs or systems; those without a grade are graded first."""
-    tools = ToolCaller([RemoteExecutor(executor) for executor in executors], f"transcripts {uuid4().hex}")
+    caller = ToolCaller(tools, f"transcripts {uuid4().hex}")
     grader = run.config.tasks.grader
 
     async def graded(one: Graded) -> Outcome:
@@ -200,7 +205,7 @@ async def existing_runs(
             return one
         try:
             name = (one.transcript.task.id, one.transcript.attempt)
-            return await grade(to_be_graded_by(grader, one.transcript), tools.in_order(name))
+            return await grade(to_be_graded_by(grader, one.transcript), caller.in_order(name))
         except InfrastructureError as error:
             assignment = Assignment(one.transcript.task, one.transcript.attempt)
             return FailedRun(assignment, type(error).__name__, str(error), one.usage)

@@ -1,12 +1,12 @@
 """A pool of engines that exists as long as a job runs."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
 
 from actors.rollout.engine import RolloutEngine
+from actors.tools.remote import ToolClient
 from cluster.engine_actor import launcher
 from cluster.notices import heed
 from cluster.pool import EnginePool
@@ -23,18 +23,19 @@ def places_of(config: Recipe) -> int:
 
 
 @asynccontextmanager
-async def engine_pool(run: RunDir, model: Path, executors: Sequence[Any]) -> AsyncIterator[EnginePool]:
+async def engine_pool(run: RunDir, model: Path, tools: ToolClient) -> AsyncIterator[EnginePool]:
     config = run.config
     launch = launcher(
         RolloutEngine,
         config.placement,
-        executors,
+        tools,
         str(model),
         config=config.engine,
         agent=config.agent,
         reward=config.rl.reward,
         seed=config.seed,
         retry=config.executor.retry,
+        gpus=config.placement.engine_gpus,
     )
     pool = EnginePool(
         launch,

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from cluster.pool import EnginePool
 from coa.agent.codec import Codec
 from coa.agent.episode import AgentConfig, Grammar
 from coa.agent.records import EpisodeRecord
@@ -25,17 +26,18 @@ from coa.storage.files import write_atomically
 from coa.tasks.loading import load
 from coa.tasks.published.benchmark import Decoding
 from coa.tasks.published.table import of_family
+from coa.tasks.samples import result_name
 from coa.types import Task
 from jobs.recipe.schema import Recipe
 from jobs.recipe.worlds import world_of
-from jobs.run.compared import EPISODES, differences, rates_in, rates_of
+from jobs.run.compared import EPISODES, MODES, differences, verdicts_in, verdicts_of
 from jobs.run.console import Console
 from jobs.run.journal import Episodes, Journal, evaluation_of
 from jobs.run.run_dir import RunDir
 from jobs.stages.attempts import attempt_all, both, by_protocol, decoding, measure, write_evaluation
 from jobs.stages.engines import engine_pool
 from jobs.stages.scaling import compare_ways, show_ways
-from jobs.stages.services import made_up, tool_counts, tool_executors
+from jobs.stages.services import made_up, tool_client, tool_counts
 
 MANY_MALFORMED = 0.5
 """Above this share of malformed episodes, the user is told which setting helps."""
@@ -91,14 +93,14 @@ async def evaluate_model(run: RunDir, model: Path, asked: Asked, against: Path |
         if before := len(journal.greedy) + len(journal.sampled):
             console.say(f"{before} of {count} attempts were made already, see {run.folder}")
         async with (
-            tool_executors(run, None if asked.of_world else {task.profile for task in tasks}) as executors,
-            engine_pool(run, model.resolve(), executors) as pool,
+            tool_client(run, None if asked.of_world else {task.profile for task in tasks}) as tools,
+            engine_pool(run, model.resolve(), tools) as pool,
         ):
             with console.stage("evaluate", count) as stage:
                 greedy, sampled = await attempt_all(pool, tasks, plan, stage, journal)
             published = await as_published(tasks, greedy | sampled)
-            ways = await compare_ways(config, executors, tasks, greedy, sampled) if asked.best_of else None
-            tools = await tool_counts(executors)
+            ways = await compare_ways(config, tools, tasks, greedy, sampled) if asked.best_of else None
+            counts = await tool_counts(tools)
         found = {
             "tasks": asked.spec,
             "model": str(model),
@@ -113,7 +115,7 @@ async def evaluate_model(run: RunDir, model: Path, asked: Asked, against: Path |
             **measure(tasks, greedy, sampled, run.world),
             **({} if ways is None else {"test_time": ways}),
             **({} if against is None else {"against": compared(against, tasks, greedy, sampled)}),
-            "tools": tools,
+            "tools": counts,
         }
         write_evaluation(run.folder / EPISODES, tasks, greedy, sampled)
         write_atomically(run.folder / "evaluation.json", json.dumps(found, indent=2))
@@ -164,23 +166,25 @@ def show_results(console: Console, title: str, found: dict[str, Any]) -> None:
         for warning in result["warnings"]:
             console.say(f"{name}: {warning}")
     if len(families) > len(benchmarks):
+        parts = {"all": found, **families}
+        modes = {mode: key for mode, key in MODES.items() if any(key in part for part in parts.values())}
         console.table(
             title,
-            ["", "tasks", "greedy", "sampled pass@1"],
+            ["", "tasks", *(f"{mode} pass@1" for mode in modes)],
             [
-                [name, part["pass_at_1"]["n"], show(part.get("greedy")), show(part["pass_at_1"])]
-                for name, part in (("all", found), *families.items())
+                [result_name(name, part), part["n"], *(show(part.get(key)) for key in modes.values())]
+                for name, part in parts.items()
             ],
         )
 
 
 def compared(against: Path, tasks: Sequence[Task], greedy: Episodes, sampled: Episodes) -> dict[str, Any]:
     """The folder of the earlier evaluation, and the differences by mode. Raises UserError if its tasks are others."""
-    return {"folder": str(against), **differences(rates_of(greedy, sampled), rates_in(against, tasks))}
+    return {"folder": str(against), **differences(verdicts_of(greedy, sampled), verdicts_in(against, tasks))}
 
 
 def show_differences(console: Console, found: dict[str, Any]) -> None:
-    rows = [[mode, show(one), one["n"]] for mode, one in found.items() if mode != "folder"]
+    rows = [[mode, show_gain(one), one["n"]] for mode, one in found.items() if mode != "folder"]
     console.table(f"gain over {found['folder']}, task by task, with 95 % intervals", ["", "difference", "tasks"], rows)
 
 
@@ -204,7 +208,14 @@ def show(estimate: Any) -> str:
     return f"{estimate['mean']:.3f}  [{low:.3f}, {high:.3f}]"
 
 
-async def evaluate_stage(run: RunDir, pool: Any, name: str, model: Path) -> dict[str, Any]:
+def show_gain(estimate: Any) -> str:
+    if estimate is None:
+        return DASH
+    low, high = estimate["ci95"]
+    return f"{estimate['mean']:+.3f}  [{low:+.3f}, {high:+.3f}]"
+
+
+async def evaluate_stage(run: RunDir, pool: EnginePool, name: str, model: Path) -> dict[str, Any]:
     """Evaluates the model of a stage; a finished evaluation's result is returned at once."""
     if done := run.result(f"evaluation-{name}"):
         return done
@@ -218,12 +229,13 @@ async def evaluate_stage(run: RunDir, pool: Any, name: str, model: Path) -> dict
         if journal.notice:
             run.console.say(journal.notice)
         greedy, sampled = await attempt_all(pool, tasks, plan, stage, journal)
+        stage.phase("measuring and writing the results")
         found = measure(tasks, greedy, sampled, run.world)
         found |= await run.world.probes(tasks, Codec.load(model), run.config.agent, pool.logprobs)
         write_evaluation(run.trajectories / f"evaluation-{name}.parquet", tasks, greedy, sampled)
         if advice := advice_on_form(found["format_errors"], tasks, run.config.agent):
             run.console.say(f"{name}: {advice}")
-        stage.update(stage.done, greedy=found["greedy"]["mean"], sampled=found["pass_at_1"]["mean"])
+        stage.update(stage.done, **{mode: found[key]["mean"] for mode, key in MODES.items() if key in found})
     attempts = [(task.family, episode) for task in tasks for episode in (greedy | sampled)[task.id]]
     found["cost"] = {
         family: asdict_cost([e for f, e in attempts if family in ("all", f)])

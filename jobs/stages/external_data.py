@@ -1,4 +1,5 @@
-"""Data sets that a run is fine-tuned on instead of distilling: those of other runs, or the released AFM files.
+"""Data sets that a run is fine-tuned on instead of distilling: those of other runs, released AFM files, or other files
+(`coa.distill.sources.rows`).
 
 sft.data: [runs/other/data, WebAgentSFTDataset.json] -> data/train-NNNNN.parquet -> tokens, card
           without tasks of evaluation sets
@@ -8,9 +9,9 @@ from pathlib import Path
 
 from coa.distill.contamination import NAMED, OWN
 from coa.distill.dataset.external import add_rows, external_counts, read_run
-from coa.distill.dataset.shards import CARD, shard_paths
+from coa.distill.dataset.shards import CARD, is_data_set, shard_paths
 from coa.distill.filters import FilterReport
-from coa.distill.sources.released import read_released
+from coa.distill.sources.demonstrations import read_data
 from coa.errors import UserError
 from coa.usage import Usage
 from jobs.run.run_dir import RunDir
@@ -30,7 +31,8 @@ def add_external_data(run: RunDir) -> None:
         old.unlink()
     contamination = contamination_of(run)
     for number, path in enumerate(map(Path, run.config.sft.data)):
-        read = read_run(path, contamination) if path.is_dir() else read_released(path, contamination)
+        own, profile = is_data_set(path), run.config.tasks.profile
+        read = read_run(path, contamination) if own else read_data(path, contamination, profile)
         listing = run.teachers / f"left-out-{number}.jsonl"
         first = len(shard_paths(run.data))
         counts = add_rows(read, run.data, listing, first=first, own=own_columns(run))
@@ -45,7 +47,6 @@ def add_external_data(run: RunDir) -> None:
         )
     counts = external_counts(run.data)
     if not counts.kept:
-        reasons = ", ".join(f"{reason}: {n}" for reason, n in counts.dropped.items())
-        raise UserError(f"sft.data: none of its {counts.rows} rows can be trained on ({reasons})")
+        raise UserError(f"sft.data: {counts.none_kept}")
     transcripts = counts.kept + sum(counts.contaminated.values())
     add_tokens(run, FilterReport(transcripts=transcripts, kept=counts.kept, dropped=counts.contaminated), Usage())

@@ -2,6 +2,7 @@
 
 import time
 from collections import Counter
+from collections.abc import Callable
 
 from actors.teachers.team import Played, Unfinished
 from coa.errors import InfrastructureError, UserError
@@ -12,6 +13,7 @@ from coa.usage import Usage
 from jobs.run.console import Stage
 from jobs.run.distill_store import DistillStore
 from jobs.run.run_dir import RunDir
+from jobs.stages.flaws import Flaws
 from jobs.teachers.teaching import FailedInARow
 
 MANY = 100
@@ -22,12 +24,18 @@ class Intake:
     """Buffers finished runs until they are written to the DistillStore. Runs that a killed driver had not written are
     replayed from the ledgers."""
 
-    def __init__(self, run: RunDir, store: DistillStore) -> None:
+    def __init__(self, run: RunDir, store: DistillStore, flaw: Callable[[Graded], str | None]) -> None:
+        """flaw: why the filter's rules drop a run, duplicates apart; None if they don't."""
         self._config, self._store = run.config.teaching, store
+        self._flaw = flaw
         self._fresh: list[Graded] = []
+        self._dropped: Counter[str] = Counter()
+        """Runs in `_fresh` that the filter will drop, by reason, duplicates apart."""
         self._began = self._flushed = time.monotonic()
         self._before, self._seconds_before = store.report.transcripts, store.seconds
         self.failed_in_a_row = FailedInARow(run.config.teaching)
+        paid = run.config.distill.transcripts is None and not plays_free(run.config.team)
+        self.flaws = Flaws(run.config.teaching.same_flaw if paid else 0, useful=store.report.kept > 0)
         self.failures: Counter[str] = Counter()
         self.right = self.graded = 0
         self.unfinished = 0
@@ -42,9 +50,12 @@ class Intake:
         self.failures.update(played.failures)
         for outcome in played.outcomes:
             self.failed_in_a_row.take(outcome)
+            flaw = self._flaw(outcome) if isinstance(outcome, Graded) else None
+            self.flaws.take(outcome, flaw)
             match outcome:
                 case Graded():
                     self._fresh.append(outcome)
+                    self._dropped.update([flaw] if flaw else [])
                     self.graded += 1
                     self.right += outcome.correct is not False
                 case FailedRun():
@@ -56,18 +67,25 @@ class Intake:
         if len(self._fresh) >= self._config.wave or late:
             await self.flush()
 
+    def room(self) -> int:
+        """Number of runs of language models that may be played at the same time."""
+        in_flight, first = self._config.runs_in_flight, self.flaws.most
+        return in_flight if self.flaws.useful or not first else min(in_flight, first)
+
     async def flush(self) -> None:
         """Writes a shard, if there is anything to write."""
         runs, self._fresh = self._fresh, []
+        self._dropped.clear()
         self._flushed = time.monotonic()
         if runs:
             await self._store.add(runs, self.seconds)
 
     def show(self, stage: Stage) -> None:
-        report, fresh = self._store.report, len(self._fresh)
-        done = report.transcripts + fresh
+        report, dropped = self._store.report, Counter(self._store.report.dropped) + self._dropped
+        done = report.transcripts + len(self._fresh)
         rate = (done - self._before) / (time.monotonic() - self._began)
-        shown = {"kept": report.kept, "dropped": report.transcripts - report.kept, "runs_s": round(rate)}
+        shown = {"kept": done - dropped.total(), "dropped": dropped.total(), **dict(dropped.most_common())}
+        shown["runs_s"] = round(rate)
         if self._store.failed:
             shown["failed"] = len(self._store.failed)
         if self._store.usage.requests:

@@ -2,12 +2,16 @@
 `jobs.stages.reinforcement.loop` with them.
 """
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+import asyncio
+from typing import Any, TypeVar
 
 import numpy as np
 
 from actors.garbage import frozen_gc
+from actors.learner.buffer import Committed, Finished, Started, Stepped
+from actors.tools.remote import ToolClient
+from cluster.learner_group import Learning
+from cluster.pool import EnginePool
 from coa.agent.codec import Codec
 from coa.agent.profiles import profile as find_profile
 from coa.types import Tokens
@@ -21,10 +25,7 @@ from jobs.stages.start import checkpoint_metrics, keeping_of
 from jobs.teachers.fallback import teacher_fallback
 from jobs.teachers.scoring import scoring
 
-if TYPE_CHECKING:
-    from cluster.learner_group import Learning
-
-Learners = TypeVar("Learners", bound="Learning")
+Learners = TypeVar("Learners", bound=Learning)
 PROBE_TOKENS = 256
 """Number of leading tokens of each sample that engines are probed with."""
 LONG_PROBE_TOKENS = 4096
@@ -32,26 +33,23 @@ LONG_PROBE_TOKENS = 4096
 distant positions."""
 
 
-async def rl(run: RunDir, pool: Any, executors: Sequence[Any]) -> dict[str, Any]:
+async def rl(run: RunDir, pool: EnginePool, tools: ToolClient) -> dict[str, Any]:
     """Runs the stage and returns its result, at once if it is finished already. Leaves the engines at the last weight
     version."""
     config = run.config.rl
     if done := run.result(STAGE):
         await pool.load(config.steps, run.model)
-        tell_bottleneck(run)
         return done
-    from actors.learner.buffer import Committed, Finished, Started, Stepped
-    from cluster.learner_group import Learning
     from jobs.stages.start import finish_model
 
-    before = await tool_counts(executors)
+    before = await tool_counts(tools)
     if run.config.engine.sleep_mode:
         await pool.sleep()
     with run.console.stage("rl", config.steps) as stage:
         stage.phase(f"starting {config.learner.ranks} learners, loading the model")
         tokens = min(PROBE_TOKENS, run.config.agent.limits.max_tokens - 1)
         learning = learners_of(run, Learning, probe=probe_sequences(run), probe_tokens=tokens)
-        async with scoring(run) as scorer, teacher_fallback(run, executors) as fallback, learning:
+        async with scoring(run) as scorer, teacher_fallback(run, tools) as fallback, learning:
             elastic = elastic_engines(pool, run.config, run.console.say)
             loop = Reinforcement(run, pool, learning, stage, scorer, fallback, elastic)
             with frozen_gc():
@@ -65,19 +63,25 @@ async def rl(run: RunDir, pool: Any, executors: Sequence[Any]) -> dict[str, Any]
                             loop.stats.committed = checkpoint_metrics(event)
                         case Finished():
                             await loop.caught_up(event)
-            result = {**await loop.result(), "tools": counts_since(before, await tool_counts(executors))}
+            result = {**await loop.result(), "tools": counts_since(before, await tool_counts(tools))}
             loop.close()
-    loop.ledger.finish(config.steps)
-    finish_model(run, run.model)
-    await pool.load(config.steps, run.model)
-    run.finish(STAGE, result)
-    tell_bottleneck(run)
+        stage.phase("loading the model that was written into the engines")
+        loop.ledger.finish(config.steps)
+        finish_model(run, run.model)
+        await pool.load(config.steps, run.model)
+        stage.phase("computing what it waited for")
+        run.finish(STAGE, result)
+        await asyncio.to_thread(find_bottleneck, run)
     return result
 
 
+def find_bottleneck(run: RunDir) -> dict[str, Any]:
+    """What the stage waited for, and which setting would help most; computed once."""
+    return run.result("bottleneck") or run.finish("bottleneck", bottleneck_of(run.config, run.folder))
+
+
 def tell_bottleneck(run: RunDir) -> None:
-    """Computes once what the stage waited for, and which setting would help most; prints both."""
-    found = run.result("bottleneck") or run.finish("bottleneck", bottleneck_of(run.config, run.folder))
+    found = find_bottleneck(run)
     run.console.say(" ".join(filter(None, (found["sentence"], found["advice"]))))
 
 
@@ -101,6 +105,7 @@ def learners_of(
         output=run.model,
         weights=config.weights,
         takes_turns=run.config.engine.sleep_mode,
+        copy=run.copy,
         say=run.console.say,
     )
 

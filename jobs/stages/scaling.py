@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from actors.tools.remote import RemoteExecutor
+from actors.tools.remote import ToolClient
 from coa.agent.best_of import Choice
 from coa.errors import UserError
 from coa.grading.chooser import CHOOSER, choose
@@ -35,20 +35,18 @@ def check_best_of(tasks: Sequence[Task], config: Recipe) -> None:
 
 
 async def compare_ways(
-    config: Recipe, executors: Sequence[Any], tasks: Sequence[Task], greedy: Episodes, sampled: Episodes
+    config: Recipe, tools: ToolClient, tasks: Sequence[Task], greedy: Episodes, sampled: Episodes
 ) -> dict[str, Any]:
     """Compares the ways to answer, as plain JSON; raises ToolDown if the judge is still down after all retries."""
     judged = None
     if config.tools.judge.url is not None:
-        judged = await choose_each(config, executors, tasks, sampled)
+        judged = await choose_each(config, tools, tasks, sampled)
     return dict(scaling(tasks, greedy, sampled, judged))
 
 
-async def choose_each(
-    config: Recipe, executors: Sequence[Any], tasks: Sequence[Task], sampled: Episodes
-) -> dict[str, Choice]:
+async def choose_each(config: Recipe, tools: ToolClient, tasks: Sequence[Task], sampled: Episodes) -> dict[str, Choice]:
     """The attempt that the judge's model chooses, by task id; raises ToolDown."""
-    caller = ToolCaller(list(map(RemoteExecutor, executors)), "evaluation")
+    caller = ToolCaller(tools, "evaluation")
 
     async def call(id: str, asked: ToolCall) -> str:
         return await config.executor.retry.call(partial(caller.call, id, asked))

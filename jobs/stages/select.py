@@ -18,6 +18,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from cluster.pool import Evaluator
 from coa.reporting.readable import DASH
 from coa.storage.files import write_atomically
 from coa.storage.jsonl import write_lines
@@ -81,7 +82,7 @@ def settings_of(config: Recipe, work: Work, out: Path, overrides: Sequence[str])
     return config
 
 
-async def select_with(pool: Any, work: Work, run: RunDir) -> Selection:
+async def select_with(pool: Evaluator, work: Work, run: RunDir) -> Selection:
     """Attempts the tasks, then writes and shows which are kept."""
     began = time.monotonic()
     attempted = work.asked()

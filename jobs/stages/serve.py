@@ -2,10 +2,14 @@
 
 import asyncio
 import errno
+import secrets
 import socket
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
+from cluster.resources import cluster_nodes
+from cluster.serving.closing import close
 from cluster.serving.deployment import application
 from cluster.serving.deployment import run as start
 from coa.agent.profiles import PROFILES
@@ -17,9 +21,14 @@ from coa.tasks.worlds import World
 from jobs.recipe.checks import check_lookups
 from jobs.recipe.schema import Recipe
 from jobs.run.agent_file import profiles_in
+from jobs.run.console import Console
 from jobs.run.run_dir import RunDir
-from jobs.stages.services import tool_executors
+from jobs.stages.services import tool_client
 
+ANY_HOST = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}
+"""How this machine reaches a server that listens at all of its addresses."""
+RESPONSES = "responses.sqlite"
+"""File of stored responses in the server's folder."""
 MODEL = "model"
 """Folder of the model in every run: a model in such a folder is named after its run."""
 
@@ -49,28 +58,50 @@ def check_serving(settings: ServingConfig) -> None:
 
 async def serve_model(run: RunDir, model: Path) -> None:
     """Starts the server, prints its address, and waits until it is interrupted."""
+    import ray
     from ray import serve
 
     config = run.config
-    settings = named(config, model, run.world)
-    async with tool_executors(run) as executors:
+    settings = kept(named(config, model, run.world), run.folder)
+    async with tool_client(run) as tools:
         app = application(
             str(model.resolve()),
             config=settings,
             engine=config.engine,
             agent=config.agent,
             placement=config.placement,
-            executors=lambda: executors,
+            tools=lambda: tools,
             retry=config.executor.retry,
+            node=ray.get_runtime_context().get_node_id() if len(cluster_nodes()) > 1 else None,
         )
-        url = f"http://{settings.host}:{settings.port}"
+        token = secrets.token_hex()
         try:
             with run.console.waiting("serve", f"starting {settings.min_replicas} with {model.name}"):
-                await asyncio.to_thread(start, app, host=settings.host, port=settings.port)
-            run.console.say(f"{settings.name} is served at {url} (ctrl-c ends it)")
-            await asyncio.Event().wait()
+                await asyncio.to_thread(start, app, settings, token)
+            run.console.say(f"{settings.name} is served at http://{settings.host}:{settings.port} (ctrl-c ends it)")
+            await _until_interrupted()
+            await _close(settings, token, run.console)
         finally:
             await asyncio.to_thread(serve.shutdown)
+
+
+def kept(settings: ServingConfig, folder: Path) -> ServingConfig:
+    """The settings of a server that keeps its responses in its folder, unless they name another file."""
+    path = (settings.store.path or folder / RESPONSES).resolve()
+    return replace(settings, store=replace(settings.store, path=path))
+
+
+async def _until_interrupted() -> None:
+    with suppress(asyncio.CancelledError):
+        await asyncio.Event().wait()
+
+
+async def _close(settings: ServingConfig, token: str, console: Console) -> None:
+    """Ends the server's requests; a second interrupt cuts them off."""
+    host = ANY_HOST.get(settings.host, settings.host)
+    url = f"http://[{host}]:{settings.port}" if ":" in host else f"http://{host}:{settings.port}"
+    if cut := await close(url, token, settings.close_s, console.say):
+        console.say(f"{cut} requests are cut off")
 
 
 def named(config: Recipe, model: Path, world: World) -> ServingConfig:

@@ -1,28 +1,31 @@
 """Starts the tool executors that teams, policy and evaluations call, and the server of a world's own web site."""
 
-import asyncio
 import functools
+import logging
 from collections import Counter
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import asdict
 from typing import Any
 
 import ray
 
 from actors.addresses import node_address
+from actors.restarted import restarted
 from actors.tools.dispatcher import ToolDispatcher
-from actors.tools.remote import ExecutorActor
+from actors.tools.remote import ExecutorActor, ToolClient
 from actors.tools.site import Site
 from cluster.resources import Role, beside_driver
-from coa.agent.profiles import profile as find_profile
+from cluster.watch import Ask, watch_in_thread, watched_services
 from coa.errors import UserError
 from coa.grading.toolset import ToolsConfig, check_tools, needs_site, searches_left_open, standard_tools
 from coa.tasks.worlds import WebSite, World, caution_of_foreign_tasks
 from coa.tools.base import Tool
+from jobs.recipe.needs import tools_of
 from jobs.recipe.schema import Recipe
 from jobs.run.run_dir import RunDir
 
+_log = logging.getLogger(__name__)
+DISPATCHER = "the dispatcher of tool calls"
 COUNTED = (
     *("calls", "hits", "disk_hits", "joined", "failures", "timeouts", "defects", "retries", "repeated", "lost"),
     "seconds",
@@ -34,23 +37,15 @@ def make_tools(config: ToolsConfig, world: World, site: str | None) -> Mapping[s
     return standard_tools(config, articles=world.articles, site=site)
 
 
-async def tool_counts(executors: Sequence[Any]) -> dict[str, dict[str, Any]]:
-    """Counts of calls by tool, and `histogram`, over all executors since they started; tools without calls are left
-    out."""
-    found: dict[str, Counter[str]] = {}
-    histograms: dict[str, Counter[str]] = {}
-    for stats in await asyncio.gather(*(executor.stats.remote() for executor in executors)):
-        for name, counted in stats.items():
-            plain = {key: value for key, value in asdict(counted).items() if key in COUNTED}
-            found.setdefault(name, Counter()).update(plain)
-            histograms.setdefault(name, Counter()).update(counted.histogram)
+async def tool_counts(tools: ToolClient) -> dict[str, dict[str, Any]]:
+    """Counts of calls by tool, and `histogram`, since the executors started; tools without calls are left out."""
     return {
         name: {
-            **{key: round(counts[key], 3) for key in COUNTED},
-            "histogram": dict(sorted(histograms[name].items(), key=lambda bucket: float(bucket[0]))),
+            **{key: round(getattr(counted, key), 3) for key in COUNTED},
+            "histogram": dict(sorted(counted.histogram.items(), key=lambda bucket: float(bucket[0]))),
         }
-        for name, counts in found.items()
-        if counts["calls"] or counts["repeated"]
+        for name, counted in (await tools.stats()).items()
+        if counted.calls or counted.repeated
     }
 
 
@@ -71,8 +66,7 @@ def caution_about(config: ToolsConfig, world: World, profiles: Iterable[str] | N
     profiles: of tasks that are given separately from the recipe; None for the recipe's own.
     """
     of_recipe = profiles is None
-    called = {tag.name for name in (world.profiles() if of_recipe else profiles) for tag in find_profile(name).tools}
-    searches = sorted(called & made_up(config, world))
+    searches = sorted(tools_of(world.profiles() if of_recipe else profiles) & made_up(config, world))
     return world.caution(searches) if of_recipe else caution_of_foreign_tasks(world, searches)
 
 
@@ -82,31 +76,38 @@ def made_up(config: ToolsConfig, world: World) -> set[str]:
     return {name for name in searches_left_open(config) if there[name]}
 
 
-def start_executors(config: Recipe, world: World) -> list[Any]:
-    """The handle of a dispatcher, whose executors end with the process that calls this, and the world's web site with
-    them. It waits for them; raises UserError for tools that cannot be made as configured."""
+def start_tools(config: Recipe, world: World) -> ToolClient:
+    """The tools, which end with the process that calls this, and the world's web site with them. It waits for them;
+    raises UserError for tools that cannot be made as configured. The log of this process names those of them that stay
+    away."""
     check_tools(config.tools, crawl_s=config.executor.limit_s("crawl_page"), named=config.executor.named)
     address: Any = None
+    services: dict[str, Ask] = {}
     if needs_site(config.tools) and (web := world.site) is not None:
         site = make_site(web)
         _SITES.append(site)
         address = ray.get(site.start.remote())
         site.hold.remote(address)
+        services[_site_of(world)] = site.check.remote
     dispatcher = _dispatcher(config, world, address)
     if mistake := ray.get(dispatcher.mistake.remote()):
         raise UserError(mistake)
-    return [dispatcher]
+    tools = ToolClient(dispatcher)
+    watch_in_thread({**services, DISPATCHER: tools.check}, _log.warning)
+    return tools
 
 
 _SITES: list[Any] = []
 """Handles of this process's sites: an actor ends when its last handle is gone."""
 
 
+def _site_of(world: World) -> str:
+    return f"the web site of the world {world.name}"
+
+
 def make_site(web: WebSite) -> Any:
     """The handle of a world's web site, to be started; Ray starts it again if its process dies."""
-    actor: Any = ray.remote(Site)
-    options = actor.options(max_restarts=-1, max_task_retries=-1, **beside_driver())
-    return options.remote(web.pages, web.hits, node_address)
+    return restarted(Site, {"max_task_retries": -1, **beside_driver()}, web.pages, web.hits, node_address)
 
 
 def _dispatcher(config: Recipe, world: World, address: str | None) -> Any:
@@ -117,16 +118,14 @@ def _dispatcher(config: Recipe, world: World, address: str | None) -> Any:
         config.executor,
         {"num_cpus": placement.tool_cpus, **placement.on(Role.tool)},
     )
-    make: Any = ray.remote(ToolDispatcher).options(
-        max_concurrency=10_000, max_restarts=-1, max_task_retries=-1, **beside_driver()
-    )
-    return make.remote(launch, config.executor, placement.tool_executors, placement.tool_range)
+    options = {"max_concurrency": 10_000, "max_task_retries": -1, **beside_driver()}
+    return restarted(ToolDispatcher, options, launch, config.executor, placement.tool_executors, placement.tool_range)
 
 
 @asynccontextmanager
-async def tool_executors(run: RunDir, profiles: Iterable[str] | None = None) -> AsyncIterator[list[Any]]:
-    """Handles that tools are called through: one dispatcher, which keeps the executors. The world's web site is served
-    meanwhile, if a tool uses it.
+async def tool_client(run: RunDir, profiles: Iterable[str] | None = None) -> AsyncIterator[ToolClient]:
+    """What tools are called through: a dispatcher, which keeps the executors. The world's web site is served meanwhile,
+    if a tool uses it.
 
     profiles: of tasks that are given separately from the recipe; None for the recipe's own.
 
@@ -137,6 +136,7 @@ async def tool_executors(run: RunDir, profiles: Iterable[str] | None = None) -> 
     if caution := caution_about(config.tools, run.world, profiles):
         run.console.say(caution)
     started: list[Any] = []
+    services: dict[str, Ask] = {}
     try:
         address = None
         if needs_site(config.tools) and (web := run.world.site) is not None:
@@ -144,11 +144,17 @@ async def tool_executors(run: RunDir, profiles: Iterable[str] | None = None) -> 
             started.append(site)
             address = await site.start.remote()
             site.hold.remote(address)
+            services[_site_of(run.world)] = site.check.remote
         dispatcher = _dispatcher(config, run.world, address)
         started.append(dispatcher)
-        if mistake := await dispatcher.mistake.remote():
+        tools = ToolClient(dispatcher)
+        services[DISPATCHER] = tools.check
+        with run.console.waiting("tools", "starting them"):
+            mistake = await dispatcher.mistake.remote()
+        if mistake:
             raise UserError(mistake)
-        yield [dispatcher]
+        async with watched_services(services, run.console.say):
+            yield tools
     finally:
         for handle in started:
             ray.kill(handle)  # executors end with their dispatcher

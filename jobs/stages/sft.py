@@ -14,10 +14,14 @@ from typing import Any
 
 import numpy as np
 
+from actors.learner.buffer import Committed, Started, Stepped
+from actors.learner.config import Objective
+from actors.learner.sizes import shares_prefixes
+from cluster.learner_group import Learners, Learning
 from coa.distill.dataset.external import external_counts
 from coa.distill.dataset.tokens import read_samples
 from coa.learning.algorithms import IMITATION
-from coa.learning.dealing import deal
+from coa.learning.dealing import deal_samples
 from coa.learning.orders import Train
 from coa.reporting.metrics import MetricsLog
 from coa.types import Sample
@@ -28,7 +32,7 @@ from jobs.stages.external_data import add_external_data
 from jobs.stages.start import checkpoint_metrics, finish_model, keeping_of, prepare_start
 
 STAGE = "sft"
-REPORTED = ("loss", "grad_norm", "lr", "entropy", "samples", "tokens")
+REPORTED = ("loss", "grad_norm", "lr", "entropy", "samples", "tokens", "shared_fraction")
 """The fields of a learner's report that are meaningful without sampled tokens."""
 SHOWN = {"loss": "loss", "epoch": "epoch", "tokens_s": "tok/s"}
 """The metrics that the terminal shows, most important first, with their labels."""
@@ -40,9 +44,6 @@ async def sft(run: RunDir) -> dict[str, Any]:
         return done
     if run.config.sft.skipped:
         return await begin_untuned(run)
-    from actors.learner.config import Objective
-    from cluster.learner_group import Learning
-
     config = run.config.sft
     began = time.monotonic()
     with run.console.stage(STAGE, config.steps) as stage:
@@ -61,6 +62,7 @@ async def sft(run: RunDir) -> dict[str, Any]:
             steps=steps,
             publish=False,
             output=run.sft_model,
+            copy=run.copy,
             say=run.console.say,
         )
         async with learning:
@@ -88,10 +90,8 @@ async def begin_untuned(run: RunDir) -> dict[str, Any]:
     return run.finish(STAGE, {"steps": 0, "seconds": 0.0, "samples": 0, "demonstrations": 0})
 
 
-async def follow(run: RunDir, learning: Any, samples: list[Sample], steps: int, stage: Stage) -> None:
+async def follow(run: RunDir, learning: Learning, samples: list[Sample], steps: int, stage: Stage) -> None:
     """Feeds the learners and records their steps, from each start of theirs to the last step."""
-    from actors.learner.buffer import Committed, Started, Stepped
-
     stage.phase(f"starting {run.config.sft.learner.ranks} learners, loading the model")
     feeding: asyncio.Task[None] | None = None
     with ExitStack() as opened:
@@ -112,12 +112,13 @@ async def follow(run: RunDir, learning: Any, samples: list[Sample], steps: int, 
                 committed = {}
                 metrics.write(STAGE, event.version, **record)
                 stage.update(event.version, **{SHOWN[name]: record[name] for name in SHOWN if name in record})
+                if event.version == steps:
+                    stage.phase("writing the model")
             elif isinstance(event, Committed):
                 committed = checkpoint_metrics(event)
-        stage.phase("writing the model")
 
 
-def record_of(event: Any, epochs_a_step: float) -> dict[str, Any]:
+def record_of(event: Stepped, epochs_a_step: float) -> dict[str, Any]:
     """One record of metrics; docs/run_directory.md says what each is."""
     report, seconds = asdict(event.report), event.ended - event.began
     return {
@@ -137,16 +138,16 @@ def prepare(run: RunDir) -> list[Sample]:
     return list(read_samples(run.data))
 
 
-async def feed(run: RunDir, learning: Any, samples: list[Sample], steps: int, started: Any) -> None:
+async def feed(run: RunDir, learning: Learners, samples: list[Sample], steps: int, started: Started) -> None:
     """Deals batches to the ranks, beginning with the version at which the learners have started."""
     from cluster.session import stored
 
-    config = run.config.sft
+    config, share = run.config.sft, shares_prefixes(run.config.model, run.config.sft.learner)
     batches = batch_indices(len(samples), config.batch, steps, run.config.seed)
     for at, batch in enumerate(batches):
         if at < started.version:
             continue
-        dealt = deal([len(samples[i]) for i in batch], learning.replicas)
+        dealt = deal_samples([samples[i].token_ids for i in batch], learning.replicas, share=share)
         shares = tuple((stored(tuple(samples[batch[i]] for i in share)),) for share in dealt)
         if not await learning.put(Train(version=at, shares=shares, cursor=at), started.epoch):
             return

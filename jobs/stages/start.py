@@ -6,12 +6,13 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Any
 
 from omegaconf import OmegaConf
 
+from actors.learner.buffer import Committed
 from actors.learner.config import ModelConfig
-from coa.agent.codec import Codec
+from coa.agent.codec import Codec, read_tokenizer
+from coa.agent.dates import with_date
 from coa.distill import contamination
 from coa.distill.dataset.card import data_card
 from coa.distill.dataset.rows import OwnColumns
@@ -30,18 +31,16 @@ TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "chat_template.jin
 
 
 def prepare_tokenizer(run: RunDir) -> Path:
-    """Returns the folder of the tokenizer: a pretrained model's, or a new one that is trained on the data set."""
+    """Returns the folder of the tokenizer: a pretrained model's, whose prompts keep today's date from now on, or a new
+    one that is trained on the data set."""
     if (run.tokenizer / "tokenizer_config.json").exists():
         return run.tokenizer
     path = run.config.model.path
     with replacing_folder(run.tokenizer) as part:
         if path is not None:
-            from transformers import AutoTokenizer
-
-            try:
-                AutoTokenizer.from_pretrained(path).save_pretrained(part)
-            except (OSError, ValueError) as error:
-                raise UserError(f"{path}: no tokenizer there ({str(error).splitlines()[0]})") from error
+            read = read_tokenizer(path)
+            read.chat_template = with_date(read.chat_template)
+            read.save_pretrained(part)
         else:
             from coa.agent.tokenizer import save_tokenizer, train_tokenizer
 
@@ -134,7 +133,7 @@ def keeping_of(run: RunDir, stage: str, every: int) -> Keeping:
     )
 
 
-def checkpoint_metrics(event: Any) -> dict[str, float]:
+def checkpoint_metrics(event: Committed) -> dict[str, float]:
     """The metrics of a committed checkpoint; docs/run_directory.md says what each is."""
     return {
         "checkpoint_write_s": event.write_s,

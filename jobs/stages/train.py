@@ -9,6 +9,7 @@ resumes a run that was interrupted.
 import json
 import time
 from contextlib import AsyncExitStack
+from pathlib import Path
 from typing import Any
 
 from omegaconf import OmegaConf
@@ -16,12 +17,15 @@ from omegaconf import OmegaConf
 import coa
 from coa.reporting.metrics import read_metrics
 from coa.reporting.model_card import model_card
-from coa.reporting.report import write_report
+from coa.reporting.page import Example, alarms
+from coa.reporting.report import PAGE, write_report
 from coa.reporting.statistics import token_reduction
 from coa.storage.files import write_atomically
+from coa.tasks.samples import result_name
 from coa.tasks.worlds import tasks_sha256
 from jobs.recipe.schema import EvaluationConfig, Recipe
 from jobs.run.agent_file import AGENT_FILE
+from jobs.run.compared import MODES, gains
 from jobs.run.examples import examples
 from jobs.run.run_dir import RunDir
 from jobs.stages import evaluate as evaluation
@@ -29,8 +33,8 @@ from jobs.stages.attempts import decoding
 from jobs.stages.distill import distill, require_most
 from jobs.stages.engines import engine_pool
 from jobs.stages.evaluate import evaluate_stage
-from jobs.stages.rl import rl
-from jobs.stages.services import tool_counts, tool_executors
+from jobs.stages.rl import rl, tell_bottleneck
+from jobs.stages.services import tool_client, tool_counts
 from jobs.stages.sft import sft
 from jobs.teachers.team_cost import no_cost, team_cost
 
@@ -43,18 +47,19 @@ async def train(run: RunDir) -> None:
         run.console.say(caution)
     began = time.monotonic()
     async with AsyncExitStack() as stack:
-        executors = await stack.enter_async_context(tool_executors(run))
+        tools = await stack.enter_async_context(tool_client(run))
         if run.config.distils:
-            require_most(run, await distill(run, executors))
+            require_most(run, await distill(run, tools))
         await sft(run)
         if run.result("evaluation-rl") is None:
-            pool = await stack.enter_async_context(engine_pool(run, run.sft_model, executors))
+            pool = await stack.enter_async_context(engine_pool(run, run.sft_model, tools))
             await evaluate_stage(run, pool, "sft", run.sft_model)
-            await rl(run, pool, executors)
+            await rl(run, pool, tools)
             await evaluate_stage(run, pool, "rl", run.model)
-        await team_cost(run, executors)
+        with run.console.waiting("team cost", "measuring what the team spends on the held-out tasks"):
+            await team_cost(run, tools)
         if run.result("tools") is None:
-            run.finish("tools", await tool_counts(executors))
+            run.finish("tools", await tool_counts(tools))
     if run.result("seconds") is None:
         run.finish("seconds", {"total": round(time.monotonic() - began, 1)})
     conclude(run)
@@ -72,9 +77,16 @@ def conclude(run: RunDir) -> None:
     results["distill"] = run.result("distill") or NOTHING_DISTILLED
     report = make_report(run, results)
     metrics = read_metrics(run.folder / "metrics.jsonl")
-    write_report(run.folder, report, metrics, examples(run), title=f"Chain-of-Agents: {run.folder.name}")
-    write_model_card(run, report)
-    show(run, report)
+    attempt = run.console.boundary.attempt
+    with run.console.waiting("report", "writing the page and the model's card"):
+        shown: list[Example] = []
+        attempt("the page's examples", lambda: shown.extend(examples(run)))
+        title = f"Chain-of-Agents: {run.folder.name}"
+        write_report(run.folder, report, metrics, shown, title=title, boundary=run.console.boundary)
+        attempt("the model's card", lambda: write_model_card(run, report))
+    attempt("the table of results", lambda: show(run, report))
+    given = Path(run.config.run_dir)
+    run.console.say(f"run {given}\nmodel {given / run.model.name}\nreport {given / PAGE}")
 
 
 def caution_of_counts(config: Recipe) -> str:
@@ -111,12 +123,16 @@ def make_report(run: RunDir, results: dict[str, Any]) -> dict[str, Any]:
         "version": coa.__version__,
         "seed": run.config.seed,
         "stages": stages,
-        "evaluation": {**evaluations, "tasks_sha256": tasks_sha256(run.evaluation_tasks())},
+        "evaluation": {
+            **evaluations,
+            "gain": gains(*(run.trajectories / f"evaluation-{name}.parquet" for name in ("sft", "rl"))),
+            "tasks_sha256": tasks_sha256(run.evaluation_tasks()),
+        },
         "cost": {
             "counted": (
                 "tokens of prompt and reply over all calls of an agent or of the model, a repeated "
                 f"prompt counted each time; {results['team-cost']['counted']}; "
-                f"{decoding(run.config.evaluation).samples} sampled attempts of the model; the policy's tokenizer"
+                f"{attempts_in_words(run.config.evaluation)} of the model; the policy's tokenizer"
             ),
             "multi_agent": team.get("all", no_cost()),
             "afm": afm["all"],
@@ -138,19 +154,36 @@ def make_report(run: RunDir, results: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+def attempts_in_words(config: EvaluationConfig) -> str:
+    how = decoding(config)
+    return f"{how.samples} sampled attempts" if how.temperature else "the greedy attempt"
+
+
 def show(run: RunDir, report: dict[str, Any]) -> None:
-    console, before, after = run.console, report["evaluation"]["sft"], report["evaluation"]["rl"]
-    n = before["greedy"]["n"]
+    console, evaluations = run.console, [report["evaluation"][side] for side in ("sft", "rl", "gain")]
+    parts = {"all": evaluations}
+    parts |= {name: [side["families"].get(name, {}) for side in evaluations] for name in evaluations[0]["families"]}
+    modes = {mode: key for mode, key in MODES.items() if key in evaluations[0]}
     console.table(
-        f"pass@1 on {n} held-out tasks, with 95 % intervals",
+        f"pass@1 on {evaluations[0]['n']} held-out tasks, with 95 % intervals",
         ["", "", "SFT", "RL"],
         [
-            [name if kind == "greedy" else "", kind, evaluation.show(b.get(key)), evaluation.show(a.get(key))]
-            for name, b, a in (
-                ("all", before, after),
-                *((name, before["families"][name], after["families"][name]) for name in before["families"]),
-            )
-            for kind, key in (("greedy", "greedy"), ("sampled", "pass_at_1"))
+            [
+                result_name(name, before) if n == 0 else "",
+                mode,
+                evaluation.show(before.get(key)),
+                evaluation.show(after.get(key)),
+            ]
+            for name, (before, after, _) in parts.items()
+            for n, (mode, key) in enumerate(modes.items())
+        ],
+    )
+    console.table(
+        "gain by RL, task by task, with 95 % intervals",
+        ["", *modes],
+        [
+            [name, *(evaluation.show_gain(gain.get(key)) for key in modes.values())]
+            for name, (_, _, gain) in parts.items()
         ],
     )
     cost = report["cost"]
@@ -159,9 +192,10 @@ def show(run: RunDir, report: dict[str, Any]) -> None:
         ["", "team: tokens", "calls", "model: tokens", "calls", "tokens saved"],
         [cost_row(name, part) for name, part in (("all", cost), *cost["families"].items())],
     )
-    if found := report.get("bottleneck"):
-        console.say(" ".join(filter(None, (found["sentence"], found["advice"]))))
-    console.say(f"run {run.folder}\nmodel {run.model}\nreport {run.folder / 'report.html'}")
+    for sentence in alarms(report):
+        console.say(sentence)
+    if report.get("bottleneck"):
+        tell_bottleneck(run)
 
 
 def cost_row(name: str, part: dict[str, Any]) -> list[str]:

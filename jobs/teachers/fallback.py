@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from actors.teachers.team import Outcome, Unfinished
+from actors.tools.remote import ToolClient
 from coa.agent.codec import Codec
 from coa.agent.records import GroupRecord
 from coa.distill.duplicates import DuplicateConfig
@@ -22,12 +23,14 @@ from coa.errors import EndpointDown
 from coa.storage.jsonl import append_line, read_lines, write_lines
 from coa.teams.run import Assignment, FailedRun
 from coa.teams.store import names_in, read_transcripts, write_transcripts
+from coa.teams.teams import plays_free
 from coa.teams.transcript import Graded
 from coa.types import Sample
 from coa.usage import Usage
 from jobs.recipe.needs import models_of_fallback
 from jobs.run.run_dir import RunDir
 from jobs.stages.distill import contamination_of
+from jobs.stages.flaws import Flaws
 from jobs.stages.reinforcement.rl_stats import STAGE
 from jobs.teachers.review import Review
 from jobs.teachers.teaching import FailedInARow, Teaching, drop_ledgers, language_models, teaching
@@ -44,7 +47,8 @@ Beside = Callable[[Coroutine[Any, Any, None]], Any]
 class TeamState(StrEnum):
     up = "up"
     down = "down"
-    """Too many of its runs failed one after the other. It is given a task every TRY_AGAIN_S, until a run succeeds."""
+    """Too many of its runs failed one after the other, or have the same flaw. It is given a task every TRY_AGAIN_S,
+    until a run succeeds."""
 
 
 class FallbackJournal:
@@ -121,6 +125,7 @@ class TeacherFallback:
         in_flight = config.teaching.runs_in_flight
         self._room = asyncio.Semaphore(max(1, in_flight // self._config.attempts))
         self._failed_in_a_row = FailedInARow(config.teaching)
+        self._flaws = Flaws(0 if plays_free(config.team) else config.teaching.same_flaw, useful=False)
         self.state = TeamState.up
         self._try_at = 0.0
         """When a team that is down gets its next task, by the event loop's clock."""
@@ -188,6 +193,7 @@ class TeacherFallback:
         match outcome:
             case FailedRun(where=where):
                 self.counts[where] += 1
+                self._flaws.take(outcome, None)
             case Unfinished():
                 self.counts["beyond the budget"] += 1
         self._judge_team(outcome)
@@ -195,11 +201,12 @@ class TeacherFallback:
     def _judge_team(self, outcome: Outcome) -> None:
         """Sets the state of the team. A team that is down costs imitations, and is no reason to end the stage."""
         self._failed_in_a_row.take(outcome)
-        if isinstance(outcome, Graded):
+        why = self._flaws.problem or self._failed_in_a_row.given_up
+        if isinstance(outcome, Graded) and not self._flaws.problem:
             if self.state is TeamState.down:
                 self._run.console.say("the teacher fallback's team is up again")
             self.state, self._failed_in_a_row = TeamState.up, FailedInARow(self._run.config.teaching)
-        elif self.state is TeamState.up and (why := self._failed_in_a_row.given_up):
+        elif self.state is TeamState.up and why:
             self.state = TeamState.down
             self.counts["times the team was down"] += 1
             self._wait_to_try()
@@ -218,6 +225,7 @@ class TeacherFallback:
             assignment = Assignment(transcript.task, transcript.attempt)
             return FailedRun(assignment, type(error).__name__, str(error), run.usage)
         self.counts.update({"runs of the team": 1, **report.dropped})
+        self._flaws.take(run, next(iter(report.dropped), None))
         samples = list(imitations(revised, self._codec, self._agent, self._config.weight))
         if kept and not samples:
             self.counts["too long"] += 1
@@ -257,13 +265,13 @@ class TeacherFallback:
 
 
 @asynccontextmanager
-async def teacher_fallback(run: RunDir, executors: Sequence[Any]) -> AsyncIterator[TeacherFallback | None]:
+async def teacher_fallback(run: RunDir, tools: ToolClient) -> AsyncIterator[TeacherFallback | None]:
     """The fallback of the recipe; None if `rl.teacher_fallback.attempts` is 0."""
     if not run.config.rl.teacher_fallback.attempts:
         yield None
         return
     async with AsyncExitStack() as stack:
         models = await stack.enter_async_context(language_models(run, models_of_fallback(run.config)))
-        team = await stack.enter_async_context(teaching(run, executors, models))
+        team = await stack.enter_async_context(teaching(run, tools, models))
         yield TeacherFallback(run, team, models)
     drop_ledgers(run)

@@ -11,8 +11,11 @@ from typing import Any
 import ray
 
 from actors.learner.sizes import hub_name
-from cluster.resources import Role
-from coa.agent.codec import Codec
+from actors.restarted import restarted
+from cluster.resources import SCORER_CPUS, Role
+from cluster.watch import ready, watched_services
+from coa.agent.codec import Codec, read_tokenizer
+from coa.agent.dates import date_of
 from coa.distill.dataset.tokens import fingerprint
 from coa.errors import UserError
 from coa.types import Sample
@@ -40,29 +43,25 @@ async def scoring(run: RunDir) -> AsyncIterator[TeacherScoring | None]:
         return
     if not hub_name(teacher):
         teacher = str(Path(teacher).resolve())
-    if fingerprint(Codec.load(teacher)) != fingerprint(Codec.load(run.sft_model)):
+    # The teacher reads the policy's prompts, so its own date does not count.
+    day = date_of(read_tokenizer(run.sft_model).chat_template)
+    if fingerprint(Codec.load(teacher, day)) != fingerprint(Codec.load(run.sft_model)):
         raise UserError(f"rl.on_policy.teacher: {teacher} has another tokenizer than the policy")
-    scorer: Any = (
-        ray.remote(TeacherScorer)
-        .options(
-            num_cpus=placement.scorer_cpus,
-            num_gpus=placement.scorer_gpus,
-            max_restarts=-1,
-            max_task_retries=-1,
-            **placement.on(Role.model),
-        )
-        .remote(
-            teacher,
-            run.config.model,
-            config.on_policy,
-            row_tokens=config.learner.packing.row_tokens,
-            threads=config.learner.threads,
-            gpu=placement.scorer_gpus > 0,
-        )
+    resources = {"num_cpus": SCORER_CPUS, "num_gpus": placement.scorer_gpus}
+    scorer = restarted(
+        TeacherScorer,
+        {"max_task_retries": -1, **resources, **placement.on(Role.model)},
+        teacher,
+        run.config.model,
+        config.on_policy,
+        row_tokens=config.learner.packing.row_tokens,
+        threads=config.learner.threads,
+        gpu=placement.scorer_gpus > 0,
     )
     try:
         if mistake := await scorer.mistake.remote():
             raise UserError(mistake)
-        yield TeacherScoring(scorer)
+        async with watched_services({"the teacher that scores samples": ready(scorer)}, run.console.say):
+            yield TeacherScoring(scorer)
     finally:
         ray.kill(scorer)

@@ -18,9 +18,11 @@ import ray
 from ray.exceptions import RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from actors.restarted import restarted
 from actors.teachers.model import TeacherModel
 from actors.teachers.team import Outcome, Played, RoleAgent, TeacherTeam, TeachingConfig
-from actors.tools.remote import RemoteExecutor
+from actors.tools.remote import ToolClient
+from cluster.watch import ready, watched_services
 from coa.errors import InfrastructureError, UserError
 from coa.storage.chunks import chunks
 from coa.teams.run import Assignment, FailedRun
@@ -40,6 +42,8 @@ WATCH_S = 5.0
 """Seconds between two checks whether endpoints answer."""
 FIRST_WAVE = 100
 """Maximum number of runs in the first wave of scripted experts."""
+WAVES_IN_FLIGHT = 2
+"""Waves of scripted experts that are under way at the same time."""
 GIVE_UP_AFTER = 2
 """Maximum number of failed runs in a row before a stage gives up, as a multiple of `runs_in_flight`."""
 
@@ -65,9 +69,12 @@ class Teaching:
         self.finished = sum((one.usage for one in played.outcomes), self.finished)
         return played if judge is None else replace(played, outcomes=await judge(played.outcomes))
 
-    async def stream(self, assignments: Iterable[Assignment], judge: Judge | None = None) -> AsyncGenerator[Played]:
+    async def stream(
+        self, assignments: Iterable[Assignment], judge: Judge | None = None, room: Callable[[], int] | None = None
+    ) -> AsyncGenerator[Played]:
         """Plays assignments as there is room for them, and yields what has ended. A caller that stops iterating early
-        must close the generator (`aclosing`)."""
+        must close the generator (`aclosing`). room: how many runs of language models may be played at the same time
+        now; None for `runs_in_flight`."""
         if self._experts:
             async with aclosing(self._in_waves(assignments, judge)) as waves:
                 async for played in waves:
@@ -78,7 +85,7 @@ class Teaching:
         done: set[asyncio.Task[Played]] = set()
         try:
             while True:
-                free = self._config.runs_in_flight - len(playing)
+                free = max(0, (self._config.runs_in_flight if room is None else room()) - len(playing))
                 playing |= {asyncio.ensure_future(self.play([one], judge)) for one in islice(rest, free)}
                 if not playing:
                     return
@@ -96,7 +103,7 @@ class Teaching:
             first = list(islice(rest, min(FIRST_WAVE, self._config.wave)))
             for wave in chain([first] if first else [], chunks(rest, self._config.wave)):
                 playing.append(asyncio.ensure_future(self.play(wave, judge)))
-                if len(playing) >= self._config.waves_in_flight:
+                if len(playing) >= WAVES_IN_FLIGHT:
                     yield await playing.popleft()
             while playing:
                 yield await playing.popleft()
@@ -145,14 +152,18 @@ async def language_models(run: RunDir, names: Iterable[str]) -> AsyncIterator[Ma
     try:
         for name in sorted(set(names) - {EXPERTS}):
             endpoint, server = await serve(run.config, run.config.models[name])
-            models[name] = _start(run, TeacherModel, endpoint, run.teachers / "replies" / name)
+            models[name] = _start(
+                run, TeacherModel, endpoint, run.teachers / "replies" / name, f"models.{name}.endpoint"
+            )
             if server is not None:
                 servers[name] = server
                 keeping.append(asyncio.ensure_future(keep_served(name, server, models[name], run.console.say)))
         for model in models.values():
             if mistake := await model.mistake.remote():
                 raise UserError(mistake)
-        yield models
+        asked = {f"the client of the model {name}": ready(model) for name, model in models.items()}
+        async with watched_services(asked, run.console.say):
+            yield models
     finally:
         for one in keeping:
             one.cancel()
@@ -171,12 +182,17 @@ async def language_models(run: RunDir, names: Iterable[str]) -> AsyncIterator[Ma
 @asynccontextmanager
 async def watched(models: Mapping[str, Any], stage: Stage, say: Callable[[str], None]) -> AsyncIterator[None]:
     """Reports, as long as the context lasts, models whose endpoints do not answer: by a line of its own when an outage
-    begins, and on the stage's line while it lasts."""
+    begins, and on the stage's line while it lasts; and once, what endpoints refuse and are sent in another way."""
 
     async def watch() -> None:
         told: set[str] = set()
+        noted: set[str] = set()
         while True:
             await asyncio.sleep(WATCH_S)
+            notices = {f"{name}: {text}" for name, model in models.items() for text in await _notices(model)}
+            for notice in sorted(notices - noted):
+                say(notice)
+            noted |= notices
             troubles = {name: text for name, model in models.items() if (text := await _trouble(model))}
             for name in troubles.keys() - told:
                 say(f"{name}: {troubles[name]}; runs wait, and are tried again")
@@ -198,8 +214,15 @@ async def _trouble(model: Any) -> str:
         return ""  # a dead actor is reported by those that ask it for replies
 
 
+async def _notices(model: Any) -> list[str]:
+    try:
+        return await model.notices.remote()
+    except RayError:
+        return []  # as in `_trouble`
+
+
 @asynccontextmanager
-async def teaching(run: RunDir, executors: Sequence[Any], models: Mapping[str, Any]) -> AsyncIterator[Teaching]:
+async def teaching(run: RunDir, tools: ToolClient, models: Mapping[str, Any]) -> AsyncIterator[Teaching]:
     """The team that the recipe names, for as long as the context lasts. models: handles of the recipe's `models`."""
     config, team = run.config, run.config.team
     agents: dict[str, Any] = {}
@@ -216,7 +239,7 @@ async def teaching(run: RunDir, executors: Sequence[Any], models: Mapping[str, A
             TeacherTeam,
             team,
             agents,
-            [RemoteExecutor(executor) for executor in executors],
+            tools,
             config.teaching,
             models=models_by_role(config),
             seed=config.seed,
@@ -225,7 +248,9 @@ async def teaching(run: RunDir, executors: Sequence[Any], models: Mapping[str, A
         )
         started.append(player)
         actors = {"team": player, **agents, **models}
-        yield Teaching(player, config.teaching, experts=plays_free(team), actors=actors)
+        asked = {f"the teacher {name}": ready(handle) for name, handle in (("team", player), *agents.items())}
+        async with watched_services(asked, run.console.say):
+            yield Teaching(player, config.teaching, experts=plays_free(team), actors=actors)
     finally:
         for handle in reversed(started):
             ray.kill(handle)
@@ -238,12 +263,11 @@ def drop_ledgers(run: RunDir) -> None:
         shutil.rmtree(run.teachers / ledger, ignore_errors=True)
 
 
-def actor_options(actor: type, config: TeachingConfig, node: str) -> dict[str, Any]:
+def actor_options(actor: type, node: str) -> dict[str, Any]:
     """Ray's options of an actor. node: id of the driver's node."""
     return {
-        "num_cpus": config.cpus_per_agent,
+        "num_cpus": 0,
         "max_concurrency": CALLS,
-        "max_restarts": -1,
         "max_task_retries": -1,
         "enable_task_events": False,  # events of hundreds of calls a second would fill the head's memory
         "scheduling_strategy": NodeAffinitySchedulingStrategy(node, soft=False) if actor in KEEP_LEDGERS else "DEFAULT",
@@ -251,5 +275,5 @@ def actor_options(actor: type, config: TeachingConfig, node: str) -> dict[str, A
 
 
 def _start(run: RunDir, actor: type, *arguments: Any, **options: Any) -> Any:
-    settings = actor_options(actor, run.config.teaching, ray.get_runtime_context().get_node_id())
-    return ray.remote(actor).options(**settings).remote(*arguments, **options)
+    settings = actor_options(actor, ray.get_runtime_context().get_node_id())
+    return restarted(actor, settings, *arguments, **options)

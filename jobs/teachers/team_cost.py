@@ -1,9 +1,10 @@
 """The team's cost per success, to be compared with that of the model that learnt from the team."""
 
 from collections import defaultdict
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from typing import Any
 
+from actors.tools.remote import ToolClient
 from coa.agent.codec import Codec
 from coa.errors import InfrastructureError
 from coa.reporting.statistics import Cost, cost_per_success
@@ -18,7 +19,7 @@ SCRIPTED = "one attempt of the team at the evaluation tasks, as if its experts w
 PAID = "the team's runs that the model was distilled from"
 
 
-async def team_cost(run: RunDir, executors: Sequence[Any]) -> dict[str, Any]:
+async def team_cost(run: RunDir, tools: ToolClient) -> dict[str, Any]:
     """{"counted": on which runs, "families": a Cost by family and for "all"}; families without runs are left out.
 
     Tokens are those of the prompt plus those of the reply, over all calls of agents.
@@ -29,7 +30,7 @@ async def team_cost(run: RunDir, executors: Sequence[Any]) -> dict[str, Any]:
     free = taught and plays_free(run.config.team)
     codec = Codec.load(run.start_model)
     spent: dict[str, list[tuple[int, int, bool]]] = defaultdict(list)
-    async for graded in _attempts(run, executors) if free else _distilled(run):
+    async for graded in _attempts(run, tools) if free else _distilled(run):
         transcript = graded.transcript
         row = (tokens_of(transcript, codec), calls_of(transcript), bool(graded.correct))
         spent[transcript.task.family].append(row)
@@ -42,10 +43,10 @@ def no_cost() -> Cost:
     return cost_per_success([], [], [])
 
 
-async def _attempts(run: RunDir, executors: Sequence[Any]) -> AsyncIterator[Graded]:
+async def _attempts(run: RunDir, tools: ToolClient) -> AsyncIterator[Graded]:
     from jobs.teachers.teaching import teaching
 
-    async with teaching(run, executors, {}) as team:
+    async with teaching(run, tools, {}) as team:
         played = await team.play([Assignment(task) for task in run.evaluation_tasks()])
     for outcome in played.outcomes:
         if isinstance(outcome, FailedRun):

@@ -29,7 +29,7 @@ def test_an_engine_of_noise_plays_episodes_as_any_engine_does(tmp_path: Path, mo
             config=EngineConfig(),
             agent=AGENT,
             reward=RewardConfig(),
-            executors=[Answering(answer)],
+            tools=Answering(answer),
             seed=0,
         )
         await noise.ready(0)

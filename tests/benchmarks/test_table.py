@@ -114,7 +114,19 @@ def test_a_benchmark_over_seeds_reports_their_commit(results: Path, monkeypatch:
 
 
 @pytest.mark.parametrize(
-    "name", ["loop_limit", "loop_sync", "loop_trl", "learner", "sft_learner", "data", "plan", "engine", "weights"]
+    "name",
+    [
+        "loop_limit",
+        "loop_sync",
+        "loop_trl",
+        "learner",
+        "prefix_trees",
+        "sft_learner",
+        "data",
+        "plan",
+        "engine",
+        "weights",
+    ],
 )
 def test_the_table_has_the_targets_of_the_benchmarks(name: str) -> None:
     module = importlib.import_module(f"benchmarks.{name}")

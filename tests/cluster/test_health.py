@@ -8,7 +8,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from cluster.health import FINAL, Fault, Health, HealthConfig, State
+from cluster.health import FINAL, PACE_HALVES_S, Fault, Health, HealthConfig, State
 
 LIMITS = HealthConfig(suspect_s=10, dead_s=30, start_s=100, sync_s=50, pause_s=50, syncs=2)
 
@@ -33,7 +33,19 @@ TABLE: list[tuple[str, Callable[[], Health], State, int | None]] = [
     ("one that came up later", lambda: Health(began=0.0, newest=3).came_up(1.0), State.STALE, 0),
     ("one with the newest weights", serving, State.HEALTHY, 1),
     ("one that has to load newer ones", lambda: serving().published(2), State.STALE, 1),
-    ("a start that takes too long", lambda: Health(began=0.0, limits=LIMITS).tick(100.0), State.DEAD, 0),
+    ("a start without a sign of progress", lambda: Health(began=0.0, limits=LIMITS).tick(100.0), State.DEAD, 0),
+    (
+        "a start that reads its model",
+        lambda: Health(began=0.0, limits=LIMITS).starting(90.0, 1).starting(180.0, 2).tick(279.0),
+        State.STARTING,
+        0,
+    ),
+    (
+        "a start that has stopped reading",
+        lambda: Health(began=0.0, limits=LIMITS).starting(90.0, 5).starting(180.0, 5).tick(190.0),
+        State.DEAD,
+        0,
+    ),
     ("a core that stands still", lambda: at_work().answered(9.0, tokens=1, generating=3), State.HEALTHY, 1),
     ("the same a while later", lambda: at_work().answered(10.0, tokens=1, generating=3), State.SUSPECT, 1),
     (
@@ -194,6 +206,77 @@ def test_a_dead_one_says_why() -> None:
     assert stuck.why == "no token for 30 s, with 3 requests under way"
     assert serving().tick(31.0).why == "its actor gave no answer for 31 s"
     assert at_work().raised(1.0, Fault.GONE, "OutOfMemoryError").why == "OutOfMemoryError"
+
+
+def tokens_every(seconds: float, *, until: float, health: Health | None = None) -> Health:
+    """An engine that samples a token in so many seconds, and answers every second."""
+    health, tokens = health or at_work(), 1
+    now = 0.0
+    while now < until:
+        now += 1.0
+        tokens += now % seconds == 0
+        health = health.answered(now, tokens=tokens, generating=1)
+    return health
+
+
+def test_an_engine_that_has_taken_long_for_a_token_may_take_four_times_as_long() -> None:
+    slow = tokens_every(20.0, until=200.0)
+    assert slow.slowest_s == 20.0
+    assert slow.answered(239.0, tokens=99, generating=1).answered(278.0, tokens=99, generating=1).state is State.HEALTHY
+    quiet = slow.answered(245.0, tokens=11, generating=1)
+    assert quiet.state is State.SUSPECT
+    assert quiet.answered(279.0, tokens=11, generating=1).state is State.SUSPECT
+    assert quiet.answered(279.0, tokens=11, generating=1).answered(280.0, tokens=11, generating=1).state is State.DEAD
+
+
+def test_one_long_token_does_not_hide_for_long_that_an_engine_hangs() -> None:
+    """The first token may take minutes while code is compiled, and a machine may stand still once."""
+    after = tokens_every(1.0, until=1300.0, health=replace(at_work(), slowest_s=100.0))
+    assert after.slowest_s == pytest.approx(100.0 / 2 ** (1300.0 / PACE_HALVES_S))
+    hangs = after
+    for now in range(1301, 1330):
+        hangs = hangs.answered(float(now), tokens=after.tokens, generating=1)
+    assert hangs.state is State.SUSPECT
+    assert hangs.answered(1330.0, tokens=after.tokens, generating=1).state is State.DEAD
+
+
+def test_a_later_engine_of_the_run_has_the_pace_of_earlier_ones() -> None:
+    slow = replace(at_work(), slowest_s=20.0).answered(60.0, tokens=1, generating=1)
+    assert slow.answered(79.0, tokens=1, generating=1).state is State.SUSPECT
+    assert slow.answered(79.0, tokens=1, generating=1).answered(80.0, tokens=1, generating=1).state is State.DEAD
+
+
+def test_a_first_token_may_take_twelve_times_as_long() -> None:
+    first = serving().answered(0.0, tokens=0, generating=1)
+    for now in range(1, 360):
+        first = first.answered(float(now), tokens=0, generating=1)
+        assert first.state is (State.HEALTHY if now < 120 else State.SUSPECT)
+    assert first.answered(360.0, tokens=0, generating=1).state is State.DEAD
+
+
+def test_contexts_that_are_to_be_computed_first_have_the_time_that_they_need() -> None:
+    long = at_work()
+    for now in range(1, 160):
+        long = long.answered(float(now), tokens=1, generating=3, expected_s=40.0)
+        assert long.state is (State.HEALTHY if now < 80 else State.SUSPECT)
+    assert long.answered(160.0, tokens=1, generating=3, expected_s=40.0).state is State.DEAD
+
+
+def test_time_without_requests_or_in_a_pause_is_no_pace() -> None:
+    idle = serving().answered(1.0, tokens=5, generating=0).answered(400.0, tokens=5, generating=1)
+    assert idle.answered(401.0, tokens=6, generating=1).slowest_s == 1.0
+    paused = at_work().published(2).sync_began(1.0).answered(2.0, tokens=1, generating=1, paused=True)
+    for now in range(3, 45):
+        paused = paused.answered(float(now), tokens=1, generating=1, paused=True)
+    assert paused.synced(45.0, 2).answered(46.0, tokens=2, generating=1).slowest_s == 1.0
+
+
+def test_a_start_that_shows_progress_without_an_end_is_late_at_last() -> None:
+    health = Health(began=0.0, limits=LIMITS)
+    for now in range(1, 800):
+        health = health.starting(float(now), now)
+        assert health.state is State.STARTING
+    assert health.starting(800.0, 800).why == "it did not start within 800 s"
 
 
 def test_by_default_half_a_minute_is_left_for_a_new_engine_to_come_up() -> None:

@@ -5,6 +5,7 @@ import errno
 import gc
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from ray.exceptions import ActorDiedError, ActorUnavailableError
@@ -74,7 +75,10 @@ def test_a_buffer_that_starts_again_is_asked_again_and_one_that_is_gone_is_not(m
         asyncio.run(surely(ask))
 
 
-def test_a_step_counts_as_recorded_once_the_next_event_is_asked_for() -> None:
+@pytest.mark.parametrize("kept", [False, True])
+def test_a_step_counts_as_recorded_once_the_next_event_is_asked_for(kept: bool) -> None:
+    """And once the run is copied, if the step has a checkpoint."""
+
     def stepped(version: int) -> Stepped:
         return Stepped(version=version, report=a_report(), weights=None, probes=(), began=0.0, ended=1.0, waited=0.0)
 
@@ -82,6 +86,7 @@ def test_a_step_counts_as_recorded_once_the_next_event_is_asked_for() -> None:
         started = Started(version=2, cursor=0, weights=None, probes=(), epoch=5)
         told = iter([started, stepped(3), Finished(version=3)])
         recorded: list[tuple[int, int]] = []
+        copied: list[int] = []
 
         async def next_event() -> Event:
             return next(told)
@@ -94,10 +99,14 @@ def test_a_step_counts_as_recorded_once_the_next_event_is_asked_for() -> None:
         learning._buffer = SimpleNamespace(
             next_event=SimpleNamespace(remote=next_event), recorded=SimpleNamespace(remote=take)
         )
+        learning._last = cast(Any, SimpleNamespace(committed=lambda version: None))
+        learning._has_checkpoint = cast(Any, lambda version: kept)
+        learning._copy = lambda: copied.append(len(recorded))
         seen = []
         async for event in learning.events():
             seen.append((type(event), list(recorded)))
         assert seen == [(Started, []), (Stepped, []), (Finished, [(3, 5)])]
+        assert copied == ([0] if kept else []), "before the step counts as recorded"
 
     asyncio.run(heard())
 

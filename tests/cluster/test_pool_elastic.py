@@ -10,7 +10,7 @@ import pytest
 from cluster.health import State
 from cluster.notices import LOOK_EVERY_S, MARGIN_S, heed
 from cluster.pool import EnginePool
-from tests.support.engines import FakeTools, FakeWorld, order_of
+from tests.support.engines import FakeTools, FakeWorld, order_of, publication
 from tests.support.pools import NOW, pool_of, tokens_of
 from tests.support.virtual_time import in_virtual_time
 
@@ -35,7 +35,7 @@ def test_a_joining_engine_is_given_nothing_before_it_has_the_newest_weights() ->
     async def go() -> None:
         world = busy_world(sync_s=20.0)
         async with pool_of(world, 1, places=4) as pool:
-            await pool.sync(1, "weights")
+            await pool.sync(publication(1, "weights"))
             playing = asyncio.gather(*map(pool.play, ORDERS))
             pool.resize(3, handover_s=30.0)
             await asyncio.sleep(6.0)
@@ -43,7 +43,7 @@ def test_a_joining_engine_is_given_nothing_before_it_has_the_newest_weights() ->
             assert [engine.version for engine in joined] == [0, 0], "they are up, with the weights of their start"
             assert pool.states == {0: State.HEALTHY, 1: State.STALE, 2: State.STALE}
             assert (pool.occupancy.serving, pool.occupancy.joining, pool.size) == (1, 2, 3)
-            publishing = asyncio.ensure_future(pool.sync(2, "weights"))
+            publishing = asyncio.ensure_future(pool.sync(publication(2, "weights")))
             await asyncio.sleep(30.0)
             assert [len(engine.started) for engine in joined] == [0, 0], "what they have loaded is not the newest"
             await publishing
@@ -119,7 +119,7 @@ def test_an_engine_that_loads_weights_is_asked_what_it_does_too() -> None:
         world = busy_world(sync_s=5.0)
         async with pool_of(world, 1) as pool:
             [before] = await pool.busy()
-            syncing = asyncio.ensure_future(pool.sync(1))
+            syncing = asyncio.ensure_future(pool.sync(publication(1)))
             await asyncio.sleep(2.0)
             assert pool.states == {0: State.STALE}
             [after] = await pool.busy()

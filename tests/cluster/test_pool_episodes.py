@@ -17,7 +17,7 @@ from cluster.pool import EnginePool
 from coa.errors import EpisodeFailed
 from coa.planning.admission import Load
 from coa.types import Scored
-from tests.support.engines import FakeTools, FakeWorld, a_task, order_of
+from tests.support.engines import FakeTools, FakeWorld, a_task, order_of, publication
 from tests.support.pools import NOW, pool_of, tokens_of, undisturbed
 from tests.support.virtual_time import in_virtual_time
 
@@ -301,7 +301,7 @@ def test_a_moved_episode_has_the_time_that_is_left_of_it() -> None:
         async with pool_of(world, 1) as pool:
             playing = asyncio.ensure_future(pool.play(order_of(limit_s=10.0)))
             await asyncio.sleep(1.0)
-            await pool.sync(1)  # half a second that does not count
+            await pool.sync(publication(1))  # half a second that does not count
             await asyncio.sleep(1.0)
             world.engines[0].die()
             await asyncio.sleep(6.0)  # nor does the start of another engine
@@ -323,7 +323,7 @@ def test_the_time_of_a_sync_in_which_the_engine_goes_on_counts() -> None:
             playing = asyncio.ensure_future(pool.play(order_of(limit_s=20.0)))
             await asyncio.sleep(1.0)
             world.engines[0].stop_core()
-            syncing = asyncio.ensure_future(pool.sync(1))
+            syncing = asyncio.ensure_future(pool.sync(publication(1)))
             await asyncio.sleep(2.0)
             world.engines[0].wake()
             await syncing  # half a second of it is a pause
@@ -343,7 +343,7 @@ def test_the_time_of_a_sync_in_which_the_engine_dies_does_not_count() -> None:
         async with pool_of(world, 1) as pool:
             playing = asyncio.ensure_future(pool.play(order_of(limit_s=20.0)))
             await asyncio.sleep(1.0)
-            syncing = asyncio.ensure_future(pool.sync(1))
+            syncing = asyncio.ensure_future(pool.sync(publication(1)))
             await asyncio.sleep(3.0)
             world.engines[0].die()
             await asyncio.sleep(11.0)

@@ -9,7 +9,7 @@ from actors.messages import EVALUATION, EpisodeId
 from actors.rollout.config import SamplingConfig
 from cluster.flights import Flight
 from coa.errors import EpisodeFailed, InfrastructureError, NoEngine
-from tests.support.engines import FakeTools, FakeWorld, a_task, order_of
+from tests.support.engines import FakeTools, FakeWorld, a_task, order_of, publication
 from tests.support.pools import NOW, pool_of
 from tests.support.virtual_time import in_virtual_time
 
@@ -102,7 +102,7 @@ def test_what_an_engine_was_busy_with_outlives_it() -> None:
     async def go() -> None:
         world = FakeWorld()
         async with pool_of(world) as pool:
-            await pool.sync(1)
+            await pool.sync(publication(1))
             await asyncio.sleep(1.0)
             world.engines[0].die()
             await asyncio.sleep(1.0)

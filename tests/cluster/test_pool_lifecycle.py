@@ -17,7 +17,7 @@ from ray.exceptions import (
 
 from actors.messages import EpisodeOrder
 from cluster.engine_actor import Engine, fault_of, why_of
-from cluster.health import Fault, PoolConfig, State
+from cluster.health import Fault, HealthConfig, PoolConfig, State
 from cluster.pool import OTHERS_S
 from coa.errors import EngineDied, NoEngine, SyncError, WeightsGone, WeightsLost
 from tests.support.engines import FakeTools, FakeWorld, order_of
@@ -44,6 +44,41 @@ def test_a_start_that_always_fails_ends_in_a_typed_error() -> None:
                 pass
 
     in_virtual_time(go())
+
+
+def test_a_start_that_shows_progress_is_waited_for_beyond_its_time() -> None:
+    async def go() -> None:
+        health = HealthConfig(start_s=100.0)
+        world = FakeWorld(start_s=700.0, signs=lambda: int(NOW()))
+        async with pool_of(world, 1, config=PoolConfig(health=health)) as pool:
+            await pool.play(order_of())
+            assert len(world.engines) == 1
+        world = FakeWorld(start_s=700.0)
+        with pytest.raises(NoEngine, match="its start showed no progress for 100 s"):
+            async with pool_of(world, 1, config=PoolConfig(health=health)):
+                pass
+
+    in_virtual_time(go())
+
+
+def test_engines_of_a_slow_machine_are_left_alone_until_they_stand_still() -> None:
+    """A token takes 40 s, more than an engine of a fast machine has."""
+
+    async def go() -> None:
+        world = FakeWorld(token_s=40.0, calls_of=lambda episode: 0)
+        async with pool_of(world, 1) as pool:
+            await asyncio.gather(*(pool.play(order_of(number)) for number in range(2)))
+            assert (len(world.engines), SAID) == (1, [])
+            again = asyncio.ensure_future(pool.play(order_of(2)))
+            await asyncio.sleep(100.0)
+            world.engines[0].stop_core()
+            began = NOW()
+            await again
+            [line] = SAID
+            assert line.startswith("rollout engine 0 died: no token for 16")
+            assert NOW() - began > 120
+
+    in_virtual_time(go(), limit_s=1e5)
 
 
 def test_one_without_a_place_holds_nobody_up_who_has_another() -> None:

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from ray.exceptions import (
 )
 
 from cluster.health import State
-from tests.support.engines import FakeEngine, FakeTools, FakeWorld, order_of
+from tests.support.engines import FakeEngine, FakeTools, FakeWorld, order_of, publication
 from tests.support.pools import NOW, SAID, pool_of, tokens_of, undisturbed
 from tests.support.virtual_time import in_virtual_time, stand_still
 
@@ -34,7 +35,7 @@ def test_one_that_stands_still_is_named_and_replaced_within_a_minute(
             world.engines[0].kill = partial(setattr, world.engines[0], "released", True)
             stopped = NOW()
             await asyncio.sleep(3.0)
-            syncing = asyncio.ensure_future(pool.sync(1)) if syncs else None
+            syncing = asyncio.ensure_future(pool.sync(publication(1))) if syncs else None
             await asyncio.sleep(stopped + 60 - NOW())
             assert pool.states == {0: State.HEALTHY, 1: State.HEALTHY}
             [said] = SAID
@@ -60,7 +61,7 @@ def test_a_core_that_stops_while_it_loads_is_replaced_within_a_minute_and_others
         async with pool_of(world) as pool:
             playing = asyncio.gather(*(pool.play(order_of(n, group=n)) for n in range(20 * busy)))
             await asyncio.sleep(2.0)
-            syncing = asyncio.ensure_future(pool.sync(1))
+            syncing = asyncio.ensure_future(pool.sync(publication(1)))
             await asyncio.sleep(3.0)
             world.engines[0].stop_core()
             stopped = NOW()
@@ -84,9 +85,9 @@ def test_a_slow_load_of_large_weights_is_let_go_on() -> None:
         large = np.broadcast_to(np.zeros(1, np.uint8), 20 * 10**9)
         world = FakeWorld(sync_s=60.0)
         async with pool_of(world) as pool:
-            assert [report.version for report in await pool.sync(1, large)] == [1, 1]
+            assert [report.version for report in await pool.sync(publication(1, large))] == [1, 1]
             world.sync_s = 80.0
-            assert await pool.sync(2, large) == []
+            assert await pool.sync(publication(2, large)) == []
             await asyncio.sleep(1.0)
             assert {said.partition(": ")[2] for said in SAID} == {
                 "its core was paused for new weights for more than 70 s"
@@ -104,7 +105,7 @@ def test_a_driver_that_stood_still_ends_no_engine_for_it(syncs: bool) -> None:
         async with pool_of(world) as pool:
             playing = asyncio.gather(*(pool.play(order_of(n, group=n)) for n in range(8)))
             await asyncio.sleep(2.3)
-            syncing = asyncio.ensure_future(pool.sync(1)) if syncs else None
+            syncing = asyncio.ensure_future(pool.sync(publication(1))) if syncs else None
             await asyncio.sleep(0.3)
             stand_still(45.0)
             await asyncio.sleep(10.0)
@@ -132,7 +133,7 @@ def test_what_another_incarnation_says_is_refused() -> None:
     in_virtual_time(go())
 
 
-def replace_incarnation(engine: FakeEngine) -> Callable:
+def replace_incarnation(engine: FakeEngine) -> Callable[..., Any]:
     plain = FakeEngine.events
 
     async def events(after: int, wait_s: float):

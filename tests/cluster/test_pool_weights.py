@@ -12,7 +12,7 @@ from ray.exceptions import (
 
 from cluster.health import FINAL, HealthConfig, PoolConfig, State
 from coa.errors import InfrastructureError, NoEngine, SyncError, WeightsGone, WeightsLost
-from tests.support.engines import FakeWorld, order_of
+from tests.support.engines import FakeWorld, order_of, publication
 from tests.support.pools import pool_of, tokens_of, undisturbed
 from tests.support.virtual_time import in_virtual_time
 
@@ -21,13 +21,13 @@ def test_every_engine_takes_the_newest_weights_and_so_does_one_that_joins() -> N
     async def go() -> None:
         world = FakeWorld()
         async with pool_of(world) as pool:
-            assert [report.version for report in await pool.sync(1, "weights")] == [1, 1]
+            assert [report.version for report in await pool.sync(publication(1, "weights"))] == [1, 1]
             pool.add()
             await asyncio.sleep(20.0)
             assert [engine.loaded for engine in world.engines] == [[1], [1], [1]]
-            assert len(await pool.sync(2)) == 3
+            assert len(await pool.sync(publication(2))) == 3
             # Learners that go back make a version again.
-            assert [report.version for report in await pool.sync(1)] == [1, 1, 1]
+            assert [report.version for report in await pool.sync(publication(1))] == [1, 1, 1]
             assert world.engines[0].loaded == [1, 2, 1]
 
     in_virtual_time(go())
@@ -37,7 +37,7 @@ def test_engines_sleep_once_nothing_is_played_and_serve_again_with_the_next_weig
     async def go() -> None:
         world = FakeWorld()
         async with pool_of(world) as pool:
-            await pool.sync(1)
+            await pool.sync(publication(1))
             playing = [asyncio.ensure_future(pool.play(order_of(number, group=number))) for number in range(8)]
             await asyncio.sleep(1.0)
             sleeping = asyncio.ensure_future(pool.sleep())
@@ -50,14 +50,43 @@ def test_engines_sleep_once_nothing_is_played_and_serve_again_with_the_next_weig
             await asyncio.sleep(100.0)
             assert not late.done()
             assert set(pool.states.values()) == {State.HEALTHY}, "who sleeps is not taken for stuck"
-            await pool.sync(2)
+            await pool.sync(publication(2))
             assert tokens_of([await late]) == await undisturbed([order_of(9, group=9)])
             assert pool.restarts == 0
             await pool.sleep()
             world.engines[0].die()
-            await pool.sync(3)
+            await asyncio.sleep(100.0)
+            assert len(world.engines) == 2, "learners have the memory that another one would take"
+            await pool.sync(publication(3))
             await asyncio.sleep(30.0)
             assert pool.up == 2
+            assert len(world.engines) == 3
+            world.engines[1].die()
+            await asyncio.sleep(3.0)
+            assert State.STARTING in pool.states.values()
+            await pool.sleep()
+            assert State.STARTING not in pool.states.values(), "it has come up before"
+
+    in_virtual_time(go())
+
+
+def test_an_engine_that_finds_its_place_while_the_others_sleep_is_not_started_then() -> None:
+    async def go() -> None:
+        world = FakeWorld()
+        async with pool_of(world) as pool:
+            await pool.sync(publication(1))
+            world.place_s = 50.0
+            world.engines[0].die()
+            await asyncio.sleep(10.0)
+            await pool.sleep()
+            await asyncio.sleep(100.0)
+            *_, late = world.engines
+            assert late.killed.done(), "learners have the memory that it would take"
+            assert late.loaded == []
+            await pool.sync(publication(2))
+            await asyncio.sleep(100.0)
+            assert pool.up == 2
+            assert [engine.loaded for engine in world.alive] == [[1, 2], [2]]
 
     in_virtual_time(go())
 
@@ -85,7 +114,7 @@ def test_one_that_fails_to_load_is_brought_there_or_replaced_and_its_episodes_go
             playing = asyncio.gather(*map(pool.play, orders))
             await asyncio.sleep(1.0)
             world.engines[0].sync_faults.extend(faults)
-            reports = await pool.sync(1)
+            reports = await pool.sync(publication(1))
             assert [report.version for report in reports] == [1]
             assert pool.states[0] is not State.HEALTHY
             assert tokens_of(await playing) == await undisturbed(orders)
@@ -104,7 +133,7 @@ def test_what_vllm_calls_a_dead_engine_is_one() -> None:
         world = FakeWorld()
         async with pool_of(world, 1) as pool:
             world.engines[0].sync_faults.append(EngineDeadError("core"))
-            assert await pool.sync(1) == []
+            assert await pool.sync(publication(1)) == []
             await pool.play(order_of())
             assert [engine.loaded for engine in world.engines] == [[], [1]]
 
@@ -119,7 +148,7 @@ def test_weights_that_are_lost_are_waited_for() -> None:
         async with pool_of(world, 1) as pool:
             playing = asyncio.ensure_future(pool.play(order_of()))
             await asyncio.sleep(1.0)
-            assert await pool.sync(5) == []
+            assert await pool.sync(publication(5)) == []
             assert (await playing).trajectory.versions.max() == 0, "what was begun goes on"
             world.engines[0].die()
             await asyncio.sleep(300.0)
@@ -128,7 +157,7 @@ def test_weights_that_are_lost_are_waited_for() -> None:
             await asyncio.sleep(300.0)
             assert not waiting.done()
             world.always_at_sync = None
-            assert [report.version for report in await pool.sync(3)] == [3]
+            assert [report.version for report in await pool.sync(publication(3))] == [3]
             assert set((await waiting).trajectory.versions.tolist()) == {-1, 3}
             assert (len(world.engines), pool.restarts) == (2, 1)
 
@@ -140,7 +169,7 @@ def test_weights_that_no_engine_takes_end_in_a_typed_error() -> None:
         world = FakeWorld()
         async with pool_of(world) as pool:
             world.always_at_sync = SyncError("lm_head is not the learner's")
-            await pool.sync(1)
+            await pool.sync(publication(1))
             with pytest.raises(NoEngine, match=r"in 3 tries: .*SyncError.*lm_head is not the learner's"):
                 await pool.play(order_of())
 
@@ -178,7 +207,7 @@ def test_no_token_is_older_than_the_weights_that_were_live_when_its_episode_was_
                     case 3, _:
                         world.sync_faults.append(dice.choice([SyncError("x"), WeightsGone("x"), None]))
                     case _:
-                        await pool.sync(live + 1)
+                        await pool.sync(publication(live + 1))
                         live += 1
             await playing
             assert live > 5

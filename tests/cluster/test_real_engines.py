@@ -14,12 +14,14 @@ from typing import Any
 import psutil
 import pytest
 import ray
+from ray.exceptions import RayActorError
 
 from actors.messages import Advanced, EpisodeId, EpisodeOrder, EventBatch
 from actors.rollout.config import EngineConfig, SamplingConfig
 from actors.rollout.engine import RolloutEngine
 from actors.tools.calls import KnownCalls
 from actors.tools.executor import ToolExecutor
+from actors.tools.remote import ToolClient
 from cluster.engine_actor import Engine, launcher
 from cluster.health import PoolConfig, State
 from cluster.pool import EnginePool
@@ -120,7 +122,7 @@ class Stage:
         launch = launcher(
             RolloutEngine,
             PlacementConfig(engine_cpus=0.5),
-            [self.executor],
+            ToolClient(self.executor),
             str(model),
             config=EngineConfig(max_concurrent=AT_ONCE, block_size=32),
             agent=AGENT,
@@ -158,6 +160,18 @@ class Stage:
         children = psutil.Process(await self.pid(number)).children(recursive=True)
         [core] = [one.pid for one in children if "EngineCore" in " ".join(one.cmdline())]
         return core
+
+    async def kill_one(self, dice: random.Random, *, core: bool) -> None:
+        """Kills the process of an engine that serves, or vLLM's. One that is found to be gone already is left to the
+        pool, whose restarts then tell of it."""
+        async with asyncio.timeout(300):
+            while True:
+                await self.pool.ready()
+                alive = [number for number, state in self.pool.states.items() if state is State.HEALTHY]
+                with suppress(ValueError, psutil.NoSuchProcess, ProcessLookupError, RayActorError):
+                    os.kill(await (self.core if core else self.pid)(dice.choice(alive)), signal.SIGKILL)
+                    return
+                await asyncio.sleep(0.5)
 
 
 def order_of(number: int) -> EpisodeOrder:

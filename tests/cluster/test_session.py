@@ -4,12 +4,13 @@ import os
 import signal
 import subprocess
 from collections.abc import Iterator
+from functools import partial
 from signal import SIGKILL
 
 import pytest
 from ray.exceptions import ObjectStoreFullError, OutOfDiskError
 
-from cluster.session import STARTS, SessionConfig, session, start, stored
+from cluster.session import STARTS, SessionConfig, last_wish, session, start, stored
 from coa.errors import ClusterDown, DiskFull
 
 LATE = Exception("The current node timed out during startup. This could be")
@@ -37,6 +38,15 @@ def started(monkeypatch: pytest.MonkeyPatch, ray: SlowToStart) -> SlowToStart:
     return ray
 
 
+def at_once(monkeypatch: pytest.MonkeyPatch) -> SlowToStart:
+    """In place of Ray, which starts at once, and of the cluster at an address."""
+    ray = SlowToStart(0)
+    monkeypatch.setattr("ray.init", ray.init)
+    monkeypatch.setattr("ray.shutdown", ray.shutdown)
+    monkeypatch.setattr("cluster.session.require_cluster", lambda _: None)
+    return ray
+
+
 def test_a_cluster_that_did_not_come_up_in_time_is_started_again(monkeypatch: pytest.MonkeyPatch) -> None:
     ray = started(monkeypatch, SlowToStart(STARTS - 1))
     assert ray.asked == [{"num_cpus": 2}] * STARTS
@@ -47,13 +57,33 @@ def test_a_cluster_that_did_not_come_up_in_time_is_started_again(monkeypatch: py
 def test_a_cluster_of_ones_own_is_started_whatever_runs_on_the_machine(
     monkeypatch: pytest.MonkeyPatch, address: str, asked: str
 ) -> None:
-    ray = SlowToStart(0)
-    monkeypatch.setattr("ray.init", ray.init)
-    monkeypatch.setattr("ray.shutdown", ray.shutdown)
-    monkeypatch.setattr("cluster.session.require_cluster", lambda _: None)
+    ray = at_once(monkeypatch)
     monkeypatch.setenv("RAY_ADDRESS", address)
     with session(SessionConfig()):
         assert ray.asked[0]["address"] == asked
+
+
+@pytest.mark.parametrize(
+    ("python", "asked"),
+    [("/home/größe 1/bin/python", "'/home/größe 1/bin/python'"), ("/home/me/bin/python", None)],
+)
+def test_workers_start_where_the_path_of_the_environment_has_a_blank(
+    monkeypatch: pytest.MonkeyPatch, python: str, asked: str | None
+) -> None:
+    ray = at_once(monkeypatch)
+    monkeypatch.setattr("sys.executable", python)
+    with session(SessionConfig()), session(SessionConfig(address="10.0.0.1:6379")):
+        assert [one["runtime_env"].get("py_executable") for one in ray.asked] == [asked, None]
+
+
+def test_variables_of_the_recipe_arrive_in_every_part(monkeypatch: pytest.MonkeyPatch) -> None:
+    ray = at_once(monkeypatch)
+    with session(SessionConfig(env={"NCCL_DEBUG": "INFO", "OMP_WAIT_POLICY": "ACTIVE"})):
+        [asked] = ray.asked
+    assert asked["runtime_env"]["env_vars"].items() >= {("NCCL_DEBUG", "INFO"), ("OMP_WAIT_POLICY", "ACTIVE")}
+    for name in ("PYTHONPATH", "COA_EXTENSIONS"):
+        with pytest.raises(ValueError, match=rf"session\.env\.{name} is set by the product itself"):
+            SessionConfig(env={name: "x"})
 
 
 def test_one_that_never_comes_up_ends_in_a_typed_error(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -129,6 +159,25 @@ def test_who_is_told_to_terminate_ends_as_one_that_is_interrupted(environment: d
     assert environment
     with pytest.raises(KeyboardInterrupt), session(SessionConfig()):
         signal.raise_signal(signal.SIGTERM)
+
+
+def sigterm(times: int, granted: list[str]) -> None:
+    """So many of them in a session with a last wish."""
+    with session(SessionConfig()), last_wish(partial(granted.append, "one")):
+        with last_wish(partial(granted.append, "of a context that is over")):
+            pass
+        for _ in range(times):
+            signal.raise_signal(signal.SIGTERM)
+
+
+def test_the_first_sigterm_grants_a_last_wish(environment: dict[str, str]) -> None:
+    assert environment
+    granted: list[str] = []
+    sigterm(1, granted)
+    assert granted == ["one"]
+    with pytest.raises(KeyboardInterrupt):
+        sigterm(2, granted)
+    assert granted == ["one", "one"]
 
 
 @pytest.mark.parametrize("error", [ObjectStoreFullError("full"), OutOfDiskError("Local disk is full")])

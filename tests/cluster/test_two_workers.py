@@ -11,11 +11,14 @@ from safetensors.torch import load_file
 from actors.messages import Probe
 from actors.rollout.config import EngineConfig
 from actors.rollout.engine import RolloutEngine
+from actors.tools.executor import ExecutorConfig
+from actors.tools.remote import ExecutorActor
 from actors.weights.checks.path_check import probe_tokens
 from cluster.engine_actor import launcher
 from cluster.resources import PlacementConfig
 from coa.grading.rewards import RewardConfig
 from coa.learning.weights import serialise
+from tests.support.engines import publication
 from tests.support.tiny import AGENT, make_model
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("ray_session")]
@@ -27,7 +30,7 @@ def test_it_starts_takes_weights_and_leaves_no_process_behind(tmp_path: Path) ->
     launch = launcher(
         RolloutEngine,
         PlacementConfig(engine_cpus=1.0),
-        [],
+        ExecutorActor(dict, ExecutorConfig(), {"num_cpus": 0}),
         str(first),
         config=EngineConfig(tensor_parallel=2, max_concurrent=8, kv_cache_gib=0.25),
         agent=AGENT,
@@ -41,7 +44,7 @@ def test_it_starts_takes_weights_and_leaves_no_process_behind(tmp_path: Path) ->
         actor = psutil.Process(await engine.ready())
         before = await engine.logprobs(tokens)
         weights = ray.put(serialise(load_file(second / "model.safetensors")))
-        report = await engine.sync(1, weights, [Probe(token_ids=tokens, logprobs=before)])
+        report = await engine.sync(publication(1, weights, (Probe(token_ids=tokens, logprobs=before),)))
         assert report.version == 1
         assert report.logprob_diff > 0.1, "other weights"
         below = actor.children(recursive=True)

@@ -1,18 +1,16 @@
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
-from typing import ClassVar
 
 import pytest
 
-from coa.config import dump, from_plain, known_keys, load, with_new_names
+from coa.config import dump, from_plain, known_keys, load
 from coa.errors import UserError
 
 
 class Mode(Enum):
     fast = "fast"
     exact = "exact"
-    precise = "exact"
 
 
 @dataclass(frozen=True)
@@ -134,22 +132,3 @@ def test_an_interpolation_that_leads_nowhere_is_one_line() -> None:
 
 def test_known_keys_are_dotted() -> None:
     assert [key for key, _ in known_keys(Root)][:4] == ["seed", "save", "rl", "rl.steps"]
-
-
-def test_an_alias_of_a_value_is_accepted_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
-    assert load(Root, None, ["rl.mode=precise"]).rl.mode is Mode.exact
-    assert caplog.messages == ["rl.mode=precise: rl.mode=precise is called exact"]
-    assert load(Root, None, ["rl.mode=exact"]).rl.mode is Mode.exact
-    assert len(caplog.messages) == 1
-
-
-@dataclass(frozen=True)
-class Renamed:
-    outer: Stage = field(default_factory=Stage)
-
-    RENAMED: ClassVar[dict[str, str]] = {"inner": "outer", "fast": "outer.optimizer"}
-
-
-def test_a_tree_gets_the_new_names_of_its_keys() -> None:
-    tree = {"inner": {"steps": 1}, "fast": {"lr": 2.0}, "other": 3}
-    assert with_new_names(Renamed, tree) == {"outer": {"steps": 1, "optimizer": {"lr": 2.0}}, "other": 3}

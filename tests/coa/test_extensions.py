@@ -12,7 +12,7 @@ from coa.errors import UserError
 @pytest.mark.parametrize(
     ("code", "said"),
     [
-        ("import coa.credit", "no coa.credit: import coa.learning.advantages"),
+        ("import coa.gone", "No module named 'coa.gone'"),
         ("raise ValueError('there is a tool x already')", "there is a tool x already"),
         ("1 +", "SyntaxError: invalid syntax (mine_0.py, line 1)"),
         ("{}['a']", "KeyError: 'a'"),
@@ -30,9 +30,9 @@ def test_what_an_extension_raises_is_one_line(
 
 
 def test_an_entry_point_that_fails_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    entry = importlib.metadata.EntryPoint("mine", "coa.credit", extensions.GROUP)
+    entry = importlib.metadata.EntryPoint("mine", "coa.gone", extensions.GROUP)
     monkeypatch.setattr(extensions, "installed", lambda: [entry])
-    with pytest.raises(UserError, match=r"^the entry point 'mine' of coa\.extensions: no coa\.credit: import "):
+    with pytest.raises(UserError, match=r"^the entry point 'mine' of coa\.extensions: No module named 'coa\.gone'"):
         extensions.load_extensions()
 
 

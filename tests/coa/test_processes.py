@@ -20,6 +20,14 @@ def answer(request: bytes) -> bytes:
             time.sleep(float(seconds))
         case b"print", text:
             print(text.decode() * 1000, flush=True)
+        case b"work", seconds:
+            while time.process_time() < float(seconds):
+                pass
+            time.sleep(60)
+        case b"linger", seconds:
+            os.closerange(3, 64)
+            time.sleep(float(seconds))
+            os._exit(3)
         case b"environment", _:
             return repr(dict(os.environ)).encode()
     return request[::-1]
@@ -70,6 +78,22 @@ def test_how_a_child_ended_by_itself_or_from_outside_is_said(child: Child, reque
     with pytest.raises(ChildGone) as caught:
         child.ask(request_, 60.0)
     assert caught.value.status == status
+
+
+def test_a_child_that_closes_its_pipes_long_before_it_ends_says_how_it_ended(child: Child) -> None:
+    with pytest.raises(ChildGone) as caught:
+        child.ask(b"linger 1.5", 60.0)
+    assert caught.value.status == 3
+
+
+@pytest.mark.parametrize(("request_", "busy", "wait_s"), [(b"work 2", True, 8.0), (b"sleep 60", False, 1.0)])
+def test_how_long_a_child_worked_is_said_where_it_gives_no_answer(
+    child: Child, request_: bytes, busy: bool, wait_s: float
+) -> None:
+    with pytest.raises(ChildGone) as caught:
+        child.ask(request_, wait_s)
+    assert caught.value.status is None
+    assert (caught.value.cpu_s > 0.5) is busy
 
 
 def test_a_child_that_has_ended_says_so_when_it_is_asked(child: Child) -> None:

@@ -7,9 +7,12 @@ import subprocess
 import sys
 import threading
 from dataclasses import replace
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pandas
 import pytest
 
 import coa
@@ -17,6 +20,7 @@ from actors.serving.agent import ServedAgent
 from coa.agent.grammar import Span
 from coa.errors import InfrastructureError, ToolDown, UserError
 from coa.given import VARIABLE, giving, grade_given, packed
+from coa.tasks.loading import load_tasks
 from coa.tools.base import ToolCall
 from coa.tools.client import ToolCaller
 from coa.types import Status, Task
@@ -100,9 +104,9 @@ def test_a_mistake_is_the_line_that_the_command_prints_and_leaves_nothing(starte
     for arguments, line in (
         ({"settings": {"rl.stepz": 1}}, r"^rl\.stepz=1: unknown key rl\.stepz; the nearest known key is rl\.steps$"),
         ({"settings": {"rl.steps": -1}}, r"^rl\.steps is -1, expected at least 0$"),
-        ({"settings": ["model.path=./gone"]}, r"^model\.path \./gone: no config\.json there$"),
+        ({"settings": ["model.path=./gone"]}, r"^model\.path gone: no model there \(no config\.json\)$"),
         ({"tasks": "gone.jsonl"}, r"^gone\.jsonl: cannot be read"),
-        ({"tasks": [{"question": {1, 2}}]}, r"^tasks: a row is not plain JSON: "),
+        ({"tasks": [{"question": {1, 2}}]}, r"^tasks: row 1 is not plain JSON: \{1, 2\} is a set"),
         ({"reward": "exact"}, r"^reward is 'exact', expected a function \(task, answer\) -> float$"),
         ({"reward": lambda task: 1.0}, r"^reward failed at task \S+: TypeError: "),
         ({"reward": lambda task, answer: 5}, r"^reward is 5 at task \S+, expected from 0 \(wrong\) to 1 \(right\)$"),
@@ -121,6 +125,25 @@ def test_a_mistake_is_the_line_that_the_command_prints_and_leaves_nothing(starte
 def test_a_function_is_the_grader_only_where_a_program_gives_it(started: list[Any], here: Path) -> None:
     with pytest.raises(UserError, match=r"^the grader 'function' is a function that a program gives: coa\.train\("):
         coa.train("tiny", tasks=[{**row, "grader": "function"} for row in ROWS], settings=[WORLD], run_dir="run")
+
+
+def test_rows_may_hold_what_numpy_and_pandas_make(here: Path) -> None:
+    frame = pandas.DataFrame({"question": ["a ?", "b ?"], "answer": [7, 8], "family": ["x", None]})
+    rows = [*frame.to_dict("records"), {"question": "c ?", "answer": np.array(["9", "nine"])}]
+    rows += [{"question": "d ?", "answer": Decimal("7.50")}, {"question": "e \ud800 ?", "answer": (np.float32(0.5),)}]
+    tasks = load_tasks(api._kept(rows))
+    assert [task.answers for task in tasks] == [("7",), ("8",), ("9", "nine"), ("7.50",), ("0.5",)]
+    assert tasks[4].question == "e ? ?"
+    unusable: list[tuple[Any, str]] = [
+        (frame, r"^tasks: row 1 is 'question', expected a mapping .*to_dict\('records'\)"),
+        ([{"question": "a ?", "answer": pandas.NA}], "^tasks: row 1 is not plain JSON: <NA> is a NAType"),
+        ([{"question": "a ?", "answer": 10**5000}], "^tasks: row 1 is not plain JSON: Exceeds the limit"),
+    ]
+    for tasks, said in unusable:
+        with pytest.raises(UserError, match=said):
+            api._kept(tasks)
+    with pytest.raises(UserError, match=r"line 1: no `answer`: .*; `answer` is NaN$"):
+        load_tasks(api._kept([{"question": "a ?", "answer": np.float64("nan")}]))
 
 
 def test_what_a_job_raises_is_raised(started: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -173,7 +196,7 @@ def test_a_function_that_fails_or_holds_too_much_is_told() -> None:
 
 def test_an_agent_returns_its_answer_with_the_chain_and_the_cost() -> None:
     def ask(answer: Any = echo) -> api.Answered:
-        agent = ServedAgent(Saying(*SEARCHES), ToolCaller([Answering(answer)], "ask"), codec=tag_codec(), retry=AT_ONCE)
+        agent = ServedAgent(Saying(*SEARCHES), ToolCaller(Answering(answer), "ask"), codec=tag_codec(), retry=AT_ONCE)
         return asyncio.run(answered(agent, request_of(replace(Recipe(), agent=AGENT), "Who ?", "mhqa")))
 
     found = ask()

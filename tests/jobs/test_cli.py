@@ -2,21 +2,24 @@ import json
 import re
 import shutil
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
 import pytest
 
 from coa.errors import UserError
+from coa.storage.keeping import CheckpointsConfig
 from jobs import cli
 from jobs.commands.command import Job
+from jobs.recipe.findings import Findings
 
 
 @dataclass(frozen=True)
 class Recipe:
     run_dir: str = "runs/test"
     steps: int = 1
+    checkpoints: CheckpointsConfig = field(default_factory=CheckpointsConfig)
 
 
 @pytest.fixture
@@ -33,9 +36,10 @@ def job(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> SimpleNamespace:
         if seen.run:
             raise seen.run
 
-    def check(config: Recipe, **arguments: object) -> None:
+    def check(config: Recipe, **arguments: object) -> Findings:
         if seen.check:
             raise seen.check
+        return ()
 
     for name in ("train", "evaluate"):
         monkeypatch.setitem(cli.COMMANDS, name, replace(cli.COMMANDS[name], run=run, check=check))
@@ -155,6 +159,15 @@ def test_an_interruption_says_how_to_go_on(job: SimpleNamespace, capfd: pytest.C
     assert capfd.readouterr().err == "interrupted; the same command resumes\n"
 
 
+def test_an_interrupted_job_without_a_folder_of_its_own_resumes_nothing(
+    job: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(cli.COMMANDS, "train", replace(cli.COMMANDS["train"], alone=False))
+    job.run = KeyboardInterrupt()
+    assert cli.main(["train", "--recipe", "./r.yaml"]) == 130
+    assert capfd.readouterr().err == "interrupted\n"
+
+
 def test_a_defect_is_one_line_and_its_traceback_is_in_the_log(
     job: SimpleNamespace, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -176,8 +189,7 @@ def test_an_error_in_a_group_of_tasks_is_told_as_itself(
 def test_every_command_is_described_and_those_with_a_recipe_say_what_they_ask_for() -> None:
     assert list(cli.COMMANDS) == [
         *("train", "distill", "sft", "rl", "evaluate", "select", "ask", "serve"),
-        *("plan", "ledger", "replay", "chaos", "submit", "export", "keys", "record", "import", "show", "recipe"),
-        *("benchmarks", "doctor"),
+        *("plan", "verify", "submit", "export", "keys", "record", "import", "show", "recipe", "doctor"),
     ]
     jobs = {name: command for name, command in cli.COMMANDS.items() if isinstance(command, Job)}
     assert list(jobs) == ["train", "distill", "sft", "rl", "evaluate", "select", "ask", "serve"]
@@ -195,7 +207,9 @@ def test_failed_runs_are_tried_again_where_that_is_asked_for(job: SimpleNamespac
 
 
 def test_benchmarks_are_listed(capfd: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["benchmarks"]) == 0
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["evaluate", "--benchmarks"])
+    assert ended.value.code == 0
     told = capfd.readouterr()
     assert told.err == ""
     lines = [line.split() for line in told.out.splitlines()]
@@ -209,11 +223,6 @@ def test_a_defect_of_a_check_is_one_line_too(job: SimpleNamespace, capfd: pytest
     log = Path("runs/test/logs/driver.log")
     assert capfd.readouterr().err == f"coa: train failed: PermissionError: tasks.jsonl may not be read (see {log})\n"
     assert "Traceback (most recent call last)" in log.read_text()
-
-
-def test_an_option_of_a_command_may_be_called_as_a_setting_is() -> None:
-    command, options = cli.parse(["chaos", "--recipe", "tiny", "--from-run", "runs/demo", "--seed", "3", "rl.steps=5"])
-    assert (command.name, options["seed"], options["overrides"]) == ("chaos", 3, ["rl.steps=5"])
 
 
 @pytest.mark.parametrize(
@@ -245,6 +254,11 @@ def test_words_that_are_no_command_are_one_line(capfd: pytest.CaptureFixture[str
     told = capfd.readouterr().err
     assert told.startswith(f"coa: {said}")
     assert told.count("\n") == 1
+
+
+def test_settings_may_stand_on_both_sides_of_an_option() -> None:
+    _, options = cli.parse(["train", "--recipe", "tiny", "seed=1", "--dry-run", "rl.steps=5"])
+    assert (options["overrides"], options["dry_run"]) == (["seed=1", "rl.steps=5"], True)
 
 
 def test_a_question_comes_before_the_settings() -> None:

@@ -14,8 +14,11 @@ import pytest
 
 from cluster.remote import reach
 from cluster.resources import PlacementConfig
+from coa import builds
+from coa.config import load
 from coa.grading.toolset import ToolsConfig
 from coa.llm.client import EndpointConfig
+from coa.planning.clusters import device_called
 from coa.serving.config import ServingConfig
 from coa.tools.mcp.config import McpConfig
 from coa.tools.sandbox.containment import Containment
@@ -26,6 +29,7 @@ from jobs.commands.doctor import command as doctor
 from jobs.commands.doctor.parts import PARTS, Finding, Part, State, variables_of
 from jobs.recipe.schema import Recipe, TeacherModelConfig
 
+ROOT = Path(__file__).parents[2]
 Space = namedtuple("Space", "total used free")
 
 
@@ -62,6 +66,18 @@ def test_the_status_says_whether_all_that_is_needed_is_there(
 
 def test_a_recipe_that_is_not_there_is_a_mistake() -> None:
     assert main(["doctor", "--recipe", "tinny"]) == 2
+
+
+def test_a_recipe_is_checked_with_the_overrides_of_the_command(capsys: pytest.CaptureFixture[str]) -> None:
+    for words, said in (
+        (["seed=3"], "coa: seed=3: an override is one of a recipe; name it with --recipe\n"),
+        (["--recipe", "tiny", "sead=3"], "coa: sead=3: unknown key sead; the nearest known key is seed\n"),
+    ):
+        assert (main(["doctor", *words]), capsys.readouterr().err) == (2, said)
+    words = ["tools.search.key_env=KEY_NONE", "placement.engine_gpus=1"]
+    assert main(["doctor", "--recipe", "tiny", *words]) == 1
+    out = capsys.readouterr().out
+    assert "KEY_NONE (tools.search.key_env) is not set" in out
 
 
 def test_keys_that_a_recipe_names_are_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -102,9 +118,83 @@ def test_gpus_are_needed_where_a_recipe_places_parts_on_them(monkeypatch: pytest
     assert [one.state for one in findings("GPU", placement=PlacementConfig(engine_gpus=1))] == [State.MISSING]
     monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
     assert [one.state for one in findings("GPU", placement=PlacementConfig(engine_gpus=1))] == [State.OK]
-    (tmp_path / "nvidia-smi").write_text("#!/bin/sh\necho 'NVIDIA H100, 81559 MiB'\necho 'NVIDIA H100, 81559 MiB'\n")
-    (tmp_path / "nvidia-smi").chmod(0o755)
-    assert findings("GPU") == [Finding(State.OK, "2: NVIDIA H100, 81559 MiB")]
+
+
+CARDS = (
+    ("NVIDIA GeForce RTX 4090, 24564 MiB", "RTX4090"),
+    ("NVIDIA A10G, 23028 MiB", "A10G"),
+    ("NVIDIA L4, 23034 MiB", "L4"),
+    ("NVIDIA A100-SXM4-40GB, 40960 MiB", "A100-40"),
+    ("NVIDIA A100 80GB PCIe, 81920 MiB", "A100-80"),
+    ("NVIDIA H100 80GB HBM3, 81559 MiB", "H100"),
+    ("NVIDIA H200, 143771 MiB", "H200"),
+    ("NVIDIA B200, 183359 MiB", "B200"),
+    ("Tesla T4, 15360 MiB", None),
+    ("NVIDIA GeForce RTX 4090 Laptop GPU, 16376 MiB", None),
+    ("NVIDIA H100 NVL, 95830 MiB", None),
+)
+"""What nvidia-smi calls cards, and our names of them."""
+
+
+@pytest.mark.parametrize(("card", "name"), CARDS)
+def test_a_card_is_known_by_its_drivers_name(card: str, name: str | None) -> None:
+    called, _, memory = card.partition(", ")
+    found = device_called(called, int(memory.split()[0]) << 20)
+    assert (found.name if found else None) == name
+
+
+@pytest.mark.parametrize("needed", [True, False])
+@pytest.mark.parametrize(
+    ("driver", "cuda", "sees", "said", "to_type"),
+    [
+        ("580.95.05", "13.0", "True", "", ""),
+        ("550.54.15", "13.0", "False", "driver 550.54.15 is too old for PyTorch's build for CUDA 13.0", "driver 580"),
+        ("550.54.15", "13.0", "True", "", ""),
+        ("550.54.15", "12.8", "True", "", ""),
+        ("515.1", "12.8", "False", "which needs 525 or newer", "driver 525"),
+        ("580.95.05", "", "True", "PyTorch and vLLM: built for CPUs", "make setup"),
+        ("580.95.05", "13.0", "False", "PyTorch does not see the GPUs", "torch.cuda.is_available()"),
+    ],
+)
+def test_what_keeps_the_libraries_from_a_gpu_is_told(
+    driver: str,
+    cuda: str,
+    sees: str,
+    said: str,
+    to_type: str,
+    needed: bool,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    for name, text in (("nvidia-smi", f"{CARDS[0][0]}, {driver}"), ("python", sees)):
+        (tmp_path / name).write_text(f"#!/bin/sh\necho '{text}'\n")
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    for name in ("torch_is_for_cpus", "vllm_is_for_cpus"):
+        monkeypatch.setattr(builds, name, lambda: not cuda)
+    monkeypatch.setattr(builds, "torch_cuda", lambda: cuda)
+    card, *more = findings("GPU", placement=PlacementConfig(engine_gpus=1 if needed else 0))
+    assert card == Finding(State.OK, f"1: {CARDS[0][0]}, driver {driver}")
+    assert [one.state for one in more] == [State.MISSING if needed else State.WARN] * bool(said)
+    assert all(said in one.what and to_type in one.type for one in more)
+
+
+def test_the_builds_are_read_from_what_is_installed() -> None:
+    import torch
+
+    assert builds.torch_cuda() == (torch.version.cuda or "")
+    assert builds.torch_is_for_cpus() is (torch.version.cuda is None)
+
+
+def test_the_weights_of_a_large_model_count_as_shared_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = load(Recipe, ROOT / "jobs/recipes/code_7b.yaml", ())
+    for free_gib, state in ((16, State.MISSING), (60, State.OK)):
+        monkeypatch.setattr(shutil, "disk_usage", lambda _, free=free_gib: Space(1 << 40, 0, free << 30))
+        [found] = {part.name: part for part in PARTS}["shared memory"].check(config)
+        assert found.state is state, found
+        assert "3 versions of the weights 4" in found.what
 
 
 @pytest.mark.parametrize(

@@ -13,15 +13,17 @@ import pytest
 
 from tests.project.test_docs import ROOT, blocks
 from tests.support.endpoints import EndpointProcess
-from tests.support.smollm import gguf_file, make_smollm
+from tests.support.smollm import gguf_file
 
 SHOWN_AT = "http://127.0.0.1:8001/v1"
 LIMIT_S = 15 * 60
-TRAINED, HELD_OUT = 150, 50
+TRAINED, HELD_OUT = 96, 32
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.skipif(gguf_file() is None, reason="the packages of the model are not installed (make nightly)"),
+    pytest.mark.skipif(
+        gguf_file() is None, reason="the packages of the model are not installed (scripts/setup_slow.sh)"
+    ),
 ]
 
 
@@ -33,9 +35,11 @@ def write_questions(path: Path) -> None:
     path.write_text("".join(f"{json.dumps({'question': q, 'answer': a})}\n" for q, a in rows.items()))
 
 
-def test_the_documented_commands_train_a_model_on_own_tasks_and_ask_it(tmp_path: Path, record_property: Any) -> None:
+def test_the_documented_commands_train_a_model_on_own_tasks_and_ask_it(
+    smollm: Path, tmp_path: Path, record_property: Any
+) -> None:
     write_questions(tmp_path / "questions.jsonl")
-    make_smollm(tmp_path / "SmolLM2-135M-Instruct")
+    (tmp_path / smollm.name).symlink_to(smollm)
     environment = {
         **os.environ,
         "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",

@@ -17,7 +17,7 @@ import pytest
 from openai.types.responses.response_item import McpCall
 
 from coa.serving.keys import KeyFile
-from coa.serving.quotas import Quota
+from coa.serving.limits.quotas import Quota
 from jobs.run.agent_file import write_agent
 from tests.jobs.test_serve import AGENT, ASKED, serving
 from tests.support.mcp_server import Served
@@ -89,7 +89,7 @@ async def episodes(client: httpx.AsyncClient) -> dict[str, int]:
 
 async def check_calls(client: httpx.AsyncClient) -> None:
     """The tag `code` is answered by a tool of an MCP server."""
-    body = {"model": "demo", "input": "How many cups remain ?", "temperature": 1.0}
+    body = {"model": "demo", "input": "How many cups remain ?", "temperature": 1.0, "coa": {"detail": "all"}}
     answers = await asyncio.gather(*(client.post("/v1/responses", json=body) for _ in range(8)))
     calls = [item for answer in answers for item in answer.json()["output"] if item["type"] == "mcp_call"]
     assert calls, "its grammar makes even an untrained model call a tool now and then"

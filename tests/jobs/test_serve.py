@@ -1,6 +1,7 @@
 """`coa serve` from the command line: real engine, real HTTP, the clients that people use."""
 
 import asyncio
+import itertools
 import json
 import os
 import signal
@@ -8,7 +9,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, cast
@@ -53,11 +54,17 @@ def url(model: Path) -> Iterator[str]:
 
 @contextmanager
 def serving(
-    model: Path, out: str, *more: str, settings: Sequence[str] = SMALL, env: Mapping[str, str] | None = None
+    model: Path,
+    out: str,
+    *more: str,
+    what: str = "--model",
+    settings: Sequence[str] = SMALL,
+    env: Mapping[str, str] | None = None,
 ) -> Iterator[tuple[str, int]]:
-    """The address of a server, and the id of its process. more: further settings. env: further variables."""
+    """The address of a server, and the id of its process. model: with `what` set to `--follow`, the folder of a run.
+    more: further settings. env: further variables."""
     port = free_port()
-    words = ["serve", "--model", str(model), "--out", str(model.parent / out), f"serving.port={port}"]
+    words = ["serve", what, str(model), "--out", str(model.parent / out), f"serving.port={port}"]
     with (model.parent / f"{out}.log").open("w") as log:
         command = [sys.executable, "-m", "jobs.cli", *words, *settings, *more]
         server = subprocess.Popen(command, stdout=log, stderr=log, env={**os.environ, **(env or {})})
@@ -67,7 +74,7 @@ def serving(
             yield address, server.pid
         finally:
             server.send_signal(signal.SIGINT)
-            assert server.wait(60) == 130
+            assert server.wait(60) == 0
 
 
 def wait_until_ready(server: "subprocess.Popen[bytes]", address: str, log: Path) -> None:
@@ -83,10 +90,10 @@ def wait_until_ready(server: "subprocess.Popen[bytes]", address: str, log: Path)
     raise AssertionError(log.read_text())
 
 
-def test_what_the_readme_prints_runs_as_it_is(url: str) -> None:
-    readme = ROOT / "README.md"
+def test_what_the_documents_print_runs_as_it_is(url: str) -> None:
+    readme, serving = ROOT / "README.md", ROOT / "docs" / "serving.md"
     [curl] = blocks(readme, "bash")
-    clients = [block for block in blocks(readme, "python") if "base_url" in block]
+    clients = [block for page in (readme, serving) for block in blocks(page, "python") if "base_url" in block]
     assert len(clients) == 2
     for command in (["bash", "-c", at(url, curl)], *([sys.executable, "-c", at(url, client)] for client in clients)):
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=100)
@@ -247,25 +254,52 @@ def test_idle_connections_hold_up_nobody(url: str) -> None:
             client.close()
 
 
+def processes(server: int, name: str) -> list[psutil.Process]:
+    """The server's processes with this in their title."""
+    found: list[psutil.Process] = []
+    for one in psutil.Process(server).children(recursive=True):
+        with suppress(psutil.Error):  # programs of the sandbox come and go
+            found += [one] if name in "".join(one.cmdline()) else []
+    return found
+
+
 @pytest.mark.slow
-def test_a_replica_that_is_killed_in_mid_stream_is_replaced(model: Path) -> None:
-    with serving(model, "killed") as (address, pid):
-        body = {"model": "demo:plain", "messages": ASKED, "stream": True, "max_tokens": 300, "ignore_eos": True}
-        heard: list[str] = []
+@pytest.mark.parametrize("victim", ["ServeReplica:coa:afm", "EngineCore"])
+def test_a_stream_outlives_its_engine(model: Path, victim: str) -> None:
+    body = {"model": "demo", "messages": ASKED, "stream": True, "temperature": 0.0, "coa": {"detail": "all"}}
+    small = {"model": "demo:plain", "messages": ASKED, "max_tokens": 2}
+
+    def text_of(lines: Iterable[str]) -> str:
+        found = [json.loads(line.removeprefix("data: ")) for line in lines if line.startswith("data: {")]
+        assert not any("error" in event for event in found), found
+        told = [event["choices"][0]["delta"] for event in found if event["choices"]]
+        return "".join(one.get("reasoning_content", "") + (one.get("content") or "") for one in told)
+
+    with serving(model, f"killed-{victim[:3]}") as (address, pid):
         with httpx.stream("POST", f"{address}/v1/chat/completions", json=body, timeout=60) as answer:
+            whole = text_of(answer.iter_lines())
+        with httpx.stream("POST", f"{address}/v1/chat/completions", json=body, timeout=READY_S) as answer:
             lines = answer.iter_lines()
-            heard.append(next(lines))
-            started = psutil.Process(pid).children(recursive=True)
-            [replica] = [one for one in started if "ServeReplica:coa:" in "".join(one.cmdline())]
-            replica.kill()
-            with suppress(httpx.TransportError):
-                heard += lines
-        assert "data: [DONE]" not in heard
-        deadline = time.monotonic() + READY_S
-        small = {"model": "demo:plain", "messages": ASKED, "max_tokens": 2}
-        while httpx.post(f"{address}/v1/chat/completions", json=small, timeout=READY_S).status_code != 200:
-            assert time.monotonic() < deadline
-            time.sleep(0.5)
+            heard = list(itertools.islice(lines, 8))
+            [dying] = processes(pid, victim)
+            assert dying.nice() == psutil.Process(pid).nice(), "it gives way to no other program of the machine"
+            dying.kill()
+            heard += lines
+        assert text_of(heard) == whole
+        assert ": the engine has ended, and another one goes on" in heard
+        assert heard[-2:] == ["data: [DONE]", ""]
+
+        plain = {"model": "demo:plain", "messages": ASKED, "stream": True, "max_tokens": 300, "ignore_eos": True}
+        with httpx.stream("POST", f"{address}/v1/chat/completions", json=plain, timeout=READY_S) as answer:
+            lines = answer.iter_lines()
+            heard = list(itertools.islice(lines, 8))
+            [dying] = processes(pid, victim)
+            dying.kill()
+            heard += lines
+        assert text_of(heard)
+        assert ": the engine has ended, and another one goes on" in heard
+        assert heard[-2:] == ["data: [DONE]", ""]
+        assert httpx.post(f"{address}/v1/chat/completions", json=small, timeout=READY_S).status_code == 200
 
 
 def test_port_that_is_taken_is_a_mistake(url: str, model: Path) -> None:

@@ -1,55 +1,85 @@
-"""`coa serve` under a mixed load for a long time: every request ends as it should, and memory stays as it is.
+"""`coa serve` with two replicas under a mixed load for a long time, while engines are killed and a checkpoint comes: no
+answer is lost or cut, and memory stays as it is.
 
-    COA_LOAD_S=3600 python -m pytest -m slow tests/jobs/test_serve_load.py
+    COA_LOAD_S=3600 COA_LOAD_CLIENTS=64 COA_LOAD_KILL_S=300 python -m pytest -s -m slow tests/jobs/test_serve_load.py
 
-Ten minutes unless the variable says otherwise. Real engine, real HTTP, an untrained model.
+Four minutes unless the variables say otherwise. COA_LOAD_MODEL: an agent's model directory instead of an untrained one.
+COA_LOAD_REFUSED: share of the requests that may be refused with 429.
+Real engines, real HTTP.
 """
 
 import asyncio
 import itertools
+import json
 import os
 import random
+import shutil
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from statistics import median
+from statistics import median, quantiles
 from typing import Any
 
 import httpx
 import psutil
 import pytest
 
-from jobs.run.agent_file import write_agent
-from tests.jobs.test_serve import AGENT, ASKED, serving
+from coa.agent.episode import Grammar
+from jobs.run.agent_file import agent_of, write_agent
+from tests.jobs.test_follow import make_checkpoint
+from tests.jobs.test_serve import AGENT, ASKED, processes, serving
 from tests.support.tiny import make_model
 
-LOAD_S = float(os.environ.get("COA_LOAD_S", "600"))
-CLIENTS = 16
+LOAD_S = float(os.environ.get("COA_LOAD_S", "240"))
+CLIENTS = int(os.environ.get("COA_LOAD_CLIENTS", "16"))
+KILL_S = float(os.environ.get("COA_LOAD_KILL_S", "90"))
+"""Seconds between two kills of an engine."""
+MODEL = os.environ.get("COA_LOAD_MODEL", "")
+REFUSED = float(os.environ.get("COA_LOAD_REFUSED", "0.005"))
+"""Share of the requests that may get 429, which a client's library sends again: nothing of them was begun."""
+VICTIMS = ("EngineCore", "ServeReplica:coa:afm")
+AFTER_S = 60.0
+"""Seconds after a kill in which latencies are counted apart."""
 LOOK_S = 5.0
 GROWTH = 1.05
-"""Of the memory of all processes of the server, from the second quarter of the time to the last one."""
+"""Of the memory of all processes of the server, from the second quarter of what was seen to the last one."""
+LONGEST_S = 120.0
+NEW_VERSION = 5
 
 Send = Callable[[httpx.AsyncClient], Awaitable[None]]
 
 
+class Refused(Exception):
+    """429; the seconds after which to try again."""
+
+
+def expect(answer: httpx.Response, status: int = 200) -> httpx.Response:
+    if answer.status_code == 429 != status:
+        raise Refused(int(answer.headers["retry-after"]))
+    said = answer.text[:300] if answer.is_stream_consumed else ""
+    assert answer.status_code == status, f"{answer.status_code} {said}"
+    return answer
+
+
 def posted(path: str, status: int = 200, **body: Any) -> Send:
     async def send(client: httpx.AsyncClient) -> None:
-        answer = await client.post(path, json={"temperature": 1.0, **body})
-        assert answer.status_code == status, f"{path}: {answer.status_code} {answer.text[:300]}"
+        expect(await client.post(path, json={"temperature": 1.0, **body}), status)
 
     return send
 
 
 def streamed(path: str, last: str, **body: Any) -> Send:
-    """Read to its end, whose last line says `last`."""
+    """Read to its end, whose last line says `last`, without an event that says that something failed."""
 
     async def send(client: httpx.AsyncClient) -> None:
         async with client.stream("POST", path, json={"temperature": 1.0, "stream": True, **body}) as answer:
-            assert answer.status_code == 200, await answer.aread()
+            expect(answer)
             lines = [line async for line in answer.aiter_lines() if line]
-        assert last in lines[-1], f"{path}: it ends with {lines[-1]}"
+        assert last in lines[-1], f"it ends with {lines[-1]}"
+        assert not any('"error":{' in line for line in lines), lines[-2:]
 
     return send
 
@@ -59,7 +89,7 @@ def left(path: str, **body: Any) -> Send:
 
     async def send(client: httpx.AsyncClient) -> None:
         async with client.stream("POST", path, json={"temperature": 1.0, "stream": True, **body}) as answer:
-            assert answer.status_code == 200, await answer.aread()
+            expect(answer)
             async for _ in answer.aiter_lines():
                 return
 
@@ -69,22 +99,26 @@ def left(path: str, **body: Any) -> Send:
 async def stored(client: httpx.AsyncClient) -> None:
     """A response, the one that follows it, and both deleted."""
     body = {"model": "demo", "input": "How many cups remain ?", "temperature": 1.0}
-    first = (await client.post("/v1/responses", json=body)).raise_for_status().json()
-    then = await client.post("/v1/responses", json={**body, "previous_response_id": first["id"]})
-    for made in (first, then.raise_for_status().json()):
-        (await client.get(f"/v1/responses/{made['id']}")).raise_for_status()
-        (await client.delete(f"/v1/responses/{made['id']}")).raise_for_status()
+    first = expect(await client.post("/v1/responses", json=body)).json()
+    then = expect(await client.post("/v1/responses", json={**body, "previous_response_id": first["id"]})).json()
+    for made in (first, then):
+        expect(await client.get(f"/v1/responses/{made['id']}"))
+        expect(await client.delete(f"/v1/responses/{made['id']}"))
 
 
 PLAIN: dict[str, Any] = {"model": "demo:plain", "max_tokens": 32}
-KINDS: dict[str, Send] = {
+AGENTS: dict[str, Send] = {
     "chat, agent": posted("/v1/chat/completions", model="demo", messages=ASKED),
     "chat, agent, streamed": streamed("/v1/chat/completions", "[DONE]", model="demo", messages=ASKED),
+    "messages": posted("/v1/messages", model="demo", max_tokens=400, messages=ASKED),
+    "responses, streamed": streamed("/v1/responses", "[DONE]", model="demo", input="How many cups remain ?"),
+}
+"""Each is one answer of the agent, from its beginning to its end."""
+KINDS: dict[str, Send] = {
+    **AGENTS,
     "chat, plain": posted("/v1/chat/completions", messages=ASKED, **PLAIN),
     "chat, plain, streamed": streamed("/v1/chat/completions", "[DONE]", messages=ASKED, **PLAIN),
     "completion": posted("/v1/completions", prompt="How many", **PLAIN),
-    "messages": posted("/v1/messages", model="demo", max_tokens=400, messages=ASKED),
-    "responses, streamed": streamed("/v1/responses", "[DONE]", model="demo", input="How many cups remain ?"),
     "responses, stored": stored,
     "left": left("/v1/chat/completions", model="demo", messages=ASKED),
     "no such model": posted("/v1/chat/completions", 404, model="nobody", messages=ASKED),
@@ -92,16 +126,53 @@ KINDS: dict[str, Send] = {
 }
 
 
-async def load(url: str, until: float, done: Counter[str]) -> None:
+@dataclass
+class Found:
+    done: Counter[str] = field(default_factory=Counter)
+    faults: list[str] = field(default_factory=list)
+    refused: list[float] = field(default_factory=list)
+    """Seconds until each 429."""
+    agent: list[tuple[float, float]] = field(default_factory=list)
+    """Time at which each answer of the agent began, and its seconds."""
+    memory: list[tuple[float, float]] = field(default_factory=list)
+    """Time and MiB every LOOK_S seconds."""
+    kills: list[float] = field(default_factory=list)
+
+    def calm_memory(self) -> list[float]:
+        """MiB while no engine is being replaced."""
+        return [mib for at, mib in self.memory if not any(kill <= at < kill + AFTER_S for kill in self.kills)]
+
+    def latencies(self, apart: bool) -> list[float]:
+        """Seconds of the agent's answers outside of the time after a kill, or those within it, if `apart` is set."""
+        return [
+            seconds
+            for began, seconds in self.agent
+            if apart == any(began < kill + AFTER_S and began + seconds > kill for kill in self.kills)
+        ]
+
+
+async def load(url: str, until: float, found: Found) -> None:
     numbers = itertools.count()
     names = list(KINDS)
-    async with httpx.AsyncClient(base_url=url, timeout=120) as client:
+    limits = httpx.Limits(max_connections=None, max_keepalive_connections=CLIENTS)
+    async with httpx.AsyncClient(base_url=url, timeout=LONGEST_S, limits=limits) as client:
 
         async def one_after_another() -> None:
             while time.monotonic() < until:
                 name = random.Random(next(numbers)).choice(names)
-                await KINDS[name](client)
-                done[name] += 1
+                began = time.monotonic()
+                try:
+                    await KINDS[name](client)
+                except Refused as refused:
+                    found.refused.append(time.monotonic() - began)
+                    await asyncio.sleep(refused.args[0])
+                    continue
+                except (httpx.HTTPError, AssertionError) as error:
+                    found.faults.append(f"{name}, after {time.monotonic() - began:.1f} s: {error!r}")
+                    print(found.faults[-1], flush=True)
+                found.done[name] += 1
+                if name in AGENTS:
+                    found.agent.append((began, time.monotonic() - began))
 
         await asyncio.gather(*(one_after_another() for _ in range(CLIENTS)))
 
@@ -115,32 +186,77 @@ def memory(server: psutil.Process) -> float:
     return found / 2**20
 
 
+async def look(server: psutil.Process, found: Found) -> None:
+    while True:
+        found.memory.append((time.monotonic(), memory(server)))
+        await asyncio.sleep(LOOK_S)
+
+
+async def kill(server: psutil.Process, until: float, found: Found) -> None:
+    """Kills an engine, and the next time a replica, as long as the last one can come back before the end."""
+    for victim in itertools.cycle(VICTIMS):
+        if time.monotonic() + KILL_S + AFTER_S > until:
+            return
+        await asyncio.sleep(KILL_S)
+        found.kills.append(time.monotonic())
+        random.Random(len(found.kills)).choice(processes(server.pid, victim)).kill()
+
+
 @pytest.mark.slow
 def test_under_a_mixed_load_no_request_fails_and_memory_stays_as_it_is(
     tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:
-    model = make_model(tmp_path / "demo" / "model")
-    write_agent(model, AGENT)
-    done: Counter[str] = Counter()
-    seen: list[float] = []
+    run = tmp_path / "demo"
+    model = run / "checkpoints" / "sft-model"
+    if MODEL:
+        shutil.copytree(MODEL, model)
+        # It would end out of form now and then, which is an error of its own.
+        write_agent(model, replace(agent_of(model, AGENT), grammar=Grammar.enforce))
+    else:
+        write_agent(make_model(model), AGENT)
+    found = Found()
 
     async def go(url: str, server: psutil.Process) -> None:
-        async def look() -> None:
-            while True:
-                seen.append(memory(server))
-                await asyncio.sleep(LOOK_S)
+        until = time.monotonic() + LOAD_S
+        beside = [asyncio.ensure_future(look(server, found)), asyncio.ensure_future(kill(server, until, found))]
+        loading = asyncio.ensure_future(load(url, until, found))
+        await asyncio.sleep(LOAD_S / 2)
+        await asyncio.to_thread(make_checkpoint, run, NEW_VERSION, model)
+        await loading
+        for one in beside:
+            one.cancel()
+        for ended in await asyncio.gather(*beside, return_exceptions=True):
+            if isinstance(ended, Exception):
+                raise ended
 
-        looking = asyncio.ensure_future(look())
-        await load(url, time.monotonic() + LOAD_S, done)
-        looking.cancel()
-
-    with serving(model, "load") as (url, pid):
+    replicas = ("serving.min_replicas=2", "serving.max_replicas=2", "serving.follow_every_s=1")
+    with serving(run, "load", *replicas, what="--follow") as (url, pid):
         asyncio.run(go(url, psutil.Process(pid)))
         assert httpx.get(f"{url}/v1/load").json()["episodes"] == 0
-    quarter = len(seen) // 4
-    before, after = median(seen[quarter : 2 * quarter]), median(seen[3 * quarter :])
-    record_property("requests", dict(done))
-    record_property("memory_mib", [round(one) for one in seen])
-    print(f"{sum(done.values())} requests in {LOAD_S:.0f} s, {before:.0f} -> {after:.0f} MiB: {dict(done)}")
-    assert set(done) == set(KINDS)
+        assert httpx.get(f"{url}/readyz").json()["version"] == NEW_VERSION
+    calm = found.calm_memory()
+    quarter = len(calm) // 4
+    before, after = median(calm[quarter : 2 * quarter]), median(calm[3 * quarter :])
+    figures = {
+        "requests": found.done.total(),
+        "by kind": dict(found.done),
+        "kills": len(found.kills),
+        "faults": found.faults,
+        "refused": figures_of(found.refused),
+        "agent": figures_of(found.latencies(apart=False)),
+        "agent after a kill": figures_of(found.latencies(apart=True)),
+        "memory_mib": [round(before), round(after)],
+    }
+    record_property("load", figures)
+    print(json.dumps(figures, indent=1))
+    assert found.faults == []
+    assert len(found.refused) <= REFUSED * found.done.total()
+    assert set(found.done) == set(KINDS)
     assert after <= GROWTH * before
+
+
+def figures_of(seconds: list[float]) -> dict[str, float]:
+    if len(seconds) < 2:
+        return {"count": len(seconds)}
+    found = {"median": median(seconds), "p99": quantiles(seconds, n=100)[98], "max": max(seconds)}
+    return {"count": len(seconds), **{name: round(value, 2) for name, value in found.items()}}

@@ -12,11 +12,13 @@ import httpx
 import pytest
 
 from tests.jobs.test_serve import free_port, wait_until_ready
-from tests.support.smollm import gguf_file, make_smollm
+from tests.support.smollm import gguf_file
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.skipif(gguf_file() is None, reason="the packages of the model are not installed (make nightly)"),
+    pytest.mark.skipif(
+        gguf_file() is None, reason="the packages of the model are not installed (scripts/setup_slow.sh)"
+    ),
 ]
 
 TOKENS = 24
@@ -46,14 +48,18 @@ CHAT = {"model": "smollm:plain", "temperature": 0}
 
 
 @pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_smollm(tmp_path_factory.mktemp("pretrained") / "smollm")
-
-
-@pytest.fixture(scope="module")
-def url(model: Path) -> Iterator[str]:
-    port, log = free_port(), model.parent / "log"
-    words = ["serve", "--model", str(model), "--out", str(model.parent / "out"), f"serving.port={port}"]
+def url(smollm: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    folder = tmp_path_factory.mktemp("served")
+    port, log = free_port(), folder / "log"
+    words = [
+        "serve",
+        "--model",
+        str(smollm),
+        "--out",
+        str(folder / "out"),
+        f"serving.port={port}",
+        "serving.name=smollm",
+    ]
     settings = ["serving.profile=mhqa", "tasks.world=tiny", "agent.limits.max_tokens=512", "engine.kv_cache_gib=1.0"]
     with log.open("w") as file:
         server = subprocess.Popen([sys.executable, "-m", "jobs.cli", *words, *settings], stdout=file, stderr=file)
@@ -62,17 +68,17 @@ def url(model: Path) -> Iterator[str]:
             yield address
         finally:
             server.send_signal(signal.SIGINT)
-            assert server.wait(60) == 130
+            assert server.wait(60) == 0
 
 
 @pytest.fixture(scope="module")
-def generate(model: Path) -> Callable[[str, bool], tuple[list[int], str]]:
+def generate(smollm: Path) -> Callable[[str, bool], tuple[list[int], str]]:
     """The tokens that transformers adds to a prompt, and their text; as a message of a chat, or as it stands."""
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    tokenizer = AutoTokenizer.from_pretrained(model)
-    policy = cast("Any", AutoModelForCausalLM).from_pretrained(model, dtype=torch.float32)
+    tokenizer = AutoTokenizer.from_pretrained(smollm)
+    policy = cast("Any", AutoModelForCausalLM).from_pretrained(smollm, dtype=torch.float32)
 
     def generated(prompt: str, chat: bool) -> tuple[list[int], str]:
         messages = [{"role": "user", "content": prompt}]

@@ -124,6 +124,8 @@ class Cluster:
 @pytest.fixture
 def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    # Unset, the mode depends on what was run on the machine before.
+    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
     monkeypatch.setenv("RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S", "60")
     ports = [free_port() for _ in range(3)]
     # Sockets have short paths; and the file that names the latest cluster of a machine is not this one's to write.

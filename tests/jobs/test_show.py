@@ -12,7 +12,7 @@ from coa.teams.store import write_transcripts
 from coa.teams.transcript import Graded
 from coa.types import Task
 from jobs.cli import main
-from jobs.commands.runs.show import run, shown_of
+from jobs.commands.show import run, shown_of
 from tests.support.imported_runs import USER, Session, asks, imported, says, task
 
 
@@ -34,6 +34,7 @@ Where was the owner of Vexon Labs born ?
  tool    <observation> seen
 ▌agent 1 <think> So.
 ▌agent 1 <answer> Berg
+answer `Berg`, accepted `Berg`
 ▌ is trained
 
 """
@@ -45,6 +46,20 @@ def test_a_run_is_shown_with_its_speakers_and_what_is_trained(
     assert main(["show", str(one_run(tmp_path))]) == 0
     shown = capsys.readouterr().out
     assert [line.rstrip() for line in shown.splitlines()] == SHOWN.splitlines()
+
+
+def test_what_a_user_said_in_the_middle_is_shown_as_theirs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "recorded").mkdir()
+    session = Session(tmp_path / "recorded")
+    said = session.call([USER], says("Which one?"))
+    session.call([*said, {"role": "user", "content": "The one in Arden."}], says("Berg"))
+    write_transcripts(tmp_path / "runs.parquet", [Graded(imported("recorded", tmp_path / "recorded")[0], None)])
+    run(tmp_path / "runs.parquet")
+    assert [line.rstrip() for line in capsys.readouterr().out.splitlines()[2:5]] == [
+        "▌agent 1 <think> Which one?",
+        " user    <observation> The one in Arden.",
+        "▌agent 1 <answer> Berg",
+    ]
 
 
 def test_runs_are_chosen_by_task_and_number(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,12 +1,9 @@
 """Programs of others that ask `coa serve`: real server, small untrained model, both modes.
 
-    python -m venv A && A/bin/pip install schemathesis
-    python -m venv B && B/bin/pip install "lm-eval[api]" transformers
-    python -m venv C && C/bin/pip install inspect-ai openai
-    SCHEMATHESIS=A/bin/st LM_EVAL=B/bin/lm_eval INSPECT=C/bin/inspect python -m pytest tests/jobs/test_strangers.py
+    bash scripts/setup_slow.sh        installs them
 
-A variable names the program, or the PATH has it; its tests are skipped without. Each has packages of its own, since
-what they need does not go together with what this project needs.
+Each has packages of its own, since what they need does not go together with what this project needs. An environment
+variable may name another one: SCHEMATHESIS, LM_EVAL, INSPECT.
 """
 
 import json
@@ -32,16 +29,14 @@ TASKS = [sum_task(index) for index in range(20)]
 
 
 def path_of(variable: str, name: str) -> str | None:
-    """The program that the environment variable names, or else the one of this name on the PATH."""
-    return shutil.which(os.environ.get(variable, name))
+    """The program that the environment variable names, or else the one that is installed for these tests."""
+    return shutil.which(os.environ.get(variable, ROOT / ".venv" / "programs" / name))
 
 
-SCHEMATHESIS, LM_EVAL, INSPECT = (
-    path_of("SCHEMATHESIS", "st"),
-    path_of("LM_EVAL", "lm_eval"),
-    path_of("INSPECT", "inspect"),
-)
-NONE = "{} names no {}, and the PATH has none; this file says how to install it"
+SCHEMATHESIS = path_of("SCHEMATHESIS", "schemathesis/bin/st")
+LM_EVAL = path_of("LM_EVAL", "lm-eval/bin/lm_eval")
+INSPECT = path_of("INSPECT", "inspect-ai/bin/inspect")
+NONE = "{} names no {}, and none is installed (scripts/setup_slow.sh)"
 needs_schemathesis = pytest.mark.skipif(SCHEMATHESIS is None, reason=NONE.format("SCHEMATHESIS", "schemathesis"))
 needs_lm_eval = pytest.mark.skipif(LM_EVAL is None, reason=NONE.format("LM_EVAL", "lm-eval"))
 needs_inspect = pytest.mark.skipif(INSPECT is None, reason=NONE.format("INSPECT", "inspect-ai"))

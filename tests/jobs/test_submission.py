@@ -7,16 +7,16 @@ import pytest
 from coa.errors import UserError
 from coa.http.keys import is_secret, secrets_in
 from jobs import cli
-from jobs.submission import plain_variables, read
+from jobs.submission import parse, plain_variables
 
 SECRET = "sk-a-secret-of-mine"
 
 
 def test_a_command_is_read_as_it_will_be(tmp_path: Path) -> None:
-    found = read(["train", "--recipe", "tiny", "seed=4", "--retry-failed"], tmp_path)
+    found = parse(["train", "--recipe", "tiny", "seed=4", "--retry-failed"], tmp_path, cli.parse)
     assert found.config is not None
     assert (found.command.name, found.config.seed, found.config.distill.retry_failed) == ("train", 4, True)
-    assert read(["benchmarks"], tmp_path).config is None
+    assert parse(["recipe"], tmp_path, cli.parse).config is None
 
 
 @pytest.mark.parametrize(
@@ -24,6 +24,8 @@ def test_a_command_is_read_as_it_will_be(tmp_path: Path) -> None:
     [
         ([], "coa submit needs a command"),
         (["submit", "train"], "does not submit itself"),
+        (["evaluate", "--benchmarks"], "--benchmarks only prints something"),
+        (["train", "--help"], "--help only prints something"),
         (["train", "--recipe", "tiny", "sead=4"], "unknown key sead"),
         (["train", "--recipe", "/elsewhere/mine.yaml"], "/elsewhere/mine.yaml is not in"),
         (["train", "--recipe", "../mine.yaml"], "is not in"),
@@ -33,7 +35,7 @@ def test_a_command_is_read_as_it_will_be(tmp_path: Path) -> None:
 def test_a_mistake_is_found_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], said: str) -> None:
     monkeypatch.setenv("MY_KEY", SECRET)
     with pytest.raises(UserError, match=said) as raised:
-        read(words, tmp_path)
+        parse(words, tmp_path, cli.parse)
     assert SECRET not in str(raised.value)
 
 
@@ -59,13 +61,13 @@ def test_a_cluster_that_does_not_answer_is_one_line(
     capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
-    assert cli.main(["submit", "--address", "http://127.0.0.1:9", "benchmarks"]) == 2
+    assert cli.main(["submit", "--address", "http://127.0.0.1:9", "recipe"]) == 2
     assert capfd.readouterr().err == (
         "coa: no cluster answers at http://127.0.0.1:9: expected the address of its dashboard, such as "
         "http://head:8265\n"
     )
-    assert cli.main(["submit", "--address", "head:8265", "benchmarks"]) == 2
+    assert cli.main(["submit", "--address", "head:8265", "recipe"]) == 2
     assert capfd.readouterr().err.startswith("coa: no cluster answers at head:8265: expected the address of its dash")
     monkeypatch.delenv("RAY_API_SERVER_ADDRESS", raising=False)
-    assert cli.main(["submit", "benchmarks"]) == 2
+    assert cli.main(["submit", "recipe"]) == 2
     assert "needs --address" in capfd.readouterr().err

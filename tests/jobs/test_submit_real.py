@@ -12,17 +12,25 @@ from pathlib import Path
 
 import pytest
 
+from tests.jobs.test_sent import PLANTED
 from tests.support.clusters import Cluster, head
 
 pytestmark = pytest.mark.slow
 
 KEY = "sk-planted-where-nobody-may-see-it"
+MINE = f"mine-{secrets.token_hex(16)}"
+"""What is in each file with secrets of the user's folder, and in variables of the user's."""
+MY_KEYS = dict.fromkeys(("OPENAI_API_KEY", "HF_TOKEN", "DB_PASS", "AWS_SECRET_ACCESS_KEY"), MINE)
 DEADLY = "import os\nif os.environ.get('PLACE') == 'cluster': os.kill(os.getpid(), 9)\n"
 """An extension that ends the process that imports it, there only."""
 SMALL = ("distill.runs=120", "teaching.wave=60", "sft.steps=100000", "sft.batch=8")
 
 
-@pytest.fixture(scope="module", params=["token", "disabled"])
+in_both_modes = pytest.mark.parametrize("cluster", ["token", "disabled"], indirect=True, scope="module")
+with_a_token = pytest.mark.parametrize("cluster", ["token"], indirect=True, scope="module")
+
+
+@pytest.fixture(scope="module")
 def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
     token = secrets.token_hex(16) if request.param == "token" else ""
     with head(request.param, token=token, PLACE="cluster", SERPER_API_KEY=KEY) as started:
@@ -34,6 +42,10 @@ def folder(tmp_path: Path) -> Path:
     """A user's folder, which is sent, beside the cluster's own."""
     (tmp_path / "mine" / "runs").mkdir(parents=True)
     (tmp_path / "mine" / "runs" / "large.bin").write_text("not sent")
+    for name in PLANTED:
+        path = tmp_path / "mine" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(MINE)
     return tmp_path / "mine"
 
 
@@ -42,7 +54,7 @@ def submit(cluster: Cluster, folder: Path, *words: str, **variables: str) -> "su
     return subprocess.Popen(
         [sys.executable, "-m", "jobs.cli", "submit", *options, *words],
         cwd=folder,
-        env={**cluster.environment, "PLACE": "here", **variables},
+        env={**cluster.environment, "PLACE": "here", **MY_KEYS, **variables},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -59,13 +71,17 @@ def ended(process: "subprocess.Popen[str]") -> tuple[int, str, str]:
     return process.returncode, out, err
 
 
+@in_both_modes
 def test_a_command_is_followed_to_its_end(cluster: Cluster, folder: Path) -> None:
     (folder / "mine.yaml").write_text("tasks: {world: tiny}\nrun_dir: runs/mine\n")
     status, out, err = ended(submit(cluster, folder, "train", "--recipe", "./mine.yaml", "--dry-run"))
-    assert (status, err) == (0, "")
-    assert "is submitted to" in out
+    assert status == 0, err
+    assert [line.split()[-2:] for line in err.splitlines()] == [["1", "file"], ["mine.yaml", "(settings)"]]
+    assert out.startswith("raysubmit_")
     assert "train: runs/mine" in out
-    assert re.search(r"no problem found, but the cluster at \S+ was not asked; nothing was started", out)
+    assert re.search(
+        r"no problem found in what was looked at, but the cluster at \S+ was not asked; nothing was started", out
+    )
 
 
 def test_a_run_uses_a_node_that_has_joined(folder: Path) -> None:
@@ -79,6 +95,7 @@ def test_a_run_uses_a_node_that_has_joined(folder: Path) -> None:
     assert (folder.parent / "storage" / "runs" / "small" / "checkpoints" / "distill.json").exists()
 
 
+@with_a_token
 def test_a_mistake_that_is_found_there_has_its_own_status(cluster: Cluster, folder: Path) -> None:
     status, out, err = ended(submit(cluster, folder, "evaluate", "--model", "models/none", "--tasks", "none.jsonl"))
     assert status == 2
@@ -86,23 +103,24 @@ def test_a_mistake_that_is_found_there_has_its_own_status(cluster: Cluster, fold
     assert "ended with status 2: Job entrypoint command failed with exit code 2" in err
 
 
+@with_a_token
 def test_a_job_whose_driver_dies_has_failed(cluster: Cluster, folder: Path) -> None:
     (folder / "deadly.py").write_text(DEADLY)
-    status, out, err = ended(submit(cluster, folder, "benchmarks", COA_EXTENSIONS="deadly"))
+    status, out, err = ended(submit(cluster, folder, "recipe", COA_EXTENSIONS="deadly"))
     assert status == 137, out
     assert "ended with status 137" in err
 
 
+@with_a_token
 def test_one_with_another_token_is_told_so(cluster: Cluster, folder: Path) -> None:
-    if cluster.environment["RAY_AUTH_MODE"] != "token":
-        pytest.skip("a cluster without a token takes everybody")
     for variables in ({"RAY_AUTH_TOKEN": secrets.token_hex(16)}, {"RAY_AUTH_MODE": "disabled"}):
-        status, out, err = ended(submit(cluster, folder, "benchmarks", **variables))
+        status, out, err = ended(submit(cluster, folder, "recipe", **variables))
         assert (status, out) == (2, "")
         assert err.startswith(f"coa: {cluster.dashboard} asks for another token: set RAY_AUTH_MODE=token")
         assert err.count("\n") == 1
 
 
+@with_a_token
 def test_what_is_interrupted_here_is_stopped_there_and_leaves_nothing_running(cluster: Cluster, folder: Path) -> None:
     before = {process.pid for process in cluster.processes()}
     job = submit(cluster, folder, "train", "--recipe", "tiny", "run_dir=runs/small", *SMALL)
@@ -145,15 +163,33 @@ def wait_for_end(cluster: Cluster, before: set[int]) -> list[str]:
         time.sleep(1)
 
 
-def test_no_secret_of_the_nodes_is_in_what_the_cluster_tells(cluster: Cluster, folder: Path) -> None:
-    """Of the cluster's own variable: neither in the job's record nor in Ray's logs."""
+@in_both_modes
+def test_no_secret_is_in_what_the_cluster_has_and_tells(cluster: Cluster, folder: Path) -> None:
+    """Nothing of the user's secrets is in any file of the cluster, packages and Ray's logs among them, nor in a job's
+    record or log, where the whole folder was to be sent; and the nodes' own variable is in no record and no log."""
     import requests
+
+    (folder / "notes.md").write_text("sent")
+    status, out, err = ended(submit(cluster, folder, "--send", ".", "train", "--recipe", "tiny", "--dry-run"))
+    assert status == 0, err
+    assert MINE not in out + err
 
     mode, token = (cluster.environment.get(name, "") for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN"))
     headers = {"Authorization": f"Bearer {token}"} if mode == "token" else {}
     told = requests.get(f"{cluster.dashboard}/api/jobs/", headers=headers, timeout=30).text
     assert "raysubmit_" in told
     assert KEY not in told
+    assert MINE not in told
+    job = out.split()[0]
+    log = requests.get(f"{cluster.dashboard}/api/jobs/{job}/logs", headers=headers, timeout=30).text
+    assert "train:" in log
+    assert MINE not in log
+    notes = 0
+    for path in (*cluster.folder.rglob("*"), *(folder.parent / "storage").rglob("*")):
+        if path.is_file() and not path.is_symlink():
+            assert MINE.encode() not in path.read_bytes(), path
+            notes += path.name == "notes.md"
+    assert notes, "where the files that were sent are"
     for path in cluster.folder.rglob("*"):
         if path.is_file() and path.suffix in (".log", ".out", ".err", ".txt", ".json"):
             text = path.read_text(errors="replace")

@@ -10,7 +10,9 @@ import pytest
 from tests.project.test_docs import DOCUMENTS
 from tests.project.test_repository import PACKAGES, sources
 
-SPEAKS = re.compile(r"(Error|Down|BadRow|NoEngine|DiskFull|ReadOnlyDisk)\(|def mistake|caution")
+SPEAKS = re.compile(
+    r"(Error|Down|BadRow|NoEngine|DiskFull|ReadOnlyDisk)\(|caution|remarks|\b_?say\(|def (mistake|describe|news)"
+)
 VARIES = "…"
 TABLE = re.compile(r"^\| line \| what to do \|\n\|---\|---\|\n((?:\|.*\n)+)", re.MULTILINE)
 LINE = re.compile(r"^\| (`+)(.*?)\1 \|", re.MULTILINE)

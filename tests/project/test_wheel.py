@@ -64,7 +64,7 @@ def test_an_installed_wheel_works_without_the_tree(tmp_path: Path) -> None:
     found = run(outside, python, "-c", "import coa, jobs; print(coa.__file__, jobs.__file__)").split()
     assert all(path.startswith(str(site)) for path in found)
     plan = run(outside, coa, "train", "--recipe", "tiny", "--dry-run")
-    assert plan.endswith("no problem found; nothing was started\n")
+    assert plan.endswith("no problem found in what was looked at; nothing was started\n")
     assert "rl.window.max_staleness=2" in run(outside, coa, "recipe", "rl.window.max_staleness")
     assert "world.stale=0.65" in run(outside, coa, "recipe", "--search", "snippet", "--recipe", "tiny")
     assert "sandbox" in run(outside, coa, "doctor")

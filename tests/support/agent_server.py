@@ -39,7 +39,7 @@ def make_server(
     **settings: Any,
 ) -> Server:
     agent = ServedAgent(
-        policy or Saying(*SEARCHES), ToolCaller([Answering(answer)], "server"), codec=tag_codec(), retry=AT_ONCE
+        policy or Saying(*SEARCHES), ToolCaller(Answering(answer), "server"), codec=tag_codec(), retry=AT_ONCE
     )
 
     async def version() -> int:
@@ -67,15 +67,15 @@ class Asking:
     def __init__(self, server: Server, key: str = "") -> None:
         self._app, self._headers = make_app(server), {"authorization": f"Bearer {key}"} if key else {}
 
-    def request(self, method: str, path: str, body: Any = None, **named: Any) -> httpx.Response:
-        async def go() -> httpx.Response:
-            transport = httpx.ASGITransport(app=self._app, raise_app_exceptions=False)
-            async with httpx.AsyncClient(
-                transport=transport, base_url="http://127.0.0.1:8000", headers=self._headers
-            ) as client:
-                return await client.request(method, path, json=body, **named)
+    async def ask(self, method: str, path: str, body: Any = None, **named: Any) -> httpx.Response:
+        transport = httpx.ASGITransport(app=self._app, raise_app_exceptions=False)
+        async with httpx.AsyncClient(
+            transport=transport, base_url="http://127.0.0.1:8000", headers=self._headers
+        ) as client:
+            return await client.request(method, path, json=body, **named)
 
-        return LOOP.run(go())
+    def request(self, method: str, path: str, body: Any = None, **named: Any) -> httpx.Response:
+        return LOOP.run(self.ask(method, path, body, **named))
 
     def post(self, path: str, body: Any) -> httpx.Response:
         return self.request("POST", path, body)

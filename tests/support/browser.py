@@ -1,4 +1,4 @@
-"""The server's page in a real browser."""
+"""Pages in a real browser."""
 
 import shutil
 from collections.abc import Iterator
@@ -6,22 +6,33 @@ from contextlib import contextmanager
 from typing import Any
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+LOOKS = [(width, colours) for width in (1280, 400) for colours in ("light", "dark")]
+"""Widths of the window, as on a desk and on a phone, and colours."""
 
 
 @contextmanager
-def browsing(url: str) -> Iterator[Any]:
-    """As on a phone, in the dark. A request to anywhere else fails the test, and so does an error in a script."""
+def opened(url: str, width: int, colours: Any) -> Iterator[Any]:
+    """The page at a URL. An error in a script fails the test."""
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        page = browser.new_page(viewport={"width": 400, "height": 800}, color_scheme="dark")
-        asked, faults = [], []
-        page.on("request", lambda request: asked.append(request.url))
+        page = browser.new_page(viewport={"width": width, "height": 800}, color_scheme=colours)
+        faults: list[str] = []
         page.on("pageerror", lambda error: faults.append(str(error)))
         page.goto(url)
-        page.wait_for_selector("#model option", state="attached")
         yield page
         browser.close()
     assert faults == []
+
+
+@contextmanager
+def browsing(url: str, width: int = 400, colours: Any = "dark") -> Iterator[Any]:
+    """The server's page. A request to anywhere else fails the test."""
+    asked: list[str] = []
+    with opened(url, width, colours) as page:
+        page.on("request", lambda request: asked.append(request.url))
+        page.reload()
+        page.wait_for_selector("#model option", state="attached")
+        yield page
     assert all(address.startswith((url, "data:")) for address in asked)

@@ -5,23 +5,21 @@ from collections.abc import Sequence
 
 HERE: Sequence[str] = (
     r"coa ask --model runs/demo/model .*",
-    r"coa benchmarks",
     r"coa doctor .*",
+    r"coa evaluate --benchmarks",
     r"coa evaluate --model runs/demo/model --best-of 3",
     r"coa evaluate --model runs/demo/model --tasks questions.jsonl (--rows 200|agent.grammar=enforce)",
     r"coa export .*",
     r"coa keys --file keys.jsonl (add|list).*",
-    r"coa ledger .*",
     r"coa plan .*",
     r"coa recipe .*",
-    r"coa replay runs/demo",
     r"coa show runs/demo/data",
     r"coa submit --kuberay (cluster|job|service).yaml .*",
     r"coa train --recipe (tiny|web_32b) --dry-run",
+    r"coa verify runs/demo( --replay)?",
 )
 """Run as they stand in a folder that holds a finished run, by tests/jobs/test_documented.py."""
 ELSEWHERE = {
-    r"coa chaos .*": "tests/jobs/chaos/test_chaos.py",
     r"coa distill --recipe teachers.yaml .*": "tests/jobs/teachers/test_teams_served.py",
     r"coa distill --recipe tiny": "tests/jobs/test_train.py",
     r"coa (train|distill) --recipe tiny distill.transcripts=imported .*": "tests/coa/distill/sources/test_imports.py",
@@ -31,23 +29,25 @@ ELSEWHERE = {
     r"coa import .*": "tests/coa/distill/sources/test_imports.py",
     r"coa keys --file keys.jsonl revoke .*": "tests/coa/serving/test_keys.py",
     r"coa record .*": "tests/coa/distill/sources/test_recorder.py",
-    r"coa replay runs/demo --steps 20:25": "tests/jobs/stages/reinforcement/test_replay.py",
     r"coa select .*": "tests/jobs/stages/test_select.py",
     r"coa serve --follow .*": "tests/jobs/test_follow.py",
     r"coa serve --model runs/demo/model tools.mcp.*": "tests/coa/tools/mcp/test_mcp_tools.py",
     r"coa serve --model runs/demo/model( serving.*)?": "tests/jobs/test_serve.py",
+    r'coa serve --model runs/demo/model "serving.cors_origins.*': "tests/cluster/serving/test_front.py",
     r"coa show imported .*": "tests/jobs/test_show.py",
     r"coa submit --address .*": "tests/jobs/test_submit_real.py",
     r"coa train --recipe mine.yaml .*": "tests/jobs/test_train.py",
     r"coa train --recipe tiny( run_dir=runs/dapo)?": "tests/jobs/test_train.py",
     r"coa train --recipe tiny run_dir=runs/\w+ rl.algorithm=.*": "tests/actors/learner/test_objectives.py",
     r"coa train --recipe tiny tools.mcp.*": "tests/coa/tools/mcp/test_mcp_tools.py",
-    r"make (check|demo|test)": ".ci/run",
+    r"coa verify runs/demo --replay 20:25": "tests/jobs/stages/reinforcement/test_replay.py",
+    r"make (check|demo|slow-quarter|test)": ".ci/run",
 }
 """What a command does is run by that file, with settings or data of its own."""
 NEEDS = {
     r"coa evaluate .* --tasks aime24 .*": "the network: a benchmark is fetched",
     r"coa sft --recipe web_7b .*": "GPUs",
+    r"make nightly": "hours: it is all tests",
     r"coa train --recipe (mhqa_7b|web_32b) (rl|placement)\..*": "GPUs",
 }
 

@@ -27,13 +27,13 @@ import psutil
 import ray
 
 from actors.learner.buffer import Finished, Started, Stepped
-from actors.messages import EpisodeId, EpisodeOrder, EventBatch, SyncReport
+from actors.messages import EpisodeId, EpisodeOrder, EventBatch, Publication, SyncReport
 from actors.rollout.clocks import BusyReport
 from actors.tools.dispatcher import ToolDispatcher
 from actors.tools.executor import ExecutorConfig
-from actors.tools.remote import ExecutorActor
+from actors.tools.remote import ExecutorActor, ToolClient
 from cluster.engine_actor import launcher
-from cluster.notices import heed
+from cluster.notices import MARGIN_S, heed
 from cluster.pool import EnginePool
 from cluster.resources import PlacementConfig, beside_driver
 from coa.learning.scaling import EngineScaling
@@ -48,17 +48,18 @@ from jobs.stages.reinforcement.loop import Reinforcement
 from tests.jobs.stages.test_reinforcement import FakeLearners, accounts_of, make_run
 from tests.support.engines import FakeEngine, FakeTools, FakeWorld, observed
 
-SCALING = EngineScaling(look_back_s=10.0, cooldown_s=20.0, handover_s=5.0)
+SCALING = EngineScaling(look_back_s=5.0, cooldown_s=10.0, handover_s=5.0)
 PLACES, STEPS, LEARNING_S = 8, 400, 2.0
-ALONE_STEPS = 8
+ALONE_STEPS = 6
 """Of an engine alone; then the run is cut off."""
 REST_S = 200.0
 """Within which one engine is left where episodes are short."""
-STRUCK_EVERY_S, STRIKES = 90.0, 2
+STRUCK_EVERY_S, STRIKES = 60.0, 2
 LONG, SHORT = 24, 0
 """Tool calls of an episode."""
-TOOL_S = 0.3
-NOTICE_S = 15
+TOOL_S = 0.15
+NOTICE_S = MARGIN_S
+"""So short that the episodes of an engine that leaves continue elsewhere at once."""
 
 
 class NotedTool:
@@ -83,19 +84,20 @@ def noted_tools() -> Mapping[str, Tool]:
     return {"t": NotedTool()}
 
 
-def start_tools() -> Any:
-    """The handle of what all engines call tools through, on the driver's node."""
+def start_tools() -> ToolClient:
+    """What all engines call tools through, on the driver's node."""
     config = ExecutorConfig(concurrency=10_000, kept_results=1_000_000)
     make: Any = ray.remote(ToolDispatcher).options(max_concurrency=10_000, **beside_driver())
-    return make.remote(partial(ExecutorActor, noted_tools, config, beside_driver()), config, 1, (1, 1))
+    launch = partial(ExecutorActor, noted_tools, config, beside_driver())
+    return ToolClient(make.remote(launch, config, 1, (1, 1)))
 
 
 class SharedTools(FakeTools):
     """Calls by id, as a rollout engine makes them: an engine that takes over an episode sends its call again."""
 
-    def __init__(self, executors: Sequence[Executor], incarnation: str) -> None:
+    def __init__(self, tools: Executor, incarnation: str) -> None:
         super().__init__()
-        self._caller = ToolCaller(executors, incarnation)
+        self._caller = ToolCaller(tools, incarnation)
 
     async def call(self, episode: EpisodeId, turn: int) -> Tokens:
         await self._caller.call((episode, turn), ToolCall("t", f"{episode} {turn}"))
@@ -105,13 +107,13 @@ class SharedTools(FakeTools):
 class StubEngine:
     """A FakeEngine in an actor, whose tools are those of all engines."""
 
-    def __init__(self, *, incarnation: str, executors: Sequence[Executor], length: Any) -> None:
+    def __init__(self, *, incarnation: str, tools: Executor, length: Any) -> None:
         self._length, self._calls = length, LONG
         self._world = FakeWorld(
-            tools=SharedTools(executors, incarnation),
+            tools=SharedTools(tools, incarnation),
             start_s=1.0,
             sync_s=0.1,
-            token_s=0.01,
+            token_s=0.005,
             calls_of=lambda episode: self._calls,
         )
         self._incarnation = incarnation
@@ -145,8 +147,8 @@ class StubEngine:
     async def busy(self) -> BusyReport:
         return await self._one.busy()
 
-    async def sync(self, version: int, *weights: Any) -> SyncReport:
-        return await self._one.sync(version, *weights)
+    async def sync(self, version: int, weights: Any, probes: Any) -> SyncReport:
+        return await self._one.sync(Publication(version, weights, probes))
 
 
 class Length:
@@ -260,8 +262,8 @@ DRIVES = {"come_and_go": come_and_go, "alone": alone, "struck": struck}
 async def reinforce(run: RunDir, log: Callable[[str], None], drive: Callable[[Seen], Coroutine[Any, Any, None]]) -> Any:
     length: Any = ray.remote(Length).options(num_cpus=0).remote()
     tools = start_tools()
-    await tools.mistake.remote()
-    launch = launcher(StubEngine, run.config.placement, [tools], length=length)
+    await tools.mistake()
+    launch = launcher(StubEngine, run.config.placement, tools, length=length)
     pool = Watched(launch, run.config.pool, run.config.agent, places=PLACES, patience_s=60.0, say=log)
     pool.ended = Counter()
     pool.add()
@@ -305,7 +307,7 @@ async def reinforce(run: RunDir, log: Callable[[str], None], drive: Callable[[Se
         await seen.until(lambda: nodes() == 0, 0.5)
     heeding.cancel()
     twice = sum(times > 1 for times in pool.ended.values())
-    calls = dict((await tools.stats.remote())["t"].own)
+    calls = dict((await tools.stats())["t"].own)
     return seen.found | {"restarts": pool.restarts, "moves": pool.moves, "twice": twice, "calls": calls}
 
 

@@ -26,6 +26,8 @@ from actors.messages import (
     Event,
     EventBatch,
     Failed,
+    Probe,
+    Publication,
     SyncReport,
 )
 from actors.rollout.clocks import BusyReport
@@ -112,6 +114,8 @@ class FakeWorld:
     start_s: float = 5.0
     token_s: float = 0.1
     calls_of: Callable[[EpisodeId], int] = lambda episode: derive("calls", episode.task, episode.group) % 7
+    signs: Callable[[], int] = lambda: 0
+    """Of progress of the starts."""
     failing_starts: int = 0
     """That are still to fail."""
     sync_faults: "deque[Exception | None]" = field(default_factory=deque)
@@ -140,6 +144,10 @@ class FakeWorld:
         return [engine for engine in self.engines if not engine.killed.done()]
 
 
+def publication(version: int, weights: Any = "weights", probes: tuple[Probe, ...] = ()) -> Publication:
+    return Publication(version, weights, probes)
+
+
 class FakeEngine:
     def __init__(self, world: FakeWorld, incarnation: str) -> None:
         self._world, self.incarnation = world, incarnation
@@ -159,7 +167,7 @@ class FakeEngine:
         self.defect: BaseException | None = None
         """Of an episode."""
         self.retried = 0
-        self.cache, self.kv_use = CacheStats(), 0.0
+        self.cache, self.kv_use, self.expected_s = CacheStats(), 0.0, 0.0
         self.asleep = False
         self.slept: list[int] = []
         """Episodes under way at each sleep."""
@@ -211,6 +219,9 @@ class FakeEngine:
 
         return await self._call(come_up)
 
+    async def signs(self) -> int:
+        return self._world.signs()
+
     async def start(self, orders: Sequence[EpisodeOrder], heard: int) -> None:
         self.starts += 1
 
@@ -261,6 +272,7 @@ class FakeEngine:
                 paused=not self._sampling.is_set(),
                 retried=self.retried,
                 cache=self.cache,
+                expected_s=self.expected_s,
                 kv_use=self.kv_use,
             )
 
@@ -293,7 +305,9 @@ class FakeEngine:
 
         return await self._call(report)
 
-    async def sync(self, version: int, *weights: Any) -> SyncReport:
+    async def sync(self, publication: Publication) -> SyncReport:
+        version = publication.version
+
         async def load() -> SyncReport:
             world = self._world
             faults = self.sync_faults or world.sync_faults

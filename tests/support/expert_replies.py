@@ -20,12 +20,15 @@ def _mind() -> ScriptedMind:
 
 
 @cache
-def _asked(system: str) -> tuple[str, str]:
-    """(role, profile) of a system message."""
-    return next((role, name) for name in PROFILES for role in ROLES if system_prompt(role, name) == system)
+def _asked(system: str) -> tuple[str, str] | None:
+    """(role, profile) of a system message; None for any other message."""
+    pairs = ((role, name) for name in PROFILES for role in ROLES)
+    return next((pair for pair in pairs if system_prompt(*pair) == system), None)
 
 
 def reply(messages: Sequence[Mapping[str, Any]], seed: int | None) -> str:
-    role, profile = _asked(messages[0]["content"])
+    if (asked := _asked(messages[0]["content"])) is None:
+        return "yes"  # asked whether it is there
+    role, profile = asked
     sent = tuple(Message(message["role"], message["content"]) for message in messages)
     return _mind().reply(Prompt(role=role, profile=profile, messages=sent, seed=seed or 0))

@@ -95,3 +95,9 @@ class Session:
                 {"role": "tool", "tool_call_id": call["id"], "content": result} for call in reply.get("tool_calls", ())
             ]
         return sent
+
+
+def run_of(session: Session, *tasks: Task) -> Transcript:
+    """Its only one."""
+    [transcript] = imported("recorded", session.folder, *tasks)
+    return transcript

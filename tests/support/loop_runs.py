@@ -10,7 +10,7 @@ from cluster.pool import EnginePool
 from coa.config import load
 from coa.learning.window import WindowConfig
 from coa.types import Scored, Tokens
-from jobs.cli import find_recipe
+from jobs.recipe.find import find_recipe
 from jobs.recipe.schema import Recipe
 from jobs.run.console import Console
 from jobs.run.run_dir import RunDir

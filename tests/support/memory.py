@@ -1,4 +1,8 @@
-"""The peak memory of a command and of all processes that it starts."""
+"""The memory that a command and all processes that it starts hold together.
+
+What counts is anonymous and shared memory. Pages of files, such as libraries and weights that are read through a
+mapping, are the system's cache: they are counted in every process that maps them, and given up when memory is needed.
+"""
 
 import subprocess
 import time
@@ -18,9 +22,9 @@ class Watched:
     returncode: int
     seconds: float
     peaks: dict[str, list[float]]
-    """GiB at most of each process, by what it calls itself, the largest first: `VmHWM`, shared pages included."""
+    """GiB that each process held at most, by what it calls itself, the largest first."""
     together: float
-    """GiB: the largest sum, at any time, of the peaks of the processes that lived then."""
+    """GiB that all processes held at most at one time."""
 
 
 def run_watched(command: Sequence[str], *, output: Path, limit_s: float) -> Watched:
@@ -31,9 +35,9 @@ def run_watched(command: Sequence[str], *, output: Path, limit_s: float) -> Watc
         try:
             while process.poll() is None and time.monotonic() - began < limit_s:
                 alive = [one for one in (parent, *parent.children(recursive=True)) if not _is_a_copy(one)]
-                found = {one.pid: peak for one in alive if (peak := _peak(one)) is not None}
+                found = {one.pid: held for one in alive if (held := _held(one)) is not None}
                 names |= {one.pid: name for one in alive if (name := _name(one)) is not None}
-                peaks |= found
+                peaks |= {pid: max(held, peaks.get(pid, 0.0)) for pid, held in found.items()}
                 together = max(together, sum(found.values()))
                 time.sleep(LOOK_S)
         finally:
@@ -60,14 +64,14 @@ def _kill(processes: Sequence[psutil.Process]) -> None:
             process.kill()
 
 
-def _peak(process: psutil.Process) -> float | None:
+def _held(process: psutil.Process) -> float | None:
     """GiB; None of a process that has ended."""
     try:
         status = Path(f"/proc/{process.pid}/status").read_text()
     except OSError:
         return None
-    lines = [line for line in status.splitlines() if line.startswith("VmHWM:")]
-    return int(lines[0].split()[1]) * 1024 / GIB if lines else None
+    kib = [int(line.split()[1]) for line in status.splitlines() if line.startswith(("RssAnon:", "RssShmem:"))]
+    return sum(kib) * 1024 / GIB if kib else None
 
 
 def _name(process: psutil.Process) -> str | None:

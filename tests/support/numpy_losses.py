@@ -145,6 +145,8 @@ def parts(formula: Formula, batch: Sequence[Episode], fixed: Sequence[Array]) ->
         step = step_of(formula, one, credit[i], base, fixed[i], tokens=tokens, sequences=len(here))
         weight, where, estimator = formula.kl
         over = {"rloo": len(here), "dr_grpo": len(here) * formula.own.get("length", 0.0)}.get(formula.name, tokens)
+        if formula.own.get("mean") == "sequences":
+            over = len(here) * len(one.imitate)
         beta = weight / over if where == "loss" else 0.0
         errors = value_errors(formula, one) if formula.name == "ppo" else lambda values: 0.0
         return lambda now, values: float(
@@ -173,6 +175,8 @@ def step_of(
             over = sequences * formula.own["length"]
         case "rloo":
             over = sequences
+        case "grpo" if formula.own.get("mean") == "sequences":  # 2402.03300, equation 3
+            over = sequences * len(one.imitate)
         case _:
             over = tokens
     return lambda now: -(weight * surrogate(formula, np.exp(now - base), advantage)).sum() / over

@@ -16,9 +16,10 @@ from typing import Any, TypeVar
 import torch
 
 from actors.learner.lora import Source
+from actors.weights.address import Address
 from actors.weights.parts import ModelParts
 from actors.weights.segment import reading, write_pieces
-from actors.weights.transport import Address, Published
+from actors.weights.transport import Published
 from actors.weights.transports import find_receiver, find_sender
 from coa.learning.weights import Layout, Manifest, digest, seal
 from tests.support.weights import FolderShelf
@@ -73,7 +74,7 @@ def shelf_in(folder: Path, members: dict[str, int] | None = None) -> FolderShelf
 
 
 def take_elsewhere(published: Published, folder: Path, address: Address = ENGINE) -> dict[str, Any]:
-    """What a worker in a process of its own says of the version: its digests, and the seconds that it took."""
+    """What a worker in a process of its own says of the version: its digests, and seconds until they were checked."""
     file = folder / f"{address.engine}.pkl"
     file.write_bytes(pickle.dumps((published, address)))
     command = [sys.executable, "-m", "tests.support.offers", str(file)]
@@ -86,10 +87,12 @@ def take(published: Published, address: Address = ENGINE) -> dict[str, Any]:
     """As an engine and its worker do; raises what they do."""
     receiver = find_receiver(published.transport)
     prepared = pickle.loads(pickle.dumps(asyncio.run(receiver.prepare(published, address))))
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()  # its context is made here, once
     began = time.perf_counter()
     with receiver.receive(published.manifest, prepared, 0) as data:
-        seconds = time.perf_counter() - began
         published.manifest.check(data)
+        seconds = time.perf_counter() - began
         layout = published.manifest.layout
         spans = [layout.bucket(index) for index in range(layout.buckets)]
         return {"seconds": seconds, "digests": [digest(data[start:stop]).hex() for start, stop in spans]}

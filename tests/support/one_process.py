@@ -1,6 +1,7 @@
 """What ranks are held against: one process that learns by plain autograd, from a model with a real vocabulary."""
 
 from collections.abc import Sequence
+from math import log
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import torch
 from torch import Tensor
 from transformers import AutoModelForCausalLM, Qwen3Config
 
-from actors.learner.config import LearnerConfig, ModelConfig, Objective
+from actors.learner.config import ModelConfig, Objective, RlLearnerConfig
 from actors.learner.learner import added
 from actors.learner.lora import add_adapters
 from actors.learner.policy import TrainedPolicy, load_model, to_tensors
@@ -42,21 +43,24 @@ def make_model(folder: Path, **settings: Any) -> Path:
     return folder
 
 
-def samples_of(
-    tokens: int, *, groups: Sequence[int], seed: int, vocabulary: int = VOCABULARY, rollout: float = -11.5
-) -> tuple[Sample, ...]:
-    """So many trained tokens, in a sample for each group; what has no group is imitated. rollout: log-probs at
-    sampling."""
+def samples_of(tokens: int, *, groups: Sequence[int], seed: int, vocabulary: int = VOCABULARY) -> tuple[Sample, ...]:
+    """So many trained tokens, in a sample for each group; what has no group is imitated. Each begins as the one before
+    it. At sampling each token was a little likelier than one of a vocabulary of equally likely ones."""
     rng = np.random.default_rng(seed)
+    rollout = 0.4 - log(vocabulary)
     made: list[Sample] = []
     for group, trained in zip(groups, np.diff(np.linspace(0, tokens, len(groups) + 1).astype(int)), strict=True):
         length = int(trained) + 9
         loss_mask = np.arange(length) >= 9
         imitated = group == NO_GROUP
         zeros, ones = np.zeros(length, np.float32), loss_mask.astype(np.float32)
+        token_ids = rng.integers(0, vocabulary, length).astype(np.int32)
+        if made:
+            shared = int(rng.integers(5, max(6, min(length, len(made[-1])) // 2)))
+            token_ids[:shared] = made[-1].token_ids[:shared]
         made.append(
             Sample(
-                token_ids=rng.integers(0, vocabulary, length).astype(np.int32),
+                token_ids=token_ids,
                 loss_mask=loss_mask,
                 imitate=ones if imitated else zeros,
                 reinforce=zeros if imitated else ones * np.float32(rng.normal()),
@@ -69,7 +73,7 @@ def samples_of(
 
 
 def alone(
-    model: Path, config: LearnerConfig, objective: Objective, samples: Sequence[Sample]
+    model: Path, config: RlLearnerConfig, objective: Objective, samples: Sequence[Sample]
 ) -> list[tuple[float, dict[str, Tensor]]]:
     """Loss, for each token, and gradients of each update by plain autograd, without DeepSpeed: one sample at a time,
     all logits at once. Groups are numbered by their updates."""
@@ -126,9 +130,10 @@ def alone(
 
 
 def check(name: str, case: Case, found: Outcome) -> None:
-    """That ranks learnt what one process does, to 1e-5. What ranks share is there once."""
+    """That ranks learnt what one process does, to 1e-5, and nothing at all where it learns nothing. What ranks share is
+    there once."""
     samples = [sample for share in case.shares[:: case.config.sequence_parallel] for sample in share]
-    expected = alone(case.model, case.config, case.objective, samples)
+    expected = alone(case.model, RlLearnerConfig.of(case.config), case.objective, samples)
     tokens = [0] * len(expected)
     for sample in samples:
         tokens[max(sample.group, 0) % len(expected)] += int(sample.loss_mask.sum())

@@ -20,6 +20,10 @@ class ScriptedPlain:
     def name_weights(self, fingerprint: str) -> None:
         self.weights.append(fingerprint)
 
+    async def chat(self, body: Json, salt: str) -> Json:
+        self.asked.append(body)
+        return {"choices": [{"index": 0, "message": {"role": "assistant", "content": "It is."}}], "usage": USAGE}
+
     async def stream_chat(self, body: Json, salt: str) -> AsyncGenerator[str]:
         self.asked.append(body)
         if any(part.get("type") == "image_url" for part in _parts(body)):

@@ -45,9 +45,13 @@ class SeededPolicy:
         finally:
             self.under_way -= 1
         said = said_of(spans_of(tag_codec(), self.turn(ask, seed)), version=0, logprob=-1.0, max_tokens=ask.max_tokens)
+        begun = len(ask.begun)
+        assert said.token_ids[:begun].tolist() == ask.begun.tolist(), (
+            "a turn goes on with the tokens that it begins with"
+        )
         if hear is not None and stream:
-            half = len(said.token_ids) // 2
-            hear(said.token_ids[:half])
+            half = (begun + len(said.token_ids)) // 2
+            hear(said.token_ids[begun:half])
             hear(said.token_ids[half:])
         return said
 
@@ -63,7 +67,8 @@ class Runner:
 
     def __init__(
         self,
-        *executors: Executor,
+        executor: Executor,
+        *,
         policy: Any = None,
         retry: RetryConfig = AT_ONCE,
         name: str = "engine",
@@ -73,7 +78,7 @@ class Runner:
         self.outbox: Outbox[Entry] = Outbox()
         self.runner = EpisodeRunner(
             self.policy,
-            ToolCaller(executors, name),
+            ToolCaller(executor, name),
             codec=tag_codec(),
             reward=reward or RewardConfig(formula="grade * form"),
             seed=7,

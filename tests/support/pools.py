@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 
+from actors.messages import EpisodeOrder
 from cluster.health import PoolConfig
 from cluster.pool import EnginePool
 from coa.types import Scored
@@ -44,6 +45,6 @@ def tokens_of(results: Sequence[Scored]) -> list[list[int]]:
     return [one.trajectory.token_ids.tolist() for one in results]
 
 
-async def undisturbed(orders: Sequence) -> list[list[int]]:
+async def undisturbed(orders: Sequence[EpisodeOrder]) -> list[list[int]]:
     async with pool_of(FakeWorld(), 1) as pool:
         return tokens_of(await asyncio.gather(*map(pool.play, orders)))

@@ -18,12 +18,12 @@ from typing import Any
 
 import psutil
 
+from benchmarks.chaos.processes import send
 from coa.learning.accounts import OPEN, TRAINED, Accounts, fold
 from coa.learning.batches import BatchStore
 from coa.reporting.metrics import read_metrics
 from coa.storage.checkpoints import RECORD
 from coa.storage.jsonl import read_lines
-from jobs.chaos.processes import send
 from jobs.cli import main
 from tests.support.tiny import make_model
 
@@ -166,7 +166,7 @@ class RlRun:
         """Those of a run that is finished: each task of the stream was trained, or dropped for good, exactly once, and
         what the ledger calls trained is what the ranks were given."""
         accounts = fold(read_lines(self.folder / "ledger.jsonl"))
-        assert main(["ledger", str(self.folder)]) == 0
+        assert main(["verify", str(self.folder)]) == 0
         assert (accounts.faults, accounts.finished) == ([], True)
         [row] = accounts.balance().values()
         assert not set(row) & set(OPEN)

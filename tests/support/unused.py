@@ -21,6 +21,10 @@ on_step_begin
 on_step_end
 __call__
 
+# Called by rich, and read by Python's module of temporary files.
+on_broken_pipe
+tempdir
+
 # Read by TRL and transformers from a tokenizer and a model.
 eos_token
 response_template
@@ -54,10 +58,10 @@ kl_rollout
 clip_fraction
 truncated_weight_fraction
 ratio_mean
+fresh_tokens
 
-# Found by name: worlds, and values that older files hold.
+# Found by name: worlds.
 TinyWorld
-forgive
 
 # Read by tests: what an executor's disk did, and what a window holds.
 disk_failures
@@ -100,7 +104,15 @@ check_health
 record_autoscaling_stats
 __annotations__
 
+# What uvicorn's protocol asks for, what uvicorn takes for its protocol, and what Ray Serve's proxy calls by its name.
+_should_upgrade_to_ws
+AutoHTTPProtocol
+middlewares
+
 # Columns of evaluation.json, which users read.
 tokens_per_task
 sampled_tokens_per_task
 selector_tokens_per_task
+
+# Read from metrics.jsonl.
+shared_fraction

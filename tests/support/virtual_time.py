@@ -1,6 +1,7 @@
 """An event loop whose clock jumps to the next timer instead of waiting for it: hours pass in a blink, always alike."""
 
 import asyncio
+import heapq
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
@@ -25,6 +26,9 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
 
     def _run_once(self) -> None:
         ready, scheduled = self._ready, self._scheduled  # pyright: ignore[reportAttributeAccessIssue]
+        while scheduled and scheduled[0].cancelled():  # as the loop does, which would then wait for the next one
+            heapq.heappop(scheduled)._scheduled = False
+            self._timer_cancelled_count -= 1  # pyright: ignore[reportAttributeAccessIssue]
         if not ready:
             if not scheduled:
                 raise RuntimeError("everybody waits, and nothing is left to happen")

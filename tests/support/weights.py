@@ -9,9 +9,9 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from actors.weights.address import Address
 from actors.weights.holder import Ranges
 from actors.weights.shelf import Kept
-from actors.weights.transport import Address
 from coa.errors import SyncError
 
 
@@ -84,7 +84,7 @@ class FolderShelf:
     def absent(self, engines: Sequence[str]) -> None:
         Path(self.root, "absent").write_text(json.dumps(list(engines)))
 
-    async def path(self, name: str, address: Address) -> str:
+    async def path(self, name: str, address: Address, size: int = 0) -> str:
         await self.join(address)
         kept = Path(self.root, f"{name}.kept")
         if not kept.exists():
@@ -139,9 +139,10 @@ def start_llm(model: Path) -> Any:
     from vllm.config import WeightTransferConfig
     from vllm.v1.engine.async_llm import AsyncLLM
 
-    from actors.rollout.device import IN_CORE
+    from actors.rollout.device import IN_CORE, preload_openmp
     from actors.weights.host import BACKEND, WORKER
 
+    preload_openmp()
     return AsyncLLM.from_engine_args(
         AsyncEngineArgs(
             model=str(model),

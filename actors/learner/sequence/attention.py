@@ -9,22 +9,22 @@ repeated, as grouped-query attention would do anyway.
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from actors.learner.attention import segmented_attention
+from actors.learner.attention import branched_attention
+from actors.learner.config import ATTENTION_LAYERS
 from actors.learner.sequence.groups import SequenceGroup
 from actors.learner.sizes import check_sequence_parallel
 from coa.errors import UserError
+from coa.pretrained.positions import kind_of, rotations
 
 SHARED = "coa_shared"
 """Name under which transformers knows `shared_attention`. It has no mask function there, so no mask is made for it."""
-LAYERS = {"full_attention", "sliding_attention"}
-"""Kinds of layers whose tokens interact only in attention."""
 ROTATIONS = {"dynamic", "longrope"}
 """Kinds of rotary embeddings that depend on the maximum position in a call of the model."""
 
@@ -46,11 +46,9 @@ def _hindrances(model: Any, config: Any) -> Iterator[str]:
     if config._attn_implementation != SHARED:
         yield "attention of its own"
     layers: list[str] = getattr(config, "layer_types", None) or []
-    if others := set(layers) - LAYERS:
+    if others := set(layers) - ATTENTION_LAYERS:
         yield f"layers of the kind {min(others)}"
-    rope = getattr(config, "rope_parameters", None) or {}
-    kinds = {str(one.get("rope_type")) for one in (rope, *rope.values()) if isinstance(one, Mapping)}
-    if found := kinds & ROTATIONS:
+    if found := ROTATIONS.intersection(map(kind_of, rotations(config))):
         yield f"rotary embeddings of the kind {min(found)}"
     if any(name.endswith(".sinks") for name, _ in model.named_parameters()):
         yield "attention sinks"
@@ -104,7 +102,7 @@ def to_slices(sequence: SequenceGroup, found: Tensor) -> Tensor:
 
 def _attention(name: str) -> Callable[..., tuple[Tensor, Any]]:
     if name == "sdpa":
-        return segmented_attention
+        return branched_attention
     from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
     return ALL_ATTENTION_FUNCTIONS[name]

@@ -1,13 +1,13 @@
 """OpenAI's chat completions and completions, answered by the agent."""
 
-import time
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
 from actors.serving.api.sse import DONE, Json, data
 from actors.serving.gate import Caller
-from actors.serving.server import Server, new_id
+from actors.serving.server import Server
 from coa.concurrency import together
+from coa.serving.detail import Detail
 from coa.serving.events import Broke
 from coa.serving.faults import fault_of
 from coa.serving.protocols.chat import ChatWriter, as_text, chat_completion, completion
@@ -20,28 +20,34 @@ class ChatApi:
         self._server = server
 
     async def chat(self, body: CreateChat, who: Caller) -> Json:
-        return chat_completion(_head("chatcmpl", body.model), await self._choices(self._of_chat(body), who))
+        return chat_completion(
+            _head("chatcmpl", body.model, who),
+            await self._choices(await self._of_chat(body, who), who, body.coa.detail),
+        )
 
     async def complete(self, body: CreateCompletion, who: Caller) -> Json:
-        return completion(_head("cmpl", body.model), await self._choices(self._of_completion(body), who))
+        return completion(
+            _head("cmpl", body.model, who),
+            await self._choices(await self._of_completion(body, who), who, body.coa.detail),
+        )
 
-    def stream_chat(self, body: CreateChat, who: Caller) -> AsyncGenerator[str]:
+    async def stream_chat(self, body: CreateChat, who: Caller) -> AsyncGenerator[str]:
         """Raises errors of the request before the stream begins."""
-        writer = ChatWriter(_head("chatcmpl", body.model))
-        return self._chunks(writer, self._of_chat(body), who, usage=_wants_usage(body))
+        writer = ChatWriter(_head("chatcmpl", body.model, who), body.coa.detail)
+        return self._chunks(writer, await self._of_chat(body, who), who, usage=_wants_usage(body))
 
-    def stream_complete(self, body: CreateCompletion, who: Caller) -> AsyncGenerator[str]:
+    async def stream_complete(self, body: CreateCompletion, who: Caller) -> AsyncGenerator[str]:
         """Raises errors of the request before the stream begins."""
-        writer = ChatWriter(_head("cmpl", body.model))
-        return self._chunks(writer, self._of_completion(body), who, usage=_wants_usage(body), text=True)
+        writer = ChatWriter(_head("cmpl", body.model, who), body.coa.detail)
+        return self._chunks(writer, await self._of_completion(body, who), who, usage=_wants_usage(body), text=True)
 
-    def _of_chat(self, body: CreateChat) -> AgentRequest:
+    async def _of_chat(self, body: CreateChat, who: Caller) -> AgentRequest:
         server = self._server
-        return server.fitting(of_chat(body, server.target(body.model).profile, server.defaults))
+        return await server.admitted(of_chat(body, server.target(body.model).profile, server.defaults), who)
 
-    def _of_completion(self, body: CreateCompletion) -> AgentRequest:
+    async def _of_completion(self, body: CreateCompletion, who: Caller) -> AgentRequest:
         server = self._server
-        return server.fitting(of_completion(body, server.target(body.model).profile, server.defaults))
+        return await server.admitted(of_completion(body, server.target(body.model).profile, server.defaults), who)
 
     async def _chunks(
         self, writer: ChatWriter, request: AgentRequest, who: Caller, *, usage: bool = False, text: bool = False
@@ -64,8 +70,8 @@ class ChatApi:
             yield sent(writer.usage_chunk())
         yield DONE
 
-    async def _choices(self, request: AgentRequest, who: Caller) -> list[ChatWriter]:
-        writers = [ChatWriter({}) for _ in range(request.choices)]
+    async def _choices(self, request: AgentRequest, who: Caller, detail: Detail) -> list[ChatWriter]:
+        writers = [ChatWriter({}, detail) for _ in range(request.choices)]
 
         async def fill(sample: int, writer: ChatWriter) -> None:
             async with aclosing(self._server.play(request, who, sample)) as events:
@@ -82,5 +88,5 @@ def _wants_usage(body: CreateChat | CreateCompletion) -> bool:
     return body.stream_options is not None and body.stream_options.include_usage
 
 
-def _head(prefix: str, model: str) -> Json:
-    return {"id": new_id(prefix), "created": int(time.time()), "model": model}
+def _head(prefix: str, model: str, who: Caller) -> Json:
+    return {"id": who.course.new_id(prefix), "created": who.course.origin.began, "model": model}

@@ -1,16 +1,18 @@
 """Anthropic's Messages API, answered by the agent."""
 
+import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
+from functools import partial
 
 from actors.serving.api.sse import Json, named
 from actors.serving.gate import Caller
-from actors.serving.server import Server, new_id
+from actors.serving.server import Server
 from coa.serving.events import Broke
 from coa.serving.faults import fault_of
 from coa.serving.protocols.messages import MessageWriter
-from coa.serving.protocols.schemas import CreateMessage
-from coa.serving.requests import AgentRequest, of_message
+from coa.serving.protocols.schemas import CountTokens, CreateMessage
+from coa.serving.requests import AgentRequest, of_message, question_of_message
 
 
 class MessagesApi:
@@ -18,7 +20,7 @@ class MessagesApi:
         self._server = server
 
     async def create(self, body: CreateMessage, who: Caller) -> Json:
-        request, writer = self._request(body), self._writer(body.model)
+        request, writer = await self._request(body, who), self._writer(body, who)
         async with aclosing(self._server.play(request, who)) as events:
             async for event in events:
                 if isinstance(event, Broke):
@@ -26,16 +28,22 @@ class MessagesApi:
                 writer.take(event)
         return writer.whole()
 
-    def stream(self, body: CreateMessage, who: Caller) -> AsyncGenerator[str]:
+    async def stream(self, body: CreateMessage, who: Caller) -> AsyncGenerator[str]:
         """Raises errors of the request before the stream begins."""
-        return self._events(body.model, self._request(body), who)
+        return self._events(self._writer(body, who), await self._request(body, who), who)
 
-    def _request(self, body: CreateMessage) -> AgentRequest:
+    async def count_tokens(self, body: CountTokens) -> Json:
+        """Number of tokens of the episode's prompt, before any result of a tool."""
         server = self._server
-        return server.fitting(of_message(body, server.target(body.model).profile, server.defaults))
+        profile, instructed = server.target(body.model).profile, server.defaults.agent.instructed
+        count = partial(server.agent.prompt_tokens, question_of_message(body), profile, instructed=instructed)
+        return {"input_tokens": await asyncio.to_thread(count)}
 
-    async def _events(self, model: str, request: AgentRequest, who: Caller) -> AsyncGenerator[str]:
-        writer = self._writer(model)
+    async def _request(self, body: CreateMessage, who: Caller) -> AgentRequest:
+        server = self._server
+        return await server.admitted(of_message(body, server.target(body.model).profile, server.defaults), who)
+
+    async def _events(self, writer: MessageWriter, request: AgentRequest, who: Caller) -> AsyncGenerator[str]:
         for event in writer.begin():
             yield named(event)
         async with aclosing(self._server.play(request, who)) as events:
@@ -43,5 +51,7 @@ class MessagesApi:
                 for sent in writer.take(event):
                     yield named(sent)
 
-    def _writer(self, model: str) -> MessageWriter:
-        return MessageWriter({"id": new_id("msg"), "model": model, "role": "assistant"}, new_id, self._server.mcp)
+    def _writer(self, body: CreateMessage, who: Caller) -> MessageWriter:
+        new_id = who.course.new_id
+        message = {"id": new_id("msg"), "model": body.model, "role": "assistant"}
+        return MessageWriter(message, new_id, self._server.mcp, body.coa.detail)

@@ -16,11 +16,13 @@ from actors.serving.gate import Caller
 from actors.serving.plain import chunks_of
 from actors.serving.server import Server, new_id
 from coa.serving.faults import ApiError, invalid, no_response
+from coa.serving.parameters import Protocol, check_model
 from coa.serving.protocols.plain_responses import PlainWriter, chat_of, said
 from coa.serving.protocols.resource import RUNNING, Resource
 from coa.serving.protocols.responses import ResponseWriter
 from coa.serving.protocols.schemas import CreateResponse
-from coa.serving.requests import AgentRequest, fields_of, messages_of, of_response, read_messages
+from coa.serving.requests import AgentRequest, fields_of, given, messages_of, of_response, read_messages
+from coa.serving.resumption import seed_of
 from coa.serving.store import Stored
 
 logger = logging.getLogger(__name__)
@@ -79,20 +81,26 @@ class ResponsesApi:
     async def _asked(self, body: CreateResponse, who: Caller) -> _Asked:
         server = self._server
         before, target = await self._before(body, who), server.target(body.model)
+        course = who.course
         fields = fields_of(
             body,
             server.defaults,
-            new_id("resp"),
-            int(time.time()),
+            course.new_id("resp"),
+            course.origin.began,
             plain=target.plain,
             stores=server.config.store.entries > 0,
         )
-        resource = Resource(fields, new_id, body.coa.reasoning_events)
+        resource = Resource(fields, course.new_id, body.coa.detail)
         if not target.plain:
             spoken = [message.model_dump() for message in messages_of(body)]
-            request = server.fitting(of_response(body, read_messages(before), target.profile, server.defaults))
+            asked = of_response(body, read_messages(before), target.profile, server.defaults)
+            request = await server.admitted(asked, who)
             return _Asked(request, resource, (*before, *spoken))
-        stream = await server.plain.stream_chat(chat_of(body, before), who.salt)
+        check_model(Protocol.responses, given(body))
+        chat = chat_of(body, before)
+        if body.stream:  # so that another replica makes the same stream
+            chat = {"seed": seed_of(course.origin), **chat}
+        stream = await server.gate.reserved(who, server.max_tokens, server.plain.stream_chat(chat, who.salt))
         return _Asked(stream, resource, (*before, *said(body)))
 
     async def _before(self, body: CreateResponse, who: Caller) -> tuple[Json, ...]:
@@ -140,7 +148,7 @@ class ResponsesApi:
         writer = ResponseWriter(resource, self._server.mcp)
         async with aclosing(self._server.play(request, who)) as events:
             async for event in events:
-                yield writer.take(event, int(time.time()))
+                yield writer.take(event)
 
     async def _plain(self, stream: AsyncGenerator[str], resource: Resource, who: Caller) -> AsyncGenerator[list[Json]]:
         writer = PlainWriter(resource)
@@ -152,7 +160,7 @@ class ResponsesApi:
         except ApiError as error:
             yield writer.fail(error.code, error.message)
         finally:
-            self._server.gate.spend(who, writer.tokens)
+            self._server.gate.spend(who, writer.tokens, reserved=self._server.max_tokens)
 
     # --- in the background ----------------------------------------------------------------------------------------
 

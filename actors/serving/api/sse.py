@@ -3,7 +3,7 @@
 import json
 from typing import Any
 
-from coa.storage.unicode import whole
+from coa.unicode import whole
 
 Json = dict[str, Any]
 DONE = "data: [DONE]\n\n"

@@ -1,7 +1,7 @@
 // A conversation with the agent over /v1/responses: each item of the output is a step, shown while it is streamed.
 "use strict";
 const $ = (id) => document.getElementById(id);
-const COLORS = { think: "#6b7280", plan: "#2563c9", reflection: "#8a5cc2", suggested_answer: "#b26a00", double_check: "#a63d75",
+const COLORS = { think: "#6b7280", plan: "#2563c9", reflection: "#8a5cc2", suggested_answer: "#9a5b00", double_check: "#a63d75",
   tool: "#157a3d" };
 const TOOLS = { web_search_call: "search", file_search_call: "look up", code_interpreter_call: "code", mcp_call: "tool" };
 let previous = null, running = null;
@@ -74,7 +74,7 @@ class Turn {
     const step = this.steps.get(index);
     if (item.type === "message") { step.text.textContent = item.content[0]?.text ?? ""; return; }
     if (item.action?.url) step.step.querySelector(".name span").textContent = "read page";
-    step.text.textContent = isTool(item) ? asked(item) ?? "" : item.content[0]?.text ?? "";
+    step.text.textContent = isTool(item) ? asked(item) ?? "" : (item.summary ?? item.content)[0]?.text ?? "";
     const seconds = ((performance.now() - step.began) / 1000).toFixed(1);
     step.cost.textContent = `${item["coa:tokens"] ?? 0} tokens, ${seconds} s`;
     if (isTool(item) && came(item) != null) {
@@ -112,7 +112,7 @@ class Turn {
 // A conversation goes on from its last response, which the server keeps for a while only.
 const post = (question) => fetch("v1/responses", { method: "POST", headers: headers(), signal: running.signal,
   body: JSON.stringify({ model: $("model").value, input: question, stream: true, previous_response_id: previous,
-    temperature: Number($("temperature").value) }) });
+    temperature: Number($("temperature").value), coa: { detail: "all" } }) });
 
 async function ask(question) {
   if (running) return;

@@ -5,7 +5,7 @@ vLLM's weight update, where a backend may silently keep something derived from t
 projection). Therefore, before the first request:
 
     1. the folder's weights by the update      log-probs must be those of the start
-    2. for each kind of tensor in turn         loaded with other values: log-probs must change
+    2. for each kind of tensor in turn         loaded with other values in two layers: log-probs must change
     3. the folder's weights again              log-probs must be those of the start
 
 A kind is a set of tensors that the layers have in common, such as every layer's q, k and v projection. Each step loads
@@ -58,30 +58,35 @@ async def check_path(
     published = await asyncio.to_thread(published_file, 0, model_dir)
     tokens = probe_tokens(llm.model_config.get_vocab_size(), llm.model_config.max_model_len)
     first, again = await logprobs(tokens), await logprobs(tokens)
+    if not np.isfinite(first).all():
+        raise StaleWeights(f"the log-probs of {model_dir} are no numbers, so no check can compare them")
     noise = max(NOISE * difference(first, again), LEAST_NOISE[llm.model_config.dtype.itemsize])
     await loader.receive(published)
     took = await loader.update(published)
     loaded = await logprobs(tokens)
-    if (far := difference(first, loaded)) > noise:
+    if not (far := difference(first, loaded)) <= noise:
         raise StaleWeights(f"the same weights by an update change log-probs by {far:.1e}")
     restored: list[str] = []
     for kind, names in kinds(took).items():
         await loader.update(published, perturbed=names, only=[*names, *restored])
-        if not difference(first, await logprobs(tokens)) > noise:
+        if difference(first, await logprobs(tokens)) <= noise:
             raise StaleWeights(f"the engine's output does not follow its weights: {kind} changed, log-probs did not")
         restored = names
     await loader.update(published, only=restored)
-    if (far := difference(first, await logprobs(tokens))) > noise:
+    if not (far := difference(first, await logprobs(tokens))) <= noise:
         raise StaleWeights(f"weights that were changed and changed back change log-probs by {far:.1e}")
 
 
 def kinds(took: dict[str, str]) -> dict[str, list[str]]:
-    """Groups tensors by kind. `took`: the parameter that each tensor went into. All tensors of a module are of one
-    kind, since vLLM loads a module as a whole."""
-    found: dict[str, list[str]] = {}
+    """Groups tensors by kind, those of the first and of the last layer that have it: all layers go the same way, and
+    changing all of them would take minutes with a large model. `took`: the parameter that each tensor went into. All
+    tensors of a module are of one kind, since vLLM loads a module as a whole."""
+    found: dict[str, dict[int, list[str]]] = {}
     for name, parameter in took.items():
-        found.setdefault(re.sub(r"\.\d+\.", ".*.", parameter.rpartition(".")[0]), []).append(name)
-    return found
+        layer = re.search(r"\.(\d+)\.", parameter)
+        kind = found.setdefault(re.sub(r"\.\d+\.", ".*.", parameter.rpartition(".")[0]), {})
+        kind.setdefault(int(layer[1]) if layer else 0, []).append(name)
+    return {kind: [name for layer in sorted({min(of), max(of)}) for name in of[layer]] for kind, of in found.items()}
 
 
 def probe_tokens(vocabulary: int, longest: int) -> Tokens:
@@ -91,5 +96,5 @@ def probe_tokens(vocabulary: int, longest: int) -> Tokens:
 
 
 def difference(one: Floats, other: Floats) -> float:
-    """Maximum absolute difference over all positions; NaN, which counts as different, if there is a NaN."""
+    """Maximum absolute difference over all positions; NaN, which is not below any limit, if there is a NaN."""
     return float(np.abs(one - other).max())

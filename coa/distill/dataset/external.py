@@ -16,6 +16,8 @@ from coa.storage.files import replacing
 QUALITY = "quality"
 BREAKS_TABLE = Decision(QUALITY, VIOLATION)
 """Decision on a row that is kept although its chain violates its profile's table of transitions."""
+MOST_REASONS = 3
+"""Reasons that a message shows at most."""
 Read = tuple[int, Demonstration | str]
 """Row number from 1, and the demonstration or the reason why the row is left out."""
 
@@ -43,6 +45,13 @@ class ExternalCounts:
     def contaminated(self) -> Mapping[str, int]:
         """Counts of the dropped rows that are in an evaluation set."""
         return {reason: self.dropped[reason] for reason in REASONS if reason in self.dropped}
+
+    @property
+    def none_kept(self) -> str:
+        """The sentence for counts without a kept row, with the commonest reasons."""
+        common = Counter(self.dropped).most_common(MOST_REASONS)
+        reasons = "; ".join(f"{n} x {reason}" for reason, n in common)
+        return f"none of its {self.rows} rows can be trained on{f' ({reasons})' if reasons else ''}"
 
 
 def read_run(folder: Path, contamination: Contamination) -> Iterator[Read]:

@@ -34,6 +34,13 @@ def shard_paths(folder: Path) -> list[Path]:
     return sorted(folder.glob("train-*.parquet"))
 
 
+def is_data_set(path: Path) -> bool:
+    """Whether a folder is a data set of ours: its first shard has our columns. Raises UserError for a shard that is no
+    Parquet file."""
+    shards = shard_paths(path) if path.is_dir() else []
+    return bool(shards) and not missing_columns(shards[0])
+
+
 def write_shard(
     folder: Path, index: int, rows: Iterable[Demonstration], report: Mapping[str, Any], own: OwnColumns = NO_COLUMNS
 ) -> None:
@@ -58,13 +65,22 @@ def read_reports(folder: Path) -> Iterator[dict[str, Any]]:
 
 def metadata_of(path: Path) -> dict[bytes, bytes]:
     """The metadata of a shard's file; raises UserError if the file is no shard."""
+    if missing := missing_columns(path):
+        raise UserError(f"{path}: not a shard of distilled data: there is no column {missing}")
+    return dict(_schema(path).metadata or {})
+
+
+def missing_columns(path: Path) -> str:
+    """The first column that a Parquet file lacks to be a shard; "" if it lacks none. Raises UserError for another
+    file."""
+    return min(set(SCHEMA.names) - set(_schema(path).names), default="")
+
+
+def _schema(path: Path) -> pa.Schema:
     try:
-        found = pq.read_schema(path)
+        return pq.read_schema(path)
     except (OSError, pa.ArrowInvalid) as error:
         raise UserError(f"{path}: not a Parquet file: {str(error).splitlines()[0]}") from error
-    if missing := set(SCHEMA.names) - set(found.names):
-        raise UserError(f"{path}: not a shard of distilled data: there is no column {min(missing)}")
-    return dict(found.metadata or {})
 
 
 def read_rows(folder: Path) -> Iterator[Demonstration]:

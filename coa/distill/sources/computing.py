@@ -55,7 +55,4 @@ def _computed(piece: Piece, execute: Execute) -> list[Piece]:
     if first.stdout != second.stdout:
         raise Refused(Reason.NOT_COMPUTED, "another time it gave another")
     result = "\n".join(part.strip() for part in (shown, answer) if part.strip())
-    return [
-        Call(INTERPRETER, {"code": as_prints(piece.program, piece.answering)}, result),
-        Answer(answer.strip()),
-    ]
+    return [Call(INTERPRETER, {"code": as_prints(piece.program, piece.answering)}, result), Answer(answer.strip())]

@@ -18,6 +18,9 @@ class Reason(StrEnum):
     UNREADABLE = "not a run of this format"
     TORN = "a line that was not written to its end"
     MISSING_CALL = "a call of its model that was not written to its end"
+    NOT_TEXT = "a picture, or another part of a message that is no text"
+    CUT = "a request that lacks the beginning of its conversation"
+    NOT_HEARD = "it continues a reply that is not in its recording"
     NO_TASK = "no task of the file is its task"
     EMPTY = "nobody said anything"
     FAILED = "it broke off with an error"
@@ -25,10 +28,12 @@ class Reason(StrEnum):
     UNKNOWN_ARGUMENT = "a tool's argument that cannot be told"
     NOT_OF_PROFILE = "a tool that the profile lacks"
     NO_RESULT = "a tool call without its result"
+    NO_CALL = "a tool's result without a call that can be told"
     RESULTS_IN_ONE = "results of several tools in one text"
     TOOLS_IN_PROGRAM = "a program that calls tools"
     NOT_WHOLE = "a program that needs names from outside it"
     OWN_OBSERVATION = "an observation that the agent wrote itself"
+    NOT_LEARNT = "a reply of weight 0, which is not to be learnt"
     NOT_COMPUTED = "an answer that a program gave and that cannot be computed again"
 
 
@@ -94,7 +99,14 @@ class Computed:
     """Names of the functions by which the program gives the answer."""
 
 
-Piece = Thought | Remark | Span | Call | Answer | Computed
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """A user's message between two replies, which is no result of a tool."""
+
+    text: str
+
+
+Piece = Thought | Remark | Span | Call | Answer | Computed | Heard
 """A part of an agent's reply; a Span comes from an agent that writes our tags."""
 
 

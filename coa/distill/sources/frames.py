@@ -11,6 +11,7 @@ division by zero
 Now let's retry: take care not to repeat previous errors! ...
 """
 
+import re
 from dataclasses import dataclass
 
 LOGS, LAST = "Execution logs:", "Last output from code snippet:"
@@ -20,7 +21,13 @@ HEADING = "## Search Results\n"
 """Heading of the results of smolagents' own search tools."""
 NOT_PARSED = ("Error in code parsing:", "Error while parsing tool call from model output:")
 """Errors of replies that called nothing, since they could not be parsed."""
-_OBSERVATION, _ERROR, _CALL_ID = "Observation:", "Error:", "Call id: "
+OBSERVATION, _ERROR, _CALL_ID = "Observation:", "Error:", "Call id: "
+RESPONSE = "FUNCTION RESPONSE:"
+"""The mark of a result in Glaive's data."""
+_NUMBERED = re.compile(rf"\A\s*(?:Observation \d+:|{RESPONSE})")
+"""The same, or the mark of a result in the prompts of the ReAct paper."""
+_NEXT_LABEL = re.compile(r"Thought(?: \d+)?:")
+"""What an agent's loop puts after a result, for the model to go on from."""
 _RETRY = "Now let's retry: take care not to repeat previous errors!"
 _PLANNED, _FENCE = "Here are the facts I know and ", "```"
 _STUCK = "An agent tried to answer a user query but it got stuck"
@@ -46,23 +53,29 @@ class Seen:
 def read_seen(text: str) -> Seen:
     """Parses the message that shows an agent the result of its reply. Marks count at the start of the message only,
     since a page may contain one."""
-    shown, text = "", text.strip()
+    shown, text = "", _NUMBERED.sub(OBSERVATION, text).strip()
     retry = text.rfind(_RETRY)
     if retry >= 0 and "\n" not in text[retry:]:
         text = text[:retry].rstrip()
         ended = text.rfind(f"\n{_CALL_ID}")
-        if text.startswith(_OBSERVATION) and ended >= 0:
+        if text.startswith(OBSERVATION) and ended >= 0:
             shown, text = text[:ended], text[ended + 1 :]
     if text.startswith(_CALL_ID):
         text = text.partition("\n")[2].lstrip()
     if text.startswith(_ERROR):
-        return Seen(shown.removeprefix(_OBSERVATION).strip(), text.removeprefix(_ERROR).strip())
-    return Seen(text.removeprefix(_OBSERVATION).strip())
+        return Seen(shown.removeprefix(OBSERVATION).strip(), text.removeprefix(_ERROR).strip())
+    return Seen(text.removeprefix(OBSERVATION).strip())
 
 
-def is_marked(text: str) -> bool:
-    """Whether a message is marked as the result of a reply."""
-    return text.lstrip().startswith((_OBSERVATION, _ERROR, _CALL_ID))
+def is_marked(text: str, *marks: str) -> bool:
+    """Whether a message is marked as the result of a reply, by any mark or by one of these."""
+    return _NUMBERED.sub(OBSERVATION, text).lstrip().startswith(marks or (OBSERVATION, _ERROR, _CALL_ID))
+
+
+def without_next(text: str) -> str:
+    """A result without the label of the thought that the model is to write next."""
+    head, mark, label = text.rstrip().rpartition("\n")
+    return head if mark and _NEXT_LABEL.fullmatch(label.strip()) else text
 
 
 def shown_by(text: str) -> str:

@@ -3,6 +3,8 @@
     one task        the run is the whole session
     several tasks   each conversation that begins with a task's question begins a run; the other conversations belong
                     to the run that began before them
+    branches        each branch of the conversation that gives the answer is a run; the other conversations belong to
+                    the branch that went on last before them
 
 An incomplete line (after a full disk or a kill) is left out and reported. A run that lacks this line's call is refused;
 it is recognised by a reply in its messages that no line contains.
@@ -13,17 +15,19 @@ that summarises pages, remains a tool.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from coa.agent.grammar import ANSWER
-from coa.distill.sources.conversations import Conversation, ModelCall, conversations
+from coa.distill.sources.calls import Conversation, ModelCall
+from coa.distill.sources.conversations import conversations
 from coa.distill.sources.foreign import (
     Activation,
     Answer,
     Call,
     ForeignRun,
+    Heard,
     Piece,
     Reason,
     Refusal,
@@ -33,19 +37,21 @@ from coa.distill.sources.foreign import (
 )
 from coa.distill.sources.frames import LOGS, NOT_PARSED
 from coa.distill.sources.match import Tasks
-from coa.distill.sources.messages import (
+from coa.distill.sources.messages import ASSISTANT, SYSTEM, TOOL, read_message, read_messages, system_of
+from coa.distill.sources.programs.pieces import gives_answer, pieces_of_program
+from coa.distill.sources.replies import (
     MARKS,
     agent_name,
     answer_pieces,
+    calls_by_tag,
     pieces_of,
-    reasoning_of,
     split_program,
-    text_of,
+    split_thinking,
+    written_calls,
 )
-from coa.distill.sources.programs.pieces import gives_answer, pieces_of_program
-from coa.distill.sources.results import is_observed, results_of, seen_after, texts_of
+from coa.distill.sources.results import handed_to, is_observed, results_of, said_by_user, seen_after, texts_of
 from coa.distill.sources.source import JSONL, files, records
-from coa.distill.sources.tools import ToolTable, as_arguments
+from coa.distill.sources.tools import ToolTable, as_arguments, slot_of
 from coa.usage import Usage
 
 TEAM = "recorded"
@@ -65,24 +71,30 @@ def read_runs(path: Path, tasks: Tasks, table: ToolTable) -> Iterator[ForeignRun
         groups = _by_task(conversations(calls), tasks)
         last = max(groups, key=lambda name: groups[name][-1].began)
         for name, group in groups.items():
-            where = f"{file} ({name})" if name and len(groups) > 1 else str(file)
-            try:
-                if name == last and failed_at > max(one.calls[-1].began for one in group):
-                    raise Refused(Reason.FAILED, "its last call of the model failed")
-                if torn and any(map(_lacks_a_call, group)):
-                    raise Refused(Reason.MISSING_CALL)
-                activations = tuple(_Run(group, table).activations())
-            except Refused as refused:
-                yield Refusal(where, refused.reason, refused.detail)
-            else:
-                opening = "\n\n".join(one.opening for one in group)
-                yield ForeignRun(where=where, team=TEAM, ids=(name, session), question=opening, activations=activations)
+            branches = _branches(group)
+            for number, branch in enumerate(branches, start=1):
+                parts = [name] * (len(groups) > 1) + [f"branch {number}"] * (len(branches) > 1)
+                where = f"{file} ({', '.join(filter(None, parts))})" if any(parts) else str(file)
+                try:
+                    if name == last and failed_at > max(one.calls[-1].began for one in branch):
+                        raise Refused(Reason.FAILED, "its last call of the model failed")
+                    if torn and any(map(_lacks_a_call, branch)):
+                        raise Refused(Reason.MISSING_CALL)
+                    activations = activations_of(branch, table)
+                except Refused as refused:
+                    yield Refusal(where, refused.reason, refused.detail)
+                else:
+                    opening = "\n\n".join(one.opening for one in branch)
+                    yield ForeignRun(
+                        where=where, team=TEAM, ids=(name, session), question=opening, activations=activations
+                    )
 
 
 def _read(file: Path) -> tuple[str, list[ModelCall], float, list[str]]:
     """(session id, calls that succeeded, start time of the last failed call, places of incomplete lines); raises
     Refused."""
     session, calls, failed_at, torn = "", [], 0.0, []
+    replies: dict[str, ModelCall] = {}
     for where, record in records(file):
         if record is None:
             torn.append(where)
@@ -91,33 +103,56 @@ def _read(file: Path) -> tuple[str, list[ModelCall], float, list[str]]:
             session = record["session"]
             if record["failure"]:
                 failed_at = max(failed_at, record["began"])
-            else:
-                calls.append(_call(record))
-        except (TypeError, LookupError, AttributeError) as error:
+                continue
+            call = _call(record)
+            if continued := record.get("continues"):
+                call = _after(replies.get(continued), call, continued)
+            replies[record.get("id") or ""] = call
+            calls.append(call)
+        except (TypeError, LookupError, AttributeError, ValueError) as error:
             raise Refused(Reason.UNREADABLE, where) from error
+        except Refused as refused:
+            raise Refused(refused.reason, f"{where}: {refused.detail}") from refused
     if not calls:
         raise Refused(Reason.FAILED if failed_at else Reason.UNREADABLE if torn else Reason.EMPTY)
     return session, calls, failed_at, torn
 
 
+def _after(earlier: ModelCall | None, call: ModelCall, name: str) -> ModelCall:
+    """A call with the messages that the endpoint kept, since the request names the reply that it continues."""
+    if earlier is None:
+        raise Refused(Reason.NOT_HEARD, name)
+    return replace(call, messages=(*earlier.messages, earlier.reply, *call.messages))
+
+
 def _lacks_a_call(one: Conversation) -> bool:
     """Whether the conversation's messages contain more replies than its calls gave."""
-    replies = sum(message.get("role") == "assistant" for message in one.calls[-1].messages)
+    replies = sum(message.role == ASSISTANT for message in one.calls[-1].messages)
     return replies >= len(one.calls)
 
 
 def _call(record: Mapping[str, Any]) -> ModelCall:
     usage = record["usage"] or {}
+    messages = read_messages(record["messages"])
+    [reply] = read_message(record["reply"])
     return ModelCall(
         task=record["task"],
         began=record["began"],
         ended=record["began"] + record["seconds"],
         model=record["model"],
-        messages=tuple(dict(message) for message in record["messages"]),
-        reply=dict(record["reply"]),
+        system=system_of(messages),
+        messages=tuple(message for message in messages if message.role != SYSTEM),
+        reply=reply,
         finish=record["finish"],
-        usage=Usage(1, int(usage.get("prompt_tokens") or 0), int(usage.get("completion_tokens") or 0)),
+        usage=Usage(
+            1, count(usage, "prompt_tokens", "input_tokens"), count(usage, "completion_tokens", "output_tokens")
+        ),
     )
+
+
+def count(usage: Mapping[str, Any], *names: str) -> int:
+    """The first of these counts that is a number; 0 if none is."""
+    return next((int(usage[name]) for name in names if isinstance(usage.get(name), int | float)), 0)
 
 
 def _by_task(found: Sequence[Conversation], tasks: Tasks) -> dict[str, list[Conversation]]:
@@ -135,19 +170,35 @@ def _by_task(found: Sequence[Conversation], tasks: Tasks) -> dict[str, list[Conv
     return groups
 
 
-@dataclass(frozen=True, slots=True)
-class _Window:
-    """The time during which a tool call is under way."""
+def _branches(group: Sequence[Conversation]) -> list[list[Conversation]]:
+    """The conversations of each branch of the one that gives the answer."""
+    main = _main(group)
+    branches = [one for one in group if one.tree == main.tree and not one.plans]
+    if len(branches) < 2:
+        return [list(group)]
+    common = max(one.shared for one in branches)
+    parted = min((call.began for one in branches for call in one.calls[common:]), default=main.ended)
+    runs: list[list[Conversation]] = [[] for _ in branches]
+    for one in group:
+        if one in branches:
+            runs[branches.index(one)].append(one)
+        elif one.ended <= parted:
+            for run in runs:
+                run.append(one)
+        else:
+            before = [max((c.ended for c in b.calls if c.ended <= one.began), default=0.0) for b in branches]
+            runs[before.index(max(before))].append(one)
+    return runs
 
-    begins: float
-    ends: float
-    shares: tuple[str, ...]
-    """The texts among its arguments."""
 
-    def holds(self, one: Conversation) -> bool:
-        """Whether the conversation took place in that time and is about the call's arguments."""
-        opening = " ".join(one.opening.split())
-        return self.begins <= one.began and one.ended <= self.ends and any(share in opening for share in self.shares)
+def _main(group: Sequence[Conversation]) -> Conversation:
+    """The conversation with the last reply."""
+    return max(group, key=lambda one: (not one.plans, one.calls[-1].began))
+
+
+def activations_of(group: Sequence[Conversation], table: ToolTable) -> tuple[Activation, ...]:
+    """What the agents of one run did, in order of time. Raises Refused."""
+    return tuple(_Run(group, table).activations())
 
 
 class _Run:
@@ -155,37 +206,43 @@ class _Run:
 
     def __init__(self, group: Sequence[Conversation], table: ToolTable) -> None:
         self._group, self._table = group, table
-        self._main = max(group, key=lambda one: (not one.plans, one.calls[-1].began))
+        self._main = _main(group)
         self._inside_of_tools: list[Conversation] = []
+        self._agent = ""
+        """The agent that has the conversation."""
 
     def activations(self) -> list[Activation]:
         timed: list[tuple[float, Conversation, Activation]] = []
         for number, one in enumerate(self._group, start=1):
-            name = agent_name(one.system, number)
+            self._agent = agent_name(one.calls[0].system, number)
             for n, call in enumerate(one.calls):
                 usage = call.usage + (one.unheard if n == 0 else Usage())
                 usage += one.forced if n + 1 == len(one.calls) else Usage()
-                timed.append((call.ended, one, Activation(name, tuple(self._pieces(one, n)), usage, call.model)))
+                agent, pieces = self._agent, (*self._pieces(one, n), *self._heard(one, n))
+                # Of two branches in one run, the second begins where it parts from the first.
+                if one is self._main or n >= one.shared:
+                    timed.append((call.ended, one, Activation(agent, pieces, usage, call.model)))
         timed.sort(key=lambda entry: entry[0])
         # Only the usage is kept of conversations in which a tool itself asked a model.
-        return [
-            Activation(act.agent, (), act.usage) if any(one is inside for inside in self._inside_of_tools) else act
-            for _, one, act in timed
-        ]
+        inside = {id(one) for one in self._inside_of_tools}
+        for one in self._group:
+            if id(one) not in inside and (one.attached or one.cut):
+                raise Refused(Reason.NOT_TEXT if one.attached else Reason.CUT, one.attached)
+        return [Activation(act.agent, (), act.usage) if id(one) in inside else act for _, one, act in timed]
 
     def _pieces(self, one: Conversation, n: int) -> Iterator[Piece]:
         call, main = one.calls[n], one is self._main
-        yield Thought(reasoning_of(call.reply))
-        said = text_of(call.reply.get("content"))
-        seen = seen_after(one, n)
+        yield Thought(call.reply.thought)
+        said, seen = call.reply.text, seen_after(one, n)
         if one.plans:
             yield Remark(MARKS.sub("", said), "plan")
-        elif call.tool_calls:
-            yield from pieces_of(said)
-            for name, arguments, result in results_of(one, n):
-                yield from self._called(one, n, Call(name, arguments, result), main)
         elif seen is not None and seen.error.startswith(NOT_PARSED):
             return  # the reply could not be parsed, so nothing was called
+        elif call.uses:
+            written = None if call.reply.uses else written_calls(said)
+            yield from pieces_of(said if written is None else written.before)
+            for use, result in results_of(one, n):
+                yield from self._called(one, n, Call(use.name, use.arguments, result), main)
         elif program := self._program(one, n, said):
             before, _ = split_program(said)
             yield from pieces_of(before if program != said else "")
@@ -197,6 +254,24 @@ class _Run:
             for piece in pieces_of(said, None if seen is None else seen.result):
                 yield Remark(piece.text) if isinstance(piece, Answer) and not main else piece
 
+    def _heard(self, one: Conversation, n: int) -> Iterator[Heard]:
+        """What the user said before the next reply, if it is neither a result of this one nor another agent's reply."""
+        text, seen = said_by_user(one, n), seen_after(one, n)
+        if text is None or seen is None or one.plans or n + 1 == len(one.calls):
+            return
+        call = one.calls[n]
+        if seen.error or calls_by_tag(call.reply.text) or self._program(one, n, call.reply.text):
+            return
+        by_tools = any(message.role == TOOL for message in one.after(n))
+        if by_tools and not call.uses:
+            raise Refused(Reason.NO_CALL, call.reply.text[:80])
+        if call.uses and not by_tools:
+            return
+        others = (other for held in self._group if held is not one for other in held.calls)
+        replies = (split_thinking(other.reply.text)[1].strip() for other in others)
+        if not any(reply and reply in text for reply in replies):
+            yield Heard(text)
+
     def _program(self, one: Conversation, n: int, said: str) -> str:
         """The program in a reply if it was run: it was answered with an observation, or it gives the answer."""
         _, program = split_program(said)
@@ -207,18 +282,29 @@ class _Run:
         return program if is_observed(one, n) else ""
 
     def _called(self, one: Conversation, n: int, call: Call, main: bool) -> Iterator[Piece]:
-        slot = self._table.get(call.name)
+        slot = slot_of(call.name, self._table)
+        elsewhere = n + 1 == len(one.calls) and any(other.began > one.ended for other in self._group)
+        if slot is None and (agent := handed_to(call.name, call.result, elsewhere=elsewhere)) is not None:
+            self._agent = agent or self._agent
+            yield Thought("\n".join(texts_of(as_arguments(call.arguments))))
+            return
         if slot is not None and slot.tags == (ANSWER,):
             # The answer of a subordinate agent is a report.
             yield call if main else Remark("\n".join(texts_of(as_arguments(call.arguments))))
             return
         ends = one.calls[n + 1].began if n + 1 < len(one.calls) else float("inf")
         shares = tuple(texts_of(as_arguments(call.arguments)))
-        window = _Window(one.calls[n].ended, ends, tuple(s for s in shares if len(s) >= SHORTEST_SHARE))
         others = (other for other in self._group if other is not one and not other.plans)
-        about_it = [other for other in others if window.holds(other)]
-        if about_it and (slot is None or any(c.tool_calls for other in about_it for c in other.calls)):
+        during = [other for other in others if one.calls[n].ended <= other.began and other.ended <= ends]
+        about_it = [other for other in during if _is_about(shares, other)]
+        if about_it and (slot is None or any(c.uses for other in about_it for c in other.calls)):
             yield Thought("\n".join(shares))
         else:
             self._inside_of_tools += about_it
             yield call
+
+
+def _is_about(shares: Sequence[str], one: Conversation) -> bool:
+    """Whether a conversation is about a call's arguments, given the texts among these."""
+    opening = " ".join(one.opening.split())
+    return any(share in opening for share in shares if len(share) >= SHORTEST_SHARE)

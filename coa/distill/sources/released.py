@@ -8,20 +8,19 @@ right runs, so a run's answer is the accepted one, except for programs, whose te
 """
 
 import re
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from coa.agent.grammar import Chain, render
 from coa.agent.profiles import PROFILES
-from coa.distill.contamination import Contamination
-from coa.distill.dataset.external import BREAKS_TABLE, Read
+from coa.distill.dataset.external import BREAKS_TABLE
 from coa.distill.dataset.rows import Demonstration, interactions_of
 from coa.distill.sources.released_layout import Unreadable, read_chain
 from coa.grading.graders import grader_of
 from coa.grading.latex import last_box
-from coa.storage.json_array import read_array
-from coa.tasks.published.source import read_rows as read_file
+from coa.grading.match import parts_of
+from coa.tasks.loading import tools_in
 from coa.types import Task
 
 SOURCE = "released"
@@ -47,7 +46,7 @@ def profile_of(chain: Chain, instructions: str) -> str | None:
     """
     used = {span.tag for span in chain}
     every = {tool.name for profile in PROFILES.values() for tool in profile.tools}
-    needed = used & every or {tool for tool in every if re.search(rf"[<'\"`]{tool}\b", instructions)}
+    needed = used & every or tools_in(instructions)
     able = [one for one in PROFILES.values() if used | needed <= {tag.name for tag in one.tags}]
     able.sort(key=lambda one: (len(one.tools), len(one.tags)))
     if not able or not all(set(able[0].tools) <= set(one.tools) for one in able):
@@ -60,69 +59,51 @@ def profile_of(chain: Chain, instructions: str) -> str | None:
 def to_demonstration(row: dict[str, Any], number: int, family: str) -> Demonstration:
     """The demonstration in a row; raises Unreadable if there is none. A chain that violates our table of transitions
     is marked as such."""
-    prompt, output = _prompt(row), row.get("output")
-    if not isinstance(output, str):
+    if not (prompt := prompt_of(row)):
+        raise Unreadable("no `instruction`")
+    if row.get("history"):
+        raise Unreadable("a conversation of several questions")
+    if not isinstance(row.get("output"), str):
         raise Unreadable("no `output`")
     instructions, question = split_prompt(prompt)
     if not question:
         raise Unreadable("no question in `instruction`")
-    chain = read_chain(output)
+    chain = read_chain(row["output"])
     profile = profile_of(chain, instructions)
     if profile is None:
         raise Unreadable("its tags are no profile's")
-    answers = _answers(chain[-1].text, profile)
-    holds = PROFILES[profile].transitions_hold(chain)
+    task = Task(id=f"{family}-{number}", question=question, answers=(), profile=profile, family=family)
+    return demonstration_of(chain, task, SOURCE)
+
+
+def demonstration_of(chain: Chain, task: Task, source: str) -> Demonstration:
+    """The demonstration of a chain whose answer is right; task: without its accepted answers."""
+    answers = answers_of(chain[-1].text, task.profile)
     return Demonstration(
-        task=Task(
-            id=f"{family}-{number}",
-            question=question,
-            answers=answers,
-            profile=profile,
-            family=family,
-            grader=grader_of(profile, answers),
-        ),
+        task=replace(task, answers=answers, grader=grader_of(task.profile, answers)),
         text=render(chain),
-        source=SOURCE,
+        source=source,
         interactions=interactions_of(chain),
-        decisions=() if holds else (BREAKS_TABLE,),
+        decisions=() if PROFILES[task.profile].transitions_hold(chain) else (BREAKS_TABLE,),
     )
 
 
-def _prompt(row: dict[str, Any]) -> str:
+def prompt_of(row: Mapping[str, Any]) -> str:
     """The prompt of a row; LLaMA-Factory puts `input` on a line after `instruction`."""
-    parts = [part for part in (row.get("instruction"), row.get("input")) if isinstance(part, str) and part.strip()]
-    if not parts:
-        raise Unreadable("no `instruction`")
-    if row.get("history"):
-        raise Unreadable("a conversation of several questions")
-    return "\n".join(parts)
+    parts = (row.get(name) for name in ("instruction", "input"))
+    return "\n".join(part for part in parts if isinstance(part, str) and part.strip())
 
 
-def _answers(answer: str, profile: str) -> tuple[str, ...]:
+def answers_of(answer: str, profile: str) -> tuple[str, ...]:
+    """The accepted answers of a task, from the answer of a run that is right."""
     if profile == "code":
         return ()
     if profile == "math":
         return (last_box(answer) or answer,)
-    return tuple(part.strip() for part in answer.split("|") if part.strip())
+    return tuple(parts_of(answer))
 
 
-def read_released(path: Path, contamination: Contamination | None = None) -> Iterator[Read]:
-    """Yields each row of a `.json`, `.jsonl` or `.parquet` file, in order, with constant memory.
-
-    contamination: the tasks of evaluation sets, whose rows are dropped; None if there are none.
-    """
-    rows = read_array(path) if path.suffix == ".json" else (row for _, row in read_file(path))
-    for number, row in enumerate(rows, start=1):
-        try:
-            one = to_demonstration(row, number, path.stem)
-            yield number, (contamination and _contaminated(row, one.task.question, contamination)) or one
-        except Unreadable as error:
-            yield number, str(error)
-
-
-def _contaminated(row: dict[str, Any], question: str, contamination: Contamination) -> str | None:
-    """Why a row is contaminated, or None. If a prompt has no `Question:` or `Task:`, the whole prompt is checked, since
-    its last paragraph may be only the end of the question."""
-    prompt = _prompt(row)
-    divided = _MARK.search(prompt, max(0, prompt.find("<answer>")))
-    return contamination.reason(question) or (None if divided else contamination.reason(prompt))
+def undivided(prompt: str) -> bool:
+    """Whether a prompt has no `Question:` or `Task:`, so that its last paragraph may be only the end of the
+    question."""
+    return _MARK.search(prompt, max(0, prompt.find("<answer>"))) is None

@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass
 from functools import cache
 
-from coa.agent.grammar import ANSWER, OBSERVATION, TAGS, Chain, Fault, Span
+from coa.agent.grammar import ANSWER, OBSERVATION, TAGS, THINK, Chain, Fault, Span
 
 NO_ANSWER = "no answer at the end"
 NO_TAGS = "no tags"
@@ -34,6 +34,16 @@ def _patterns(names: tuple[str, ...]) -> _Patterns:
         mark=re.compile(rf"<(/?)({any_name})>"),
         end_of_observation=re.compile(rf"</{OBSERVATION}>(?=\s*(?:<(?:{any_name})>|\Z))"),
     )
+
+
+def is_tagged(text: object) -> bool:
+    """Whether a text is meant as tag text, though it may have faults: it begins with one of our tags, after thinking,
+    or has an answer in its tag. A thought before plain text, as reasoning models write it, makes no tag text."""
+    if not isinstance(text, str):
+        return False
+    _, closed, rest = text.rpartition(f"</{THINK}>")
+    mark = _patterns(tuple(TAGS)).mark.match((rest if closed else text).lstrip())
+    return f"<{ANSWER}>" in text or (mark is not None and (mark[2] != THINK or not closed))
 
 
 def read_chain(text: str) -> Chain:

@@ -1,13 +1,20 @@
 """Reads the messages that an agent received after each of its replies: tool results, or a user's messages."""
 
-from collections.abc import Iterator, Mapping
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
-from coa.distill.sources.conversations import Conversation
+from coa.distill.sources.calls import Conversation, echoes
 from coa.distill.sources.foreign import Reason, Refused
 from coa.distill.sources.frames import CALLING, Seen, is_marked, read_seen
-from coa.distill.sources.messages import text_of, unwrapped
+from coa.distill.sources.messages import TOOL, USER, Message, ToolUse, json_in
 from coa.distill.sources.programs.holes import fill
+from coa.distill.sources.replies import responses_in, unwrapped
+
+_TRANSFERRED = re.compile(r"(?:Successfully t|T)ransferred (?:back )?to (?P<agent>[^\n,.]++)")
+"""What LangGraph and AutoGen show an agent of a handoff."""
 
 
 def texts_of(arguments: Mapping[str, Any] | str) -> list[str]:
@@ -16,23 +23,71 @@ def texts_of(arguments: Mapping[str, Any] | str) -> list[str]:
     return [" ".join(value.split()) for value in values if isinstance(value, str) and value.strip()]
 
 
-def results_of(one: Conversation, n: int) -> Iterator[tuple[str, str, str | None]]:
-    """Name, arguments and result of each tool call of a reply; raises Refused if the results cannot be separated."""
-    asked = one.calls[n].tool_calls
-    after = one.after(n)
-    by_tools = [message for message in after if message.get("role") == "tool"]
-    by_id = {str(message.get("tool_call_id")): text_of(message.get("content")) for message in by_tools}
-    if not by_id and (text := said_by_user(one, n)) is not None:
-        names = [str(call.get("id")) for call in asked]
-        if len(asked) == 1:
-            by_id = {names[0]: seen_in(text).result}
-        elif is_marked(text) and any(CALLING in text_of(message.get("content")) for message in after):
-            by_id = told_apart(names, seen_in(text))
-        else:
-            raise Refused(Reason.RESULTS_IN_ONE)
-    for call in asked:
-        function = call.get("function") or {}
-        yield str(function.get("name")), function.get("arguments") or "", by_id.get(str(call.get("id")))
+def results_of(one: Conversation, n: int) -> Iterator[tuple[ToolUse, str | None]]:
+    """Each tool call of a reply and its result; raises Refused if the results cannot be separated."""
+    call, after = one.calls[n], one.after(n)
+    uses = call.uses
+    by_tools = [message for message in after if message.role == TOOL]
+    if by_tools or (text := said_by_user(one, n)) is None:
+        echo = next((message.uses for message in after if message.uses and echoes(call.reply, message)), uses)
+        yield from zip(uses, matched(echo, by_tools), strict=True)
+        return
+    if len(uses) == 1:
+        yield uses[0], seen_in(text).result
+    elif parts := _parts(text, len(uses)):
+        yield from zip(uses, parts, strict=True)
+    elif is_marked(text) and any(CALLING in message.text for message in after):
+        results = told_apart([use.id for use in uses], seen_in(text))
+        yield from ((use, results[use.id]) for use in uses)
+    else:
+        raise Refused(Reason.RESULTS_IN_ONE)
+
+
+def matched(uses: Sequence[ToolUse], results: Sequence[Message]) -> list[str | None]:
+    """The result of each call, None for a call without one. Results belong to calls by their ids; those of calls that
+    share an id, or have none, belong to them by the tool's name, if they tell it, and in the order of the calls. So do
+    results of as many calls if no id of theirs is that of a call."""
+    found: list[str | None] = [None] * len(uses)
+    left = list(range(len(uses)))
+    if len(results) == 1 and len(uses) > 1:
+        results = [replace(results[0], text=text) for text in _parts(results[0].text, len(uses))] or results
+    ids = {use.id for use in uses}
+    renamed = len(results) == len(uses) and not any(result.answers in ids for result in results)
+    for result in results:
+        fits = [k for k in left if uses[k].id == result.answers]
+        fits = fits or [k for k in left if renamed or not (uses[k].id and result.answers)]
+        named = [k for k in fits if uses[k].name == result.name]
+        if fits:
+            k = (named or fits)[0]
+            found[k] = unwrapped(result.text)
+            left.remove(k)
+        elif unwrapped(result.text) not in found:
+            raise Refused(Reason.NO_CALL, result.text[:80])
+    return found
+
+
+def handed_to(name: str, result: str | None, *, elsewhere: bool) -> str | None:
+    """The agent to which a call hands its conversation, by the call's result; "" if it stays with the same one, or goes
+    on elsewhere, without a result; None for another call."""
+    match json_in(result or ""):
+        case {"assistant": str(agent), **rest} if not rest:
+            return agent.lower()
+    if not name.startswith(("transfer_to_", "transfer_back_to_")):
+        return None
+    if result is None or result.startswith("Multiple handoffs detected"):
+        return "" if result or elsewhere else None
+    told = _TRANSFERRED.match(result)
+    return told["agent"].lower() if told else None
+
+
+def _parts(text: str, number: int) -> list[str]:
+    """The results in one text, if it is a JSON list of that many, or has each in its tags; none otherwise."""
+    if len(found := responses_in(text)) == number:
+        return found
+    parts = json_in(text)
+    if not isinstance(parts, list) or len(parts) != number:
+        return []
+    return [part if isinstance(part, str) else json.dumps(part, ensure_ascii=False) for part in parts]
 
 
 def told_apart(ids: list[str], seen: Seen) -> dict[str, str]:
@@ -46,8 +101,10 @@ def told_apart(ids: list[str], seen: Seen) -> dict[str, str]:
 
 
 def said_by_user(one: Conversation, n: int) -> str | None:
-    """The user's messages after a reply; None if there are none."""
-    texts = [text_of(message.get("content")) for message in one.after(n) if message.get("role") == "user"]
+    """The user's messages after a reply, and the results after one that calls no tool in the protocol's form; None if
+    there are none."""
+    roles = (USER,) if one.calls[n].uses else (USER, TOOL)
+    texts = [message.text for message in one.after(n) if message.role in roles]
     return "\n".join(texts) if texts else None
 
 

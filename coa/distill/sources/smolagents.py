@@ -33,8 +33,9 @@ from coa.distill.sources.foreign import (
     Thought,
 )
 from coa.distill.sources.frames import Seen, plan_in
-from coa.distill.sources.messages import MARKS, pieces_of, reasoning_of, split_program, text_of
+from coa.distill.sources.messages import reasoning_of, text_of
 from coa.distill.sources.programs.pieces import INTERPRETER, answering_tools, pieces_of_program
+from coa.distill.sources.replies import MARKS, pieces_of, split_program
 from coa.distill.sources.results import told_apart
 from coa.distill.sources.source import JSON, JSONL, files, records
 from coa.distill.sources.tools import ToolTable
@@ -44,19 +45,12 @@ SMOLAGENTS, OAGENTS = "smolagents", "oagents"
 AGENT = "agent"
 """Name of the agent whose memory is read; agents that it manages count as its tools."""
 OUT_OF_STEPS, NOT_READ, NOT_MADE = "AgentMaxStepsError", "AgentParsingError", "AgentGenerationError"
+PICTURES = ("task_images", "observations_images")
 
 _CALLING = re.compile(r"\n?(?:Calling tools:|Action:)\s*[\[{].*", re.DOTALL)
 
 
-def read_smolagents(path: Path, table: ToolTable) -> Iterator[ForeignRun | Refusal]:
-    return _read(path, table, SMOLAGENTS)
-
-
-def read_oagents(path: Path, table: ToolTable) -> Iterator[ForeignRun | Refusal]:
-    return _read(path, table, OAGENTS)
-
-
-def _read(path: Path, table: ToolTable, team: str) -> Iterator[ForeignRun | Refusal]:
+def read_memories(path: Path, table: ToolTable, team: str) -> Iterator[ForeignRun | Refusal]:
     """The runs of a file, or of a folder's files."""
     for file in files(path, JSON, JSONL):
         for where, record in records(file):
@@ -88,6 +82,8 @@ def _run(where: str, memory: Mapping[str, Any], table: ToolTable, team: str) -> 
     steps = _steps(memory)
     if not all(isinstance(step, dict) for step in steps):
         raise Refused(Reason.UNREADABLE, "its steps are texts, not objects")
+    if pictures := next((name for step in steps for name in PICTURES if step.get(name)), ""):
+        raise Refused(Reason.NOT_TEXT, pictures)
     model = str(memory.get("agent_name") or "") if team == OAGENTS else ""
     activations = [
         Activation(AGENT, tuple(_pieces(step, table)), _usage(step), model)

@@ -1,13 +1,13 @@
 """Reads files of other systems: JSON, or JSONL line by line."""
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from coa.distill.sources.messages import json_in
 from coa.errors import UserError
 
-JSONL, JSON = ".jsonl", ".json"
+JSONL, JSON, PARQUET, CSV = ".jsonl", ".json", ".parquet", ".csv"
 
 
 def files(path: Path, *endings: str) -> list[Path]:
@@ -25,16 +25,9 @@ def files(path: Path, *endings: str) -> list[Path]:
 def records(file: Path) -> Iterator[tuple[str, Any]]:
     """Yields the place of each record, for messages, and the record; None for a record that is not JSON."""
     if file.suffix != JSONL:
-        yield str(file), _parsed(file.read_bytes())
+        yield str(file), json_in(file.read_bytes())
         return
     with file.open("rb") as opened:
         for number, line in enumerate(opened, start=1):
             if line.strip():
-                yield f"{file}, line {number}", _parsed(line)
-
-
-def _parsed(text: bytes) -> Any:
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
-        return None
+                yield f"{file}, line {number}", json_in(line)

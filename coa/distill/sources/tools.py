@@ -9,6 +9,7 @@ submit: answer                                   a tool by which an agent gives 
 """
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +20,7 @@ import yaml
 
 from coa.agent.grammar import ANSWER, TAGS, Form, Kind, Profile
 from coa.distill.sources.foreign import Reason, Refused
+from coa.distill.sources.messages import json_in
 from coa.errors import UserError
 from coa.tools.base import ToolCall
 from coa.tools.code import read_program
@@ -94,10 +96,15 @@ def _slot(where: str, entry: object) -> Slot:
     return slot
 
 
+def slot_of(name: str, table: ToolTable) -> Slot | None:
+    """Our tool for a tool of another system: `Web Search` and `web-search` count as `web_search`, too."""
+    return table.get(name) or table.get(re.sub(r"[ -]", "_", name.strip().lower()))
+
+
 def call_of(name: str, arguments: Mapping[str, Any] | str, table: ToolTable, profile: Profile) -> ToolCall:
     """Our call for a call of another system; the tool may be `answer`. Raises Refused."""
-    mine = {tag.name for tag in profile.tags}
-    slot = table.get(name) or (Slot((name,)) if name in mine else None)
+    mine = {ANSWER, *(tag.name for tag in profile.tools)}
+    slot = slot_of(name, table) or (Slot((name,)) if name in mine else None)
     if slot is None:
         raise Refused(Reason.UNKNOWN_TOOL, name)
     tag = next((tag for tag in slot.tags if tag in mine), None)
@@ -109,10 +116,9 @@ def call_of(name: str, arguments: Mapping[str, Any] | str, table: ToolTable, pro
 def as_arguments(arguments: Mapping[str, Any] | str) -> Mapping[str, Any] | str:
     """The arguments as an object if they are its JSON text, as endpoints send them; otherwise unchanged."""
     if isinstance(arguments, str):
-        try:
-            parsed = json.loads(arguments)
-        except (ValueError, RecursionError):
-            return arguments
+        parsed = json_in(arguments)
+        if isinstance(parsed, str) and isinstance(again := as_arguments(parsed), dict):
+            return again  # some endpoints and data sets write them as text twice
         return parsed if isinstance(parsed, dict | str) else arguments
     return arguments
 

@@ -2,6 +2,7 @@
 
 A remark of an agent gets a role by its position in the profile's table, from the first line that applies:
 
+    the user answers it                                 think
     it was meant as a plan, and a plan is allowed there plan              unless the next tag may not follow a plan
     the next tag may follow what came before            think
     a reflection may, and after it the next tag         reflection        after `code`, under `code` and `math`
@@ -25,6 +26,7 @@ from coa.distill.sources.foreign import (
     Call,
     Computed,
     ForeignRun,
+    Heard,
     Piece,
     Reason,
     Refused,
@@ -32,7 +34,7 @@ from coa.distill.sources.foreign import (
     Thought,
 )
 from coa.distill.sources.tools import ToolTable, call_of
-from coa.teams.transcript import AgentStep, Ending, Step, ToolStep, Transcript
+from coa.teams.transcript import AgentStep, Ending, Step, ToolStep, Transcript, UserStep
 from coa.tools.base import ToolCall
 from coa.types import Task
 from coa.usage import Usage
@@ -48,7 +50,8 @@ class _Used:
     result: str | None
 
 
-_Item = Span | Remark | Thought | _Used
+_Item = Span | Remark | Thought | _Used | Heard
+_Written = Span | _Used | Heard
 
 
 def to_transcript(run: ForeignRun, task: Task, attempt: int, table: ToolTable, model: str = "") -> Transcript:
@@ -85,6 +88,8 @@ def _item(piece: Piece, profile: Profile, table: ToolTable) -> _Item | None:
             return Span(ANSWER, text.strip()) if text.strip() else None
         case Remark(text, meant):
             return Remark(text.strip(), meant) if text.strip() else None
+        case Heard(text):
+            return Heard(text.strip()) if text.strip() else None
         case Call(name, arguments, result):
             call = call_of(name, arguments, table, profile)
             return Span(ANSWER, call.argument) if call.tool == ANSWER else _Used(call, result)
@@ -104,6 +109,8 @@ def _tag_of(item: _Item) -> str:
             return call.tool
         case Remark(_, meant):
             return meant
+        case Heard():
+            return ""
 
 
 def _up_to_the_answer(work: Sequence[list[_Item]]) -> list[list[_Item]]:
@@ -116,23 +123,24 @@ def _up_to_the_answer(work: Sequence[list[_Item]]) -> list[list[_Item]]:
     return kept
 
 
-def _with_roles(work: Sequence[list[_Item]], profile: Profile) -> list[list[Span | _Used]]:
+def _with_roles(work: Sequence[list[_Item]], profile: Profile) -> list[list[_Written]]:
     every = [item for items in work for item in items]
     tags = [_tag_of(item) for item in every]
     opening = _reasoned_plan(every, profile)
-    written: list[list[Span | _Used]] = []
+    written: list[list[_Written]] = []
     state, at = START, 0
     for items in work:
         written.append([])
-        for item in items:
+        for n, item in enumerate(items):
             at += 1
+            to_user = isinstance(next(iter(items[n + 1 :]), None), Heard)
             following = next((tag for tag in tags[at:] if tag not in ("", THINK)), "")
             if isinstance(item, Thought):
                 item = Span(PLAN if item is opening else THINK, item.text)
             elif isinstance(item, Remark):
-                item = Span(_role(profile, state, item.meant, following), item.text)
+                item = Span(THINK if to_user else _role(profile, state, item.meant, following), item.text)
             written[-1].append(item)
-            state = state if _tag_of(item) == THINK else _tag_of(item)
+            state = state if isinstance(item, Heard) or _tag_of(item) == THINK else _tag_of(item)
     return written
 
 
@@ -157,17 +165,21 @@ def _role(profile: Profile, state: str, meant: str, following: str) -> str:
     return THINK
 
 
-def _steps(activations: Sequence[Activation], work: Sequence[list[Span | _Used]]) -> tuple[Step, ...]:
+def _steps(activations: Sequence[Activation], work: Sequence[list[_Written]]) -> tuple[Step, ...]:
     steps: list[Step] = []
     owed = Usage()
     """Usage of model calls that have no step yet."""
     for activation, items in zip(activations, work, strict=False):
         owed += activation.usage
-        for output, used in _outputs(items):
-            steps.append(AgentStep(activation.agent, output, usage=owed))
-            owed = Usage()
-            if used is not None and used.result is not None:
-                steps.append(ToolStep(used.call, used.result.strip()))
+        for output, after in _outputs(items):
+            if output:
+                steps.append(AgentStep(activation.agent, output, usage=owed))
+                owed = Usage()
+            match after:
+                case _Used(call, str(result)):
+                    steps.append(ToolStep(call, result.strip()))
+                case Heard(text):
+                    _hear(steps, text)
     owed += sum((one.usage for one in activations[len(work) :]), Usage())
     if owed != Usage():
         last = max(n for n, step in enumerate(steps) if isinstance(step, AgentStep))
@@ -177,14 +189,28 @@ def _steps(activations: Sequence[Activation], work: Sequence[list[Span | _Used]]
     return tuple(steps)
 
 
-def _outputs(items: Sequence[Span | _Used]) -> Iterator[tuple[str, _Used | None]]:
-    """Yields what an agent writes up to each of its tool calls, with the call, and what it writes after the last."""
+def _hear(steps: list[Step], text: str) -> None:
+    """Adds what the user said: to the result that the agent received with it, or as a step of its own."""
+    match steps[-1] if steps else None:
+        case ToolStep(call, observation):
+            steps[-1] = ToolStep(call, f"{observation}\n\n{text}")
+        case _:
+            steps.append(UserStep(text))
+
+
+def _outputs(items: Sequence[_Written]) -> Iterator[tuple[str, _Used | Heard | None]]:
+    """Yields what an agent writes up to each of its tool calls, with the call, or up to a user's message, with the
+    message, and what it writes after the last."""
     spans: list[Span] = []
     for item in items:
-        if isinstance(item, Span):
-            spans.append(item)
-        else:
-            yield render([*spans, Span(item.call.tool, item.call.argument)]), item
-            spans = []
+        match item:
+            case Span():
+                spans.append(item)
+            case Heard():
+                yield render(spans), item
+                spans = []
+            case _Used(call):
+                yield render([*spans, Span(call.tool, call.argument)]), item
+                spans = []
     if spans:
         yield render(spans), None

@@ -10,10 +10,14 @@ import re
 from collections.abc import Callable
 from fractions import Fraction
 
-from coa.grading.latex import same_in_base, words_of
+from coa.grading.latex import unstyled, words_of
+from coa.grading.mathematics.dates import same_written
 from coa.grading.mathematics.numbers import Number, number_of, same_number
-from coa.grading.mathematics.shapes import Shape, same_shape, shape_of
-from coa.grading.mathematics.units import PERCENT, Unit, factor, without_unit
+from coa.grading.mathematics.numerals import same_in_base
+from coa.grading.mathematics.sets import set_of
+from coa.grading.mathematics.shapes import Shape, is_whole, same_shape, shape_of, vector_of
+from coa.grading.mathematics.units import PERCENT, Unit, factor, joined, without_unit
+from coa.grading.notation import STYLED
 
 EQUALS = re.compile(r"(?<![<>!:\\])=")
 """The sign between the sides of an equation."""
@@ -22,12 +26,20 @@ _NAME = re.compile(
     r"(?:\\angle ?)?\\?[A-Za-z]+'*(?:_(?:\{[^=]*\}|\w))?(?:\([^=()]*\))?|\\text\{[^{}=]*\}|\([A-Za-z](?:, ?[A-Za-z])+\)"
 )
 _RELATION = re.compile(r"[<>=]|\\(?:[lg]eq?|ne|neq|in|cup|cap|pm|begin|subset|setminus)(?![A-Za-z])")
-_STYLED = re.compile(r"\\(?:mathbf|mathrm|boldsymbol|bm|textbf|text|mbox) ?(?=\{)")
+_STYLED = re.compile(rf"\\(?:{STYLED}) ?(?=\{{)")
 _GAP = re.compile(r"(?<!frac )(?<![\d_^])\d+ \d")
 """Digits with a blank between them, which Math-Verify reads as one number."""
 _LETTERS = 3
 """Maximum letters of a product of variables; more are a word."""
-_BLANKS = re.compile(r" (?=\W)|(?<=\W) ")
+_SUBSTANCE = re.compile(r"(?:[A-Z][a-z]?(?:_?\d{1,4}|_\{\d{1,4}\})?)+")
+_EITHER = re.compile(r"(?<![A-Za-z])or(?![A-Za-z])|或")
+_BLANKS = re.compile(r" (?=\W)|(?<=\W) |(?<=\d) (?=[A-Za-z])")
+_RATIO = re.compile(r"\d ?: ?\d")
+_DOTS = re.compile(r" ?(?:\.\.\.|\\[lc]?dots)\Z")
+_DECIMAL_COMMA = re.compile(r"\A([+-]?\d+),(\d{1,2}|\d{4,})(?!\d)(?=[^,;]*\Z)")
+_DECIMAL = re.compile(r"[^,]*\.\d[^,]*")
+_POINT = re.compile(r"[A-Z]'*(?=\(.*,.*\)\Z)")
+_IMAGINARY = re.compile(r"(?<![A-Za-z\\])(?:1(?:\.0*)?)?[jI](?![A-Za-z])")
 
 Equal = Callable[[str, str], bool]
 """Compares a result with the gold's."""
@@ -40,10 +52,20 @@ def same(found: str, right: str, formulas: Equal, equations: Equal) -> bool:
     def parts(found: str, right: str) -> bool:
         return same(found, right, formulas, equations)
 
+    found, right = set_of(found), set_of(right)
+    found = _in_notation_of(right, found)
     if not found or not right:
         return False
-    if _squeezed(found) == _squeezed(right):
+    if _BLANKS.sub("", found) == _BLANKS.sub("", right):
         return True
+    if (written := same_written(found, right)) is not None:
+        return written
+    found, right = joined(found), joined(right)
+    if _SUBSTANCE.fullmatch(unstyled(right)) and _substance(found) == _substance(right):
+        return True
+    gold = number_of(right)
+    if _RATIO.search(found) and not _RATIO.search(right) and (gold is None or gold.value.denominator == 1):
+        return False
     words = words_of(right)
     if words is not None and (len(words) > _LETTERS or "\\text" in right or words_of(found) == words):
         return words_of(found) == words
@@ -54,13 +76,36 @@ def same(found: str, right: str, formulas: Equal, equations: Equal) -> bool:
     if not EQUALS.search(right):
         found = _value_of(found)
     found = _unwrapped(found)
-    its_shape = shape_of(found)
+    if not found:
+        return False
+    vectors = vector_of(found), vector_of(right)
+    if (vectors[0] == found) != (vectors[1] == right):
+        found, right = vectors
+    its_shape, shape = shape_of(found), shape_of(right)
+    if shape.opening == "(" and its_shape.listed and _EITHER.search(found):
+        return False
     if its_shape.single and shape.single:
         return _same_one(found, right, formulas)
     by_shape = same_shape(its_shape, shape, parts)
     if by_shape is None:
         return _describes(its_shape, found) and _describes(shape, right) and formulas(found, right)
     return by_shape
+
+
+def _in_notation_of(right: str, found: str) -> str:
+    """The answer in the accepted answer's notation: its decimal point, its imaginary unit, a point without a name.
+
+    Empty if digits are left out (`27...`) and the number has no decimal point.
+    """
+    if _DECIMAL.fullmatch(right):
+        found = _DECIMAL_COMMA.sub(r"\1.\2", found)
+    if right.startswith("(") and (name := _POINT.match(found)):
+        found = found[name.end() :]
+    if "i" in right and "j" not in right:
+        found = _IMAGINARY.sub("i", found)
+    if (dots := _DOTS.search(found)) and not _DOTS.search(right):
+        found = found[: dots.start()] if "." in found[: dots.start()] else ""
+    return found
 
 
 def _describes(shape: Shape, text: str) -> bool:
@@ -78,15 +123,21 @@ def _same_one(found: str, right: str, formulas: Equal) -> bool:
     number, gold = number_of(found), number_of(right)
     if times is None:
         return False
+    if (written := same_written(found, right)) is not None:
+        return written
     if number is not None and gold is not None:
         return any(same_number(each, gold) for each in _readings(number, its_unit, unit, times))
     return times == 1 and not _GAP.search(found) and formulas(found, right)
 
 
 def _readings(number: Number, its_unit: Unit | None, unit: Unit | None, times: Fraction) -> list[Number]:
-    """Possible values of a number in the gold's unit: if only one side has a percent sign, with and without it."""
-    percents = [1, 100] if (its_unit == PERCENT) != (unit == PERCENT) else [1]
-    scales = [times * (Fraction(1, each) if its_unit == PERCENT else each) for each in percents]
+    """Possible values of a number in the gold's unit: if only one side has a percent sign, with and without it.
+    A share such as 3/4 is not three quarters of a percent."""
+    scales = [times]
+    if (its_unit == PERCENT) != (unit == PERCENT):
+        scales = [Fraction(1, 100) if its_unit == PERCENT else Fraction(100)]
+        if abs(number.value) >= 1 or (unit == PERCENT and number.places):
+            scales.append(Fraction(1))
     return [Number(number.value * scale, number.places) for scale in scales]
 
 
@@ -127,6 +178,8 @@ def _value_of(found: str) -> str:
     sides = [side.strip() for side in EQUALS.split(exact)]
     if any(EQUALS.search(entry) for entry in shape_of(found).entries[1:]):
         return found  # a list of equations
+    if len({number.value for side in sides if (number := number_of(side))}) > 1:
+        return ""  # 28 = 27
     if approximate and (_NAME.fullmatch(sides[-1]) or not sides[-1]):
         return approximate[-1]
     return sides[0] if _NAME.fullmatch(sides[-1]) and not _NAME.fullmatch(sides[0]) else sides[-1]
@@ -136,19 +189,12 @@ def _unwrapped(text: str) -> str:
     """The text without redundant brackets or braces around the whole."""
     while True:
         bare = _STYLED.sub("", text, count=1) if _STYLED.match(text) else text
-        if bare[:1] + bare[-1:] not in ("()", "{}") or not _closes_last(bare) or not shape_of(bare).single:
+        if bare[:1] + bare[-1:] not in ("()", "{}") or not is_whole(bare[1:-1]) or shape_of(bare).opening:
             return text
         text = bare[1:-1].strip()
 
 
-def _closes_last(text: str) -> bool:
-    depth = 0
-    for at, sign in enumerate(text):
-        depth += (sign in "({[") - (sign in ")}]")
-        if depth == 0:
-            return at == len(text) - 1
-    return False
-
-
-def _squeezed(text: str) -> str:
-    return _BLANKS.sub("", text)
+def _substance(text: str) -> str:
+    r"""A chemical formula without indices and fonts: H2O for `\ce{H_2O}`."""
+    text = re.sub(r"\A\\ce ?\{(.*)\}\Z", r"\1", unstyled(text))
+    return re.sub(r"_(?:\{(\d+)\}|(\d+))", r"\1\2", text)

@@ -9,22 +9,33 @@ from fractions import Fraction
 
 _EXPONENT = 300
 """Maximum power of ten that is multiplied out."""
+_POWER_BITS = 4000
+"""Maximum length of a power of other bases that is multiplied out."""
 _ROUNDED = Fraction(1, 10**5)
 """Maximum relative error of a rounded number."""
 _FLOAT = Fraction(1, 10**12)
 """Maximum relative error of a number computed in floating point."""
+_FLOAT_WHOLE = Fraction(1, 10**6)
+"""Maximum absolute error of a whole number computed in floating point."""
+SCALES = {
+    "hundred": 2, "thousand": 3, "million": 6, "billion": 9, "trillion": 12, "万": 4, "萬": 4, "亿": 8, "億": 8,
+    "兆": 12, "만": 4, "억": 8, "千": 3, "百": 2,
+}  # fmt: skip
 
 _DIGITS = r"\d{1,3}(?:[, ]\d{3})+(?:\.\d+)?|\d+(?:\.\d*)?|\.\d+"
 _PLAIN = re.compile(
-    rf"(?P<sign>[+-]?) ?(?P<number>{_DIGITS})(?: ?(?:\\times|\\cdot|\*|x) ?10 ?\^ ?\{{?(?P<power>-?\d{{1,4}})\}}?|"
-    r"[eE](?P<float>[+-]?\d{1,4}))?"
+    rf"(?P<sign>[+-]?) ?(?P<number>{_DIGITS})(?: ?(?:\\times|\\cdot|\*|x) ?10 ?\^ ?\{{?(?P<power>[+-]?\d{{1,4}})\}}?|"
+    rf"[eE](?P<float>[+-]?\d{{1,4}})| ?(?P<scale>{'|'.join(SCALES)}))?"
 )
 _OVER = re.compile(
     rf"(?P<sign>[+-]?) ?(?:(?P<whole>\d+) (?=\d+/\d+\Z))?(?P<over>{_DIGITS}) ?/ ?(?P<under>[+-]?(?:{_DIGITS}))"
 )
-_FRAC = re.compile(
-    r"(?P<sign>[+-]?) ?(?P<whole>\d*) ?\\[dtc]?frac ?(?:\{ ?(?P<over>[+-]?\d+) ?\}|(?P<over_digit>\d)) ?"
-    r"(?:\{ ?(?P<under>[+-]?\d+) ?\}|(?P<under_digit>\d))"
+_FRAC = re.compile(r" ?\\frac ?(?:\{ ?([+-]?\d+) ?\}|(\d)) ?(?:\{ ?([+-]?\d+) ?\}|(\d))")
+_POWER = re.compile(
+    r"(?P<sign>[+-]?) ?(?P<base>\d{1,9}) ?\^ ?(?:\{ ?(?P<braced>[+-]?\d{1,4}) ?\}|(?P<exponent>\d{1,4}))"
+)
+_REPEATING = re.compile(
+    r"(?P<sign>[+-]?) ?(?P<whole>\d*)\.(?P<first>\d*)\\(?:overline|bar|dot) ?(?:\{ ?(?P<braced>\d+) ?\}|(?P<digit>\d))"
 )
 
 
@@ -40,31 +51,50 @@ class Number:
 def number_of(text: str) -> Number | None:
     """The number, if the whole text is a number; otherwise None."""
     if found := _PLAIN.fullmatch(text):
-        digits, power = re.sub("[, ]", "", found["number"]), int(found["power"] or found["float"] or 0)
+        digits = re.sub("[, ]", "", found["number"])
+        power = int(found["power"] or found["float"] or SCALES.get(found["scale"], 0))
         if abs(power) > _EXPONENT:
             return None
         value = Fraction(f"{found['sign']}{digits}") * Fraction(10) ** power
         return Number(value, len(digits.partition(".")[2]) - power if "." in digits else None)
-    if found := _OVER.fullmatch(text):
+    if found := _OVER.fullmatch(_FRAC.sub(r" \1\2/\3\4", text).lstrip()):
         over, under = (re.sub("[, ]", "", found[part]) for part in ("over", "under"))
         return _quotient(found["sign"], found["whole"] or "", over, under)
-    if found := _FRAC.fullmatch(text):
-        over, under = found["over"] or found["over_digit"], found["under"] or found["under_digit"]
-        return _quotient(found["sign"], found["whole"], over, under)
+    if found := _POWER.fullmatch(text):
+        return _power(found["sign"], int(found["base"]), int(found["braced"] or found["exponent"]))
+    if found := _REPEATING.fullmatch(text):
+        again = found["braced"] or found["digit"]
+        value = Fraction(f"{found['whole'] or 0}.{found['first']}")
+        value += Fraction(int(again), 10 ** len(found["first"]) * (10 ** len(again) - 1))
+        return _signed(found["sign"], value)
     return None
 
 
 def _quotient(sign: str, whole: str, over: str, under: str) -> Number | None:
     if not Fraction(under):
         return None
-    value = Fraction(whole or 0) + Fraction(over) / Fraction(under)
+    return _signed(sign, Fraction(whole or 0) + Fraction(over) / Fraction(under))
+
+
+def _power(sign: str, base: int, exponent: int) -> Number | None:
+    if base.bit_length() * abs(exponent) > _POWER_BITS or (not base and exponent <= 0):
+        return None
+    return _signed(sign, Fraction(base) ** exponent)
+
+
+def _signed(sign: str, value: Fraction) -> Number:
     return Number(-value if sign == "-" else value, None)
 
 
 def same_number(found: Number, right: Number) -> bool:
-    """Whether two numbers are the same; a number with a decimal point may be the other number, rounded or truncated."""
+    """Whether two numbers are the same; a number with a decimal point may be the other number, rounded or truncated.
+
+    A whole number is exact: only the error of floating point is allowed, as in 26.999999999999996.
+    """
     apart, size = abs(found.value - right.value), abs(right.value)
     places = right.places if found.places is None else found.places
     if not apart or places is None:
         return not apart
+    if right.value.denominator == 1:
+        return apart <= min(_FLOAT * size, _FLOAT_WHOLE)
     return apart <= _FLOAT * size or (apart <= _ROUNDED * size and apart < Fraction(10) ** -places)

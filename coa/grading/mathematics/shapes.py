@@ -6,13 +6,22 @@ A list is not a set: repeated entries count. Entries in braces are a list, too.
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from string import ascii_lowercase
+
+from coa.grading.notation import STYLED
 
 _OPEN, _CLOSE = "([{", ")]}"
+_JOINTS = "或者|或|和|及|または|と(?!おり)|、|또는|와"
+_JOINT = f"and|or|und|oder|et|ou|{_JOINTS}"
 _SEPARATOR = re.compile(
-    r",? ?\\(?:text|mbox|textrm|mathrm) ?\{ ?(?:and|or) ?\} ?|,? (?:and|or) (?=\S)|(?:\\[,;:! ]|~)*[,;](?:\\[,;:! ]|~)*"
+    rf",? ?\\(?:{STYLED}) ?\{{ ?(?:{_JOINT}) ?\}} ?|,? (?:and|or|und|oder|et|ou) (?=\S)"
+    rf"| ?(?:{_JOINTS}) ?"
+    r"|(?:\\[,;:! ]|~)*[,;](?:\\[,;:! ]|~)*"
 )
 _THOUSANDS = re.compile(r",(?=\d{3}(?!\d))")
-_BRACED = re.compile(r"(?:\\\{|\\lbrace(?![A-Za-z]))(.*)(?:\\\}|\\rbrace)", re.DOTALL)
+_BRACED = re.compile(r"(?:(?P<plain>\{)|\\\{|\\lbrace(?![A-Za-z]))(?P<inner>.*)(?:\\\}|(?<!\\)\}|\\rbrace)", re.DOTALL)
+_MATRIX = re.compile(r"\\begin ?\{[pb]?matrix\}(.*)\\end ?\{[pb]?matrix\}", re.DOTALL)
+_ASSIGNED = re.compile(r"(\\?[A-Za-z]+(?:_\w|_\{\w+\})?) ?=")
 _PLUS_MINUS = re.compile(r"\\pm(?![A-Za-z])")
 
 Equal = Callable[[str, str], bool]
@@ -40,10 +49,10 @@ class Shape:
 def shape_of(text: str) -> Shape:
     """The shape of a single result."""
     if found := _BRACED.fullmatch(text):
-        inner = tuple(_split(found[1]))
-        if _whole(found[1]):
+        inner = tuple(_split(found["inner"]))
+        if is_whole(found["inner"]) and (len(inner) > 1 or not found["plain"]):
             return Shape("{", _expanded(inner), "}")
-    if text[:1] in "([" and text[-1:] in ")]" and _whole(text[1:-1]):
+    if text[:1] in "([" and text[-1:] in ")]" and is_whole(text[1:-1]):
         inner = tuple(_split(text[1:-1], bracketed=True))
         if len(inner) > 1:
             return Shape(text[0], inner, text[-1])
@@ -51,7 +60,18 @@ def shape_of(text: str) -> Shape:
     return Shape("", _expanded(entries) if entries else (text,))
 
 
-def _whole(inner: str) -> bool:
+def vector_of(text: str) -> str:
+    r"""A matrix of one row or column as a point: (1, 2) for `\begin{pmatrix}1\\2\end{pmatrix}`; any other text as it
+    is."""
+    if found := _MATRIX.fullmatch(text):
+        rows = [row.strip() for row in found[1].strip().removesuffix(r"\\").split(r"\\")]
+        entries = [entry.strip() for entry in rows[0].split("&")] if len(rows) == 1 else rows
+        if len(entries) > 1 and not any("&" in entry for entry in entries):
+            return f"({', '.join(entries)})"
+    return text
+
+
+def is_whole(inner: str) -> bool:
     """Whether every closing bracket in the text has its opening bracket in the text."""
     depth = 0
     for sign in inner:
@@ -90,22 +110,41 @@ def _expanded(entries: Sequence[str]) -> tuple[str, ...]:
 def same_shape(found: Shape, right: Shape, equal: Equal) -> bool | None:
     """Whether two answers are the same part by part; None if their shapes do not decide it.
 
-    A point or an interval needs the gold's brackets, but a list without brackets in the gold's order is a point.
+    A set, a point or an interval needs the gold's brackets, but a list without brackets in the gold's order is a point,
+    and so are coordinates with their names. Values without the gold's names are in the gold's order.
     """
-    if right.single and found.single:
-        return equal(found.entries[0], right.entries[0])
     if right.single or found.single:
         return None
     if len(found.entries) != len(right.entries):
         return False
     if right.listed and found.listed:
+        names = _names(right.entries)
+        of_variables = len(set(names)) > 1 and not any("_" in name for name in names)  # x_1 and x_2 are of one
+        if of_variables and not any("=" in entry for entry in found.entries):
+            return all(map(equal, found.entries, right.entries))
         return _same_in_any_order(found.entries, right.entries, equal)
     brackets = (right.opening, right.closing)
-    if (found.opening, found.closing) not in (brackets, ("", "")) and not (right.listed and found.opening == "("):
+    if (found.opening, found.closing) not in (brackets, ("", "")) and (right.opening or found.opening != "("):
         return False
-    if not found.opening and brackets != ("(", ")"):
+    if not found.opening and (brackets != ("(", ")") or any(r"\infty" in bound for bound in right.entries)):
         return False
-    return all(map(equal, found.entries, right.entries))
+    entries = found.entries if found.opening else _coordinates(found.entries)
+    return bool(entries) and all(map(equal, entries, right.entries))
+
+
+def _names(entries: Sequence[str]) -> tuple[str, ...]:
+    """The names of values, as in `x=2, y=3`; empty unless each entry has one."""
+    names = tuple(found[1] for entry in entries if (found := _ASSIGNED.match(entry)))
+    return names if len(names) == len(entries) else ()
+
+
+def _coordinates(entries: Sequence[str]) -> Sequence[str]:
+    """The entries of a point: in the order of their names if these are neighbours in the alphabet, as x and y are, and
+    else as they are written; none if a name has two values."""
+    names = _names(entries)
+    if len(set(names)) < len(names):
+        return ()
+    return sorted(entries) if names and "".join(sorted(names)) in ascii_lowercase else entries
 
 
 def _same_in_any_order(found: Sequence[str], right: Sequence[str], equal: Equal) -> bool:

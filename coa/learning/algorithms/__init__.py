@@ -18,7 +18,6 @@ from collections.abc import Mapping
 from dataclasses import asdict, fields
 from typing import Any
 
-from coa.config import from_plain
 from coa.errors import UserError
 from coa.extensions import load_extensions
 from coa.learning.algorithms.base import Algorithm, LossSums, Sum, TokenBatch, Totals
@@ -61,6 +60,8 @@ ALGORITHMS: Registry[type[Algorithm]] = Registry("algorithm", BUILT_IN)
 
 def make(name: str, surrogate: LossConfig | None = None, settings: Mapping[str, Any] | None = None) -> Algorithm:
     """The algorithm of that name; raises UserError for an unknown name or setting."""
+    from coa.config import from_plain  # a process that only computes needs no settings
+
     load_extensions()
     if name not in ALGORITHMS and name in CALLED:
         raise UserError(f"unknown algorithm {name!r}: here it is {CALLED[name]}")

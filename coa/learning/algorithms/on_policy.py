@@ -13,6 +13,7 @@ The algorithm is GRPO except that it keeps all groups; the driver sets the sampl
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import numpy as np
 
@@ -35,6 +36,8 @@ class OnPolicyConfig:
     """Weight of the reward's advantage, which is added to the gaps; 0 ignores the reward."""
     limit: float = 5.0
     """Maximum absolute gap of a token, in nats, so that a token that the teacher excludes does not outweigh a batch."""
+
+    PATHS: ClassVar = ("teacher",)
 
     def __post_init__(self) -> None:
         if self.weight <= 0 or self.reward < 0 or self.limit <= 0:

@@ -94,14 +94,17 @@ class PolicyGradient:
         """[P], the advantage of each sampled token: its sample's minus the KL penalties from the token on."""
         return targets.reinforce - sums_to_go(self.penalties(targets), targets.segments, targets.samples)
 
-    def policy_loss(self, batch: TokenBatch, advantages: "Tensor", per: str = TOKENS, scale: float = 1.0) -> LossSums:
-        """The surrogate per token. advantages: [P]. per, scale: denominator and factor of the policy's loss."""
+    def policy_loss(
+        self, batch: TokenBatch, advantages: "Tensor", per: str = TOKENS, scale: "float | Tensor" = 1.0
+    ) -> LossSums:
+        """The surrogate per token. advantages: [P]. per: denominator of the policy's loss. scale: factor of all sampled
+        tokens, or of each."""
         here, config = batch.sampled, self.surrogate
         log_ratio, age, mismatch = ratios(batch, self.proximal)
         step = self.step(log_ratio, batch.logprobs[here], advantages[here])
         weight = correction(age, mismatch, batch.segments[here], batch.samples, config)
         sums = LossSums(
-            {"policy_loss": Sum(scale * (step.loss * weight.weight).sum(), per)},
+            {"policy_loss": Sum((scale * step.loss * weight.weight).sum(), per)},
             {
                 "clip_fraction": Sum(step.clipped.sum(), TOKENS),
                 "ratio_mean": Sum(ratio_of(log_ratio.detach()).sum(), SAMPLED),
@@ -114,14 +117,16 @@ class PolicyGradient:
         """The surrogate of sampled tokens, before the off-policy correction."""
         return clipped_surrogate(log_ratio, advantages, self.surrogate)
 
-    def with_divergence(self, sums: LossSums, batch: TokenBatch, per: str = TOKENS, scale: float = 1.0) -> LossSums:
+    def with_divergence(
+        self, sums: LossSums, batch: TokenBatch, per: str = TOKENS, scale: "float | Tensor" = 1.0
+    ) -> LossSums:
         """Adds the current policy's divergence from the reference: to the loss (`kl_in: loss`), or as a metric only.
-        per, scale: denominator and factor of this term of the loss."""
+        per, scale: as of `policy_loss`."""
         if self.kl_weight <= 0:
             return sums
-        found = divergence(batch.logprobs, batch.reference_logprobs, self.kl_estimator)[batch.sampled].sum()
-        terms = {"reference_loss": Sum(self.kl_weight * scale * found, per)} if self.kl_in is KlIn.loss else {}
-        return LossSums({**sums.terms, **terms}, {**sums.metrics, "kl_reference": Sum(found.detach(), TOKENS)})
+        found = divergence(batch.logprobs, batch.reference_logprobs, self.kl_estimator)[batch.sampled]
+        terms = {"reference_loss": Sum(self.kl_weight * (scale * found).sum(), per)} if self.kl_in is KlIn.loss else {}
+        return LossSums({**sums.terms, **terms}, {**sums.metrics, "kl_reference": Sum(found.detach().sum(), TOKENS)})
 
 
 def ratios(batch: TokenBatch, around: Proximal) -> "tuple[Tensor, Tensor, Tensor]":

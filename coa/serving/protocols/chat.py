@@ -7,6 +7,7 @@ from typing import Any
 
 from coa.agent.grammar import ANSWER
 from coa.serving.chain import Closed, Opened, Text
+from coa.serving.detail import Detail
 from coa.serving.events import Broke, Event, Finished, Returned, ServedUsage, fingerprint, total
 from coa.types import Status
 
@@ -24,10 +25,12 @@ FINISH = {
 
 @dataclass(slots=True)
 class ChatWriter:
-    """Turns the events of one episode into chunks of chat completions, and keeps the message."""
+    """Turns the events of one episode, which has one thought and an answer (`coa.serving.detail.AsThought`), into
+    chunks of chat completions, and keeps the message."""
 
     head: Mapping[str, Any]
     """`id`, `created` and `model` of every chunk."""
+    detail: Detail = Detail.standard
     content: list[str] = field(default_factory=list)
     reasoning: list[str] = field(default_factory=list)
     end: Finished | Broke | None = None
@@ -40,31 +43,32 @@ class ChatWriter:
         match event:
             case Opened(tag):
                 self._tag = tag
-                return [] if tag == ANSWER else self._reason(f"<{tag}> ")
+                return []
             case Text(text) if self._tag == ANSWER:
                 self.content.append(text)
                 return [self._chunk({"content": text})]
             case Text(text):
-                return self._reason(text)
-            case Closed(tag):
-                self._tag = None
-                return [] if tag == ANSWER else self._reason(f"</{tag}>\n")
-            case Returned():
-                return self._reason(f"<observation> {event.text}</observation>\n")
+                self.reasoning.append(text)
+                return [self._chunk({"reasoning": text})]
+            case Closed() | Returned():
+                return []
             case Finished():
                 self.end = event
-                return [{**self._chunk({}, FINISH[event.status], event.limit), **_weights([self])}]
+                return [{**self._chunk({}, FINISH[event.status], self._told(event)), **_weights([self])}]
             case Broke():
                 self.end = event
                 return []
 
-    def _reason(self, text: str) -> list[Json]:
-        self.reasoning.append(text)
-        return [self._chunk({"reasoning": text})]
-
-    def _chunk(self, delta: Json, finish: str | None = None, limit: str = "") -> Json:
-        choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish, **_told(limit)}
+    def _chunk(self, delta: Json, finish: str | None = None, told: Json | None = None) -> Json:
+        choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish, **(told or {})}
         return {**self.head, "object": "chat.completion.chunk", "choices": [choice]}
+
+    def told(self) -> Json:
+        """Fields of a choice that the protocol does not have, if the request asked for all."""
+        return self._told(_finished(self))
+
+    def _told(self, end: Finished) -> Json:
+        return {LIMIT: end.limit} if end.limit and self.detail is Detail.all else {}
 
     def usage_chunk(self) -> Json:
         """The last chunk, if `stream_options.include_usage` asks for it."""
@@ -86,7 +90,7 @@ def chat_completion(head: Mapping[str, Any], writers: list[ChatWriter]) -> Json:
             },
             "logprobs": None,
             "finish_reason": FINISH[_finished(writer).status],
-            **_told(_finished(writer).limit),
+            **writer.told(),
         }
         for index, writer in enumerate(writers)
     ]
@@ -102,7 +106,7 @@ def completion(head: Mapping[str, Any], writers: list[ChatWriter]) -> Json:
             "text": "".join(writer.content),
             "logprobs": None,
             "finish_reason": FINISH[_finished(writer).status],
-            **_told(_finished(writer).limit),
+            **writer.told(),
         }
         for index, writer in enumerate(writers)
     ]
@@ -136,10 +140,6 @@ def _weights(writers: Iterable[ChatWriter]) -> Json:
     """The protocol's field for the weights that answered; in a stream, the last chunks have it."""
     versions = {version for writer in writers for version in _finished(writer).versions}
     return {"system_fingerprint": fingerprint(sorted(versions))}
-
-
-def _told(limit: str) -> Json:
-    return {LIMIT: limit} if limit else {}
 
 
 def _finished(writer: ChatWriter) -> Finished:

@@ -1,4 +1,5 @@
-"""Writes an episode in Anthropic's Messages protocol.
+"""Writes an episode in Anthropic's Messages protocol: by default one thinking block and the answer
+(`coa.serving.detail`), with `Detail.all` each tag and each tool.
 
 think, plan, ... ──► thinking        answer ──► text
 a tool ──► server_tool_use, and its result right after it: web_search_tool_result, code_execution_tool_result, ...
@@ -11,6 +12,7 @@ from typing import Any
 
 from coa.agent.grammar import ANSWER, TAGS, Kind
 from coa.serving.chain import Closed, Opened, Text
+from coa.serving.detail import Detail
 from coa.serving.events import Broke, Event, Finished, Returned, ServedUsage
 from coa.tools.code import read_program
 from coa.tools.mcp.binding import McpBinding
@@ -36,6 +38,7 @@ class MessageWriter:
     new_id: Callable[[str], str]
     mcp: Mapping[str, McpBinding] = field(default_factory=dict)
     """The tools of MCP servers, by the tags that they answer."""
+    detail: Detail = Detail.standard
     blocks: list[Json] = field(default_factory=list)
     end: Finished | Broke | None = None
     _tag: str | None = None
@@ -43,7 +46,12 @@ class MessageWriter:
     """Whether the last block may still grow."""
 
     def begin(self) -> list[Json]:
-        return [{"type": "message_start", "message": self._shown([], None, self._usage(ServedUsage()))}]
+        return [
+            {
+                "type": "message_start",
+                "message": self._shown([], {"stop_reason": None, "stop_sequence": None}, self._usage(ServedUsage())),
+            }
+        ]
 
     def take(self, event: Event) -> list[Json]:
         match event:
@@ -65,7 +73,7 @@ class MessageWriter:
             case Finished():
                 self.end = event
                 closed = [*self._stop(), *self._without_result(event.limit)]
-                delta = {"stop_reason": STOP[event.status], "stop_sequence": None, **_told(event)}
+                delta = {**_stopped(event), **self._told(event)}
                 ended = {"type": "message_delta", "delta": delta, "usage": self._usage(event.usage)}
                 return [*closed, ended, {"type": "message_stop"}]
             case Broke(message=message):
@@ -75,16 +83,15 @@ class MessageWriter:
     def whole(self) -> Json:
         """The message of an episode that has finished."""
         assert isinstance(self.end, Finished)
-        shown = self._shown(self.blocks, STOP[self.end.status], self._usage(self.end.usage))
-        return {**shown, **_told(self.end)}
+        shown = self._shown(self.blocks, _stopped(self.end), self._usage(self.end.usage))
+        return {**shown, **self._told(self.end)}
 
-    def _shown(self, blocks: list[Json], stop: str | None, usage: Json) -> Json:
+    def _shown(self, blocks: list[Json], stopped: Json, usage: Json) -> Json:
         return {
             **self.message,
             "type": "message",
             "content": blocks,
-            "stop_reason": stop,
-            "stop_sequence": None,
+            **stopped,
             "usage": usage,
         }
 
@@ -127,6 +134,13 @@ class MessageWriter:
         """The last block, if it is a tool use."""
         return self.blocks[-1] if self.blocks and self.blocks[-1]["type"] in CALLS else None
 
+    def _told(self, end: Finished) -> Json:
+        """If the request asked for all: the limit that ended the episode, since the protocol has only `max_tokens` for
+        all limits; and the versions of the weights, for which it has no field."""
+        if self.detail is not Detail.all:
+            return {}
+        return {"coa:versions": list(end.versions), **({"coa:limit": end.limit} if end.limit else {})}
+
     def _usage(self, usage: ServedUsage) -> Json:
         names = [block["name"] for block in self.blocks if block["type"] == "server_tool_use"]
         return {
@@ -137,15 +151,14 @@ class MessageWriter:
             "server_tool_use": {
                 "web_search_requests": names.count("web_search"),
                 "web_fetch_requests": names.count("web_fetch"),
-                "tool_calls": usage.tool_calls,
+                **({"tool_calls": usage.tool_calls} if self.detail is Detail.all else {}),
             },
         }
 
 
-def _told(end: Finished) -> Json:
-    """The limit that ended the episode, since the protocol has only `max_tokens` for all limits; and the versions of
-    the weights, for which it has no field."""
-    return {"coa:versions": list(end.versions), **({"coa:limit": end.limit} if end.limit else {})}
+def _stopped(end: Finished) -> Json:
+    reason = "stop_sequence" if end.stopped_by else STOP[end.status]
+    return {"stop_reason": reason, "stop_sequence": end.stopped_by or None}
 
 
 def _is_tool(tag: str) -> bool:
@@ -154,7 +167,7 @@ def _is_tool(tag: str) -> bool:
 
 def _block(tag: str) -> Json:
     if tag == ANSWER:
-        return {"type": "text", "text": "", "citations": None}
+        return {"type": "text", "text": ""}
     return {"type": "thinking", "thinking": f"[{tag}] " if tag != "think" else "", "signature": ""}
 
 
@@ -184,7 +197,7 @@ def _mcp_block(bound: McpBinding, text: str) -> Json:
 def _result_block(call: Json, text: str) -> Json:
     """A tool's result. Anthropic's search has pages and no text, so the result is one page with a field of ours."""
     if call["type"] == "mcp_tool_use":
-        content: Any = [{"type": "text", "text": text, "citations": None}]
+        content: Any = [{"type": "text", "text": text}]
         return {"type": "mcp_tool_result", "tool_use_id": call["id"], "is_error": False, "content": content}
     match call["name"]:
         case "web_search":

@@ -8,6 +8,7 @@ from typing import Any
 
 from coa.serving.events import ServedUsage
 from coa.serving.faults import ApiError, invalid
+from coa.serving.parameters import EXTRA_OF_RESPONSES
 from coa.serving.protocols.resource import Json, Resource
 from coa.serving.protocols.schemas import CreateResponse
 
@@ -20,8 +21,7 @@ def chat_of(body: CreateResponse, before: Sequence[Json]) -> Json:
     Raises ApiError for items that chat does not support.
     """
     extra = body.model_extra or {}
-    if extra.get("top_logprobs"):
-        raise invalid("top_logprobs: chat completions and completions of the model alone have them", "top_logprobs")
+    tools, choice = allowed(body.tools or (), extra.get("tool_choice"))
     instructions = [{"role": "system", "content": body.instructions}] if body.instructions else []
     request: Json = {
         "model": body.model,
@@ -31,9 +31,9 @@ def chat_of(body: CreateResponse, before: Sequence[Json]) -> Json:
         "temperature": body.temperature,
         "top_p": body.top_p,
         "max_completion_tokens": body.max_output_tokens,
-        "tools": [_tool(tool) for tool in body.tools or ()] or None,
-        "tool_choice": _choice(extra.get("tool_choice")) if body.tools else None,
-        **{name: extra.get(name) for name in ("parallel_tool_calls", "presence_penalty", "frequency_penalty")},
+        "tools": [_tool(tool) for tool in tools] or None,
+        "tool_choice": _choice(choice) if tools else None,
+        **{name: extra.get(name) for name in EXTRA_OF_RESPONSES},
         "response_format": _format((body.text or {}).get("format")),
     }
     return {name: value for name, value in request.items() if value is not None}
@@ -46,21 +46,34 @@ def said(body: CreateResponse) -> list[Json]:
     messages: list[Json] = []
     for item in body.input:
         fields = item.model_dump()
+        called = bool(messages) and "tool_calls" in messages[-1]
         match item.type:
             case "message":
                 messages.append({"role": fields.get("role", "user"), "content": _content(fields.get("content"))})
             case "function_call":
-                call = {"name": fields.get("name"), "arguments": fields.get("arguments")}
-                calls = [{"id": fields.get("call_id"), "type": "function", "function": call}]
-                messages.append({"role": "assistant", "content": None, "tool_calls": calls})
+                function = {"name": fields.get("name"), "arguments": fields.get("arguments")}
+                call = {"id": fields.get("call_id"), "type": "function", "function": function}
+                if called:  # calls in a row are of one message
+                    messages[-1]["tool_calls"].append(call)
+                else:
+                    messages.append({"role": "assistant", "content": None, "tool_calls": [call]})
             case "function_call_output":
-                text = fields.get("output")
+                output = fields.get("output")
+                text = output if isinstance(output, str) else "".join(part["text"] for part in _texts(output))
                 messages.append({"role": "tool", "tool_call_id": fields.get("call_id"), "content": text})
             case "reasoning":
                 pass
             case other:
                 raise invalid(f"input items of type {other!r} are not known to the model alone", "input")
     return messages
+
+
+def _texts(content: Any) -> list[Json]:
+    """The parts of a tool's output."""
+    parts = _content(content)
+    if not isinstance(parts, list) or any(part["type"] != "text" for part in parts):
+        raise invalid("the model reads outputs of tools as text only", "input", "unsupported_content")
+    return parts
 
 
 def _content(content: Any) -> Any:
@@ -86,6 +99,16 @@ def _tool(tool: Any) -> Json:
         name: tool[name] for name in ("name", "description", "parameters", "strict") if tool.get(name) is not None
     }
     return {"type": "function", "function": function}
+
+
+def allowed(tools: Sequence[Json], choice: Any) -> tuple[Sequence[Json], Any]:
+    """The tools, and the choice among them; of a choice of type `allowed_tools`, only those that it names."""
+    if not isinstance(choice, dict) or choice.get("type") != "allowed_tools":
+        return tools, choice
+    names = [one.get("name") for one in choice.get("tools") or () if isinstance(one, dict)]
+    if odd := [name for name in names if name not in [tool.get("name") for tool in tools]]:
+        raise invalid(f"tool_choice allows {odd[0]!r}, which is not in tools", "tool_choice")
+    return [tool for tool in tools if tool.get("name") in names], choice.get("mode", "auto")
 
 
 def _choice(choice: Any) -> Any:
@@ -161,7 +184,7 @@ class PlainWriter:
             if name == "content":
                 opened += self._resource.add_message()
             else:
-                opened.append(self._resource.add("reasoning", "rs", {"summary": [], "content": []}))
+                opened += self._resource.add_reasoning()
             self._open, self._text = name, []
         self._text.append(text)
         return [*opened, self._resource.text(text) if name == "content" else self._resource.reason(text)]

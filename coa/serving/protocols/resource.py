@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from coa.serving.detail import Detail
 from coa.serving.events import ServedUsage
 
 Json = dict[str, Any]
@@ -13,10 +14,11 @@ RUNNING = ("queued", "in_progress")
 class Resource:
     """The response of one request. At most one of its items is open."""
 
-    def __init__(self, fields: Mapping[str, Any], new_id: Callable[[str], str], reasoning: str = "reasoning") -> None:
-        """fields: fields that the request determines. new_id: returns an id with a prefix. reasoning: name of the
-        events of reasoning (`AgentOptions.reasoning_events`)."""
-        self._reasoning = reasoning
+    def __init__(
+        self, fields: Mapping[str, Any], new_id: Callable[[str], str], detail: Detail = Detail.standard
+    ) -> None:
+        """fields: fields that the request determines. new_id: returns an id with a prefix."""
+        self._all = detail is Detail.all
         self.response: Json = {
             **fields,
             "object": "response",
@@ -26,8 +28,8 @@ class Resource:
             "error": None,
             "output": [],
             "usage": None,
-            "coa:versions": [],
         }
+        self.sampled_by(())
         self._new_id = new_id
         self._number = 0
 
@@ -99,16 +101,34 @@ class Resource:
             self.done(),
         ]
 
+    # --- reasoning, as a summary: OpenAI and Open Responses name events of other reasoning differently ------------
+
+    def add_reasoning(self) -> list[Json]:
+        added = self.add("reasoning", "rs", {"summary": []})
+        return [added, self._of_summary("part.added", part=summary_text(""))]
+
     def reason(self, delta: str) -> Json:
-        return self.of_part(f"response.{self._reasoning}.delta", delta=delta)
+        return self._of_summary("text.delta", delta=delta)
 
     def close_reasoning(self, text: str) -> list[Json]:
-        self.item["content"] = [{"type": "reasoning_text", "text": text}]
-        return [self.of_part(f"response.{self._reasoning}.done", text=text), self.done()]
+        part = summary_text(text)
+        self.item["summary"] = [part]
+        return [self._of_summary("text.done", text=text), self._of_summary("part.done", part=part), self.done()]
+
+    def _of_summary(self, kind: str, **fields: Any) -> Json:
+        return self.of_item(f"response.reasoning_summary_{kind}", summary_index=0, **fields)
+
+    # --- fields that the published schema does not have -----------------------------------------------------------
+
+    def note(self, **fields: Any) -> None:
+        """Fields of the open item, `coa:NAME`, if the request asked for all."""
+        if self._all:
+            self.item.update({f"coa:{name}": value for name, value in fields.items()})
 
     def sampled_by(self, versions: Iterable[int]) -> None:
-        """Records the weight versions that sampled the response."""
-        self.response["coa:versions"] = list(versions)
+        """Records the weight versions that sampled the response, if the request asked for all."""
+        if self._all:
+            self.response["coa:versions"] = list(versions)
 
     # --- the end --------------------------------------------------------------------------------------------------
 
@@ -117,10 +137,14 @@ class Resource:
         return self._event("response.completed", response=self.shown())
 
     def leave_incomplete(self, usage: ServedUsage, reason: str) -> Json:
+        """OpenAI's schema has one reason for all limits."""
+        reason = reason if self._all else "max_output_tokens"
         self.response |= {"status": "incomplete", "incomplete_details": {"reason": reason}, "usage": usage_of(usage)}
         return self._event("response.incomplete", response=self.shown())
 
     def fail(self, code: str, message: str) -> Json:
+        """OpenAI's schema has one code for whatever fails here."""
+        code = code if self._all else "server_error"
         self.response |= {"status": "failed", "error": {"code": code, "message": message}}
         return self._event("response.failed", response=self.shown())
 
@@ -142,11 +166,15 @@ def output_text(text: str) -> Json:
     return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
 
 
+def summary_text(text: str) -> Json:
+    return {"type": "summary_text", "text": text}
+
+
 def usage_of(usage: ServedUsage) -> Json:
     return {
         "input_tokens": usage.input_tokens,
         "output_tokens": usage.output_tokens,
         "total_tokens": usage.input_tokens + usage.output_tokens,
-        "input_tokens_details": {"cached_tokens": usage.cached_tokens},
+        "input_tokens_details": {"cached_tokens": usage.cached_tokens, "cache_write_tokens": 0},
         "output_tokens_details": {"reasoning_tokens": usage.reasoning_tokens},
     }

@@ -4,7 +4,8 @@ think ──► reasoning          answer ──► message          plan, refle
 web_search, crawl_page ──► web_search_call    wiki_search ──► file_search_call    code ──► code_interpreter_call
 a tool of an MCP server, whatever its tag ──► mcp_call          a tool of an extension ──► coa:NAME
 
-Every item has the call and its result, so that a client that does not stream sees the same, and its cost in additional
+So much for a request with `Detail.all`; by default, only a thought and the answer come (`coa.serving.detail`). Every
+item has the call and its result, so that a client that does not stream sees the same, and its cost in additional
 fields: `coa:tokens`, `coa:seconds` and `coa:observed_tokens`.
 """
 
@@ -32,8 +33,8 @@ class ResponseWriter:
         """Tag of the item that is open, or whose tool is running."""
         self._text: list[str] = []
 
-    def take(self, event: Event, now: int) -> list[Json]:
-        """The streaming events of an event. now: seconds since 1970, for the time of completion."""
+    def take(self, event: Event) -> list[Json]:
+        """The streaming events of an event."""
         match event:
             case Opened(tag):
                 return [*self._leave(), *self._open(tag)]
@@ -44,16 +45,16 @@ class ResponseWriter:
             case Returned():
                 return self._returned(event)
             case Finished():
-                return [*self._leave(), self._finish(event, now)]
+                return [*self._leave(), self._finish(event)]
             case Broke(code=code, message=message):
                 left = self._fail_call(message) if code == TOOL_DOWN and self._on("mcp_call") else self._leave()
                 return [*left, self._resource.fail(code, message)]
 
-    def _finish(self, end: Finished, now: int) -> Json:
+    def _finish(self, end: Finished) -> Json:
         self._resource.sampled_by(end.versions)
         match end.status:
             case Status.ANSWERED:
-                return self._resource.complete(end.usage, now)
+                return self._resource.complete(end.usage, end.at)
             case Status.MALFORMED:
                 return self._resource.fail("malformed_output", "the model wrote a turn that is not in form")
             case _:
@@ -67,6 +68,8 @@ class ResponseWriter:
         self._tag, self._text = tag, []
         if tag == ANSWER:
             return self._resource.add_message()
+        if tag == THINK:
+            return self._resource.add_reasoning()
         if binding := self._mcp.get(tag):
             kind, prefix, empty = "mcp_call", "mcp", _empty_mcp(binding)
         else:
@@ -94,7 +97,7 @@ class ResponseWriter:
     def _close(self, closed: Closed) -> list[Json]:
         if self._tag != closed.tag:
             return []
-        self._resource.item["coa:tokens"] = closed.tokens
+        self._resource.note(tokens=closed.tokens)
         if _is_tool(closed.tag):
             return self._call(closed.text)
         self._tag = None
@@ -134,8 +137,8 @@ class ResponseWriter:
         if self._tag is None:
             return []
         self._tag, kind = None, self._resource.item["type"]
-        spent = {"coa:seconds": round(returned.seconds, 3), "coa:observed_tokens": returned.tokens}
-        self._resource.item.update(_answered(kind, returned.text), **spent, status="completed")
+        self._resource.item.update(_answered(kind, returned.text), status="completed")
+        self._resource.note(seconds=round(returned.seconds, 3), observed_tokens=returned.tokens)
         completed = [self._resource.of_item(f"response.{kind}.completed")] if kind in _PROGRESS else []
         return [*completed, self._resource.done()]
 
@@ -175,7 +178,6 @@ _PROGRESS = {
 }
 """Name of the event of a running tool, if there is one; all of these tools also have `in_progress` and `completed`."""
 _EMPTY: dict[str, Callable[[], Json]] = {
-    "reasoning": lambda: {"summary": [], "content": []},
     "web_search_call": lambda: {"status": "in_progress", "action": {"type": "search", "query": ""}},
     "file_search_call": lambda: {"status": "in_progress", "queries": [], "results": None},
     "code_interpreter_call": lambda: {"status": "in_progress", "code": "", "container_id": "", "outputs": None},
@@ -201,7 +203,7 @@ def _is_tool(tag: str) -> bool:
 
 def _item_type(tag: str) -> tuple[str, str]:
     """The type of a tag's item, and the prefix of its id."""
-    return ("reasoning", "rs") if tag == THINK else _TOOL_TYPES.get(tag, (f"coa:{tag}", "coa"))
+    return _TOOL_TYPES.get(tag, (f"coa:{tag}", "coa"))
 
 
 def _called(kind: str, tag: str, text: str) -> Json:

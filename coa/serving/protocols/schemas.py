@@ -5,10 +5,15 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from coa.serving.detail import Detail
+
 Temperature = Annotated[float, Field(ge=0, le=2)]
 TopP = Annotated[float, Field(gt=0, le=1)]
 Count = Annotated[int, Field(ge=1)]
-Seed = Annotated[int, Field(ge=0, lt=2**63)]
+Seed = Annotated[int, Field(ge=-1, lt=2**63)]
+"""-1 draws a seed."""
+StopSequence = Annotated[str, Field(min_length=1, max_length=256)]
+StopSequences = Annotated[list[StopSequence], Field(max_length=16)]
 MAX_CHOICES = 64
 QUESTION = "Who is the current owner of Vexon Labs ?"
 """The example in /openapi.json."""
@@ -41,9 +46,9 @@ class AgentOptions(BaseModel):
     samples: Annotated[int, Field(ge=1, le=MAX_CHOICES)] = 1
     """Episodes of which one answer is selected; their tokens are all in the usage."""
     select: Literal["majority", "double_check"] = "majority"
-    reasoning_events: Literal["reasoning", "reasoning_text"] = "reasoning"
-    """Name of events of reasoning in a stream of responses: `response.reasoning.delta`, as in Open Responses, or
-    `response.reasoning_text.delta`, as in OpenAI's client."""
+    detail: Detail = Detail.standard
+    """`all` shows each tag and each tool call as an item or block of its own, with types and fields that the protocol's
+    published schema does not have; of chat completions and completions, only fields."""
 
 
 class StreamOptions(_Request):
@@ -63,6 +68,7 @@ class CreateChat(_Request):
     temperature: Temperature | None = None
     top_p: TopP | None = None
     seed: Seed | None = None
+    stop: StopSequence | StopSequences | None = None
     n: Annotated[int, Field(ge=1, le=MAX_CHOICES)] | None = 1
     max_tokens: Count | None = None
     max_completion_tokens: Count | None = None
@@ -79,6 +85,7 @@ class CreateCompletion(_Request):
     temperature: Temperature | None = None
     top_p: TopP | None = None
     seed: Seed | None = None
+    stop: StopSequence | StopSequences | None = None
     n: Annotated[int, Field(ge=1, le=MAX_CHOICES)] | None = 1
     max_tokens: Count | None = None
     coa: AgentOptions = AgentOptions()
@@ -110,13 +117,19 @@ class CreateResponse(_Request):
     coa: AgentOptions = AgentOptions()
 
 
-class CreateMessage(_Request):
-    """POST /v1/messages"""
+class CountTokens(_Request):
+    """POST /v1/messages/count_tokens"""
 
     model: str
     messages: Messages
-    max_tokens: Count
     system: str | list[Part] | None = None
+
+
+class CreateMessage(CountTokens):
+    """POST /v1/messages"""
+
+    max_tokens: Count
+    stop_sequences: StopSequences | None = None
     stream: bool | None = False
     temperature: Temperature | None = None
     top_p: TopP | None = None

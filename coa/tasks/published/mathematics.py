@@ -3,7 +3,7 @@
 import re
 
 from coa.grading.latex import last_box
-from coa.tasks.published.item import BadRow, Item, Row, answers, called, text
+from coa.tasks.published.item import BadRow, Item, Row, answers, called, missing, text
 
 _WHOLE = re.compile(r"(?<!\d)(-?\d++)\.0+")
 
@@ -13,7 +13,7 @@ def problem(row: Row) -> Item:
 
     If there is no `answer`, the answer is the last `\\boxed{}` of the `solution`.
     """
-    known = row if row.get("answer") is not None else row | {"answer": _boxed(row)}
+    known = row | {"answer": _boxed(row)} if missing(row.get("answer")) else row
     return Item(
         question=text(row, "question", "problem"),
         answers=tuple(_WHOLE.sub(r"\1", gold) if _WHOLE.fullmatch(gold) else gold for gold in answers(known, "answer")),

@@ -11,6 +11,7 @@ import zlib
 from typing import Any
 
 from coa.grading.cases import EXACT, TIME_LIMIT_S, read_tests
+from coa.grading.digits import any_digits
 from coa.tasks.published.item import BadRow, Item, Reader, Row, called, text
 
 MAX_TESTS_BYTES = 1 << 28
@@ -48,7 +49,8 @@ def live_code_bench(row: Row) -> Item:
 
 def _compared_exactly(truth: str) -> str:
     """The tests, with LiveCodeBench's own comparison if they name none."""
-    return json.dumps({"compare": EXACT} | json.loads(truth))
+    with any_digits():
+        return json.dumps({"compare": EXACT} | json.loads(truth))
 
 
 def code_contests(row: Row) -> Item:

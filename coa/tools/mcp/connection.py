@@ -7,14 +7,18 @@ task that opened it.
 """
 
 import asyncio
+import json
 import os
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
+from yarl import URL
+
 from coa.errors import ToolDown
 from coa.http.keys import bearer
+from coa.http.proxies import is_loopback
 from coa.tools.mcp.config import McpConfig
 
 MAX_BYTES = 1 << 24
@@ -132,8 +136,13 @@ async def _asked(client: Any, tool: str, arguments: Mapping[str, Any]) -> tuple[
 
 
 def text_of(result: Any) -> str:
-    """A result's text; content that is no text is named by its type and address."""
-    return "\n".join(map(_text_of_block, result.content))
+    """A result's text, or the JSON of its structured content if it has no text; content that is no text is named by its
+    type and address."""
+    texts = list(map(_text_of_block, result.content))
+    structured = result.structured_content
+    if structured is not None and not any(block.type == "text" and block.text for block in result.content):
+        texts = [json.dumps(structured, ensure_ascii=False), *filter(None, texts)]
+    return "\n".join(texts)
 
 
 def _text_of_block(block: Any) -> str:
@@ -142,10 +151,11 @@ def _text_of_block(block: Any) -> str:
             return block.text
         case "resource":
             inner = block.resource
-            return getattr(inner, "text", None) or f"[{inner.mime_type or 'data'} at {inner.uri}]"
+            text = getattr(inner, "text", None)
+            return f"[{inner.mime_type or 'data'} at {inner.uri}]" if text is None else text
         case "resource_link":
             return f"[{block.name} at {block.uri}]"
-    return f"[{block.mime_type}]"
+    return f"[{getattr(block, 'mime_type', block.type)}]"
 
 
 def lacking(where: str, tool: str, listed: Mapping[str, Any]) -> str:
@@ -176,7 +186,8 @@ async def _client(config: McpConfig, mode: str) -> AsyncIterator[Any]:
         return
     # No read timeout: the executor limits the time of a call.
     timeout = httpx2.Timeout(config.connect_s, read=None)
-    async with httpx2.AsyncClient(headers=bearer(config.key_env), timeout=timeout) as http:
+    by_environment = not is_loopback(URL(config.url).host or "")  # through its proxies
+    async with httpx2.AsyncClient(headers=bearer(config.key_env), timeout=timeout, trust_env=by_environment) as http:
         over = streamable_http_client(config.url, http_client=http, max_sse_event_size=MAX_BYTES)
         async with Client(over, mode=mode) as client:
             yield client

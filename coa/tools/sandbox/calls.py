@@ -1,7 +1,8 @@
 """The system calls that a sandboxed program may make: those that CPython, NumPy, SymPy and pandas use.
 
 A program is one process, with threads, its own files, pipes, and sockets that lead to itself. All other calls are
-refused, including those that later kernels add.
+refused, including those that later kernels add. It may not listen: what a connection holds that nobody accepts, the
+kernel counts for nobody, and no descriptor limits their number.
 """
 
 from collections.abc import Mapping
@@ -54,9 +55,9 @@ NUMBERS = {  # why: names with their numbers on x86_64 and aarch64, "-" where a 
         epoll_create 213 -, epoll_create1 291 20, epoll_ctl 233 21, epoll_wait 232 -, epoll_pwait 281 22
     """,
     "sockets, in a network of its own": """
-        socket 41 198, socketpair 53 199, bind 49 200, connect 42 203, listen 50 201, accept 43 202, accept4 288 242,
-        getsockname 51 204, getpeername 52 205, getsockopt 55 209, setsockopt 54 208, sendto 44 206, recvfrom 45 207,
-        sendmsg 46 211, recvmsg 47 212, shutdown 48 210
+        socket 41 198, socketpair 53 199, bind 49 200, connect 42 203, getsockname 51 204, getpeername 52 205,
+        getsockopt 55 209, setsockopt 54 208, sendto 44 206, recvfrom 45 207, sendmsg 46 211, recvmsg 47 212,
+        shutdown 48 210
     """,
 }
 
@@ -121,7 +122,6 @@ UNCOUNTED: Mapping[str, tuple[Case, ...]] = MappingProxyType(
         # If the memory of sockets is not counted: only connected pairs, which event loops need and descriptors limit.
         "socket": (),
         "socketpair": (_PAIR,),
-        "listen": (),
     }
 )
 UNTHREADED: Mapping[str, tuple[Case, ...]] = MappingProxyType({"clone": ()})

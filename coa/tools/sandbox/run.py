@@ -3,6 +3,7 @@
 import asyncio
 import os
 import signal
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -27,7 +28,8 @@ class RunLimits:
     wall_s: float = 7.0
     """Maximum wall-clock seconds of a program, from its start."""
     busy_s: float = 0.0
-    """Additional wall-clock seconds for a program that waited for a CPU core for more than a quarter of `wall_s`."""
+    """Additional wall-clock seconds for a program if it, or this process, waited for a CPU core for more than a quarter
+    of `wall_s`."""
     memory_mib: int = 512
     """Maximum address space of a program, in MiB."""
     files_mib: int = 16
@@ -53,11 +55,13 @@ class Ended:
     """How a program ended: `Ended(status=1, stdout="7\\n", stderr="Traceback ... ValueError: x\\n")`."""
 
     status: int | None
-    """Exit status, 128 + n for death by signal n; None if the wall limit ended it."""
+    """Exit status, 128 + n for death by signal n; None if the wall limit or a flood ended it."""
     stdout: str
     stderr: str
     waited_s: float = 0.0
-    """Seconds that a program ended by the wall limit was ready to run but waited for a core."""
+    """Seconds that a program ended by the wall limit, or this process, was ready to run but waited for a core."""
+    flooded: bool = False
+    """Whether it was ended because it printed more than FLOOD_BYTES; it has no status then."""
 
 
 class Readable(Protocol):
@@ -91,6 +95,10 @@ class Running(Protocol):
         ...
 
 
+FLOOD_BYTES = 32 * MIB
+"""Bytes that a program may print on stdout, and on stderr, of which most are thrown away."""
+
+
 class Capped:
     """Keeps the head and the tail of a stream of bytes, in bounded memory."""
 
@@ -99,8 +107,11 @@ class Capped:
         self._head = bytearray()
         self._tail = bytearray()
         self._dropped = 0
+        self.received = 0
+        """Bytes of the stream so far."""
 
     def add(self, data: bytes) -> None:
+        self.received += len(data)
         room = self._half - len(self._head)
         self._head += data[:room]
         self._tail += data[room:]
@@ -120,22 +131,29 @@ async def watch(running: Running, limits: RunLimits, group: Group | None = None)
     stdout, stderr = Capped(limits.output_bytes), Capped(limits.output_bytes)
     end = asyncio.ensure_future(running.wait())
     tasks = [
-        asyncio.ensure_future(_drain(running.stdout, stdout)),
-        asyncio.ensure_future(_drain(running.stderr, stderr)),
+        asyncio.ensure_future(_drain(running, running.stdout, stdout)),
+        asyncio.ensure_future(_drain(running, running.stderr, stderr)),
         end,
     ]
+    own_s = _own_delay_s()
+
+    def delay_s() -> float:
+        return max(run_delay_s(running.pid), _own_delay_s() - own_s)
+
     in_time, waited_s = False, 0.0
     try:
         _, pending = await asyncio.wait(tasks, timeout=limits.wall_s)
-        if pending and limits.busy_s and run_delay_s(running.pid) > limits.wall_s / 4:
+        if pending and limits.busy_s and delay_s() > limits.wall_s / 4:
             _, pending = await asyncio.wait(tasks, timeout=limits.busy_s)
         in_time = not pending
-        waited_s = 0.0 if in_time else run_delay_s(running.pid)
+        waited_s = 0.0 if in_time else delay_s()
     finally:
         running.kill()
         # All processes are dead by now, except that without a sandbox one may have escaped and keep an output open.
         for task in (await asyncio.wait(tasks, timeout=KILLED_S))[1]:
             task.cancel()
+    if max(stdout.received, stderr.received) > FLOOD_BYTES:
+        return Ended(None, stdout.text(), stderr.text(), flooded=True)
     status = end.result() if in_time else None
     # The kernel's OOM killer may end one of our processes with the program, or instead of it.
     out_of_memory = status in (None, KILLED) and group is not None and group.killed()
@@ -155,15 +173,26 @@ def run_delay_s(pid: int | None) -> float:
     return max(waits)
 
 
+def _own_delay_s() -> float:
+    """The same of this thread, which gives programs their input and reads what they print."""
+    try:
+        return int(Path(f"/proc/self/task/{threading.get_native_id()}/schedstat").read_text().split()[1]) / 1e9
+    except OSError:  # a kernel that does not count it
+        return 0.0
+
+
 def last_line(text: str) -> str:
     """The last line of a text, which is the error in a traceback; "" for an empty text."""
     lines = text.strip().splitlines()
     return lines[-1].strip() if lines else ""
 
 
-async def _drain(stream: Readable, output: Capped) -> None:
+async def _drain(running: Running, stream: Readable, output: Capped) -> None:
+    """Reads to the end. A flood ends the program: how long it would go on depends on who reads it."""
     while data := await stream.read(1 << 16):
         output.add(data)
+        if output.received > FLOOD_BYTES:
+            running.kill()
 
 
 @contextmanager

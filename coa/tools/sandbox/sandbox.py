@@ -33,6 +33,7 @@ import signal
 from contextlib import AbstractAsyncContextManager, ExitStack
 from dataclasses import dataclass
 from enum import Enum
+from typing import ClassVar
 
 from coa.errors import ToolDown, UserError
 from coa.tools.base import PLAIN
@@ -42,7 +43,7 @@ from coa.tools.sandbox.command import interpreter_of
 from coa.tools.sandbox.containment import place_of_cgroups, threads_counted
 from coa.tools.sandbox.filter import program_filter
 from coa.tools.sandbox.process import cold, unconfined
-from coa.tools.sandbox.run import Confines, Ended, RunLimits, Running, last_line, watch
+from coa.tools.sandbox.run import FLOOD_BYTES, Confines, Ended, RunLimits, Running, last_line, watch
 from coa.tools.sandbox.zygote_host import Zygote
 
 SOURCE_BYTES = 1 << 20
@@ -79,6 +80,8 @@ class SandboxConfig(RunLimits):
     cgroup: bool = True
     """Whether each program gets its own cgroup, if the system allows one to be created."""
 
+    PATHS: ClassVar = ("packages",)
+
 
 def outcome(ended: Ended, limits: RunLimits) -> Output:
     """The observation of a run: the output and, after a failure, the failure's last line."""
@@ -86,6 +89,8 @@ def outcome(ended: Ended, limits: RunLimits) -> Output:
 
 
 def _failure(ended: Ended, limits: RunLimits) -> str:
+    if ended.flooded:
+        return f"stopped: printed more than {FLOOD_BYTES // MIB} MiB"
     if ended.status is None:
         return f"stopped: over the limit of {limits.wall_s:g} s"
     if ended.status == 128 + signal.SIGXCPU:

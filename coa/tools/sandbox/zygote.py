@@ -43,8 +43,9 @@ LONGEST = 1 << 14
 """Maximum bytes of a message."""
 MOST_DESCRIPTORS = 8
 MAIN = "/tmp/main.py"
-DESCRIPTORS = 256
-"""Maximum number of a program's open files, since the contents of pipes and sockets are not in its address space."""
+DESCRIPTORS = 64
+"""Maximum number of a program's open files, since the contents of pipes and sockets (up to 0.4 MiB for a pair) are not
+in its address space."""
 SIGNALS = 64
 """Maximum number of pending signals of a program; all runs share the user's maximum."""
 BYTES_PER_FILE = 4096

@@ -11,11 +11,13 @@ import json
 import os
 from array import array
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
 
 from coa.errors import ToolDown, UserError
+from coa.storage.texts import lines, suffix_of, unreadable
 from coa.tools.layouts import Passage
 
 _TEXT, _OFFSETS, _DIGEST = "passages.txt", "offsets.npy", "sha256"
@@ -24,15 +26,12 @@ _TEXT, _OFFSETS, _DIGEST = "passages.txt", "offsets.npy", "sha256"
 def read_corpus(path: Path) -> Iterator[Passage]:
     """The passages in order; raises UserError that names the file and the line (of Parquet the row, from 1)."""
     readers = {".jsonl": _read_jsonl, ".parquet": _read_parquet}
-    if path.suffix.lower() not in readers:
+    if suffix_of(path) not in readers:
         raise UserError(f"corpus {path}: its name ends neither in .jsonl nor in .parquet")
     empty = True
-    try:
-        for passage in readers[path.suffix.lower()](path):
-            empty = False
-            yield passage
-    except OSError as error:
-        raise UserError(f"corpus {path}: {error.strerror or error}") from error
+    for passage in readers[suffix_of(path)](path):
+        empty = False
+        yield passage
     if empty:
         raise UserError(f"corpus {path}: holds no passages")
 
@@ -52,7 +51,8 @@ def as_passage(row: object) -> Passage:
             elif len(title) > 1 and title[0] == title[-1] == '"':
                 title = title[1:-1]
         case _:
-            raise ValueError('neither "title" and "text" nor "contents" with text in them')
+            found = ", ".join(map(repr, islice(row, 10))) or "nothing"
+            raise ValueError(f'neither "title" and "text" nor "contents" with text in them, but {found}')
     try:
         f"{title}{text}".encode()
     except UnicodeEncodeError as error:
@@ -61,14 +61,13 @@ def as_passage(row: object) -> Passage:
 
 
 def _read_jsonl(path: Path) -> Iterator[Passage]:
-    with path.open("rb") as file:
-        for number, line in enumerate(file, start=1):
-            if line.isspace():
-                continue
-            try:
-                yield as_passage(json.loads(line.rstrip().decode()))
-            except (ValueError, RecursionError) as error:
-                raise UserError(f"corpus {path}, line {number}: {_reason(error)}") from error
+    for number, line in enumerate(lines(path, f"corpus {path}"), start=1):
+        if line.isspace():
+            continue
+        try:
+            yield as_passage(json.loads(line.rstrip()))
+        except (ValueError, RecursionError) as error:
+            raise UserError(f"corpus {path}, line {number}: {_reason(error)}") from error
 
 
 def _reason(error: Exception) -> str:
@@ -88,18 +87,21 @@ def _read_parquet(path: Path) -> Iterator[Passage]:
     import pyarrow.parquet as pq
 
     row = 0
-    with path.open("rb") as file:
-        try:
-            table = pq.ParquetFile(file)
-            columns = [name for name in ("title", "text", "contents") if name in table.schema_arrow.names]
+    try:
+        with pq.ParquetFile(path) as table:
+            names = table.schema_arrow.names
+            # Without any of the columns, all are read, so that the error can name them.
+            columns = [name for name in ("title", "text", "contents") if name in names] or names
             for batch in table.iter_batches(batch_size=1024, columns=columns):
                 for values in batch.to_pylist():
                     row += 1
                     yield as_passage(values)
-        except (pa.ArrowException, UnicodeDecodeError) as error:
-            raise UserError(f"corpus {path}, after row {row}: {_reason(error)}") from error
-        except ValueError as error:
-            raise UserError(f"corpus {path}, row {row}: {_reason(error)}") from error
+    except (pa.ArrowException, UnicodeDecodeError) as error:
+        raise UserError(f"corpus {path}, after row {row}: {_reason(error)}") from error
+    except ValueError as error:
+        raise UserError(f"corpus {path}, row {row}: {_reason(error)}") from error
+    except OSError as error:
+        raise unreadable(path, error, f"corpus {path}") from error
 
 
 def write_passages(passages: Iterable[Passage], folder: Path) -> None:

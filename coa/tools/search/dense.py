@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 
@@ -43,6 +43,8 @@ class DenseConfig:
     """Search parameters of the index, as a faiss string, such as `nprobe=32` (IVF) or `efSearch=64` (HNSW)."""
     batch: int = 256
     """Batch size of the encoder when the index is built, in passages."""
+
+    PATHS: ClassVar = ("encoder",)
 
 
 class Encoder:

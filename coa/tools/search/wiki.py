@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from pathlib import Path
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 from coa.errors import ToolDown
 from coa.http.addresses import shown
@@ -53,6 +53,8 @@ class WikiConfig:
     dense: DenseConfig = field(default_factory=DenseConfig)
     retriever: str = ""
     """Address of the retriever to which queries are posted, such as http://10.0.0.7:8000/retrieve."""
+
+    PATHS: ClassVar = ("corpus", "index")
 
     def __post_init__(self) -> None:
         if not 1 <= self.topk <= MAX_TOPK:
@@ -185,10 +187,19 @@ class Retriever:
 
 
 def read_reply(text: str) -> list[Passage]:
-    """The passages in a reply to one query, with or without scores; raises ValueError or RecursionError."""
+    """The passages in a reply to one query, with or without scores, as far as they can be read; raises ValueError or
+    RecursionError if none can."""
     match json.loads(text):
         case {"result": [[*found]]}:
-            return [_read_found(item) for item in found]
+            read, why = list[Passage](), None
+            for item in found:
+                try:
+                    read.append(_read_found(item))
+                except ValueError as error:
+                    why = error
+            if why is not None and not read:
+                raise why
+            return read
         case _:
             raise ValueError("no list of one list as result")
 

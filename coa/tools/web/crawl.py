@@ -26,12 +26,16 @@ from coa.http.keys import bearer
 from coa.tools.base import Fleeting, ToolCall
 from coa.tools.cache import Memo
 from coa.tools.layouts import LAYOUTS
-from coa.tools.web.extract import HTML, TEXT, Body, Extractor, page_text
+from coa.tools.web.extract import Body, Extractor, is_text, media_type, page_text
 from coa.tools.web.summary import PROMPT, Summariser, SummaryConfig, relevant
 
 PAGE_FAULTS = frozenset({400, 404, 410, 422, 451})
 """Statuses by which a reader reports a fault of the page; all others are faults of the reader: key, credit, load."""
 GONE = frozenset({404, 410})
+TEXT_CHARS = 200_000
+"""Maximum characters of a page's text that are used."""
+KEPT_PAGES = 512
+"""Maximum number of page texts that are kept in memory, since the same page is often read again."""
 _MARKDOWN_LINK = re.compile(r"\[[^\[\]]*\]\(\s*+<?((?:[^()<>\s]|\([^()<>\s]*\))*+)>?(?:\s+\"[^\"]*\")?\s*\)")
 
 
@@ -64,10 +68,6 @@ class CrawlConfig:
     after `page_s`."""
     extractors: int = 2
     """Number of processes that extract the text of pages."""
-    text_chars: int = 200_000
-    """Maximum characters of a page's text that are used."""
-    kept_pages: int = 512
-    """Maximum number of page texts that are kept in memory, since the same page is often read again."""
     summary: SummaryConfig = field(default_factory=SummaryConfig)
 
     @property
@@ -111,13 +111,14 @@ class CrawlPage:
             open_web=config.open_web or config.reader is not None,
         )
         self.fingerprint = f"{site} {config} {hashlib.sha256(PROMPT.encode()).hexdigest()}"
-        self._public = Http(http, partial(connector, socket_factory=connect_publicly))
+        # Not through a proxy, which would resolve names itself, to addresses of the internal network too.
+        self._public = Http(http, partial(connector, socket_factory=connect_publicly), proxies=False)
         self._known = Http(http, connector)
         self._reader = Http(replace(http, timeout_s=config.page_s))
         self._reader_headers = bearer(config.reader_key_env)
         self._summariser = Summariser(config.summary, http) if config.summary.url else None
         self._extractor = Extractor(config.extractors, config.extract_s)
-        self._pages: Memo[Page] = Memo(config.kept_pages, keep=lambda page: page.lasting)
+        self._pages: Memo[Page] = Memo(KEPT_PAGES, keep=lambda page: page.lasting)
 
     def key(self, call: ToolCall) -> str:
         return json.dumps([read_links(call.argument), call.goal])
@@ -187,7 +188,7 @@ class CrawlPage:
         address = URL(f"{reader}{url}", encoded=True)
         reply = await self._reader.get(address, self._reader_headers)
         if reply.status == 200:
-            return Page(page_text(Body(reply.body, "text/plain", reply.charset))[: self._config.text_chars])
+            return Page(page_text(Body(reply.body, "text/plain", reply.charset))[:TEXT_CHARS])
         if reply.status in PAGE_FAULTS:
             return _no_page(reply.status)
         raise ToolDown(f"{shown(reader)}: status {reply.status}")
@@ -196,13 +197,14 @@ class CrawlPage:
         """The page in a reply. deadline: of the fetch; the configured site may have taken longer."""
         if reply.status != 200:
             return _no_page(reply.status)
-        if reply.content_type not in HTML | TEXT:
-            return Page(f"not a text page: {reply.content_type}", read=False)
+        content_type = media_type(reply.content_type, reply.body)
+        if not is_text(content_type):
+            return Page(f"not a text page: {content_type}", read=False)
         latest = max(deadline, asyncio.get_running_loop().time()) + self._config.extract_s
-        text = await self._extractor.text(Body(reply.body, reply.content_type, reply.charset), latest)
+        text = await self._extractor.text(Body(reply.body, content_type, reply.charset), latest)
         if text is None:
             return Page("no page: its text was not found in time", read=False, lasting=False)
-        return Page(text[: self._config.text_chars])
+        return Page(text[:TEXT_CHARS])
 
 
 def _no_page(status: int) -> Page:

@@ -13,22 +13,36 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from html.parser import HTMLParser
-from typing import ParamSpec, TypeVar
+from importlib import import_module
+from typing import Any, ParamSpec, TypeVar
 
 from coa.errors import ToolDown
-from coa.http.text import decode
+from coa.http.text import decode, is_charset
 from coa.processes import Child, ChildGone, serve
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 HTML = frozenset({"text/html", "application/xhtml+xml"})
-TEXT = frozenset({"text/plain", "text/markdown", "text/csv", "application/json", "application/xml", "text/xml"})
+XML = frozenset({"text/xml", "application/xml"})
+_OF_APPLICATIONS = (
+    "json javascript x-javascript ecmascript jsonl ndjson x-ndjson yaml x-yaml toml sql x-sh x-tex x-latex"
+)
+TEXT = frozenset(f"application/{name}" for name in _OF_APPLICATIONS.split())
+"""Media types of text, besides those that begin with `text/` or end with `+json` or `+xml`."""
+UNKNOWN = frozenset({"application/octet-stream", "binary/octet-stream", "application/x-unknown", "unknown/unknown"})
+"""Media types that say nothing; the first also stands for none at all."""
+HEAD_BYTES = 2048
+"""First bytes of a body, which show its type and charset."""
 START_S = 60.0
 """Maximum seconds for a child to import its modules, on a busy machine."""
 MEMORY_BYTES = 2 << 30
 """Maximum address space of a child."""
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]+")
+_XML_CHARSET = re.compile(rb"\A\s*+<\?xml[^<>]{1,200}?encoding\s*+=\s*+[\"']([A-Za-z0-9_:.-]{1,40})")
+_MARKUP = re.compile(r"<(!doctype\s+html|html|head|body|title|h1|div|p|table|script)\b", re.IGNORECASE)
+_FEED = re.compile(r"(?:<[?!][^<>]{0,500}>\s*+)*+<(?:rss|feed|rdf:RDF)\b")
+_NO_TEXT = re.compile(r"[\x00-\x08\x0e-\x1a\x1c-\x1f]")
 _META_CHARSET = re.compile(rb"<meta[^<>]{1,200}charset\s*=\s*(?:[\"']\s*)?([A-Za-z0-9_:.-]{1,40})", re.IGNORECASE)
 
 
@@ -41,18 +55,85 @@ class Body:
     charset: str
 
 
+def media_type(declared: str, data: bytes) -> str:
+    """The media type of a body: the declared one, unless that says nothing or the body is a PDF."""
+    head = decode(data[:HEAD_BYTES]).lstrip()
+    if head.startswith("%PDF-"):
+        return "application/pdf"
+    if declared not in UNKNOWN or _NO_TEXT.search(head):
+        return declared
+    if _MARKUP.match(head):
+        return "text/html"
+    return "text/xml" if head.startswith("<?xml") or _FEED.match(head) else "text/plain"
+
+
+def is_text(media_type: str) -> bool:
+    """Whether pages of a media type have text: "text/html", "application/rss+xml", but not "image/svg+xml"."""
+    kind, _, name = media_type.partition("/")
+    of_text = kind == "application" and name.endswith(("+xml", "+json"))
+    return kind == "text" or of_text or media_type in TEXT or media_type in XML
+
+
+def is_plain(media_type: str) -> bool:
+    """Whether pages of a media type are shown as they are; others are parsed."""
+    return media_type not in HTML | XML and not media_type.endswith("+xml")
+
+
 def page_text(body: Body) -> str:
-    """The main text of a page, or the whole of a plain text, without NUL and control characters."""
+    """The main text of a page, the entries of a feed, or the whole of a plain text, without NUL and control
+    characters."""
+    charset = body.charset if is_charset(body.charset) else ""
+    if is_plain(body.content_type):
+        return _CONTROL.sub(" ", decode(body.data, charset).replace("\r\n", "\n")).strip()
+    markup = _CONTROL.sub(" ", decode(body.data, charset or declared_charset(body.data))).strip()
+    if _FEED.match(markup) and (feed := feed_text(markup)):
+        return feed
     if body.content_type not in HTML:
-        return _CONTROL.sub(" ", decode(body.data, body.charset).replace("\r\n", "\n")).strip()
-    markup = _CONTROL.sub(" ", decode(body.data, body.charset or declared_charset(body.data)))
+        return markup
     return main_text(markup) or visible_words(markup)
 
 
 def declared_charset(data: bytes) -> str:
-    """The charset that the head of an HTML page declares, or "": `<meta charset="latin-1">` is "latin-1"."""
-    found = _META_CHARSET.search(data[:2048])
-    return found[1].decode() if found else ""
+    """The charset that the head of a page declares, or "": `<meta charset="latin-1">` is "latin-1"."""
+    found = _XML_CHARSET.match(data[:HEAD_BYTES]) or _META_CHARSET.search(data[:HEAD_BYTES])
+    label = found[1].decode() if found else ""
+    return "" if label.lower().startswith("utf-16") else label  # it could not have been read
+
+
+def feed_text(markup: str) -> str:
+    """The entries of an RSS or Atom feed, each with its title, date, link and summary; "" if it has none."""
+    etree: Any = import_module("lxml.etree")  # slow to import
+    parser = etree.XMLParser(recover=True, no_network=True, resolve_entities=False, encoding="utf-8")
+    root = etree.fromstring(markup.encode(errors="replace"), parser)
+    entries = [] if root is None else [node for node in root.iter() if _name(node) in ("item", "entry")]
+    return "\n\n".join(filter(None, map(_entry, entries)))
+
+
+def _entry(node: Any) -> str:
+    """ "Title (date) link", and the summary on a line of its own."""
+    found: dict[str, str] = {}
+    for child in node:
+        part = _PARTS.get(_name(child), "")
+        text = visible_words(" ".join(child.itertext()))
+        if part == "link" and child.get("rel", "alternate") == "alternate":
+            text = text or child.get("href", "")
+        if part and text:
+            found.setdefault(part, f"({text})" if part == "date" else text)
+    head = " ".join(found[part] for part in ("title", "date", "link") if part in found)
+    return "\n".join(filter(None, (head, found.get("summary", ""))))
+
+
+_PARTS = dict.fromkeys(("pubDate", "published", "updated", "date"), "date") | {
+    "title": "title",
+    "link": "link",
+    **dict.fromkeys(("description", "summary", "content", "encoded"), "summary"),
+}
+"""The part of an entry that a child of it is, by the child's name in any namespace."""
+
+
+def _name(node: Any) -> str:
+    """The name of an element without its namespace; "" for a comment."""
+    return node.tag.rpartition("}")[2] if isinstance(node.tag, str) else ""
 
 
 def main_text(markup: str) -> str:
@@ -72,6 +153,12 @@ class _Text(HTMLParser):
         super().__init__(convert_charrefs=True)
         self.words: list[str] = []
         self._hidden = 0
+
+    def parse_marked_section(self, i: int, report: bool = True) -> int:
+        try:
+            return super().parse_marked_section(i, report)
+        except AssertionError:  # it knows no section of this name: browsers read a comment
+            return self.parse_bogus_comment(i, report)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self._hidden += tag in self.HIDDEN
@@ -104,7 +191,7 @@ class Extractor:
     async def text(self, body: Body, deadline: float) -> str | None:
         """The page's text; None if the extraction fails or exceeds `limit_s` or the deadline (the event loop's clock).
         Raises ToolDown if no child can be started."""
-        if body.content_type not in HTML:
+        if is_plain(body.content_type):
             return page_text(body)
         try:
             async with asyncio.timeout_at(deadline):

@@ -15,9 +15,9 @@ from coa.errors import ToolDown
 from coa.http.addresses import shown
 from coa.http.client import Http, HttpConfig
 from coa.http.keys import read_key
-from coa.http.text import well_formed
 from coa.tools.base import ToolCall
 from coa.tools.layouts import EMPTY_QUERY, LAYOUTS, Hit
+from coa.unicode import whole
 
 QUERY_CHARS = 2000
 """Maximum characters of a query that are sent; Google refuses more than 2048."""
@@ -70,7 +70,7 @@ class WebSearch:
         try:
             return read_hits(reply.text, self._config.hits)
         except (ValueError, RecursionError) as error:
-            raise ToolDown(f"{shown(self._url)}: not a search result: {error}") from error
+            raise ToolDown(f"{shown(self._url)}: not a search result ({error}): {reply.text[:80]!r}") from error
 
 
 def clean_query(argument: str) -> str:
@@ -80,20 +80,29 @@ def clean_query(argument: str) -> str:
 
 
 def read_hits(text: str, limit: int) -> list[Hit]:
-    """The first hits of a service's answer; raises ValueError or RecursionError if it is malformed."""
+    """The first hits of a service's answer that have a link; raises ValueError or RecursionError if it is malformed, or
+    if no hit has a link."""
     match json.loads(text):
         case {"organic": [*found]}:
-            return [_read_hit(hit) for hit in found[:limit]]
-        case {"searchParameters": _}:  # Serper echoes the query if it found nothing
+            hits = [hit for one in found if (hit := _read_hit(one)) is not None]
+            if found and not hits:
+                raise ValueError("no hit has a link")
+            return hits[:limit]
+        case {"organic": None} | {"searchParameters": _}:  # Serper echoes the query if it found nothing
             return []
     raise ValueError("no list as organic")
 
 
-def _read_hit(hit: object) -> Hit:
+def _read_hit(hit: object) -> Hit | None:
+    """A hit, with its texts as far as they are texts or numbers; None if it has no link."""
     match hit:
-        case {"link": str(link), **others}:
-            texts = [others.get(name) or "" for name in ("title", "date", "snippet")]
-            if all(isinstance(text, str) for text in texts):
-                title, date, snippet = map(well_formed, texts)
-                return Hit(title, well_formed(link), f"{date}: {snippet}" if date else snippet)
-    raise ValueError("a hit without a link, or with something else than text")
+        case {"link": str(link), **others} if link.strip():
+            title, date, snippet = (_text(others.get(name)) for name in ("title", "date", "snippet"))
+            return Hit(title, whole(link), f"{date}: {snippet}" if date else snippet)
+    return None
+
+
+def _text(value: object) -> str:
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return str(value)
+    return whole(value) if isinstance(value, str) else ""

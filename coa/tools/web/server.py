@@ -26,6 +26,7 @@ from aiohttp import web
 from coa.config import load
 from coa.errors import UserError
 from coa.http.addresses import parsed
+from coa.storage.texts import lines
 from coa.tools.layouts import Passage
 from coa.tools.search.corpus import as_passage
 from coa.tools.search.wiki import MAX_QUERY_CHARS, WikiConfig, canonical, open_index
@@ -103,11 +104,8 @@ class PagesOfCorpus:
 
 
 def _read_pages(path: Path) -> list[tuple[str, Passage]]:
-    try:
-        lines = path.read_text(encoding="utf-8").split("\n")
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"corpus {path}: cannot be read as UTF-8 text") from error
-    return [_read_page(f"corpus {path}, line {n}", line) for n, line in enumerate(lines, start=1) if line.strip()]
+    name = f"corpus {path}"
+    return [_read_page(f"{name}, line {n}", line) for n, line in enumerate(lines(path, name), start=1) if line.strip()]
 
 
 def _read_page(where: str, line: str) -> tuple[str, Passage]:

@@ -6,7 +6,8 @@ goal (BM25) are shown unchanged, in their order.
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 from coa.errors import ToolDown
 from coa.http.addresses import shown
@@ -53,6 +54,8 @@ class SummaryConfig:
     page_chars: int = 60_000
     """Maximum characters of a page, from its beginning, that are sent to the summary model; they have to fit into its
     context."""
+    extra: dict[str, Any] = field(default_factory=dict)
+    """Further fields of each request, as `extra` of a teacher's endpoint: null leaves a field out."""
     timeout_s: float = 60.0
     """Maximum seconds for one attempt at a summary; `executor.call_s_of.crawl_page` has to be longer."""
 
@@ -62,16 +65,16 @@ class Summariser:
 
     def __init__(self, config: SummaryConfig, http: HttpConfig) -> None:
         self._config = config
-        self._chat = Chat(config, http, "summary tokens", ToolDown, shows=0)
+        self._chat = Chat(config, "tools.crawl.summary", http, "summary tokens", ToolDown, shows=0)
         self.http = self._chat.http
 
     async def summarise(self, text: str, goal: str) -> str:
         prompt = PROMPT.format(goal=goal[:GOAL_CHARS] or NO_GOAL, text=text[: self._config.page_chars])
         messages = [{"role": "user", "content": prompt}]
         summary = await self._chat.ask(messages, max_tokens=self._config.max_tokens, temperature=0)
-        if not summary:
+        if not summary.text:
             raise ToolDown(f"{shown(self._config.url or '')}: a completion without text")
-        return summary
+        return summary.text
 
     async def close(self) -> None:
         await self._chat.close()

@@ -14,20 +14,21 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from jobs.commands.command import Job
+from jobs.commands.command import Job, local_path
 
 if TYPE_CHECKING:
     from jobs.commands.command import Demands
+    from jobs.recipe.findings import Findings
     from jobs.recipe.schema import Recipe
     from jobs.run.console import Console
 
 
 def arguments(parser: ArgumentParser) -> None:
     parser.add_argument("question", metavar="QUESTION", help="the question, in quotes")
-    parser.add_argument("--model", type=Path, required=True, help="model directory, Hugging Face layout")
+    parser.add_argument("--model", type=local_path, required=True, help="model directory, Hugging Face layout")
     parser.add_argument("--profile", help="profile of the agent (default: the profile that the model was trained on)")
     parser.add_argument("--grammar", choices=("lenient", "enforce"), help="enforce: only correct tags can be sampled")
-    parser.add_argument("--out", type=Path, default=Path("runs/ask"), help="folder of the logs (%(default)s)")
+    parser.add_argument("--out", type=local_path, default=Path("runs/ask"), help="folder of the logs (%(default)s)")
 
 
 def check(
@@ -39,17 +40,16 @@ def check(
     grammar: str | None,
     out: Path,
     overrides: Sequence[str] = (),
-) -> None:
-    from coa.agent.codec import Codec
+) -> Findings:
     from coa.errors import UserError
-    from jobs.recipe.checks import check_secrets, check_services
+    from coa.types import Task
+    from jobs.recipe.checks import check_asked
 
     if not question.strip():
         raise UserError("the question is empty")
     config, profile = settings_of(config, model, profile, grammar, out, overrides)
-    check_secrets(config)
-    check_services(config, set(), (profile,))
-    Codec.load(model)
+    task = Task(id="the question", question=question, answers=(), profile=profile, family="")
+    return check_asked(model, task, config)
 
 
 def run(
@@ -97,4 +97,5 @@ COMMAND = Job(
     demands=demands,
     of_model=True,
     alone=False,  # it writes nothing but a log
+    asks=False,  # its one episode finds out
 )

@@ -84,7 +84,7 @@ async def agent_of(config: Recipe, console: Console, model: Path) -> AsyncIterat
             )
             stack.callback(policy.shutdown)
             await policy.name_version(0)
-        yield ServedAgent(policy, ToolCaller([executor], "ask"), codec=codec, retry=config.executor.retry)
+        yield ServedAgent(policy, ToolCaller(executor, "ask"), codec=codec, retry=config.executor.retry)
 
 
 def lines_of(event: Event, seconds: float) -> Iterator[str]:

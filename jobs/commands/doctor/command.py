@@ -1,6 +1,6 @@
 """`coa doctor`: what this machine has and lacks for each part of the system, and what to type.
 
-coa doctor --recipe web_32b
+coa doctor --recipe web_32b run_dir=/data/runs/web placement.engines=4
 
 Nothing is started but an empty program in the sandbox. The exit status is 1 if something needed is missing.
 """
@@ -8,7 +8,9 @@ Nothing is started but an empty program in the sandbox. The exit status is 1 if 
 from __future__ import annotations
 
 from argparse import ArgumentParser
+from collections.abc import Sequence
 
+from coa.errors import UserError
 from jobs.commands.command import Command
 from jobs.commands.doctor.parts import PARTS, State
 
@@ -17,22 +19,26 @@ WIDTH = 80
 
 def arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--recipe", help="name of a recipe, or a YAML file, whose needs are checked, API keys included")
+    parser.add_argument("overrides", nargs="*", metavar="key=value", help="overrides of the recipe, as for the command")
 
 
-def run(*, recipe: str | None = None) -> int:
-    """Prints a line for each finding; returns the exit status. Raises UserError for a recipe that can't be read."""
-    from rich.console import Console
+def run(*, recipe: str | None = None, overrides: Sequence[str] = ()) -> int:
+    """Prints a line for each finding; returns the exit status. Raises UserError for a recipe that can't be read, or
+    overrides without one."""
     from rich.table import Table
     from rich.text import Text
 
-    from jobs.cli import find_recipe
+    from jobs.recipe.find import find_recipe
+    from jobs.run.console import Terminal
 
     config = None
     if recipe is not None:
         from coa.config import load
         from jobs.recipe.schema import Recipe
 
-        config = load(Recipe, find_recipe(recipe), ())
+        config = load(Recipe, find_recipe(recipe), tuple(overrides))
+    elif overrides:
+        raise UserError(f"{overrides[0]}: an override is one of a recipe; name it with --recipe")
     found = [(part.name, one) for part in PARTS for one in part.check(config)]
     table = Table.grid(padding=(0, 2, 0, 0))
     for width in (13, 7, WIDTH - 26):
@@ -41,7 +47,7 @@ def run(*, recipe: str | None = None) -> int:
     for name, one in found:
         said = Text(one.what + (f"\n> {one.type}" if one.type else ""))
         table.add_row(name, Text(one.state.value, style=colours[one.state]), said)
-    Console(width=WIDTH, highlight=False, emoji=False, markup=False).print(table)
+    Terminal(width=WIDTH, highlight=False, emoji=False, markup=False).print(table)
     return int(any(one.state is State.MISSING for _, one in found))
 
 

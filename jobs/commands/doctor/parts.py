@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import importlib.metadata
+import math
 import os
 import shutil
 import socket
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields, is_dataclass
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,8 +20,12 @@ if TYPE_CHECKING:
     from jobs.recipe.schema import Recipe
 
 GIB = 1 << 30
-QUICK_S = 2.0
-"""Timeout for another program, in seconds."""
+STAGES = ("sft", "rl")
+"""Stages whose models and memory are looked at."""
+DRIVER_S = 30.0
+"""Timeout for nvidia-smi, in seconds: it may have to start each GPU first."""
+IMPORT_S = 60.0
+"""Timeout for a process that imports PyTorch, in seconds."""
 
 
 class State(StrEnum):
@@ -89,27 +96,81 @@ def gpu(recipe: Recipe | None) -> Iterator[Finding]:
     needed = (
         here and placed is not None and (placed.engine_gpus > 0 or placed.learner_gpus > 0 or placed.scorer_gpus > 0)
     )
-    asked = ("nvidia-smi", "--query-gpu=name,memory.total", "--format=csv,noheader")
+    asked = ("nvidia-smi", "--query-gpu=name,memory.total,driver_version", "--format=csv,noheader")
     try:
-        done = subprocess.run(asked, capture_output=True, text=True, timeout=QUICK_S, check=True)
+        done = subprocess.run(asked, capture_output=True, text=True, timeout=DRIVER_S, check=True)
+    except subprocess.TimeoutExpired:
+        told = f"nvidia-smi gave no answer for {DRIVER_S:g} s"
+        yield Finding(State.MISSING if needed else State.WARN, told, "nvidia-smi  (the driver's)")
+        return
     except (OSError, subprocess.SubprocessError):
         state = State.MISSING if needed else State.OK
         why = "none, but the recipe needs GPUs" if needed else "none; recipes for CPUs work"
         yield Finding(state, why, "nvidia-smi  (the driver's; it has to list the GPUs)" if needed else "")
-    else:
-        names = done.stdout.strip().splitlines()
-        yield Finding(State.OK if names else State.WARN, f"{len(names)}: {names[0]}" if names else "none listed")
+        return
+    cards = done.stdout.strip().splitlines()
+    if not cards:
+        yield Finding(State.WARN, "none listed")
+        return
+    card, _, driver = cards[0].rpartition(", ")
+    yield Finding(State.OK, f"{len(cards)}: {card}, driver {driver}")
+    yield from _libraries(driver, State.MISSING if needed else State.WARN)
+
+
+def _libraries(driver: str, state: State) -> Iterator[Finding]:
+    """What keeps the installed libraries from using the GPUs that are there. state: of such a fault."""
+    from coa import builds
+
+    libraries = (("PyTorch", builds.torch_is_for_cpus), ("vLLM", builds.vllm_is_for_cpus))
+    if for_cpus := [name for name, is_so in libraries if is_so()]:
+        yield Finding(state, f"{' and '.join(for_cpus)}: built for CPUs, so the GPUs are not used", builds.FOR_GPUS)
+        return
+    try:
+        code = "import torch; print(torch.cuda.is_available())"
+        words = (sys.executable, "-c", code)
+        told = subprocess.run(words, capture_output=True, text=True, timeout=IMPORT_S, check=False).stdout
+    except subprocess.TimeoutExpired:
+        told = ""
+    if told.strip() == "True":  # also with an old driver that NVIDIA's package for compatibility helps
+        return
+    cuda = builds.torch_cuda()
+    if (branch := driver.partition(".")[0]).isdecimal() and int(branch) < (oldest := builds.oldest_driver(cuda)):
+        yield Finding(
+            state,
+            f"driver {driver} is too old for PyTorch's build for CUDA {cuda}, which needs {oldest} or newer",
+            f"install NVIDIA's driver {oldest} or newer",
+        )
+        return
+    yield Finding(state, "PyTorch does not see the GPUs", f"{sys.executable} -c '{code}'")
 
 
 def shared_memory(recipe: Recipe | None) -> Iterator[Finding]:
+    from actors.weights.segment import SHARED_MEMORY
     from cluster.session import SessionConfig
 
     store = (SessionConfig() if recipe is None else recipe.session).object_store_gib
-    free = shutil.disk_usage("/dev/shm").free / GIB
-    what = f"{free:.1f} GiB free in /dev/shm; Ray's object store needs {store:g} GiB, plus the weights"
-    size = f"mount -o remount,size={max(2, round(4 * store))}G /dev/shm  (Docker: --shm-size)"
-    state = State.MISSING if free < store else State.WARN if free < 2 * store else State.OK
+    weights, named = _versions_gib(recipe)
+    needed = store + weights
+    free = shutil.disk_usage(SHARED_MEMORY).free / GIB
+    what = f"{free:.1f} GiB free in {SHARED_MEMORY}; Ray's object store needs {store:g} GiB, {named}"
+    size = f"mount -o remount,size={max(2, math.ceil(1.5 * needed))}G {SHARED_MEMORY}  (Docker: --shm-size)"
+    state = State.MISSING if free < needed else State.WARN if free < needed + store else State.OK
     yield Finding(state, what, "" if state is State.OK else size)
+
+
+def _versions_gib(recipe: Recipe | None) -> tuple[float, str]:
+    """What the versions of the weights that are kept at a time need of it, and in words."""
+    from actors.learner.sizes import architecture
+    from actors.weights.ipc import NAME as IPC
+    from coa.planning.memory import VERSIONS_IN_MEMORY, shared_memory_bytes
+
+    if recipe is not None and recipe.rl.weights.transport == IPC:
+        return 0.0, "and the weights stay in the GPU's memory"
+    built = None if recipe is None else architecture(recipe.model)
+    if recipe is None or built is None:
+        return 0.0, "plus the weights, whose size is not known"
+    found = shared_memory_bytes(built, recipe.model.dtype) / GIB
+    return found, f"and {VERSIONS_IN_MEMORY} versions of the weights {found:.2g} GiB"
 
 
 def disk(recipe: Recipe | None) -> Iterator[Finding]:
@@ -180,6 +241,24 @@ def ports(recipe: Recipe | None) -> Iterator[Finding]:
                 yield Finding(State.OK, f"{port} is free for `coa {command}`")
 
 
+def models(recipe: Recipe | None) -> Iterator[Finding]:
+    """The models that the recipe loads, and the memory that it needs, as the check of a run looks at them."""
+    if recipe is None:
+        yield Finding(State.OK, "depends on the recipe")
+        return
+    from coa.errors import UserError
+    from jobs.recipe.machine import memory_of
+    from jobs.recipe.models import models_of
+
+    for look in (partial(models_of, recipe, STAGES, ()), partial(memory_of, recipe, STAGES)):
+        try:
+            for found in look():
+                state = State.WARN if found.caution or not found.looked else State.OK
+                yield Finding(state, found.caution or found.what if found.looked else f"not looked at: {found.what}")
+        except UserError as error:
+            yield Finding(State.MISSING, str(error))
+
+
 def keys(recipe: Recipe | None) -> Iterator[Finding]:
     if recipe is None:
         yield Finding(State.OK, "depends on the recipe", "coa doctor --recipe NAME")
@@ -221,4 +300,5 @@ PARTS = (
     Part("compilers", compilers),
     Part("ports", ports),
     Part("keys", keys),
+    Part("models", models),
 )

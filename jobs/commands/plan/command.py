@@ -9,7 +9,7 @@ from __future__ import annotations
 from argparse import ArgumentParser
 from pathlib import Path
 
-from jobs.commands.command import Command, positive
+from jobs.commands.command import Command, local_path, positive
 
 
 def arguments(parser: ArgumentParser) -> None:
@@ -19,7 +19,7 @@ def arguments(parser: ArgumentParser) -> None:
         "--cluster", help="NODESxGPUSxDEVICE, such as 4x8xH200; without it the cluster of RAY_ADDRESS, or this machine"
     )
     parser.add_argument(
-        "--run", type=Path, help="a run directory, whose recorded lengths, latencies and speeds are used"
+        "--run", type=local_path, help="a run directory, whose recorded lengths, latencies and speeds are used"
     )
     parser.add_argument("--up-to", type=positive, metavar="GPUS", help="also plan larger clusters, up to so many GPUs")
 
@@ -31,9 +31,9 @@ def run(*, recipe: str, overrides: list[str], cluster: str | None, run: Path | N
 
     from coa.config import load
     from coa.planning.clusters import parse_cluster
-    from jobs.cli import find_recipe
     from jobs.commands.plan.places import plan_of
     from jobs.commands.plan.speed import speed_of
+    from jobs.recipe.find import find_recipe
     from jobs.recipe.forecast import require_recorded
     from jobs.recipe.schema import Recipe
     from jobs.run.console import Console

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from itertools import count, takewhile
 from pathlib import Path
 
 from actors.learner.sizes import architecture
@@ -9,7 +10,8 @@ from coa.planning.bottleneck import advice, bottleneck, gains
 from coa.planning.clusters import Node
 from coa.planning.memory import USABLE
 from coa.planning.search import search
-from coa.planning.simulation import Forecast, LoopShape, simulate
+from coa.planning.side_by_side import Case, Play, side_by_side
+from coa.planning.simulation import Forecast, LoopShape
 from coa.reporting.readable import number, percent
 from jobs.commands.plan.places import smallest
 from jobs.recipe.dry_run import Section
@@ -34,18 +36,19 @@ def speed_of(
         if device is None or not config.placement.engine_gpus:
             return [], ["speed is not estimated: there is no GPU of a known kind; --run takes the speeds of a run"]
         loop = loop_assumed(config, built, device, min(node.gpus for node in nodes if node.gpus))
-    sections, sentences = speed(loop, measured)
-    if (divided := splits(loop, too_large(config, nodes))) is not None:
-        sections.append(divided)
-    if up_to is not None and loop.shape.gpus:
-        sections.append(larger(loop, up_to))
+    with side_by_side() as play:
+        sections, sentences = speed(loop, measured, play)
+        if (divided := splits(loop, too_large(config, nodes), play)) is not None:
+            sections.append(divided)
+        if up_to is not None and loop.shape.gpus:
+            sections.append(larger(loop, up_to, play))
     return sections, [*sentences, *(f"assumed: {sentence}" for sentence in loop.assumptions)]
 
 
-def speed(loop: Loop, measured: float | None) -> tuple[list[Section], list[str]]:
+def speed(loop: Loop, measured: float | None, play: Play) -> tuple[list[Section], list[str]]:
     """Tables and sentences. measured: trajectories per second in the run that the speeds come from, None without."""
-    base = _forecast(loop, loop.shape)
-    found = gains(loop.shape, loop.speeds, loop.work, base, warm=loop.warm)
+    [base] = play([_case(loop, loop.shape)])
+    found = gains(loop.shape, loop.speeds, loop.work, base, warm=loop.warm, play=play)
     rows = [
         (one.change.setting, f"{one.change.before:g}", f"{one.change.after:g}", f"{one.gain:+.1%}", one.needs)
         for one in found
@@ -71,7 +74,7 @@ def too_large(config: Recipe, nodes: Sequence[Node]) -> Callable[[int], bool]:
     return found
 
 
-def splits(loop: Loop, too_large: Callable[[int], bool]) -> Section | None:
+def splits(loop: Loop, too_large: Callable[[int], bool], play: Play) -> Section | None:
     """Other divisions of the same GPUs between engines and learner ranks, the best one among them; None if these share
     GPUs. Those whose ranks are too large for their GPUs are left out."""
     shape = loop.shape
@@ -85,8 +88,9 @@ def splits(loop: Loop, too_large: Callable[[int], bool]) -> Section | None:
     most = range(1, int(shape.gpus // shape.engine_gpus) + 1)
     ways = [n for n in most if n == shape.engines or ((ranks := ranks_beside(n)) > 0 and not too_large(ranks))]
 
-    def trained_s(engines: int) -> float:
-        return _forecast(loop, replace(shape, engines=engines, ranks=ranks_beside(engines))).trained_s
+    def trained_s(numbers: Sequence[int]) -> list[float]:
+        shapes = [replace(shape, engines=engines, ranks=ranks_beside(engines)) for engines in numbers]
+        return [one.trained_s for one in play([_case(loop, shape) for shape in shapes])]
 
     found = search(ways, trained_s, shape.engines)
     best, now = max(found, key=found.__getitem__), shape.engines
@@ -101,28 +105,34 @@ def splits(loop: Loop, too_large: Callable[[int], bool]) -> Section | None:
     return Section(f"{shape.gpus:g} GPUs, other divisions", ("", "trained/s", ""), rows)
 
 
-def larger(loop: Loop, up_to: int) -> Section:
+def larger(loop: Loop, up_to: int, play: Play) -> Section:
     """The recipe's cluster, enlarged by factors of 2: with the same batch, simulated, and with a batch that is enlarged
     as much, simulated up to a factor of LARGEST and extrapolated linearly beyond; and the seconds until new weights are
     in all engines."""
-    shape, gpus, rows, factor, base = loop.shape, loop.shape.gpus, [], 1, 0.0
-    while factor * gpus <= up_to:
-        grown = replace(shape, engines=factor * shape.engines, ranks=factor * shape.ranks)
-        same = _forecast(loop, grown).trained_s
-        window = replace(shape.window, groups_per_batch=factor * shape.window.groups_per_batch)
-        if factor <= LARGEST:
-            base = _forecast(loop, replace(grown, window=window)).trained_s / factor
+    shape, gpus = loop.shape, loop.shape.gpus
+    factors = list(takewhile(lambda factor: factor * gpus <= up_to, (2**power for power in count())))
+    grown = [replace(shape, engines=factor * shape.engines, ranks=factor * shape.ranks) for factor in factors]
+    scaled = [
+        replace(one, window=replace(shape.window, groups_per_batch=factor * shape.window.groups_per_batch))
+        for factor, one in zip(factors, grown, strict=True)
+        if factor <= LARGEST
+    ]
+    found = [one.trained_s for one in play([_case(loop, one) for one in (*grown, *scaled)])]
+    same, by_batch = found[: len(grown)], found[len(grown) :]
+    rows = []
+    for index, (factor, one) in enumerate(zip(factors, grown, strict=True)):
+        nearest = min(index, len(by_batch) - 1)
+        batch = by_batch[nearest] * factor / factors[nearest]
         how = "simulated" if factor <= LARGEST else "extrapolated"
-        moved = number(loop.speeds.load_s * grown.copies + loop.speeds.pause_s)
-        rows.append((f"{factor * gpus:g}", number(same), number(base * factor), moved, how))
-        factor *= 2
+        moved = number(loop.speeds.load_s * one.copies + loop.speeds.pause_s)
+        rows.append((f"{factor * gpus:g}", number(same[index]), number(batch), moved, how))
     return Section(
         "larger clusters, trained/s", ("GPUs", "same batch", "batch scaled, too", "weights, s", ""), tuple(rows)
     )
 
 
-def _forecast(loop: Loop, shape: LoopShape) -> Forecast:
-    return simulate(shape, loop.speeds, loop.work, warm=loop.warm)
+def _case(loop: Loop, shape: LoopShape) -> Case:
+    return Case(shape, loop.speeds, loop.work, loop.warm)
 
 
 def _rows(found: Forecast, loop: Loop, measured: float | None) -> Iterator[tuple[str, str]]:

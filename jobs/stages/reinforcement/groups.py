@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from actors.messages import EpisodeId, EpisodeOrder
+from cluster.pool import Player
 from coa.agent.episode import AgentConfig
 from coa.agent.records import GroupRecord, record_of
 from coa.concurrency import together
@@ -93,15 +93,18 @@ def limited(agent: AgentConfig, config: RlConfig, version: int) -> AgentConfig:
     return replace(agent, limits=replace(agent.limits, max_tokens=config.short_tokens))
 
 
-async def play_group(pool: Any, task: Task, ticket: Ticket, index: int, config: RlConfig, agent: AgentConfig) -> Group:
+async def play_group(
+    pool: Player, task: Task, ticket: Ticket, index: int, config: RlConfig, agent: AgentConfig
+) -> Group:
     """Plays all episodes of a group at once. If one fails for good, the others are cancelled: raises EpisodeFailed."""
     orders = orders_of(task, ticket.group, config, limited(agent, config, ticket.version))
     episodes = await together(pool.play(order) for order in orders)
     return Group(number=ticket.group, index=index, task=task, episodes=tuple(episodes))
 
 
-def shares(samples: Sequence[Sample], replicas: int, updates: int) -> list[tuple[Sample, ...]]:
-    """The share of a batch for each rank, or group of ranks that share rows, balanced in each update by tokens and by
-    attention cost."""
-    lengths, groups = [len(sample) for sample in samples], [sample.group for sample in samples]
-    return [tuple(samples[i] for i in dealt) for dealt in deal_updates(lengths, groups, replicas, updates)]
+def shares(samples: Sequence[Sample], replicas: int, updates: int, *, share: bool) -> list[tuple[Sample, ...]]:
+    """The share of a batch for each rank, or group of ranks that share rows, balanced in each update by the tokens that
+    are computed and by attention cost. share: whether tokens with which samples begin alike are computed once."""
+    token_ids, groups = [sample.token_ids for sample in samples], [sample.group for sample in samples]
+    dealt = deal_updates(token_ids, groups, replicas, updates, share=share)
+    return [tuple(samples[i] for i in one) for one in dealt]

@@ -18,6 +18,7 @@ from statistics import fmean
 from typing import Any
 
 from actors.rollout.config import SamplingConfig
+from cluster.pool import Evaluator
 from coa.agent.records import EpisodeRecord
 from coa.errors import InfrastructureError
 from coa.reporting.metrics import read_metrics
@@ -81,7 +82,7 @@ def measure(tasks: Sequence[Task], episodes: Sequence[EpisodeRecord], seconds: f
 class HeldOut:
     """Runs at most one evaluation at a time; one that becomes due meanwhile begins with the next version after it."""
 
-    def __init__(self, run: RunDir, pool: Any, beside: Beside, emit: Emit, places: int = PLACES) -> None:
+    def __init__(self, run: RunDir, pool: Evaluator, beside: Beside, emit: Emit, places: int = PLACES) -> None:
         config = run.config.rl
         self._run, self._pool, self._beside, self._emit = run, pool, beside, emit
         self._every = config.evaluate_every

@@ -16,11 +16,16 @@ Each event of a group is written to the ledger at once (`coa.learning.accounts`)
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
+from actors.learner.buffer import Finished, Started, Stepped
+from actors.learner.sizes import shares_prefixes
+from actors.messages import Publication
 from actors.rollout.clocks import BusyReport
+from cluster.learner_group import Learners
+from cluster.pool import EnginePool
 from cluster.session import stored
 from coa.agent.records import GroupRecord
 from coa.errors import EpisodeFailed, InfrastructureError
@@ -30,6 +35,7 @@ from coa.learning.batches import BatchStore
 from coa.learning.issue import Issue
 from coa.learning.orders import Train
 from coa.learning.window import Ticket, Window
+from coa.reporting.metrics import MetricsLog
 from coa.types import Sample
 from jobs.run.console import Stage
 from jobs.run.run_dir import RunDir
@@ -41,15 +47,25 @@ from jobs.stages.reinforcement.ledger import AttemptLedger
 from jobs.stages.reinforcement.rl_stats import NO_VARIANCE, STAGE, RlStats, engines_in, prefill_of, shown, tolerance_of
 from jobs.stages.reinforcement.times import LoopTimes
 from jobs.stages.reinforcement.under_way import UnderWay
+from jobs.stages.reinforcement.waits import Standing, Waits, alike
 from jobs.teachers.fallback import TeacherFallback, TeamState
 from jobs.teachers.scoring import TeacherScoring
 
 FAILURES_S = 1800.0
 """Maximum seconds for which groups may fail without a finished one, before the stage gives up."""
+SAID_S = 10.0
+"""Seconds for which learners wait for a batch before the terminal says why."""
+LOOK_EVERY_S = 5.0
+"""Seconds between two looks at what is waited for."""
 LONGEST_PAUSE_S = 60.0
 """Maximum seconds for which a failed group's slot stays empty; the pause grows with the failures in a row."""
 REPORT_S = 5.0
 """Maximum seconds for which a step waits for the engines' reports of how they spent their time."""
+
+
+def publication(event: Started | Stepped) -> Publication:
+    assert event.weights is not None, "the stage's learners publish them"
+    return Publication(event.version, event.weights, event.probes)
 
 
 class Reinforcement:
@@ -58,8 +74,8 @@ class Reinforcement:
     def __init__(
         self,
         run: RunDir,
-        pool: Any,
-        learning: Any,
+        pool: EnginePool,
+        learning: Learners,
         stage: Stage,
         scorer: TeacherScoring | None = None,
         fallback: TeacherFallback | None = None,
@@ -81,22 +97,27 @@ class Reinforcement:
         self._failing_since = 0.0
         """When the first of them failed, by the event loop's clock."""
         self._under_way = UnderWay()
-        self._newest: Any = None
-        self._metrics: Any = None
-        self._held_out = HeldOut(run, pool, learning.beside, lambda step, row: self._metrics.write(STAGE, step, **row))
+        self._waits = Waits()
+        self._packing_since: float | None = None
+        """When `_pack` began to wait for a batch, by the event loop's clock; None while it does not."""
+        self._newest: Started | Stepped | None = None
+        self._metrics: MetricsLog | None = None
+        self._held_out = HeldOut(run, pool, learning.beside, self._record)
         self.stats, self.times = RlStats(), LoopTimes(takes_turns=run.config.engine.sleep_mode)
         self._reports: list[BusyReport] = []
         self.ledger = AttemptLedger(run.folder)
         self._batches = BatchStore(run.batches)
+        self._share = shares_prefixes(run.config.model, run.config.rl.learner)
 
     # --- events of the learners -----------------------------------------------------------------------------------
 
-    async def start(self, event: Any) -> None:
+    async def start(self, event: Started) -> None:
         """The learners are at a version, for the first time or again: everything made for another one is void."""
         for task in self._loops:
             task.cancel()
         self._under_way.clear()
         self._failures = 0
+        self.stats.families.void()
         self.stats.played.clear()
         self.stats.divergences.clear()
         self._issue = Issue(event.cursor, apart=self._config.window.groups_per_batch)
@@ -108,23 +129,28 @@ class Reinforcement:
             await self._fallback.start(event.version, self._learning.beside)
         self._stage.update(event.version)
         self._stage.phase("loading the learners' weights into the engines")
-        self.stats.sync(await self._pool.sync(event.version, event.weights, event.probes))
+        self.stats.sync(await self._pool.sync(publication(event)))
         self._stage.phase("waiting for the first group")
+        self._waits = Waits()
         begun = self._run.count_start(STAGE)
         first = first_group(begun, event.cursor)
         self._window = Window(self._config.window, version=event.version, batches=self._config.steps, first_group=first)
         self.ledger.start(begun, event.version, event.cursor)
         beside = self._learning.beside
         self._publishing = beside(self._publish(self._window))
-        feeding, packing = beside(self._feed(self._window)), beside(self._pack(self._window, event.epoch))
-        self._loops = [feeding, packing, self._publishing]
+        self._loops = [
+            beside(self._feed(self._window)),
+            beside(self._pack(self._window, event.epoch)),
+            self._publishing,
+            beside(self._watch(self._window)),
+        ]
         if self._elastic is not None:
-            self._loops.append(beside(self._elastic.watch(self._window, lambda: self._newest.version)))
+            self._loops.append(beside(self._elastic.watch(self._window, lambda: self._at.version)))
         self._held_out.start(event.version)
         self.stats.begin()
         self.times.begin(await self._engine_reports(), event.spent)
 
-    async def stepped(self, event: Any) -> None:
+    async def stepped(self, event: Stepped) -> None:
         assert self._window is not None
         self._window.trained(event.version)
         self._newest = event
@@ -139,10 +165,12 @@ class Reinforcement:
         if self._fallback is not None:
             record["imitated"] = self._fallback.trained(event.version)
             record["teacher_down"] = int(self._fallback.state is TeamState.down)
-        self._metrics.write(STAGE, event.version, **record)
+        self._record(event.version, record)
         self._stage.update(event.version, **shown(record), slowest=self.times.slowest())
+        if event.version == self._config.steps:
+            self._stage.phase("writing the model")
 
-    async def caught_up(self, event: Any) -> None:
+    async def caught_up(self, event: Finished) -> None:
         """Waits until the engines run the final version; raises the error that prevents this."""
         self.times.finish(event.spent)
         self._stage.phase("loading the last weights into the engines")
@@ -164,6 +192,8 @@ class Reinforcement:
 
     async def _roll(self, window: Window, ticket: Ticket, index: int) -> None:
         task = self._run.training_task(STAGE, index)
+        self.stats.families.issue(ticket.group, task.family)
+        self._tell_news(window)
         try:
             group = await play_group(self._pool, task, ticket, index, self._config, self._run.config.agent)
         except EpisodeFailed as failure:
@@ -190,11 +220,18 @@ class Reinforcement:
         again = self._issue.fail(index, counted=not outage)
         self.ledger.fail(ticket, failure, again=again)
         self.stats.fail(failure, again=again)
+        self._waits.fail(str(failure))
+        self.stats.families.lose(ticket.group, str(failure))
+        self._tell_news(window)
         await asyncio.sleep(min(LONGEST_PAUSE_S, 0.05 * self._failures))
         window.fail(ticket.group)
 
     async def _played(self, window: Window, group: Group) -> None:
         self._failures = 0
+        self._waits.play()
+        self.stats.families.play(group.number)
+        self.stats.failing.play()
+        self._tell_news(window)
         record = group.record()
         if self._fallback is not None and window.version < self._config.steps:
             self._fallback.offer(record, group.index, self._learning.beside)
@@ -213,31 +250,37 @@ class Reinforcement:
             self._issue.done(group.index)
             self.ledger.drop(record, NO_VARIANCE)
             self.stats.dropped[NO_VARIANCE] += 1
+            self._waits.drop(alike(group.episodes))
             self.stats.refills += window.drop(group.number)
         self.stats.played.append(record)
-        if not self._stage.fields:
-            self._stage.phase(f"waiting for the first batch, {len(self.stats.played)} groups so far")
 
     async def _pack(self, window: Window, epoch: int) -> None:
         while True:
-            waited = False
+            waited, self._packing_since = False, asyncio.get_running_loop().time()
             async with self._changed:
                 while (groups := window.take()) is None:
                     waited |= window.waits_for_old()
                     await self._changed.wait()
             self.stats.deadline_waits += waited
+            self._packing_since = None
+            self._waits = Waits()
+            if self._stage.doing:
+                self._stage.phase("" if self._stage.fields else "the first step")
             samples: list[Sample] = []
             for number in groups:
                 index, found = self._under_way.take(number)
                 self._issue.done(index)
                 samples.extend(found)
             if spares := self._under_way.stop(window.stop_spares(), self._issue, self.ledger):
-                self.stats.dropped[SPARE] += spares
+                self.stats.dropped[SPARE] += len(spares)
+                for number in spares:
+                    self.stats.families.lose(number, "stopped, since its batch was complete without it")
+                self._tell_news(window)
             version = window.version - 1
             if self._fallback is not None:
                 samples.extend(self._fallback.take(version))
             updates = self._config.learner.updates_per_batch
-            dealt = shares(samples, self._learning.replicas, updates)
+            dealt = shares(samples, self._learning.replicas, updates, share=self._share)
             references = tuple((self._put(share),) for share in dealt)
             order = Train(version=version, shares=references, cursor=self._issue.cursor())
             self.ledger.lease(version, groups)
@@ -249,24 +292,56 @@ class Reinforcement:
             if not await self._learning.put(order, epoch):
                 return
 
+    async def _watch(self, window: Window) -> None:
+        """Shows what the learners wait for, once they wait for long."""
+        now = asyncio.get_running_loop().time
+        while window.version < self._config.steps:
+            await asyncio.sleep(LOOK_EVERY_S)
+            since = self._packing_since
+            idle = window.version <= self._at.version
+            if since is not None and idle and now() - since >= SAID_S:
+                found = self._pool.occupancy
+                standing = Standing(
+                    serving=found.serving,
+                    joining=found.joining,
+                    ready=window.ready,
+                    running=window.running,
+                    batch=self._config.window.groups_per_batch,
+                )
+                self._stage.phase(*self._waits.describe(standing))
+
     async def _publish(self, window: Window) -> None:
         while window.live < self._config.steps:
             async with self._changed:
-                await self._changed.wait_for(lambda: self._newest.version > window.live)
-            newest = self._newest
+                await self._changed.wait_for(lambda: self._at.version > window.live)
+            newest = self._at
             # Engines that fail to load it do not serve until they have loaded this version or a newer one.
             began = asyncio.get_running_loop().time()
-            self.stats.sync(await self._pool.sync(newest.version, newest.weights, newest.probes))
+            self.stats.sync(await self._pool.sync(publication(newest)))
             self.stats.sync_s.append(asyncio.get_running_loop().time() - began)
             window.publish(newest.version)
             self._held_out.reached(newest.version)
             await self._change()
 
+    def _tell_news(self, window: Window) -> None:
+        for sentence in self.stats.news(window.version):
+            self._run.console.say(f"rl: {sentence}")
+
     async def _change(self) -> None:
         async with self._changed:
             self._changed.notify_all()
 
+    @property
+    def _at(self) -> Started | Stepped:
+        """The learners' newest event with weights."""
+        assert self._newest is not None, "the loops run between two starts"
+        return self._newest
+
     # --- results --------------------------------------------------------------------------------------------------
+
+    def _record(self, step: int, row: Mapping[str, Any]) -> None:
+        assert self._metrics is not None
+        self._metrics.write(STAGE, step, **row)
 
     def _write_trajectories(self, version: int, groups: list[GroupRecord]) -> None:
         rows = [(group.task, group.group, episode) for group in groups for episode in group.episodes]

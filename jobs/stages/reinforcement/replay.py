@@ -14,7 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from coa.config import load
+from actors.learner.buffer import Finished, Started, Stepped
+from cluster.learner_group import Learners, Learning
 from coa.errors import InfrastructureError, UserError
 from coa.learning.batches import BatchStore
 from coa.learning.orders import Train
@@ -22,6 +23,7 @@ from coa.reporting.metrics import Record, read_metrics
 from coa.storage.checkpoints import CheckpointFolder, open_folder
 from coa.storage.keeping import Keeping
 from coa.types import Sample
+from jobs.recipe.resume import load_recorded
 from jobs.recipe.schema import Recipe
 from jobs.run.run_dir import RunDir
 from jobs.stages.reinforcement.rl_stats import STAGE, learnt
@@ -40,7 +42,7 @@ def recipe_of(folder: Path) -> Recipe:
     path = folder / "config.yaml"
     if not path.exists():
         raise UserError(f"{folder} is no run directory: it has no config.yaml")
-    return replace(load(Recipe, path), run_dir=str(folder))
+    return replace(load_recorded(path), run_dir=str(folder))
 
 
 @dataclass(frozen=True)
@@ -75,7 +77,7 @@ def plan_replay(run: RunDir, first: int | None, last: int | None) -> Plan:
         raise UserError(f"{run.folder}: no batches are recorded there (rl.keep_batches=true records them)")
     begin, end = first or min(recorded), last or max(recorded)
     if begin > end:
-        raise UserError(f"--steps {begin}:{end}: the first step is after the last")
+        raise UserError(f"--replay {begin}:{end}: the first step is after the last")
     kept = {0: None, **kept_checkpoints(run.storage().below(STAGE))}
     start = max(version for version in kept if version < begin)
     if missing := [step for step in range(start + 1, end + 1) if step not in recorded]:
@@ -123,7 +125,6 @@ class Gaps:
 
 async def replay(run: RunDir, plan: Plan) -> None:
     """Replays the steps and shows a row for each. Raises Different at the first step with another result."""
-    from actors.learner.buffer import Finished, Started, Stepped
 
     rows: list[list[Any]] = []
     gaps = Gaps(plan.trajectories)
@@ -155,22 +156,27 @@ async def replay(run: RunDir, plan: Plan) -> None:
     )
 
 
-def check(plan: Plan, event: Any, values: Mapping[str, Any], gaps: Gaps) -> None:
+def check(plan: Plan, event: Started | Stepped, values: Mapping[str, Any], gaps: Gaps) -> None:
     """Raises Different if the event's step is not what the run recorded."""
     record = plan.records.get(event.version, {})
-    if found := differences(record, {**values, "weights": event.weights.manifest.fingerprint}):
+    if found := differences(record, {**values, "weights": fingerprint(event)}):
         raise Different(f"step {event.version} differs: {'; '.join(found)}")
     gaps.take(event.version, [probe.logprobs for probe in event.probes[: len(gaps.trajectories)]])
 
 
-def row_of(plan: Plan, event: Any) -> list[Any]:
-    values = {**learnt(event.report), "weights": event.weights.manifest.fingerprint}
+def fingerprint(event: Started | Stepped) -> str:
+    assert event.weights is not None, "they are published"
+    return event.weights.manifest.fingerprint
+
+
+def row_of(plan: Plan, event: Stepped) -> list[Any]:
+    values = {**learnt(event.report), "weights": fingerprint(event)}
     equal = not differences(plan.records[event.version], values)
     cells = [f"{values[name]:.9g}" if isinstance(values[name], float) else str(values[name])[:16] for name in SHOWN]
     return [event.version, *cells, "equal" if equal else "differs"]
 
 
-async def feed(learning: Any, plan: Plan, epoch: int) -> None:
+async def feed(learning: Learners, plan: Plan, epoch: int) -> None:
     import ray
 
     for version in range(plan.start, plan.last):
@@ -178,10 +184,9 @@ async def feed(learning: Any, plan: Plan, epoch: int) -> None:
         await learning.put(Train(version=version, shares=shares, cursor=0), epoch)
 
 
-def learning_of(run: RunDir, plan: Plan, own: Path) -> Any:
+def learning_of(run: RunDir, plan: Plan, own: Path) -> Learning:
     """The learners of the stage, in a folder of their own."""
     from actors.weights.transport import WeightsConfig
-    from cluster.learner_group import Learning
 
     config = run.config.rl
     return Learning(

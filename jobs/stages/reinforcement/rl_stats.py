@@ -9,12 +9,17 @@ from typing import Any
 
 import numpy as np
 
+from actors.learner.buffer import Stepped
+from actors.learner.step_report import StepReport
 from actors.messages import CacheStats, SyncReport
 from actors.rollout.config import KvOnUpdate
 from actors.weights.transport import Published
+from cluster.pool import Occupancy
 from coa.agent.episode import Grammar
 from coa.agent.records import EpisodeRecord, GroupRecord
 from coa.errors import EpisodeFailed
+from coa.learning.failing import Failing
+from coa.learning.families import Families
 from coa.learning.faults import of_sync
 from coa.reporting.spans import Times, overlap, steady, total
 from coa.types import Status
@@ -42,6 +47,7 @@ class RlStats:
         """Number of times that a task is issued again after its group failed."""
         self.played: list[GroupRecord] = []
         """Groups that ended since the last step."""
+        self.families, self.failing = Families(), Failing()
         self.faults: list[str] = []
         """Faults that `coa.learning.faults` found since the last record."""
         self._faulty: set[int] = set()
@@ -89,10 +95,15 @@ class RlStats:
     def fail(self, failure: EpisodeFailed, *, again: bool) -> None:
         """An episode failed for good, and its group with it; `again`: its task is issued again."""
         self.dropped[failure.where] += 1
+        self.failing.fail(str(failure))
         self.retried += again
         self.given_up += not again
 
-    def step(self, event: Any) -> list[GroupRecord]:
+    def news(self, version: int) -> list[str]:
+        """Sentences for the user since the last call."""
+        return [*self.families.news(version), *self.failing.news(version)]
+
+    def step(self, event: Stepped) -> list[GroupRecord]:
         """Counts a step; returns the groups that ended since the last one."""
         groups, self.played = self.played, []
         report = event.report
@@ -101,11 +112,11 @@ class RlStats:
         self._samples += report.samples
         self._staleness.append((report.staleness_mean, report.tokens))
         self._oldest = max(self._oldest, report.staleness_max)
-        if report.fresh_tokens:
+        if report.logprob_max_diff is not None:
             self._diff = float(np.max([self._diff, report.logprob_max_diff]))
         return groups
 
-    def record(self, event: Any, groups: Sequence[GroupRecord]) -> dict[str, Any]:
+    def record(self, event: Stepped, groups: Sequence[GroupRecord]) -> dict[str, Any]:
         """One record of metrics; means without values are left out. docs/run_directory.md says what each is."""
         now = self._clock()
         elapsed, self._last = max(now - self._last, 1e-9), now
@@ -120,6 +131,8 @@ class RlStats:
             **({"reverse_kl": fmean(divergences)} if divergences else {}),
             **played(groups),
             **counts,
+            **self.families.metrics(),
+            **self.failing.metrics(),
             **({"faults": "; ".join(faults)} if faults else {}),
             "groups": len(groups),
             **({"rejected_fraction": counts.get(drop(NO_VARIANCE), 0) / len(groups)} if groups else {}),
@@ -165,6 +178,8 @@ class RlStats:
             "given_up": self.given_up,
             # What is found after the last step is that one's: nobody records it any more.
             "faults": len(self._faulty | ({self._version} if self.faults else set())),
+            "families_vanished": [asdict(one) for one in self.families.history],
+            "groups_failing": [asdict(one) for one in self.failing.history],
             "refills": self.refills,
             "deadline_waits": self.deadline_waits,
             "syncs": len(self.syncs),
@@ -205,7 +220,7 @@ def drop(reason: str) -> str:
     return f"dropped/{reason.replace(' ', '_')}"
 
 
-def learnt(report: Any) -> dict[str, Any]:
+def learnt(report: StepReport) -> dict[str, Any]:
     """The learners' report as metrics, and the algorithm's own metrics under the names that the algorithm gives. What
     could not be measured is left out."""
     values = asdict(report)
@@ -244,7 +259,7 @@ def lengths(episodes: Sequence[EpisodeRecord]) -> dict[str, int]:
     return {f"length_p{percent}": int(value) for percent, value in zip(QUANTILES, tokens, strict=True)}
 
 
-def engines_in(occupancy: Any) -> dict[str, int]:
+def engines_in(occupancy: Occupancy) -> dict[str, int]:
     """A pool's number of wanted engines, of serving ones, and of joining ones."""
     serving, joining = occupancy.serving, occupancy.joining
     return {"engines_wished": serving + joining, "engines_serving": serving, "engines_joining": joining}

@@ -34,9 +34,9 @@ class UnderWay:
         """The index of the group's task, and its samples."""
         return self._tasks.pop(group), self._samples.pop(group)
 
-    def stop(self, groups: Sequence[int], issue: Issue, ledger: AttemptLedger) -> int:
-        """Ends groups that no batch needs: their tasks are issued again before all others. Returns how many these
-        are."""
+    def stop(self, groups: Sequence[int], issue: Issue, ledger: AttemptLedger) -> list[int]:
+        """Ends groups that no batch needs: their tasks are issued again before all others. Returns those that were
+        still to be trained."""
         tasks = {group: self._tasks.pop(group) for group in groups if group in self._tasks}
         for group in groups:
             self._samples.pop(group, None)
@@ -45,7 +45,7 @@ class UnderWay:
         for group in tasks:
             ledger.stop(group)
         issue.stop(list(tasks.values()))
-        return len(tasks)
+        return list(tasks)
 
     def clear(self) -> None:
         """All of it is void."""

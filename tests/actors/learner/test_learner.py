@@ -14,7 +14,7 @@ import torch
 from safetensors.torch import load, save_file
 
 from actors.learner.buffer import Finished, Started, Stepped
-from actors.learner.config import LearnerConfig, LoraConfig, ModelConfig, Objective
+from actors.learner.config import LoraConfig, ModelConfig, Objective, RlLearnerConfig
 from actors.learner.learner import Learner
 from actors.learner.policy import PackedPolicy, load_model, to_tensors
 from actors.learner.step_report import StepReport
@@ -31,7 +31,7 @@ from tests.support import ranks
 from tests.support.tiny import make_model, random_sample
 
 STEPS = 3
-CONFIG = LearnerConfig(
+CONFIG = RlLearnerConfig(
     # So much decay that leaving it out would show in every comparison of weights here.
     optimizer=OptimizerConfig(lr=1e-3, warmup_steps=2, weight_decay=0.5),
     packing=PackingConfig(row_tokens=96, rows=2),
@@ -50,7 +50,7 @@ def batches() -> list[list[Sample]]:
     return [[random_sample(rng, 300, imitate=step % 2 == 0, version=step) for _ in range(7)] for step in range(STEPS)]
 
 
-def loss_mask(model: Path, config: LearnerConfig, dtype: str = "float32") -> tuple[Learner, list[StepReport]]:
+def loss_mask(model: Path, config: RlLearnerConfig, dtype: str = "float32") -> tuple[Learner, list[StepReport]]:
     learner = Learner(model, ModelConfig(dtype=dtype), config, steps=STEPS)
     return learner, [learner.step(batch, version) for version, batch in enumerate(batches())]
 
@@ -260,7 +260,7 @@ def test_a_tied_model_learns_its_two_ends_apart(one_rank: None, tmp_path: Path) 
 )
 def test_settings_that_do_not_fit_are_refused(settings: dict[str, Any], said: str) -> None:
     with pytest.raises(ValueError, match=said):
-        LearnerConfig(**settings)
+        RlLearnerConfig(**settings)
 
 
 JOIN = """
@@ -283,7 +283,7 @@ def test_a_lock_that_a_killed_build_left_keeps_no_learner_waiting(tmp_path: Path
 
 def test_splitting_a_batch_into_updates_keeps_the_proximal_policy(model: Path, one_rank: None) -> None:
     """With one update the ratio is 1 throughout; with two, the second one sees a policy that has moved."""
-    config = LearnerConfig(optimizer=OptimizerConfig(lr=0.05), updates_per_batch=2, threads=1)
+    config = RlLearnerConfig(optimizer=OptimizerConfig(lr=0.05), updates_per_batch=2, threads=1)
     learner = Learner(model, ModelConfig(), config, steps=1)
     rng = np.random.default_rng(2)
     assert learner.step([random_sample(rng, 300) for _ in range(8)], 0).clip_fraction > 0
@@ -294,7 +294,6 @@ def test_splitting_a_batch_into_updates_keeps_the_proximal_policy(model: Path, o
     ("settings", "shared"),
     [
         pytest.param({}, 1, id="stage 1"),
-        pytest.param({"zero_stage": 2}, 1, id="stage 2"),
         pytest.param({"zero_stage": 3, "gradient_checkpointing": True, "lora": LORA}, 1, id="stage 3, adapters"),
         pytest.param({"zero_stage": 3}, 2, id="stage 3, a row on both"),
     ],
@@ -316,6 +315,7 @@ def test_two_ranks_learn_what_one_does(
     assert distance(saved, weights_of(alone)) < 1e-5
 
 
+@pytest.mark.slow
 def test_learners_that_are_interrupted_end_with_the_thread_that_waits_for_them(
     model: Path, ray_session: None, tmp_path: Path
 ) -> None:
@@ -337,7 +337,7 @@ def test_learners_that_are_interrupted_end_with_the_thread_that_waits_for_them(
     assert learning._ended.exception() is None, "or asyncio would print it"
 
 
-def learning_of(model: Path, config: LearnerConfig, folder: Path) -> Learning:
+def learning_of(model: Path, config: RlLearnerConfig, folder: Path) -> Learning:
     return Learning(
         "learners",
         keeping=Keeping(folder=open_folder(folder / "checkpoints"), every=100),
@@ -352,7 +352,7 @@ def learning_of(model: Path, config: LearnerConfig, folder: Path) -> Learning:
     )
 
 
-async def learn_on_two_ranks(model: Path, config: LearnerConfig, folder: Path) -> list[Stepped]:
+async def learn_on_two_ranks(model: Path, config: RlLearnerConfig, folder: Path) -> list[Stepped]:
     import ray
 
     learning = learning_of(model, config, folder)

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from actors.learner.config import LearnerConfig, LoraConfig, ModelConfig, Objective, ValueHeadConfig
+from actors.learner.config import LoraConfig, ModelConfig, Objective, RlLearnerConfig, ValueHeadConfig
 from actors.learner.learner import Learner
 from actors.learner.policy import load_model, to_tensors
 from coa.learning import faults
@@ -23,7 +23,7 @@ from coa.types import Mask, Sample
 from tests.support.ranks import save
 from tests.support.tiny import make_model, random_sample
 
-CONFIG = LearnerConfig(
+CONFIG = RlLearnerConfig(
     optimizer=OptimizerConfig(lr=1e-3),
     packing=PackingConfig(row_tokens=96, rows=2),
     threads=1,
@@ -87,7 +87,7 @@ def test_a_loss_without_values_gives_their_head_a_gradient_of_zero(model: Path, 
     assert not gradient.any()
 
 
-def learner_of(model: Path, config: LearnerConfig = CONFIG, steps: int = 3, **objective: object) -> Learner:
+def learner_of(model: Path, config: RlLearnerConfig = CONFIG, steps: int = 3, **objective: object) -> Learner:
     return Learner(model, ModelConfig(), config, steps=steps, objective=Objective(**objective))  # pyright: ignore[reportArgumentType]
 
 
@@ -307,7 +307,7 @@ def test_every_algorithm_makes_what_was_good_likelier(model: Path, name: str, on
 
 
 @pytest.mark.parametrize("config", [CONFIG, replace(CONFIG, lora=LORA)], ids=["a model", "below adapters"])
-def test_the_reference_stays_where_the_stage_began(model: Path, config: LearnerConfig, one_rank: None) -> None:
+def test_the_reference_stays_where_the_stage_began(model: Path, config: RlLearnerConfig, one_rank: None) -> None:
     samples = sampled_at(model, 1.0)
     learner = learner_of(model, config, settings={"kl_weight": 0.1})
     reports = [learner.step(samples, version).algorithm["kl_reference"] for version in range(3)]

@@ -25,6 +25,8 @@ from coa.learning.orders import (
 )
 from tests.support.reports import a_report
 
+pytestmark = pytest.mark.anyio
+
 
 def train(version: int) -> Train:
     return Train(version=version, shares=((f"{version}-0",), (f"{version}-1",)), cursor=[version, [7]])
@@ -58,7 +60,7 @@ def test_a_restart_voids_what_was_ordered_before() -> None:
         row.ask(1, old, 0)
 
 
-@given(st.lists(st.sampled_from(["plan", "rank 0", "rank 1", "publish", "restart"]), max_size=60))
+@given(st.lists(st.sampled_from(["plan", "rank 0", "rank 1", "publish", "checkpoint", "restart"]), max_size=60))
 def test_all_ranks_see_one_row_and_at_most_one_batch_waits(actions: list[str]) -> None:
     row = OrderRow(ranks=2)
     epoch, version = row.begin(), 0
@@ -70,6 +72,8 @@ def test_all_ranks_see_one_row_and_at_most_one_batch_waits(actions: list[str]) -
                 version += 1
             case "publish":
                 row.add((Publish(),), epoch)
+            case "checkpoint":
+                row.checkpoint()
             case "restart":
                 epoch, version, seen = row.begin(), 0, [[], []]
             case "rank 0" | "rank 1":
@@ -87,6 +91,57 @@ def test_all_ranks_see_one_row_and_at_most_one_batch_waits(actions: list[str]) -
     assert len(waiting) <= 2  # one that a rank waits for already, and one more
     unasked = [order for order in row.orders[max(row.asked) + 1 :] if isinstance(order, Train)]
     assert len(unasked) <= 1
+
+
+@pytest.mark.parametrize(
+    ("orders", "asked", "after", "version"),
+    [
+        pytest.param((), [0, 0], (), None, id="nothing is trained yet"),
+        pytest.param((train(4), Publish()), [2, 1], (train(4), Publish(), Checkpoint()), 5, id="they wait for a batch"),
+        pytest.param(
+            (train(4), Publish(), train(5), Publish()),
+            [0, 0],
+            (train(4), Publish(), Checkpoint(), train(5), Publish()),
+            5,
+            id="a batch waits",
+        ),
+        pytest.param(
+            (train(4), Publish(), train(5), Publish()),
+            [1, 2],
+            (train(4), Publish(), train(5), Publish(), Checkpoint()),
+            6,
+            id="one rank has the next batch",
+        ),
+        pytest.param(
+            (train(4), Checkpoint(), Export()), [3, 3], (train(4), Checkpoint(), Export()), 5, id="there is one"
+        ),
+        pytest.param((Stop(),), [0, 0], (Stop(),), None, id="they are through"),
+    ],
+)
+def test_a_last_checkpoint_comes_before_the_next_batch(
+    orders: tuple[Order, ...], asked: list[int], after: tuple[Order, ...], version: int | None
+) -> None:
+    row = OrderRow(ranks=2)
+    epoch = row.begin()
+    row.add(orders, epoch)
+    row.asked = asked
+    assert row.checkpoint() == version
+    assert row.checkpoint() == version, "a second request asks for the same one"
+    assert tuple(row.orders) == after
+
+
+async def test_a_rank_that_waits_for_a_batch_gets_the_last_checkpoint() -> None:
+    row = make_buffer(checkpoint_every=100)
+    epoch = await row.begin(0)
+    assert await row.put(train(0), epoch)
+    for number in range(2):
+        await asyncio.gather(*(row.next_order(rank, epoch, number) for rank in range(2)))
+    waiting = asyncio.ensure_future(row.next_order(0, epoch, 2))
+    await asyncio.sleep(0)
+    assert await row.checkpoint() == 1
+    found = await asyncio.wait_for(waiting, 10)
+    assert found is not None
+    assert found.order == Checkpoint()
 
 
 def test_a_rank_gets_its_own_share_alone() -> None:
@@ -111,75 +166,63 @@ def make_buffer(**settings: int) -> TrajectoryBuffer:
     return TrajectoryBuffer(ranks=2, steps=settings.get("steps", 10), publish=True, checkpoint_every=100)
 
 
-def test_a_second_batch_waits_until_a_rank_has_asked_for_the_first() -> None:
-    async def main() -> None:
-        row = make_buffer()
-        epoch = await row.begin(0)
-        assert await row.put(train(0), epoch)
-        second = asyncio.ensure_future(row.put(train(1), epoch))
-        await asyncio.sleep(0)
-        await asyncio.sleep(0)
-        assert not second.done()
-        first = await row.next_order(1, epoch, 0)
-        assert first is not None
-        assert first.order == Train(version=0, shares=((), ("0-1",)), cursor=[0, [7]])
-        assert await second
-        published = await row.next_order(1, epoch, 1)
-        assert published is not None
-        assert published.order == Publish()
-
-    asyncio.run(main())
+async def test_a_second_batch_waits_until_a_rank_has_asked_for_the_first() -> None:
+    row = make_buffer()
+    epoch = await row.begin(0)
+    assert await row.put(train(0), epoch)
+    second = asyncio.ensure_future(row.put(train(1), epoch))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert not second.done()
+    first = await row.next_order(1, epoch, 0)
+    assert first is not None
+    assert first.order == Train(version=0, shares=((), ("0-1",)), cursor=[0, [7]])
+    assert await second
+    published = await row.next_order(1, epoch, 1)
+    assert published is not None
+    assert published.order == Publish()
 
 
-def test_a_waiting_batch_is_refused_when_the_learners_start_again() -> None:
-    async def main() -> None:
-        row = make_buffer()
-        epoch = await row.begin(0)
-        assert await row.put(train(0), epoch)
-        second = asyncio.ensure_future(row.put(train(1), epoch))
-        asking = asyncio.ensure_future(row.next_order(0, epoch, 2))
-        await asyncio.sleep(0)
-        assert await row.begin(0) == epoch + 1
-        assert not await second
-        with pytest.raises(VoidEpoch):
-            await asking
-
-    asyncio.run(main())
+async def test_a_waiting_batch_is_refused_when_the_learners_start_again() -> None:
+    row = make_buffer()
+    epoch = await row.begin(0)
+    assert await row.put(train(0), epoch)
+    second = asyncio.ensure_future(row.put(train(1), epoch))
+    asking = asyncio.ensure_future(row.next_order(0, epoch, 2))
+    await asyncio.sleep(0)
+    assert await row.begin(0) == epoch + 1
+    assert not await second
+    with pytest.raises(VoidEpoch):
+        await asking
 
 
-def test_a_checkpoint_waits_until_the_driver_has_recorded_its_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def main() -> None:
-        row = make_buffer()
-        epoch = await row.begin(3)
-        assert await row.has_recorded(3, epoch)
-        waiting = asyncio.ensure_future(row.has_recorded(4, epoch))
-        await row.recorded(4, epoch - 1)
-        assert not waiting.done(), "it was the step of an epoch before"
-        await row.recorded(4, epoch)
-        assert await waiting
-        monkeypatch.setattr(buffer, "POLL_S", 0.01)
-        assert not await row.has_recorded(5, epoch)
-        await row.begin(2)
-        with pytest.raises(VoidEpoch):
-            await row.has_recorded(2, epoch)
-
-    asyncio.run(main())
+async def test_a_checkpoint_waits_until_the_driver_has_recorded_its_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    row = make_buffer()
+    epoch = await row.begin(3)
+    assert await row.has_recorded(3, epoch)
+    waiting = asyncio.ensure_future(row.has_recorded(4, epoch))
+    await row.recorded(4, epoch - 1)
+    assert not waiting.done(), "it was the step of an epoch before"
+    await row.recorded(4, epoch)
+    assert await waiting
+    monkeypatch.setattr(buffer, "POLL_S", 0.01)
+    assert not await row.has_recorded(5, epoch)
+    await row.begin(2)
+    with pytest.raises(VoidEpoch):
+        await row.has_recorded(2, epoch)
 
 
-def test_a_buffer_in_the_place_of_another_refuses_what_was_for_that() -> None:
-    async def main() -> None:
-        first, second = make_buffer(), make_buffer()
-        epoch = await first.begin(0)
-        assert not await second.put(train(0), epoch)
-        with pytest.raises(VoidEpoch):
-            await second.next_order(0, epoch, 0)
-        assert await second.begin(0) != epoch
-        assert not await second.put(train(0), epoch)
-
-    asyncio.run(main())
+async def test_a_buffer_in_the_place_of_another_refuses_what_was_for_that() -> None:
+    first, second = make_buffer(), make_buffer()
+    epoch = await first.begin(0)
+    assert not await second.put(train(0), epoch)
+    with pytest.raises(VoidEpoch):
+        await second.next_order(0, epoch, 0)
+    assert await second.begin(0) != epoch
+    assert not await second.put(train(0), epoch)
 
 
-def test_a_late_message_of_a_rank_whose_group_has_started_again_is_refused() -> None:
+async def test_a_late_message_of_a_rank_whose_group_has_started_again_is_refused() -> None:
     """A host that was cut off is reached again before its rank is ended: its step is rolled back, and its weights are
     not those of the version that it names."""
 
@@ -190,20 +233,17 @@ def test_a_late_message_of_a_rank_whose_group_has_started_again_is_refused() -> 
         report = replace(a_report(), loss=loss)
         return Stepped(version=1, report=report, weights=None, probes=(), began=0.0, ended=1.0, waited=0.0)
 
-    async def main() -> None:
-        row = make_buffer()
-        old = await row.begin(0)
-        await row.emit(started(old), old)
-        new = await row.begin(0)
-        await row.emit(started(new), new)
-        for late in (stepped(0.1), Finished(version=10)):
-            with pytest.raises(VoidEpoch):
-                await row.emit(late, old)
-        await row.emit(stepped(0.2), new)
-        told = [await row.next_event() for _ in range(3)]
-        assert told == [started(old), started(new), stepped(0.2)]
-
-    asyncio.run(main())
+    row = make_buffer()
+    old = await row.begin(0)
+    await row.emit(started(old), old)
+    new = await row.begin(0)
+    await row.emit(started(new), new)
+    for late in (stepped(0.1), Finished(version=10)):
+        with pytest.raises(VoidEpoch):
+            await row.emit(late, old)
+    await row.emit(stepped(0.2), new)
+    told = [await row.next_event() for _ in range(3)]
+    assert told == [started(old), started(new), stepped(0.2)]
 
 
 def test_a_rank_that_says_nothing_is_named_also_where_all_wait_for_it() -> None:
@@ -237,34 +277,42 @@ def test_a_rank_that_lives_and_does_not_get_on_with_its_step_is_named() -> None:
     assert progress.stalled(dict.fromkeys(range(4), 8), 132.0, 120.0) == ""
 
 
-def test_the_buffer_knows_which_ranks_are_within_a_step_and_since_when(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_buffer_knows_which_ranks_are_within_a_step_and_since_when(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = SimpleNamespace(now=0.0)
     monkeypatch.setattr(buffer, "time", SimpleNamespace(monotonic=lambda: clock.now))
+    row = make_buffer()
+    old = await row.begin(0)
+    epoch = await row.begin(4)
 
-    async def main() -> None:
-        row = make_buffer()
-        old = await row.begin(0)
-        epoch = await row.begin(4)
-
-        async def hear(now: float) -> None:
-            clock.now = now
-            for rank in range(2):
-                await row.hear(rank, epoch, 3)
-
-        await hear(0.0)
-        await hear(1000.0)
-        assert await row.stalled(60.0) == "", "there was no batch"
-        assert await row.put(train(4), epoch)
+    async def hear(now: float) -> None:
+        clock.now = now
         for rank in range(2):
-            await row.next_order(rank, epoch, 0)
-        await row.next_order(0, epoch, 1)  # it publishes
-        await hear(1060.0)
-        await row.hear(1, old, 9)
-        assert await row.stalled(61.0) == "", "counted from its beginning"
-        told = "learner rank 1 did not finish step 5: no forward pass began for more than 60 s"
-        assert await row.stalled(60.0) == told
+            await row.hear(rank, epoch, 3)
 
-    asyncio.run(main())
+    await hear(0.0)
+    await hear(1000.0)
+    assert await row.stalled(60.0) == "", "there was no batch"
+    assert await row.put(train(4), epoch)
+    for rank in range(2):
+        await row.next_order(rank, epoch, 0)
+    await row.next_order(0, epoch, 1)  # it publishes
+    await hear(1060.0)
+    await row.hear(1, old, 9)
+    assert await row.stalled(61.0) == "", "counted from its beginning"
+    told = "learner rank 1 did not finish step 5: no forward pass began for more than 60 s"
+    assert await row.stalled(60.0) == told
+
+
+async def test_of_ranks_that_are_gone_no_sign_is_expected(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = SimpleNamespace(now=0.0)
+    monkeypatch.setattr(buffer, "time", SimpleNamespace(monotonic=lambda: clock.now))
+    row = make_buffer()
+    epoch = await row.begin(0)
+    await row.hear(0, epoch, 3)
+    clock.now = 500.0
+    assert await row.stalled(60.0) == "learner rank 0 gave no sign of life for more than 30 s"
+    await row.gone()
+    assert await row.stalled(60.0) == "", "others are being started, however long that takes"
 
 
 def test_a_rank_that_waits_is_answered_in_time_with_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -280,21 +328,15 @@ def test_a_rank_that_waits_is_answered_in_time_with_nothing(monkeypatch: pytest.
     asyncio.run(main())
 
 
-def test_the_driver_hears_of_a_checkpoint_that_is_committed() -> None:
-    async def main() -> None:
-        row, told = make_buffer(), Committed(version=3, write_s=1.0, commit_s=2.0, size=5)
-        await row.committed(told)
-        assert await asyncio.wait_for(row.next_event(), 10) == told
-
-    asyncio.run(main())
+async def test_the_driver_hears_of_a_checkpoint_that_is_committed() -> None:
+    row, told = make_buffer(), Committed(version=3, write_s=1.0, commit_s=2.0, size=5)
+    await row.committed(told)
+    assert await asyncio.wait_for(row.next_event(), 10) == told
 
 
-def test_learners_that_are_through_already_are_told_to_stop() -> None:
-    async def main() -> None:
-        row = make_buffer(steps=3)
-        epoch = await row.begin(3)
-        found = await row.next_order(0, epoch, 0)
-        assert found is not None
-        assert found.order == Stop()
-
-    asyncio.run(main())
+async def test_learners_that_are_through_already_are_told_to_stop() -> None:
+    row = make_buffer(steps=3)
+    epoch = await row.begin(3)
+    found = await row.next_order(0, epoch, 0)
+    assert found is not None
+    assert found.order == Stop()

@@ -1,17 +1,20 @@
 """The packed policy: any causal model gives the log-probs that transformers gives, however its rows are attended."""
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from transformers import (
     AutoModelForCausalLM,
     BertConfig,
     BertModel,
+    FalconConfig,
     Gemma2Config,
     Gemma3TextConfig,
     LlamaConfig,
@@ -20,15 +23,17 @@ from transformers import (
     Qwen2Config,
     Qwen3Config,
     Qwen3MoeConfig,
+    Qwen3NextConfig,
 )
 
 import actors.learner.policy
-from actors.learner.attention import block_diagonal, lengths, varlen_arguments
-from actors.learner.config import ModelConfig
+from actors.learner.attention import Line, tree_mask, varlen_arguments
+from actors.learner.config import VARLEN, LearnerConfig, ModelConfig
 from actors.learner.logits import chosen_logprobs
 from actors.learner.policy import PackedPolicy, load_model, to_tensors
+from actors.learner.sizes import shares_prefixes
 from coa.errors import UserError
-from coa.learning.packing import micro_batch
+from coa.learning.packing import Branch, PackingConfig, micro_batch, pack
 from coa.types import Sample
 from tests.support.tiny import random_sample
 
@@ -50,8 +55,17 @@ CONFIGS: dict[str, PreTrainedConfig] = {
     "qwen3": Qwen3Config(**SIZES, head_dim=16),
     "mistral, window of 16": MistralConfig(**SIZES, sliding_window=16),
     "qwen3, a mixture of experts": Qwen3MoeConfig(**EXPERTS),
+    "falcon, attention of its own": FalconConfig(
+        vocab_size=VOCABULARY,
+        hidden_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        bos_token_id=0,
+        eos_token_id=0,
+    ),
     "gemma3, window of 16 in some layers": Gemma3TextConfig(**SIZES, head_dim=16, sliding_window=16),
 }
+LINEAR = Qwen3NextConfig(**EXPERTS, layer_types=["linear_attention", "full_attention"])
 
 
 def make(config: PreTrainedConfig, *, spread: float = 0.2) -> Any:
@@ -64,8 +78,16 @@ def make(config: PreTrainedConfig, *, spread: float = 0.2) -> Any:
 
 
 def samples() -> list[Sample]:
+    """Five; the second begins as the first, the third as the second, the fourth as the first for fewer tokens."""
     rng = np.random.default_rng(1)
-    return [random_sample(rng, VOCABULARY) for _ in range(5)]
+    one, two, three, four, five = (random_sample(rng, VOCABULARY) for _ in range(5))
+    two = following(one, 12, two)
+    return [one, two, following(two, 15, three), following(one, 3, four), five]
+
+
+def following(one: Sample, tokens: int, other: Sample) -> Sample:
+    """The other sample behind so many tokens of the one; what is trained of them is as in the other."""
+    return replace(other, token_ids=np.concatenate([one.token_ids[:tokens], other.token_ids])[: len(other)])
 
 
 def packed(policy: PackedPolicy, rows: list[list[Sample]]) -> Tensor:
@@ -80,7 +102,7 @@ def plain(model: Any, sample: Sample) -> Tensor:
     return logprobs[where - 1, token_ids[where]]
 
 
-@pytest.mark.parametrize("masked_tokens", [512, 0], ids=["masked", "segmented"])
+@pytest.mark.parametrize("masked_tokens", [512, 0], ids=["masked", "branched"])
 @pytest.mark.parametrize("name", CONFIGS)
 def test_packed_rows_give_the_logprobs_of_the_model_itself(
     name: str, masked_tokens: int, monkeypatch: pytest.MonkeyPatch
@@ -94,17 +116,17 @@ def test_packed_rows_give_the_logprobs_of_the_model_itself(
     assert (found - expected).abs().max() < 1e-5
 
 
-def test_masked_and_segmented_rows_have_the_same_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_masked_and_branched_rows_have_the_same_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
     found: list[dict[str, Tensor]] = []
     for masked_tokens in (512, 0):
         monkeypatch.setattr(actors.learner.policy, "MASKED_TOKENS", masked_tokens)
         policy = PackedPolicy(make(CONFIGS["qwen3"], spread=0.05))
         packed(policy, [samples()[:3], samples()[3:]]).sum().backward()
         found.append({name: p.grad for name, p in policy.named_parameters() if p.grad is not None})
-    masked, segmented = found
-    assert masked.keys() == segmented.keys()
+    masked, branched = found
+    assert masked.keys() == branched.keys()
     for name, gradient in masked.items():
-        assert (gradient - segmented[name]).abs().max() <= 1e-5 * gradient.abs().max(), name
+        assert (gradient - branched[name]).abs().max() <= 1e-5 * gradient.abs().max(), name
 
 
 def test_bfloat16_is_near_float32(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -180,19 +202,76 @@ def test_the_temperature_divides_the_logits_and_the_entropy_is_the_distributions
         assert entropy.tolist() == pytest.approx([expected, math.log(3)], rel=1e-5)
 
 
-def test_a_line_of_positions_tells_its_samples() -> None:
-    positions = torch.tensor([0, 1, 2, 0, 0, 1])
-    assert lengths(positions).tolist() == [3, 1, 2]
-    told = varlen_arguments(positions)
+def test_a_token_that_samples_share_and_train_is_predicted_once() -> None:
+    batch = micro_batch([[alone(5, 6, 7), alone(5, 6, 8)], [alone(5, 9)]])
+    places = to_tensors(batch, torch.device("cpu"))["places"]
+    assert places.real.tolist() == [0, 1, 2, 3, 4, 5]
+    assert places.predictors.tolist() == [0, 1, 1, 4]
+    assert places.chosen.tolist() == [6, 7, 8, 9]
+    assert places.targets.tolist() == [0, 1, 0, 2, 3]
+    assert (places.line.sizes, places.line.seen) == ([3, 1, 2], [3, 3, 2])
+    assert places.line.keys.tolist() == [0, 1, 2, 0, 1, 3, 4, 5]
+
+
+def alone(*token_ids: int) -> Sample:
+    """All of whose tokens are trained."""
+    ids = np.array(token_ids, np.int32)
+    zeros = np.zeros(len(ids), np.float32)
+    return Sample(
+        token_ids=ids,
+        loss_mask=np.ones(len(ids), np.bool_),
+        imitate=zeros,
+        reinforce=zeros,
+        rollout_logprobs=zeros,
+        versions=ids,
+    )
+
+
+def test_flash_attention_is_told_where_the_samples_of_a_line_are() -> None:
+    none = np.zeros(0, np.int64)
+    told = varlen_arguments(Line([Branch(none, tokens) for tokens in (3, 1, 2)], torch.device("cpu")))
     assert told["cu_seq_lens_q"].tolist() == told["cu_seq_lens_k"].tolist() == [0, 3, 4, 6]
     assert told["cu_seq_lens_q"].dtype is torch.int32
     assert told["max_length_q"] == told["max_length_k"] == 3
 
 
 def test_a_mask_shows_a_token_its_own_sample_up_to_itself() -> None:
-    mask = block_diagonal(torch.tensor([[1, 1, 2, 0]]), torch.float32)
-    assert mask.shape == (1, 1, 4, 4)
+    mask = tree_mask(torch.tensor([[2, 2, 3, 0], [3, 2, 3, 0]]), torch.float32)
+    assert mask.shape == (2, 1, 4, 4)
     assert (mask[0, 0] == 0).int().tolist() == [[1, 0, 0, 0], [1, 1, 0, 0], [0, 0, 1, 0], [0, 0, 0, 1]]
+    assert (mask[1, 0] == 0).int().tolist() == [[1, 0, 0, 0], [1, 1, 0, 0], [1, 0, 1, 0], [0, 0, 0, 1]]
+
+
+@pytest.mark.parametrize(("attention", "shares"), [("sdpa", True), ("eager", True), *((one, False) for one in VARLEN)])
+def test_samples_are_packed_as_attention_can_take_them(attention: str, shares: bool) -> None:
+    model = make(CONFIGS["qwen3"])
+    model.config._attn_implementation_internal = attention
+    asked, config = PackingConfig(row_tokens=512, rows=2), LearnerConfig()
+    policy = PackedPolicy(model)
+    assert policy.packing(asked) == replace(asked, share_prefixes=shares)
+    assert shares_prefixes(ModelConfig(attention=attention), config) is shares
+    if not shares:
+        shared = micro_batch([[alone(5, 6, 7), alone(5, 6, 8)]])
+        with pytest.raises(AssertionError, match="whole samples"):
+            policy(**to_tensors(shared, torch.device("cpu")))
+
+
+def test_who_deals_and_plans_knows_of_layers_that_carry_a_state(tmp_path: Path) -> None:
+    for config, shares in ((CONFIGS["gemma3, window of 16 in some layers"], True), (LINEAR, False)):
+        config.save_pretrained(tmp_path)
+        assert shares_prefixes(ModelConfig(path=str(tmp_path)), LearnerConfig()) is shares
+    assert not shares_prefixes(ModelConfig(), LearnerConfig(packing=PackingConfig(share_prefixes=False)))
+
+
+def test_layers_that_carry_a_state_get_one_sample_at_a_time() -> None:
+    policy = PackedPolicy(make(LINEAR))
+    asked = PackingConfig(row_tokens=512, rows=2)
+    with torch.no_grad():
+        expected = [plain(policy.model, sample) for sample in samples()]
+        for batch in pack(samples(), policy.packing(asked)):
+            [member] = batch.members
+            found = policy(**to_tensors(batch, torch.device("cpu")))
+            assert (found - expected[member]).abs().max() < 1e-5
 
 
 def test_tied_embeddings_are_untied_and_stay_so(tmp_path: Path) -> None:
@@ -219,6 +298,22 @@ def test_what_is_no_causal_language_model_is_refused(tmp_path: Path) -> None:
         PackedPolicy(encoder)
     with pytest.raises(UserError, match="no model there"):
         load_model(tmp_path / "nothing", ModelConfig())
+
+
+def test_no_tensor_is_trained_from_random_numbers_because_it_is_not_in_the_file(tmp_path: Path) -> None:
+    make(CONFIGS["qwen3"]).save_pretrained(tmp_path)
+    path = tmp_path / "model.safetensors"
+    tensors = load_file(path)
+    up, down = "model.layers.0.mlp.up_proj.weight", "model.layers.0.mlp.down_proj.weight"
+    wrong = {**tensors, "extra.weight": torch.zeros(3), down: torch.zeros(2, 2)}
+    del wrong[up]
+    save_file(wrong, path, metadata={"format": "pt"})
+    with pytest.raises(UserError) as caught:
+        load_model(tmp_path, ModelConfig())
+    assert str(caught.value) == (
+        f"{tmp_path}: its weights do not fit its config.json: 1 tensor is missing: {up}; 1 tensor is not expected: "
+        f"extra.weight; 1 tensor is of another shape: {down} [2, 2], not {list(tensors[down].shape)}"
+    )
 
 
 def test_an_attention_whose_package_is_missing_is_named(tmp_path: Path) -> None:

@@ -13,13 +13,13 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedConfig, Qwen3NextConfig
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from actors.learner.attention import lengths, segmented_attention
-from actors.learner.config import LearnerConfig, LoraConfig, Objective, ValueHeadConfig
+from actors.learner.attention import Line, branched_attention
+from actors.learner.config import LoraConfig, Objective, RlLearnerConfig, ValueHeadConfig
 from actors.learner.policy import PackedPolicy, to_tensors
 from actors.learner.sequence.groups import SequenceGroup, sequence_group
 from coa.errors import UserError
 from coa.learning.losses import LossConfig, Proximal
-from coa.learning.packing import PackingConfig, micro_batch
+from coa.learning.packing import Branch, PackingConfig, micro_batch
 from coa.learning.schedule import OptimizerConfig
 from coa.types import NO_GROUP, Sample
 from tests.support.one_process import check, make_model, samples_of
@@ -27,10 +27,10 @@ from tests.support.ranks import Case, on_ranks
 from tests.support.tiny import random_sample
 
 VOCABULARY = 1000
-CONFIG = LearnerConfig(
+CONFIG = RlLearnerConfig(
     ranks=2,
     sequence_parallel=2,
-    optimizer=OptimizerConfig(lr=1e-3, clip_norm=1e9),
+    optimizer=OptimizerConfig(lr=1e-3, beta1=0.0, clip_norm=1e9),
     value_head=ValueHeadConfig(lr=1e-3),
     # Several samples in a row, and rows whose tokens no number of ranks divides.
     packing=PackingConfig(row_tokens=150, rows=2),
@@ -48,7 +48,7 @@ Settings = tuple[dict[str, Any], Objective]
 
 
 def made(tokens: int, groups: list[int], *, seed: int = 0) -> tuple[Sample, ...]:
-    return samples_of(tokens, groups=groups, seed=seed, vocabulary=VOCABULARY, rollout=-6.5)
+    return samples_of(tokens, groups=groups, seed=seed, vocabulary=VOCABULARY)
 
 
 def demonstrations() -> tuple[Sample, ...]:
@@ -171,8 +171,9 @@ def test_flash_attention_is_told_of_the_whole_row_and_of_this_ranks_heads(
 
     def kernel(module: Any, query: Tensor, key: Tensor, value: Tensor, mask: None, **how: Any) -> tuple[Tensor, None]:
         told.append((module.config._attn_implementation, how["cu_seq_lens_q"].tolist(), how["max_length_k"]))
-        lengths = how["cu_seq_lens_q"].diff().tolist()
-        return segmented_attention(module, query, key, value, mask, segment_lengths=lengths, scaling=how["scaling"])
+        none = np.zeros(0, np.int64)
+        line = Line([Branch(none, tokens) for tokens in how["cu_seq_lens_q"].diff().tolist()], query.device)
+        return branched_attention(module, query, key, value, mask, line=line, scaling=how["scaling"])
 
     monkeypatch.setitem(ALL_ATTENTION_FUNCTIONS._global_mapping, "flash_attention_2", kernel)
     model: Any = AutoModelForCausalLM.from_config(LlamaConfig(**SIZES), attn_implementation="sdpa")
@@ -183,5 +184,5 @@ def test_flash_attention_is_told_of_the_whole_row_and_of_this_ranks_heads(
         model.config._attn_implementation_internal = "flash_attention_2"
         found = PackedPolicy(model, sequence=SequenceGroup(1, 0, dist.group.WORLD))(**inputs)
     assert (found - expected).abs().max() < 1e-5
-    bounds = [0, *lengths(inputs["positions"][0]).cumsum(0).tolist()]
+    bounds = [0, *np.cumsum(inputs["places"].line.sizes).tolist()]
     assert told == [("flash_attention_2", bounds, max(np.diff(bounds)))] * 2

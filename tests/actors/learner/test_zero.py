@@ -10,11 +10,13 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from actors.learner.config import LearnerConfig, LoraConfig, ModelConfig, Objective
+import actors.learner.learner
+from actors.learner.config import LoraConfig, ModelConfig, Objective, RlLearnerConfig
+from actors.learner.deepspeed_settings import deepspeed_config
 from actors.learner.learner import Learner
 from actors.learner.loop import all_trained
 from actors.learner.policy import PackedPolicy, load_model, to_tensors
-from actors.learner.zero import choose_accelerator
+from actors.learner.zero import choose_accelerator, join_process_group
 from coa.errors import UserError
 from coa.learning.packing import micro_batch
 from tests.support.tiny import make_model
@@ -51,7 +53,7 @@ def frequencies(policy: Any) -> Tensor:
 def test_rotary_frequencies_stay_float32_in_the_policy_and_in_the_reference(
     stage: int, model: Path, one_rank: None
 ) -> None:
-    learner = Learner(model, BFLOAT16, LearnerConfig(zero_stage=stage, threads=1), steps=1, objective=KL)
+    learner = Learner(model, BFLOAT16, RlLearnerConfig(zero_stage=stage, threads=1), steps=1, objective=KL)
     reference = learner._passes._reference
     exact = 1.0 / THETA ** (torch.arange(0, HEAD_DIM, 2).float() / HEAD_DIM)
     for policy in (learner.policy, reference.module if stage == 3 else reference):
@@ -62,7 +64,7 @@ def test_rotary_frequencies_stay_float32_in_the_policy_and_in_the_reference(
 
 def test_a_long_sample_has_the_log_probs_of_the_model_that_nothing_shards(model: Path, one_rank: None) -> None:
     sample = all_trained(np.random.default_rng(0).integers(0, 300, 3000).astype(np.int32))
-    learner = Learner(model, BFLOAT16, LearnerConfig(zero_stage=3, threads=1), steps=1)
+    learner = Learner(model, BFLOAT16, RlLearnerConfig(zero_stage=3, threads=1), steps=1)
     [found] = learner.logprobs([sample])
     plain = PackedPolicy(load_model(model, BFLOAT16))
     with torch.no_grad():
@@ -72,14 +74,14 @@ def test_a_long_sample_has_the_log_probs_of_the_model_that_nothing_shards(model:
 
 @pytest.mark.parametrize("stage", [1, 2, 3])
 def test_gradients_of_a_bfloat16_model_are_summed_in_float32(stage: int, model: Path, one_rank: None) -> None:
-    engine = Learner(model, BFLOAT16, LearnerConfig(zero_stage=stage, threads=1), steps=1).engine
+    engine = Learner(model, BFLOAT16, RlLearnerConfig(zero_stage=stage, threads=1), steps=1).engine
     assert engine.communication_data_type == torch.float32
     if stage > 1:  # at stage 1 DeepSpeed has the engine reduce them
         assert list(engine.optimizer.ipg_buckets) == [torch.float32]
 
 
 def test_values_of_a_bfloat16_model_are_finer_than_bfloat16(model: Path, one_rank: None) -> None:
-    learner = Learner(model, BFLOAT16, LearnerConfig(zero_stage=3, threads=1), steps=1, objective=VALUES)
+    learner = Learner(model, BFLOAT16, RlLearnerConfig(zero_stage=3, threads=1), steps=1, objective=VALUES)
     import deepspeed
 
     head: Any = learner.policy.value_head
@@ -98,7 +100,7 @@ def test_a_model_with_dropout_is_trained_without_it(one_rank: None, tmp_path: Pa
     text = config.read_text()
     assert '"attention_dropout": 0.0' in text
     config.write_text(text.replace('"attention_dropout": 0.0', '"attention_dropout": 0.5'))
-    learner = Learner(folder, ModelConfig(), LearnerConfig(threads=1), steps=1)
+    learner = Learner(folder, ModelConfig(), RlLearnerConfig(threads=1), steps=1)
     assert learner.policy.training
     sample = all_trained(np.arange(50, dtype=np.int32))
     first, again = learner.logprobs([sample, sample])
@@ -107,6 +109,28 @@ def test_a_model_with_dropout_is_trained_without_it(one_rank: None, tmp_path: Pa
 
 def test_adapters_of_embeddings_are_refused(model: Path, one_rank: None) -> None:
     pytest.importorskip("peft")
-    config = LearnerConfig(lora=LoraConfig(rank=4, targets=("q_proj", "embed_tokens")), threads=1)
+    config = RlLearnerConfig(lora=LoraConfig(rank=4, targets=("q_proj", "embed_tokens")), threads=1)
     with pytest.raises(UserError, match=r"learner\.lora\.targets: embed_tokens are embeddings"):
         Learner(model, ModelConfig(), config, steps=1)
+
+
+def test_a_rank_that_starts_tries_no_operation_of_deepspeed(one_rank: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which would compile, and query GPUs, for seconds."""
+    import deepspeed
+
+    monkeypatch.delitem(vars(deepspeed.ops), "__compatible_ops__", raising=False)
+    monkeypatch.setattr(deepspeed.ops, "_probe_compatible_ops", lambda: pytest.fail("they were tried"))
+    join_process_group()
+
+
+@pytest.mark.parametrize("stage", [1, 2, 3])
+def test_deepspeed_takes_the_settings_of_a_gpu(
+    stage: int, one_rank: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it refuses does not depend on the device."""
+    monkeypatch.setattr(
+        actors.learner.learner, "deepspeed_config", lambda config, dtype, gpu: deepspeed_config(config, dtype, gpu=True)
+    )
+    config = RlLearnerConfig(zero_stage=stage, threads=0)
+    found = Learner(make_model(tmp_path / "model"), ModelConfig(), config, steps=1)
+    assert found.engine.zero_overlap_comm() is (stage > 1)

@@ -31,6 +31,20 @@ def test_the_cache_holds_what_was_sampled_too_in_whole_blocks() -> None:
     assert contexts.blocks(16) == 1
 
 
+def test_contexts_wait_until_their_first_step_and_after_the_cache_is_emptied() -> None:
+    contexts = Contexts()
+    contexts.begin("a", 30, EpisodeCache())
+    contexts.begin("b", 16, EpisodeCache())
+    assert contexts.waiting == 46
+    contexts.step("a", output(4, cached=0))
+    assert contexts.waiting == 16
+    contexts.clear()
+    assert contexts.waiting == 34 + 16
+    contexts.step("a", output(1))
+    contexts.end("b")
+    assert contexts.waiting == 0
+
+
 def test_an_episode_shares_blocks_across_new_weights_only_if_they_are_kept() -> None:
     """Under keep, one that begins later takes nothing that older weights computed."""
     early, late = EpisodeCache("tenant", syncs=1), EpisodeCache("tenant", syncs=2)

@@ -1,18 +1,41 @@
 """What is handed to vLLM: a CPU's needs, a GPU's defaults, and a recipe's word over both."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from actors.rollout import device
 from actors.rollout.config import EngineConfig
-from actors.rollout.device import IN_CORE, arguments, environment, message_ends
+from actors.rollout.device import IN_CORE, environment, message_ends, preloaded
+from actors.rollout.passed_on import FIXED, SETTINGS, check_arguments
+from actors.weights.host import WORKER
+from coa.errors import UserError
 
-GPU = {"max_num_batched_tokens": 8192}
+COMMON = {
+    "enable_prefix_caching": True,
+    "scheduling_policy": "priority",
+    "logprobs_mode": "processed_logprobs",
+    "worker_extension_cls": WORKER,
+    "dtype": "float32",
+    "max_model_len": 300,
+    "max_num_seqs": 128,
+    "tensor_parallel_size": 1,
+}
+GPU = {**COMMON, "max_num_batched_tokens": 8192, "gpu_memory_utilization": 0.85}
+
+
+def arguments(config: EngineConfig, *, cpu: bool, max_tokens: int, gpus: float | None = None) -> dict[str, Any]:
+    """With a GPU, unless it is said otherwise, where there may be one."""
+    return device.arguments(config, cpu=cpu, max_tokens=max_tokens, gpus=float(not cpu) if gpus is None else gpus)
 
 
 def test_a_cpu_gets_what_it_needs() -> None:
     assert arguments(EngineConfig(), cpu=True, max_tokens=300) == {
+        **COMMON,
         "enforce_eager": True,
         "enable_chunked_prefill": False,
         "max_num_batched_tokens": 8192,
@@ -39,8 +62,52 @@ def test_workers_that_share_a_model_are_processes_below_the_engines_own(cpu: boo
 
 
 def test_a_gpu_gets_vllms_own_defaults_and_the_prefill_that_is_counted_with() -> None:
-    assert arguments(EngineConfig(), cpu=False, max_tokens=40_000) == GPU
-    assert environment(EngineConfig(), cpu=False) == {}
+    assert arguments(EngineConfig(), cpu=False, max_tokens=40_000) == {**GPU, "max_model_len": 40_000}
+    assert environment(EngineConfig(dtype="bfloat16"), cpu=False) == {}
+
+
+def test_an_engine_without_a_gpu_of_its_own_takes_little_of_one_and_multiplies_as_its_learner_does() -> None:
+    """vLLM's build for GPUs has no other device: several such engines, and a desktop, find room on one card."""
+    found = arguments(EngineConfig(kv_cache_gib=0.5), cpu=False, max_tokens=300, gpus=0)
+    assert found == {**GPU, "gpu_memory_utilization": 0.02, "kv_cache_memory_bytes": 2**29}
+    assert environment(EngineConfig(), cpu=False) == {"TRITON_F32_DEFAULT": "ieee"}
+
+
+def test_what_a_recipe_passes_on_is_given_to_vllm_in_place_of_our_own() -> None:
+    config = EngineConfig(arguments={"max_num_batched_tokens": 4096, "seed": 3})
+    assert "max_num_batched_tokens" not in arguments(config, cpu=False, max_tokens=300)
+
+
+def test_each_argument_is_set_by_a_recipes_setting_is_fixed_or_may_be_passed_on() -> None:
+    given = set[str]()
+    for cpu in (True, False):
+        for gpus in (0.0, 1.0):
+            config = EngineConfig(sleep_mode=True, tensor_parallel=2, enforce_eager=True, block_size=1)
+            given |= arguments(config, cpu=cpu, max_tokens=300, gpus=gpus).keys()
+    assert given - SETTINGS.keys() - FIXED.keys() == {"max_num_batched_tokens", "kv_cache_memory_bytes"}
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("dtype", r"engine\.arguments\.dtype has a setting of its own: engine\.dtype"),
+        ("logprobs_mode", r"engine\.arguments\.logprobs_mode can't be changed: the learner is trained with"),
+        ("atention_backend", r"atention_backend is no argument of vLLM's engine: is attention_backend meant \?"),
+    ],
+)
+def test_what_may_not_be_passed_on_is_one_line(name: str, said: str) -> None:
+    with pytest.raises(UserError, match=said):
+        check_arguments({name: 1})
+
+
+def test_what_vllm_knows_may_be_passed_on() -> None:
+    check_arguments({"attention_backend": "FLASH_ATTN", "max_num_batched_tokens": 4096, "seed": 3})
+
+
+def test_gpus_that_the_build_can_not_use_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(device, "_on_cpu", lambda: True)
+    with pytest.raises(UserError, match=r"^placement\.engine_gpus is 0\.5, and the installed vLLM is built for CPUs: "):
+        device.start_llm("model", EngineConfig(), max_tokens=10, tag_tokens=frozenset(), gpus=0.5)
 
 
 def test_sleep_mode_is_asked_of_a_gpu_alone() -> None:
@@ -71,3 +138,25 @@ def test_a_message_ends_as_the_models_folder_says_but_not_with_a_tag(tmp_path: P
     assert message_ends(tmp_path, frozenset()) == [3]
     (tmp_path / "generation_config.json").write_text(json.dumps({"eos_token_id": [3, 5, 7]}))
     assert message_ends(tmp_path, frozenset({5})) == [3, 7]
+
+
+def test_openmp_in_a_folder_with_blanks_is_preloaded_by_its_name_without_an_error_of_the_loader(tmp_path: Path) -> None:
+    import torch
+
+    folder = tmp_path / "größe 1\tlib"
+    folder.mkdir()
+    there = (Path(torch.__file__).parent / "lib").resolve()
+    for library in there.glob("libgomp*"):
+        (folder / library.name).symlink_to(library)
+    chosen = preloaded(folder, {"LD_LIBRARY_PATH": "/elsewhere"})
+    assert chosen["LD_LIBRARY_PATH"] == f"{folder}:/elsewhere"
+    maps = "print(open('/proc/self/maps').read())"
+    done = subprocess.run([sys.executable, "-c", maps], env=chosen, capture_output=True, text=True, check=False)
+    assert done.stderr == ""
+    assert str(there / chosen["LD_PRELOAD"]) in done.stdout
+    plain = tmp_path / "plain"
+    plain.symlink_to(folder)
+    assert preloaded(plain, {}) == {}, "vLLM names what has no blanks"
+    assert preloaded(tmp_path / "a b", {}) == {}, "there is none"
+    assert preloaded(folder, {"LD_PRELOAD": "/usr/lib/libiomp5.so"}) == {}, "somebody has chosen another one"
+    assert preloaded(folder, {"LD_PRELOAD": "libx.so"})["LD_PRELOAD"] == f"libx.so:{chosen['LD_PRELOAD']}"

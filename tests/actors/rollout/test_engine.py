@@ -60,7 +60,7 @@ class Bench:
             config=EngineConfig(max_concurrent=64),
             agent=AGENT,
             reward=RewardConfig(overlong_buffer=1.0),
-            executors=[Answering(answer)],
+            tools=Answering(answer),
             seed=7,
         )
         await engine.ready(0)

@@ -144,7 +144,7 @@ async def preemptions(model: Path) -> tuple[int, list[list[int]]]:
                 config=config,
                 agent=LONG,
                 reward=RewardConfig(),
-                executors=[Answering(answer)],
+                tools=Answering(answer),
                 seed=7,
                 incarnation=incarnation,
             )

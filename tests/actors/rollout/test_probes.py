@@ -38,7 +38,7 @@ class Probed:
         async def logprobs(token_ids: Tokens) -> Floats:
             return answers[int(token_ids[0])][0]
 
-        self.engine.policy = SimpleNamespace(version=runs, logprobs=logprobs)
+        self.engine.policy = SimpleNamespace(version=runs, logprobs=logprobs, patience_s=lambda tokens=0: 60.0)
         return asyncio.run(self.engine.check(version, probes, pause_s=0.25))
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from actors.serving.app import make_app
 from coa.serving.keys import KeyFile
-from coa.serving.quotas import Quota
+from coa.serving.limits.quotas import Quota
 from tests.actors.serving.test_server import TURNS
 from tests.support.agent_server import make_server
 from tests.support.policies import AGENT

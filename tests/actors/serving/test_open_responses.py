@@ -1,5 +1,5 @@
-"""The seven cases of Open Responses' published compliance suite, for the model alone: each answer by the published
-schema of the whole resource, and each streamed event by its own."""
+"""The seven cases of Open Responses' published compliance suite, for the model alone and for the agent: each answer by
+the published schema of the whole resource, and each streamed event by its own."""
 
 from typing import Any
 
@@ -72,8 +72,8 @@ def asking(plain: ScriptedPlain) -> Asking:
     return Asking(server)
 
 
-def completed(asking: Asking, body: Json) -> schema.ResponseResource:
-    found = asking.post("/v1/responses", {"model": "afm:plain", **body})
+def completed(asking: Asking, body: Json, model: str = "afm:plain") -> schema.ResponseResource:
+    found = asking.post("/v1/responses", {"model": model, **body})
     assert found.status_code == 200, found.text
     made = schema.ResponseResource.model_validate(found.json())
     assert made.status == "completed"
@@ -81,8 +81,8 @@ def completed(asking: Asking, body: Json) -> schema.ResponseResource:
     return made
 
 
-def streamed(asking: Asking, body: Json) -> list[Json]:
-    *events, done = asking.events("/v1/responses", {"model": "afm:plain", **body})
+def streamed(asking: Asking, body: Json, model: str = "afm:plain") -> list[Json]:
+    *events, done = asking.events("/v1/responses", {"model": model, **body})
     assert done == "[DONE]"
     for event in events:
         EVENTS[event["type"]].model_validate(event)
@@ -101,6 +101,26 @@ def test_text_in_a_conversation_is_answered(asking: Asking, plain: ScriptedPlain
 def test_an_answer_is_streamed(asking: Asking) -> None:
     events = streamed(asking, CASES["basic text"][0])
     assert "".join(one["delta"] for one in events if one["type"] == "response.output_text.delta") == "It is."
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_agent_answers_in_a_conversation_by_the_same_schema(asking: Asking, case: str) -> None:
+    body, _ = CASES[case]
+    whole = completed(asking, body, "afm").model_dump(mode="json")
+    assert {item["type"] for item in whole["output"]} <= {"reasoning", "message", "function_call"}
+    last = streamed(asking, body, "afm")[-1]["response"]
+    for answer in (whole, last):
+        assert answer["output"][-1]["type"] == "message"
+        assert answer["output"][-1]["content"][0]["text"]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_clients_tool_beside_the_agents_own_is_refused_in_one_line(asking: Asking, stream: bool) -> None:
+    answer = asking.post("/v1/responses", {"model": "afm", "stream": stream, **TOOLS})
+    assert answer.status_code == 400
+    error = answer.json()["error"]
+    assert (error["type"], error["param"]) == ("invalid_request_error", "tools")
+    assert "\n" not in error["message"]
 
 
 def test_a_clients_tool_is_called(asking: Asking) -> None:

@@ -33,7 +33,8 @@ def test_the_examples_of_a_request_are_answered_by_the_models_that_it_names(
     fields = described["components"]["schemas"][name]["properties"]
     assert "afm" in fields["model"]["enum"]
     [said] = [field for field, schema in fields.items() if "examples" in schema]
-    body = {"model": "afm", said: fields[said]["examples"][0], "max_tokens": 50}
+    required = {"max_tokens": 50} if "max_tokens" in fields else {}
+    body = {"model": "afm", said: fields[said]["examples"][0], **required}
     assert asking.post(path, body).status_code == 200
 
 

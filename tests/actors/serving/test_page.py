@@ -11,7 +11,8 @@ import uvicorn
 from actors.serving.app import make_app
 from tests.actors.serving.test_server import TURNS
 from tests.support.agent_server import make_server
-from tests.support.browser import CHROMIUM, browsing
+from tests.support.browser import CHROMIUM, LOOKS, browsing
+from tests.support.legible import illegible
 from tests.support.ports import free_port
 from tests.support.runners import Saying
 
@@ -60,3 +61,41 @@ def test_a_conversation_that_the_server_no_longer_has_begins_anew_and_the_page_s
         ]
         assert page.locator(".fault").count() == 0
         assert went_on_from()[2:] == [last, None]
+
+
+UNBROKEN = "https://example.org/" + "x" * 300
+ODD = [
+    {"type": "reasoning", "content": [{"text": UNBROKEN}]},
+    {"type": "coa:plan", "content": [{"text": "无法断行的长文本" * 30}]},
+    {"type": "web_search_call", "action": {"query": f"מי הבעלים של {UNBROKEN}"}, "coa:output": UNBROKEN},
+    {
+        "type": "custom_call",
+        "name": "a_tool_with_a_name_of_eighty_characters_" * 2,
+        "input": UNBROKEN,
+        "output": UNBROKEN,
+    },
+    {"type": "coa:suggested_answer", "content": [{"text": "שלום 42"}]},
+    {"type": "message", "content": [{"text": UNBROKEN}]},
+]
+"""Items of a response that are hard to show."""
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine")
+@pytest.mark.parametrize(("width", "colours"), LOOKS)
+def test_all_of_a_conversation_can_be_read(url: str, width: int, colours: str) -> None:
+    with browsing(url, width, colours) as page:
+        assert illegible(page) == []
+        page.fill("#question", "Who is the mayor of Arden ?")
+        page.press("#question", "Enter")
+        page.locator(".foot .used").wait_for(timeout=30_000)
+        page.evaluate(
+            """([question, items]) => {
+              const turn = new Turn(question);
+              items.forEach((item, index) => { turn.add(item, index); turn.finish(item, index); });
+              turn.end(null, question);
+              document.getElementById("model").append(new Option(question.slice(0, 80), question, true, true));
+              document.getElementById("key-label").hidden = false;
+            }""",
+            [f"מי הבעלים של {UNBROKEN}", ODD],
+        )
+        assert illegible(page) == []

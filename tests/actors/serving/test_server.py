@@ -1,19 +1,21 @@
 """The server's protocols, on a scripted policy and real everything else but the network."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from coa.agent.grammar import Span
 from coa.errors import ToolDown
 from coa.serving.keys import KeyFile
-from coa.serving.quotas import Quota
+from coa.serving.limits.backlog import Calls
+from coa.serving.limits.quotas import Quota
 from coa.serving.store import StoreConfig
 from coa.tools.base import ToolCall
-from tests.support.agent_server import Asking, make_server
+from tests.support.agent_server import LOOP, Asking, make_server
 from tests.support.fakes import tag_codec
 from tests.support.plain_model import ScriptedPlain
 from tests.support.policies import AGENT
@@ -21,6 +23,7 @@ from tests.support.runners import Saying
 
 MESSAGES = [{"role": "user", "content": "Who is the mayor of Arden ?"}]
 TURNS = ((Span("think", "hm"), Span("plan", "find it"), Span("wiki_search", "Arden")), (Span("answer", "Berg"),))
+ALL = {"detail": "all"}
 JSON = {"content-type": "application/json"}
 
 
@@ -69,15 +72,13 @@ def test_the_version_of_the_weights_is_told(asking: Asking) -> None:
     server.weights = 5
     assert versions() == {5}
     assert plain.weights == ["weights-0", "weights-5"]
-    alone = asking.post("/v1/responses", {"model": "afm:plain", "input": "Who ?"}).json()
-    assert alone["coa:versions"] == [5]
     # The scripted policy samples its tokens with version 0, whatever the server is told.
     said = {"model": "afm", "messages": MESSAGES}
     assert asking.post("/v1/chat/completions", said).json()["system_fingerprint"] == "weights-0"
     text = asking.post("/v1/completions", {"model": "afm", "prompt": "Who ?"})
     assert text.json()["system_fingerprint"] == "weights-0"
-    assert asking.post("/v1/messages", {**said, "max_tokens": 99}).json()["coa:versions"] == [0]
-    sampled = asking.post("/v1/responses", {"model": "afm", "input": "Who ?", "coa": {"samples": 2}}).json()
+    assert asking.post("/v1/messages", {**said, "max_tokens": 99, "coa": ALL}).json()["coa:versions"] == [0]
+    sampled = asking.post("/v1/responses", {"model": "afm", "input": "Who ?", "coa": {"samples": 2, **ALL}}).json()
     assert sampled["coa:versions"] == [0]
     *chunks, usage, _ = asking.events("/v1/chat/completions", {**said, "stream_options": {"include_usage": True}})
     assert usage["system_fingerprint"] == chunks[-1]["system_fingerprint"] == "weights-0"
@@ -102,7 +103,8 @@ def test_a_completion_is_the_answers_text(asking: Asking) -> None:
 
 
 def test_messages_have_a_block_for_each_tag_and_the_tools_result_right_after_its_use(asking: Asking) -> None:
-    found = asking.post("/v1/messages", {"model": "afm", "messages": MESSAGES, "max_tokens": 100}).json()
+    body = {"model": "afm", "messages": MESSAGES, "max_tokens": 100}
+    found = asking.post("/v1/messages", {**body, "coa": ALL}).json()
     kinds = [block["type"] for block in found["content"]]
     assert kinds == ["thinking", "thinking", "server_tool_use", "web_search_tool_result", "text"]
     _, _, use, result, text = found["content"]
@@ -116,7 +118,8 @@ def test_messages_have_a_block_for_each_tag_and_the_tools_result_right_after_its
 
 
 def test_a_stream_of_messages_opens_and_closes_each_block_once(asking: Asking) -> None:
-    events = asking.events("/v1/messages", {"model": "afm", "messages": MESSAGES, "max_tokens": 100})
+    body = {"model": "afm", "messages": MESSAGES, "max_tokens": 100, "coa": ALL}
+    events = asking.events("/v1/messages", body)
     assert (events[0]["type"], events[-1]["type"]) == ("message_start", "message_stop")
     opened = [event["index"] for event in events if event["type"] == "content_block_start"]
     closed = [event["index"] for event in events if event["type"] == "content_block_stop"]
@@ -125,8 +128,25 @@ def test_a_stream_of_messages_opens_and_closes_each_block_once(asking: Asking) -
     assert "".join(one["delta"]["text"] for one in last) == "Berg"
 
 
-def test_responses_have_an_item_for_each_tag(asking: Asking) -> None:
-    found = asking.post("/v1/responses", {"model": "afm", "input": "Who ?"}).json()
+CHAIN = (
+    "<think> hm</think>\n<plan> find it</plan>\n<wiki_search> Arden</wiki_search>\n<observation> Arden!</observation>\n"
+)
+
+
+def test_by_default_responses_and_messages_are_one_thought_and_the_answer(asking: Asking) -> None:
+    found = asking.post("/v1/responses", {"model": "afm", "input": "Who ?"})
+    thought, message = found.json()["output"]
+    assert (thought["type"], thought["summary"]) == ("reasoning", [{"type": "summary_text", "text": CHAIN}])
+    assert (message["type"], message["content"][0]["text"]) == ("message", "Berg")
+    told = asking.post("/v1/messages", {"model": "afm", "messages": MESSAGES, "max_tokens": 100})
+    thinking, text = told.json()["content"]
+    assert (thinking["type"], thinking["thinking"]) == ("thinking", CHAIN)
+    assert (text["type"], text["text"]) == ("text", "Berg")
+    assert "coa:" not in found.text + told.text
+
+
+def test_responses_have_an_item_for_each_tag_if_they_are_asked_for(asking: Asking) -> None:
+    found = asking.post("/v1/responses", {"model": "afm", "input": "Who ?", "coa": ALL}).json()
     assert [item["type"] for item in found["output"]] == ["reasoning", "coa:plan", "file_search_call", "message"]
     _, _, search, message = found["output"]
     assert search["queries"] == ["Arden"]
@@ -231,9 +251,11 @@ def test_a_tool_that_is_down_ends_the_request_with_an_error_and_no_answer() -> N
     asking = Asking(make_server(Saying(*TURNS), down))
     answer = asking.post("/v1/chat/completions", SAID)
     assert (answer.status_code, answer.json()["error"]["code"]) == (503, "tool_unavailable")
-    events = asking.events("/v1/responses", {"model": "afm", "input": "Who ?"})
-    assert events[-2]["type"] == "response.failed"
-    assert events[-2]["response"]["error"] == {"code": "tool_unavailable", "message": "the index is gone"}
+    # OpenAI's schema knows no such code.
+    for coa, code in ((ALL, "tool_unavailable"), ({}, "server_error")):
+        events = asking.events("/v1/responses", {"model": "afm", "input": "Who ?", "coa": coa})
+        assert events[-2]["type"] == "response.failed"
+        assert events[-2]["response"]["error"] == {"code": code, "message": "the index is gone"}
 
 
 def test_keys_are_needed_where_there_are_keys(tmp_path: Path) -> None:
@@ -260,10 +282,151 @@ def test_a_key_whose_quota_is_used_up_waits(tmp_path: Path) -> None:
     assert asking.request("GET", "/v1/models").status_code == 200, "what makes nobody speak is not counted"
 
 
+@pytest.mark.parametrize(("how", "most"), [({"stream": False}, 3), ({"stream": True}, 3), ({"n": 2}, 1)])
+def test_requests_at_the_same_time_use_no_more_tokens_than_their_key_has(
+    tmp_path: Path, how: dict[str, Any], most: int
+) -> None:
+    key = KeyFile(tmp_path / "keys.jsonl").add("me", Quota(tokens_per_minute=3 * AGENT.limits.max_tokens), 1)
+    may_answer = asyncio.Event()
+
+    async def answer(call: ToolCall) -> str:
+        await may_answer.wait()
+        return "Berg"
+
+    asking = Asking(make_server(Saying(*TURNS), answer, keys=tmp_path / "keys.jsonl"), key)
+    body = {"model": "afm", "messages": MESSAGES, **how}
+
+    async def course() -> list[int]:
+        asked = [asyncio.ensure_future(asking.ask("POST", "/v1/chat/completions", body)) for _ in range(20)]
+        pending = set(asked)
+        while len(pending) > most:
+            _, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
+        may_answer.set()
+        return sorted(one.status_code for one in await asyncio.gather(*asked))
+
+    assert LOOP.run(course()) == [200] * most + [429] * (20 - most)
+    assert asking.post("/v1/chat/completions", body).status_code == 200, "what was not used is given back"
+
+
+@pytest.mark.parametrize(
+    ("path", "more"),
+    [
+        ("/v1/chat/completions", {"messages": MESSAGES}),
+        ("/v1/responses", {"input": "?"}),
+        ("/v1/messages", {"messages": MESSAGES, "max_tokens": 9}),
+    ],
+)
+def test_while_calls_of_tools_wait_too_long_requests_to_the_agent_are_refused_at_once(
+    path: str, more: dict[str, Any]
+) -> None:
+    server = make_server(max_wait_s=5.0)
+    for second in (0.0, 10.0):
+        server.backlog.see(second, {"code": Calls(ran=1, waiting=2)})
+    refused = Asking(server).post(path, {"model": "afm", **more})
+    assert (refused.status_code, refused.headers["retry-after"]) == (429, "15")
+    assert refused.json()["error"]["message"] == "the agent's tools are overloaded"
+
+
 def test_models_are_the_agent_its_profiles_and_the_model_alone(asking: Asking) -> None:
     names = [model["id"] for model in asking.request("GET", "/v1/models").json()["data"]]
     assert names[0] == "afm"
     assert {"afm:plain", "afm:web", "afm:code"} <= set(names)
+
+
+def test_one_model_is_read_by_its_name(asking: Asking) -> None:
+    listed = asking.request("GET", "/v1/models").json()["data"]
+    assert [asking.request("GET", f"/v1/models/{model['id']}").json() for model in listed] == listed
+    answer = asking.request("GET", "/v1/models/gpt-5")
+    assert (answer.status_code, answer.json()["error"]["code"]) == (404, "model_not_found")
+
+
+def test_tokens_of_a_message_are_those_that_its_episode_begins_with(asking: Asking) -> None:
+    counted = asking.post("/v1/messages/count_tokens", {"model": "afm", "messages": MESSAGES, "system": "Be short."})
+    longer = [{"role": "user", "content": "Who is the mayor of Arden , and of Berg ?"}]
+    more = asking.post("/v1/messages/count_tokens", {"model": "afm", "messages": longer, "system": "Be short."})
+    assert 0 < counted.json()["input_tokens"] < more.json()["input_tokens"]
+    assert counted.json().keys() == {"input_tokens"}
+    refused = asking.post("/v1/messages/count_tokens", {"model": "afm", "messages": MESSAGES, "tools": [{"name": "f"}]})
+    assert (refused.status_code, refused.json()["type"]) == (400, "error")
+
+
+LONG_ANSWER = ((Span("answer", "Berg , mayor of Arden"),),)
+
+
+@pytest.mark.parametrize("stop", [" of", ["nowhere", " of"]])
+def test_a_stop_sequence_ends_the_answer_in_each_protocol(stop: Any) -> None:
+    asking = Asking(make_server(Saying(*LONG_ANSWER)))
+    listed = [stop] if isinstance(stop, str) else stop
+    chat = {"model": "afm", "messages": MESSAGES, "stop": stop}
+    whole = asking.post("/v1/chat/completions", chat).json()["choices"][0]
+    assert (whole["message"]["content"], whole["finish_reason"]) == ("Berg , mayor", "stop")
+    chunks = asking.events("/v1/chat/completions", chat)[:-1]
+    assert "".join(chunk["choices"][0]["delta"].get("content", "") for chunk in chunks) == "Berg , mayor"
+    text = asking.post("/v1/completions", {"model": "afm", "prompt": "Who ?", "stop": stop}).json()["choices"][0]
+    assert text["text"] == "Berg , mayor"
+    message = {"model": "afm", "messages": MESSAGES, "max_tokens": 100, "stop_sequences": listed}
+    found = asking.post("/v1/messages", message).json()
+    assert (found["content"][-1]["text"], found["stop_reason"], found["stop_sequence"]) == (
+        "Berg , mayor",
+        "stop_sequence",
+        " of",
+    )
+    events = asking.events("/v1/messages", message)
+    [delta] = [event["delta"] for event in events if event["type"] == "message_delta"]
+    assert (delta["stop_reason"], delta["stop_sequence"]) == ("stop_sequence", " of")
+
+
+def test_an_answer_without_the_stop_sequence_is_whole(asking: Asking) -> None:
+    body = {"model": "afm", "messages": MESSAGES, "max_tokens": 100, "stop_sequences": ["Arden"], "coa": ALL}
+    found = asking.post("/v1/messages", body).json()
+    assert (found["content"][-1]["text"], found["stop_reason"], found["stop_sequence"]) == ("Berg", "end_turn", None)
+    assert found["content"][2]["input"] == {"query": "Arden"}, "only the answer is cut"
+
+
+@pytest.mark.parametrize("stop", ["", [""], ["a"] * 17, "a" * 257])
+def test_a_stop_sequence_that_is_empty_or_too_long_is_refused(asking: Asking, stop: Any) -> None:
+    assert asking.post("/v1/chat/completions", {**SAID, "model": "afm", "stop": stop}).status_code == 400
+
+
+@pytest.mark.parametrize(("seed", "status"), [(-1, 200), (0, 200), (-2, 400)])
+def test_a_seed_of_minus_one_is_no_seed(asking: Asking, seed: int, status: int) -> None:
+    assert asking.post("/v1/chat/completions", {**SAID, "model": "afm", "seed": seed}).status_code == status
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/chat/completions", {"messages": MESSAGES, "presence_penalty": 1.0}),
+        ("/v1/chat/completions", {"messages": MESSAGES, "tool_choice": "required"}),
+        ("/v1/completions", {"prompt": "Who ?", "echo": True}),
+        ("/v1/messages", {"messages": MESSAGES, "max_tokens": 9, "top_k": 5}),
+        ("/v1/messages", {"messages": MESSAGES, "max_tokens": 9, "container": "c"}),
+        ("/v1/responses", {"input": "Who ?", "truncation": "auto"}),
+        ("/v1/responses", {"input": "Who ?", "conversation": "conv_1"}),
+        ("/v1/responses", {"input": "Who ?", "nobodys": 1}),
+    ],
+    ids=range(8),
+)
+def test_the_agent_ignores_no_parameter_silently(asking: Asking, path: str, body: dict[str, Any]) -> None:
+    name = list(body)[-1]
+    answer = asking.post(path, {"model": "afm", **body})
+    assert answer.status_code == 400
+    assert name in answer.json()["error"]["message"]
+
+
+@pytest.mark.parametrize("more", [{"priority": -5}, {"nobodys": 1}, {"coa": {"max_turns": 2}}, {"tools": [{}] * 129}])
+def test_the_model_alone_ignores_no_parameter_silently(more: dict[str, Any]) -> None:
+    server, plain = make_server(Saying(*TURNS)), ScriptedPlain()
+    server.plain = cast(Any, plain)
+    asking = Asking(server)
+    chat, response = {"model": "afm:plain", "messages": MESSAGES}, {"model": "afm:plain", "input": "Who ?"}
+    assert asking.post("/v1/chat/completions", {**chat, "top_k": 5}).status_code == 200
+    assert plain.asked == [{**chat, "top_k": 5}]
+    for path, body in (("/v1/chat/completions", chat), ("/v1/responses", response)):
+        answer = asking.post(path, {**body, **more})
+        assert answer.status_code == 400
+        assert next(iter(more)) in answer.json()["error"]["message"]
+    assert len(plain.asked) == 1
 
 
 def test_a_profile_that_is_not_offered_is_no_model() -> None:
@@ -378,7 +541,6 @@ def test_half_a_surrogate_pair_is_answered_like_any_text(asking: Asking, path: s
     ("path", "body"),
     [
         ("/v1/responses", {"input": "Who ?", "text": {"format": {"type": "json_schema", "schema": {}}}}),
-        ("/v1/messages", {"max_tokens": 9, "messages": MESSAGES, "output_format": {"type": "json_schema"}}),
         ("/v1/messages", {"max_tokens": 9, "messages": MESSAGES, "output_config": {"format": {"type": "json_schema"}}}),
         ("/v1/chat/completions", {"messages": MESSAGES, "response_format": {"type": "json_object"}}),
     ],

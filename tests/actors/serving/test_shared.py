@@ -14,7 +14,7 @@ from actors.serving.shared import RemoteShared
 from coa.errors import ToolDown
 from coa.serving.faults import ApiError
 from coa.serving.keys import KeyFile
-from coa.serving.quotas import Quota
+from coa.serving.limits.quotas import Quota
 from coa.serving.shared import Shared
 from coa.serving.store import StoreConfig
 from coa.tools.base import ToolCall

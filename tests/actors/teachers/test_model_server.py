@@ -187,6 +187,10 @@ def test_on_cpu_no_prefill_is_cut_and_on_gpus_the_model_is_split() -> None:
     assert "--no-enable-chunked-prefill" in cpu
     assert cpu[cpu.index("--max-num-batched-tokens") + 1] == "9000"
     assert cpu[cpu.index("--served-model-name") + 1] == "m"
+    shared = arguments_of(ModelServerConfig(model="m", kv_cache_gib=0.5), "h", 80, cpu=False)
+    assert "--no-enable-chunked-prefill" not in shared
+    assert shared[shared.index("--gpu-memory-utilization") + 1] == "0.02"
+    assert shared[shared.index("--kv-cache-memory-bytes") + 1] == str(2**29)
     gpu = arguments_of(ModelServerConfig(model="m", gpus=2, enforce_eager=False, arguments=["--x", "1"]), "h", 80)
     assert gpu[gpu.index("--tensor-parallel-size") + 1] == "2"
     assert not {"--enforce-eager", "--no-enable-chunked-prefill"} & set(gpu)

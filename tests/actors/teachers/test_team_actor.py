@@ -71,9 +71,9 @@ def team_of(
         [answered] = await call_many([call])
         return answered
 
-    executors = [executor or Answering(answer)]
+    tools = executor or Answering(answer)
     settings = TeachingConfig(reissue_after_s=0.0, **config)
-    return TeacherTeam(team or TeamConfig(), agents, executors, settings, models=models, seed=0, ledger=ledger)
+    return TeacherTeam(team or TeamConfig(), agents, tools, settings, models=models, seed=0, ledger=ledger)
 
 
 def play(team: TeacherTeam, tasks: Sequence[Task], finished: Usage | None = None) -> Played:
@@ -123,21 +123,22 @@ def test_a_run_that_always_fails_is_given_up_with_its_reason():
     assert played.failures == {"ToolDown": 3 * len(tasks)}
 
 
-def test_a_run_whose_request_is_refused_ends_at_once():
-    model = Model(lambda n: ReplyCutOff("raise max_tokens"))
+@pytest.mark.parametrize("failure", [ReplyCutOff, EmptyCompletion])
+def test_a_run_that_would_fail_again_in_the_same_way_ends_at_once(failure: type[InfrastructureError]) -> None:
+    model = Model(lambda n: failure("raise max_tokens"))
     played = play(team_of(team=MODELS, mind=model), TASKS[:2])
-    assert played.outcomes == [FailedRun(Assignment(task), "ReplyCutOff", "raise max_tokens") for task in TASKS[:2]]
-    assert (played.failures, model.asked.total()) == ({"ReplyCutOff": 2}, 2)
+    assert played.outcomes == [FailedRun(Assignment(task), failure.__name__, "raise max_tokens") for task in TASKS[:2]]
+    assert (played.failures, model.asked.total()) == ({failure.__name__: 2}, 2)
 
 
 def test_what_a_failed_run_took_is_told_and_counts_once():
     took = Usage(6, 60, 0)
-    down = EmptyCompletion("no text")
+    down = EndpointDown("no reply")
     down.usage = took
     model = Model(lambda n: down if n in (3, 6) else None)
     team = team_of(team=MODELS, mind=model, reissues=1, budget=BudgetConfig(requests=9))
     [failed] = play(team, TASKS[:1]).outcomes
-    assert failed == FailedRun(Assignment(TASKS[0]), "EmptyCompletion", "no text", Usage(2, 20, 4) + took)
+    assert failed == FailedRun(Assignment(TASKS[0]), "EndpointDown", "no reply", Usage(2, 20, 4) + took)
     [stopped] = play(team, TASKS[1:2]).outcomes
     assert stopped == Unfinished(Assignment(TASKS[1]), Usage(1, 10, 2)), "8 were spent before it, and not 16"
 

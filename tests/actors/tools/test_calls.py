@@ -63,7 +63,7 @@ async def turns(count: int = 30) -> None:
 def test_a_slow_call_holds_nobody_else_up() -> None:
     async def go() -> None:
         tool = Gated().open("quick", "quicker")
-        caller = ToolCaller([executor_of(tool)], "engine")
+        caller = ToolCaller(executor_of(tool), "engine")
         calls = [
             asyncio.ensure_future(caller.call(n, call(name))) for n, name in enumerate(("slow", "quick", "quicker"))
         ]
@@ -116,7 +116,7 @@ def test_calls_of_the_same_moment_travel_together() -> None:
             return "x"
 
         executor = Counting(answer)
-        caller = ToolCaller([executor], "engine")
+        caller = ToolCaller(executor, "engine")
         await asyncio.gather(*(caller.call(n, call("a")) for n in range(9)))
         assert executor.starts == [9]
 
@@ -127,7 +127,7 @@ def test_a_call_that_is_sent_again_joins_or_gets_what_was_kept() -> None:
     async def go() -> None:
         tool = Gated()
         executor = executor_of(tool)
-        first, second, third = (ToolCaller([executor], name) for name in ("first", "second", "third"))
+        first, second, third = (ToolCaller(executor, name) for name in ("first", "second", "third"))
         calls = [asyncio.ensure_future(caller.call("id", call("a"))) for caller in (first, second)]
         await turns()
         tool.open("a")
@@ -147,7 +147,7 @@ def test_a_result_is_kept_until_it_is_acknowledged() -> None:
             made.append(one.argument)
             return str(len(made))
 
-        caller = ToolCaller([Answering(answer)], "engine")
+        caller = ToolCaller(Answering(answer), "engine")
         assert await caller.call("id", call("a")) == "1"
         assert await caller.call("id", call("a")) == "1"
         caller.acknowledge(["id"])
@@ -160,7 +160,7 @@ def test_a_result_is_kept_until_it_is_acknowledged() -> None:
 def test_a_failure_is_not_kept() -> None:
     async def go() -> None:
         tool = Gated().open("down")
-        caller = ToolCaller([executor_of(tool)], "engine")
+        caller = ToolCaller(executor_of(tool), "engine")
         for _ in range(2):
             with pytest.raises(ToolDown, match="gone"):
                 await caller.call("id", call("down"))
@@ -173,7 +173,7 @@ def test_a_call_that_is_cancelled_ends_unless_somebody_else_waits_for_it() -> No
     async def go() -> None:
         tool = Gated()
         executor = executor_of(tool)
-        first, second = (ToolCaller([executor], name) for name in ("first", "second"))
+        first, second = (ToolCaller(executor, name) for name in ("first", "second"))
         mine, theirs = (asyncio.ensure_future(caller.call("id", call("a"))) for caller in (first, second))
         equal = asyncio.ensure_future(second.call("another", call("a")))
         await turns()
@@ -198,7 +198,7 @@ def test_a_turn_that_was_sampled_again_makes_its_own_call() -> None:
     async def go() -> None:
         tool = Gated()
         executor = executor_of(tool)
-        first, second = (ToolCaller([executor], name) for name in ("first", "second"))
+        first, second = (ToolCaller(executor, name) for name in ("first", "second"))
         old = asyncio.ensure_future(first.call("id", call("old")))
         await turns()
         tool.open("new")
@@ -213,7 +213,7 @@ def test_a_caller_that_was_replaced_is_refused_and_its_calls_go_on_for_others() 
     async def go() -> None:
         tool = Gated()
         executor = executor_of(tool)
-        old, new = (ToolCaller([executor], name) for name in ("old", "new"))
+        old, new = (ToolCaller(executor, name) for name in ("old", "new"))
         hers = asyncio.ensure_future(old.call("id", call("a")))
         await turns()
         await executor.refuse(["old"])
@@ -278,7 +278,7 @@ def test_calls_of_an_executor_that_dies_fail_and_later_ones_go_to_the_next() -> 
     async def go() -> None:
         tool = Gated()
         executor: Any = Restarting(tool)
-        caller = ToolCaller([executor], "engine")
+        caller = ToolCaller(executor, "engine")
         lost = [asyncio.ensure_future(caller.call(n, call("a"))) for n in range(3)]
         await turns()
         executor.restart()
@@ -298,7 +298,7 @@ def test_an_executor_that_was_started_again_unseen_starts_nothing_that_its_prede
     async def go() -> None:
         tool = Gated()
         executor: Any = Silent(tool)
-        caller = ToolCaller([executor], "engine")
+        caller = ToolCaller(executor, "engine")
         tool.open("a")
         assert await caller.call(0, call("a")) == "a!"
         executor.restart()
@@ -306,6 +306,50 @@ def test_an_executor_that_was_started_again_unseen_starts_nothing_that_its_prede
             await caller.call(1, call("a"))
         assert tool.made == ["a"]
         assert await caller.call(1, call("a")) == "a!"
+        assert tool.made == ["a", "a"]
+
+    asyncio.run(go())
+
+
+@pytest.mark.parametrize("order", [(1, 2), (2, 1)])
+def test_batches_that_are_on_their_way_when_an_executor_is_started_again_all_fail(order: tuple[int, int]) -> None:
+    """The second answer, too, is to a question about the one before."""
+
+    class Slow(Restarting):
+        def __init__(self, answer: Any) -> None:
+            super().__init__(answer)
+            self.gates: list[asyncio.Event] = []
+
+        async def start(self, *arguments: Any) -> str:
+            self.gates.append(asyncio.Event())
+            await self.gates[-1].wait()
+            return await self.now.start(*arguments)
+
+    async def go() -> None:
+        tool = Gated().open("a")
+        executor: Any = Slow(tool)
+        caller = ToolCaller(executor, "engine")
+
+        def sent(id: int) -> "asyncio.Future[str]":
+            return asyncio.ensure_future(caller.call(id, call("a")))
+
+        first = sent(0)
+        await turns()
+        executor.gates[0].set()
+        assert await first == "a!"
+        lost = [first]
+        for id in (1, 2):
+            lost.append(sent(id))
+            await turns()
+        executor.restart()
+        for id in order:
+            executor.gates[id].set()
+            with pytest.raises(ExecutorLost, match="started again"):
+                await asyncio.wait_for(lost[id], 5)
+        again = sent(1)
+        await turns()
+        executor.gates[-1].set()
+        assert await asyncio.wait_for(again, 5) == "a!"
         assert tool.made == ["a", "a"]
 
     asyncio.run(go())
@@ -320,7 +364,7 @@ def test_a_call_that_must_not_be_made_again_fails_again_until_it_is_acknowledged
             return CallLost("twice")
 
         executor = Answering(answer)
-        first, second = (ToolCaller([executor], name) for name in ("first", "second"))
+        first, second = (ToolCaller(executor, name) for name in ("first", "second"))
         for caller in (first, second):
             with pytest.raises(CallLost, match="twice"):
                 await caller.call("id", call("a"))
@@ -374,7 +418,7 @@ def test_an_executor_that_can_not_be_reached_is_down() -> None:
 
     async def go() -> None:
         executor: Any = Gone(Gated())
-        caller = ToolCaller([executor], "engine")
+        caller = ToolCaller(executor, "engine")
         with pytest.raises(ToolDown, match="no way there"):
             await caller.call(0, call("a"))
 
@@ -399,7 +443,7 @@ def test_calls_of_an_executor_that_stands_still_fail_and_are_joined_later(stands
     async def go() -> None:
         tool = Gated().open("a")
         executor: Any = Stopped(tool)
-        caller = ToolCaller([executor], "engine")
+        caller = ToolCaller(executor, "engine")
         with pytest.raises(ToolDown, match="the tool executor gave no answer for"):
             await caller.call("id", call("a"))
         assert asyncio.get_running_loop().time() <= 60
@@ -413,7 +457,7 @@ def test_calls_of_an_executor_that_stands_still_fail_and_are_joined_later(stands
 def test_a_call_that_takes_long_is_no_executor_that_stands_still() -> None:
     async def go() -> None:
         tool = Gated()
-        caller = ToolCaller([Answering(tool)], "engine")
+        caller = ToolCaller(Answering(tool), "engine")
         calls = [asyncio.ensure_future(caller.call(n, call("a"))) for n in range(2)]
         await asyncio.sleep(500)
         assert not any(one.done() for one in calls)
@@ -421,26 +465,3 @@ def test_a_call_that_takes_long_is_no_executor_that_stands_still() -> None:
         assert await asyncio.gather(*calls) == ["a!", "a!"]
 
     in_virtual_time(go())
-
-
-def test_a_call_goes_to_the_same_executor_whoever_makes_it() -> None:
-    async def go() -> None:
-        counts = [0] * 4
-
-        def tool_of(index: int) -> Any:
-            async def answer(one: ToolCall) -> str:
-                counts[index] += 1
-                return str(index)
-
-            return answer
-
-        executors = [Answering(tool_of(index)) for index in range(4)]
-        found = []
-        for name in ("first", "second"):
-            caller = ToolCaller(executors, name)
-            found.append(await asyncio.gather(*(caller.call(("episode", n), call("a")) for n in range(40))))
-        assert found[0] == found[1]
-        assert sum(counts) == 40
-        assert min(counts) > 0
-
-    asyncio.run(go())

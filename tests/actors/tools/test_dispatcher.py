@@ -135,7 +135,7 @@ def now() -> float:
 
 def calls_of(dispatcher: ToolDispatcher, name: str, *arguments: str) -> list[asyncio.Task[str]]:
     """Calls of an engine, each with its argument as its id."""
-    caller = ToolCaller([dispatcher], name, None)
+    caller = ToolCaller(dispatcher, name, None)
     return [asyncio.ensure_future(caller.call(argument, ToolCall("t", argument))) for argument in arguments]
 
 
@@ -273,6 +273,27 @@ def test_an_executor_that_does_not_start_is_an_error_at_first_and_tried_again_la
             await starting
         assert await asyncio.gather(*calls_of(dispatcher, "engine", "a")) == ["a!"]
         assert machine.made == {"a": 1}
+
+    in_time(go)
+
+
+def test_a_dispatcher_without_executors_says_so_until_one_is_up() -> None:
+    async def go() -> None:
+        machine = Machine()
+        dispatcher = dispatcher_on(machine)
+        machine.start_s = 5.0
+        for _ in range(2):
+            with pytest.raises(ToolDown, match="no tool executor is up"):
+                await dispatcher.check()
+            await asyncio.sleep(1.0)
+        assert len(machine.workers) == 1, "asking starts it, once"
+        await asyncio.sleep(5.0)
+        await dispatcher.check()
+        machine.start_s = 1000.0
+        machine.workers[0].dead.set()
+        await asyncio.sleep(LOOK_EVERY_S + 1)
+        with pytest.raises(ToolDown, match="no tool executor is up"):
+            await dispatcher.check()
 
     in_time(go)
 

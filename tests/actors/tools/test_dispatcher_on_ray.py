@@ -56,7 +56,7 @@ def test_an_executor_that_is_stopped_or_blocked_or_killed_is_replaced_and_its_ca
     import ray
 
     from actors.tools.dispatcher import ToolDispatcher
-    from actors.tools.remote import ExecutorActor, RemoteExecutor
+    from actors.tools.remote import ExecutorActor, ToolClient
 
     notes = tmp_path / "notes"
     notes.touch()
@@ -67,7 +67,7 @@ def test_an_executor_that_is_stopped_or_blocked_or_killed_is_replaced_and_its_ca
 
     async def go() -> None:
         assert not await dispatcher.mistake.remote()
-        caller = ToolCaller([RemoteExecutor(dispatcher)], "engine", None)
+        caller = ToolCaller(ToolClient(dispatcher), "engine", None)
 
         def call(id: str, argument: str) -> asyncio.Task[str]:
             return asyncio.ensure_future(caller.call(id, ToolCall("t", argument)))

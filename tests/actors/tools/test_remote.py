@@ -10,7 +10,7 @@ import ray
 
 from actors.messages import CallId, EpisodeId
 from actors.tools.executor import ToolExecutor
-from actors.tools.remote import RemoteExecutor
+from actors.tools.remote import ToolClient
 from coa.errors import ToolDown
 from coa.tools.base import Tool, ToolCall
 from coa.tools.client import ToolCaller
@@ -42,7 +42,7 @@ def test_an_executor_that_is_restarted_has_lost_its_calls_and_takes_new_ones(ray
             num_cpus=0, max_concurrency=100, max_restarts=-1, max_task_retries=3
         )
         handle = actor.remote(make_tools)
-        caller = ToolCaller([RemoteExecutor(handle)], "engine")
+        caller = ToolCaller(ToolClient(handle), "engine")
         slow = asyncio.ensure_future(caller.call(id_of(0), ToolCall("t", "for ever")))
         first = await caller.call(id_of(1), ToolCall("t", "x"))
         assert not slow.done()

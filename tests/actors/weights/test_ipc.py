@@ -18,10 +18,10 @@ from hypothesis import strategies as st
 
 from actors.learner import loop
 from actors.weights import ipc
+from actors.weights.address import Address
 from actors.weights.ipc import Offer
 from actors.weights.sharing import buffers as sharing
 from actors.weights.sharing.link import DONE, hear, say
-from actors.weights.transport import Address
 from actors.weights.transports import find_receiver
 from coa.errors import DamagedWeights, DiskFull, SyncError, WeightsLost
 from coa.learning.orders import Numbered, Stop, Train
@@ -70,9 +70,10 @@ class Rank:
 
 
 @pytest.fixture
-def rank(tmp_path: Path) -> Any:
+def rank(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     rank = Rank(tmp_path)
     yield rank
+    monkeypatch.setattr(ipc, "WAIT_S", 0.1)
     rank.sender.withdraw()
     assert not rank.sender._offer
 

@@ -301,9 +301,14 @@ def test_an_engine_with_a_tied_output_layer_refuses_other_weights(tmp_path: Path
 def test_kinds_are_what_layers_have_in_common_and_a_module_is_of_one_kind() -> None:
     took = {
         "model.layers.0.self_attn.q_proj.weight": "model.layers.0.self_attn.qkv_proj.weight",
+        "model.layers.5.self_attn.q_proj.weight": "model.layers.5.self_attn.qkv_proj.weight",
         "model.layers.11.self_attn.v_proj.weight": "model.layers.11.self_attn.qkv_proj.weight",
         "model.layers.0.self_attn.q_proj.bias": "model.layers.0.self_attn.qkv_proj.bias",
         "lm_head.weight": "lm_head.weight",
     }
     assert list(kinds(took)) == ["model.layers.*.self_attn.qkv_proj", "lm_head"]
-    assert len(kinds(took)["model.layers.*.self_attn.qkv_proj"]) == 3
+    assert kinds(took)["model.layers.*.self_attn.qkv_proj"] == [
+        "model.layers.0.self_attn.q_proj.weight",
+        "model.layers.0.self_attn.q_proj.bias",
+        "model.layers.11.self_attn.v_proj.weight",
+    ], "of the first layer and of the last one"

@@ -18,6 +18,8 @@ from actors.weights.on_disk import published_file
 from coa.errors import StaleWeights
 from tests.support.tiny import make_model
 
+NAN = float("nan")
+
 
 def engine(dtype: torch.dtype) -> Any:
     text = SimpleNamespace(tie_word_embeddings=False)
@@ -77,3 +79,38 @@ def test_another_rounding_after_a_reload_is_no_other_model(
             asyncio.run(check_path(loader, engine(dtype), tmp_path, loader.logprobs))
     else:
         asyncio.run(check_path(loader, engine(dtype), tmp_path, loader.logprobs))
+
+
+@pytest.mark.parametrize(
+    ("start", "loaded", "perturbed", "back", "said"),
+    [
+        (NAN, 0.0, 1.0, 0.0, "are no numbers"),
+        (0.0, NAN, 1.0, 0.0, "the same weights by an update change log-probs by nan"),
+        (0.0, 0.0, NAN, 0.0, ""),
+        (0.0, 0.0, 1.0, NAN, "changed and changed back change log-probs by nan"),
+        (0.0, 0.0, 0.0, 0.0, "does not follow its weights: a changed"),
+    ],
+)
+def test_log_probs_that_are_no_numbers_are_not_those_of_the_start(
+    start: float, loaded: float, perturbed: float, back: float, said: str, tmp_path: Path
+) -> None:
+    save_file({"a.weight": torch.ones(4)}, tmp_path / "model.safetensors")
+    following: Any = Following(start, loaded, perturbed, back)
+    check = check_path(following, engine(torch.float32), tmp_path, following.logprobs)
+    if said:
+        with pytest.raises(StaleWeights, match=said):
+            asyncio.run(check)
+    else:
+        asyncio.run(check)
+
+
+class Following(Reloaded):
+    """A loader whose engine adds to its log-probs what is given, one after the other with each update."""
+
+    def __init__(self, *added: float) -> None:
+        super().__init__(0.0)
+        self._now, *self._next = added
+
+    async def update(self, published: Any, *, perturbed: Any = (), only: Any = None) -> dict[str, str]:
+        self._now = self._next.pop(0)
+        return {"a.weight": "a.weight"}

@@ -16,7 +16,7 @@ from safetensors.torch import load_file
 
 from actors.learner.lora import Source
 from actors.weights.on_disk import mapped
-from actors.weights.parts import ModelParts, merge
+from actors.weights.parts import ModelParts, merge, rounded
 from coa.learning.weights import read_layout
 from tests.support.tiny import make_model
 from tests.support.weights import run_ranks
@@ -159,6 +159,31 @@ def test_an_adapter_is_folded_into_any_run_of_elements(rows: int, columns: int, 
     at = min(at, whole.numel() - 1)
     piece = weight.reshape(-1)[at : at + length]
     torch.testing.assert_close(merge(piece, a, b, 0.5, at), whole[at : at + length])
+
+
+@given(st.integers(0, 3000), st.integers(0, 2**40))
+def test_a_rounded_matrix_is_the_same_however_it_is_cut_and_as_it_was_where_nothing_changed(cut: int, at: int) -> None:
+    weights = torch.randn(3000, generator=torch.Generator().manual_seed(0)).bfloat16()
+    assert torch.equal(rounded(weights.float(), at), weights)
+    moved = weights.float() * 1.0003
+    whole = rounded(moved, at)
+    assert torch.equal(torch.cat([rounded(moved[:cut], at), rounded(moved[cut:], at + cut)]), whole)
+    # To one of the two neighbours.
+    assert ((whole.float() - moved).abs() <= moved.abs() * 2**-7).all()
+
+
+@pytest.mark.parametrize("rms", [7e-7, 3e-6, 1e-5, 1e-4])
+def test_changes_below_what_bfloat16_tells_apart_arrive_in_the_mean(rms: float) -> None:
+    generator = torch.Generator().manual_seed(1)
+    weights = (torch.randn(1_000_000, generator=generator) * 0.02).bfloat16().float()
+    change = torch.randn(1_000_000, generator=generator) * rms
+
+    def arrived(published: torch.Tensor) -> float:
+        return float((published.float() - weights) @ change / (change @ change))
+
+    assert arrived(rounded(weights + change, 5)) == pytest.approx(1.0, abs=0.04)
+    nearest = arrived((weights + change).bfloat16())
+    assert nearest < 0.3 or rms > 1e-5, "what this is for"
 
 
 def test_a_mapped_file_ends_where_its_layout_says(tmp_path: Path) -> None:

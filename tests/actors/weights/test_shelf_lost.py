@@ -11,13 +11,15 @@ from typing import Any
 import pytest
 
 from actors.weights import host, shelf
+from actors.weights.address import Address
 from actors.weights.holder import WeightHolder
 from actors.weights.shelf import Kept, WeightDirectory
-from actors.weights.transport import Address
 from actors.weights.transports import find_sender
 from coa.errors import SyncError, WeightsLost
 from tests.actors.weights.test_transports import model
 from tests.support.weights import FolderShelf, Lost, Mortal
+
+pytestmark = pytest.mark.anyio
 
 REMOTE, LOCAL = Address("two", "second"), Address("one", "first")
 
@@ -45,92 +47,79 @@ class Nodes:
         return str(path)
 
 
-def test_the_next_version_is_refused_if_its_holder_is_dead_and_ranks_that_start_again_publish_it(
+async def test_the_next_version_is_refused_if_its_holder_is_dead_and_ranks_that_start_again_publish_it(
     tmp_path: Path,
 ) -> None:
-    async def main() -> None:
-        nodes = Nodes(tmp_path)
-        directory = nodes.directory
-        folder = await directory.folder("first")
-        for name in ("1", "2"):
-            await nodes.publish(folder, name)
-            await directory.path(name, REMOTE)
-        nodes.handles[0][1].dead = True
-        with pytest.raises(WeightsLost, match="the process that kept the weights in"):
-            await nodes.publish(folder, "3")
-        for address in (LOCAL, REMOTE, Address("three", "third")):
-            with pytest.raises(WeightsLost, match="2 were lost 0 s ago"):
-                await directory.path("2", address)
-        folder = await directory.folder("first")
-        for name in ("2-again", "3", "4", "5"):
-            path = await nodes.publish(folder, name)
-            assert await directory.path(name, LOCAL) == path
-            assert Path(await directory.path(name, REMOTE)).read_bytes() == Path(path).read_bytes()
-        assert [node for node, _ in nodes.handles] == ["first", "second", "first"]
-
-    asyncio.run(main())
+    nodes = Nodes(tmp_path)
+    directory = nodes.directory
+    folder = await directory.folder("first")
+    for name in ("1", "2"):
+        await nodes.publish(folder, name)
+        await directory.path(name, REMOTE)
+    nodes.handles[0][1].dead = True
+    with pytest.raises(WeightsLost, match="the process that kept the weights in"):
+        await nodes.publish(folder, "3")
+    for address in (LOCAL, REMOTE, Address("three", "third")):
+        with pytest.raises(WeightsLost, match="2 were lost 0 s ago"):
+            await directory.path("2", address)
+    folder = await directory.folder("first")
+    for name in ("2-again", "3", "4", "5"):
+        path = await nodes.publish(folder, name)
+        assert await directory.path(name, LOCAL) == path
+        assert Path(await directory.path(name, REMOTE)).read_bytes() == Path(path).read_bytes()
+    assert [node for node, _ in nodes.handles] == ["first", "second", "first"]
 
 
-def test_ranks_that_wait_for_a_batch_notice_that_their_holder_is_dead(tmp_path: Path) -> None:
+async def test_ranks_that_wait_for_a_batch_notice_that_their_holder_is_dead(tmp_path: Path) -> None:
     """With `max_staleness: 0` no batch comes before every engine has the version that was lost."""
-
-    async def main() -> None:
-        nodes = Nodes(tmp_path)
-        folder = await nodes.directory.folder("first")
-        await nodes.publish(folder, "1")
-        await nodes.directory.check("first", folder)
-        nodes.handles[0][1].dead = True
-        for _ in range(2):
-            with pytest.raises(WeightsLost, match="has ended"):
-                await nodes.directory.check("first", folder)
-        await nodes.directory.holder("first")  # for another version's parts: not the folder that these ranks have
+    nodes = Nodes(tmp_path)
+    folder = await nodes.directory.folder("first")
+    await nodes.publish(folder, "1")
+    await nodes.directory.check("first", folder)
+    nodes.handles[0][1].dead = True
+    for _ in range(2):
         with pytest.raises(WeightsLost, match="has ended"):
             await nodes.directory.check("first", folder)
-        await nodes.directory.check("first", await nodes.directory.folder("first"))
-
-    asyncio.run(main())
-
-
-def test_an_engine_takes_another_copy_if_the_holder_of_its_node_died_with_the_first(tmp_path: Path) -> None:
-    async def main() -> None:
-        nodes = Nodes(tmp_path)
-        path = await nodes.publish(await nodes.directory.folder("first"), "1")
-        first = await nodes.directory.path("1", REMOTE)
-        nodes.handles[1][1].dead = True
-        with pytest.raises(WeightsLost):
-            await nodes.directory.check("second", first)
-        second = await nodes.directory.path("1", REMOTE)
-        assert second != first
-        assert Path(second).read_bytes() == Path(path).read_bytes()
-
-    asyncio.run(main())
+    await nodes.directory.holder("first")  # for another version's parts: not the folder that these ranks have
+    with pytest.raises(WeightsLost, match="has ended"):
+        await nodes.directory.check("first", folder)
+    await nodes.directory.check("first", await nodes.directory.folder("first"))
 
 
-def test_a_directory_that_takes_the_place_of_another_has_the_ranks_publish_anew(
+async def test_an_engine_takes_another_copy_if_the_holder_of_its_node_died_with_the_first(tmp_path: Path) -> None:
+    nodes = Nodes(tmp_path)
+    path = await nodes.publish(await nodes.directory.folder("first"), "1")
+    first = await nodes.directory.path("1", REMOTE)
+    nodes.handles[1][1].dead = True
+    with pytest.raises(WeightsLost):
+        await nodes.directory.check("second", first)
+    second = await nodes.directory.path("1", REMOTE)
+    assert second != first
+    assert Path(second).read_bytes() == Path(path).read_bytes()
+
+
+async def test_a_directory_that_takes_the_place_of_another_has_the_ranks_publish_anew(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def main() -> None:
-        nodes = Nodes(tmp_path)
-        folder = await nodes.directory.folder("first")
-        await nodes.publish(folder, "1")
-        nodes.handles[0][1].dead = True
-        nodes.directory = nodes.started()
-        with pytest.raises(WeightsLost, match="1 were lost 0 s ago"):
+    nodes = Nodes(tmp_path)
+    folder = await nodes.directory.folder("first")
+    await nodes.publish(folder, "1")
+    nodes.handles[0][1].dead = True
+    nodes.directory = nodes.started()
+    with pytest.raises(WeightsLost, match="1 were lost 0 s ago"):
+        await nodes.directory.path("1", REMOTE)
+    with monkeypatch.context() as patch:
+        patch.setattr(shelf, "LOST_S", 0.0)
+        with pytest.raises(SyncError) as raised:
             await nodes.directory.path("1", REMOTE)
-        with monkeypatch.context() as patch:
-            patch.setattr(shelf, "LOST_S", 0.0)
-            with pytest.raises(SyncError) as raised:
-                await nodes.directory.path("1", REMOTE)
-            assert not isinstance(raised.value, WeightsLost)
-        with pytest.raises(WeightsLost, match="has ended"):
-            await nodes.directory.check("first", folder)
-        await nodes.directory.acknowledge("1", REMOTE)
-        path = await nodes.publish(await nodes.directory.folder("first"), "2")
-        assert Path(await nodes.directory.path("2", REMOTE)).read_bytes() == Path(path).read_bytes()
-        with pytest.raises(SyncError, match="1 are not kept any more"):
-            await nodes.directory.path("1", REMOTE)
-
-    asyncio.run(main())
+        assert not isinstance(raised.value, WeightsLost)
+    with pytest.raises(WeightsLost, match="has ended"):
+        await nodes.directory.check("first", folder)
+    await nodes.directory.acknowledge("1", REMOTE)
+    path = await nodes.publish(await nodes.directory.folder("first"), "2")
+    assert Path(await nodes.directory.path("2", REMOTE)).read_bytes() == Path(path).read_bytes()
+    with pytest.raises(SyncError, match="1 are not kept any more"):
+        await nodes.directory.path("1", REMOTE)
 
 
 class CountingShelf(FolderShelf):
@@ -149,7 +138,7 @@ class OneRank:
         """There is nobody else."""
 
 
-@pytest.mark.parametrize("transport", ["host", "collective", "ipc"])
+@pytest.mark.parametrize("transport", ["host", "ipc"])
 def test_a_rank_asks_for_its_holder_now_and_then(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, transport: str
 ) -> None:

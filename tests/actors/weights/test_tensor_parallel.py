@@ -101,16 +101,15 @@ class Bench(Engine):
 
         self.loader._call = noted
 
-    def publish(self, way: str, state: Mapping[str, Tensor]) -> tuple[Published, Any]:
-        """The next version, with these weights, and who sends it."""
+    def publish(self, state: Mapping[str, Tensor]) -> Published:
+        """The next version, with these weights."""
         self.version += 1
         sources = [Source(name, (Parameter(tensor),)) for name, tensor in state.items()]
         parts = ModelParts(sources, sharded=False, bucket_bytes=BUCKET_BYTES)
-        sender = find_sender(way)(Ranks("node"), self.shelf)
-        published = sender.send(parts, self.version, f"{self.version}-0")
+        published = find_sender("host")(Ranks("node"), self.shelf).send(parts, self.version, f"{self.version}-0")
         assert published is not None
         assert published.manifest.layout.buckets > 5
-        return published, sender
+        return published
 
     def load(self, published: Published) -> None:
         self.received.clear()
@@ -153,23 +152,17 @@ def bench(models: list[Path], one_rank: None, tmp_path_factory: pytest.TempPathF
         TRANSPORTS._entries.pop(damaged_transport.NAME.format(worker))  # nothing of them is left for other tests
 
 
-@pytest.mark.parametrize("way", ["host", "collective"])
 def test_both_workers_take_a_version_and_say_what_a_fresh_engine_says(
-    way: str, bench: Bench, fresh: tuple[list[list[int]], Floats]
+    bench: Bench, fresh: tuple[list[list[int]], Floats]
 ) -> None:
     said, logprobs = fresh
     bench.version += 1
     bench.run(bench.adapter.load(bench.version, serialise(bench.first)))
     assert all(ours != theirs for ours, theirs in zip(bench.said(), said, strict=True))
     bench.run(bench.shelf.join(bench.loader._address))
-    published, sender = bench.publish(way, bench.second)
-    assert published.transport == way
+    published = bench.publish(bench.second)
     bench.load(published)
     assert bench.received == [[None] * WORKERS], "the first way that was tried"
-    if way == "collective":
-        [offer] = sender._offers
-        offer.join()
-        assert offer.taken == [f"{bench.loader._address.engine}/{worker}" for worker in range(WORKERS)]
     loaded = {"version": bench.version, "sync": bench.loader.syncs, "short": []}
     for report in bench.ask_workers("coa_report"):
         assert report.pop("took").keys() == bench.second.keys()
@@ -178,25 +171,23 @@ def test_both_workers_take_a_version_and_say_what_a_fresh_engine_says(
     assert difference(bench.logprobs(), logprobs) < 1e-4
 
 
-@pytest.mark.parametrize(("way", "tried"), [("host", 1), ("collective", 2)])
-def test_a_bucket_that_is_tampered_with_is_found_by_both_workers(way: str, tried: int, bench: Bench) -> None:
-    """Also by the way on which weights come that a broadcast did not bring."""
+def test_a_bucket_that_is_tampered_with_is_found_by_both_workers(bench: Bench) -> None:
     bench.run(bench.shelf.join(bench.loader._address))
-    published, _ = bench.publish(way, bench.second)
-    place = published.place if way == "host" else published.place.host
+    published = bench.publish(bench.second)
+    place = published.place
     with Path(bench.run(bench.shelf.path(place.name, bench.loader._address))).open("r+b") as file:
         file.seek(place.base + published.manifest.layout.nbytes // 2)
         byte = file.read(1)[0]
         file.seek(-1, os.SEEK_CUR)
         file.write(bytes([byte ^ 1]))
     bench.refused(published)
-    kinds = [[kind for kind, _ in failures] for failures in bench.received]
-    assert kinds == [[DamagedWeights.__name__] * WORKERS] * tried
+    [failures] = bench.received
+    assert [kind for kind, _ in failures] == [DamagedWeights.__name__] * WORKERS
 
 
 @pytest.mark.parametrize("victim", range(WORKERS))
 def test_a_byte_that_changes_on_its_way_to_one_worker_is_found_there(victim: int, bench: Bench) -> None:
-    published, _ = bench.publish("host", bench.second)
+    published = bench.publish(bench.second)
     path = bench.run(bench.shelf.path(published.place.name, bench.loader._address))
     way = damaged_transport.NAME.format(victim)
     broken = replace(published, transport=way, place=FilePlace(path, published.place.base))

@@ -14,14 +14,14 @@ import ray
 from actors.learner.buffer import Committed, Finished, Started, Stepped
 from actors.learner.config import ModelConfig
 from actors.learner.policy import load_model
+from benchmarks.chaos.plan import Part
+from benchmarks.chaos.processes import Below, send
 from cluster.learner_group import Learning
 from coa.agent.codec import Codec
 from coa.config import load
 from coa.learning.orders import Train
 from coa.storage.checkpoints import CheckpointFolder
-from jobs.chaos.plan import Part
-from jobs.chaos.processes import Below, send
-from jobs.cli import find_recipe
+from jobs.recipe.find import find_recipe
 from jobs.recipe.schema import Recipe
 from jobs.run.agent_file import AGENT_FILE
 from jobs.run.console import Console
@@ -121,7 +121,7 @@ def test_learners_go_on_from_whole_checkpoints_and_leave_models_behind(tmp_path:
     found: Any = struck.committed[0]
     assert 0 < found.write_s < found.commit_s
     assert found.size > 3 * (run.sft_model / "model.safetensors").stat().st_size, "the optimizer's state is part of it"
-    assert struck.folder.path.startswith(f"{tmp_path}/store/run-")
+    assert struck.folder.path.startswith(f"{tmp_path}/store/run/")
     assert run.storage().below(STAGE) == struck.folder, "a resumed run finds them again"
     assert not (run.checkpoints / STAGE).exists()
     exports = sorted((run.folder / "exports").iterdir())

@@ -10,13 +10,16 @@ from typing import Any
 import pytest
 import yaml
 
+from actors.learner.sizes import architecture
 from cluster.manifests.groups import Group, Machine, groups_of
 from cluster.manifests.kuberay import Document, Site
 from cluster.resources import Demand, Role
 from coa.errors import UserError
+from coa.planning.memory import GIB, width_of
 from jobs import cli
+from jobs.recipe.find import RECIPES
 from jobs.serving import Arguments
-from jobs.submission import Submitted, default_name, manifest, read
+from jobs.submission import Submitted, default_name, manifest, parse
 from tests.cluster.manifests.kuberay_rules import problems
 
 SITE = Site(
@@ -32,7 +35,7 @@ SITE = Site(
 
 @functools.cache
 def read_once(*words: str) -> Submitted:
-    return read(words, Path("/"))
+    return parse(words, Path("/"), cli.parse)
 
 
 def made(*words: str, cluster_only: bool = False) -> Document:
@@ -53,6 +56,20 @@ def every_manifest() -> Iterator[tuple[str, Document]]:
 
 def test_kuberay_takes_every_manifest() -> None:
     assert {name: problems(document) for name, document in every_manifest() if problems(document)} == {}
+
+
+@pytest.mark.parametrize("recipe", [path.stem for path in sorted(RECIPES.glob("*.yaml"))])
+def test_the_head_has_the_memory_to_copy_the_model(recipe: str) -> None:
+    document = made("train", "--recipe", recipe)
+    [container] = document["spec"]["rayClusterSpec"]["headGroupSpec"]["template"]["spec"]["containers"]
+    config = read_once("train", "--recipe", recipe).config
+    assert config is not None
+    built = architecture(config.model)
+    assert built is not None
+    has = int(container["resources"]["limits"]["memory"].removesuffix("Gi"))
+    pretrained = config.model.path is not None
+    assert has * GIB >= max(8 * GIB, 1.3 * pretrained * width_of(config.model.dtype) * built.parameters)
+    assert has == 8 or pretrained
 
 
 def groups(document: Document) -> dict[str, dict[str, Any]]:
@@ -165,9 +182,22 @@ def test_groups_have_room_for_the_largest_stage_and_no_more() -> None:
     assert [group.memory_gib for group in found] == [384, 192, 8]
 
 
+@pytest.mark.parametrize(
+    ("demand", "said"),
+    [
+        (Demand("learner", Role.learner, {"CPU": 1, "GPU": 16}), "a node for learner needs 16 GPUs, and .* has 8 "),
+        (Demand("engine", Role.engine, {"CPU": 1, "GPU": 9}), "a node for engine needs 9 GPUs, .*--node-gpus"),
+        (Demand("tool", Role.tool, {"CPU": 17.5}), "a node for tool needs 17.5 CPUs, .* has 16 .*--node-cpus"),
+    ],
+)
+def test_a_demand_that_is_larger_than_a_node_is_refused(demand: Demand, said: str) -> None:
+    with pytest.raises(UserError, match=said):
+        groups_of([[demand]], Machine(cpus=16, gpus=8))
+
+
 def test_a_command_without_a_recipe_needs_no_cluster() -> None:
-    with pytest.raises(UserError, match="coa benchmarks has no recipe"):
-        made("benchmarks")
+    with pytest.raises(UserError, match="coa recipe has no recipe"):
+        made("recipe")
 
 
 OWN = "tasks: {world: tiny}\nrun_dir: runs/mine\n"

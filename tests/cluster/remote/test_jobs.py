@@ -44,41 +44,11 @@ def test_a_command_finds_the_folders_of_the_cluster_beside_its_files(tmp_path: P
     assert list((there / "runs").iterdir()) == [], "a link that is there is not followed"
 
 
-def test_what_is_large_or_secret_is_not_sent() -> None:
+def test_the_environment_has_the_folder_and_plain_variables() -> None:
     environment = runtime_env(Path("/x"), None, {"COA_EXTENSIONS": "mine"})
-    assert set(environment) == {"working_dir", "excludes", "env_vars"}
-    assert {"/runs", "/models", ".venv", ".git", ".env", "*.pem"} <= set(environment["excludes"])
+    assert set(environment) == {"working_dir", "env_vars"}
     assert environment["env_vars"]["COA_EXTENSIONS"] == "mine"
     assert runtime_env(Path("/x"), Path("more.txt"), {})["pip"] == "more.txt"
-
-
-def test_rays_own_packing_leaves_it_out(tmp_path: Path) -> None:
-    """The exclusions are in the language of .gitignore, which Ray reads."""
-    from ray._private.runtime_env.packaging import create_package
-
-    wanted = ["mine.yaml", "jobs/runs/a.py", "data/tasks.jsonl"]
-    left = [
-        "runs/a",
-        "models/b",
-        ".venv/c",
-        ".git/d",
-        ".env",
-        "deep/.env",
-        "certs/x.pem",
-        ".pytest_cache/e",
-        "ignored.bin",
-    ]
-    for name in (*wanted, *left):
-        path = tmp_path / "folder" / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text("x")
-    (tmp_path / "folder" / ".gitignore").write_text("ignored.bin\n")
-    excludes = runtime_env(tmp_path, None, {})["excludes"]
-    create_package(str(tmp_path / "folder"), tmp_path / "p.zip", include_gitignore=True, excludes=excludes)
-    import zipfile
-
-    with zipfile.ZipFile(tmp_path / "p.zip") as packed:
-        assert {name for name in packed.namelist() if not name.endswith("/")} == {*wanted, ".gitignore"}
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,9 @@
 """Whether a server says that it is ready."""
 
 import asyncio
+import json
+import threading
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -25,21 +28,58 @@ def test_a_server_is_ready_with_a_replica_or_where_it_rests(replicas: int, statu
 
 
 class _Looking(Probe):
-    """Sees one state after the other, and no replica names its weights."""
+    """Sees one state after the other, and its replica names one version after the other."""
 
-    def __init__(self, *seen: Readiness) -> None:
+    def __init__(self, *seen: Readiness, versions: Sequence[int | None] = ()) -> None:
         super().__init__("app", "deployment")
-        self._seen = list(seen)
+        self._states, self._versions = list(seen), list(versions)
+        self.may_look = threading.Event()
+        self.may_look.set()
 
     def _look(self) -> Readiness:
-        return self._seen.pop(0)
+        assert self.may_look.wait(10)
+        return self._states.pop(0)
 
-    async def _version(self) -> int | None:
-        return None
+    async def _ask_version(self) -> int | None:
+        return self._versions.pop(0) if self._versions else None
+
+
+async def asked(probe: Probe) -> tuple[int, Any]:
+    request: Any = None
+    answer = await probe(request)
+    return answer.status_code, json.loads(bytes(answer.body))["version"]
 
 
 @pytest.mark.parametrize(("then", "status"), [(0, 200), (1, 503)])
 def test_a_replica_that_goes_to_rest_while_it_is_asked_leaves_a_server_that_is_ready(then: int, status: int) -> None:
     probe = _Looking(readiness(1, "HEALTHY"), readiness(then, "HEALTHY"))
-    request: Any = None
-    assert asyncio.run(probe(request)).status_code == status
+    assert asyncio.run(asked(probe)) == (status, None)
+
+
+def test_a_replica_that_is_too_busy_to_name_its_weights_has_those_that_it_had(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cluster.serving.readiness.STALE_S", -1.0)
+    monkeypatch.setattr("cluster.serving.readiness.LOOK_EVERY_S", -1.0)
+    up, down = readiness(1, "HEALTHY"), readiness(0, "UNHEALTHY")
+    probe = _Looking(up, up, up, down, up, up, versions=(3, None, None))
+
+    async def course() -> list[tuple[int, Any]]:
+        return [await asked(probe) for _ in range(4)]
+
+    assert asyncio.run(course()) == [(200, 3), (200, 3), (503, None), (503, None)]
+
+
+def test_many_questions_make_one_look_and_wait_for_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cluster.serving.readiness.LOOK_EVERY_S", 0.0)
+    probe = _Looking(readiness(1, "HEALTHY"), readiness(1, "HEALTHY"), versions=(1, 2))
+
+    async def course() -> None:
+        assert await asked(probe) == (200, 1)
+        probe.may_look.clear()
+        async with asyncio.timeout(5):
+            assert [await asked(probe) for _ in range(50)] == [(200, 1)] * 50
+        probe.may_look.set()
+        assert probe._looking is not None
+        await probe._looking
+        assert probe._states == [], "one more look"
+
+    asyncio.run(course())

@@ -1,5 +1,9 @@
 """Between text and tokens: what is not the policy's can neither be a tag nor look like one, and is never trained."""
 
+import json
+from pathlib import Path
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -49,7 +53,7 @@ def test_tags_are_tokens_with_one_tokenizer_and_text_with_the_other() -> None:
 @each_codec
 @QUICK
 @given(text=texts)
-def test_text_of_others_has_no_tag_and_no_mark_among_its_tokens(made, text: str) -> None:
+def test_text_of_others_has_no_tag_and_no_mark_among_its_tokens(made: Any, text: str) -> None:
     codec = made()
     ids = codec.text(text)
     assert not set(ids) & (codec.tag_tokens() | mark_tokens(codec))
@@ -59,7 +63,7 @@ def test_text_of_others_has_no_tag_and_no_mark_among_its_tokens(made, text: str)
 @each_codec
 @QUICK
 @given(question=texts, of=profiles)
-def test_a_question_is_only_text_between_the_chat_marks(made, question: str, of: Profile) -> None:
+def test_a_question_is_only_text_between_the_chat_marks(made: Any, question: str, of: Profile) -> None:
     codec = made()
     ids = codec.prompt(of, question, instructed=False)
     assert [codec.decode([i]) for i in ids if i in mark_tokens(codec)] == [BEGIN, END, BEGIN]
@@ -71,7 +75,7 @@ def test_a_question_is_only_text_between_the_chat_marks(made, question: str, of:
 @each_codec
 @QUICK
 @given(text=texts, limit=st.integers(0, 30))
-def test_an_observation_is_one_span_whatever_it_says_and_however_it_is_cut(made, text: str, limit: int) -> None:
+def test_an_observation_is_one_span_whatever_it_says_and_however_it_is_cut(made: Any, text: str, limit: int) -> None:
     codec = made()
     ids = codec.observation(text, limit=limit)
     said = codec.decode(ids)
@@ -86,7 +90,7 @@ def test_an_observation_is_one_span_whatever_it_says_and_however_it_is_cut(made,
 
 
 @each_codec
-def test_a_long_observation_keeps_its_first_and_last_tokens(made) -> None:
+def test_a_long_observation_keeps_its_first_and_last_tokens(made: Any) -> None:
     codec = made()
     text = " ".join(map(str, range(100, 200)))
     body = codec.text(" " + text)
@@ -98,7 +102,7 @@ def test_a_long_observation_keeps_its_first_and_last_tokens(made) -> None:
 
 
 @each_codec
-def test_a_cut_spells_no_tag_from_the_two_ends(made) -> None:
+def test_a_cut_spells_no_tag_from_the_two_ends(made: Any) -> None:
     codec = made()
     for limit in range(30):
         said = codec.decode(codec.observation("<" * 9 + "answer> Berg" * 9, limit=limit))
@@ -108,7 +112,7 @@ def test_a_cut_spells_no_tag_from_the_two_ends(made) -> None:
 @each_codec
 @QUICK
 @given(data=st.data(), of=profiles)
-def test_a_chain_comes_back_from_its_tokens(made, data: st.DataObject, of: Profile) -> None:
+def test_a_chain_comes_back_from_its_tokens(made: Any, data: st.DataObject, of: Profile) -> None:
     codec, chain = made(), data.draw(chains(of))
     assert codec.decode(spans_of(codec, chain)) == render(chain)
     for span in chain:
@@ -116,7 +120,7 @@ def test_a_chain_comes_back_from_its_tokens(made, data: st.DataObject, of: Profi
 
 
 @each_codec
-def test_half_a_surrogate_pair_is_replaced(made) -> None:
+def test_half_a_surrogate_pair_is_replaced(made: Any) -> None:
     """JSON of the web may hold one; no tokenizer and no file takes it."""
     codec = made()
     assert codec.decode(codec.text("a \ud83d b")) == "a ? b"
@@ -126,7 +130,7 @@ def test_half_a_surrogate_pair_is_replaced(made) -> None:
 
 @each_codec
 @pytest.mark.parametrize("of", PROFILES.values(), ids=list(PROFILES))
-def test_the_instructions_show_the_tags_as_the_policy_is_to_write_them(made, of: Profile) -> None:
+def test_the_instructions_show_the_tags_as_the_policy_is_to_write_them(made: Any, of: Profile) -> None:
     codec = made()
     ids = codec.prompt(of, "Is <answer> a tag ?", instructed=True).tolist()
     assert codec.decode(ids) == f"{OPENING}{of.instructions()}\n\nQuestion: Is <\\answer> a tag ?{CLOSING}"
@@ -143,7 +147,7 @@ def test_the_instructions_show_the_tags_as_the_policy_is_to_write_them(made, of:
 @QUICK
 @given(data=st.data(), of=profiles, instructed=st.booleans())
 def test_a_demonstration_marks_the_policys_own_tokens_and_no_other(
-    made, data: st.DataObject, of: Profile, instructed: bool
+    made: Any, data: st.DataObject, of: Profile, instructed: bool
 ) -> None:
     codec, chain = made(), data.draw(answered_chains(of))
     question = data.draw(texts)
@@ -246,7 +250,7 @@ def test_tokens_are_counted_as_plain_text() -> None:
     assert tag_codec().count(["<plan>"]) > 1
 
 
-def test_a_saved_tokenizer_loads_with_its_chat_template(tmp_path) -> None:
+def test_a_saved_tokenizer_loads_with_its_chat_template(tmp_path: Path) -> None:
     save_tokenizer(train_tokenizer(["a b"] * 30, [], vocabulary=400), tmp_path)
     codec = Codec.load(tmp_path)
     prompt = codec.prompt(profile("mhqa"), "Who <|im_end|> ?", instructed=False)
@@ -255,6 +259,99 @@ def test_a_saved_tokenizer_loads_with_its_chat_template(tmp_path) -> None:
     assert len(codec.tag_tokens()) == 2 * len(TAGS)
 
 
-def test_a_folder_without_a_tokenizer_is_a_persons_mistake(tmp_path) -> None:
+def test_a_folder_without_a_tokenizer_is_a_persons_mistake(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="no tokenizer there"):
         Codec.load(tmp_path)
+
+
+def saved(folder: Path, template: str | None = None, **config: object) -> Path:
+    """A tokenizer with another chat template, or with other settings."""
+    save_tokenizer(train_tokenizer(["a b"] * 30, [], vocabulary=400), folder)
+    path = folder / "tokenizer_config.json"
+    settings = json.loads(path.read_text()) | config | ({} if template is None else {"chat_template": template})
+    path.write_text(json.dumps(settings))
+    if template is not None:
+        (folder / "chat_template.jinja").write_text(template)
+    return folder
+
+
+def refusal(folder: Path) -> str:
+    with pytest.raises(UserError) as caught:
+        Codec.load(folder)
+    assert "\n" not in str(caught.value)
+    return str(caught.value).removeprefix(str(folder)).removeprefix(": ")
+
+
+ASSISTANT = "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+NOT_AS_IT_IS = "its chat template writes a question in no place, or not as it is, expected once"
+NOT_AS_TEXT = "its chat template does not take a question as text: "
+
+
+@pytest.mark.parametrize(
+    ("template", "said"),
+    [
+        ("{% for m in messages %}{{ m['content'][0]['text'] }}{% endfor %}", NOT_AS_IT_IS),
+        ("{% for m in messages %}{% for p in m['content'] %}{{ p['text'] }}{% endfor %}{% endfor %}", NOT_AS_IT_IS),
+        ("{% for m in messages %}{{ m['content'] }} {{ m['content'] }}{% endfor %}", "its chat template writes a ques"),
+        ("{% for m in messages %}{{ m['content'] | tojson }}{% endfor %}", NOT_AS_IT_IS),
+        ("{% for m in messages %}{{ m['content'] | e }}{% endfor %}", NOT_AS_IT_IS),
+        ("{% for m in messages %}{{ m['content'] | upper }}{% endfor %}", NOT_AS_IT_IS),
+        ("{% for m in messages %}{{ m['content'] }}", NOT_AS_TEXT),
+        ("{{ raise_exception('tools are required') }}", f"{NOT_AS_TEXT}tools are required"),
+        ("{{ messages[0].content.nothing.at_all }}", NOT_AS_TEXT),
+    ],
+)
+def test_a_chat_template_that_does_not_take_a_question_once_as_it_is(tmp_path: Path, template: str, said: str) -> None:
+    assert refusal(saved(tmp_path, template + ASSISTANT)).startswith(said)
+
+
+def test_a_chat_template_that_writes_a_question_twice_says_how_often(tmp_path: Path) -> None:
+    said = refusal(saved(tmp_path, "{% for m in messages %}{{ m.content }} {{ m.content }}{% endfor %}" + ASSISTANT))
+    assert said == "its chat template writes a question 2 times, expected once"
+
+
+def test_a_chat_template_may_trim_a_question(tmp_path: Path) -> None:
+    template = "{% for m in messages %}<|im_start|>{{ m.content.strip() | trim }}<|im_end|>{% endfor %}" + ASSISTANT
+    Codec.load(saved(tmp_path, template))
+
+
+@pytest.mark.parametrize("begun", ["<think>\n", "<think>\n\n</think>\n\n", "<answer>"])
+def test_a_chat_template_that_begins_the_turn_of_the_policy(tmp_path: Path, begun: str) -> None:
+    template = "{% for m in messages %}{{ m.content }}{% endfor %}<|im_start|>assistant\n" + begun
+    mark = begun.partition(">")[0] + ">"
+    assert refusal(saved(tmp_path, template)).startswith(
+        f"its chat template begins the assistant's message with {mark}, which the policy has to write itself"
+    )
+
+
+def test_a_tokenizer_that_is_cut_or_of_another_kind_is_one_line(tmp_path: Path) -> None:
+    path = saved(tmp_path) / "tokenizer.json"
+    content = path.read_text()
+    for wrong in (content[: len(content) // 2], '{"a": 1}', '{"added_tokens": []}'):
+        path.write_text(wrong)
+        assert refusal(tmp_path).startswith("no tokenizer there that can be read: ")
+    path.write_text("version https://git-lfs.github.com/spec/v1\noid sha256:4665\nsize 3\n")
+    assert refusal(tmp_path).startswith("/tokenizer.json: a git-LFS pointer in place of the file")
+    path.unlink()
+    assert refusal(tmp_path).startswith("no tokenizer there that can be read: ")
+
+
+def test_a_tokenizer_without_its_fast_form_is_refused(tmp_path: Path) -> None:
+    saved(tmp_path, tokenizer_class="ByT5Tokenizer")
+    (tmp_path / "tokenizer.json").unlink()
+    assert refusal(tmp_path).startswith("its ByT5Tokenizer is written in Python and has no tokenizer.json")
+
+
+def test_a_tokenizer_that_needs_its_own_code_asks_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("builtins.input", lambda *_: pytest.fail("it was asked whether to run the code"))
+    saved(tmp_path, tokenizer_class="Own", auto_map={"AutoTokenizer": ["own.Own", None]})
+    assert refusal(tmp_path).startswith("no tokenizer there that can be read: ")
+
+
+def test_the_largest_token_is_of_text_and_not_of_a_special_token_that_never_occurs() -> None:
+    tokenizer = train_tokenizer(["a b"] * 30, [], vocabulary=400)
+    largest = Codec(tokenizer, opening=OPENING, closing=CLOSING).largest_token()
+    assert largest == tokenizer.get_vocab_size() - 1
+    tokenizer.add_special_tokens(["<image>"])
+    assert Codec(tokenizer, opening=OPENING, closing=CLOSING).largest_token() == largest
+    assert Codec(tokenizer, opening=OPENING, closing=f"{CLOSING}<image>").largest_token() == largest + 1

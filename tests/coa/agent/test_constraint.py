@@ -168,6 +168,17 @@ def test_a_thought_of_any_text_may_be_said(text: str, name: str, tokens: str) ->
         assert all(matcher.accept(token) for token in said), text
 
 
+@pytest.mark.parametrize("name", PROFILES)
+def test_each_text_of_a_grammar_has_one_caller(name: str) -> None:
+    """For a rule with several, xgrammar finds out at each token what may follow."""
+    codec = CODECS["tags are tokens"]()
+    rules = codec.constraint(PROFILES[name], START, last=False, max_tag_tokens=LIMIT).split("\n")
+    texts = [rule.partition("[")[0] for rule in rules if "TagDispatch" in rule]
+    called = [word for rule in rules for word in rule.partition("::=")[2].split()]
+    assert texts
+    assert [called.count(text) for text in texts] == [1] * len(texts)
+
+
 def test_a_tag_ends_at_its_limit() -> None:
     matcher = Matcher("tags are tokens", "mhqa")
     codec = matcher.codec

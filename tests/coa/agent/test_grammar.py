@@ -1,6 +1,7 @@
 """The grammar and its profiles: what is rendered is read back, faults are told, transitions are what the paper says."""
 
 import time
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -32,7 +33,7 @@ QUICK = settings(derandomize=True, max_examples=150, deadline=None, database=Non
 
 @QUICK
 @given(data=st.data(), of=profiles)
-def test_what_is_rendered_is_read_back_and_rendered_the_same(data: st.DataObject, of) -> None:
+def test_what_is_rendered_is_read_back_and_rendered_the_same(data: st.DataObject, of: Any) -> None:
     chain = data.draw(chains(of))
     text = render(chain)
     assert parse(text) == Parsed(chain, None, len(text))

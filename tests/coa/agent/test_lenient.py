@@ -44,6 +44,8 @@ def test_case_and_spacing_are_forgiven_and_told(text: str, repairs: tuple[Repair
         ("```py\nprint(input())\n```\n```bash\n7\n```", True),
         ("```javascript\n1\n```", False),  # not understood: it runs as it stands
         ("print('```python')", False),
+        ("~~~python\nprint(1)\n~~~", True),
+        ("````py\nprint('```')\n````", True),
     ],
 )
 def test_a_fence_of_another_name_is_forgiven_and_told(program: str, odd: bool) -> None:

@@ -1,6 +1,7 @@
 """The tokenizer of a policy that is trained from scratch."""
 
 import json
+from pathlib import Path
 
 from coa.agent.grammar import TAGS
 from coa.agent.tokenizer import BEGIN, CHAT_TEMPLATE, END, PAD, save_tokenizer, train_tokenizer
@@ -46,7 +47,7 @@ def test_the_same_texts_give_the_same_tokenizer() -> None:
     assert trained("Vexon", "Arden").to_str() == trained("Arden", "Vexon").to_str()
 
 
-def test_a_saved_tokenizer_names_its_marks(tmp_path) -> None:
+def test_a_saved_tokenizer_names_its_marks(tmp_path: Path) -> None:
     save_tokenizer(trained(), tmp_path / "model")
     config = json.loads((tmp_path / "model/tokenizer_config.json").read_text())
     assert (config["eos_token"], config["pad_token"], config["bos_token"]) == (END, PAD, None)

@@ -3,6 +3,7 @@
 import pickle
 from collections.abc import Callable
 from functools import cache
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -183,7 +184,7 @@ def test_a_codec_keeps_text_apart_in_another_process_too() -> None:
     assert other.text(f"a {END} <tool_call>") == codec("bytes").text(f"a {END} <tool_call>")
 
 
-def test_a_tokenizer_that_cannot_write_a_tag_is_refused(tmp_path) -> None:
+def test_a_tokenizer_that_cannot_write_a_tag_is_refused(tmp_path: Path) -> None:
     save_tokenizer(words(tags=False), tmp_path)
     with pytest.raises(UserError, match="its tokenizer writes the tag <think> as '< think >'"):
         Codec.load(tmp_path)

@@ -4,6 +4,7 @@ import asyncio
 import json
 from collections import Counter
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -200,6 +201,6 @@ def test_one_profile_may_do_for_every_family():
     "wrong",
     [{"families": ()}, {"families": ("sport",)}, {"profile": "web"}, {"families": ("calc",), "profile": "mhqa"}],
 )
-def test_families_and_a_profile_that_do_not_fit_are_refused(wrong: dict):
+def test_families_and_a_profile_that_do_not_fit_are_refused(wrong: dict[str, Any]):
     with pytest.raises(ValueError, match=r"^(families|profile): "):
         WorldConfig(**wrong)

@@ -1,5 +1,6 @@
 """The policy's tokens weighed by a teacher, and what the team shows of tasks that fail altogether."""
 
+import asyncio
 from dataclasses import replace
 from pathlib import Path
 
@@ -67,7 +68,7 @@ def test_a_scorer_finds_the_models_own_log_probs_whatever_is_packed_together(tmp
             all_logprobs = model(input_ids=ids).logits[0].float().log_softmax(-1)
         expected = all_logprobs[:-1].gather(1, ids[0, 1:, None])[:, 0].numpy()[one.loss_mask[1:]]
         assert found == pytest.approx(expected, abs=1e-5)
-    divergence, weighed = scorer.weigh(samples)
+    divergence, weighed = asyncio.run(scorer.weigh(samples))
     flat = np.concatenate([found - (-6.0) for found in scorer.logprobs(samples)])
     assert divergence == pytest.approx(-flat.mean(), abs=1e-6)
     assert np.concatenate([w.reinforce[w.loss_mask] for w in weighed]) == pytest.approx(flat.clip(-5, 5), abs=1e-6)

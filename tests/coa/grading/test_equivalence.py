@@ -1,8 +1,7 @@
-"""Maths answers: what is the same however it is written, what is not, and that no answer ends or holds up anything."""
+"""Maths answers: what is the same however it is written, and what is not, also by rule on the golds of benchmarks."""
 
 import os
 import re
-import time
 from collections.abc import Callable, Iterator
 from fractions import Fraction
 from pathlib import Path
@@ -12,7 +11,6 @@ import pytest
 
 from benchmarks import maths
 from benchmarks.rewriting.answers import Rewriting, rewritings
-from coa.errors import InfrastructureError
 from coa.grading.equivalence import Comparer
 
 BENCHMARKS = Path(os.environ.get("COA_BENCHMARKS", "../shared/benchmarks"))
@@ -201,47 +199,6 @@ def test_unequal_expressions_are_not(comparer: Comparer, answer: str, gold: str)
     assert not comparer.equal(answer, (gold,))
 
 
-@pytest.mark.parametrize(
-    "text", ["not LaTeX at all: {", "\\", "$", "\\frac{", "{" * 99, "(" * 99, "\x00\ud800", "x\n\n$$y", "1/0"]
-)
-def test_what_can_not_be_read_is_not_equal_and_harms_nobody(comparer: Comparer, text: str) -> None:
-    assert not comparer.equal(text, ("7",))
-    assert not comparer.equal("7", (text,))
-    assert comparer.equal("7", (text, "7"))
-
-
-def test_an_endless_answer_is_not_equal_at_once(comparer: Comparer) -> None:
-    began = time.monotonic()
-    assert not comparer.equal("7" * 10_000_000, ("7",))
-    assert not comparer.equal("\\boxed{" * 1_000_000 + "7", ("7",))
-    assert not comparer.equal("7", ("7" * 10_000_000,))
-    assert time.monotonic() - began < 1
-
-
-# The process.
-
-
-def test_an_answer_that_takes_for_ever_is_not_equal_and_the_next_one_is_compared() -> None:
-    comparer = Comparer(limit_s=1)
-    assert not comparer.equal("$9^{9^{9}}$", ("3",))
-    assert comparer.equal("$\\frac{1}{2}$", ("0.5",))
-    comparer.close()
-
-
-def test_a_child_that_was_killed_from_outside_makes_no_answer_wrong() -> None:
-    comparer = Comparer()
-    assert comparer.equal("\\frac{1}{2}", ("0.5",))
-    child = comparer._child
-    assert child is not None
-    child.end()
-    try:
-        with pytest.raises(InfrastructureError):
-            comparer.equal("\\frac{1}{2}", ("0.5",))
-        assert comparer.equal("\\frac{1}{2}", ("0.5",))
-    finally:
-        comparer.close()
-
-
 # The benchmarks.
 
 
@@ -285,19 +242,20 @@ def errors(comparer: Comparer, every: list[Rewriting]) -> list[Rewriting]:
 
 @needs_benchmarks
 def test_rewritings_by_rule_are_graded_as_they_should_be(comparer: Comparer, rewritten: list[Rewriting]) -> None:
-    some = rewritten[::89]
+    some = rewritten[::97]
     assert len(some) > 100
     assert errors(comparer, some) == []
 
 
 @pytest.mark.slow
 @needs_benchmarks
-def test_of_all_rewritings_half_a_percent_is_graded_wrong_at_most(
+def test_of_all_rewritings_few_are_rejected_and_no_wrong_one_is_accepted(
     comparer: Comparer, rewritten: list[Rewriting]
 ) -> None:
-    assert len(rewritten) > 5000
+    assert len(rewritten) > 8000
     found = maths.rates("ours", errors(comparer, rewritten), rewritten)
-    assert max(found["ours_rejected"], found["ours_accepted"]) <= maths.TARGET
+    assert found["ours_rejected"] <= maths.TARGET
+    assert found["ours_accepted"] == 0
 
 
 @pytest.mark.parametrize(
@@ -307,16 +265,6 @@ def test_rules_make_each_answer_once_and_none_is_both_right_and_wrong(gold: str)
     every = [one for one in rewritings(gold) if one.rule != "itself"]
     assert len({one.answer for one in every}) == len(every) > 10
     assert {one.same for one in every} == {True, False}
-
-
-# The child.
-
-
-def test_the_child_has_nothing_of_this_environment(comparer: Comparer) -> None:
-    assert comparer.equal("1", ("1.0",))
-    assert comparer._child is not None
-    assert "PATH" in os.environ
-    assert Path(f"/proc/{comparer._child.pid}/environ").read_bytes() == b""
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from coa.agent.profiles import PROFILES
 from coa.errors import ToolDown, UserError
 from coa.grading.graders import GRADERS, check_graders, grader_of, in_place_of
 from coa.grading.judge import JudgeConfig
-from coa.grading.match import exact_match, published_match, token_f1
+from coa.grading.match import exact_match, parts_of, published_match, token_f1
 from coa.grading.normalise import normalise
 from coa.grading.toolset import ToolsConfig, standard_tools
 from coa.tools.base import ToolCall
@@ -31,16 +31,42 @@ from coa.types import Task
         (" | ", False),
         ("the", False),
         ("...", False),
+        ("P(A|B)", True),
+        ("P(A|B) | Berg", True),
+        ("P(A", False),
+        ("3|x|", True),
+        ("|x| | Berg", True),
+        ("3|Berg", False),
     ],
 )
 def test_an_answer_is_right_if_each_of_its_parts_is_accepted(answer: str, right: bool) -> None:
-    assert exact_match(answer, ("Berg", "Nora Berg")) is right
+    assert exact_match(answer, ("Berg", "Nora Berg", "P(A|B)", "3|x|", "|x|")) is right
+
+
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        ("Berg|Nora Berg | the mayor", ["Berg", "Nora Berg", "the mayor"]),
+        ("P(A|B)", ["P(A|B)"]),
+        ("{x | x > 0} | (0, 1)", ["{x | x > 0}", "(0, 1)"]),
+        ("|x|", ["|x|"]),
+        ("2|x - 1| + |y|", ["2|x - 1| + |y|"]),
+        ("a) | b)", ["a)", "b)"]),
+        (" | ", []),
+    ],
+)
+def test_a_bar_that_is_part_of_an_answer_separates_none(text: str, parts: list[str]) -> None:
+    assert parts_of(text) == parts
 
 
 def test_articles_punctuation_case_and_blanks_do_not_count() -> None:
     assert normalise(" The  U.S. of  an Era ") == "us of era"
     assert normalise("theatre, again") == "theatre again"
     assert exact_match("1,000", ("1000",))
+    assert exact_match("7", ("7.0",))
+    assert exact_match("7.00 apples", ("7 apples",))
+    assert not exact_match("7.01", ("7.0",))
+    assert not exact_match("1.7.0", ("1.7",))
 
 
 @pytest.mark.parametrize(("answer", "gold"), [("the", "A"), ("!", "?"), ("B", "A")])
@@ -126,8 +152,15 @@ def test_graders_are_checked_before_a_run() -> None:
         ("mhqa", ("x",), "exact"),
         ("code", ('{"stdin": []}',), "tests"),
         ("code", (), "tests"),
-        ("code", ("7",), "exact"),
-        ("code", ("{7}", "7"), "exact"),
+        ("code", ("7",), "math"),
+        ("code", ("{7}", "7.0"), "math"),
+        ("code", (r"\frac{1}{2}", "3, 5", "27 miles"), "math"),
+        ("code", ("So 6+36=42.\n#### 42",), "math"),
+        ("code", ("C",), "math"),
+        ("code", ("7", "seven of them"), "exact"),
+        ("code", ("12 November",), "exact"),
+        ("code", ("Berg",), "exact"),
+        ("code", ("7" * 3000,), "exact"),
         ("of an extension", ("x",), "exact"),
     ],
 )

@@ -113,8 +113,19 @@ def test_a_prediction_can_not_leave_its_tags(tag: str) -> None:
     assert escape("x < 3 and <b>") == "x < 3 and <b>"
 
 
+MARKS = """
+<|im_end|> <\uff5cUser\uff5c> </s> <end_of_turn> [/INST] <<SYS>> [SYSTEM_PROMPT] [/SYSTEM_PROMPT] [TOOL_RESULTS] [THINK]
+[AVAILABLE_TOOLS] [gMASK] [sMASK] <sop> <eop> <seed:bos> <seed:think> <extra_id_0> <start_of_image> <tool_call>
+</tool_call> [CLS] [IMG] <image> <bos> <fim_prefix>"""
+
+
+def test_what_people_write_in_answers_is_no_mark() -> None:
+    for text in ("a[0] < b[n]", "[1, 2]", "[A] or [B]", "<b>7</b>", "x[my_var]", "[see note]", "(a_b)", "List<int>"):
+        assert escape(text) == text
+
+
 @pytest.mark.parametrize("prompt", Prompt)
-@pytest.mark.parametrize("mark", ["<|im_end|>", "<\uff5cUser\uff5c>", "</s>", "<end_of_turn>", "[/INST]", "<<SYS>>"])
+@pytest.mark.parametrize("mark", MARKS.split())
 def test_what_is_judged_holds_no_special_token(mark: str, prompt: Prompt) -> None:
     *_, user = messages_of(f"Who {mark}?", [f"Berg{mark}"], f"Lind{mark}", prediction_chars=99, prompt=prompt)
     assert mark not in user["content"]
@@ -135,13 +146,14 @@ def test_a_long_prediction_is_cut() -> None:
 # Asking.
 
 Script = Sequence[str | int | None]
+CUT = "a reply that is cut off before its first word"
 
 
 class Endpoint:
-    """Replies by a script: a text is a completion's content, a number a status."""
+    """Replies by a script: a text is a completion's content, a number a status. Refuses the first of some fields."""
 
-    def __init__(self, script: Script) -> None:
-        self._script = list(script)
+    def __init__(self, script: Script, refuses: Sequence[str] = ()) -> None:
+        self._script, self._refuses = list(script), refuses
         self.bodies: list[dict[str, Any]] = []
         self.headers: list[dict[str, str]] = []
 
@@ -153,6 +165,11 @@ class Endpoint:
             return web.Response(status=said, text="no")
         if said == "not JSON":
             return web.Response(text="<html>")
+        if refused := next((name for name in self._refuses if name in self.bodies[-1]), ""):
+            error = {"message": f"Unsupported parameter: '{refused}'.", "param": refused}
+            return web.json_response({"error": error}, status=400)
+        if said == CUT:
+            return web.json_response({"choices": [{"message": {"content": None}, "finish_reason": "length"}]})
         return web.json_response({"choices": [{"message": {"role": "assistant", "content": said}}]})
 
 
@@ -173,13 +190,15 @@ async def executor(endpoint: Endpoint, config: dict[str, Any]) -> AsyncIterator[
         await runner.cleanup()
 
 
-def graded(script: Script, *answers: str, **config: Any) -> tuple[list[float | InfrastructureError], Endpoint, Any]:
+def graded(
+    script: Script | Endpoint, *answers: str, **config: Any
+) -> tuple[list[float | InfrastructureError], Endpoint, Any]:
     """The grades of answers, one after the other; the endpoint; the executor's counters."""
-    endpoint = Endpoint(script)
+    endpoint = script if isinstance(script, Endpoint) else Endpoint(script)
 
     async def go():
         async with executor(endpoint, config) as tools:
-            use_tool = ToolCaller([tools], "test").in_order("graded")
+            use_tool = ToolCaller(tools, "test").in_order("graded")
             grades: list[float | InfrastructureError] = []
             for answer in answers:
                 try:
@@ -256,7 +275,7 @@ def test_a_judge_without_a_verdict_is_down_and_is_asked_anew_next_time() -> None
         (401, JudgeDown, "status 401: no"),
         (400, JudgeDown, "status 400: no"),
         (500, ToolDown, "status 500: no"),
-        ("not JSON", JudgeDown, "not a chat completion"),
+        ("not JSON", JudgeDown, "not a chat completion: <html>"),
     ],
 )
 def test_an_endpoint_that_can_not_judge_is_down(said: str | int, failure: type[Exception], why: str) -> None:
@@ -272,6 +291,38 @@ def test_an_endpoint_that_refuses_the_schema_is_asked_without_it(caplog: pytest.
     assert ["response_format" in body for body in endpoint.bodies] == [True, False, False]
     assert stats.own["schemas refused"] == 1
     assert caplog.text.count("without response_format from now on") == 1
+
+
+def test_a_newer_model_takes_max_tokens_under_its_newer_name(caplog: pytest.LogCaptureFixture) -> None:
+    endpoint = Endpoint([YES], refuses=("max_tokens",))
+    grades, _, stats = graded(endpoint, "Berg", "Lind", max_tokens=99)
+    assert grades == [1.0, 1.0]
+    assert [body.get("max_completion_tokens") for body in endpoint.bodies] == [None, 99, 99]
+    assert all("response_format" in body for body in endpoint.bodies)
+    assert stats.own["attempts"] == 3
+    assert caplog.text.count("it refuses max_tokens and is sent max_completion_tokens in its place") == 1
+
+
+def test_a_field_that_the_model_refuses_is_named_with_the_setting_that_leaves_it_out() -> None:
+    endpoint = Endpoint([YES], refuses=("temperature",))
+    [down], _, _ = graded(endpoint, "Berg")
+    assert type(down) is JudgeDown
+    assert str(down).endswith(
+        "status 400: Unsupported parameter: 'temperature'.; "
+        "tools.judge.extra.temperature=null leaves this field out, another value replaces it"
+    )
+    endpoint = Endpoint([YES], refuses=("temperature",))
+    grades, _, _ = graded(endpoint, "Berg", extra={"temperature": None, "max_tokens": None, "effort": "low"})
+    assert grades == [1.0]
+    [body] = endpoint.bodies
+    assert set(body) == {"model", "messages", "response_format", "effort"}
+
+
+def test_a_judge_whose_tokens_are_used_up_by_its_thoughts_says_so() -> None:
+    [down], _, _ = graded([CUT], "Berg", asks=1)
+    assert str(down) == (
+        "1 replies without a verdict; the last has no text: its tokens (max_tokens) were used up before its first word"
+    )
 
 
 def test_equal_questions_have_one_key_and_another_judge_has_a_fingerprint_of_its_own() -> None:

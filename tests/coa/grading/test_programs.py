@@ -83,6 +83,12 @@ def test_output_is_compared_by_words_and_numbers_as_numbers(given: str, wanted: 
 @pytest.mark.parametrize(
     ("given", "wanted"),
     [
+        ("1_0", "10"),
+        ("\u0665", "5"),
+        ("\uff15", "5"),
+        ("1e400", "1e500.0"),
+        ("1e400", "2e400"),
+        ("nan", "NaN"),
         ("5 6", "5\n6"),
         ("5", "5 5"),
         ("yes", "Yes"),
@@ -252,6 +258,10 @@ def test_a_task_without_proper_tests_is_a_users_mistake() -> None:
         ("1. First:\n   ```py\n   if 1:\n       print(1)\n   ```\n", "if 1:\n    print(1)\n"),
         ('```py\nx = """\n```\n"""\nprint(x)\n```\nDone.', 'x = """\n```\n"""\nprint(x)\n'),
         ("```py\nprint('```')  # ```\nprint(2)\n```", "print('```')  # ```\nprint(2)\n"),
+        ("First:\n~~~python\nprint(1)\n~~~\nIt prints\n~~~\n1\n~~~", "print(1)\n"),
+        ("````{.python .numberLines}\nprint('```')\n```\n````\nDone.", "print('```')\n```\n"),
+        ("```python title=a.py\nprint(1)\n`````", "print(1)\n"),
+        ("```py\nprint(1)\n~~~\n```", "print(1)\n~~~\n"),
         ('```py\nx = """\n```\nNo end.', 'x = """\n'),
     ],
 )
@@ -263,6 +273,9 @@ def test_the_program_is_the_last_that_is_fenced_or_all_there_is(answer: str, pro
 
 SUM = read(stdin=[{"input": "1 2\n", "output": "3\n"}, {"input": "5 6", "output": "11"}], time_limit_s=1)
 SHIFT = read(functional=[{"input": "[1, 2]\n3", "output": "[4, 5]"}], fn_name="shift", time_limit_s=1)
+LONG = "1" + "0" * 5000
+PRINTED = read(stdin=[{"input": "5000\n", "output": f"{LONG}\n"}], time_limit_s=1)
+RETURNED = read(functional=[{"input": LONG, "output": LONG}], fn_name="same", time_limit_s=1)
 RIGHT_SUM = "a, b = map(int, input().split())\nprint(a + b)"
 RIGHT_SHIFT = (
     "class Solution:\n    def shift(self, xs: List[int], by: int) -> List[int]:\n        return [x + by for x in xs]"
@@ -287,6 +300,8 @@ RIGHT_SHIFT = (
             "@functools.cache\ndef plus(x, by): return x + by\ndef shift(xs, by): return [plus(x, by) for x in xs]",
             SHIFT,
         ),
+        ("print(10 ** int(input()))", PRINTED),
+        ("same = lambda x: 10 ** 5000 + (x != 10 ** 5000)", RETURNED),
     ],
 )
 def test_right_programs_pass(program: str, tests: cases.Tests) -> None:
@@ -406,10 +421,10 @@ class Slow(Sandbox):
 
 
 def test_a_program_without_a_core_has_no_verdict_and_one_that_sleeps_is_wrong() -> None:
-    # Of the 8 s on the clock for a limit of 1 s, 7 s are more than its own.
-    assert asyncio.run(try_out("", SUM, RunTest(Slow(3.4), ProgramsConfig()))).why is Why.TIME
-    with pytest.raises(ToolDown, match=r"waited 3\.6 s of 8 s for a core"):
-        asyncio.run(try_out("", SUM, RunTest(Slow(3.6), ProgramsConfig())))
+    # Of the 26 s on the clock for a limit of 1 s, 25 s are more than its own.
+    assert asyncio.run(try_out("", SUM, RunTest(Slow(12.4), ProgramsConfig()))).why is Why.TIME
+    with pytest.raises(ToolDown, match=r"waited 12\.6 s of 26 s for a core"):
+        asyncio.run(try_out("", SUM, RunTest(Slow(12.6), ProgramsConfig())))
 
 
 @pytest.mark.parametrize("warm", [True, False])
@@ -430,6 +445,16 @@ def test_a_program_that_sleeps_waits_for_no_core_and_one_on_a_shared_core_does(w
     asleep, busy = asyncio.run(go())
     assert asleep.status is None
     assert asleep.waited_s < 0.3 < max(ended.waited_s for ended in busy)
+
+
+class Flooding(Slow):
+    async def execute(self, program: str, stdin: str = "", limits: RunLimits | None = None) -> Ended:
+        return Ended(None, "6\n", "", self._waited_s, flooded=True)
+
+
+def test_a_flood_is_wrong_however_long_it_took() -> None:
+    verdict = asyncio.run(try_out("", SUM, RunTest(Flooding(25.0), ProgramsConfig())))
+    assert verdict == Verdict(0, Why.WRONG, "printed more than 32 MiB")
 
 
 def test_a_sandbox_that_is_down_gives_no_verdict() -> None:

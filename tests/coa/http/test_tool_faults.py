@@ -4,6 +4,7 @@ import asyncio
 import errno
 import gzip
 import json
+import math
 import socket
 from collections.abc import Sequence
 from dataclasses import replace
@@ -399,9 +400,12 @@ def test_retry_after_is_read_as_seconds_or_as_a_date() -> None:
     assert after("7") == 7.0
     assert after("Tue, 01 Jan 2030 12:00:09 GMT") == 9.0
     assert after("Tue, 01 Jan 2030 12:00:09 -0000") == 9.0
+    assert (after("1.5"), after(" .5 "), after("3."), after("0.0")) == (1.5, 0.5, 3.0, 0.0)
+    assert after("9" * 400) == math.inf
     assert after("Tue, 01 Jan 2030 11:00:00 GMT") == 0.0
-    no_time = ("", "soon", "-1", "1.5", "²", f"Mon, 01 Jan {'9' * 20} 00:00:00 GMT")
-    assert [after(value) for value in no_time] == [0.0] * 6
+    assert after("Tue, 01 Jan 9999 00:00:00 GMT") > 1e11
+    no_time = ("", "soon", "-1", "-1.5", "1,5", "1e3", "inf", "nan", ".", "²", f"Mon, 01 Jan {'9' * 20} 00:00:00 GMT")
+    assert [after(value) for value in no_time] == [0.0] * len(no_time)
     assert retry_after({}, now) == 0.0
     assert after("Tue, 01 Jan 2030 13:00:09 GMT", Date="Tue, 01 Jan 2030 13:00:00 GMT") == 9.0, "our clock is late"
     assert after("Tue, 01 Jan 2030 11:00:09 GMT", Date="Tue, 01 Jan 2030 11:00:00 GMT") == 9.0, "it is early"

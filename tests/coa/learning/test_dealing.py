@@ -1,12 +1,15 @@
 """Dealing: samples to ranks by what they cost, groups to updates as wholes."""
 
+from collections.abc import Sequence
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coa.learning.dealing import deal, deal_updates, updates_of
-from coa.types import NO_GROUP
+from coa.learning.dealing import deal, deal_samples, deal_updates, updates_of
+from coa.learning.packing import Alike
+from coa.types import NO_GROUP, Tokens
 
 QUICK = settings(derandomize=True, max_examples=100, deadline=None, database=None)
 LENGTHS = st.lists(st.integers(1, 5000), max_size=60)
@@ -85,6 +88,74 @@ def test_an_update_takes_whole_groups_whatever_rank_their_samples_are_on(groups:
     assert max(counts) - min(counts) <= 1
 
 
+def sequences(lengths: Sequence[int]) -> list[Tokens]:
+    """Samples of these lengths that have no token in common."""
+    return [np.full(length, number, np.int32) for number, length in enumerate(lengths)]
+
+
+def grouped(rng: np.random.Generator, groups: int, prompt: int, most: int) -> list[Tokens]:
+    """Samples in groups of eight that share a prompt and then part."""
+    found: list[Tokens] = []
+    for _ in range(groups):
+        start = rng.integers(0, 1000, prompt)
+        for _ in range(8):
+            own = rng.integers(0, 1000, rng.integers(most // 8, most))
+            found.append(np.concatenate([start, own]).astype(np.int32))
+    return found
+
+
+def computed(samples: Sequence[Tokens], dealt: list[list[int]]) -> list[int]:
+    """Tokens that each rank computes."""
+    return [sum(tree.tokens for tree in Alike([samples[i] for i in one]).trees(10**9)) for one in dealt]
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(("prompt", "most"), [(500, 200), (50, 800), (2000, 100)])
+def test_groups_stay_together_and_ranks_compute_alike(seed: int, prompt: int, most: int) -> None:
+    samples = grouped(np.random.default_rng(seed), 16, prompt, most)
+    dealt = deal_samples(samples, 4)
+    assert sorted(i for one in dealt for i in one) == list(range(len(samples)))
+    loads, [alone] = computed(samples, dealt), computed(samples, [list(range(len(samples)))])
+    assert max(loads) < 1.15 * sum(loads) / 4
+    assert sum(loads) < 1.02 * alone, "of what one rank would compute for all"
+    spread = computed(samples, deal(list(map(len, samples)), 4))
+    assert max(loads) < 1.01 * max(spread), "each sample for itself"
+
+
+def test_one_group_is_cut_where_ranks_would_wait_for_each_other() -> None:
+    samples = grouped(np.random.default_rng(0), 1, 20, 400)
+    dealt = deal_samples(samples, 2)
+    assert sorted(i for one in dealt for i in one) == list(range(len(samples)))
+    assert max(computed(samples, dealt)) < 0.7 * sum(map(len, samples))
+
+
+def test_a_tree_is_dealt_by_what_its_branches_attend_to() -> None:
+    """Each of 80 tokens: two samples, and two groups of which each sample is short."""
+    rng = np.random.default_rng(0)
+
+    def after(first: int, tokens: int) -> Tokens:
+        return np.array([first, *rng.integers(10, 1000, tokens - 1)], np.int32)
+
+    samples: list[Tokens] = []
+    for first in (0, 2):
+        trunk = after(first + 1, 8)
+        samples += [after(first, 80), *(np.concatenate([trunk, after(9, 8)]) for _ in range(9))]
+        for place, sample in enumerate(samples[-9:]):
+            sample[8] = 10 + place
+    assert [sum(len(samples[i]) == 80 for i in one) for one in deal_samples(samples, 2)] == [1, 1]
+
+
+def test_where_each_sample_is_computed_whole_its_whole_length_counts() -> None:
+    samples = grouped(np.random.default_rng(0), 4, 500, 200)
+    assert deal_samples(samples, 3, share=False) == deal(list(map(len, samples)), 3)
+    assert deal_samples(samples, 3) != deal(list(map(len, samples)), 3)
+
+
+def test_samples_that_begin_alike_go_to_one_rank() -> None:
+    samples = [np.array(one, np.int32) for one in ([1, 2, 3, 4], [9, 8, 7], [1, 2, 3, 5], [9, 8, 6])]
+    assert deal_samples(samples, 2) == [[0, 2], [1, 3]]
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_each_update_of_a_batch_is_dealt_evenly(seed: int) -> None:
     """64 groups of 8 in 8 updates on 8 ranks. Dealt as one batch, the fullest rank of an update has twice its share."""
@@ -99,7 +170,7 @@ def test_each_update_of_a_batch_is_dealt_evenly(seed: int) -> None:
         tokens = [[sum(lengths[dealt[r][i]] for i in found[r][u]) for r in range(8)] for u in range(8)]
         return 8 * sum(map(max, tokens)) / sum(lengths)
 
-    assert fullest(deal_updates(lengths, groups, 8, 8)) < 1.10
+    assert fullest(deal_updates(sequences(lengths), groups, 8, 8)) < 1.10
     assert fullest(deal(lengths, 8)) > 1.4
 
 
@@ -110,7 +181,9 @@ def test_each_update_of_a_batch_is_dealt_evenly(seed: int) -> None:
     updates=st.integers(1, 5),
 )
 def test_every_sample_of_every_update_is_dealt_once(samples: list[tuple[int, int]], ranks: int, updates: int) -> None:
-    dealt = deal_updates([length for length, _ in samples], [group for _, group in samples], ranks, updates)
+    lengths, groups = zip(*samples, strict=True) if samples else ((), ())
+    token_ids = [np.full(length, length % 3, np.int32) for length in lengths]
+    dealt = deal_updates(token_ids, groups, ranks, updates)
     assert sorted(index for share in dealt for index in share) == list(range(len(samples)))
     assert all(share == sorted(share) for share in dealt)
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from coa.config import load
 from coa.errors import UserError
 from coa.learning.schedule import OptimizerConfig, Schedule, learning_rate, steps_for
-from jobs.cli import find_recipe
+from jobs.recipe.find import find_recipe
 from jobs.recipe.schema import Recipe
 
 QUICK = settings(derandomize=True, max_examples=200, deadline=None, database=None)

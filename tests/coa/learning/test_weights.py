@@ -1,5 +1,7 @@
 """Weights as bytes."""
 
+from pathlib import Path
+
 import numpy as np
 import torch
 from safetensors import safe_open
@@ -31,7 +33,7 @@ def test_parameters_that_need_gradients_are_written_too() -> None:
     assert load(serialise(dict(torch.nn.Linear(2, 1).named_parameters())).tobytes())["weight"].shape == (1, 2)
 
 
-def test_a_file_of_the_bytes_is_a_model_file(tmp_path) -> None:
+def test_a_file_of_the_bytes_is_a_model_file(tmp_path: Path) -> None:
     path = tmp_path / "model.safetensors"
     path.write_bytes(serialise({"a": torch.ones(2)}).tobytes())
     with safe_open(str(path), "pt") as file:

@@ -3,6 +3,7 @@
 import heapq
 import random
 from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -351,7 +352,7 @@ def test_long_groups_are_waited_for_and_staleness_is_used_in_full() -> None:
 
 
 def test_oldest_first_without_the_deadline_would_break_the_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    def greedy(running, ready, version: int, config: WindowConfig) -> list[int] | None:
+    def greedy(running: Any, ready: Any, version: int, config: WindowConfig) -> list[int] | None:
         picked = sorted(ready, key=lambda group: (ready[group], group))[: config.groups_per_batch]
         return picked if len(picked) == config.groups_per_batch else None
 

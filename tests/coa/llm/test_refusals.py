@@ -15,7 +15,7 @@ from coa.errors import (
     UserError,
 )
 from coa.http.client import Reply
-from coa.llm.client import Endpoint, EndpointConfig, check_endpoint
+from coa.llm.client import EMPTIES, Endpoint, EndpointConfig, check_endpoint
 from coa.llm.completions import Describer, Rejected, read, said
 from coa.seeds import derive
 from coa.usage import Usage
@@ -125,7 +125,7 @@ def test_a_request_that_got_no_text_is_sent_with_another_seed() -> None:
 def test_what_empty_replies_took_is_counted() -> None:
     answer, counts, _ = asked("*=empty")
     assert type(answer) is EmptyCompletion
-    assert answer.usage == Usage(4, 4 * PROMPT, counts["completion tokens"])
+    assert answer.usage == Usage(EMPTIES, EMPTIES * PROMPT, counts["completion tokens"])
     assert pickle.loads(pickle.dumps(answer)).usage == answer.usage
 
 

@@ -1,12 +1,11 @@
+from collections.abc import Sequence
 from dataclasses import fields, replace
 from typing import Any
 
-import pytest
-
 from coa.learning.window import WindowConfig
-from coa.planning import bottleneck as planning
 from coa.planning.bottleneck import Batch, Gain, advice, bottleneck, changes, gains, mean_batch, measured_part
 from coa.planning.engine import Speeds, StepTimes
+from coa.planning.side_by_side import Case
 from coa.planning.simulation import Forecast, LoopShape, simulate
 from coa.planning.workload import Assumed, Latency
 
@@ -156,16 +155,16 @@ def test_a_simulation_is_as_long_as_its_budget() -> None:
         assert [(shape.steps, warm) for shape, warm in found] == [(14, 6), (14, 6), (206, 6)]
 
 
-def test_more_staleness_is_measured_in_its_own_steady_state(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_more_staleness_is_measured_in_its_own_steady_state() -> None:
     """Its window takes longer to fill; as many versions are measured."""
     shape, warm = measured_part(SHAPE, episodes=8, turns=1, budget=200)
     found: dict[int, set[tuple[int, int]]] = {}
 
-    def noted(shape: LoopShape, *_: Any, warm: int, seed: int) -> Forecast:
-        found.setdefault(shape.window.max_staleness, set()).add((warm, shape.steps - warm))
-        return base
+    def noted(cases: Sequence[Case]) -> list[Forecast]:
+        for case in cases:
+            found.setdefault(case.shape.window.max_staleness, set()).add((case.warm, case.shape.steps - case.warm))
+        return [base for _ in cases]
 
     base = simulate(shape, speeds(0.01), WORK, warm=warm)
-    monkeypatch.setattr(planning, "simulate", noted)
-    gains(shape, speeds(0.01), WORK, base, warm=warm)
+    gains(shape, speeds(0.01), WORK, base, warm=warm, play=noted)
     assert found == {1: {(6, 19)}, 2: {(8, 19)}}

@@ -76,6 +76,8 @@ def test_an_assumed_learner_and_engine_compute_what_the_episodes_have() -> None:
     assert of().prefill_s == pytest.approx(flops / (989e12 * 0.5))
     assert of().trained_token_s == pytest.approx(5 * 4 * flops / (989e12 * 0.35))
     assert of(learner_dtype="float32").trained_token_s == pytest.approx(5 * 4 * flops / (67e12 * 0.35))
+    computed = 1 - 0.3 * 7 / 8
+    assert of(sharing=8).trained_token_s == pytest.approx(computed * of().trained_token_s)
     read = 2 * built.kv_elements * 65 / (3.35e12 * 0.6)
     assert of().steps.points[1][1] - of().steps.points[0][1] == pytest.approx(
         read + (2 * built.parameters + 4 * 28 * 28 * 128 * 65) / (989e12 * 0.5)

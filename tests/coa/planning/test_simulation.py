@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from coa.learning.window import WindowConfig
 from coa.planning.engine import Speeds, StepTimes
+from coa.planning.side_by_side import Case, one_by_one, side_by_side
 from coa.planning.simulation import Forecast, LoopShape, simulate, standard_error
 from coa.planning.workload import Assumed, GroupWork, Latency, RecordedEpisode, Turn
 
@@ -260,3 +261,10 @@ def test_latencies_have_their_median_and_their_percentile() -> None:
     drawn = sorted(latency.draw(random) for _ in range(4000))
     assert drawn[2000] == pytest.approx(0.3, rel=0.1)
     assert drawn[3960] == pytest.approx(3.0, rel=0.15)
+
+
+def test_side_by_side_they_are_what_they_are_one_by_one() -> None:
+    work = Assumed(group=4, max_turns=3, max_tokens=400, max_observation=50)
+    cases = [Case(replace(SHAPE, engines=engines), FREE, work, seed=3) for engines in (1, 2)]
+    with side_by_side() as play:
+        assert list(play(cases)) == one_by_one(cases)

@@ -1,8 +1,10 @@
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
+from coa.reporting.boundary import SinkBoundary
 from coa.reporting.metrics import MetricsLog, before, measured, read_metrics
 from coa.reporting.statistics import Cost, cost_per_success, pass_at_1, token_reduction, wilson
 
@@ -82,9 +84,9 @@ def test_token_reduction_is_a_share() -> None:
 
 class Kept:
     def __init__(self) -> None:
-        self.records: list[dict] = []
+        self.records: list[dict[str, Any]] = []
 
-    def emit(self, record: dict) -> None:
+    def emit(self, record: dict[str, Any]) -> None:
         self.records.append(record)
 
     def close(self) -> None:
@@ -97,3 +99,44 @@ def test_sinks_get_the_records_of_the_file_as_plain_values(tmp_path: Path) -> No
         log.write("rl", 1, loss=np.float32(0.5), lengths=[np.int64(3)])
     assert sink.records == read_metrics(tmp_path / "metrics.jsonl")
     assert list(measured(sink.records[0])) == [("loss", 0.5)]
+
+
+class Broken(Kept):
+    """A sink that fails from its second record on."""
+
+    def emit(self, record: dict[str, Any]) -> None:
+        super().emit(record)
+        if len(self.records) > 1:
+            raise UnicodeEncodeError("ascii", "größe", 2, 4, "ordinal not in range(128)")
+
+    def __str__(self) -> str:
+        return "gauges"
+
+
+def test_a_sink_that_fails_is_said_once_and_left_out_by_all_stages(tmp_path: Path) -> None:
+    path, said, broken, kept = tmp_path / "metrics.jsonl", [], Broken(), Kept()
+    boundary = SinkBoundary(said.append)
+    for stage in ("sft", "rl"):
+        with MetricsLog(path, sinks=[broken, kept], boundary=boundary) as log:
+            for step in (1, 2, 3):
+                log.write(stage, step)
+    assert steps(path) == [(stage, step) for stage in ("sft", "rl") for step in (1, 2, 3)]
+    assert kept.records == read_metrics(path)
+    assert len(broken.records) == 2
+    [line] = said
+    assert line.startswith("gauges failed and is left out from now on; the run continues (UnicodeEncodeError: 'ascii'")
+
+
+def test_a_user_who_interrupts_is_no_failure_of_a_sink() -> None:
+    def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        SinkBoundary().attempt("gauges", interrupted)
+
+
+def test_half_a_surrogate_pair_in_a_name_reaches_no_sink(tmp_path: Path) -> None:
+    sink = Kept()
+    with MetricsLog(tmp_path / "metrics.jsonl", sinks=[sink]) as log:
+        log.write("rl", 1, **{"reward/x\ud83d": 1.0})
+    assert list(measured(sink.records[0])) == [("reward/x?", 1.0)]

@@ -1,10 +1,15 @@
 import json
 import re
+from collections.abc import Sequence
+from html import unescape
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from coa.reporting import report as report_module
+from coa.reporting.boundary import SinkBoundary
 from coa.reporting.curves import charts
 from coa.reporting.page import Example, Marked, change
 from coa.reporting.plots import Series, element, line_chart, smooth, thin
@@ -45,7 +50,7 @@ REPORT = {
 TASK = Task(id="w", question="Is 1 < 2 ?", answers=("yes",), profile="web", family="web")
 
 
-def written(folder: Path, report: dict, **others) -> str:
+def written(folder: Path, report: dict[str, Any], **others: Any) -> str:
     write_report(folder, report, **{"metrics": [], **others})
     return (folder / "report.html").read_text(encoding="utf-8")
 
@@ -87,7 +92,7 @@ def test_the_page_is_whole_small_and_loads_nothing(tmp_path: Path) -> None:
     page = written(tmp_path, REPORT, metrics=metrics)
     Balance(page)
     assert not re.search(r'(src|href)=(?!"#)|@import|url\((?!#)|<script', page)
-    assert page.count("<svg") == 3
+    assert page.count("<svg") == 2
     assert len(page) < 100_000
     assert page == written(tmp_path, REPORT, metrics=metrics), "the same run is the same page"
 
@@ -105,7 +110,7 @@ def test_a_trajectory_shows_its_roles_and_no_raw_html(tmp_path: Path) -> None:
     example = Example(task=TASK, made_by="RL", text="<plan> a <b> c</plan><answer> yes</answer>", correct=True)
     page = written(tmp_path, {}, examples=[example])
     Balance(page)
-    assert "<b>plan</b><pre>a &lt;b&gt; c</pre>" in page
+    assert '<b>plan</b><pre dir="auto">a &lt;b&gt; c</pre>' in page
     assert "Is 1 &lt; 2 ?" in page
     assert "right</span>" in page
 
@@ -113,7 +118,7 @@ def test_a_trajectory_shows_its_roles_and_no_raw_html(tmp_path: Path) -> None:
 def test_text_that_is_no_chain_is_shown_with_its_fault(tmp_path: Path) -> None:
     example = Example(task=TASK, made_by="SFT", text="<plan> a</plan><answer> 7", correct=False)
     page = written(tmp_path, {}, examples=[example])
-    assert "<b>a tag left open</b><pre>&lt;plan&gt; a&lt;/plan&gt;&lt;answer&gt; 7</pre>" in page
+    assert '<b>a tag left open</b><pre dir="auto">&lt;plan&gt; a&lt;/plan&gt;&lt;answer&gt; 7</pre>' in page
 
 
 def test_a_number_that_json_has_not_is_refused(tmp_path: Path) -> None:
@@ -148,6 +153,32 @@ def test_a_family_may_have_a_dot_in_its_name(tmp_path: Path) -> None:
         assert text in page
 
 
+def test_what_was_not_measured_is_not_shown_and_gains_have_their_intervals(tmp_path: Path) -> None:
+    page = written(tmp_path, REPORT)
+    assert "Sampled pass@1" not in page, "nothing is known of it"
+    greedy = {"greedy": {"mean": 0.5, "ci95": [0.4, 0.6], "n": 9}}
+    gain = {"mean": 0.981, "ci95": [0.878, 0.997], "n": 54}
+    side = {**greedy, "families": {"calc": greedy}}
+    page = written(tmp_path, {"evaluation": {"sft": side, "rl": side, "gain": {"greedy": gain, "families": {}}}})
+    assert '<span class="up">+98.1</span> <span class="interval">[+87.8, +99.7]</span> points over SFT' in page
+    assert "sampled" not in page
+    assert "Format errors" not in page
+    assert "tokens saved" not in page.lower()
+
+
+def test_a_family_that_was_not_trained_is_named_with_the_reason(tmp_path: Path) -> None:
+    gone = {"family": "web", "why": "its last 3 groups came to nothing", "since": 4, "until": None}
+    page = written(tmp_path, {"rl": {"families_vanished": [gone, {**gone, "family": "code", "until": 9}]}})
+    assert "The family web was not trained from version 4 on: its last 3 groups came to nothing." in page
+    assert "The family code was not trained from version 4 to 9: " in page
+
+
+def test_a_time_in_which_most_groups_failed_is_named_with_the_last_failure(tmp_path: Path) -> None:
+    spell = {"why": "ToolDown: code: <none>", "since": 4, "until": 9}
+    page = written(tmp_path, {"rl": {"groups_failing": [spell]}})
+    assert "Most groups failed from version 4 to 9: ToolDown: code: &lt;none&gt;." in page
+
+
 def test_smoothing_does_not_lag() -> None:
     assert smooth([0, 2, 4, 6], 1) == [1, 2, 4, 5]
 
@@ -168,14 +199,14 @@ def test_charts_are_drawn_of_the_metrics_that_a_run_has() -> None:
     rl = [
         {"stage": "rl", "step": 1, "reward": 0.5, "reward/calc": 0.25, "reward/hops": 0.75, "eval/failed": "ToolDown"}
     ]
-    drawn = charts([*sft, *rl])
+    drawn = charts([*sft, *rl], SinkBoundary())
     assert [(group.title, [chart.title for chart in group.charts]) for group in drawn] == [
         ("Reinforcement", ["Reward"]),
         ("Fine-tuning", ["Loss", "Learning rate"]),
     ]
-    texts = re.findall(r"<text[^>]*>([^<]*)</text>", drawn[0].charts[0].svg)
-    assert {"all", "calc", "hops", "step"} <= set(texts)
-    assert charts([]) == []
+    assert [key.label for key in drawn[0].charts[0].keys] == ["all", "calc", "hops"]
+    assert drawn[1].charts[0].keys == (), "a single line is what the title says"
+    assert charts([], SinkBoundary()) == []
 
 
 def test_an_svg_in_a_page_keeps_only_the_names_that_it_uses() -> None:
@@ -198,3 +229,55 @@ def test_the_page_tells_where_the_time_went(tmp_path: Path) -> None:
     for text in ("engines: generating", "87.5 %", "engines: syncing", "12.5 %", "learners: learning", *found.values()):
         assert text in page
     assert "Where the time of RL went" not in written(tmp_path, REPORT)
+
+
+def test_a_page_that_fails_leaves_the_report_and_a_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> str:
+        raise ZeroDivisionError("a picture of nothing")
+
+    monkeypatch.setattr(report_module, "page", fail)
+    said: list[str] = []
+    write_report(tmp_path, REPORT, [], boundary=SinkBoundary(said.append))
+    assert json.loads((tmp_path / "report.json").read_text()) == REPORT
+    assert said == [
+        "report.html failed and is left out from now on; the run continues (ZeroDivisionError: a picture of nothing)"
+    ]
+
+
+def test_a_picture_that_fails_leaves_the_page_with_a_sentence_in_its_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(series: Sequence[Series], *, share: bool) -> str:
+        if series and share:
+            raise ZeroDivisionError("a picture of nothing")
+        return line_chart(series, share=share)
+
+    monkeypatch.setattr("coa.reporting.curves.line_chart", fail)
+    said: list[str] = []
+    values = {"entropy": 1.0, "clip_fraction": 0.1, "rejected_fraction": 0.2}
+    metrics = [{"stage": "rl", "step": step, **values} for step in (1, 2, 3)]
+    write_report(tmp_path, REPORT, metrics, boundary=SinkBoundary(said.append))
+    assert said == [
+        "the picture 'Clipped, truncated, rejected' failed and is left out from now on; the run continues "
+        "(ZeroDivisionError: a picture of nothing)"
+    ]
+    page = (tmp_path / "report.html").read_text(encoding="utf-8")
+    Balance(page)
+    figures = re.findall(r"<figure>(.*?)</figure>", page, re.DOTALL)
+    drawn = [("<svg" in one, "This picture could not be drawn." in one) for one in figures]
+    assert drawn == [(True, False), (False, True)]
+    assert "Entropy of the policy" in figures[0]
+    assert "Clipped, truncated, rejected" in figures[1]
+
+
+@pytest.mark.parametrize(
+    "family", ["a$x_{$b", "50%", "_hidden", 'Städte/東京 "x"', "x\ud83d", "<b>", "a\nb", "$$", "\\frac{"]
+)
+def test_a_family_of_any_name_has_its_line_in_the_picture(tmp_path: Path, family: str) -> None:
+    said: list[str] = []
+    metrics = [{"stage": "rl", "step": step, "reward": 0.5, f"reward/{family}": step / 10} for step in (1, 2, 3)]
+    write_report(tmp_path, REPORT, metrics, boundary=SinkBoundary(said.append))
+    assert said == []
+    page = unescape((tmp_path / "report.html").read_text(encoding="utf-8"))
+    for part in family.replace("\ud83d", "?").split("\n"):
+        assert part in page

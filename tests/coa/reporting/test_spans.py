@@ -1,5 +1,7 @@
 """Spans of time."""
 
+from typing import Any
+
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -9,7 +11,7 @@ span = st.tuples(st.integers(0, 20), st.integers(0, 6)).map(lambda pair: (pair[0
 spans = st.lists(span, max_size=8)
 
 
-def seconds(of) -> set[int]:
+def seconds(of: Any) -> set[int]:
     """The whole seconds in which one of them ran."""
     return {second for begin, end in of for second in range(begin, end)}
 
@@ -39,6 +41,6 @@ def test_moments_that_are_covered_twice_count_once() -> None:
 
 @settings(derandomize=True, max_examples=150, deadline=None, database=None)
 @given(ours=spans, others=spans)
-def test_totals_and_overlaps_are_those_of_counting_seconds(ours, others) -> None:
+def test_totals_and_overlaps_are_those_of_counting_seconds(ours: Any, others: Any) -> None:
     assert total(ours) == len(seconds(ours))
     assert overlap(ours, others) == overlap(others, ours) == len(seconds(ours) & seconds(others))

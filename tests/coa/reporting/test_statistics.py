@@ -67,11 +67,49 @@ def test_the_most_frequent_answer_is_elected_and_silence_is_no_answer() -> None:
     assert majority_at_k(votes, correct)["mean"] == 0.5
 
 
+def test_a_paired_difference_has_the_published_interval() -> None:
+    """Airways that are hyper-responsive before and after: 1 and 1, 7 and 12 of 21 (Fagerland, Lydersen and Laake, 2014,
+    Newcombe's square-and-add interval)."""
+    before, after = [1] + [1] + [0] * 7 + [0] * 12, [1] + [0] + [1] * 7 + [0] * 12
+    found = paired_difference(before, after)
+    assert (found["mean"], found["n"]) == (pytest.approx(-6 / 21), 21)
+    assert found["ci95"] == pytest.approx([-0.507, -0.026], abs=5e-4)
+    mirrored = paired_difference(after, before)["ci95"]
+    assert mirrored == pytest.approx([-high for high in reversed(found["ci95"])])
+
+
 def test_a_paired_difference_is_of_the_same_tasks() -> None:
-    found = paired_difference([1.0, 0.5, 0.0, 1.0], [0.0, 0.5, 0.0, 0.5])
-    assert (found["mean"], found["n"]) == (0.375, 4)
-    # Differences 1, 0, 0, 1/2: variance 11/48.
-    half = 1.959964 * (11 / 48 / 4) ** 0.5
-    assert found["ci95"] == pytest.approx([0.375 - half, 0.375 + half])
-    with pytest.raises(ValueError, match="zip"):
+    assert paired_difference([1.0, 0.5, 0.0, 1.0], [0.0, 0.5, 0.0, 0.5])["mean"] == 0.375
+    with pytest.raises(ValueError, match="1 and 2 rates"):
         paired_difference([1.0], [1.0, 0.0])
+
+
+def test_no_interval_reaches_beyond_what_is_possible_or_leaves_its_estimate_out() -> None:
+    rng = random.Random(0)
+    for _ in range(3000):
+        n, k = rng.choice((1, 2, 5, 54, 400)), rng.choice((1, 4))
+        sure, likely = rng.random() < 0.3, rng.choice((0.01, 0.5, 0.99))
+
+        def rate(one: float, sure: bool = sure, likely: float = likely, k: int = k) -> float:
+            return one if sure else sum(rng.random() < likely for _ in range(k)) / k
+
+        a, b = ([rate(one) for _ in range(n)] for one in (1.0, 0.0))
+        found = paired_difference(a, b, k)
+        low, high = found["ci95"]
+        assert -1 <= low <= found["mean"] <= high <= 1
+        assert low < high, "however alike the tasks are, others may differ"
+        for rates in (a, b):
+            estimate = mean_at_k([[round(rate * k) >= m for m in range(1, k + 1)] for rate in rates])
+            low, high = estimate["ci95"]
+            assert 0 <= low <= estimate["mean"] <= high <= 1
+
+
+def test_the_interval_of_a_difference_covers_the_truth_near_the_border_too() -> None:
+    rng = random.Random(1)
+    for likely, unlikely, n in ((0.99, 0.02, 30), (0.9, 0.73, 60), (0.5, 0.45, 100)):
+        inside = 0
+        for _ in range(500):
+            a, b = ([float(rng.random() < rate) for _ in range(n)] for rate in (likely, unlikely))
+            low, high = paired_difference(a, b)["ci95"]
+            inside += low <= likely - unlikely <= high
+        assert inside / 500 > 0.92

@@ -9,6 +9,7 @@ import pytest
 
 from coa.errors import UserError
 from coa.reporting import wandb_sink
+from coa.reporting.boundary import SinkBoundary
 from coa.reporting.metrics import MetricsLog, read_metrics
 from coa.reporting.wandb_sink import WandbConfig, WandbMode, WandbSink, mode_of, row
 from tests.support.wandb_file import history, offline_files, run_of
@@ -18,7 +19,7 @@ NO_HOME = {"NETRC": "/nowhere"}
 
 def open_sink(folder: Path, said: list[str], mode: WandbMode = WandbMode.offline) -> WandbSink:
     config = WandbConfig(project="tests", tags=("tiny", "cpu"))
-    return WandbSink(folder, config, mode, recipe={"seed": 7}, say=said.append)
+    return WandbSink(folder, config, mode, recipe={"seed": 7}, say=said.append, boundary=SinkBoundary(said.append))
 
 
 def test_wandb_gets_what_the_file_gets_and_a_resumed_folder_is_the_same_run(
@@ -56,6 +57,9 @@ class SlowRun:
         self.started.wait()
         return self
 
+    def fail(self, _: Any) -> Any:
+        raise ValueError("no room for the run\nmore")
+
     def finish(self) -> None:
         pass
 
@@ -72,6 +76,28 @@ def test_a_stage_waits_for_nothing_of_wandb_and_no_record_is_lost(
     run.started.set()
     sink.close()
     assert run.rows == [{"rl/step": step, "rl/loss": 1.0} for step in range(3)]
+
+
+def test_a_wandb_that_fails_is_said_once_and_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(WandbSink, "_start", SlowRun().fail)
+    said: list[str] = []
+    boundary = SinkBoundary(said.append)
+    sink = WandbSink(tmp_path, WandbConfig(), WandbMode.offline, recipe={}, say=said.append, boundary=boundary)
+    sink._thread.join()
+    with MetricsLog(tmp_path / "metrics.jsonl", sinks=[sink], boundary=boundary) as log:
+        log.write("rl", 1, loss=0.5)
+    boundary.attempt(str(sink), sink.close)
+    assert said == ["wandb failed and is left out from now on; the run continues (ValueError: no room for the run)"]
+    assert sink._records.empty()
+
+
+def test_without_a_home_nothing_is_known_of_a_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    def nobody(_: int) -> Any:
+        raise KeyError("getpwuid(): uid not found: 12345")
+
+    monkeypatch.delenv("HOME", raising=False)
+    monkeypatch.setattr("pwd.getpwuid", nobody)
+    assert mode_of(WandbConfig(), {}) == (WandbMode.offline, "")
 
 
 def test_an_end_that_takes_too_long_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -83,8 +83,3 @@ def test_ids_of_marks_are_refused(prompt: Any) -> None:
     with pytest.raises(ApiError, match="the prompt has a special token"):
         ESCAPING.request({"prompt": prompt})
     assert ESCAPING.request({"prompt": [1, 2]}) == {"prompt": [1, 2]}
-
-
-def test_what_reaches_around_the_prompt_or_other_clients_is_dropped() -> None:
-    body = {"model": "m", "priority": -5, "kv_transfer_params": {}, "chat_template": "x", "request_id": "1"}
-    assert ESCAPING.request(body) == {"model": "m"}

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from coa.errors import UserError
 from coa.serving.keys import KeyFile
-from coa.serving.quotas import Bucket, Quota, Quotas
+from coa.serving.limits.quotas import Bucket, Quota, Quotas
 from coa.serving.store import ResponseStore, StoreConfig, Stored
 
 
@@ -84,6 +84,35 @@ def test_tokens_of_an_answer_are_made_up_for_before_the_next_request() -> None:
     assert quotas.admit("a", quota, 31.0) == 0
 
 
+def test_requests_at_the_same_time_reserve_what_they_may_use_and_give_back_the_rest() -> None:
+    quotas, quota = Quotas(), Quota(tokens_per_minute=100)
+    assert quotas.admit("a", quota, 0.0) == 0
+    assert [quotas.reserve("a", 40, 0.0) for _ in range(3)] == [0.0, 0.0, pytest.approx(12)]
+    quotas.spend("a", 10 - 40, 0.0)
+    assert quotas.reserve("a", 40, 0.0) == 0
+    quotas.spend("a", 50 - 40, 0.0)
+    assert quotas.reserve("a", 1, 0.0) == pytest.approx(0.6), "10 + 40 + 50 of 100 are used, or may still be"
+
+
+def test_a_request_that_may_use_more_than_a_minutes_amount_is_let_in_when_nothing_is_used() -> None:
+    quotas, quota = Quotas(), Quota(tokens_per_minute=100)
+    assert quotas.admit("a", quota, 0.0) == 0
+    assert quotas.reserve("a", 500, 0.0) == 0
+    assert quotas.reserve("a", 1, 0.0) == pytest.approx(240.6)
+    quotas.spend("a", 20 - 500, 0.0)
+    assert quotas.reserve("a", 80, 0.0) == 0
+    assert quotas.reserve("b", 500, 0.0) == 0, "a key without a limit"
+
+
+def test_what_is_given_back_adds_up_to_no_more_than_a_minutes_amount() -> None:
+    quotas, quota = Quotas(), Quota(tokens_per_minute=60)
+    quotas.admit("a", quota, 0.0)
+    quotas.reserve("a", 60, 0.0)
+    quotas.spend("a", 0 - 60, 60.0)
+    assert quotas.reserve("a", 60, 60.0) == 0
+    assert quotas.reserve("a", 60, 60.0) == pytest.approx(60)
+
+
 def stored(id: str, size: int = 0) -> Stored:
     return Stored({"id": id, "text": "x" * size}, ())
 
@@ -108,3 +137,30 @@ def test_a_response_belongs_to_one_key() -> None:
     assert not store.delete("you", "a")
     assert store.delete("me", "a")
     assert store.get("me", "a") is None
+
+
+def test_responses_in_a_file_are_there_for_the_next_server_within_its_bounds(tmp_path: Path) -> None:
+    config = StoreConfig(path=tmp_path / "größe" / "responses.sqlite", entries=3)
+    first = ResponseStore(config)
+    conversation = ({"role": "user", "content": "Größe ?"},)
+    first.put("me", Stored({"id": "a", "output": [{"text": "東京"}]}, conversation))
+    for id in ("b", "c"):
+        first.put("me", stored(id))
+    first.put("me", Stored({"id": "b", "text": "newer"}, ()))
+    first.close()
+    again = ResponseStore(config)
+    assert again.get("me", "a") == Stored({"id": "a", "output": [{"text": "東京"}]}, conversation)
+    assert again.get("another", "a") is None
+    again.put("me", stored("d"))
+    found = [again.get("me", id) is not None for id in ("a", "b", "c", "d")]
+    assert found == [False, True, True, True], "what was stored again is newer than what was not"
+    assert [again.delete("me", "b"), again.delete("me", "b")] == [True, False]
+    small = ResponseStore(replace(config, gib=160 / 2**30))
+    small.put("me", stored("e", 120))
+    assert [small.get("me", id) is not None for id in ("c", "d", "e")] == [False, False, True]
+
+
+def test_a_file_that_is_no_store_is_the_operators_mistake(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("notes " * 100)
+    with pytest.raises(UserError, match=r"serving\.store\.path=.*notes\.txt: file is not a database"):
+        ResponseStore(StoreConfig(path=tmp_path / "notes.txt"))

@@ -1,10 +1,11 @@
 """What replicas share: responses that are being made, whoever asks for them, and what keys have used."""
 
 import asyncio
+from pathlib import Path
 
 import pytest
 
-from coa.serving.quotas import Quota
+from coa.serving.limits.quotas import Quota
 from coa.serving.shared import LOST_S, Json, Shared
 from coa.serving.store import StoreConfig, Stored
 
@@ -102,5 +103,24 @@ def test_a_quota_is_one_for_all_who_ask(shared: Shared, clock: Clock) -> None:
         assert await shared.admit("me", quota) == 30
         clock.now = 30.0
         assert await shared.admit("me", quota) == 0
+
+    asyncio.run(go())
+
+
+def test_a_response_that_a_server_did_not_finish_has_failed_for_the_next_one(tmp_path: Path) -> None:
+    config = StoreConfig(path=tmp_path / "responses.sqlite")
+
+    async def go() -> None:
+        first = Shared(config)
+        await first.begin("me", stored("in_progress", {"type": "message", "status": "in_progress"}), "a")
+        await first.begin("me", stored(id="r2"), "a")
+        await first.finish("me", stored("completed", id="r2"))
+        again = Shared(config)
+        assert await status_of(again, id="r2") == "completed"
+        found = await again.get("me", "r1")
+        assert found is not None
+        assert (found.response["status"], found.response["error"]["code"]) == ("failed", "server_error")
+        assert found.response["output"] == [{"type": "message", "status": "incomplete"}]
+        assert await status_of(Shared(config)) == "failed", "it has ended for good"
 
     asyncio.run(go())

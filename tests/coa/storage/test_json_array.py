@@ -49,6 +49,12 @@ def test_a_broken_array_is_one_line_that_names_the_file(tmp_path: Path, text: st
     assert "\n" not in str(caught.value)
 
 
+def test_a_number_with_a_fraction_is_one_that_json_can_write(tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_text('[{"a": [0.5, 1e3, 9223372036854775808]}]')
+    [row] = read_array(tmp_path / "a.json")
+    assert json.dumps(row) == '{"a": [0.5, 1000.0, 9223372036854775808]}'
+
+
 def test_files_that_can_not_be_read_are_one_line(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"gone\.json: cannot be read: No such file"):
         list(read_array(tmp_path / "gone.json"))

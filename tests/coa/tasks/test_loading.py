@@ -1,5 +1,6 @@
 """Tasks from files: both layouts, and one clear line for every mistake."""
 
+import gzip
 import json
 import os
 from collections.abc import Mapping
@@ -34,7 +35,9 @@ def write_parquet(path: Path, *rows: Mapping[str, object]) -> Path:
     return path
 
 
-def published(question: str, truth: object, source: str = "aime24", index: str = "0", **more: object) -> dict:
+def published(
+    question: str, truth: object, source: str = "aime24", index: str = "0", **more: object
+) -> dict[str, object]:
     instructions = "Use 'plan', 'code'.\n<code>\n...\n</code>\n<answer>\n...\n</answer>\nRequirements: no Task here."
     return {
         "data_source": source,
@@ -204,10 +207,11 @@ def test_a_grader_that_nobody_knows_is_a_mistake_even_where_no_row_would_have_it
         load_tasks(path, grader="exat")
 
 
-def test_plain_answers_of_the_code_profile_are_numbers_in_published_files_and_words_in_others(tmp_path: Path):
+def test_plain_answers_of_the_code_profile_are_mathematics_or_words(tmp_path: Path):
     bare = published("", "3", source="mine") | {"prompt": [{"role": "user", "content": "What is 1 + 2 ?"}]}
-    path = write_lines(tmp_path / "t.jsonl", {"question": "a ?", "answer": "b"}, bare)
-    assert [task.grader for task in load_tasks(path, profile="code")] == ["exact", "math"]
+    rows = ({"question": "a ?", "answer": answer} for answer in ("Berg", 7.0, "1/2", "12 May"))
+    path = write_lines(tmp_path / "t.jsonl", *rows, bare)
+    assert [task.grader for task in load_tasks(path, profile="code")] == ["exact", "math", "math", "exact", "math"]
 
 
 @pytest.mark.parametrize(
@@ -337,14 +341,13 @@ def test_a_parquet_row_without_answer_is_named_by_its_row(tmp_path: Path):
         ("gone.jsonl", None, "cannot be read: No such file or directory"),
         ("gone.parquet", None, "cannot be read: "),
         ("text.parquet", b"question,answer\n", "not a Parquet file: "),
-        ("latin.jsonl", b'{"question": "\xff"}', "not UTF-8 text (byte 14)"),
+        ("nested.json.gz", gzip.compress(b"[" * 5000, mtime=0), "can't be read: "),
         ("empty.jsonl", b"\n", "no tasks in it"),
         ("object.json", b"{}", "not a JSON array of tasks"),
         ("nested.json", b"[" * 5000, "can't be read: "),
         ("number.json", b"[\n" + b"7" * 5000 + b"]", "can't be read: "),
-        ("tasks.txt", b"", "tasks come in files that end in .jsonl, .json, .parquet, .csv"),
+        ("tasks.txt", b"", "tasks come in files that end in .jsonl, .json, .parquet, .csv, .tsv"),
         ("empty.csv", b"", "no tasks in it"),
-        ("quote.csv", b'question,answer\n"a ?,b\n', "not CSV: "),
         ("empty", None, "tasks come in files that end in "),
     ],
 )
@@ -358,17 +361,44 @@ def test_an_unreadable_file_is_one_line_that_names_it(tmp_path: Path, name: str,
     assert "\n" not in str(caught.value)
 
 
-def test_the_share_that_is_asked_for_is_held_out_by_the_ids_alone():
-    tasks = [Task(id=f"t-{i}", question="q", answers=("a",), profile="web", family="f") for i in range(1000)]
+def asking(*questions: str) -> list[Task]:
+    return [
+        Task(id=f"t-{number}", question=question, answers=("a",), profile="web", family="f")
+        for number, question in enumerate(questions)
+    ]
+
+
+def test_the_share_that_is_asked_for_is_held_out_by_the_questions_alone():
+    tasks = asking(*(f"What is {number} ?" for number in range(1000)))
     training, held_out = split(tasks, 0.2)
     assert len(held_out) == 200
     assert {*training} | {*held_out} == {*tasks}
     assert not {*training} & {*held_out}
     assert {*split(tasks[::-1], 0.2)[1]} == {*held_out}
+    renamed = [replace(task, id=f"x-{task.id}") for task in tasks]
+    assert [task.question for task in split(renamed, 0.2)[1]] == [task.question for task in held_out]
     assert [len(split(tasks[:n], 0.25)[1]) for n in (2, 3, 5, 200)] == [0, 1, 1, 50]
     grown = {*split(tasks[:900], 0.2)[1]}
     assert len(grown & {*held_out}) > 165, "few change sides where a file grows"
     assert split(tasks, 0.0) == (tuple(tasks), ())
+
+
+def test_rows_that_repeat_a_question_are_on_one_side():
+    again = [f"what is  {number}" for number in range(50)]
+    tasks = asking(*(f"What is {number} ?" for number in range(50)), *again, *again, *again)
+    training, held_out = split(tasks, 0.25)
+    assert (len(training), len(held_out)) == (152, 48)
+    trained, evaluated = ({task.question.split()[2] for task in side} for side in (training, held_out))
+    assert (len(trained), len(evaluated)) == (38, 12)
+    assert not trained & evaluated
+
+
+def test_a_question_with_more_rows_than_are_held_out_is_trained_on():
+    tasks = asking(*["What is 1 ?"] * 50, *(f"What is {number} ?" for number in range(2, 52)))
+    training, held_out = split(tasks, 0.2)
+    assert len(held_out) == 20
+    assert sum(task.question == "What is 1 ?" for task in training) == 50
+    assert split(tasks[:50], 0.5) == (tuple(tasks[:50]), ())
 
 
 @needs_benchmarks

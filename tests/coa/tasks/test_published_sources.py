@@ -67,7 +67,7 @@ def test_gaia_is_the_validation_split_of_all_levels(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("files", "expected"),
     [
-        ((), "no .jsonl, .json, .parquet or .csv file in it"),
+        ((), "no file in it that ends in .jsonl, .json, .parquet, .csv, .tsv"),
         (("a.jsonl", "b.jsonl"), "which file? It has a.jsonl, b.jsonl"),
         ([f"{name}.json" for name in "abcdef"], "which file? It has a.json, b.json, c.json, d.json, e.json and more"),
     ],

@@ -87,7 +87,6 @@ def test_the_section_world_is_of_the_world_that_is_named(counting: None, tmp_pat
         (("world.largest=3",), "unknown key world.largest: set tasks.world to a world that has settings"),
         (("tasks.world=[a]",), "tasks.world is ['a'], expected a name"),
         (("tasks.world=gone",), "unknown world 'gone': known are tiny, counting"),
-        (("tasks.world=tiny", "experts.recall_calc=1"), "experts is called world.experts"),
     ],
 )
 def test_a_setting_that_the_world_has_not_is_one_line(counting: None, overrides: tuple[str, ...], said: str) -> None:

@@ -5,6 +5,7 @@ import json
 from dataclasses import replace
 from functools import partial
 from importlib import import_module
+from io import StringIO
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -141,13 +142,40 @@ def test_hits_are_read_from_the_service_as_it_writes_them() -> None:
     assert read_hits(json.dumps({"organic": organic}), 5) == hits
     assert read_hits(json.dumps({"organic": organic}), 1) == hits[:1]
     assert read_hits('{"searchParameters": {"q": "x"}}', 5) == []
+    assert read_hits('{"organic": null}', 5) == []
 
 
 @pytest.mark.parametrize(
-    "text", ['{"message": "Unauthorized."}', '{"organic": {}}', '{"organic": [{"title": "A"}]}', "[]"]
+    ("odd", "shown"),
+    [
+        ({"title": "B", "snippet": "y"}, []),
+        ({"title": "B", "link": None}, []),
+        ({"title": "B", "link": ""}, []),
+        ({"title": "B", "link": {"href": "p2"}}, []),
+        (None, []),
+        ("p2", []),
+        ([], []),
+        ({"title": "B", "link": "p2", "date": 2024, "snippet": 1.5}, [Hit("B", "p2", "2024: 1.5")]),
+        ({"title": ["B"], "link": "p2", "date": {"year": 2024}, "snippet": True}, [Hit("", "p2", "")]),
+    ],
 )
-def test_what_is_no_search_result_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match=r"no list as organic|a hit without a link"):
+def test_an_odd_hit_costs_no_other_one(odd: object, shown: list[Hit]) -> None:
+    good = {"title": "A", "link": "p1", "snippet": "x"}
+    assert read_hits(json.dumps({"organic": [odd, good]}), 5) == [*shown, Hit("A", "p1", "x")]
+    assert read_hits(json.dumps({"organic": [odd, good]}), 1) == [*shown, Hit("A", "p1", "x")][:1]
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ('{"message": "Unauthorized."}', "no list as organic"),
+        ('{"organic": {}}', "no list as organic"),
+        ("[]", "no list as organic"),
+        ('{"organic": [{"title": "A"}]}', "no hit has a link"),
+    ],
+)
+def test_what_is_no_search_result_is_refused(text: str, why: str) -> None:
+    with pytest.raises(ValueError, match=why):
         read_hits(text, 5)
 
 
@@ -306,7 +334,7 @@ def test_a_tool_with_a_defect_and_a_dead_executor_are_down(ray_session: None) ->
     executor = ray.remote(ToolExecutor).options(num_cpus=0.1).remote(lambda: {"t": Broken({})})
 
     async def go() -> None:
-        use_tool = ToolCaller([remote.RemoteExecutor(executor)], "test").in_order("call")
+        use_tool = ToolCaller(remote.ToolClient(executor), "test").in_order("call")
         with pytest.raises(ToolDown, match=r"^t raised KeyError: 'arden'$"):
             await use_tool(ToolCall("t", "arden"))
         ray.kill(executor)
@@ -356,8 +384,8 @@ def test_site_and_executor_work_as_ray_actors(ray_session: None) -> None:
 def test_executors_of_a_run_use_what_the_recipe_names_else_its_world(ray_session: None, tmp_path: Path) -> None:
     ray: Any = import_module("ray")
     services, recipe = import_module("jobs.stages.services"), import_module("jobs.recipe.schema")
-    remote = import_module("actors.tools.remote")
     world_of = import_module("jobs.recipe.worlds").world_of
+    console = import_module("jobs.run.console").Console(StringIO(), StringIO())
     corpus = corpus_file(tmp_path, *CORPUS)
 
     def answers(*overrides: str) -> list[str]:
@@ -366,13 +394,14 @@ def test_executors_of_a_run_use_what_the_recipe_names_else_its_world(ray_session
         page = next(iter(pages))
 
         async def go() -> list[str]:
-            async with services.tool_executors(SimpleNamespace(config=config, world=world_of(config))) as [executor]:
+            run = SimpleNamespace(config=config, world=world_of(config), console=console)
+            async with services.tool_client(run) as tools:
                 calls = [
                     ("wiki_search", "owner of Vexon Labs"),
                     ("crawl_page", page),
                     ("crawl_page", "http://127.0.0.1/"),
                 ]
-                use_tool = ToolCaller([remote.RemoteExecutor(executor)], "test").in_order("call")
+                use_tool = ToolCaller(tools, "test").in_order("call")
                 return [await use_tool(ToolCall(*call)) for call in calls]
 
         found = asyncio.run(go())

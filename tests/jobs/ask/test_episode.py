@@ -28,7 +28,7 @@ def said(*turns: Chain, answer: Callable[[ToolCall], Awaitable[str | ToolDown]] 
     out = io.StringIO()
 
     async def go() -> None:
-        caller = ToolCaller([Answering(answer)], "ask")
+        caller = ToolCaller(Answering(answer), "ask")
         agent = ServedAgent(Saying(*turns), caller, codec=tag_codec(), retry=AT_ONCE)
         await tell(agent, request_of(replace(Recipe(), agent=AGENT), "Who ?", "mhqa"), Console(out, out))
 

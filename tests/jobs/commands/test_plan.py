@@ -20,13 +20,16 @@ from coa.learning.algorithms import ALGORITHMS
 from coa.planning.bottleneck import changes
 from coa.planning.clusters import DEVICES, Node, parse_cluster
 from coa.planning.memory import GIB, activation_bytes
+from coa.planning.side_by_side import one_by_one
 from coa.planning.workload import Replay
 from coa.reporting.readable import in_bytes
 from coa.types import Status, Task
-from jobs.cli import RECIPES, find_recipe, main
+from jobs.cli import main
 from jobs.commands.plan.places import plan_of
 from jobs.commands.plan.speed import speed_of, splits, too_large
-from jobs.recipe.checks import check_engines, check_parts, check_turns
+from jobs.recipe.checks import check_engines
+from jobs.recipe.devices import check_parts, check_turns
+from jobs.recipe.find import RECIPES, find_recipe
 from jobs.recipe.forecast import bottleneck_of, loop_assumed, loop_of_run, passes_of
 from jobs.recipe.memory import processes
 from jobs.recipe.needs import memory_of_rank, reinforcement_demands
@@ -130,7 +133,7 @@ def test_an_engine_and_a_rank_that_take_turns_each_have_what_the_other_does_not_
     cluster = "1x1xRTX4090"
     assert wrong("one_gpu", cluster) == []
     [sentence] = wrong("one_gpu", cluster, "engine.sleep_mode=false")
-    assert "beside an engine of 16.1 GiB" in sentence
+    assert "beside an engine of 14.3 GiB" in sentence
     [sentence] = wrong("one_gpu", cluster, "engine.gpu_memory_utilization=0.8")
     assert re.search(r"an engine needs 18\.4 GiB beside the .* of a waiting rl rank", sentence)
     sections, *_ = plan_of(recipe("one_gpu"), parse_cluster(cluster))
@@ -139,6 +142,17 @@ def test_an_engine_and_a_rank_that_take_turns_each_have_what_the_other_does_not_
     assert engine == "1.0 GiB"
     assert 3.0 < float(rank.removesuffix(" GiB")) < 4.5
     assert rows["memory of its node"][2] == rows["weights"][2], "the weights of an engine that sleeps"
+
+
+@pytest.mark.parametrize("device", sorted(DEVICES))
+def test_the_one_gpus_recipe_fits_every_card_that_is_known_with_a_gibibyte_to_spare(device: str) -> None:
+    sections, mistakes, _ = plan_of(recipe("one_gpu"), parse_cluster(f"1x1x{device}"))
+    assert mistakes == []
+    usable = DEVICES[device].memory / GIB
+    rows = {row[0]: [float(cell.split()[0]) for cell in row[1:] if "GiB" in cell] for row in sections[-1].rows}
+    (_, rank, engine), (_, resting, asleep) = rows["in all"], rows["while another runs"]
+    assert engine + resting < usable - 1
+    assert rank + asleep < usable - 1
 
 
 def test_what_is_not_known_is_said() -> None:
@@ -233,7 +247,7 @@ def test_divisions_whose_ranks_do_not_fit_their_gpus_are_left_out() -> None:
     def ranks(rows: Iterable[tuple[str, ...]]) -> list[int]:
         return sorted(int(row[0].split()[-2]) for row in rows)
 
-    fitting, every = splits(loop, too_large(config, nodes)), splits(loop, lambda ranks: False)
+    fitting, every = splits(loop, too_large(config, nodes), one_by_one), splits(loop, lambda _: False, one_by_one)
     assert fitting is not None
     assert every is not None
     assert ranks(fitting.rows)[0] == 3

@@ -1,6 +1,7 @@
 """Reinforcement on two hosts, with the cable between them cut: learner and driver on one, the engine on the other."""
 
 import subprocess
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -13,6 +14,8 @@ from tests.support.rl_runs import Driver, RlRun, rl_run
 pytestmark = [pytest.mark.slow, NEEDS_ROOT]
 
 STEPS, CUT_S = 12, 30.0
+DROPS_S, PASSES_S = 0.3, 1.5
+"""For so long a link drops all packets, and none after that."""
 SETTINGS = (
     "rl.window.max_staleness=1",
     # Only the second host has room for the engine, and the engine leaves none there.
@@ -56,6 +59,22 @@ def test_a_run_goes_on_after_the_cable_was_cut_for_a_while(hosts: Hosts, run: Rl
         driver.wait(CUT_S)
     hosts.mend()
     goes_on_or_resumes(run, driver)
+
+
+def test_a_run_goes_on_over_a_link_that_drops_packets(hosts: Hosts, run: RlRun) -> None:
+    """In bursts, as a bad cable or a switch that is full does."""
+    driver = in_the_middle(run)
+    began = time.monotonic()
+    while time.monotonic() - began < CUT_S and driver.poll() is None:
+        hosts.cut()
+        time.sleep(DROPS_S)
+        hosts.mend()
+        with suppress(subprocess.TimeoutExpired):
+            driver.wait(PASSES_S)
+    done = run.ended(driver)
+    print(done.status, done.out, done.error, flush=True)
+    assert done.status == 0, "it goes on without being typed again"
+    run.accounts()
 
 
 def test_a_run_goes_on_with_another_node_where_the_cable_was_cut_for_good(hosts: Hosts, run: RlRun) -> None:

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from coa.config import dump, load
-from jobs.cli import find_recipe
 from jobs.recipe.checks import check_run
+from jobs.recipe.find import find_recipe
 from jobs.recipe.schema import Recipe
 from tests.support.mistakes import MODEL, mistake
 
@@ -48,13 +48,12 @@ def test_a_setting_that_is_left_out_is_another_setting(here: Path, capfd: pytest
     assert told.startswith("run holds a run with team.roles.critic.")
 
 
-def test_a_run_of_older_names_goes_on_and_one_that_is_not_understood_is_one_line(
+def test_a_run_that_lacks_a_later_setting_goes_on_and_one_that_is_not_understood_is_one_line(
     here: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     begin(here)
     path = here / "run" / "config.yaml"
-    old = path.read_text().replace("teacher_fallback:", "rescue:").replace("grammar: lenient", "grammar: forgive")
-    assert old.count("rescue:") == old.count("forgive") == 1
+    old = path.read_text()
     path.write_text(old.replace("    max_tag_tokens: null\n", ""))
     check_run(load(Recipe, find_recipe("tiny"), ["run_dir=run"]))
     path.write_text(old + "lost: 1\n")
@@ -72,7 +71,9 @@ def test_a_model_may_be_asked_elsewhere_when_a_run_goes_on_but_no_other_one(
     begin(here, *MODEL, at)
     free = [f"models.m.endpoint.{name}=3" for name in ("concurrent", "max_retry_after_s", "max_tokens")]
     schemas = ["distill.obedience.schema=false", "tools.judge.schema=false"]
-    now = ["run_dir=run", *MODEL, elsewhere, *free, *schemas, "models.m.serve.host=127.0.0.1"]
+    fields = ["models.m.endpoint", "tools.judge", "tools.crawl.summary"]
+    extra = [f"{where}.extra={{temperature: null, effort: {{level: low}}}}" for where in fields]
+    now = ["run_dir=run", *MODEL, elsewhere, *free, *schemas, *extra, "models.m.serve.host=127.0.0.1"]
     check_run(load(Recipe, find_recipe("tiny"), now))
     told = mistake(capfd, "distill", "--recipe", "tiny", *now, "models.m.endpoint.name=y")
     assert told.startswith("run holds a run with models.m.endpoint.name=x, not y")

@@ -21,6 +21,7 @@ def test_gpus_that_this_machine_has_not_are_refused_before_ray_starts(
     monkeypatch.setattr("cluster.resources._gpus", lambda: 0)
     monkeypatch.setattr("cluster.session.start", lambda **_: pytest.fail("Ray was started"))
     words = ["train", "--recipe", "tiny", "run_dir=run", "placement.engine_gpus=2", "session.cpus=4"]
+    words += ["engine.tensor_parallel=2"]
     told = mistake(capfd, *words)
     assert told.endswith("2 GPU in all, there are 4 CPU on 1 node; no room for a rollout engine of 1 CPU and 2 GPU")
     assert not (here / "run").exists()
@@ -38,7 +39,10 @@ def test_a_malformed_address_of_a_cluster_is_found_by_a_dry_run_too(
     assert capfd.readouterr().err == f"coa: {told}\n"
     monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")
     assert main(["train", "--recipe", "tiny", "run_dir=run", "--dry-run"]) == 0
-    assert "no problem found, but the cluster at 127.0.0.1:1 was not asked;" in capfd.readouterr().out
+    assert (
+        "no problem found in what was looked at, but the cluster at 127.0.0.1:1 was not asked;"
+        in capfd.readouterr().out
+    )
     assert list(here.iterdir()) == []
 
 

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from coa.config import load
-from jobs.cli import find_recipe
 from jobs.recipe.checks import check_run
+from jobs.recipe.find import find_recipe
 from jobs.recipe.schema import Recipe
 from tests.support.mistakes import ROW, mistake, tasks_file
 
@@ -27,7 +27,10 @@ def test_a_missing_recipe(here: Path, capfd: pytest.CaptureFixture[str]) -> None
 def test_a_runs_folder_at_an_address(words: tuple[str, str], here: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """A path of it would be a folder here."""
     told = mistake(capfd, words[0], "--recipe", "tiny", words[1])
-    assert told.startswith(f"a run's folder can't be at an address ({words[1][8:].split('/')[0]}//...): ")
+    assert told == (
+        f"{words[1]}: run_dir is the URL {words[1][8:]}, expected a path on this machine; only checkpoints.storage may"
+        " be at an address"
+    )
     assert list(here.iterdir()) == []
 
 
@@ -75,7 +78,7 @@ def test_a_missing_model(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
     told = mistake(capfd, "evaluate", "--model", "gone", "--tasks", str(tasks))
     assert told == "gone: no model there (no config.json)"
     told = mistake(capfd, "train", "--recipe", "tiny", "run_dir=run", "model.path=./gone")
-    assert told == "model.path ./gone: no config.json there"
+    assert told == "model.path gone: no model there (no config.json)"
     assert [path.name for path in here.iterdir()] == ["tasks.jsonl"]
 
 
@@ -92,7 +95,7 @@ def test_an_unreadable_model(here: Path, capfd: pytest.CaptureFixture[str]) -> N
     (here / "model").mkdir()
     (here / "model" / "config.json").write_text("{not json")
     told = mistake(capfd, "evaluate", "--model", "model", "--tasks", str(tasks_file(here, ROW)))
-    assert told.startswith("model: its config.json or agent.json can't be read")
+    assert told.startswith("model/config.json: not JSON: ")
 
 
 @pytest.mark.parametrize(
@@ -188,7 +191,7 @@ def test_a_number_that_no_run_can_have_is_refused_before_anything_is_looked_at(
         ("rl.sampling.top_p=0.9", "rl.sampling has temperature 1 and top_p 0.9: RL needs temperature"),
         ("rl.sampling.temperature=0", "rl.sampling has temperature 0 and top_p 1: RL needs temperature"),
         ("rl.group=1", "rl.group is 1, expected at least 2"),
-        ("rl.on_policy.teacher=./gone", "rl.on_policy.teacher ./gone: no config.json there"),
+        ("rl.on_policy.teacher=./gone", "rl.on_policy.teacher gone: no model there (no config.json)"),
         ("rl.on_policy.teacher=a/b agent.grammar=enforce", "rl.on_policy.teacher needs agent.grammar=lenient"),
         ("rl.on_policy.teacher=a/b rl.sampling.temperature=0.7", "rl.on_policy.teacher needs agent.grammar=lenient"),
     ],

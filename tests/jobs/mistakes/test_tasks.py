@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from coa.config import load
-from jobs.cli import find_recipe
 from jobs.recipe.checks import check_run
+from jobs.recipe.find import find_recipe
 from jobs.recipe.schema import Recipe
 from tests.support.mistakes import ROW, evaluate, mistake, tasks_file
 
@@ -67,7 +67,7 @@ def test_a_model_without_a_world_and_no_tasks(here: Path, capfd: pytest.CaptureF
 
 def test_an_unknown_benchmark(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
     told = evaluate(capfd, here, "--tasks", "olympiad")
-    assert told == "no benchmark 'olympiad'; the nearest is olympiadbench (`coa benchmarks` lists them)"
+    assert told == "no benchmark 'olympiad'; the nearest is olympiadbench (`coa evaluate --benchmarks` lists them)"
 
 
 def test_a_benchmark_that_cannot_be_fetched(
@@ -84,7 +84,7 @@ def test_a_benchmark_that_cannot_be_fetched(
 def test_a_row_that_is_not_of_the_benchmark(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
     tasks = tasks_file(here, {"problem": "1 + 1 ?", "answer": "2"}, {"problem": "1 + 2 ?"})
     told = evaluate(capfd, here, "--tasks", f"aime25={tasks}")
-    assert told == f"{tasks}, line 2: no `answer`"
+    assert told == f"{tasks}, line 2: no `answer`; the row has 'problem'"
 
 
 def test_a_judge_that_is_needed_and_not_set_up(here: Path, capfd: pytest.CaptureFixture[str]) -> None:

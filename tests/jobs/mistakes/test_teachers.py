@@ -6,8 +6,8 @@ import pytest
 
 from coa.config import load
 from coa.errors import UserError
-from jobs.cli import find_recipe
 from jobs.recipe.checks import check_run
+from jobs.recipe.find import find_recipe
 from jobs.recipe.schema import Recipe
 from tests.support.mistakes import MODEL, evaluate, mistake, tasks_file
 
@@ -18,7 +18,8 @@ def test_tools_that_lead_nowhere_and_a_team_that_nobody_plays(here: Path, capfd:
     assert mistake(capfd, "train", "--recipe", "./mine.yaml").startswith(
         "no model is set for the role critic: set team.model to"
     )
-    told = mistake(capfd, "train", "--recipe", "./mine.yaml", f"sft.data=[{tasks}]")
+    (here / "rows.jsonl").write_text('{"instruction": "Who ?", "output": "Berg"}')
+    told = mistake(capfd, "train", "--recipe", "./mine.yaml", "sft.data=[rows.jsonl]")
     assert told.startswith("a profile calls wiki_search, which is not configured: set tools.wiki.corpus or ")
     told = evaluate(capfd, here, "--tasks", str(tasks))
     assert told.startswith("a profile calls wiki_search, which is not configured: set tools.wiki.corpus or ")
@@ -71,13 +72,13 @@ def test_a_command_is_asked_for_what_its_own_stages_need(here: Path, monkeypatch
         (["team.debaters=5"], "team.debaters has no effect with team.rules=planner; it is a setting of team.rules="),
         (["team.rules=debate", "team.thinker=true"], "team.thinker has no effect with team.rules=debate; it is a"),
         (["distill.transcripts=here"], "distill.transcripts: no transcripts at here"),
-        (["sft.data=[tasks.jsonl]"], "sft.data is set, so there is nothing to distil"),
+        (["sft.data=[rows.jsonl]"], "sft.data is set, so there is nothing to distil"),
     ],
 )
 def test_teachers_that_can_not_be_asked(
     here: Path, capfd: pytest.CaptureFixture[str], settings: list[str], told: str
 ) -> None:
-    (here / "tasks.jsonl").write_text("")
+    (here / "rows.jsonl").write_text('{"instruction": "Who ?", "output": "Berg"}')
     (here / "here").mkdir()
     assert mistake(capfd, "distill", "--recipe", "tiny", "run_dir=run", *settings).startswith(told)
     assert not (here / "run").exists()

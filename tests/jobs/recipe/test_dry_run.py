@@ -28,10 +28,11 @@ from coa.tasks.loading import load_tasks
 from coa.teams.store import write_transcripts
 from coa.teams.transcript import AgentStep, Ending, Graded, Transcript
 from coa.types import Task
-from jobs.cli import COMMANDS, find_recipe
+from jobs.cli import COMMANDS
 from jobs.commands.command import Job
 from jobs.recipe.checks import check_engines
 from jobs.recipe.dry_run import Section, dry_run, plan_of, rate
+from jobs.recipe.find import find_recipe
 from jobs.recipe.schema import Recipe
 from jobs.run.console import Console
 from tests.support.tiny import make_model
@@ -311,11 +312,11 @@ def test_the_plan_is_shown_before_what_stands_in_the_way_is_raised(tmp_path: Pat
 
     out, train = io.StringIO(), replace(job_of("train"), check=refuse)
     with pytest.raises(UserError, match="no such file"):
-        dry_run(recipe("tiny", f"run_dir={tmp_path / 'run'}"), train, Console(out, out))
+        dry_run(recipe("tiny", f"run_dir={tmp_path / 'run'}"), train, Console(out, out), {}, ask=False)
     shown = out.getvalue()
     assert "700 steps of 64 demonstrations" in shown
     assert "nothing was started" not in shown
-    dry_run(recipe("tiny", f"run_dir={tmp_path / 'run'}"), job_of("train"), Console(out, out))
+    dry_run(recipe("tiny", f"run_dir={tmp_path / 'run'}"), job_of("train"), Console(out, out), {}, ask=False)
     assert "nothing was started" in out.getvalue()
     assert not (tmp_path / "run").exists()
 

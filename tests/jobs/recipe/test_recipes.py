@@ -12,7 +12,7 @@ from omegaconf import OmegaConf
 from coa.config import load
 from coa.grading.graders import check_graders, grader_of
 from coa.learning.schedule import Schedule, learning_rate
-from jobs.cli import RECIPES, find_recipe
+from jobs.recipe.find import RECIPES, find_recipe
 from jobs.recipe.schema import Recipe
 
 NAMES = ("mhqa_3b", "mhqa_7b", "web_7b", "web_32b", "code_7b", "code_32b")

@@ -1,7 +1,6 @@
 """How a model is asked, kept beside it: what was kept holds, and what a command says of it wins."""
 
 import io
-import json
 from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
@@ -33,7 +32,7 @@ KEPT = AgentConfig(instructed=False, layouts=("plain", "json"), limits=Limits(ma
 
 @pytest.fixture
 def model(tmp_path: Path) -> Path:
-    (tmp_path / "config.json").write_text(json.dumps({"max_position_embeddings": 128}))
+    (tmp_path / "config.json").write_text("{}")
     write_agent(tmp_path, KEPT)
     return tmp_path
 
@@ -59,11 +58,6 @@ def test_what_a_command_says_wins_also_where_it_says_the_default(model: Path) ->
     agent = agent_of(model, AgentConfig(), said)
     limits = Limits(max_turns=8, max_tokens=100)
     assert agent == AgentConfig(instructed=True, grammar=Grammar.enforce, layouts=("plain", "json"), limits=limits)
-
-
-def test_a_budget_beyond_the_models_positions_is_refused(model: Path) -> None:
-    with pytest.raises(UserError, match="max_tokens=129 is more than the 128 positions"):
-        agent_of(model, AgentConfig(), ["agent.limits.max_tokens=129"])
 
 
 def test_an_unknown_layout_names_the_known_ones(model: Path) -> None:
@@ -111,13 +105,6 @@ def test_a_world_of_a_model_that_is_not_known_here_is_one_line(model: Path) -> N
 def _written(path: Path, text: str) -> Path:
     path.write_text(text)
     return path
-
-
-def test_a_former_name_of_a_value_is_accepted_with_a_warning(model: Path, caplog: pytest.LogCaptureFixture) -> None:
-    kept = json.loads((model / "agent.json").read_text())
-    (model / "agent.json").write_text(json.dumps(kept | {"grammar": "forgive"}))
-    assert agent_of(model, AgentConfig()) == KEPT
-    assert caplog.messages == [f"{model / 'agent.json'}: grammar=forgive is called lenient"]
 
 
 def test_a_recipes_agent_does_not_replace_the_models_and_the_command_says_so(model: Path) -> None:

@@ -9,12 +9,13 @@ import subprocess
 import sys
 import termios
 import threading
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
 from jobs.run import console as console_module
-from jobs.run.console import Console, Stage, show_fields
+from jobs.run.console import Console, PlainLines, Stage, show_fields
 
 ROOT = Path(__file__).parents[3]
 
@@ -45,7 +46,51 @@ def test_without_a_terminal_nothing_is_silent_for_long(monkeypatch: pytest.Monke
         stage.phase("starting 2 learners, loading the model")
         out.wait_for("rl           0/36     0:00  starting 2 learners, loading the model")
         stage.update(1, **RL_FIELDS)
-        out.wait_for("rl           1/36     0:00  reward 0.712  entropy 0.346  kl -1.2e-04  stale 0.9")
+        out.wait_for("rl           1/36     0:00  reward 0.712  entropy 0.346  kl -1.2e-04  stale 0.9  tok/s 1.23e+04")
+
+
+LONG = "waiting for groups: " + ", ".join(f"group {n} was dropped for its reason" for n in range(20))
+
+
+def test_without_a_terminal_a_reason_is_whole_however_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(console_module, "PLAIN_EVERY_S", 0.01)
+    out = Lines()
+
+    def fail() -> None:
+        with Console(out, io.StringIO()).stage("rl", total=36) as stage:
+            stage.phase(LONG)
+            out.wait_for(f"rl           0/36     0:00  {LONG}")
+            raise ValueError("x")
+
+    with pytest.raises(ValueError, match="x"):
+        fail()
+    assert out.getvalue().splitlines()[-1] == f"rl (stopped) 0/36     0:00  {LONG}"
+
+
+def printed(course: Mapping[int, str], seconds: int) -> list[tuple[int, str]]:
+    """When a stage has lines without a terminal, and about what. course: what it does from which second on."""
+    lines, doing, found = PlainLines(0.0), "", []
+    for second in range(seconds):
+        doing = course.get(second, doing)
+        if lines.due(doing, float(second)):
+            found.append((second, doing))
+    return found
+
+
+def test_without_a_terminal_a_stage_has_a_line_a_minute_and_one_about_each_new_thing() -> None:
+    assert printed({}, 200) == [(5, ""), (65, ""), (125, ""), (185, "")]
+    course = {0: "loading", 30: "first step", 33: "", 100: "waiting", 110: "", 120: "waiting", 130: "loading"}
+    found = printed(course, 200)
+    assert found == [(5, "loading"), (38, ""), (98, ""), (105, "waiting"), (165, "loading")]
+
+
+def test_something_that_changes_all_the_time_is_no_new_thing() -> None:
+    stage, lines, count = Stage("rl", 36), PlainLines(0.0), 0
+    for second in range(130):
+        stage.phase("waiting for groups", f"{second} so far")
+        count += lines.due(stage.doing, float(second))
+    assert count == 3
+    assert stage.line().endswith("waiting for groups, 129 so far")
 
 
 def test_what_a_stage_came_to_outlasts_what_it_did_last() -> None:
@@ -89,14 +134,11 @@ def test_a_line_fits_whatever_it_has_to_say(width: int, monkeypatch: pytest.Monk
     now = 0.0
     monkeypatch.setattr(console_module.time, "monotonic", lambda: now)
     stage = Stage("evaluate sft", 80000)
-    for done in (100, 200):
+    for done in (0, 100, 200, 300):
         now += 100
         stage.update(done, **RL_FIELDS)
         assert len(stage.line(width)) <= width
-    assert "~22:10:00 left" in stage.line(width)
-    stage.phase("loading the learners' weights into the engines, which takes some time")
-    assert len(stage.line(width)) <= width
-    assert stage.line(width).endswith("…")
+    assert "~22:08:20 left" in stage.line(width)
     stage.name += " (stopped)"
     assert len(stage.line(width)) <= width
 
@@ -105,10 +147,10 @@ def test_at_80_columns_a_step_of_rl_shows_reward_entropy_and_kl(monkeypatch: pyt
     now = 0.0
     monkeypatch.setattr(console_module.time, "monotonic", lambda: now)
     stage = Stage("rl", 36)
-    for done in (11, 12):
+    for done in (9, 10, 11, 12):
         now += 10
         stage.update(done, **RL_FIELDS)
-    assert stage.line(80) == "rl           12/36    0:20  ~4:00 left  reward 0.712  entropy 0.346  kl -1.2e-04"
+    assert stage.line(80) == "rl           12/36    0:40  ~4:00 left  reward 0.712  entropy 0.346  kl -1.2e-04"
 
 
 def test_a_stage_that_fails_says_so() -> None:
@@ -147,9 +189,9 @@ with open_console(Path({log!r})) as console:
     with console.stage("evaluate sft", 1200) as stage:
         stage.phase("loading the weights of the learners into the engines, which may take some time")
         time.sleep(0.5)
-        stage.update(1100, reward=0.71234, entropy=0.3456, kl="1.2e-04", stale=0.9)
-        stage.update(1150)
-        time.sleep(0.5)
+        for done in (1000, 1100, 1125, 1150):
+            stage.update(done, reward=0.71234, entropy=0.3456, kl="1.2e-04", stale=0.9)
+            time.sleep(0.5)
     console.table("pass@1", ["", "", "SFT", "RL"], [["multi_hop_comparison", "sampled", *INTERVALS]])
 """
 INTERVALS = 'INTERVALS = ["0.470  [0.430, 0.510]", "1.000  [0.994, 1.000]"]'
@@ -177,6 +219,8 @@ def test_a_terminal_shows_a_bar_and_keeps_one_line_within_its_width(tmp_path: Pa
     assert status == 0
     assert max(map(len, lines)) <= 80
     assert any(line.startswith("engines") and line.rstrip().endswith("starting 2") for line in lines)
+    said = " ".join(line.strip() for line in lines)
+    assert "loading the weights of the learners into the engines, which may take some time" in said
     live = [line.rstrip() for line in lines if "━" in line and "1150/1200" in line]
     assert live[-1].startswith("evaluate sft ━━━━━━━━━")
     assert "left" in live[-1]

@@ -10,7 +10,7 @@ import pytest
 
 from actors.teachers.team import Played
 from coa.config import load
-from coa.distill.drop_report import Dropped, details
+from coa.distill.drop_report import Dropped, details, write_drops
 from coa.distill.filters import Filter, FilterConfig, Kept
 from coa.distill.stages import VIOLATION, WRONG
 from coa.errors import EndpointDown, InfrastructureError
@@ -73,7 +73,7 @@ def test_a_run_whose_judge_is_down_has_failed_with_what_it_took() -> None:
 def test_only_failures_in_a_row_end_the_stage(tmp_path: Path) -> None:
     failed = FailedRun(Assignment(TASKS[0]), "EndpointDown", "away")
     run: Any = SimpleNamespace(config=load(Recipe, None, ["teaching.runs_in_flight=1"]))
-    intake = Intake(run, books_in(tmp_path))
+    intake = Intake(run, books_in(tmp_path), lambda _: None)
 
     def take(*outcomes: Any) -> None:
         asyncio.run(intake.take(Played(outcomes=list(outcomes), failures={})))
@@ -91,7 +91,10 @@ def test_each_run_that_is_dropped_is_a_row_with_the_transition_that_broke(tmp_pa
     good, broken = (play_one(task) for task in TASKS[:2])
     first = next(step for step in broken.steps if isinstance(step, AgentStep))
     backwards = replace(broken, steps=(replace(first, output="<answer> a</answer>"), *broken.steps))
-    wrong = replace(play_one(TASKS[2]), attempt=4)
+    right = play_one(TASKS[2])
+    wrong = replace(right, attempt=4, task=replace(right.task, answers=("Berg", "the town of Berg")))
+    [answer] = TASKS[2].answers[:1]
+    pair = f"`{answer}`, accepted `Berg` or `the town of Berg`"
 
     async def go() -> None:
         store = books_in(tmp_path)
@@ -103,11 +106,18 @@ def test_each_run_that_is_dropped_is_a_row_with_the_transition_that_broke(tmp_pa
         assert list(again.dropped()) == list(store.dropped()) == rows
         assert details(rows) == [
             f"transition violation: `answer` at the start under {backwards.task.profile}: 1 runs, such as attempt 0 at "
-            f"task {TASKS[1].id}"
+            f"task {TASKS[1].id}",
+            f"{WRONG}: {pair}: 1 runs, such as attempt 4 at task {TASKS[2].id}",
+        ]
+        write_drops(tmp_path, again.report, again.dropped())
+        assert (tmp_path / "drops.md").read_text().splitlines()[-3:] == [
+            "Wrong answer:",
+            "",
+            f"- {TASKS[2].id}, attempt 4: {pair}",
         ]
 
     rows = [
         Dropped(TASKS[1].id, 0, VIOLATION, f"`answer` at the start under {backwards.task.profile}"),
-        Dropped(TASKS[2].id, 4, WRONG),
+        Dropped(TASKS[2].id, 4, WRONG, pair),
     ]
     asyncio.run(go())

@@ -13,7 +13,7 @@ from jobs.recipe.worlds import world_of
 from jobs.run.held_out import FILE, check_held_out, write_held_out
 
 ROWS = [{"question": f"What is {n} + 1 ?", "answer": str(n + 1), "profile": "math"} for n in range(12)]
-PUBLISHED = [{"question": "Who ?", "golden_answers": ["é", "f"], "data_source": "nq"} for _ in range(12)]
+PUBLISHED = [{"question": f"Who is {n} ?", "golden_answers": ["é", "f"], "data_source": "nq"} for n in range(12)]
 
 
 def begun(folder: Path) -> Recipe:

@@ -6,27 +6,29 @@ import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from actors.messages import EpisodeOrder
 from actors.teachers.team import Outcome
+from actors.tools.remote import ToolClient
 from cluster.pool import EnginePool
 from coa.errors import UserError
 from coa.reporting.metrics import read_metrics
 from coa.teams.store import read_transcripts
 from coa.types import Scored
+from jobs.run.run_dir import RunDir
 from jobs.stages.engines import engine_pool
 from jobs.stages.rl import rl
-from jobs.stages.services import tool_executors
+from jobs.stages.services import tool_client
 from jobs.teachers import fallback
 from jobs.teachers.fallback import FIRST_ATTEMPT, TeacherFallback
 from tests.support.loop_runs import GROUPS, Recording, make_run
 from tests.support.tiny import make_model
 
 STEPS = 3
-EXECUTORS: list[Any] = []
 
 
 @pytest.fixture(scope="module")
@@ -37,25 +39,31 @@ def loop() -> Iterator[asyncio.AbstractEventLoop]:
 
 
 @pytest.fixture(scope="module")
-def stage(
-    ray_session: None, loop: asyncio.AbstractEventLoop, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Any]:
-    """An engine pool that the tests of this file share, and executors in EXECUTORS."""
-    run = make_run(tmp_path_factory.mktemp("stage"), max_staleness=0)
-    executors = tool_executors(run)
-    EXECUTORS.extend(loop.run_until_complete(executors.__aenter__()))
-    pool = engine_pool(run, run.sft_model, EXECUTORS)
+def run_of(ray_session: None, tmp_path_factory: pytest.TempPathFactory) -> RunDir:
+    return make_run(tmp_path_factory.mktemp("stage"), max_staleness=0)
+
+
+@pytest.fixture(scope="module")
+def tools(run_of: RunDir, loop: asyncio.AbstractEventLoop) -> Iterator[ToolClient]:
+    client = tool_client(run_of)
+    yield loop.run_until_complete(client.__aenter__())
+    loop.run_until_complete(client.__aexit__(None, None, None))
+
+
+@pytest.fixture(scope="module")
+def stage(run_of: RunDir, tools: ToolClient, loop: asyncio.AbstractEventLoop) -> Iterator[EnginePool]:
+    """An engine pool that the tests of this file share."""
+    pool = engine_pool(run_of, run_of.sft_model, tools)
     yield loop.run_until_complete(pool.__aenter__())
     loop.run_until_complete(pool.__aexit__(None, None, None))
-    loop.run_until_complete(executors.__aexit__(None, None, None))
 
 
 @pytest.mark.slow
 def test_with_staleness_the_bound_holds_and_work_overlaps(
-    stage: EnginePool, loop: asyncio.AbstractEventLoop, tmp_path: Path
+    stage: EnginePool, tools: ToolClient, loop: asyncio.AbstractEventLoop, tmp_path: Path
 ) -> None:
     run = make_run(tmp_path / "run", max_staleness=2)
-    result = loop.run_until_complete(rl(run, stage, EXECUTORS))
+    result = loop.run_until_complete(rl(run, stage, tools))
     assert result["steps"] == STEPS
     assert 0 < result["staleness_max"] <= 2
     assert result["staleness_mean"] > 0
@@ -67,11 +75,12 @@ def test_with_staleness_the_bound_holds_and_work_overlaps(
 
 @pytest.mark.slow
 def test_an_engine_that_dies_is_replaced_and_its_episodes_go_on(
-    stage: EnginePool, loop: asyncio.AbstractEventLoop, tmp_path: Path
+    stage: EnginePool, tools: ToolClient, loop: asyncio.AbstractEventLoop, tmp_path: Path
 ) -> None:
     """Another takes its place, serves once it has the newest weights, and goes on with its episodes."""
     run = make_run(tmp_path / "run", max_staleness=1)
-    result = loop.run_until_complete(rl(run, Fragile(stage), EXECUTORS))
+    fragile: Any = Fragile(stage)
+    result = loop.run_until_complete(rl(run, fragile, tools))
     assert result["steps"] == STEPS
     assert result["engine_restarts"] == stage.restarts == 1
     assert stage.moves > 0
@@ -82,7 +91,7 @@ def test_an_engine_that_dies_is_replaced_and_its_episodes_go_on(
 
 @pytest.mark.slow
 def test_a_scoring_teacher_weighs_every_group_and_pulls_the_policy_to_itself(
-    stage: EnginePool, loop: asyncio.AbstractEventLoop, tmp_path: Path
+    stage: EnginePool, tools: ToolClient, loop: asyncio.AbstractEventLoop, tmp_path: Path
 ) -> None:
     teacher = make_model(tmp_path / "teacher", seed=1, hidden_size=96)
     run = make_run(
@@ -92,7 +101,7 @@ def test_a_scoring_teacher_weighs_every_group_and_pulls_the_policy_to_itself(
         "rl.learner.optimizer.warmup_steps=0",
         max_staleness=0,
     )
-    result = loop.run_until_complete(rl(run, stage, EXECUTORS))
+    result = loop.run_until_complete(rl(run, stage, tools))
     assert result["dropped"] == {}, "a group of equal rewards says something too"
     divergences = [record["reverse_kl"] for record in read_metrics(run.folder / "metrics.jsonl")]
     assert divergences[-1] < 0.7 * divergences[0]
@@ -106,9 +115,9 @@ def test_a_teacher_with_another_tokenizer_is_refused_before_anything_is_played(
     teacher = make_model(tmp_path / "teacher")
     save_tokenizer(train_tokenizer(("other words",) * 20, (), vocabulary=1000), teacher)
     run = make_run(tmp_path / "run", f"rl.on_policy.teacher={teacher}", max_staleness=0)
-    nobody: Any = None
+    nobody: Any = SimpleNamespace(stats=lambda: asyncio.sleep(0, {}))
     with pytest.raises(UserError, match="has another tokenizer than the policy"):
-        asyncio.run(rl(run, nobody, ()))
+        asyncio.run(rl(run, nobody, nobody))
 
 
 class Shown(TeacherFallback):
@@ -133,7 +142,11 @@ class AfterTheTeam(Recording):
 
 @pytest.mark.slow
 def test_teachers_score_what_is_said_and_show_what_fails_altogether(
-    stage: EnginePool, loop: asyncio.AbstractEventLoop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    stage: EnginePool,
+    tools: ToolClient,
+    loop: asyncio.AbstractEventLoop,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(fallback, "TeacherFallback", Shown)
     tasks = tmp_path / "sums.jsonl"
@@ -146,7 +159,8 @@ def test_teachers_score_what_is_said_and_show_what_fails_altogether(
         "rl.teacher_fallback.share=2",
     )
     run = make_run(tmp_path / "run", *settings, f"rl.on_policy.teacher={teacher}", max_staleness=1)
-    result = loop.run_until_complete(rl(run, AfterTheTeam(stage), EXECUTORS))
+    pool: Any = AfterTheTeam(stage)
+    result = loop.run_until_complete(rl(run, pool, tools))
     assert result["dropped"] == {}, "a group of equal rewards says something too"
     assert result["staleness_max"] == 1, "work overlaps"
     assert result["logprob_max_diff"] < 1e-4

@@ -3,9 +3,9 @@
 import asyncio
 import json
 import os
-import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -14,18 +14,19 @@ from typing import Any
 
 import pytest
 
+from actors.tools.remote import ToolClient
 from coa.config import load
 from coa.distill.contamination import Contamination
 from coa.distill.dataset.shards import read_rows
 from coa.distill.filters import Filter, FilterConfig
-from coa.errors import InfrastructureError
+from coa.errors import InfrastructureError, UserError
 from coa.llm.completions import Completion
 from coa.teams.run import Assignment, FailedRun
 from coa.teams.store import read_transcripts
 from coa.teams.transcript import Graded
 from coa.usage import Usage
-from jobs.cli import find_recipe
 from jobs.commands.import_runs import run as import_command
+from jobs.recipe.find import find_recipe
 from jobs.recipe.schema import Recipe
 from jobs.run.console import open_console
 from jobs.run.distill_store import DistillStore
@@ -34,6 +35,7 @@ from jobs.stages.distill import distill, goes_on, numbered, require_most
 from jobs.stages.services import caution_about
 from jobs.stages.sft import prepare
 from jobs.teachers.review import Review
+from tests.support.disks import NEEDS_ROOT, disk, full
 from tests.support.endpoints import EndpointProcess, read_log
 from tests.support.imported_runs import QUESTION
 from tests.support.recordings import LOOP, agent, recording
@@ -69,11 +71,11 @@ def distilled(run: RunDir) -> dict[str, Any]:
     import ray
 
     async def main() -> dict[str, Any]:
-        tools: Any = ray.remote(WorldTools).options(num_cpus=0, max_concurrency=100).remote()
+        handle: Any = ray.remote(WorldTools).options(num_cpus=0, max_concurrency=100).remote()
         try:
-            return await distill(run, [tools])
+            return await distill(run, ToolClient(handle))
         finally:
-            ray.kill(tools)
+            ray.kill(handle)
 
     return asyncio.run(main())
 
@@ -152,22 +154,21 @@ def test_a_key_that_the_endpoint_refuses_is_a_persons_mistake(tmp_path: Path) ->
 
 
 @pytest.mark.slow
+@NEEDS_ROOT
 def test_a_full_disk_ends_the_stage_with_a_line_that_says_so(tmp_path: Path) -> None:
-    """On a file system of its own, with room for some of the replies."""
-    bwrap = shutil.which("bwrap")
-    if bwrap is None:
-        pytest.skip("needs bubblewrap for a small file system")
-    small = tmp_path / "small"
-    small.mkdir()
-    with EndpointProcess(*EXPERTS) as endpoint:
-        words = [bwrap, "--dev-bind", "/", "/", "--size", str(400 * 1024), "--tmpfs", str(small)]
-        done = subprocess.run(
-            [*words, *command(small / "run", *with_model(endpoint.url))], capture_output=True, text=True, check=False
-        )
-    assert done.returncode == 1, done.stderr
-    told = done.stderr.splitlines()[-1]
+    small, log = tmp_path / "small", tmp_path / "log.jsonl"
+    with EndpointProcess(*EXPERTS, "--latency", "0.5", "--log", str(log)) as endpoint, disk(small, 32):
+        words = command(small / "run", *with_model(endpoint.url))
+        with subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as driver:
+            while len(read_log(log)) < RUNS:
+                assert driver.poll() is None
+                time.sleep(0.05)
+            with full(small):
+                _, error = driver.communicate()
+    assert driver.returncode == 1, error
+    told = error.splitlines()[-1]
     assert "no space left" in told.lower()
-    assert "Traceback" not in done.stderr
+    assert "Traceback" not in error
 
 
 def test_what_failed_is_listed_and_tried_again_on_request(ray_session: None, tmp_path: Path) -> None:
@@ -189,6 +190,26 @@ def test_what_failed_is_listed_and_tried_again_on_request(ray_session: None, tmp
             assert names(run) == EVERY
             assert not (run.teachers / "failed.jsonl").exists()
             assert result["requests"] == len(read_log(log)), "and each once"
+
+
+def test_a_teacher_that_calls_tools_of_its_own_is_not_paid_to_the_end(ray_session: None, tmp_path: Path) -> None:
+    log = tmp_path / "log.jsonl"
+    settings = ("team.model=m", "teaching.same_flaw=3")
+    why = r"^3 team runs had the same flaw, and none was useful: replies without text, such as at "
+    with (
+        EndpointProcess(*EXPERTS, "--fault", "*=calls", "--log", str(log)) as endpoint,
+        run_in(tmp_path / "run", *with_model(endpoint.url, *settings)) as run,
+    ):
+        with pytest.raises(UserError, match=why) as caught:
+            distilled(run)
+        assert "/chat/completions: a completion without text: it calls the tool find; change " in str(caught.value)
+        assert 3 * 2 <= len(read_log(log)) <= 5 * 2, "each of them was asked for twice, and no more than 3 at once"
+    with (
+        EndpointProcess(*EXPERTS) as again,
+        run_in(tmp_path / "run", *with_model(again.url, *settings, "distill.retry_failed=true")) as run,
+    ):
+        assert distilled(run)["failed"] == 0
+        assert names(run) == EVERY
 
 
 @pytest.mark.slow

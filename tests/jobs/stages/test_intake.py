@@ -9,7 +9,7 @@ import pytest
 from actors.teachers.team import Played, TeachingConfig
 from coa.config import load
 from coa.errors import UserError
-from jobs.cli import find_recipe
+from jobs.recipe.find import find_recipe
 from jobs.recipe.schema import Recipe
 from jobs.stages.intake import require_right
 from jobs.teachers.teaching import Teaching

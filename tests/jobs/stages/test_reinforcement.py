@@ -26,7 +26,7 @@ from coa.learning.window import WindowConfig
 from coa.reporting.metrics import read_metrics
 from coa.storage.jsonl import read_lines
 from coa.types import Scored
-from jobs.cli import find_recipe
+from jobs.recipe.find import find_recipe
 from jobs.recipe.schema import Recipe
 from jobs.run.console import Console, Stage
 from jobs.run.run_dir import RunDir
@@ -58,6 +58,9 @@ class Remembering(EnginePool):
         scored = await super().play(order)
         self.played[scored.trajectory.token_ids.tobytes()] = order
         return scored
+
+
+WEIGHTS: Any = "weights"
 
 
 @dataclass
@@ -115,7 +118,7 @@ class FakeLearners:
                 self._plans.clear()
                 self._changed.notify_all()
             self.trained = {old: plan for old, plan in self.trained.items() if old < version}
-            await self.events.put(Started(version=version, cursor=cursor, weights=None, probes=(), epoch=self.epoch))
+            await self.events.put(Started(version=version, cursor=cursor, weights=WEIGHTS, probes=(), epoch=self.epoch))
             self.saved = saved = version, cursor
             while version < self.steps:
                 async with self._changed:
@@ -128,7 +131,7 @@ class FakeLearners:
                 version += 1
                 report = self.report(version)
                 event = Stepped(
-                    version=version, report=report, began=0.0, ended=1.0, waited=0.0, weights=None, probes=()
+                    version=version, report=report, began=0.0, ended=1.0, waited=0.0, weights=WEIGHTS, probes=()
                 )
                 await self.events.put(event)
                 if version % self.checkpoint_every == 0:
@@ -324,6 +327,52 @@ def test_what_fails_for_good_is_counted_and_issued_again_later(tmp_path: Path) -
     }
     failed = accounts.balance(lambda attempt: attempt.calls if attempt.state == "ToolDown" else None)
     assert failed[1] == {"ToolDown": book.dropped["ToolDown"]}
+
+
+def test_a_family_whose_tool_is_down_is_named_once_and_taken_back_when_the_tool_is_up(tmp_path: Path) -> None:
+    """The others are trained meanwhile, as if nothing had happened."""
+    run, said = make_run(tmp_path, max_staleness=1, steps=20), list[str]()
+    run.console.say = lambda text: said.append(text)
+    family = {(task := run.training_task("rl", index)).id: task.family for index in range(400)}
+    gone = sorted(set(family.values()))[0]
+    until = 60.0
+
+    def down(episode: Any) -> bool:
+        return family[episode.task] == gone and asyncio.get_running_loop().time() < until
+
+    world = FakeWorld(tools=FakeTools(down=down), calls_of=lambda episode: 2)
+    played = in_virtual_time(reinforce(run, world))
+    assert [line for line in said if gone in line] == [
+        f"rl: the family {gone} has vanished from training: its last 3 groups came to nothing, the last one: "
+        "ToolDown: it is down",
+        f"rl: the family {gone} is trained again",
+    ]
+    rows = read_metrics(run.folder / "metrics.jsonl")
+    missing = [row["families_missing"] for row in rows if "families_missing" in row]
+    assert (missing[0], max(missing), missing[-1]) == (0, 1, 0)
+    [vanished] = played.result["families_vanished"]
+    assert vanished["family"] == gone
+    assert vanished["since"] < vanished["until"] <= 20
+
+
+def test_a_tool_that_fails_for_most_groups_is_named_while_the_others_are_trained(tmp_path: Path) -> None:
+    run, said = make_run(tmp_path, max_staleness=1, steps=20), list[str]()
+    run.console.say = lambda text: said.append(text)
+    dice = {run.training_task("rl", index).id: index % 4 for index in range(400)}
+    until = 60.0
+
+    def down(episode: Any) -> bool:
+        return dice[episode.task] > 0 and asyncio.get_running_loop().time() < until
+
+    played = in_virtual_time(reinforce(run, FakeWorld(tools=FakeTools(down=down), calls_of=lambda episode: 2)))
+    told = [line for line in said if "most groups" in line]
+    assert [line.split(":")[1] for line in told] == [" most groups fail", " most groups are played again"]
+    assert told[0].endswith("of the last 20 groups failed, the last one: ToolDown: it is down")
+    shares = [row["failed_fraction"] for row in read_metrics(run.folder / "metrics.jsonl") if "failed_fraction" in row]
+    assert max(shares) > 0.5
+    assert shares[-1] == 0
+    [spell] = played.result["groups_failing"]
+    assert spell["since"] < spell["until"] <= 20
 
 
 @pytest.mark.parametrize("dies_after", [(), (3,)])

@@ -281,23 +281,23 @@ def test_the_job_brings_tasks_pool_and_settings_together(
         asyncio.run(body(RunDir(config, console)))
 
     @asynccontextmanager
-    async def executors(run: RunDir, profiles: set[str]) -> AsyncIterator[list[Any]]:
+    async def tools_of(run: RunDir, profiles: set[str]) -> AsyncIterator[str]:
         assert profiles == {"direct"}
-        yield ["executor"]
+        yield "tools"
 
     @asynccontextmanager
-    async def engines(run: RunDir, of: Path, executors: Sequence[Any]) -> AsyncIterator[SetPool]:
-        seen.append((run.config.agent.instructed, of, executors))
+    async def engines(run: RunDir, of: Path, tools: str) -> AsyncIterator[SetPool]:
+        seen.append((run.config.agent.instructed, of, tools))
         yield pool
 
     monkeypatch.setattr("jobs.run.session.in_session", alone)
-    monkeypatch.setattr(jobs.stages.services, "tool_executors", executors)
+    monkeypatch.setattr(jobs.stages.services, "tool_client", tools_of)
     monkeypatch.setattr(jobs.stages.engines, "engine_pool", engines)
     console = Console(io.StringIO(), io.StringIO())
     go = functools.partial(command.run, load_config(Recipe, None, ["agent.instructed=false"]), console)
     (tmp_path / "out").mkdir()
     go(model=model, tasks=str(file), mode="direct", rows=2, out=tmp_path / "out")
-    assert seen == [(True, model.resolve(), ["executor"])]
+    assert seen == [(True, model.resolve(), "tools")]
     assert [row["id"] for row in lines(tmp_path / "out" / "tasks.jsonl")] == ["b"]
     assert [row["id"] for row in lines(tmp_path / "out" / "dropped.jsonl")] == ["a"]
 
@@ -311,7 +311,7 @@ def test_a_random_model_solves_nothing_so_that_either_way_all_is_kept(
 ) -> None:
     """Engines, executors and graders as they are; the grammar is enforced: a random model has no form of its own."""
     from jobs.stages.engines import engine_pool
-    from jobs.stages.services import tool_executors
+    from jobs.stages.services import tool_client
 
     recipe = load_config(
         Recipe,
@@ -331,7 +331,7 @@ def test_a_random_model_solves_nothing_so_that_either_way_all_is_kept(
 
     async def both() -> None:
         base = RunDir(recipe, Console(io.StringIO(), io.StringIO()))
-        async with tool_executors(base) as executors, engine_pool(base, tiny, executors) as pool:
+        async with tool_client(base) as tools, engine_pool(base, tiny, tools) as pool:
             for mode in Mode:
                 work = Work(tiny, "t", tasks, Learnt(), mode, recipe.selection)
                 run = RunDir(settings_of(recipe, work, tmp_path / mode, ()), base.console)

@@ -9,7 +9,7 @@ from typing import Any
 from actors.learner.buffer import Committed, Finished, Started, Stepped
 from coa.config import load
 from coa.reporting.metrics import read_metrics
-from jobs.cli import find_recipe
+from jobs.recipe.find import find_recipe
 from jobs.recipe.schema import Recipe
 from jobs.run.console import Console, Stage
 from jobs.run.run_dir import RunDir
@@ -27,7 +27,7 @@ class Report:
 
 
 def test_a_record_of_fine_tuning_leaves_out_what_only_sampled_tokens_have() -> None:
-    event = SimpleNamespace(version=5, report=Report(), began=10.0, ended=12.0, waited=0.5)
+    event: Any = SimpleNamespace(version=5, report=Report(), began=10.0, ended=12.0, waited=0.5)
     assert record_of(event, 0.1) == {
         "loss": 0.5,
         "grad_norm": 1.5,
@@ -76,7 +76,7 @@ def test_learners_that_go_back_have_each_step_once_and_the_terminal_says_what_go
     stage = Stage("sft", 4)
 
     async def body() -> Restarting:
-        learning = Restarting(stage)
+        learning: Any = Restarting(stage)
         demonstrations: list[Any] = [None] * config.sft.batch
         await follow(run, learning, demonstrations, 4, stage)
         return learning

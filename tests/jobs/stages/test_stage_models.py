@@ -1,6 +1,8 @@
 """What a stage makes of a model before anything runs: the folder it starts from, and what engines are probed with."""
 
 from dataclasses import replace
+from datetime import date
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,9 +13,11 @@ from transformers import PreTrainedModel
 
 from actors.learner.config import ModelConfig
 from actors.learner.loop import PROBES, probed
+from coa.agent.codec import Codec
 from coa.agent.episode import AgentConfig
+from coa.agent.profiles import profile
 from jobs.stages.rl import LONG_PROBE_TOKENS, probe_sequences
-from jobs.stages.start import copy_pretrained, prepare_start
+from jobs.stages.start import copy_pretrained, prepare_start, prepare_tokenizer
 from tests.support.tiny import AGENT, make_model, sum_task
 
 
@@ -27,6 +31,20 @@ def test_a_start_model_for_gpus_is_made_on_a_machine_without_one(tmp_path: Path)
     prepare_start(run)
     assert (tmp_path / "start" / "model.safetensors").exists()
     assert "sdpa" not in (tmp_path / "start" / "config.json").read_text()
+
+
+def test_a_run_keeps_the_date_of_its_prompts_when_it_is_resumed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = make_model(tmp_path / "source")
+    (source / "chat_template.jinja").write_text("{{ strftime_now('%Y-%m-%d') }} {{ messages[0].content }}")
+    config = SimpleNamespace(model=ModelConfig(path=str(source)))
+    run: Any = SimpleNamespace(tokenizer=tmp_path / "tokenizer", config=config)
+    for today in ("2026-05-01", "2026-11-26"):
+        day = SimpleNamespace(today=partial(date.fromisoformat, today), fromisoformat=date.fromisoformat)
+        monkeypatch.setattr("coa.agent.dates.date", day)
+        codec = Codec.load(prepare_tokenizer(run))
+        assert codec.decode(codec.prompt(profile("direct"), "Who?", instructed=False)) == "2026-05-01 Who?"
 
 
 def test_a_start_model_is_one_file_whatever_its_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,7 +20,8 @@ from jobs.run.run_dir import RunDir
 from jobs.stages.engines import engine_pool
 from jobs.stages.reinforcement.groups import play_group
 from jobs.stages.rl import rl
-from jobs.stages.services import tool_executors
+from jobs.stages.services import tool_client
+from tests.support.engines import publication
 from tests.support.loop_runs import GROUPS, Recording, make_run
 from tests.support.ranks import weights_of
 
@@ -45,7 +46,7 @@ async def synchronous(run: RunDir, pool: Recording, learner: Any) -> Plain:
     """The plain loop: play a batch to its end, learn from it, load the weights, and again."""
     config, found, group = run.config.rl, Plain(), 0
     algorithm = config.algorithm_of()
-    await pool.sync(0, ray.put(weights_of(learner)), ())
+    await pool.sync(publication(0, ray.put(weights_of(learner))))
     for version in range(config.steps):
         batch: list[Sample] = []
         missing, refills = config.window.groups_per_batch, 0
@@ -63,7 +64,7 @@ async def synchronous(run: RunDir, pool: Recording, learner: Any) -> Plain:
         found.refills += refills
         found.batches.append({sample.group for sample in batch})
         found.losses.append(learner.step(batch, version).loss)
-        await pool.sync(version + 1, ray.put(weights_of(learner)), ())
+        await pool.sync(publication(version + 1, ray.put(weights_of(learner))))
     return found
 
 
@@ -85,8 +86,8 @@ def loop() -> Iterator[asyncio.Runner]:
 
 @asynccontextmanager
 async def engines(run: RunDir) -> AsyncIterator[tuple[Any, Any]]:
-    async with tool_executors(run) as executors, engine_pool(run, run.sft_model, executors) as pool:
-        yield pool, executors
+    async with tool_client(run) as tools, engine_pool(run, run.sft_model, tools) as pool:
+        yield pool, tools
 
 
 def test_without_staleness_the_loop_is_the_synchronous_one(
@@ -96,10 +97,11 @@ def test_without_staleness_the_loop_is_the_synchronous_one(
     run = make_run(tmp_path / "run", f"placement.engines={ENGINES}", max_staleness=0, steps=STEPS)
 
     async def both() -> tuple[Plain, Recording, Recording, dict[str, Any]]:
-        async with engines(run) as (pool, executors):
-            plain, ours = Recording(pool), Recording(pool)
+        async with engines(run) as (pool, tools):
+            plain = Recording(pool)
+            ours: Any = Recording(pool)
             expected = await synchronous(run, plain, learner)
-            result = await rl(run, ours, executors)
+            result = await rl(run, ours, tools)
             assert all(report.spans for report in await pool.busy()), "both engines played"
             return expected, plain, ours, result
 
@@ -135,7 +137,7 @@ def test_in_turns_on_one_device_the_loop_is_the_synchronous_one_too(
     slept: list[int] = []
 
     async def both() -> tuple[Plain, Recording, Recording, dict[str, Any]]:
-        async with engines(run) as (pool, executors):
+        async with engines(run) as (pool, tools):
             plain, sleep = Recording(pool), pool.sleep
             expected = await synchronous(run, plain, learner)
 
@@ -144,8 +146,8 @@ def test_in_turns_on_one_device_the_loop_is_the_synchronous_one_too(
                 slept.append(pool.occupancy.playing)
 
             monkeypatch.setattr(pool, "sleep", counted)
-            ours = Recording(pool)
-            return expected, plain, ours, await rl(run, ours, executors)
+            ours: Any = Recording(pool)
+            return expected, plain, ours, await rl(run, ours, tools)
 
     expected, plain, ours, result = loop.run(both())
     assert ours.played.keys() == plain.played.keys()

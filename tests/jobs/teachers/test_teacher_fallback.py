@@ -23,7 +23,7 @@ from coa.teams.transcript import Graded, Prompt, Reply
 from coa.tools.base import PLAIN
 from coa.types import Sample
 from coa.usage import Usage
-from jobs.cli import find_recipe
+from jobs.recipe.find import find_recipe
 from jobs.recipe.schema import Recipe
 from jobs.run.console import Console
 from jobs.run.run_dir import RunDir
@@ -33,6 +33,8 @@ from tests.support.fakes import played
 from tests.support.teams import MIND, WORLD, uses
 from tests.support.tiny import make_model
 from tests.support.virtual_time import in_virtual_time, stand_still
+
+pytestmark = pytest.mark.anyio
 
 MOST = 4
 """Of a batch."""
@@ -45,10 +47,10 @@ async def ask(prompt: Prompt) -> Reply:
 class Team:
     """Plays each assignment as the experts would, or not at all."""
 
-    def __init__(self, failing: bool = False) -> None:
+    def __init__(self, failing: bool = False, right: bool = True) -> None:
         self.finished = Usage()
         self.attempts: list[int] = []
-        self.failing = failing
+        self.failing, self.right = failing, right
 
     async def play(self, assignments: Sequence[Assignment], judge: Any) -> Any:
         self.attempts += [assignment.attempt for assignment in assignments]
@@ -57,7 +59,7 @@ class Team:
         else:
             started = [start(one, TeamConfig(), seed=0, layouts=(PLAIN,)) for one in assignments]
             runs = [await play(run, ask, uses(WORLD.observe)) for run in started]
-            outcomes = [Graded(run, True) for run in runs]
+            outcomes = [Graded(run, self.right) for run in runs]
             self.finished += sum((run.usage for run in runs), Usage())
         return type("Played", (), {"outcomes": await judge(outcomes)})
 
@@ -144,17 +146,14 @@ def same(one: Sequence[Sample], other: Sequence[Sample]) -> bool:
     return [sample.token_ids.tolist() for sample in one] == [sample.token_ids.tolist() for sample in other]
 
 
-def test_no_task_is_taken_on_while_a_batchs_worth_waits(run: RunDir) -> None:
-    async def main() -> None:
-        stage = Stage(run)
-        await stage.start(0)
-        await stage.offer(0, 1, 2, 3, 4, 5)
-        assert stage.attempts == list(range(MOST))
-        assert len(stage.fallback.take(0)) == MOST
-        await stage.offer(3, 6)
-        assert stage.attempts[MOST:] == [6], "a task that was played already is not played again"
-
-    asyncio.run(main())
+async def test_no_task_is_taken_on_while_a_batchs_worth_waits(run: RunDir) -> None:
+    stage = Stage(run)
+    await stage.start(0)
+    await stage.offer(0, 1, 2, 3, 4, 5)
+    assert stage.attempts == list(range(MOST))
+    assert len(stage.fallback.take(0)) == MOST
+    await stage.offer(3, 6)
+    assert stage.attempts[MOST:] == [6], "a task that was played already is not played again"
 
 
 async def four_batches(stage: Stage) -> list[list[Sample]]:
@@ -170,90 +169,73 @@ async def four_batches(stage: Stage) -> list[list[Sample]]:
     return batches
 
 
-def test_what_was_taken_since_the_checkpoint_waits_again_when_learners_restart(run: RunDir) -> None:
-    async def main() -> None:
-        stage = Stage(run)
-        batches = await four_batches(stage)
-        await stage.start(2)  # the last checkpoint: batches 2 and 3 are void
-        again = stage.fallback.take(2)
-        assert same(again, [*batches[2], *batches[3]])
-        assert len(stage.fallback.take(3)) == 1
-        assert [stage.fallback.trained(version) for version in (3, 4)] == [4, 1]
-        told = stage.fallback.stats()
-        assert (told["imitated"], told["runs of the team"]) == (9, 9)
-
-    asyncio.run(main())
+async def test_what_was_taken_since_the_checkpoint_waits_again_when_learners_restart(run: RunDir) -> None:
+    stage = Stage(run)
+    batches = await four_batches(stage)
+    await stage.start(2)  # the last checkpoint: batches 2 and 3 are void
+    again = stage.fallback.take(2)
+    assert same(again, [*batches[2], *batches[3]])
+    assert len(stage.fallback.take(3)) == 1
+    assert [stage.fallback.trained(version) for version in (3, 4)] == [4, 1]
+    told = stage.fallback.stats()
+    assert (told["imitated"], told["runs of the team"]) == (9, 9)
 
 
-def test_a_checkpoint_that_is_still_written_is_not_gone_back_to(run: RunDir) -> None:
+async def test_a_checkpoint_that_is_still_written_is_not_gone_back_to(run: RunDir) -> None:
     """Learners that die as they write that of version 2 begin again at version 0."""
-
-    async def main() -> None:
-        stage = Stage(run)
-        batches = await four_batches(stage)
-        await stage.start(0)
-        again = [sample for version in (0, 1) for sample in stage.fallback.take(version)]
-        assert same(again, [sample for batch in batches for sample in batch])
-
-    asyncio.run(main())
+    stage = Stage(run)
+    batches = await four_batches(stage)
+    await stage.start(0)
+    again = [sample for version in (0, 1) for sample in stage.fallback.take(version)]
+    assert same(again, [sample for batch in batches for sample in batch])
 
 
-def test_a_driver_that_is_killed_loses_nothing_that_was_paid_for(run: RunDir) -> None:
-    async def main() -> None:
-        first = Stage(run)
-        batches = await four_batches(first)
-        first.give(9)  # its run is under way
-        second = Stage(run)  # all tasks that come from here on are beyond these
-        paid = [one.transcript.usage for one in read_transcripts(run.teachers / "fallback")]
-        assert second.team.finished == sum(paid, Usage()) != Usage()
-        await second.start(2)  # the last checkpoint: batches 2 and 3 are void
-        assert second.attempts == [8, 9], "what was not written is played again, as the ledgers have it"
-        await second.offer(4, 9)
-        assert second.attempts == [8, 9], "a task that fails again has its run already"
-        assert same(second.fallback.take(2), [*batches[2], *batches[3]])
-        assert len(second.fallback.take(3)) == 2
-        assert second.fallback.stats()["imitated"] == 10
-        third = Stage(run)
-        await third.start(3)  # batch 3 is void; what the first one took for it counts for nothing
-        assert len(third.fallback.take(3)) == 2
-        assert third.fallback.take(4) == third.attempts == []
-        kept = [one.transcript.attempt - FIRST_ATTEMPT for one in read_transcripts(run.teachers / "fallback")]
-        assert kept == list(range(10)), "each once"
-
-    asyncio.run(main())
+async def test_a_driver_that_is_killed_loses_nothing_that_was_paid_for(run: RunDir) -> None:
+    first = Stage(run)
+    batches = await four_batches(first)
+    first.give(9)  # its run is under way
+    second = Stage(run)  # all tasks that come from here on are beyond these
+    paid = [one.transcript.usage for one in read_transcripts(run.teachers / "fallback")]
+    assert second.team.finished == sum(paid, Usage()) != Usage()
+    await second.start(2)  # the last checkpoint: batches 2 and 3 are void
+    assert second.attempts == [8, 9], "what was not written is played again, as the ledgers have it"
+    await second.offer(4, 9)
+    assert second.attempts == [8, 9], "a task that fails again has its run already"
+    assert same(second.fallback.take(2), [*batches[2], *batches[3]])
+    assert len(second.fallback.take(3)) == 2
+    assert second.fallback.stats()["imitated"] == 10
+    third = Stage(run)
+    await third.start(3)  # batch 3 is void; what the first one took for it counts for nothing
+    assert len(third.fallback.take(3)) == 2
+    assert third.fallback.take(4) == third.attempts == []
+    kept = [one.transcript.attempt - FIRST_ATTEMPT for one in read_transcripts(run.teachers / "fallback")]
+    assert kept == list(range(10)), "each once"
 
 
-def test_of_a_run_that_is_imitated_several_times_a_killed_driver_leaves_the_rest(
+async def test_of_a_run_that_is_imitated_several_times_a_killed_driver_leaves_the_rest(
     run: RunDir, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(fallback, "imitations", lambda *given: 3 * list(imitations(*given)))
+    first = Stage(run)
+    await first.start(0)
+    await first.offer(0, 1)
+    [*_, last] = first.fallback.take(0)
+    second = Stage(run)
+    await second.start(1)
+    assert same(second.fallback.take(1), [last, last])
 
-    async def main() -> None:
-        first = Stage(run)
-        await first.start(0)
-        await first.offer(0, 1)
-        [*_, last] = first.fallback.take(0)
+
+async def test_a_line_that_a_kill_cut_off_counts_for_nothing(run: RunDir) -> None:
+    first = Stage(run)
+    await first.start(0)
+    await first.offer(0, 1)
+    taken = first.fallback.take(0)
+    book = run.teachers / "fallback" / "journal.jsonl"
+    book.write_text(book.read_text()[:-2])
+    for _ in range(2):
         second = Stage(run)
         await second.start(1)
-        assert same(second.fallback.take(1), [last, last])
-
-    asyncio.run(main())
-
-
-def test_a_line_that_a_kill_cut_off_counts_for_nothing(run: RunDir) -> None:
-    async def main() -> None:
-        first = Stage(run)
-        await first.start(0)
-        await first.offer(0, 1)
-        taken = first.fallback.take(0)
-        book = run.teachers / "fallback" / "journal.jsonl"
-        book.write_text(book.read_text()[:-2])
-        for _ in range(2):
-            second = Stage(run)
-            await second.start(1)
-            assert same(second.fallback.take(1), taken)
-
-    asyncio.run(main())
+        assert same(second.fallback.take(1), taken)
 
 
 def test_reinforcement_continues_without_a_team_that_is_down_and_takes_it_again_once_it_is_up(
@@ -296,48 +278,66 @@ def test_reinforcement_continues_without_a_team_that_is_down_and_takes_it_again_
     in_virtual_time(main())
 
 
-def test_a_task_of_an_evaluation_set_is_not_imitated(tmp_path: Path) -> None:
+def test_a_team_that_is_always_wrong_is_down_until_it_is_right(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+    run = a_run(tmp_path, "team.model=m", "models.m.endpoint.name=x", "teaching.same_flaw=3")
+    monkeypatch.setattr(run.console, "say", said.append)
+
     async def main() -> None:
-        named = tmp_path / "named.jsonl"
-        named.write_text(json.dumps({"question": a_run(tmp_path).training_task("rl", 0).question, "answer": "x"}))
-        stage = Stage(a_run(tmp_path, f"distill.against=[{named}]"))
+        stage = Stage(run, right=False)
         await stage.start(0)
         await stage.offer(0, 1)
-        assert len(stage.fallback.take(0)) == 1
-        assert stage.fallback.counts[EXACT] == 1
-
-    asyncio.run(main())
-
-
-@pytest.mark.parametrize(("review", "text"), REVIEWS)
-def test_a_reviewer_that_is_away_for_a_moment_costs_no_run(tmp_path: Path, review: str, text: str) -> None:
-    settings = (f"distill.{review}.model=m", f"teaching.reissues={AWAY}", "teaching.reissue_after_s=0")
-
-    async def main() -> None:
-        stage = Stage(a_run(tmp_path, *settings), Model(AWAY, text))
-        await stage.start(0)
-        await stage.offer(REFLECTING[0])
-        assert len(stage.fallback.take(0)) == 1
-
-    asyncio.run(main())
-
-
-@pytest.mark.parametrize(("review", "text"), REVIEWS)
-def test_a_reviewer_that_is_down_fails_runs_and_then_the_team(tmp_path: Path, review: str, text: str) -> None:
-    settings = (f"distill.{review}.model=m", "teaching.reissues=0")
-
-    async def main() -> None:
-        run = a_run(tmp_path, *settings)
-        stage = Stage(run, Model(1000, text))
-        await stage.start(0)
-        await stage.offer(*REFLECTING[:MOST])
-        assert stage.fallback.counts["EndpointDown"] == MOST
-        await stage.offer(REFLECTING[MOST])
+        assert stage.fallback.state is TeamState.up
+        await stage.offer(2)
         assert stage.fallback.state is TeamState.down
-        again = Stage(run, Model(0, text))
-        await again.start(0)
-        assert len(again.fallback.take(0)) + len(again.fallback.take(1)) == len(REFLECTING), (
-            "a driver that starts again has them reviewed"
+        [told] = said
+        assert told.startswith(
+            "the teacher fallback's team is down, and RL continues without it: 3 team runs had the same flaw, and none "
+            "was useful: wrong answer, such as at task "
         )
+        await stage.offer(3, 4)
+        stand_still(TRY_AGAIN_S)
+        await stage.offer(5)
+        assert (stage.attempts, stage.fallback.state) == ([0, 1, 2, 5], TeamState.down)
+        stage.team.right = True
+        stand_still(TRY_AGAIN_S)
+        await stage.offer(6)
+        assert (said[1:], stage.fallback.state) == (["the teacher fallback's team is up again"], TeamState.up)
 
-    asyncio.run(main())
+    in_virtual_time(main())
+
+
+async def test_a_task_of_an_evaluation_set_is_not_imitated(tmp_path: Path) -> None:
+    named = tmp_path / "named.jsonl"
+    named.write_text(json.dumps({"question": a_run(tmp_path).training_task("rl", 0).question, "answer": "x"}))
+    stage = Stage(a_run(tmp_path, f"distill.against=[{named}]"))
+    await stage.start(0)
+    await stage.offer(0, 1)
+    assert len(stage.fallback.take(0)) == 1
+    assert stage.fallback.counts[EXACT] == 1
+
+
+@pytest.mark.parametrize(("review", "text"), REVIEWS)
+async def test_a_reviewer_that_is_away_for_a_moment_costs_no_run(tmp_path: Path, review: str, text: str) -> None:
+    settings = (f"distill.{review}.model=m", f"teaching.reissues={AWAY}", "teaching.reissue_after_s=0")
+    stage = Stage(a_run(tmp_path, *settings), Model(AWAY, text))
+    await stage.start(0)
+    await stage.offer(REFLECTING[0])
+    assert len(stage.fallback.take(0)) == 1
+
+
+@pytest.mark.parametrize(("review", "text"), REVIEWS)
+async def test_a_reviewer_that_is_down_fails_runs_and_then_the_team(tmp_path: Path, review: str, text: str) -> None:
+    settings = (f"distill.{review}.model=m", "teaching.reissues=0")
+    run = a_run(tmp_path, *settings)
+    stage = Stage(run, Model(1000, text))
+    await stage.start(0)
+    await stage.offer(*REFLECTING[:MOST])
+    assert stage.fallback.counts["EndpointDown"] == MOST
+    await stage.offer(REFLECTING[MOST])
+    assert stage.fallback.state is TeamState.down
+    again = Stage(run, Model(0, text))
+    await again.start(0)
+    assert len(again.fallback.take(0)) + len(again.fallback.take(1)) == len(REFLECTING), (
+        "a driver that starts again has them reviewed"
+    )

@@ -44,9 +44,9 @@ def test_transcripts_tell_what_each_roles_model_is_called() -> None:
 def test_who_keeps_a_ledger_runs_where_its_files_are_and_no_call_of_a_teacher_is_recorded() -> None:
     node = "ab" * 28
     for actor in (TeacherModel, TeacherTeam):
-        strategy = actor_options(actor, TeachingConfig(), node)["scheduling_strategy"]
+        strategy = actor_options(actor, node)["scheduling_strategy"]
         assert (strategy.node_id, strategy.soft) == (node, False)
-    free = actor_options(RoleAgent, TeachingConfig(), node)
+    free = actor_options(RoleAgent, node)
     assert (free["scheduling_strategy"], free["enable_task_events"]) == ("DEFAULT", False)
 
 
@@ -75,16 +75,32 @@ def test_a_team_is_told_what_all_runs_that_ended_took() -> None:
 class _Model:
     """A teacher's model, as its handle is called: each look takes the next of its answers, then the last."""
 
-    def __init__(self, *answers: str) -> None:
-        self._answers = list(answers)
+    def __init__(self, *answers: str, notices: Sequence[str] = ()) -> None:
+        self._answers, self._notices = list(answers), list(notices)
         self.looks, self.looked_enough = 0, asyncio.Event()
         self.trouble = SimpleNamespace(remote=self._look)
+        self.notices = SimpleNamespace(remote=self._tell)
+
+    async def _tell(self) -> list[str]:
+        return self._notices
 
     async def _look(self) -> str:
         self.looks += 1
         if self.looks == 6:
             self.looked_enough.set()
         return self._answers.pop(0) if len(self._answers) > 1 else self._answers[0]
+
+
+def test_what_an_endpoint_is_sent_in_another_way_is_told_of_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(teaching, "WATCH_S", 0.0)
+    strong, said = _Model("", notices=["it refuses max_tokens"]), list[str]()
+
+    async def watch() -> None:
+        async with watched({"strong": strong}, Stage("distill", None), said.append):
+            await strong.looked_enough.wait()
+
+    asyncio.run(watch())
+    assert said == ["strong: it refuses max_tokens"]
 
 
 def test_an_endpoint_that_fails_is_told_of_while_it_does_and_again_when_it_fails_anew(

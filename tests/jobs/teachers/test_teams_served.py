@@ -1,10 +1,11 @@
-"""The three teams on a language model that vLLM serves, and as scripted experts: what they leave is trained on."""
+"""The three teams on a language model that vLLM serves, and as scripted experts; a policy learns what they leave."""
 
 import asyncio
+import functools
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import yaml
 from actors.teachers.model_server import ModelServer, ModelServerConfig
 from coa.distill.dataset.shards import read_rows
 from coa.teams.store import read_transcripts
-from jobs.cli import RECIPES
+from jobs.recipe.find import RECIPES
 from tests.support.tiny import make_model
 
 pytestmark = pytest.mark.slow
@@ -25,6 +26,7 @@ NAMES = [f"{first} {last}" for first in ("Adam", "Jade", "Leo", "Nora") for last
 SEARCHES = [f"<wiki_search> {name}</wiki_search>" for name in NAMES]
 SOLVES = [*(f"<plan> look it up</plan>{search}" for search in SEARCHES), "<answer> Kerr</answer>"]
 SCORES = ["<double_check> 2 nobody looked</double_check>", "<double_check> 4 page says so</double_check>"]
+BATCH = 32
 SAYS = {
     "planner": ["<plan> look it up</plan>", "<answer> Kerr</answer>"],
     "searcher": [*SEARCHES, "done"],
@@ -62,32 +64,22 @@ def recipe(folder: Path, team: str, models: dict[str, Any], roles: dict[str, Any
     told["distill"] |= {"runs": RUNS, "keep": RUNS}
     told["distill"]["filters"]["right_answers_only"] = False
     told["agent"]["limits"]["max_tokens"] = 512
-    told["sft"] |= {"steps": 2, "batch": 4}
+    told["sft"] |= {"steps": 2, "batch": BATCH}
     told["sft"]["learner"] |= {"ranks": 1}
     path = folder / "recipe.yaml"
     path.write_text(yaml.safe_dump(told))
     return path
 
 
-def coa(job: str, recipe: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "jobs.cli", job, "--recipe", str(recipe)], capture_output=True, text=True, check=False
-    )
+def coa(job: str, recipe: Path, *settings: str) -> None:
+    command = [sys.executable, "-m", "jobs.cli", job, "--recipe", str(recipe), *settings]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def check_trained(run: Path, team: str) -> None:
-    kept = list(read_rows(run / "data"))
-    assert kept
-    assert {row.team for row in kept} == {team}
-    sft = json.loads((run / "checkpoints" / "sft.json").read_text())
-    assert (sft["steps"], sft["samples"]) == (2, 8)
-    assert (run / "checkpoints" / "sft-model" / "model.safetensors").exists()
-
-
-@pytest.mark.parametrize("team", TEAMS)
-def test_a_team_of_language_models_leaves_what_a_policy_is_trained_on(served: str, team: str, tmp_path: Path) -> None:
-    models = {
+def models_of(team: str, served: str) -> dict[str, Any]:
+    """A model for each role, which has its name."""
+    return {
         role: {
             "endpoint": {
                 "url": served,
@@ -100,20 +92,45 @@ def test_a_team_of_language_models_leaves_what_a_policy_is_trained_on(served: st
         }
         for role in TEAMS[team]
     }
-    path = recipe(tmp_path, team, models, {role: {"model": role} for role in TEAMS[team]})
-    coa("distill", path)
-    runs = list(read_transcripts(tmp_path / "run" / "teachers"))
-    assert len(runs) == RUNS
-    assert all(run.transcript.usage.tokens > 0 for run in runs)
-    told = {role: f"{role}: tiny" for role in TEAMS[team]}
-    assert all(dict(run.transcript.models) == told for run in runs)
-    coa("sft", path)
-    check_trained(tmp_path / "run", team)
+
+
+Distilled = Callable[[str, bool], Path]
+
+
+@pytest.fixture(scope="module")
+def distilled(served: str, tmp_path_factory: pytest.TempPathFactory) -> Distilled:
+    """The run in which a team was distilled, of language models or of scripted experts; each once."""
+
+    @functools.cache
+    def distil(team: str, of_models: bool) -> Path:
+        models = models_of(team, served) if of_models else {}
+        folder = tmp_path_factory.mktemp(team)
+        coa("distill", recipe(folder, team, models, {role: {"model": role} for role in models}))
+        return folder / "run"
+
+    return distil
 
 
 @pytest.mark.parametrize("team", TEAMS)
-def test_a_team_of_scripted_experts_does_too(team: str, tmp_path: Path) -> None:
-    path = recipe(tmp_path, team, {}, {})
-    coa("distill", path)
-    coa("sft", path)
-    check_trained(tmp_path / "run", team)
+def test_a_team_of_language_models_leaves_chains(distilled: Distilled, team: str) -> None:
+    run = distilled(team, True)
+    runs = list(read_transcripts(run / "teachers"))
+    assert len(runs) == RUNS
+    assert all(one.transcript.usage.tokens > 0 for one in runs)
+    told = {role: f"{role}: tiny" for role in TEAMS[team]}
+    assert all(dict(one.transcript.models) == told for one in runs)
+    assert {row.team for row in read_rows(run / "data")} == {team}
+
+
+@pytest.mark.parametrize("team", TEAMS)
+def test_a_team_of_scripted_experts_does_too(distilled: Distilled, team: str) -> None:
+    assert {row.team for row in read_rows(distilled(team, False) / "data")} == {team}
+
+
+def test_a_policy_is_trained_on_what_all_of_them_left(distilled: Distilled, tmp_path: Path) -> None:
+    data = [distilled(team, of_models) / "data" for team in TEAMS for of_models in (True, False)]
+    coa("sft", recipe(tmp_path, "planner", {}, {}), f"sft.data=[{','.join(map(str, data))}]")
+    assert {row.team for row in read_rows(tmp_path / "run" / "data")} == set(TEAMS)
+    sft = json.loads((tmp_path / "run" / "checkpoints" / "sft.json").read_text())
+    assert (sft["steps"], sft["samples"]) == (2, 2 * BATCH)
+    assert (tmp_path / "run" / "checkpoints" / "sft-model" / "model.safetensors").exists()

@@ -16,11 +16,11 @@ Parts = Sequence[str | int]
 def fill(parts: Parts, text: str) -> dict[int, str] | None:
     """The stripped text of each hole, by its number; None if the text does not fit the parts, or fits in several ways.
     White space at the text's ends is ignored."""
-    found = _fill(parts, text.strip())
+    found = _fill(parts, text)
     if found is None and HEADING in text:
         # The search tools of smolagents begin each result with this heading.
         headed = [part for one in parts for part in ((HEADING, one) if one in range(len(parts)) else (one,))]
-        found = _fill(headed, text.strip())
+        found = _fill(headed, text)
         found = found and {hole: HEADING + within for hole, within in found.items()}
     return None if found is None else {hole: within.strip() for hole, within in found.items()}
 
@@ -35,10 +35,12 @@ def _fill(parts: Parts, text: str) -> dict[int, str] | None:
             frame.append("")
         else:
             frame[-1] += part
-    first, last = frame[0].lstrip(), frame[-1].rstrip() if holes else frame[-1].strip()
+    first, last = frame[0], frame[-1]
     if not holes:
-        return {} if text == last else None
-    if not (text.startswith(first) and text.endswith(last) and len(text) >= len(first) + len(last)):
+        return {} if text.strip() == last.strip() else None
+    if not _surround(first, last, text):  # the agent's loop has stripped the text
+        first, last, text = first.lstrip(), last.rstrip(), text.strip()
+    if not _surround(first, last, text):
         return None
     inner = text[len(first) : len(text) - len(last)]
     early, late = _ends(frame[1:-1], inner), _ends_from_behind(frame[1:-1], inner)
@@ -51,6 +53,10 @@ def _fill(parts: Parts, text: str) -> dict[int, str] | None:
             return None
         at = following
     return found
+
+
+def _surround(first: str, last: str, text: str) -> bool:
+    return text.startswith(first) and text.endswith(last) and len(text) >= len(first) + len(last)
 
 
 def _ends(between: Sequence[str], text: str) -> list[tuple[int, int]] | None:

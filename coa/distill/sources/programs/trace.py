@@ -13,6 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
+from coa.distill.sources.messages import ToolUse
 from coa.distill.sources.programs.values import (
     FUNCTIONS,
     MOST_STEPS,
@@ -31,18 +32,10 @@ from coa.distill.sources.programs.values import (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Used:
-    """A tool call in a program."""
-
-    name: str
-    arguments: dict[str, Any]
-    """Arguments without a name are called `input`, `input 2`, ..."""
-
-
 @dataclass(slots=True)
 class Trace:
-    calls: list[Used] = field(default_factory=list)
+    calls: list[ToolUse] = field(default_factory=list)
+    """Arguments without a name are called `input`, `input 2`, ..."""
     printed: list[tuple[int, Text]] = field(default_factory=list)
     """Each printed line with its line end, preceded by the number of calls made before it."""
     last: Text = field(default=as_text(None))
@@ -172,7 +165,7 @@ class _Follower:
             arguments = {f"input {n}" if n > 1 else "input": value for n, value in enumerate(values, start=1)}
             if "input" in named and values:
                 give_up()
-            self.trace.calls.append(Used(name, literal({**arguments, **named})))
+            self.trace.calls.append(ToolUse(name, literal({**arguments, **named})))
             return Text((len(self.trace.calls) - 1,))
         if name == "print":  # smolagents' print ignores `sep` and `end`
             words = [part for value in values for part in (Text((" ",)), as_text(value))][1:]

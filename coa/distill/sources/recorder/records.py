@@ -2,7 +2,10 @@
 
 DIR/SESSION.jsonl   {"session": "run-1", "task": "t7", "began": 1765000000.1, "seconds": 2.4, "status": 200,
                      "model": "m", "stream": true, "messages": [...], "tools": [...], "reply": {...},
-                     "finish": "tool_calls", "usage": {"prompt_tokens": 9, ...}, "failure": ""}
+                     "finish": "tool_calls", "usage": {"prompt_tokens": 9, ...}, "failure": "", "id": "",
+                     "continues": ""}
+
+Requests and replies of all protocols are recorded in the form of chat completions.
 """
 
 import json
@@ -41,6 +44,10 @@ class Record:
     usage: Mapping[str, Any] | None
     failure: str
     """Reason of the failure; empty if the reply is complete."""
+    id: str = ""
+    """The reply's id; empty if its protocol has none."""
+    continues: str = ""
+    """The id of the reply that the messages continue; empty if they are the whole conversation."""
 
 
 def file_name(session: str) -> str:

@@ -1,4 +1,4 @@
-"""An OpenAI-compatible endpoint between an agent and its model, which forwards all calls and records them.
+"""An endpoint between an agent and its model, which forwards all calls and records those of three protocols.
 
     agent ──POST /session/run-1/v1/chat/completions──> recorder ──POST UPSTREAM/chat/completions──> model endpoint
           <──────────── bytes as they come ───────────    │     <──────────────────────────────────
@@ -6,7 +6,8 @@
 
     session     /session/ID/v1, or the header X-Session-Id, or else one session for each start of the recorder
     task        /session/ID/task/TASK/v1, or X-Task-Id, or `metadata.task` in the body; may be left out
-    recorded    POST /v1/chat/completions, failures too; other paths under /v1 are only forwarded
+    recorded    POST /v1/chat/completions, /v1/responses and /v1/messages (Anthropic), failures too; other paths under
+                /v1 are only forwarded, and the console says so for each path that something is posted to
 
 A stream that breaks off also breaks off for the agent. If an agent disconnects, the call of the model is cancelled. If
 the disk is full, calls are still forwarded, and a warning is shown once.
@@ -28,14 +29,18 @@ from yarl import URL
 
 from coa.distill.sources.recorder.call import BROKEN, GONE, SILENT, UNREACHABLE, Call
 from coa.distill.sources.recorder.hiding import keys_of
+from coa.distill.sources.recorder.protocols import PROTOCOLS
 from coa.distill.sources.recorder.records import append
+from coa.distill.sources.recorder.tally import Tally
 from coa.errors import DiskFull, UserError
 from coa.http.addresses import is_web_address, shown
 from coa.http.keys import bearer
+from coa.http.proxies import proxy_of
 from coa.http.text import quoted
 
 SESSION, TASK = "X-Session-Id", "X-Task-Id"
-RECORDED = "chat/completions"
+ANTHROPIC_KEY = "x-api-key"
+"""Header of the key in Anthropic's protocol."""
 NOT_PASSED_ON = frozenset(
     (
         *("connection", "keep-alive", "proxy-authenticate", "proxy-authorization", "proxy-connection", "te", "trailer"),
@@ -72,12 +77,13 @@ class Recorder:
     def __init__(
         self, config: RecorderConfig, clock: Callable[[], float] = time.time, say: Callable[[str], None] = print
     ) -> None:
-        """say: shows a line to the user. Raises UserError for a bad upstream or key."""
+        """say: shows a line to the user. Raises UserError for a bad upstream, key or proxy."""
         if not is_web_address(config.upstream):
             raise UserError(f"--upstream is {shown(config.upstream)}, expected an address such as http://HOST:8000/v1")
         self.config, self._clock, self._say = config, clock, say
         self._reported_full = False
-        self._key = bearer(config.key_env)
+        self.tally = Tally(say)
+        self._key, self._proxy = bearer(config.key_env), proxy_of(URL(config.upstream))
         started = datetime.fromtimestamp(clock(), UTC)
         self.session = f"recorded-{started:%Y%m%d-%H%M%S}"
         """The session of calls that name none."""
@@ -95,17 +101,25 @@ class Recorder:
         rest = "v1/{rest:.+}"
         for prefix in ("/", "/session/{session}/", "/task/{task}/", "/session/{session}/task/{task}/"):
             app.router.add_route("*", f"{prefix}{rest}", self._handle)
+        app.router.add_route("*", "/{rest:.*}", self._lost)
         return app
+
+    async def _lost(self, request: web.Request) -> web.StreamResponse:
+        self.tally.lost(request.method, request.path)
+        return _refusal(404, f"no path {request.path} here: base URLs end in /v1, as in /session/NAME/v1")
 
     async def _handle(self, request: web.Request) -> web.StreamResponse:
         rest = _path(request.match_info["rest"])
         body = await request.read()
         call: Call | None = None
-        if request.method == "POST" and rest == RECORDED:
+        protocol = PROTOCOLS.get(rest) if request.method == "POST" else None
+        if protocol is not None:
             try:
-                call = Call(body, self._session_of(request), _task_of(request), self._clock)
+                call = Call(protocol, body, self._session_of(request), _task_of(request), self._clock)
             except ValueError as error:
                 return _refusal(400, str(error))
+        elif request.method == "POST":
+            self.tally.passed_on(rest)
         try:
             return await self._pass_on(request, rest, body, call)
         except _ClientGone:
@@ -119,11 +133,16 @@ class Recorder:
         response: web.StreamResponse | None = None
         try:
             async with self._http.request(
-                request.method, url, data=body or None, headers=self._headers(request), allow_redirects=False
+                request.method,
+                url,
+                data=body or None,
+                headers=self._headers(request),
+                proxy=self._proxy,
+                allow_redirects=False,
             ) as answer:
                 response = web.StreamResponse(status=answer.status, headers=_passed_on(answer.headers))
                 if call is not None:
-                    call.answered(answer.status, streamed=answer.content_type == "text/event-stream")
+                    call.answered(answer.status)
                 await _to_client(response.prepare(request))
                 async for piece in answer.content.iter_any():
                     if call is not None:
@@ -154,7 +173,11 @@ class Recorder:
     def _headers(self, request: web.Request) -> Mapping[str, str]:
         headers = _passed_on(request.headers)
         headers["Accept-Encoding"] = "identity"
-        headers.update(self._key)
+        if self._key and ANTHROPIC_KEY in headers:
+            headers.popall("Authorization", None)
+            headers[ANTHROPIC_KEY] = self._key["Authorization"].removeprefix("Bearer ")
+        else:
+            headers.update(self._key)
         return headers
 
     def _keep(self, request: web.Request, call: Call) -> None:
@@ -163,18 +186,22 @@ class Recorder:
             sent = keys_of(request.headers, request.query)
             try:
                 append(self.config.folder, record, sent | keys_of(self._key, {}))
+                self.tally.recorded(record)
             except DiskFull as full:
                 if not self._reported_full:
                     self._say(f"{full}: calls are passed on, and not recorded until there is some")
                 self._reported_full = True
+                self.tally.without_room += 1
 
 
 @asynccontextmanager
 async def serving(
     config: RecorderConfig, host: str = "127.0.0.1", port: int = 0, say: Callable[[str], None] = print
 ) -> AsyncIterator[str]:
-    """Runs a recorder and yields its base URL. port: 0 for any free one. Raises UserError for a port or a folder that
-    can't be used."""
+    """Runs a recorder and yields its base URL; says at the end what was recorded, and what was not.
+
+    port: 0 for any free one. Raises UserError for a port or a folder that can't be used.
+    """
     recorder = Recorder(config, say=say)
     # With handler_cancellation, a client that disconnects cancels the call of the model.
     runner = web.AppRunner(recorder.app(), access_log=None, handler_cancellation=True, shutdown_timeout=1.0)
@@ -192,6 +219,7 @@ async def serving(
     finally:
         await runner.cleanup()
         await recorder.close()
+        recorder.tally.close(config.folder)
 
 
 async def _to_client(sending: Any) -> None:

@@ -17,7 +17,8 @@ from tests.support.policies import AGENT
 from tests.support.runners import Saying, echo
 
 TURNS = ((Span("think", "hm"), Span("plan", "find it"), Span("wiki_search", "Arden")), (Span("answer", "Berg"),))
-ASKED = {"model": "afm", "input": "Who is the mayor of Arden ?", "background": True}
+ALL = {"detail": "all"}
+ASKED = {"model": "afm", "input": "Who is the mayor of Arden ?", "background": True, "coa": ALL}
 
 
 class Holding:
@@ -150,7 +151,7 @@ def test_as_many_calls_of_tools_are_made_as_max_tool_calls_says(most: int) -> No
         return await echo(call)
 
     asking = Asking(make_server(Saying(*THREE_SEARCHES), counted, agent_config=AgentConfig(limits=AGENT.limits)))
-    found = asking.post("/v1/responses", {"model": "afm", "input": "Who ?", "max_tool_calls": most}).json()
+    found = asking.post("/v1/responses", {"model": "afm", "input": "Who ?", "max_tool_calls": most, "coa": ALL}).json()
     assert calls == ["w0", "w1", "w2"][:most]
     assert found["status"] == ("completed" if most >= 3 else "incomplete")
     done = [item for item in found["output"] if item["type"] == "file_search_call" and item["status"] == "completed"]
@@ -171,10 +172,10 @@ def test_an_answer_names_the_limit_that_ended_it_in_each_protocol(
 ) -> None:
     if told != "max_seconds":
         tool.may.set()
-    found = asking.post("/v1/responses", {"model": "afm", "input": "Who ?", **limits, "coa": coa}).json()
+    found = asking.post("/v1/responses", {"model": "afm", "input": "Who ?", **limits, "coa": {**coa, **ALL}}).json()
     assert (found["status"], found["incomplete_details"]) == ("incomplete", {"reason": told})
     assert found["usage"]["output_tokens"] > 0
-    said = {"model": "afm", "messages": [{"role": "user", "content": "Who ?"}], "coa": coa}
+    said = {"model": "afm", "messages": [{"role": "user", "content": "Who ?"}], "coa": {**coa, **ALL}}
     tokens = limits.get("max_output_tokens", 100)
     [choice] = asking.post("/v1/chat/completions", {**said, "max_tokens": tokens}).json()["choices"]
     assert (choice["finish_reason"], choice["coa:limit"]) == ("length", told)
@@ -182,12 +183,14 @@ def test_an_answer_names_the_limit_that_ended_it_in_each_protocol(
     assert last["choices"][0]["coa:limit"] == told
     message = asking.post("/v1/messages", {**said, "max_tokens": tokens}).json()
     assert (message["stop_reason"], message["coa:limit"]) == ("max_tokens", told)
+    for path in ("/v1/chat/completions", "/v1/messages"):
+        assert "coa:" not in asking.post(path, {**said, "coa": coa, "max_tokens": tokens}).text, "not asked for"
     assert idle(asking, tool)
 
 
 def test_an_answer_that_no_limit_ended_names_none(asking: Asking, tool: Holding) -> None:
     tool.may.set()
-    said = {"model": "afm", "messages": [{"role": "user", "content": "Who ?"}]}
+    said = {"model": "afm", "messages": [{"role": "user", "content": "Who ?"}], "coa": ALL}
     assert "coa:limit" not in asking.post("/v1/chat/completions", said).text
 
 
@@ -203,20 +206,12 @@ def test_tokens_of_a_turn_for_which_the_time_was_up_are_in_the_usage() -> None:
                 hear(said.token_ids)
 
     asking = Asking(make_server(Slow(*TURNS)))
-    found = asking.post("/v1/responses", {"model": "afm", "input": "Who ?", "coa": {"max_seconds": 0.2}}).json()
+    found = asking.post("/v1/responses", {"model": "afm", "input": "Who ?", "coa": {"max_seconds": 0.2, **ALL}}).json()
     assert found["incomplete_details"] == {"reason": "max_seconds"}
     assert "coa_first_token_seconds_count 0.0" in asking.request("GET", "/metrics").text, "it was told at the end"
     body = {"model": "afm", "input": "Who ?", "coa": {"max_turns": 1}}
     whole = Asking(make_server(Saying(*TURNS))).post("/v1/responses", body)
     assert found["usage"]["output_tokens"] == whole.json()["usage"]["output_tokens"]
-
-
-@pytest.mark.parametrize("name", ["reasoning", "reasoning_text"])
-def test_events_of_reasoning_are_called_as_the_request_says(asking: Asking, tool: Holding, name: str) -> None:
-    tool.may.set()
-    body = {"model": "afm", "input": "Who ?", "coa": {"reasoning_events": name}}
-    kinds = {event["type"] for event in asking.events("/v1/responses", body)[:-1] if "reasoning" in event["type"]}
-    assert kinds == {f"response.{name}.delta", f"response.{name}.done"}
 
 
 def test_a_stream_of_completions_ends_with_its_usage_where_it_is_asked_for(asking: Asking, tool: Holding) -> None:

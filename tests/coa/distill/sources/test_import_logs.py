@@ -158,6 +158,18 @@ def together(seen: str, *queries: str) -> dict[str, Any]:
     return action("Look.", tool_calls=asked[::-1], model_output_message=message, observations=seen)
 
 
+@pytest.mark.parametrize(
+    "steps",
+    [
+        [{**ASKED, "task_images": ["b'..'"]}, *CODE_AGENT[1:]],
+        [*CODE_AGENT[:2], acts("look", "f()", observations_images=["b'..'"]), *CODE_AGENT[2:]],
+    ],
+)
+def test_a_run_with_pictures_is_refused(steps: list[dict[str, Any]], tmp_path: Path) -> None:
+    (tmp_path / "run.json").write_text(json.dumps({"steps": steps, "output": "Berg"}))
+    assert refused("smolagents", tmp_path).reason is Reason.NOT_TEXT
+
+
 def test_tools_called_together_are_turns_in_the_order_in_which_they_were_asked_for(tmp_path: Path) -> None:
     steps = [ASKED, together("of b\nof a", "a", "b"), CODE_AGENT[-1]]
     [transcript] = imported("smolagents", memory(tmp_path, steps))

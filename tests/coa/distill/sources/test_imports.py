@@ -11,6 +11,7 @@ from typing import Any, cast
 import pytest
 
 from actors.teachers.team import Outcome
+from actors.tools.remote import ToolClient
 from coa.agent.grammar import Span
 from coa.config import load
 from coa.distill import to_chain
@@ -19,9 +20,10 @@ from coa.errors import UserError
 from coa.teams.store import graders_in, read_transcripts, write_transcripts
 from coa.teams.transcript import Ending, Graded, Transcript
 from coa.types import Task
-from jobs.cli import find_recipe, main
+from jobs.cli import main
 from jobs.commands.import_runs import run as import_command
 from jobs.recipe.checks import check_run
+from jobs.recipe.find import find_recipe
 from jobs.recipe.schema import Recipe
 from jobs.stages.distill import existing_runs, to_be_graded_by
 from tests.support.imported_runs import QUESTION, USER, Session, asks, holds, imported, says, spans
@@ -161,7 +163,7 @@ def graded_by(config: Recipe) -> list[Graded]:
 
     async def main() -> list[Outcome]:
         run, store = SimpleNamespace(config=config), SimpleNamespace(names=set(), failed={})
-        stream = existing_runs(cast(Any, run), cast(Any, store), (), as_they_are)
+        stream = existing_runs(cast(Any, run), cast(Any, store), ToolClient(None), as_they_are)
         return [outcome async for played in stream for outcome in played.outcomes]
 
     return cast(list[Graded], asyncio.run(main()))
@@ -190,7 +192,7 @@ def test_programs_among_transcripts_keep_their_tests() -> None:
 def one_row(folder: Path) -> Path:
     """Data to train on."""
     path = folder / "afm.json"
-    path.write_text("[]")
+    path.write_text('[{"instruction": "Who ?", "output": "Berg"}]')
     return path
 
 

@@ -98,6 +98,7 @@ def test_a_frame_that_fits_in_two_ways_tells_nothing() -> None:
     assert fill(["<", 0, "|", 1, ">"], "<a|b|c>") is None
     assert fill([0, "|", 0], "a|a") == {0: "a"}
     assert fill([0, "|", 0], "a|b") is None
+    assert fill(["\n", 0, "\n", 1, "."], "\n\n0\n.") is None
     assert fill(["no hole"], " no hole\n") == {}
 
 

@@ -33,18 +33,17 @@ from tests.support.recordings import (
     streamed,
 )
 
+pytestmark = pytest.mark.anyio
+
 # What is passed on and kept.
 
 
-def test_a_reply_is_passed_on_and_kept(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with recording(tmp_path, SAID, CALLED) as (url, model):
-            assert await post(f"{url}/session/run 1/v1") == (200, json.dumps(completion(SAID)).encode())
-            await post(f"{url}/session/run 1/task/t7/v1", {**ASKED, "tools": [{"type": "function"}]})
-            assert model.bodies[0] == ASKED
-            assert model.paths[0] == "/v1/chat/completions"
-
-    asyncio.run(main())
+async def test_a_reply_is_passed_on_and_kept(tmp_path: Path) -> None:
+    async with recording(tmp_path, SAID, CALLED) as (url, model):
+        assert await post(f"{url}/session/run 1/v1") == (200, json.dumps(completion(SAID)).encode())
+        await post(f"{url}/session/run 1/task/t7/v1", {**ASKED, "tools": [{"type": "function"}]})
+        assert model.bodies[0] == ASKED
+        assert model.paths[0] == "/v1/chat/completions"
     first, second = kept(tmp_path, "run 1")
     line = {name: first[name] for name in ("session", "task", "status", "model", "stream", "messages", "failure")}
     assert line == {
@@ -63,15 +62,11 @@ def test_a_reply_is_passed_on_and_kept(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("torn", ['{"session": "run-1", "mess', ""])
-def test_a_record_begins_a_line_of_its_own_whatever_stands_before_it(torn: str, tmp_path: Path) -> None:
+async def test_a_record_begins_a_line_of_its_own_whatever_stands_before_it(torn: str, tmp_path: Path) -> None:
     (tmp_path / "s.jsonl").write_text(torn)
-
-    async def main() -> None:
-        async with recording(tmp_path, SAID, SAID) as (url, _):
-            for _ in range(2):
-                await post(f"{url}/session/s/v1")
-
-    asyncio.run(main())
+    async with recording(tmp_path, SAID, SAID) as (url, _):
+        for _ in range(2):
+            await post(f"{url}/session/s/v1")
     lines = (tmp_path / "s.jsonl").read_text().splitlines()
     assert lines[:-2] == ([torn] if torn else [])
     assert [json.loads(line)["reply"] for line in lines[-2:]] == [SAID, SAID]
@@ -91,7 +86,8 @@ def test_where_the_disk_is_full_calls_are_passed_on_whole_and_a_line_says_so_onc
     reply = b"".join(events(SAID)) if stream else json.dumps(completion(SAID)).encode()
     assert asyncio.run(main()) == [(200, reply)] * 2
     line = "no space left on the disk: calls are passed on, and not recorded until there is some"
-    assert said == [f"{tmp_path / 's.jsonl'}: {line}"]
+    summary = f"recorded 1 call, in {tmp_path}; not recorded: 2 x for lack of space"
+    assert said == [f"{tmp_path / 's.jsonl'}: {line}", summary]
     assert [record["reply"] for record in kept(tmp_path, "other")] == [CALLED]
 
 
@@ -129,34 +125,26 @@ def test_a_stream_is_passed_on_as_it_comes(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
-def test_other_paths_are_passed_on_and_not_kept(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with recording(tmp_path, SAID) as (url, model), aiohttp.ClientSession() as session:
-            async with session.get(f"{url}/session/s/v1/models?limit=2") as response:
-                assert (await response.json())["data"][0]["id"] == "m-1"
-            assert model.paths == ["/v1/models?limit=2"]
-            async with session.get(f"{url}/metrics") as response:
-                assert response.status == 404
-
-    asyncio.run(main())
+async def test_other_paths_are_passed_on_and_not_kept(tmp_path: Path) -> None:
+    async with recording(tmp_path, SAID) as (url, model), aiohttp.ClientSession() as session:
+        async with session.get(f"{url}/session/s/v1/models?limit=2") as response:
+            assert (await response.json())["data"][0]["id"] == "m-1"
+        assert model.paths == ["/v1/models?limit=2"]
+        async with session.get(f"{url}/metrics") as response:
+            assert response.status == 404
     assert list(tmp_path.iterdir()) == []
 
 
 # Whose call it is.
 
 
-def test_the_session_is_the_paths_then_the_headers_then_the_recorders_own(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with recording(tmp_path, SAID, SAID, SAID, SAID) as (url, model):
-            await post(f"{url}/session/a/v1", headers={"X-Session-Id": "b"})
-            await post(f"{url}/v1", headers={"X-Session-Id": "b", "X-Task-Id": "t2"})
-            await post(f"{url}/v1", {**ASKED, "metadata": {"task": "t3"}})
-            await post(f"{url}/task/t4/v1")
-            assert not [
-                name for head in model.heads for name in head if name.lower().startswith(("x-session", "x-task"))
-            ]
-
-    asyncio.run(main())
+async def test_the_session_is_the_paths_then_the_headers_then_the_recorders_own(tmp_path: Path) -> None:
+    async with recording(tmp_path, SAID, SAID, SAID, SAID) as (url, model):
+        await post(f"{url}/session/a/v1", headers={"X-Session-Id": "b"})
+        await post(f"{url}/v1", headers={"X-Session-Id": "b", "X-Task-Id": "t2"})
+        await post(f"{url}/v1", {**ASKED, "metadata": {"task": "t3"}})
+        await post(f"{url}/task/t4/v1")
+        assert not [name for head in model.heads for name in head if name.lower().startswith(("x-session", "x-task"))]
     *own, a, b = sorted(tmp_path.iterdir(), key=lambda file: (len(file.name) < 10, file.name))
     assert [file.name for file in (a, b)] == ["a.jsonl", "b.jsonl"]
     assert [record["task"] for record in kept(tmp_path, "b")] == ["t2"]
@@ -192,14 +180,10 @@ TRICKS = ["../../x", "..", ".", "/etc/passwd", "a\\b", "a\0b", ".hidden", "x.jso
 
 
 @pytest.mark.parametrize("session", [trick for trick in TRICKS if "\0" not in trick])
-def test_a_session_id_never_leads_out_of_the_folder(session: str, tmp_path: Path) -> None:
+async def test_a_session_id_never_leads_out_of_the_folder(session: str, tmp_path: Path) -> None:
     folder = tmp_path / "in" / "here"
-
-    async def main() -> None:
-        async with recording(folder, SAID, SAID) as (url, _):
-            assert (await post(f"{url}/v1", headers={"X-Session-Id": session}))[0] == 200
-
-    asyncio.run(main())
+    async with recording(folder, SAID, SAID) as (url, _):
+        assert (await post(f"{url}/v1", headers={"X-Session-Id": session}))[0] == 200
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == [folder / file_name(session)]
     assert kept(folder, session)[0]["session"] == session
 
@@ -216,21 +200,18 @@ def test_each_session_has_a_file_of_its_own(sessions: list[str]) -> None:
     assert len(set(names)) == len({session.encode(errors="replace") for session in sessions})
 
 
-def test_an_overlong_session_id_is_refused_before_the_model_is_asked(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with recording(tmp_path) as (url, model):
-            status, body = await post(f"{url}/session/{'x' * 300}/v1")
-            assert status == 400
-            assert b"session id" in body
-            assert model.paths == []
-
-    asyncio.run(main())
+async def test_an_overlong_session_id_is_refused_before_the_model_is_asked(tmp_path: Path) -> None:
+    async with recording(tmp_path) as (url, model):
+        status, body = await post(f"{url}/session/{'x' * 300}/v1")
+        assert status == 400
+        assert b"session id" in body
+        assert model.paths == []
 
 
 # Keys.
 
 
-def test_no_key_is_ever_kept_or_printed(
+async def test_no_key_is_ever_kept_or_printed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setenv("UPSTREAM_KEY", "sk-of-the-endpoint-987654")
@@ -238,20 +219,17 @@ def test_no_key_is_ever_kept_or_printed(
     async def echoes(request: web.Request) -> web.StreamResponse:
         return web.json_response(completion({"role": "assistant", "content": request.headers["Authorization"]}))
 
-    async def main() -> None:
-        asked = {**ASKED, "messages": [{"role": "user", "content": f"my key is {KEY}"}]}
-        async with recording(tmp_path, SAID) as (url, model):
-            await post(f"{url}/session/passed on/v1", asked, {"Authorization": f"Bearer {KEY}"})
-            assert model.heads[0]["Authorization"] == f"Bearer {KEY}"
-        async with recording(tmp_path, echoes, key_env="UPSTREAM_KEY") as (url, model):
-            await post(f"{url}/session/replaced/v1", asked, {"Authorization": f"Bearer {KEY}"})
-            assert model.heads[0]["Authorization"] == "Bearer sk-of-the-endpoint-987654"
-        async with servers.closed_port() as nobody:
-            config = RecorderConfig(upstream=f"{nobody}/v1", folder=tmp_path, key_env="UPSTREAM_KEY")
-            async with serving(config) as url:
-                assert (await post(f"{url}/session/down/v1", asked, {"Authorization": f"Bearer {KEY}"}))[0] == 502
-
-    asyncio.run(main())
+    asked = {**ASKED, "messages": [{"role": "user", "content": f"my key is {KEY}"}]}
+    async with recording(tmp_path, SAID) as (url, model):
+        await post(f"{url}/session/passed on/v1", asked, {"Authorization": f"Bearer {KEY}"})
+        assert model.heads[0]["Authorization"] == f"Bearer {KEY}"
+    async with recording(tmp_path, echoes, key_env="UPSTREAM_KEY") as (url, model):
+        await post(f"{url}/session/replaced/v1", asked, {"Authorization": f"Bearer {KEY}"})
+        assert model.heads[0]["Authorization"] == "Bearer sk-of-the-endpoint-987654"
+    async with servers.closed_port() as nobody:
+        config = RecorderConfig(upstream=f"{nobody}/v1", folder=tmp_path, key_env="UPSTREAM_KEY")
+        async with serving(config) as url:
+            assert (await post(f"{url}/session/down/v1", asked, {"Authorization": f"Bearer {KEY}"}))[0] == 502
     assert len(list(tmp_path.iterdir())) == 3
     written = "".join(file.read_text() for file in tmp_path.iterdir())
     printed = "".join(capfd.readouterr()) + caplog.text

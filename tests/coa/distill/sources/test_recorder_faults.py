@@ -1,7 +1,7 @@
 """The recorder where something breaks off, and how it reads streams."""
 
 import asyncio
-import json
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coa.distill.sources.recorder import RecorderConfig, serving
-from coa.distill.sources.recorder.stream import Assembly, read_completion
+from coa.distill.sources.recorder.call import Call
+from coa.distill.sources.recorder.chat import ChatStream, read
+from coa.distill.sources.recorder.protocols import PROTOCOLS
+from coa.distill.sources.recorder.tally import Tally
 from coa.errors import UserError
 from tests.support import servers
 from tests.support.recordings import (
@@ -26,128 +29,155 @@ from tests.support.recordings import (
     streamed,
 )
 
+pytestmark = pytest.mark.anyio
+
 # What goes wrong.
 
 
-def test_an_error_of_the_endpoint_is_passed_on_and_kept_as_a_failure(tmp_path: Path) -> None:
+async def test_an_error_of_the_endpoint_is_passed_on_and_kept_as_a_failure(tmp_path: Path) -> None:
     async def busy(request: web.Request) -> web.StreamResponse:
         return web.json_response({"error": {"message": "busy"}}, status=429, headers={"Retry-After": "3"})
 
-    async def main() -> None:
-        async with (
-            recording(tmp_path, busy) as (url, _),
-            aiohttp.ClientSession() as session,
-            session.post(f"{url}/session/s/v1/chat/completions", json=ASKED) as response,
-        ):
-            assert (response.status, response.headers["Retry-After"]) == (429, "3")
-            assert await response.json() == {"error": {"message": "busy"}}
-
-    asyncio.run(main())
+    async with (
+        recording(tmp_path, busy) as (url, _),
+        aiohttp.ClientSession() as session,
+        session.post(f"{url}/session/s/v1/chat/completions", json=ASKED) as response,
+    ):
+        assert (response.status, response.headers["Retry-After"]) == (429, "3")
+        assert await response.json() == {"error": {"message": "busy"}}
     [record] = kept(tmp_path, "s")
     assert (record["status"], record["failure"], record["reply"]) == (429, "status 429", None)
 
 
-def test_a_stream_that_breaks_off_breaks_off_for_the_client_too(tmp_path: Path) -> None:
+async def test_a_stream_that_breaks_off_breaks_off_for_the_client_too(tmp_path: Path) -> None:
     async def cut(request: web.Request) -> web.StreamResponse:
         response = await streamed(request, events(SAID)[:3])
         assert request.transport is not None
         request.transport.close()
         return response
 
-    async def main() -> None:
-        async with recording(tmp_path, cut) as (url, _), aiohttp.ClientSession() as session:
-            body = {**ASKED, "stream": True}
-            async with session.post(f"{url}/session/s/v1/chat/completions", json=body) as response:
-                assert response.status == 200
-                with pytest.raises(aiohttp.ClientPayloadError):
-                    await response.read()
-
-    asyncio.run(main())
+    async with recording(tmp_path, cut) as (url, _), aiohttp.ClientSession() as session:
+        body = {**ASKED, "stream": True}
+        async with session.post(f"{url}/session/s/v1/chat/completions", json=body) as response:
+            assert response.status == 200
+            with pytest.raises(aiohttp.ClientPayloadError):
+                await response.read()
     [record] = kept(tmp_path, "s")
     assert record["failure"] == "the answer broke off"
     assert record["reply"]["content"] == "Bérg, "
 
 
-def test_a_stream_that_ends_too_early_is_kept_as_broken(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with recording(tmp_path, lambda request: streamed(request, events(SAID)[:3])) as (url, _):
-            assert (await post(f"{url}/session/s/v1", {**ASKED, "stream": True}))[1] == b"".join(events(SAID)[:3])
-
-    asyncio.run(main())
+async def test_a_stream_that_ends_too_early_is_kept_as_broken(tmp_path: Path) -> None:
+    async with recording(tmp_path, lambda request: streamed(request, events(SAID)[:3])) as (url, _):
+        assert (await post(f"{url}/session/s/v1", {**ASKED, "stream": True}))[1] == b"".join(events(SAID)[:3])
     assert kept(tmp_path, "s")[0]["failure"] == "the answer broke off"
 
 
-def test_a_slow_endpoint_is_given_up(tmp_path: Path) -> None:
-    async def main() -> None:
-        async def silent(request: web.Request) -> web.StreamResponse:
-            await asyncio.sleep(60)
-            raise AssertionError
+@pytest.mark.parametrize(
+    "failures",
+    [
+        ("overloaded (request id req_abc)", "overloaded (request id req_xyzw)"),
+        ('overloaded, "request_id": "k-Ab.9"', 'overloaded, "request_id": "Z"'),
+        ("no room for chatcmpl-9sKqX", "no room for chatcmpl-AbT2z"),
+        ("no room for 550e8400-e29b-41d4-a716-446655440000", "no room for deadbeef-e29b-41d4-abcd-446655440000"),
+        ("try again in 6m1.5s", "try again in 20ms"),
+        ("busy at 2026-11-26T09:59:58Z", "busy at 2026-12-01T10:00:03Z"),
+    ],
+)
+def test_failures_that_differ_in_a_time_or_an_id_are_one_kind(failures: tuple[str, str]) -> None:
+    said: list[str] = []
+    tally = Tally(said.append)
+    other = "a request_id is missing"
+    for failure in (*failures, other):
+        call = Call(PROTOCOLS["messages"], b"{}", "s", "", lambda: 0.0)
+        call.answered(200)
+        call.ended(failure)
+        record = call.record()
+        assert record is not None
+        tally.recorded(record)
+    assert said == [f"a call of session s is recorded as failed: {failure}" for failure in (failures[0], other)]
 
-        async with servers.serving(silent) as upstream:
-            config = RecorderConfig(upstream=f"{upstream}/v1", folder=tmp_path, silence_s=0.05)
-            async with serving(config) as url:
-                assert (await post(f"{url}/session/s/v1"))[0] == 504
 
-    asyncio.run(main())
+async def test_a_slow_endpoint_is_given_up(tmp_path: Path) -> None:
+    async def silent(request: web.Request) -> web.StreamResponse:
+        await asyncio.sleep(60)
+        raise AssertionError
+
+    async with servers.serving(silent) as upstream:
+        config = RecorderConfig(upstream=f"{upstream}/v1", folder=tmp_path, silence_s=0.05)
+        async with serving(config) as url:
+            assert (await post(f"{url}/session/s/v1"))[0] == 504
     [record] = kept(tmp_path, "s")
     assert (record["status"], record["failure"]) == (0, "the model endpoint said nothing for too long")
 
 
-def test_what_is_no_chat_completion_is_passed_on_and_kept_as_a_failure(tmp_path: Path) -> None:
+async def test_what_is_no_reply_is_passed_on_and_kept_as_a_failure(tmp_path: Path) -> None:
     async def page(request: web.Request) -> web.StreamResponse:
         return web.Response(text="<html>")
 
-    async def main() -> None:
-        async with recording(tmp_path, page) as (url, _):
-            assert await post(f"{url}/session/s/v1") == (200, b"<html>")
-
-    asyncio.run(main())
-    assert kept(tmp_path, "s")[0]["failure"] == "the answer is no chat completion"
+    async with recording(tmp_path, page) as (url, _):
+        assert await post(f"{url}/session/s/v1") == (200, b"<html>")
+    assert kept(tmp_path, "s")[0]["failure"] == "the answer is no reply of a model: <html>"
 
 
-def test_a_client_that_goes_away_ends_the_call_of_the_model(tmp_path: Path) -> None:
-    async def main() -> None:
-        gone = asyncio.Event()
+def open_ended(words: list[bytes], gone: asyncio.Event) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
+    """Says these words, then that it is still here, until its client has gone."""
 
-        async def endless(request: web.Request) -> web.StreamResponse:
-            response = await streamed(request, events(SAID)[:2])
-            try:
-                while True:
-                    await response.write(b": still here\n\n")
-                    await asyncio.sleep(0.01)
-            except ConnectionError:
-                gone.set()
-                raise
+    async def handle(request: web.Request) -> web.StreamResponse:
+        response = await streamed(request, words)
+        try:
+            while True:
+                await response.write(b": still here\n\n")
+                await asyncio.sleep(0.01)
+        except ConnectionError:
+            gone.set()
+            raise
 
-        async with recording(tmp_path, endless) as (url, _), aiohttp.ClientSession() as session:
-            response = await session.post(f"{url}/session/s/v1/chat/completions", json={**ASKED, "stream": True})
-            await response.content.readany()
-            response.close()
-            await asyncio.wait_for(gone.wait(), 10)
+    return handle
 
-    asyncio.run(main())
+
+async def test_a_client_that_goes_away_ends_the_call_of_the_model(tmp_path: Path) -> None:
+    gone = asyncio.Event()
+    async with recording(tmp_path, open_ended(events(SAID)[:2], gone)) as (url, _), aiohttp.ClientSession() as session:
+        response = await session.post(f"{url}/session/s/v1/chat/completions", json={**ASKED, "stream": True})
+        await response.content.readany()
+        response.close()
+        await asyncio.wait_for(gone.wait(), 10)
     [record] = kept(tmp_path, "s")
     assert record["failure"] == "the client went away"
 
 
-def test_a_client_that_goes_away_before_a_word_was_said_ends_the_call_too(tmp_path: Path) -> None:
-    async def main() -> None:
-        asked, gone = asyncio.Event(), asyncio.Event()
+@pytest.mark.parametrize("words", [events(SAID), events(SAID)[:-2]], ids=["[DONE]", "finish_reason"])
+async def test_a_client_that_closes_the_connection_at_the_last_words_has_the_reply(
+    words: list[bytes], tmp_path: Path
+) -> None:
+    gone = asyncio.Event()
+    async with recording(tmp_path, open_ended(words, gone)) as (url, _), aiohttp.ClientSession() as session:
+        response = await session.post(f"{url}/session/s/v1/chat/completions", json={**ASKED, "stream": True})
+        seen = b""
+        while b"still here" not in seen:
+            seen += await response.content.readany()
+        response.close()
+        await asyncio.wait_for(gone.wait(), 10)
+    [record] = kept(tmp_path, "s")
+    assert (record["failure"], record["finish"]) == ("", "stop")
 
-        async def silent(request: web.Request) -> web.StreamResponse:
-            asked.set()
-            while request.transport is not None and not request.transport.is_closing():  # noqa: ASYNC110
-                await asyncio.sleep(0.01)
-            gone.set()
-            raise ConnectionError
 
-        async with recording(tmp_path, silent) as (url, _):
-            client = asyncio.create_task(post(f"{url}/session/s/v1"))
-            await asyncio.wait_for(asked.wait(), 10)
-            client.cancel()
-            await asyncio.wait_for(gone.wait(), 10)
+async def test_a_client_that_goes_away_before_a_word_was_said_ends_the_call_too(tmp_path: Path) -> None:
+    asked, gone = asyncio.Event(), asyncio.Event()
 
-    asyncio.run(main())
+    async def silent(request: web.Request) -> web.StreamResponse:
+        asked.set()
+        while request.transport is not None and not request.transport.is_closing():  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        gone.set()
+        raise ConnectionError
+
+    async with recording(tmp_path, silent) as (url, _):
+        client = asyncio.create_task(post(f"{url}/session/s/v1"))
+        await asyncio.wait_for(asked.wait(), 10)
+        client.cancel()
+        await asyncio.wait_for(gone.wait(), 10)
     [record] = kept(tmp_path, "s")
     assert (record["status"], record["failure"]) == (0, "the client went away")
 
@@ -213,26 +243,10 @@ MESSAGES = st.builds(
 @given(MESSAGES, st.integers(1, 9), st.lists(st.integers(0, 4000), max_size=12))
 def test_a_stream_cut_anywhere_is_the_whole_reply(message: dict[str, Any], width: int, cuts: list[int]) -> None:
     data = b"".join(events(message, width))
-    assembly, at = Assembly(), 0
+    assembly, at = ChatStream(), 0
     for cut in [*sorted(min(cut, len(data)) for cut in cuts), len(data)]:
         assembly.feed(data[at:cut])
         at = cut
     assert assembly.whole
-    assert not assembly.faulty
-    assert assembly.completion == read_completion(json.dumps(completion(message)).encode())
-
-
-def test_a_server_that_numbers_no_calls_begins_a_new_one_with_each_id() -> None:
-    assembly = Assembly()
-    for delta in (
-        {"id": "a", "function": {"name": "f", "arguments": "{"}},
-        {"function": {"arguments": "}"}},
-        {"id": "b", "function": {"name": "g", "arguments": "{}"}},
-    ):
-        assembly.feed(f"data: {json.dumps({'choices': [{'delta': {'tool_calls': [delta]}}]})}\r\n\r\n".encode())
-    assert assembly.completion.message is not None
-    assert [call["function"] for call in assembly.completion.message["tool_calls"]] == [
-        {"name": "f", "arguments": "{}"},
-        {"name": "g", "arguments": "{}"},
-    ]
-    assert not assembly.whole
+    assert assembly.fault == ""
+    assert assembly.completion == read(completion(message))

@@ -17,7 +17,8 @@ from coa.distill.dataset.external import ExternalCounts, add_rows
 from coa.distill.dataset.rows import Decision, Demonstration
 from coa.distill.dataset.shards import read_reports, read_rows
 from coa.distill.dataset.tokens import read_samples, tokenise
-from coa.distill.sources.released import profile_of, read_released, split_prompt, to_demonstration
+from coa.distill.sources.demonstrations import read_data
+from coa.distill.sources.released import answers_of, profile_of, split_prompt, to_demonstration
 from coa.distill.sources.released_layout import Unreadable, read_chain
 from coa.types import Task
 from tests.support.fakes import answered_chains, tag_codec
@@ -111,6 +112,11 @@ def test_a_row_of_each_kind_becomes_a_demonstration_of_its_profile() -> None:
     ]
 
 
+def test_a_bar_that_is_part_of_an_answer_makes_no_two_answers_of_it() -> None:
+    assert answers_of("P(A|B) | 3|x|", "web") == ("P(A|B)", "3|x|")
+    assert answers_of(r"So \boxed{|x|}.", "math") == ("|x|",)
+
+
 def test_text_is_without_the_lines_around_it_and_keeps_those_in_it() -> None:
     chain = to_demonstration(ROWS[0], 1, "afm").chain
     assert chain[0] == Span("think", "first the town\n\nthen its mayor")
@@ -173,6 +179,7 @@ def test_what_is_laid_out_as_published_reads_back(chain: Chain) -> None:
     assert read_chain(render(chain)) == chain
 
 
+@settings(deadline=None)
 @given(st.lists(st.sampled_from([mark for tag in TAGS.values() for mark in (tag.open, tag.close)] + ["a", "\n"])))
 def test_any_text_reads_or_is_told(pieces: list[str]) -> None:
     try:
@@ -239,6 +246,7 @@ def test_a_row_that_makes_no_demonstration_says_why(row: Row, reason: str) -> No
 # Files.
 
 OUT_OF_TURN = row_of(MHQA_PROMPT, laid_out(("wiki_search", "q"), ("observation", "o"), ("answer", "a")))
+NO_OUTPUT = "not a run of this format: its `output` is missing, expected a text"
 UNCLOSED = row_of(MHQA_PROMPT, "<plan>p")
 
 
@@ -250,8 +258,8 @@ def write(path: Path, rows: list[Row]) -> Path:
 def test_a_files_rows_become_rows_of_ours_and_the_rest_is_listed(tmp_path: Path) -> None:
     path = write(tmp_path / "WebAgentSFTDataset.json", [*ROWS, UNCLOSED, OUT_OF_TURN, {"instruction": "Who ?"}])
     folder, listing = tmp_path / "data", tmp_path / "unread.jsonl"
-    counts = add_rows(read_released(path), folder, listing, shard_rows=3)
-    assert counts == ExternalCounts(rows=7, kept=5, violations=1, dropped={"a tag left open": 1, "no `output`": 1})
+    counts = add_rows(read_data(path), folder, listing, shard_rows=3)
+    assert counts == ExternalCounts(rows=7, kept=5, violations=1, dropped={"a tag left open": 1, NO_OUTPUT: 1})
     rows = list(read_rows(folder))
     assert [row.task.id for row in rows] == [f"WebAgentSFTDataset-{number}" for number in (1, 2, 3, 4, 6)]
     assert {row.source for row in rows} == {"released"}
@@ -259,17 +267,17 @@ def test_a_files_rows_become_rows_of_ours_and_the_rest_is_listed(tmp_path: Path)
     assert [row.interactions for row in rows] == [5, 11, 5, 5, 3]
     assert [json.loads(line) for line in listing.read_text().splitlines()] == [
         {"row": 5, "reason": "a tag left open"},
-        {"row": 7, "reason": "no `output`"},
+        {"row": 7, "reason": NO_OUTPUT},
     ]
     assert list(read_reports(folder)) == [
         {"rows": 3, "kept": 3, "violations": 0, "dropped": {}},
         {"rows": 3, "kept": 2, "violations": 1, "dropped": {"a tag left open": 1}},
-        {"rows": 1, "kept": 0, "violations": 0, "dropped": {"no `output`": 1}},
+        {"rows": 1, "kept": 0, "violations": 0, "dropped": {NO_OUTPUT: 1}},
     ]
 
 
 def test_released_rows_are_trained_on_like_any_other(tmp_path: Path) -> None:
-    add_rows(read_released(write(tmp_path / "a.json", ROWS)), tmp_path / "data", tmp_path / "unread.jsonl")
+    add_rows(read_data(write(tmp_path / "a.json", ROWS)), tmp_path / "data", tmp_path / "unread.jsonl")
     tokenise(tmp_path / "data", tag_codec(), instructed=False, limit=10_000)
     samples = list(read_samples(tmp_path / "data"))
     assert len(samples) == 4
@@ -284,7 +292,7 @@ def test_lines_and_parquet_are_read_too(tmp_path: Path) -> None:
     write(tmp_path / "a.json", ROWS)
     wanted = [to_demonstration(row, number, "a") for number, row in enumerate(ROWS, start=1)]
     for name in ("a.json", "a.jsonl", "a.parquet"):
-        assert [one for _, one in read_released(tmp_path / name)] == wanted
+        assert [one for _, one in read_data(tmp_path / name)] == wanted
 
 
 QUESTION = "Who leads the town of Arden , and when did its mayor take up the office that he holds ?"
@@ -300,15 +308,15 @@ QUESTION = "Who leads the town of Arden , and when did its mayor take up the off
 )
 def test_a_question_of_an_evaluation_set_is_found_wherever_the_prompt_has_it(tmp_path: Path, prompt: str) -> None:
     path = write(tmp_path / "a.json", [row_of(prompt, MHQA_OUTPUT), ROWS[0]])
-    evaluated, other = (one for _, one in read_released(path, Contamination.of([QUESTION])))
+    evaluated, other = (one for _, one in read_data(path, Contamination.of([QUESTION])))
     assert evaluated in REASONS
     assert isinstance(other, Demonstration)
-    assert all(isinstance(one, Demonstration) for _, one in read_released(path))
+    assert all(isinstance(one, Demonstration) for _, one in read_data(path))
 
 
 def test_instructions_that_an_evaluation_set_shares_are_no_question(tmp_path: Path) -> None:
     instructed = f"{FUNCTIONS.format('<wiki_search>')}\n\nQuestion: {QUESTION}"
-    [(_, one)] = read_released(write(tmp_path / "a.json", ROWS[:1]), Contamination.of([instructed]))
+    [(_, one)] = read_data(write(tmp_path / "a.json", ROWS[:1]), Contamination.of([instructed]))
     assert isinstance(one, Demonstration)
 
 
@@ -316,6 +324,6 @@ def test_instructions_that_an_evaluation_set_shares_are_no_question(tmp_path: Pa
 
 
 def test_demonstrations_of_the_reader_are_those_of_the_rows(tmp_path: Path) -> None:
-    read = list(read_released(write(tmp_path / "a.json", [UNCLOSED, ROWS[0]])))
+    read = list(read_data(write(tmp_path / "a.json", [UNCLOSED, ROWS[0]])))
     assert read[0] == (1, "a tag left open")
     assert isinstance(read[1][1], Demonstration)

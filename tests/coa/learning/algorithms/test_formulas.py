@@ -28,19 +28,21 @@ PROXIMAL, LEVELS = [one.name for one in Proximal], [one.name for one in Level]
 
 
 def formula(name: str, case: int) -> Formula:
-    """The nine cases have each pair of proximal policy, correction and rejection once."""
+    """Nine cases have each pair of proximal policy, correction and rejection once; grpo has nine for each mean."""
     own = dict(OWN.get(name, {}))
     if name == "reinforce_pp":
         own["baseline"] = bool(case % 2)
+    if name == "grpo" and case >= PAIRS:
+        own["mean"] = "sequences"
     clips = {"gspo": (0.05, 0.08), "cispo": (0.7, 1.2)}
     return Formula(
         name=name,
         clip=clips.get(name, (0.2, 0.28)),
         dual_clip=1.3 if case % 2 and name not in clips else None,
         proximal=PROXIMAL[case % 3],
-        correction=LEVELS[case // 3],
+        correction=LEVELS[case % PAIRS // 3],
         cap=1.3,
-        reject=LEVELS[(case + case // 3) % 3],
+        reject=LEVELS[(case + case % PAIRS // 3) % 3],
         bounds=(0.8, 1.25),
         kl=KLS[case % len(KLS)],
         own=own,
@@ -168,7 +170,10 @@ def by_product(
     return found, np.concatenate(gradients), np.concatenate(by_value)
 
 
-CASES = {name: range(1 if name == "on_policy" else 9) for name in ALGORITHMS if name != "imitation"}
+PAIRS = 9
+CASES = {
+    name: range({"on_policy": 1, "grpo": 2 * PAIRS}.get(name, PAIRS)) for name in ALGORITHMS if name != "imitation"
+}
 """With weights from a group, on_policy is grpo."""
 
 

@@ -10,6 +10,7 @@ from anthropic.types.beta import BetaMCPToolResultBlock, BetaMCPToolUseBlock, Be
 
 from coa.agent.grammar import TAGS
 from coa.serving.chain import Closed, Opened
+from coa.serving.detail import Detail
 from coa.serving.events import Finished, Returned, ServedUsage
 from coa.serving.protocols import messages
 from coa.serving.protocols.messages import MessageWriter
@@ -18,11 +19,13 @@ from coa.tools.mcp.config import McpTagConfig
 from coa.types import Status
 
 
-def written(tag: str, text: str, said: str | None, mcp: McpBinding | None = None, **end: Any) -> dict[str, Any]:
+def written(
+    tag: str, text: str, said: str | None, mcp: McpBinding | None = None, detail: Detail = Detail.all, **end: Any
+) -> dict[str, Any]:
     """The message of an episode that calls one tool, which says `said`, or nothing."""
     numbers = itertools.count()
     head = {"id": "msg_1", "model": "afm", "role": "assistant"}
-    writer = MessageWriter(head, lambda name: f"{name}_{next(numbers)}", {tag: mcp} if mcp else {})
+    writer = MessageWriter(head, lambda name: f"{name}_{next(numbers)}", {tag: mcp} if mcp else {}, detail)
     writer.take(Opened(tag))
     writer.take(Closed(tag, text, 5))
     if said is not None:
@@ -92,8 +95,15 @@ def test_a_tool_of_an_mcp_server_is_told_with_its_own_name_and_arguments(argumen
         assert (result.tool_use_id, result.is_error) == (use.id, said is None)
 
 
+@pytest.mark.parametrize("detail", Detail)
+def test_a_text_has_no_empty_citations_which_strict_clients_take_for_a_list(detail: Detail) -> None:
+    message = written("answer", "7", None, detail=detail)
+    assert [set(block) for block in message["content"] if block["type"] == "text"] == [{"type", "text"}]
+
+
 def test_a_message_names_the_versions_of_the_weights() -> None:
     assert written("code", "1", "1", versions=(4, 6))["coa:versions"] == [4, 6]
+    assert "coa:versions" not in written("code", "1", "1", detail=Detail.standard, versions=(4, 6))
 
 
 def test_a_tool_of_an_extension_is_one_of_mcp(monkeypatch: pytest.MonkeyPatch) -> None:

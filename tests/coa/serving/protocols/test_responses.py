@@ -3,7 +3,7 @@
 import itertools
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from hypothesis import given
@@ -11,10 +11,11 @@ from hypothesis import strategies as st
 from openai.types import responses as openai
 from openai.types.responses.response_item import McpCall
 from openresponses_types import types as schema
-from pydantic import BaseModel
+from pydantic import BaseModel, ConfigDict
 
 from coa.agent.grammar import ANSWER, OBSERVATION, TAGS, Kind
 from coa.serving.chain import Closed, Opened, Text
+from coa.serving.detail import AsThought, Detail
 from coa.serving.events import TOOL_DOWN, Broke, Event, Finished, Returned, ServedUsage
 from coa.serving.faults import ApiError
 from coa.serving.protocols.plain_responses import PlainWriter, chat_of
@@ -42,6 +43,11 @@ MCP_EVENTS: dict[str, type[BaseModel]] = {
     "response.mcp_call.failed": openai.ResponseMcpCallFailedEvent,
 }
 """The same of OpenAI's events of tools of MCP servers, which the standard lacks."""
+OPENAI: dict[str, type[BaseModel]] = {
+    get_args(model.model_fields["type"].annotation)[0]: model
+    for model in get_args(get_args(openai.ResponseStreamEvent)[0])
+}
+"""The events that OpenAI's client knows, by type."""
 FORECAST = McpBinding("weather", "get_forecast", McpTagConfig(argument="city", arguments={"days": 3}))
 ADD = McpBinding("sums", "add", McpTagConfig(), {"properties": {"a": {}, "b": {}}, "required": ["a", "b"]})
 MCP = {"wiki_search": FORECAST, "code": ADD}
@@ -50,7 +56,7 @@ MCP = {"wiki_search": FORECAST, "code": ADD}
 def resource(**said: Any) -> Resource:
     numbers = itertools.count()
     body = CreateResponse.model_validate({"model": "afm", "input": "Who ?", **said})
-    return Resource(fields_of(body, Defaults(AGENT), "resp_1", 7), lambda prefix: f"{prefix}_{next(numbers)}")
+    return Resource(fields_of(body, Defaults(AGENT), "resp_1", 7), lambda name: f"{name}_{next(numbers)}", Detail.all)
 
 
 def standard(event: Json) -> bool:
@@ -116,10 +122,44 @@ def test_every_course_of_an_episode_is_told_in_order_and_as_the_schema_has_it(
             course.append(Closed(tag, "".join(texts), 5))
             if TAGS[tag].kind is Kind.TOOL:
                 course.append(Returned(tool=tag, text="found", seconds=0.1, tokens=2))
-        events += [told for event in course for told in writer.take(event, 9)]
-    events += writer.take(end, 9)
+        events += [told for event in course for told in writer.take(event)]
+    events += writer.take(end)
     check(events)
     assert len(made.response["output"]) == len(steps)
+
+
+CLOSED_SCHEMAS = {
+    name: type(f"Closed{model.__name__}", (model,), {"model_config": ConfigDict(extra="forbid")})
+    for name, model in EVENTS.items()
+}
+
+
+@given(STEPS, ENDS)
+def test_by_default_an_episode_is_one_thought_and_an_answer_in_events_that_both_schemas_have(
+    steps: list[tuple[str, list[str], bool]], end: Event
+) -> None:
+    body = CreateResponse.model_validate({"model": "afm", "input": "Who ?"})
+    numbers = itertools.count()
+    made = Resource(fields_of(body, Defaults(AGENT), "resp_1", 7), lambda name: f"{name}_{next(numbers)}")
+    writer, thought, events = ResponseWriter(made, MCP), AsThought(), made.begin()
+    course: list[Event] = []
+    for tag, texts, whole in steps:
+        course += [Opened(tag), *map(Text, texts)]
+        if whole:
+            course.append(Closed(tag, "".join(texts), 5))
+            if TAGS[tag].kind is Kind.TOOL:
+                course.append(Returned(tool=tag, text="found", seconds=0.1, tokens=2))
+    for event in (*course, end):
+        events += [told for shown in thought.take(event) for told in writer.take(shown)]
+    check(events)
+    assert "coa:" not in json.dumps(events).replace("<coa:", "")
+    for event in events:
+        CLOSED_SCHEMAS[event["type"]].model_validate(event)
+        OPENAI[event["type"]].model_validate(event)
+    schema.ResponseResource.model_validate(made.response)
+    kinds = [item["type"] for item in made.response["output"]]
+    assert set(kinds) <= {"reasoning", "message"}
+    assert ("reasoning", "reasoning") not in itertools.pairwise(kinds)
 
 
 def called(tag: str, text: str, *then: Event) -> tuple[Json, list[Json]]:
@@ -127,7 +167,7 @@ def called(tag: str, text: str, *then: Event) -> tuple[Json, list[Json]]:
     made = resource()
     writer, events = ResponseWriter(made, MCP), made.begin()
     for event in (Opened(tag), Text(text), Closed(tag, text, 5), *then):
-        events += writer.take(event, 9)
+        events += writer.take(event)
     check(events)
     [item] = made.response["output"]
     return item, events
@@ -192,7 +232,7 @@ def test_the_status_says_how_an_episode_ended() -> None:
     for status in Status:
         made = resource()
         limit = "max_seconds" if status in (Status.TRUNCATED, Status.OUT_OF_TURNS) else ""
-        ResponseWriter(made).take(Finished(status=status, answer="", usage=ServedUsage(), limit=limit), 9)
+        ResponseWriter(made).take(Finished(status=status, answer="", usage=ServedUsage(), limit=limit))
         found[status.value] = made.response["status"], (made.response["incomplete_details"] or {}).get("reason")
     assert found == {
         "answered": ("completed", None),
@@ -285,9 +325,54 @@ def test_a_request_for_the_model_alone_is_one_of_chat() -> None:
     assert chat["max_completion_tokens"] == 7
 
 
+def test_calls_in_a_row_are_of_one_message_and_each_has_its_result() -> None:
+    call = {"type": "function_call", "name": "get_weather", "arguments": "{}"}
+    parts = [{"type": "input_text", "text": "ra"}, {"type": "input_text", "text": "in"}]
+    body = CreateResponse.model_validate(
+        {
+            "model": "afm:plain",
+            "input": [
+                {"role": "user", "content": "Weather ?"},
+                {**call, "call_id": "a"},
+                {**call, "call_id": "b"},
+                {"type": "function_call_output", "call_id": "a", "output": parts},
+                {"type": "function_call_output", "call_id": "b", "output": "sun"},
+                {**call, "call_id": "c"},
+            ],
+        }
+    )
+    messages = chat_of(body, [])["messages"]
+    assert [message["role"] for message in messages] == ["user", "assistant", "tool", "tool", "assistant"]
+    assert [one["id"] for one in messages[1]["tool_calls"]] == ["a", "b"]
+    assert [(one["tool_call_id"], one["content"]) for one in messages[2:4]] == [("a", "rain"), ("b", "sun")]
+    assert [one["id"] for one in messages[4]["tool_calls"]] == ["c"]
+
+
+def test_of_allowed_tools_the_model_gets_no_others() -> None:
+    tools = [{"type": "function", "name": name} for name in ("a", "b", "c")]
+    choice = {"type": "allowed_tools", "mode": "required", "tools": [{"type": "function", "name": "b"}]}
+    body = {"model": "afm:plain", "input": "x", "tools": tools}
+    chat = chat_of(CreateResponse.model_validate({**body, "tool_choice": choice}), [])
+    assert [tool["function"]["name"] for tool in chat["tools"]] == ["b"]
+    assert chat["tool_choice"] == "required"
+    odd = {**choice, "tools": [{"type": "function", "name": "d"}]}
+    with pytest.raises(ApiError, match="tool_choice allows 'd', which is not in tools"):
+        chat_of(CreateResponse.model_validate({**body, "tool_choice": odd}), [])
+
+
+def test_what_vllm_adds_to_the_protocol_is_passed_on() -> None:
+    more = {"seed": 3, "stop": ["x"], "top_k": 5, "min_p": 0.1, "structured_outputs": {"choice": ["a", "b"]}}
+    chat = chat_of(CreateResponse.model_validate({"model": "afm:plain", "input": "x", **more}), [])
+    assert {name: chat[name] for name in more} == more
+
+
 @pytest.mark.parametrize(
     ("said", "told"),
     [
+        (
+            {"input": [{"type": "function_call_output", "call_id": "c", "output": [{"type": "input_image"}]}]},
+            "text only",
+        ),
         ({"input": [{"type": "item_reference", "id": "x"}]}, "input items of type 'item_reference'"),
         ({"input": [{"role": "user", "content": [{"type": "input_file"}]}]}, "the model reads text only"),
         ({"input": "x", "tools": [{"type": "web_search"}]}, "tools of type 'web_search' are the agent's"),
@@ -302,5 +387,5 @@ def test_the_answer_is_the_last_message() -> None:
     made = resource()
     writer = ResponseWriter(made)
     for event in (Opened(ANSWER), Text("Be"), Text("rg"), Closed(ANSWER, "Berg", 3)):
-        writer.take(event, 9)
+        writer.take(event)
     assert made.answer == "Berg"

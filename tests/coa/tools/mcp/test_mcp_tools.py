@@ -148,6 +148,81 @@ def test_what_is_no_text_is_named() -> None:
     assert text_of(result) == "a\n[image/png]\nb\n[c at x://z]"
 
 
+def test_structured_content_is_shown_where_there_is_no_text() -> None:
+    from mcp_types import CallToolResult, ImageContent, TextContent
+
+    image, empty, text = (
+        ImageContent(type="image", data="", mime_type="image/png"),
+        TextContent(type="text", text=""),
+        TextContent(type="text", text="rain"),
+    )
+    table = {"city": "Évora", "days": [1, None]}
+    shown = '{"city": "Évora", "days": [1, null]}'
+    assert text_of(CallToolResult(content=[], structured_content=table)) == shown
+    assert text_of(CallToolResult(content=[empty], structured_content=table)) == shown
+    assert text_of(CallToolResult(content=[image], structured_content=table)) == f"{shown}\n[image/png]"
+    assert text_of(CallToolResult(content=[text], structured_content=table)) == "rain"
+    assert text_of(CallToolResult(content=[])) == ""
+
+
+TEXT, NUMBER, NULL = {"type": "string"}, {"type": "integer"}, {"type": "null"}
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        TEXT,
+        {},
+        True,
+        {"title": "Query"},
+        {"type": ["string", "null"]},
+        {"anyOf": [TEXT, NULL]},
+        {"oneOf": [NULL, {"type": ["string"]}]},
+        {"anyOf": [{"anyOf": [TEXT, NUMBER]}, NULL]},
+        {"allOf": [TEXT, {"maxLength": 9}]},
+        {"anyOf": [{"$ref": "#/$defs/Year"}, NULL]},
+        {"$ref": "#/definitions/Year"},
+        {"enum": ["2024", "2025", None]},
+        {"const": "2024"},
+        {"$ref": "#/$defs/Loop"},
+        {"$ref": "#/$defs/Missing"},
+        {"type": None, "anyOf": None},
+    ],
+)
+def test_a_text_stays_a_text_wherever_the_tool_takes_one(schema: Any) -> None:
+    defs = {"Year": {"enum": ["2024"], "type": "string"}, "Loop": {"$ref": "#/$defs/Loop"}}
+    root = {"properties": {"query": schema}, "required": ["query"], "$defs": defs, "definitions": defs}
+    assert McpBinding("s", "t", McpTagConfig(), root).arguments("2024") == {"query": "2024"}
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        NUMBER,
+        {"type": ["integer", "null"]},
+        {"anyOf": [NUMBER, NULL]},
+        {"oneOf": [NUMBER, NULL]},
+        {"allOf": [NUMBER, {"minimum": 0}]},
+        {"enum": [2024]},
+        {"const": 2024},
+    ],
+)
+def test_a_number_is_read_where_the_tool_takes_no_text(schema: Any) -> None:
+    binding = McpBinding("s", "t", McpTagConfig(), {"properties": {"year": schema}})
+    assert binding.arguments("2024") == {"year": 2024}
+    assert binding.arguments("soon") == {"year": "soon"}
+
+
+def test_a_program_is_passed_without_its_fence_and_arguments_are_read_in_one() -> None:
+    one = McpBinding("s", "t", McpTagConfig(), {"properties": {"source": TEXT}, "required": None})
+    assert one.arguments("```py\nprint(1)\n```") == {"source": "print(1)\n"}
+    assert one.arguments("```\na note\n```") == {"source": "```\na note\n```"}
+    two = McpBinding("s", "t", McpTagConfig(), {"properties": {"a": TEXT, "b": TEXT}})
+    assert two.arguments('~~~json\n{"a": "x"}\n~~~') == {"a": "x"}
+    nothing = McpBinding("s", "t", McpTagConfig(), {"properties": None})
+    assert nothing.arguments("") == {}
+
+
 # --- what fails -------------------------------------------------------------------------------------------------------
 
 

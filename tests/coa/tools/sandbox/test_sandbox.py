@@ -176,6 +176,13 @@ def test_the_wall_limit_holds_for_a_program_that_closed_its_outputs(either: Box)
     assert either.output(program, wall_s=0.5) == "stopped: over the limit of 0.5 s"
 
 
+@pytest.mark.parametrize("stream", ["stdout", "stderr"])
+def test_a_flood_ends_its_program(either: Box, stream: str) -> None:
+    program = f"import sys\nwhile True: sys.{stream}.write('x' * 1000)"
+    assert either.output(program, wall_s=60.0, cpu_s=60).endswith("stopped: printed more than 32 MiB")
+    assert either.output("print('x' * (31 << 20))", wall_s=60.0, cpu_s=60).endswith("bytes left out]\n" + "x" * 2047)
+
+
 def test_the_memory_limit_holds(either: Box) -> None:
     assert either.output("x = bytearray(1 << 30)") == "MemoryError: over the limit of 256 MiB"
 

@@ -43,6 +43,7 @@ FORMS = {
     "```py\nprint(input())\n```\n```sh\n4 2\n```": Program("print(input())\n", "4 2\n"),
     "```py\nprint(input())\n```\n\n  ```Bash\n4\n2": Program("print(input())\n", "4\n2"),
     "```py\nprint(input())``````sh\n4 2```": Program("print(input())", "4 2"),
+    "```py\nprint(input())\n````\n```sh\n4 2\n````": Program("print(input())\n", "4 2\n"),
     '```py\nx = """\n```sh\n```\n"""\n```': Program('x = """\n```sh\n```\n"""\n'),
 }
 

@@ -1,7 +1,9 @@
+import gzip
 import re
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -20,7 +22,9 @@ from tests.support.corpora import PASSAGES, contents, jsonl, made, parquet, titl
 
 @pytest.mark.parametrize("write", [jsonl, parquet])
 @pytest.mark.parametrize("layout", [contents, titled])
-def test_every_kind_of_corpus_holds_the_same_passages(write: Callable, layout: Callable, tmp_path: Path) -> None:
+def test_every_kind_of_corpus_holds_the_same_passages(
+    write: Callable[..., Any], layout: Callable[..., Any], tmp_path: Path
+) -> None:
     suffix = {jsonl: ".jsonl", parquet: ".parquet"}[write]
     path = write(tmp_path / f"wiki{suffix}", [layout(passage) for passage in PASSAGES])
     assert list(read_corpus(path)) == PASSAGES
@@ -50,8 +54,14 @@ def test_titles_and_texts_of_rows(row: dict[str, str], passage: Passage) -> None
         (b'{"contents": "a"}\n{"contents": \n', "{path}, line 2: not JSON: Expecting value, column 13"),
         (b'{"contents": "a"}\n\n{"contents": "\xff"}\n', "{path}, line 3: not UTF-8"),
         (b'["a"]', "{path}, line 1: not an object with keys"),
-        (b'{"id": "0", "body": "a"}', '{path}, line 1: neither "title" and "text" nor "contents" with text in them'),
-        (b'{"title": 7, "text": "a"}', '{path}, line 1: neither "title" and "text" nor "contents" with text in them'),
+        (
+            b'{"id": "0", "body": "a"}',
+            """{path}, line 1: neither "title" and "text" nor "contents" with text in them, but 'id', 'body'""",
+        ),
+        (
+            b'{"title": 7, "text": "a"}',
+            '{path}, line 1: neither "title" and "text" nor "contents" with text in them, but',
+        ),
         (b'{"contents": "\\ud800"}', "{path}, line 1: half of a surrogate pair, which is no character"),
         (b"[" * 100_000, "{path}, line 1: nested too deeply"),
     ],
@@ -61,8 +71,17 @@ def test_a_bad_corpus_is_named_with_the_line(content: bytes, error: str, tmp_pat
     path.write_bytes(content)
     with pytest.raises(UserError) as raised:
         open_index(WikiConfig(corpus=str(path)), lambda line: None)
-    assert str(raised.value) == "corpus " + error.format(path=path)
+    assert str(raised.value).startswith("corpus " + error.format(path=path))
     assert made(tmp_path / "wiki.jsonl.index") == []
+
+
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16"])
+def test_a_corpus_may_have_a_byte_order_mark_and_be_packed(tmp_path: Path, encoding: str) -> None:
+    data = '{"title": "Größe", "text": "a"}\n'.encode(encoding)
+    (tmp_path / "wiki.JSONL").write_bytes(data)
+    (tmp_path / "wiki.jsonl.gz").write_bytes(gzip.compress(data))
+    for path in tmp_path.iterdir():
+        assert list(read_corpus(path)) == [Passage("Größe", "a")]
 
 
 def test_a_bad_parquet_file_is_named_with_the_row(tmp_path: Path) -> None:
@@ -71,7 +90,7 @@ def test_a_bad_parquet_file_is_named_with_the_row(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=re.escape(f"corpus {path}, row 3: neither")):
         list(read_corpus(path))
     pq.write_table(pa.table({"body": ["a"]}), path)
-    with pytest.raises(UserError, match=re.escape(f"corpus {path}, row 1: neither")):
+    with pytest.raises(UserError, match=rf"^corpus {path}, row 1: neither .* but 'body'$"):
         list(read_corpus(path))
     path.write_bytes(b"PAR1 and no more")
     with pytest.raises(UserError, match=re.escape(f"corpus {path}, after row 0: ")):

@@ -239,6 +239,7 @@ def test_the_server_says_what_is_wrong_with_a_request(body: bytes, error: str) -
         [{"document": contents(PASSAGES[3]), "score": None}, {"document": titled(PASSAGES[0])}],
         [contents(PASSAGES[3]), titled(PASSAGES[0])],
         [contents(PASSAGES[3]), titled(PASSAGES[0]), titled(PASSAGES[1])],
+        [None, contents(PASSAGES[3]), {"title": 7, "text": "odd"}, [], titled(PASSAGES[0])],
     ],
 )
 def test_every_kind_of_document_is_read(found: list[object]) -> None:
@@ -269,7 +270,7 @@ def test_every_kind_of_document_is_read(found: list[object]) -> None:
         '{"result": [[{"document": null, "score": 1.0}]]}',
         '{"result": [[{"document": {"contents": 7}}]]}',
         '{"result": [[{"contents": "\\ud800"}]]}',
-        '{"result": [[{"contents": "a"}, null]]}',
+        '{"result": [[{"text": "no title"}, null]]}',
         '{"result": ' + "[" * 100_000,
     ],
 )

@@ -15,7 +15,7 @@ from coa.config import load
 from coa.errors import ToolDown, UserError
 from coa.reporting.metrics import Record, read_metrics
 from coa.types import Status, Task
-from jobs.cli import find_recipe
+from jobs.recipe.find import find_recipe
 from jobs.recipe.schema import Recipe
 from jobs.run.console import Console
 from jobs.run.run_dir import RunDir

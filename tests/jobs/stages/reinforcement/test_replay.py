@@ -13,7 +13,8 @@ from coa.errors import DamagedFile, UserError
 from coa.learning.batches import BatchStore
 from coa.storage.checkpoints import mend
 from coa.types import Sample
-from jobs.cli import find_recipe, main
+from jobs.cli import main
+from jobs.recipe.find import find_recipe
 from jobs.recipe.schema import Recipe
 from jobs.run.console import Console
 from jobs.run.run_dir import RunDir
@@ -73,7 +74,7 @@ def test_a_record_that_was_written_anew_names_the_state_to_begin_at(run: RunDir)
 def test_what_was_not_recorded_is_named(run: RunDir) -> None:
     with pytest.raises(UserError, match="step 7 is not recorded, but a replay of 6:8 begins at version 4"):
         plan_replay(run, 6, 8)
-    with pytest.raises(UserError, match="5:3: the first step is after the last"):
+    with pytest.raises(UserError, match=r"^--replay 5:3: the first step is after the last"):
         plan_replay(run, 5, 3)
     for path in run.batches.iterdir():
         path.unlink()
@@ -89,8 +90,33 @@ def test_batches_are_checked_before_anything_starts(run: RunDir, capfd: pytest.C
     path.write_bytes(path.read_bytes()[:-1] + b"x")
     with pytest.raises(DamagedFile, match=r"rl-00005\.arrow was changed"):
         plan_replay(run, None, None).check()
-    assert main(["replay", str(run.folder)]) == 1
+    assert main(["verify", str(run.folder), "--replay"]) == 1
     assert "rl-00005.arrow was changed since it was recorded" in capfd.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("RUN", "--replay", "5:3"), "--replay 5:3: the first step is after the last"),
+        (("RUN", "--replay", "6:8"), "step 7 is not recorded"),
+        (("RUN", "--replay", "6"), "6 is no range of steps"),
+        (("--replay", "RUN"), "write A:B, and the run's folder before --replay"),
+    ],
+)
+def test_steps_are_checked_as_they_are_typed(
+    run: RunDir, words: tuple[str, ...], said: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["verify", *(str(run.folder) if word == "RUN" else word for word in words)]) == 2
+    assert said in capfd.readouterr().err
+
+
+def test_a_run_of_another_version_is_named_as_one(run: RunDir, capfd: pytest.CaptureFixture[str]) -> None:
+    (run.folder / "config.yaml").write_text("pool: {lost: 3}\n")
+    assert main(["verify", str(run.folder), "--replay"]) == 2
+    told = capfd.readouterr().err
+    assert told.startswith(
+        f"coa: {run.folder} was written by another version of coa ({run.folder}/config.yaml: unknown"
+    )
 
 
 def test_a_difference_in_the_last_bit_is_one() -> None:
@@ -111,12 +137,12 @@ def test_log_probs_are_compared_under_the_version_that_sampled_the_token() -> No
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("ledger", "."), "ledger.jsonl: no such file: `coa rl` writes it"),
-        (("replay", "."), ". is no run directory: it has no config.yaml"),
+        (("verify", "."), "ledger.jsonl: no such file: `coa rl` writes it"),
+        (("verify", ".", "--replay"), ". is no run directory: it has no config.yaml"),
     ],
 )
 def test_a_folder_without_a_run_is_a_mistake(
-    words: tuple[str, str],
+    words: tuple[str, ...],
     said: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -137,7 +163,7 @@ def test_a_ledger_that_does_not_balance_is_status_1(tmp_path: Path, capfd: pytes
         {"what": "lease", "version": 0, "groups": [0]},
     ]
     (tmp_path / "ledger.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines) + '{"what": "tor')
-    assert main(["ledger", str(tmp_path)]) == 1
+    assert main(["verify", str(tmp_path)]) == 1
     said = capfd.readouterr().out
     assert said.startswith("issued 2 = trained 0 + dropped 0 + open 2\n")
     assert f"{tmp_path}/ledger.jsonl, line 3: tasks 1 to 1 are skipped: group 1 has task 2" in said

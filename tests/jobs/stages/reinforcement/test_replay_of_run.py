@@ -1,4 +1,4 @@
-"""`coa replay` of a real run: equal, unless one byte of what was recorded is another."""
+"""`coa verify --replay` of a real run: equal, unless one byte of what was recorded is another."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -24,7 +24,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RlRun]:
 
 
 def replayed(run: RlRun) -> Ended:
-    return run.ended(run.type("replay", str(run.folder)))
+    return run.ended(run.type("verify", str(run.folder), "--replay"))
 
 
 def flipped(sample: Sample) -> Sample:

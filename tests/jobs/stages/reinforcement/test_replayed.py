@@ -15,7 +15,7 @@ from cluster.learner_group import Learning
 from coa.config import dump, load
 from coa.learning.batches import BatchStore
 from coa.learning.orders import Train
-from jobs.cli import find_recipe
+from jobs.recipe.find import find_recipe
 from jobs.recipe.schema import Recipe
 from jobs.run.console import Console
 from jobs.run.run_dir import RunDir

@@ -120,6 +120,8 @@ def test_a_record_tells_of_episodes_learners_and_what_was_dropped_since_the_last
         "rejected_fraction": 0.5,
         "retried": 2,
         "sync_alarms": 1,
+        "families_missing": 0,
+        "failed_fraction": 0.0,
         "faults": "1 of 2 engines compute with other weights than those of version 1, which they report: log-probs are "
         "up to 0.25 nats from the learner's, 0.062 on average",
         "groups": 2,

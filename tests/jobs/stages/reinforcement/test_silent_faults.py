@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from actors.learner.step_report import StepReport
-from actors.messages import EpisodeOrder, SyncReport
+from actors.messages import EpisodeOrder, Publication, SyncReport
 from coa.errors import EpisodeFailed
 from coa.learning.algorithms import ALGORITHMS
 from coa.learning.algorithms.grpo import Grpo
@@ -79,9 +79,9 @@ def test_engines_that_sample_with_an_old_cache_are_not_suspected_of_old_weights(
 class Stale(Remembering):
     """One of its engines takes the name of a version without its weights."""
 
-    async def sync(self, version: int, *weights: Any) -> list[SyncReport]:
-        found = await super().sync(version, *weights)
-        if version == FAULTY:
+    async def sync(self, publication: Publication) -> list[SyncReport]:
+        found = await super().sync(publication)
+        if publication.version == FAULTY:
             found[0] = replace(found[0], logprob_diff=0.03, logprob_mean_diff=0.01, alarm=True)
         return found
 

@@ -1,0 +1,1 @@
+"""What a key, a request and a busy server are limited to."""

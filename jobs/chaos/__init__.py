@@ -1,1 +1,0 @@
-"""`coa chaos`: kills processes during RL, and checks that results and ledger stay correct."""

@@ -1,1 +1,0 @@
-"""Commands that list the available settings and benchmarks."""

@@ -1,1 +1,0 @@
-"""Commands that inspect a run's records, or test its fault tolerance."""

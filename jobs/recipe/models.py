@@ -1,0 +1,151 @@
+"""Checks of the models that a recipe or a command names, before anything starts: their folders, their tokenizers, and
+whether the tasks' questions fit in their context."""
+
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from actors.learner.sizes import hub_name, local_folder
+from actors.rollout.support import check_supported
+from coa.agent.codec import Codec, read_tokenizer
+from coa.agent.episode import AgentConfig
+from coa.agent.profiles import profile as find_profile
+from coa.errors import UserError
+from coa.pretrained.folder import Pretrained, Use, check_folder
+from coa.pretrained.positions import hint_of, positions_of
+from coa.pretrained.weights import few, is_fetched
+from coa.types import Task
+from jobs.recipe.findings import Finding
+from jobs.recipe.hub import is_offline, require_hub_model
+from jobs.recipe.needs import has_episodes, models_paid
+from jobs.recipe.schema import Recipe
+
+CHAT_TEMPLATE = "--chat-template"
+"""Argument of vLLM's server that replaces the chat template of the model's folder."""
+
+
+def models_of(config: Recipe, stages: Iterable[str], tasks: Iterable[Task]) -> Iterator[Finding]:
+    """What is found about the models that unfinished stages of a recipe load. tasks: those that the policy attempts.
+    Raises UserError."""
+    stages, run = set(stages), Path(config.run_dir)
+    if (path := config.model.path) is not None and not (run / "checkpoints" / "start" / "config.json").exists():
+        policy = checked("model.path", path, Use.train, engine=has_episodes(stages))
+        if policy is None:
+            yield _not_here("model.path", path)
+        else:
+            with keyed("model.path"):
+                yield policy_of(policy, path, config.agent, tasks)
+    if (own := begun_at(run, stages)) is not None:
+        yield policy_of(check_folder(own, use=Use.train), str(own), config.agent, tasks)
+    if "rl" in stages and (teacher := config.rl.on_policy.teacher) is not None:
+        if checked("rl.on_policy.teacher", teacher, Use.score) is None:
+            yield _not_here("rl.on_policy.teacher", teacher)
+        else:
+            yield Finding(f"rl.on_policy.teacher {teacher}: configuration and weights")
+    for name in sorted(models_paid(config, stages)):
+        if (served := config.models[name].serve).model:
+            yield model_server(f"models.{name}.serve.model", served.model, served.arguments)
+
+
+def begun_at(run: Path, stages: Collection[str]) -> Path | None:
+    """The folder of the run's own model at which an unfinished stage begins; None if there is none yet."""
+    for stage, name in (("rl", "sft-model"), ("rl", "start"), ("sft", "start")):
+        folder = run / "checkpoints" / name
+        unfinished = stage in stages and not (run / "checkpoints" / f"{stage}.json").exists()
+        if unfinished and (folder / "config.json").exists():
+            return folder
+    return None
+
+
+def policy_of(policy: Pretrained, name: str, agent: AgentConfig, tasks: Iterable[Task]) -> Finding:
+    """What is found about a model that plays episodes; raises UserError if its tokenizer, its positions or its context
+    do not suit them."""
+    codec, text = Codec.load(policy.folder), policy.text
+    if (largest := codec.largest_token()) >= (rows := text.vocab_size):
+        raise UserError(
+            f"{name}: its tokenizer has tokens up to number {largest}, and its embedding only {rows} rows, from 0 to "
+            f"{rows - 1}"
+        )
+    positions, limit = positions_of(text), agent.limits.max_tokens
+    if positions is not None and limit > positions:
+        said = f"agent.limits.max_tokens={limit} is more than the {positions} positions of {name}"
+        raise UserError(said + hint_of(text))
+    number = check_questions(codec, agent, tasks)
+    quantised = policy.quantization and f" ({policy.quantization})"
+    counted = f", and the length of {number} questions" if number else ""
+    return Finding(f"{name}: configuration, weights{quantised}, tokenizer and chat template{counted}")
+
+
+def check_questions(codec: Codec, agent: AgentConfig, tasks: Iterable[Task]) -> int:
+    """Raises UserError for questions that fill the whole context, so that no answer fits after them; returns the number
+    of questions. A token is at least a byte of text, so only long questions are tokenised."""
+    limit, counted = agent.limits.max_tokens, 0
+    room: dict[str, int] = {}
+    long: list[str] = []
+    for task in tasks:
+        counted += 1
+        profile = find_profile(task.profile)
+        if profile.name not in room:
+            room[profile.name] = limit - len(codec.prompt(profile, "", instructed=agent.instructed))
+        if room[profile.name] <= 0:
+            raise UserError(
+                f"agent.limits.max_tokens={limit} has no room for the prompt of the profile {profile.name}, which has "
+                f"{limit - room[profile.name]} tokens without a question"
+            )
+        if len(task.question.encode(errors="replace")) < room[profile.name] // 2:
+            continue
+        if (length := len(codec.prompt(profile, task.question, instructed=agent.instructed))) >= limit:
+            long.append(f"{task.id} ({length} tokens)")
+    if long:
+        raise UserError(
+            f"{len(long)} of {counted} questions fill agent.limits.max_tokens={limit} with their prompt: {few(long)}; "
+            "raise the limit, or leave them out"
+        )
+    return counted
+
+
+def served_model(model: Path, agent: AgentConfig, tasks: Iterable[Task]) -> Finding:
+    """What is found about a folder that engines of this command load; raises UserError."""
+    found = check_folder(model, use=Use.serve)
+    check_supported(found)
+    return policy_of(found, str(model), agent, tasks)
+
+
+def model_server(key: str, path: str, arguments: Iterable[str]) -> Finding:
+    """What is found about a teacher's model that is served in the cluster; raises UserError."""
+    found = checked(key, path, Use.serve, engine=True)
+    if found is None:
+        return _not_here(key, path)
+    with keyed(key):
+        tokenizer = read_tokenizer(found.folder)
+        if tokenizer.chat_template is None and not any(one.startswith(CHAT_TEMPLATE) for one in arguments):
+            raise UserError(f"{path}: its tokenizer has no chat template")
+    return Finding(f"{key} {path}: configuration, weights and tokenizer")
+
+
+def checked(key: str, path: str, use: Use, *, engine: bool = False) -> Pretrained | None:
+    """The folder of a setting, checked; None for a hub model that is not on this machine, or only in part, and will be
+    fetched. engine: whether vLLM loads it too."""
+    folder = local_folder(path) if hub_name(path) else Path(path)
+    if folder is None or (hub_name(path) and not is_fetched(folder)):
+        if is_offline():
+            require_hub_model(key, path)
+        return None
+    with keyed(key):
+        found = check_folder(folder, use=use)
+        if engine:
+            check_supported(found)
+    return found
+
+
+def _not_here(key: str, path: str) -> Finding:
+    return Finding.unseen(f"{key} {path}, which is not on this machine yet")
+
+
+@contextmanager
+def keyed(key: str) -> Iterator[None]:
+    """Puts the setting before a UserError of the body."""
+    try:
+        yield
+    except UserError as error:
+        raise UserError(f"{key} {error}") from error
