@@ -3,10 +3,18 @@
 import gc
 import os
 import signal
+import tempfile
+from collections import defaultdict
 from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import pytest
+from filelock import FileLock
+
+from tests.support import slow
+from tests.support.smollm import make_smollm
 
 TAKE_THE_MACHINE = {
     "tests/actors/rollout/test_engine.py",
@@ -19,11 +27,32 @@ TAKE_THE_MACHINE = {
 """Files that keep two cores busy. Two of them side by side take longer than one after the other."""
 
 
+def _file(nodeid: str) -> str:
+    return nodeid.split("::")[0]
+
+
 def _takes_the_machine(nodeid: str) -> bool:
-    return nodeid.split("::")[0] in TAKE_THE_MACHINE
+    return _file(nodeid) in TAKE_THE_MACHINE
 
 
-def pytest_configure() -> None:
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--share",
+        metavar="K/N",
+        help="of the slow tests only share K (from 0) of N that take about equally long; a slow test that is skipped "
+        "fails, and the end is a table of minutes by file",
+    )
+    parser.addoption(
+        "--record", action="store_true", help=f"if all pass, write seconds of slow tests to {slow.SECONDS.name}"
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if (share := config.getoption("--share")) is not None:
+        try:
+            slow.parse_share(share)
+        except ValueError as error:
+            raise pytest.UsageError(f"--share: {error}") from error
     gc.disable()
     # In the background of a shell it is ignored, also by what tests start and then interrupt.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -40,11 +69,50 @@ def pytest_unconfigure() -> None:
     gc.unfreeze()
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """What takes longest begins first, so that no worker ends long after the others."""
     items.sort(key=lambda item: not _takes_the_machine(item.nodeid))
+    if share := config.getoption("--share"):
+        number, shares = slow.parse_share(share)
+        files = {_file(item.nodeid) for item in items if "slow" in item.keywords}
+        chosen = slow.deal(files, shares, slow.known_seconds())[number]
+        others = [item for item in items if "slow" in item.keywords and _file(item.nodeid) not in chosen]
+        config.hook.pytest_deselected(items=others)
+        items[:] = [item for item in items if item not in set(others)]
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Any:
+    """With a share, a slow test that is skipped fails: else what it needs would be missed by nobody."""
+    report: pytest.TestReport = yield
+    if report.skipped and "slow" in item.keywords and item.config.getoption("--share"):
+        reason = str(report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longrepr)
+        if not slow.may_be_skipped(reason) and not hasattr(report, "wasxfail"):
+            report.outcome, report.longrepr = "failed", f"{item.nodeid} needs what is not there. {reason}"
+    return report
+
+
+TAKEN: defaultdict[str, float] = defaultdict(float)
+"""Seconds of each file so far; with xdist, in the process that hands out the tests."""
+TAKEN_BY_SLOW: defaultdict[str, float] = defaultdict(float)
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    TAKEN[_file(report.nodeid)] += report.duration
+    if "slow" in report.keywords:
+        TAKEN_BY_SLOW[_file(report.nodeid)] += report.duration
+
+
+def pytest_terminal_summary(terminalreporter: Any, exitstatus: int, config: pytest.Config) -> None:
+    if config.getoption("--share"):
+        terminalreporter.section("minutes by file")
+        for line in slow.minutes(TAKEN):
+            terminalreporter.write_line(line)
+    if config.getoption("--record") and exitstatus == pytest.ExitCode.OK:
+        slow.record(TAKEN_BY_SLOW)
+
+
+@pytest.hookimpl(optionalhook=True)  # where pytest-xdist is not installed, as on a bare machine with a GPU
 def pytest_xdist_make_scheduler(config: Any, log: Any) -> Any:
     """With `--dist loadfile`: a file is one worker's, and so are all files that take the machine; they begin first,
     where xdist would begin with the files of most tests."""
@@ -64,18 +132,53 @@ def pytest_xdist_make_scheduler(config: Any, log: Any) -> Any:
 os.environ["WANDB_MODE"] = "disabled"
 # Ray itself would start a cluster for who calls it without one: no test depends on which tests ran before it.
 os.environ["RAY_ENABLE_AUTO_CONNECT"] = "0"
+# Ray reads it once for a process, so all clusters of one have one mode; unset, it depends on what ran on the machine.
+os.environ["RAY_AUTH_MODE"] = "disabled"
+os.environ.update(
+    {
+        # Processes of a cluster may start slowly, where both cores are busy.
+        "RAY_raylet_start_wait_time_s": "150",
+        # It would end workers because of memory that others use.
+        "RAY_memory_monitor_refresh_ms": "0",
+    }
+)
+
+if find_spec("hypothesis"):  # not on a bare machine with a GPU
+    from hypothesis import HealthCheck, settings
+
+    # The same inputs in each run, however long one takes: what is green stays so. The nightly run draws its own.
+    settings.register_profile(
+        "quick", deadline=None, derandomize=True, database=None, suppress_health_check=[HealthCheck.too_slow]
+    )
+    settings.register_profile("nightly", deadline=None, print_blob=True)
+    settings.load_profile("nightly" if slow.NIGHTLY else "quick")
 
 
-@pytest.fixture(scope="session")
-def ray_session() -> Iterator[None]:
-    """A small local Ray cluster of 4 (logical) CPUs for the whole test run."""
-    # Unset, the mode depends on what was run on the machine before.
-    os.environ["RAY_AUTH_MODE"] = "disabled"
+@pytest.fixture
+def anyio_backend() -> str:
+    """The event loop of tests that are coroutines."""
+    return "asyncio"
+
+
+@pytest.fixture(scope="module")
+def ray_session() -> None:
+    """A small local Ray cluster of 4 (logical) CPUs, which stays for the next files that want it."""
     import ray
 
-    # Ray itself would join a cluster that somebody else has started on this machine.
-    ray.init(address="local", num_cpus=4, include_dashboard=False, log_to_driver=False)
-    yield
+    from cluster.session import start
+
+    if not ray.is_initialized():
+        # One after the other: two that start at once may choose the same ports.
+        with FileLock(Path(tempfile.gettempdir()) / f"coa-tests-{os.getuid()}.lock"):
+            # Ray itself would join a cluster that somebody else has started on this machine.
+            start(address="local", num_cpus=4, include_dashboard=False, log_to_driver=False)
+
+
+@pytest.fixture
+def no_ray() -> None:
+    """This process is on no Ray cluster, so that the test can start one of its own in it."""
+    import ray
+
     ray.shutdown()
 
 
@@ -90,3 +193,9 @@ def one_rank(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         environment.setenv("LOCAL_RANK", "0")
         yield
     dist.destroy_process_group()
+
+
+@pytest.fixture(scope="session")
+def smollm(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a pretrained model, which nobody writes to."""
+    return make_smollm(tmp_path_factory.mktemp("pretrained") / "SmolLM2-135M-Instruct")

@@ -16,10 +16,12 @@ from coa.learning.accounts import fold
 from coa.reporting.metrics import read_metrics
 from coa.storage.jsonl import read_lines
 from jobs.cli import main
+from jobs.run.run_dir import storage_of
 from tests.project.test_docs import ROOT, blocks
+from tests.support.patience import PATIENCE_S
 
 BENCHMARKS = Path(os.environ.get("COA_BENCHMARKS", Path(__file__).parents[3] / "shared" / "benchmarks"))
-RUNS, SFT_STEPS, RL_STEPS = 120, 24, 3
+RUNS, SFT_STEPS, RL_STEPS = 120, 36, 3
 SETTINGS = (
     f"distill.runs={RUNS}",
     "teaching.wave=60",
@@ -41,8 +43,8 @@ def coa(*words: str) -> list[str]:
     return [sys.executable, "-m", "jobs.cli", *words]
 
 
-def steps_of(metrics: Path, stage: str) -> list[int]:
-    return [record["step"] for record in read_metrics(metrics) if record["stage"] == stage] if metrics.exists() else []
+def records_of(metrics: Path, stage: str) -> list[dict[str, Any]]:
+    return [record for record in read_metrics(metrics) if record["stage"] == stage] if metrics.exists() else []
 
 
 @pytest.fixture(scope="module")
@@ -54,22 +56,23 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     tasks.write_text("".join(f"{json.dumps(row | {'profile': 'code'})}\n" for row in rows))
     command = coa("train", "--recipe", "tiny", f"run_dir={folder / 'run'}", f"tasks.path={tasks}", *SETTINGS)
     # As on a machine where nobody has said a word on Ray's tokens.
-    environment = {name: value for name, value in os.environ.items() if name != "RAY_AUTH_MODE"}
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_AUTH_")}
     first = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
     metrics = folder / "run" / "metrics.jsonl"
-    deadline = time.monotonic() + 400
-    while max(steps_of(metrics, "sft"), default=0) < 12:
+    # A checkpoint is committed some steps after it was written; then there is one to go on after.
+    while not any("checkpoint_commit_s" in record for record in records_of(metrics, "sft")):
         assert first.poll() is None, first.communicate()[1]
-        assert time.monotonic() < deadline
         time.sleep(0.2)
     first.send_signal(signal.SIGINT)
-    _, told = first.communicate(timeout=60)
+    _, told = first.communicate(timeout=PATIENCE_S)
     interrupted = time.time()
-    second = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600, env=environment)
+    checkpoints = storage_of(folder / "run").below("sft").versions()
+    second = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     return {
         "folder": folder / "run",
         "first": (first.returncode, told),
         "interrupted": interrupted,
+        "checkpoint": max(checkpoints.values()),
         "second": second,
         "command": command,
         "rows": len(rows),
@@ -79,10 +82,10 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 def test_an_interrupted_run_says_so_and_the_same_command_finishes_it(run: dict[str, Any]) -> None:
     assert run["first"] == (130, "interrupted; the same command resumes\n")
     assert run["second"].returncode == 0, run["second"].stderr
-    records = [r for r in read_metrics(run["folder"] / "metrics.jsonl") if r["stage"] == "sft"]
+    records = records_of(run["folder"] / "metrics.jsonl", "sft")
     assert [record["step"] for record in records] == list(range(1, SFT_STEPS + 1))
     before = [record["step"] for record in records if record["time"] < run["interrupted"]]
-    assert before == list(range(1, 11)), "it went on after its last checkpoint, at step 10"
+    assert before == list(range(1, run["checkpoint"] + 1)), "it went on after its last checkpoint"
 
 
 def test_the_report_keeps_its_contract(run: dict[str, Any]) -> None:
@@ -109,7 +112,7 @@ def test_the_report_keeps_its_contract(run: dict[str, Any]) -> None:
 
 
 def test_every_attempt_of_the_run_is_accounted_for(run: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["ledger", str(run["folder"])]) == 0
+    assert main(["verify", str(run["folder"])]) == 0
     report = json.loads((run["folder"] / "report.json").read_text())
     accounts = fold(read_lines(run["folder"] / "ledger.jsonl"))
     [row] = accounts.balance().values()
@@ -129,7 +132,7 @@ def test_both_models_say_how_they_are_asked(run: dict[str, Any]) -> None:
 
 def test_the_run_directory_is_readable(run: dict[str, Any]) -> None:
     folder = run["folder"]
-    assert steps_of(folder / "metrics.jsonl", "rl") == [1, 2, 3]
+    assert [record["step"] for record in records_of(folder / "metrics.jsonl", "rl")] == [1, 2, 3]
     assert "run_dir" in (folder / "config.yaml").read_text()
     page = (folder / "report.html").read_text()
     assert "</html>" in page
@@ -143,7 +146,7 @@ def test_the_run_directory_is_readable(run: dict[str, Any]) -> None:
 def test_a_finished_run_is_shown_again_without_any_work(run: dict[str, Any]) -> None:
     made = [run["folder"] / name for name in ("metrics.jsonl", "model/model.safetensors", "checkpoints/rl.json")]
     before = [(path.read_bytes(), path.stat().st_mtime_ns) for path in made]
-    again = subprocess.run(run["command"], capture_output=True, text=True, check=False, timeout=120)
+    again = subprocess.run(run["command"], capture_output=True, text=True, check=False)
     assert again.returncode == 0
     assert "cost of a success" in again.stdout
     assert [(path.read_bytes(), path.stat().st_mtime_ns) for path in made] == before
@@ -158,11 +161,12 @@ def test_the_model_is_evaluated_on_a_benchmark_and_agrees_with_transformers(
     model, out = run["folder"] / "model", tmp_path / "nq"
     words = coa("evaluate", "--model", str(model), "--tasks", str(BENCHMARKS / "nq.jsonl"), "--rows", "20")
     done = subprocess.run(
-        [*words, "--out", str(out), "evaluation.samples=1"], capture_output=True, text=True, check=False, timeout=200
+        [*words, "--out", str(out), "evaluation.samples=1"], capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
     found = json.loads((out / "evaluation.json").read_text())
-    assert found["greedy"]["n"] == found["pass_at_1"]["n"] == 20
+    assert found["n"] == found["greedy"]["n"] == 20
+    assert "pass_at_1" not in found, "its protocol is greedy"
     rows = pq.read_table(out / "episodes.parquet").to_pylist()
     greedy = [row for row in rows if row["group"] == "greedy" and row["turns"] == 1]
     assert len(greedy) > 3
@@ -191,14 +195,17 @@ def one_turn(model_dir: Path, question: str) -> str:
 
 
 @pytest.mark.parametrize("index", range(2))
-def test_the_readmes_python_runs_on_a_run(
+def test_the_documented_python_runs_on_a_run(
     run: dict[str, Any], index: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "runs").mkdir()
     (tmp_path / "runs" / "demo").symlink_to(run["folder"])
     monkeypatch.chdir(tmp_path)
     done = subprocess.run(
-        [sys.executable, "-c", blocks(ROOT / "README.md", "python")[index]], capture_output=True, text=True, check=False
+        [sys.executable, "-c", blocks(ROOT / "docs" / "python.md", "python")[index]],
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip()

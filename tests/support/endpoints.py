@@ -18,6 +18,7 @@ every 20th. WHAT:
     error        200 with {"error": ..}                      no_usage    a completion that counts no tokens
     context      400, the context is too long                abort       a text that the server broke off
     spent        429, the quota is spent                     thinking    empty, cut off by its length
+    calls        a call of a tool in place of text
 
 GET /log gives what came so far (`Seen`), GET /stats its counts; GET /v1/models and /health answer as servers do.
 """
@@ -94,7 +95,7 @@ class Fault:
 
 KINDS = frozenset(
     ("reset", "gone", "slow", "half", "malformed", "none", "no_usage", "abort", "error", "context", "spent")
-) | {"empty", "thinking"}
+) | {"empty", "thinking", "calls"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,6 +104,8 @@ class Script:
     latency_s: float = 0.0
     concurrent: int = 0
     """Completions at the same time; 0 is no limit."""
+    together: int = 0
+    """No answer is given before so many requests have come."""
     queues: bool = True
     """Whether what is above `concurrent` waits; else it gets 429."""
     faults: Sequence[str] = ()
@@ -211,6 +214,7 @@ class ScriptedEndpoint:
         self.running += 1
         self.peak = max(self.peak, self.running)
         try:
+            await self.arrived(self._script.together)
             await asyncio.sleep(self._script.latency_s)
             if fault is not None and fault.kind == "slow":
                 await asyncio.sleep(fault.value or 0.0)
@@ -265,6 +269,9 @@ class ScriptedEndpoint:
                 choice["message"]["content"] = ""
             case "thinking":
                 choice |= {"message": {"role": "assistant", "content": None}, "finish_reason": "length"}
+            case "calls":
+                calls = [{"id": "c", "type": "function", "function": {"name": "find", "arguments": "{}"}}]
+                choice |= {"message": {"role": "assistant", "tool_calls": calls}, "finish_reason": "tool_calls"}
             case "no_usage":
                 del answer["usage"]
             case "abort":
@@ -375,9 +382,9 @@ class EndpointProcess:
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}/v1"
 
-    def start(self) -> None:
-        """Returns once it answers."""
-        command = [sys.executable, "-m", "tests.support.endpoints", "--port", str(self.port), *self._arguments]
+    def start(self, *more: str) -> None:
+        """Returns once it answers. more: arguments that stand above those it was made with."""
+        command = [sys.executable, "-m", "tests.support.endpoints", "--port", str(self.port), *self._arguments, *more]
         self._process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
         assert self._process.stdout is not None
         self.port = json.loads(self._process.stdout.readline())["port"]
@@ -404,6 +411,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--port", type=int, default=0)
     parser.add_argument("--latency", type=float, default=0.0, help="seconds")
     parser.add_argument("--concurrent", type=int, default=0, help="completions at the same time; 0 is no limit")
+    parser.add_argument("--together", type=int, default=0, help="no answer before so many requests have come")
     parser.add_argument("--over", choices=("queue", "refuse"), default="queue", help="what becomes of more")
     parser.add_argument("--fault", action="append", default=[], help="WHICH=WHAT, such as 1-3=500 or /20=reset")
     parser.add_argument("--reply", default="tests.support.endpoints:echo", help="module:function of (messages, seed)")
@@ -414,6 +422,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     script = Script(
         reply=getattr(importlib.import_module(module), name),
         latency_s=options.latency,
+        together=options.together,
         concurrent=options.concurrent,
         queues=options.over == "queue",
         faults=options.fault,
