@@ -6,8 +6,9 @@ run_dir ?= runs/demo
 demo: setup
 	.venv/bin/coa train --recipe tiny run_dir=$(run_dir)
 
+# failures=FILE: where the gate reads what failed.
 test: setup
-	.venv/bin/python -m pytest -n 2 --dist loadfile -m "not slow and not gpu"
+	.venv/bin/python -m pytest -n 2 --dist loadfile -m "not slow and not gpu" $(if $(failures),--failures $(failures))
 
 # A quarter of the slow tests, by file: another one with each commit, or `quarter=K` (0 to 3).
 quarter ?= $(shell expr $$(git rev-list --count HEAD 2>/dev/null || echo 0) % 4)

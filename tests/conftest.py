@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from filelock import FileLock
 
-from tests.support import slow
+from tests.support import gate, slow
 from tests.support.smollm import make_smollm
 
 TAKE_THE_MACHINE = {
@@ -42,6 +42,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="of the slow tests only share K (from 0) of N that take about equally long; a slow test that is skipped "
         "fails, and the end is a table of minutes by file",
     )
+    parser.addoption("--failures", metavar="FILE", type=Path, help="where tests.support.gate reads what failed")
     parser.addoption(
         "--record", action="store_true", help=f"if all pass, write seconds of slow tests to {slow.SECONDS.name}"
     )
@@ -53,6 +54,10 @@ def pytest_configure(config: pytest.Config) -> None:
             slow.parse_share(share)
         except ValueError as error:
             raise pytest.UsageError(f"--share: {error}") from error
+    if not hasattr(config, "workerinput"):  # the process that prints
+        config.pluginmanager.register(gate.Heartbeat())
+        if failures := config.getoption("--failures"):
+            config.pluginmanager.register(gate.FailureLog(failures))
     gc.disable()
     # In the background of a shell it is ignored, also by what tests start and then interrupt.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

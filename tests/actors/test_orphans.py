@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from actors.rollout import structured_outputs
+from tests.support.patience import soon
 
 PARENT = """
 import multiprocessing, sys, time
@@ -21,7 +22,7 @@ if __name__ == "__main__":
     process = multiprocessing.get_context(sys.argv[1]).Process(target=child, args=(sys.argv[2],))
     process.start()
     print(process.pid, flush=True)
-    time.sleep(60)
+    time.sleep(3600)
 """
 
 
@@ -31,7 +32,7 @@ def child(ready: str) -> None:
     structured_outputs.register()
     structured_outputs.register()
     Path(ready).touch()
-    time.sleep(60)
+    time.sleep(3600)
 
 
 def alive(pid: int) -> bool:
@@ -40,13 +41,6 @@ def alive(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
     except FileNotFoundError:
         return False
-
-
-def until(holds: bool, pid: int, seconds: float) -> bool:
-    end = time.monotonic() + seconds
-    while alive(pid) is not holds and time.monotonic() < end:
-        time.sleep(0.02)
-    return alive(pid) is holds
 
 
 @contextmanager
@@ -65,10 +59,7 @@ def family(method: str, folder: Path) -> Iterator[tuple[subprocess.Popen[str], i
     try:
         assert parent.stdout is not None
         pid = int(parent.stdout.readline())
-        end = time.monotonic() + 60
-        while not ready.exists() and time.monotonic() < end:
-            time.sleep(0.02)
-        assert ready.exists()
+        assert soon(ready.exists)
         yield parent, pid
     finally:
         parent.kill()
@@ -80,10 +71,10 @@ def family(method: str, folder: Path) -> Iterator[tuple[subprocess.Popen[str], i
 @pytest.mark.parametrize("method", ["spawn", "fork"])
 def test_a_child_ends_when_its_parent_is_killed_and_not_before(method: str, tmp_path: Path) -> None:
     with family(method, tmp_path) as (parent, pid):
-        time.sleep(0.5)
+        time.sleep(0.2)
         assert alive(pid), "its parent lives"
         parent.kill()
-        assert until(False, pid, 5.0)
+        assert soon(lambda: not alive(pid))
 
 
 def test_a_process_that_multiprocessing_did_not_start_is_left_alone(tmp_path: Path) -> None:

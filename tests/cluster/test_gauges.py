@@ -1,12 +1,13 @@
-import time
-import urllib.request
+from contextlib import suppress
 from typing import Any
 from urllib.parse import unquote
+from urllib.request import urlopen
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from cluster.gauges import RayGauges, gauge_name, tag
+from tests.support.patience import soon
 
 RECORD = {"stage": "rl", "step": 3, "time": 1.0, "loss": 0.25, "reward/calc": 1, "note": "text"}
 
@@ -76,12 +77,15 @@ def test_a_driver_of_ray_shows_them_to_prometheus(ray_session: None) -> None:
     gauges = RayGauges('größe {1}, "x" = 東京 \\ 😀\n#')
     gauges.emit({**RECORD, 'reward/Städte/東京 "x"': 0.75})
     [node] = ray.nodes()
-    deadline, shown = time.monotonic() + 60, ""
-    while 'metric="reward/calc"' not in shown:
-        assert time.monotonic() < deadline, "no gauge within a minute"
-        time.sleep(0.5)
-        with urllib.request.urlopen(f"http://127.0.0.1:{node['MetricsExportPort']}/metrics", timeout=5) as page:
-            shown = page.read().decode()
+
+    def page() -> str:
+        """What the node shows, once our gauges are among it."""
+        with suppress(OSError), urlopen(f"http://127.0.0.1:{node['MetricsExportPort']}/metrics") as answer:
+            text = answer.read().decode()
+            return text if 'metric="reward/calc"' in text else ""
+        return ""
+
+    shown = soon(page)
     [line] = [line for line in shown.splitlines() if line.startswith("ray_coa_reward_calc{")]
     assert line.endswith(" 1.0")
     assert 'run="gr%C3%B6%C3%9Fe {1}, %22x%22 = %E6%9D%B1%E4%BA%AC %5C %F0%9F%98%80%0A#"' in line

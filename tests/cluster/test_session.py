@@ -12,6 +12,7 @@ from ray.exceptions import ObjectStoreFullError, OutOfDiskError
 
 from cluster.session import STARTS, SessionConfig, last_wish, session, start, stored
 from coa.errors import ClusterDown, DiskFull
+from tests.support.patience import PATIENCE_S
 
 LATE = Exception("The current node timed out during startup. This could be")
 
@@ -109,7 +110,7 @@ def test_what_a_failed_start_has_left_running_is_ended_and_nothing_else(monkeypa
     other = subprocess.Popen(["sleep", "60"])
     try:
         started(monkeypatch, Leaving(2))
-        assert [process.wait(10) for process in left[:2]] == [-SIGKILL] * 2
+        assert [process.wait(PATIENCE_S) for process in left[:2]] == [-SIGKILL] * 2
         assert [process.poll() for process in (other, left[2])] == [None, None]
     finally:
         for process in (other, *left):

@@ -1,38 +1,37 @@
 import time
+from itertools import count
+from pathlib import Path
 from typing import Any
 
-from cluster import start_signs
 from cluster.start_signs import signs_of, with_signs
+from tests.support.patience import soon
 
 
 class Slow:
-    """An actor whose constructor takes a while, and says so."""
+    """An actor whose constructor takes until a file is there, and says how far it is."""
 
-    def __init__(self, *, incarnation: str, seconds: float) -> None:
+    def __init__(self, *, incarnation: str, until: Path) -> None:
         self.incarnation = incarnation
-        ends = time.monotonic() + seconds
-        while time.monotonic() < ends:
-            print(f"weights: {100 - 100 * (ends - time.monotonic()) / seconds:.1f} %", flush=True)
+        for share in count():
+            print(f"weights: {share / 100} %", flush=True)
             time.sleep(0.1)
+            if until.exists():
+                break
 
     async def ready(self) -> str:
         return f"{type(self).__name__} {self.incarnation}"
 
 
-def test_an_actor_shows_progress_while_it_is_made_and_none_once_it_is_ready(ray_session: None) -> None:
+def test_an_actor_shows_progress_while_it_is_made_and_none_once_it_is_ready(ray_session: None, tmp_path: Path) -> None:
     import ray
 
     make = ray.remote(with_signs(Slow))
-    actor: Any = make.remote(incarnation="a-0", seconds=start_signs.EVERY_S * 2.5)
-    seen: list[int] = []
+    actor: Any = make.remote(incarnation="a-0", until=tmp_path / "made")
     answer: Any = actor.ready.remote()
-    while not ray.wait([answer], timeout=0.5)[0]:
-        seen.append(signs_of("a-0"))
+    first = soon(lambda: signs_of("a-0"))
+    assert first
+    assert soon(lambda: signs_of("a-0") > first)
+    (tmp_path / "made").touch()
     assert ray.get(answer) == "Slow a-0"
-    steps = sorted({count for count in seen if count})
-    assert len(steps) >= 2, "it was made for longer than two of the intervals"
-    deadline = time.monotonic() + 30
-    while signs_of("a-0"):
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
+    assert soon(lambda: not signs_of("a-0"))
     ray.kill(actor)

@@ -23,7 +23,7 @@ def answer(request: bytes) -> bytes:
         case b"work", seconds:
             while time.process_time() < float(seconds):
                 pass
-            time.sleep(60)
+            time.sleep(3600)
         case b"linger", seconds:
             os.closerange(3, 64)
             time.sleep(float(seconds))
@@ -58,7 +58,7 @@ def test_a_child_has_nothing_of_this_environment(child: Child, monkeypatch: pyte
 
 def test_a_child_that_takes_too_long_is_ended(child: Child) -> None:
     with pytest.raises(ChildGone, match="no answer in time") as caught:
-        child.ask(b"sleep 60", 0.2)
+        child.ask(b"sleep 3600", 0.2)
     assert caught.value.status is None
     assert not child.alive
 
@@ -70,7 +70,7 @@ def test_a_stopped_child_that_reads_nothing_is_ended_in_time(child: Child) -> No
     assert not child.alive
 
 
-@pytest.mark.parametrize(("request_", "status"), [(b"exit 3", 3), (b"sleep 60", -signal.SIGKILL)])
+@pytest.mark.parametrize(("request_", "status"), [(b"exit 3", 3), (b"sleep 3600", -signal.SIGKILL)])
 def test_how_a_child_ended_by_itself_or_from_outside_is_said(child: Child, request_: bytes, status: int) -> None:
     killer = threading.Timer(0.5, os.kill, (child.pid, signal.SIGKILL))
     if status < 0:
@@ -86,7 +86,7 @@ def test_a_child_that_closes_its_pipes_long_before_it_ends_says_how_it_ended(chi
     assert caught.value.status == 3
 
 
-@pytest.mark.parametrize(("request_", "busy", "wait_s"), [(b"work 2", True, 8.0), (b"sleep 60", False, 1.0)])
+@pytest.mark.parametrize(("request_", "busy", "wait_s"), [(b"work 2", True, 8.0), (b"sleep 3600", False, 1.0)])
 def test_how_long_a_child_worked_is_said_where_it_gives_no_answer(
     child: Child, request_: bytes, busy: bool, wait_s: float
 ) -> None:

@@ -1,6 +1,5 @@
 """`coa doctor`: what a machine has and lacks, each with what to type."""
 
-import resource
 import shutil
 import socket
 import subprocess
@@ -42,10 +41,7 @@ def findings(part: str, **sections: Any) -> list[Finding]:
 def test_every_part_is_on_one_screen_and_nothing_heavy_is_loaded() -> None:
     heavy = "print(sorted({'ray', 'torch', 'vllm', 'transformers'} & set(sys.modules)))"
     code = f"import sys; from jobs.cli import main; main(['doctor']); {heavy}"
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 5
     *lines, loaded = done.stdout.splitlines()
     assert loaded == "[]"
     assert max(map(len, lines)) <= 80

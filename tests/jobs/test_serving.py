@@ -24,6 +24,7 @@ from jobs import serving
 from jobs.run.agent_file import write_agent
 from tests.jobs.test_serve import ASKED, READY_S, greedily, greedy, wait_until_ready
 from tests.project.test_docs import ROOT, blocks
+from tests.support.patience import PATIENCE_S, soon
 from tests.support.ports import free_port
 from tests.support.tiny import AGENT, make_model
 
@@ -148,14 +149,13 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
 
 
 def wait_until_it_listens(url: str, process: "subprocess.Popen[bytes]") -> None:
-    deadline = time.monotonic() + READY_S
-    while time.monotonic() < deadline:
+    def listens() -> bool:
         assert process.poll() is None
         with suppress(httpx.TransportError):
-            httpx.get(url)
-            return
-        time.sleep(0.2)
-    raise AssertionError(f"nobody listens at {url}")
+            return bool(httpx.get(url, timeout=READY_S))
+        return False
+
+    assert soon(listens), f"nobody listens at {url}"
 
 
 def check_answers(url: str, model: Path) -> None:
@@ -196,6 +196,6 @@ def test_rays_own_commands_run_and_deploy_the_server_by_its_import_path(cluster:
 def ready(url: str) -> dict[str, Any]:
     """What /readyz says; nothing while nobody is there."""
     with suppress(httpx.TransportError, ValueError):
-        found = httpx.get(f"{url}/readyz", timeout=10).json()
+        found = httpx.get(f"{url}/readyz", timeout=PATIENCE_S).json()
         return found if isinstance(found, dict) else {}
     return {}

@@ -7,6 +7,7 @@ import pytest
 
 from tests.support.memory import run_watched
 
+pytestmark = pytest.mark.slow
 MIB = 200
 HOLDS = f"import time; held = bytearray({MIB} << 20); time.sleep(1)"
 MAPS = """

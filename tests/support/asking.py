@@ -1,6 +1,5 @@
 """Asking a scripted endpoint for completions, as the tests of the client do."""
 
-import asyncio
 from typing import Any
 
 from coa.errors import (
@@ -11,6 +10,7 @@ from coa.llm.client import Endpoint, EndpointConfig
 from coa.llm.completions import Completion
 from coa.usage import Usage
 from tests.support.endpoints import Script, serving
+from tests.support.virtual_time import leaping
 
 ASKED = [{"role": "system", "content": "You plan."}, {"role": "user", "content": "Who ?"}]
 REPLY = "seed 7, 2 messages: Who ?"
@@ -39,4 +39,4 @@ def asked(*faults: str, script: dict[str, Any] | None = None, **config: Any) -> 
             answer, counts = await ask(endpoint.url, **config)
             return answer, counts, [seen.outcome for seen in endpoint.seen]
 
-    return asyncio.run(go())
+    return leaping(go())

@@ -15,6 +15,7 @@ import psutil
 import ray
 
 from tests.support.autoscaling import VARIABLES, written
+from tests.support.patience import PATIENCE_S
 from tests.support.ports import free_port
 
 ROOT = Path(__file__).parents[2]
@@ -42,7 +43,7 @@ class Cluster:
     def join(self, *before: str, cpus: int = 2, words: Sequence[str] = ()) -> None:
         """Starts another node. before: what its command is run by. words: more arguments of Ray's."""
         words = [*before, str(RAY), "start", f"--address={self.gcs}", f"--num-cpus={cpus}", *COMMON, *words]
-        subprocess.run(words, env=self.environment, check=True, capture_output=True, timeout=120)
+        subprocess.run(words, env=self.environment, check=True, capture_output=True, timeout=2 * PATIENCE_S)
 
 
 COMMON = (
@@ -98,7 +99,9 @@ def head(
         # Into a file: the processes that stay might keep a pipe open.
         said = folder / "start.txt"
         with said.open("w") as out:
-            started = subprocess.run(words, env=environment, stdout=out, stderr=out, check=False, timeout=400)
+            started = subprocess.run(
+                words, env=environment, stdout=out, stderr=out, check=False, timeout=2 * PATIENCE_S
+            )
         assert started.returncode == 0, said.read_text()
         yield cluster
     finally:

@@ -43,6 +43,8 @@ from typing import Any, Self
 
 from aiohttp import web
 
+from tests.support.virtual_time import LeapingLoop, leap
+
 Messages = Sequence[Mapping[str, Any]]
 Reply = Callable[[Messages, int | None], str]
 ROOT = Path(__file__).parents[2]
@@ -217,6 +219,8 @@ class ScriptedEndpoint:
             await self.arrived(self._script.together)
             await asyncio.sleep(self._script.latency_s)
             if fault is not None and fault.kind == "slow":
+                if isinstance(asyncio.get_running_loop(), LeapingLoop):
+                    leap(fault.value or 0.0)
                 await asyncio.sleep(fault.value or 0.0)
                 fault = None
             answer = self._answer(body)

@@ -22,6 +22,7 @@ from actors.weights.segment import reading, write_pieces
 from actors.weights.transport import Published
 from actors.weights.transports import find_receiver, find_sender
 from coa.learning.weights import Layout, Manifest, digest, seal
+from tests.support.patience import PATIENCE_S
 from tests.support.weights import FolderShelf
 
 T = TypeVar("T")
@@ -78,7 +79,7 @@ def take_elsewhere(published: Published, folder: Path, address: Address = ENGINE
     file = folder / f"{address.engine}.pkl"
     file.write_bytes(pickle.dumps((published, address)))
     command = [sys.executable, "-m", "tests.support.offers", str(file)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=2 * PATIENCE_S)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1])
 

@@ -21,8 +21,9 @@ from torch import Tensor
 
 from actors.learner.config import LearnerConfig, Objective
 from coa.types import Sample
+from tests.support.patience import PATIENCE_S
 
-LIMIT_S = 500
+LIMIT_S = 3 * PATIENCE_S
 
 
 @dataclass(frozen=True, kw_only=True)

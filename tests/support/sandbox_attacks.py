@@ -123,7 +123,7 @@ MEMORY = {
 OUTPUT = {
     "output without end": Attack("while True: print('x' * 1000)", r"[x\n]*(\[.*\n)?[x\n]*stopped: .*", SHORT),
     "one line without end": Attack(
-        "while True: print('x' * 9999, end='')", r"x+\n\[\d+ bytes left out\]\nx+\nstopped: .*", SHORT
+        "while True: print('x' * 9999, end='')", r"x+\n\[\d+ bytes left out\]\nx+\nstopped: .*"
     ),
     "errors without end": Attack("import sys\nwhile True: sys.stderr.write('x' * 9999)", "stopped: .*", SHORT),
     "no text": Attack("import sys; sys.stdout.buffer.write(bytes(range(256)))", "(?s)\0\x01.*�"),

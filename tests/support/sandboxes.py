@@ -2,16 +2,16 @@
 
 import asyncio
 import os
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
 from coa.tools.sandbox.run import Ended
 from coa.tools.sandbox.sandbox import Sandbox, SandboxConfig, outcome
+from tests.support.patience import PATIENCE_S
 
-QUICK = SandboxConfig(cpu_s=1, wall_s=30.0, memory_mib=256, files_mib=4)
+QUICK = SandboxConfig(cpu_s=1, wall_s=PATIENCE_S, memory_mib=256, files_mib=4)
 """Patient where it is the wall clock that counts: the machine may be busy."""
 
 
@@ -70,11 +70,3 @@ def commands_with(mark: bytes) -> list[int]:
             if mark in entry.read_bytes():
                 found.append(int(entry.parent.name))
     return found
-
-
-def soon(holds: Callable[[], object], within_s: float = 30.0) -> object:
-    """For what the kernel does in its own time, such as clearing away the dead."""
-    end = time.monotonic() + within_s
-    while not holds() and time.monotonic() < end:
-        time.sleep(0.01)
-    return holds()

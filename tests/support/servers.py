@@ -2,6 +2,7 @@
 
 import asyncio
 import gzip
+import socket
 import struct
 import zlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
@@ -10,9 +11,11 @@ from typing import Any
 
 from aiohttp import abc, web
 
+from tests.support.virtual_time import leap
+
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 Answer = bytes | float | None
-"""Of a raw server: bytes are sent, a number is a pause in seconds, None resets the connection."""
+"""Of a raw server: bytes are sent, a number of seconds passes by a leap of the clock, None resets the connection."""
 
 
 @asynccontextmanager
@@ -58,7 +61,8 @@ async def raw(*connections: Sequence[Answer]) -> AsyncIterator[tuple[str, list[b
                     case None:
                         writer.transport.abort()
                     case _:
-                        await asyncio.sleep(part)
+                        leap(part)
+                        await asyncio.sleep(0.001)  # those whose time is up go
         except ConnectionError:
             pass  # the client has had enough
         finally:
@@ -73,10 +77,10 @@ async def raw(*connections: Sequence[Answer]) -> AsyncIterator[tuple[str, list[b
 
 @asynccontextmanager
 async def closed_port() -> AsyncIterator[str]:
-    """The base URL of a port where nothing listens."""
-    async with raw([]) as (url, _):
-        pass
-    yield url
+    """The base URL of a port where nothing listens, and nobody else can."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        yield f"http://127.0.0.1:{taken.getsockname()[1]}"
 
 
 class Names(abc.AbstractResolver):

@@ -43,6 +43,30 @@ def stand_still(seconds: float) -> None:
     loop._virtual += seconds
 
 
+class LeapingLoop(asyncio.SelectorEventLoop):
+    """A loop of real sockets whose clock can be put forward by `leap`, so that what is to happen late happens now."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ahead = 0.0
+
+    def time(self) -> float:
+        return super().time() + self.ahead
+
+
+def leaping(work: Coroutine[Any, Any, T]) -> T:
+    """What the coroutine gives in such a loop."""
+    with asyncio.Runner(loop_factory=LeapingLoop) as runner:
+        return runner.run(work)
+
+
+def leap(seconds: float) -> None:
+    """Puts the clock of the running loop forward."""
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, LeapingLoop)
+    loop.ahead += seconds
+
+
 def in_virtual_time(work: Coroutine[Any, Any, T], limit_s: float = 3600.0) -> T:
     """What the coroutine gives; raises TimeoutError where that takes longer than `limit_s`, on its own clock."""
 

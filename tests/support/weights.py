@@ -13,6 +13,7 @@ from actors.weights.address import Address
 from actors.weights.holder import Ranges
 from actors.weights.shelf import Kept
 from coa.errors import SyncError
+from tests.support.patience import PATIENCE_S
 
 
 class LocalActor:
@@ -113,7 +114,7 @@ os._exit(0)  # threads of process groups may still run, and an interpreter that 
 """
 
 
-def run_ranks(script: str, world: int, folder: Path, timeout_s: float = 120.0) -> list[dict[str, Any]]:
+def run_ranks(script: str, world: int, folder: Path, timeout_s: float = 2 * PATIENCE_S) -> list[dict[str, Any]]:
     """Runs a script on so many ranks, each with `rank`, `world`, `folder` and a gloo group; what each writes into
     `folder/RANK.json`."""
     (folder / "store").unlink(missing_ok=True)

@@ -28,6 +28,7 @@ from coa.storage.checkpoints import open_folder
 from coa.storage.keeping import Keeping
 from coa.types import Sample
 from tests.support import ranks
+from tests.support.patience import PATIENCE_S
 from tests.support.tiny import make_model, random_sample
 
 STEPS = 3
@@ -277,7 +278,9 @@ def test_a_lock_that_a_killed_build_left_keeps_no_learner_waiting(tmp_path: Path
     folder.mkdir(parents=True)
     (folder / "lock").touch()
     environment = os.environ | {"TORCH_EXTENSIONS_DIR": str(folder.parent), "LOCAL_RANK": "0"}
-    done = subprocess.run([sys.executable, "-c", JOIN, tmp_path / "store"], env=environment, check=False, timeout=90)
+    done = subprocess.run(
+        [sys.executable, "-c", JOIN, tmp_path / "store"], env=environment, check=False, timeout=2 * PATIENCE_S
+    )
     assert done.returncode == 0
 
 

@@ -23,6 +23,7 @@ from coa.learning.orders import (
     VoidEpoch,
     orders_of,
 )
+from tests.support.patience import PATIENCE_S
 from tests.support.reports import a_report
 
 pytestmark = pytest.mark.anyio
@@ -139,7 +140,7 @@ async def test_a_rank_that_waits_for_a_batch_gets_the_last_checkpoint() -> None:
     waiting = asyncio.ensure_future(row.next_order(0, epoch, 2))
     await asyncio.sleep(0)
     assert await row.checkpoint() == 1
-    found = await asyncio.wait_for(waiting, 10)
+    found = await asyncio.wait_for(waiting, PATIENCE_S)
     assert found is not None
     assert found.order == Checkpoint()
 
@@ -331,7 +332,7 @@ def test_a_rank_that_waits_is_answered_in_time_with_nothing(monkeypatch: pytest.
 async def test_the_driver_hears_of_a_checkpoint_that_is_committed() -> None:
     row, told = make_buffer(), Committed(version=3, write_s=1.0, commit_s=2.0, size=5)
     await row.committed(told)
-    assert await asyncio.wait_for(row.next_event(), 10) == told
+    assert await asyncio.wait_for(row.next_event(), PATIENCE_S) == told
 
 
 async def test_learners_that_are_through_already_are_told_to_stop() -> None:

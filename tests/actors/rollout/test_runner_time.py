@@ -17,13 +17,14 @@ from coa.types import Scored, Status
 from tests.support.executors import Answering
 from tests.support.policies import AGENT, Runner, SeededPolicy, order
 from tests.support.runners import ANSWER, PLAN, SEARCHES, Saying, echo, journal_of
+from tests.support.virtual_time import in_virtual_time
 
 
 class Hanging(SeededPolicy):
     async def generate(self, ask: Ask, **_: Any) -> Said:
         self.under_way += 1
         try:
-            await asyncio.sleep(3600)
+            await asyncio.sleep(1e9)
         finally:
             self.under_way -= 1
         raise AssertionError
@@ -39,7 +40,7 @@ class Hung:
         self.begun.set()
         self.running += 1
         try:
-            await asyncio.sleep(3600)
+            await asyncio.sleep(1e9)
         finally:
             self.running -= 1
         raise AssertionError
@@ -113,7 +114,7 @@ def test_an_episode_over_its_time_is_a_failure_and_no_sample(hangs: str) -> None
         assert runner.runner.results == {}
         assert (policy.under_way, tool.running) == (0, 0)
 
-    asyncio.run(go())
+    in_virtual_time(go())
 
 
 @pytest.mark.parametrize("hangs", ["policy", "tool"])
@@ -130,7 +131,7 @@ def test_an_episode_of_an_evaluation_that_is_over_its_time_is_truncated_and_grad
         assert len(scored.trajectory.tool_calls) == (hangs == "tool")
         assert (policy.under_way, tool.running) == (0, 0)
 
-    asyncio.run(go())
+    in_virtual_time(go())
 
 
 def test_a_grader_does_not_use_the_time_of_an_evaluations_episode() -> None:
@@ -150,10 +151,10 @@ def test_a_grader_does_not_use_the_time_of_an_evaluations_episode() -> None:
         [event] = await second.play([moved])
         return event, second.runner.results.get(moved.id)
 
-    event, scored = asyncio.run(go(max_seconds=60.0, grading_s=0.05))
+    event, scored = in_virtual_time(go(max_seconds=60.0, grading_s=0.05))
     assert isinstance(event, Ended)
     assert (scored.trajectory.status, scored.reward) == (Status.ANSWERED, 1.0)
-    event, _ = asyncio.run(go(max_seconds=0.05, grading_s=60.0))
+    event, _ = in_virtual_time(go(max_seconds=0.05, grading_s=60.0))
     assert isinstance(event, Failed), "what could not be graded is no zero"
     assert event.where == "EpisodeTimeout"
 
@@ -166,7 +167,7 @@ def test_an_evaluation_waits_for_the_groups_that_were_there_before_it_and_not_fo
         await runner.play([order(4, group=8)])
         assert runner.policy.priorities == [0, 7, 3, 7, 8]
 
-    asyncio.run(go())
+    in_virtual_time(go())
 
 
 def test_a_pause_for_weights_does_not_count() -> None:
@@ -194,7 +195,7 @@ def test_a_pause_for_weights_does_not_count() -> None:
         done.set()
         await third
 
-    asyncio.run(go())
+    in_virtual_time(go())
 
 
 def test_a_time_limit_within_holds_a_foreign_timeout_apart() -> None:
@@ -203,4 +204,4 @@ def test_a_time_limit_within_holds_a_foreign_timeout_apart() -> None:
             async with TimeLimits().within(10):
                 raise TimeoutError
 
-    asyncio.run(go())
+    in_virtual_time(go())

@@ -1,5 +1,6 @@
 """The page, in a real browser, on a server whose policy is scripted."""
 
+import socket
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -13,21 +14,18 @@ from tests.actors.serving.test_server import TURNS
 from tests.support.agent_server import make_server
 from tests.support.browser import CHROMIUM, LOOKS, browsing
 from tests.support.legible import illegible
-from tests.support.ports import free_port
 from tests.support.runners import Saying
 
 
 @pytest.fixture
 def url() -> Iterator[str]:
-    port = free_port()
-    server = uvicorn.Server(uvicorn.Config(make_app(make_server(Saying(*TURNS))), port=port, log_level="critical"))
-    thread = threading.Thread(target=server.run, daemon=True)
-    thread.start()
-    while not server.started:
-        thread.join(0.01)
-    yield f"http://127.0.0.1:{port}"
-    server.should_exit = True
-    thread.join()
+    server = uvicorn.Server(uvicorn.Config(make_app(make_server(Saying(*TURNS))), log_level="critical"))
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=server.run, args=([listener],), daemon=True)
+        thread.start()
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+        server.should_exit = True
+        thread.join()
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine")

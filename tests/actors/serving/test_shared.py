@@ -1,6 +1,7 @@
 """Two replicas that share an actor: one answers for what the other makes."""
 
 import asyncio
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,14 +20,16 @@ from coa.serving.shared import Shared
 from coa.serving.store import StoreConfig
 from coa.tools.base import ToolCall
 from tests.support.agent_server import make_server
+from tests.support.patience import until
 from tests.support.runners import SEARCHES, Saying
 
 
 def start_shared(store: StoreConfig) -> RemoteShared:
+    """It is always the same minute."""
     import ray
 
     actor: Any = ray.remote(Shared)
-    return RemoteShared(actor.options(num_cpus=0, max_concurrency=1000).remote(store))
+    return RemoteShared(actor.options(num_cpus=0, max_concurrency=1000).remote(store, partial(float, 1)))
 
 
 @pytest.mark.usefixtures("ray_session")
@@ -63,9 +66,7 @@ def test_replicas_share_responses_cancellations_and_quotas(tmp_path: Path) -> No
         cancelled = (await two.post(f"/v1/responses/{begun['id']}/cancel")).json()
         assert cancelled["status"] == "cancelled"
         assert (await one.get(f"/v1/responses/{begun['id']}")).json() == cancelled
-        async with asyncio.timeout(10):
-            while waiting or servers[0].agent.under_way:  # noqa: ASYNC110
-                await asyncio.sleep(0.01)
+        await until(lambda: not waiting and not servers[0].agent.under_way)
         question = {"model": "nobody's", "input": "Who ?"}
         codes = [(await client.post("/v1/responses", json=question)).status_code for client in (one, two) * 6]
         assert codes == [404] * 8 + [429] * 4, "nine a minute are of both together, the first one included"

@@ -7,7 +7,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from actors.teachers.model_server import ModelServer, ModelServerConfig, argumen
 from coa.errors import ContextTooLong, ModelServerDown, UserError
 from coa.llm.client import Endpoint, EndpointConfig
 from tests.support.endpoints import ROOT, Script, serving
+from tests.support.patience import soon
 from tests.support.tiny import make_model
 
 SERVER = """
@@ -52,11 +52,8 @@ def runs(pid: int) -> bool:
 
 
 def until_ended(*pids: int) -> bool:
-    """Whether all end within some seconds."""
-    deadline = time.monotonic() + 20
-    while any(map(runs, pids)) and time.monotonic() < deadline:
-        time.sleep(0.02)
-    return not any(map(runs, pids))
+    """Whether all end."""
+    return soon(lambda: not any(map(runs, pids)))
 
 
 def worker_of(server: ModelServer) -> int:

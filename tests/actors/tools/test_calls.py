@@ -12,6 +12,7 @@ from coa.errors import CallLost, ExecutorLost, ToolDown
 from coa.tools.base import ToolCall
 from coa.tools.client import Replies, RetryConfig, ToolCaller
 from tests.support.executors import Answering
+from tests.support.patience import PATIENCE_S
 from tests.support.virtual_time import in_virtual_time
 
 
@@ -345,11 +346,11 @@ def test_batches_that_are_on_their_way_when_an_executor_is_started_again_all_fai
         for id in order:
             executor.gates[id].set()
             with pytest.raises(ExecutorLost, match="started again"):
-                await asyncio.wait_for(lost[id], 5)
+                await asyncio.wait_for(lost[id], PATIENCE_S)
         again = sent(1)
         await turns()
         executor.gates[-1].set()
-        assert await asyncio.wait_for(again, 5) == "a!"
+        assert await asyncio.wait_for(again, PATIENCE_S) == "a!"
         assert tool.made == ["a", "a"]
 
     asyncio.run(go())

@@ -18,6 +18,7 @@ from coa.errors import EndpointDown, ToolDown, UserError
 from coa.tools import cache
 from coa.tools.base import Fleeting, Tool, ToolCall
 from coa.tools.cache import DiskCache, Memo
+from tests.support.patience import PATIENCE_S
 
 
 class Scripted:
@@ -334,29 +335,24 @@ def test_a_disk_that_hangs_is_left_alone_for_a_while(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(cache, "WAIT_S", 0.05)
-    monkeypatch.setattr(cache, "REST_S", 9.0)
+    monkeypatch.setattr(cache, "REST_S", 3600.0)
     answers, asked = threading.Event(), []
 
     def hang(folder: str, max_bytes: int) -> None:
         asked.append(folder)
-        answers.wait(10)
+        answers.wait(PATIENCE_S)
         raise OSError("gone")
 
     monkeypatch.setattr(cache, "_open", hang)
 
-    async def go() -> tuple[int, float]:
-        kept, loop = DiskCache(str(tmp_path), 1 << 20), asyncio.get_running_loop()
-        for _ in range(3):
-            assert await kept.get("a") is None
-        began = loop.time()
-        for _ in range(100):
+    async def go() -> int:
+        kept = DiskCache(str(tmp_path), 1 << 20)
+        for _ in range(103):
             assert await kept.get("a") is None
         answers.set()
-        return kept.failures, loop.time() - began
+        return kept.failures
 
-    failures, seconds = asyncio.run(go())
-    assert failures == 103
-    assert seconds < 1.0
+    assert asyncio.run(go()) == 103
     assert len(asked) == 1
     assert len(caplog.records) == 1
 

@@ -34,6 +34,7 @@ from tests.support.offers import (
     take,
     take_elsewhere,
 )
+from tests.support.patience import PATIENCE_S, soon
 
 BUCKET = 3001
 """No multiple of an element: tensors span buckets, and elements do."""
@@ -119,13 +120,6 @@ def test_two_buckets_are_all_that_a_rank_shares_and_for_no_longer_than_it_takes(
     assert rank.files() == []
 
 
-def until(holds: Any, limit_s: float = 20.0) -> None:
-    began = time.monotonic()
-    while not holds():
-        assert time.monotonic() - began < limit_s
-        time.sleep(0.005)
-
-
 # --- who is sent to the host ------------------------------------------------------------------------------------------
 
 
@@ -171,6 +165,14 @@ def hello(rank: Rank, published: Any, **changes: Any) -> Any:
     return connection
 
 
+def hasten_the_first(limit_s: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first connection for which this limit holds has nearly no time; later ones have all of it."""
+    bounded, hastened = ipc.bounded, iter([0.01])
+    monkeypatch.setattr(
+        ipc, "bounded", lambda one, seconds: bounded(one, next(hastened, seconds) if seconds == limit_s else seconds)
+    )
+
+
 def test_a_worker_that_dies_costs_the_others_nothing(rank: Rank) -> None:
     published = rank.publish()
     with hello(rank, published) as connection:
@@ -182,12 +184,11 @@ def test_a_worker_that_dies_costs_the_others_nothing(rank: Rank) -> None:
 
 
 def test_a_worker_that_says_nothing_more_is_given_up_after_a_time(rank: Rank, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ipc, "STEP_S", 0.5)
+    hasten_the_first(ipc.STEP_S, monkeypatch)
     published = rank.publish()
     with hello(rank, published) as connection:
         hear(connection)
-        assert len(rank.files()) == 2
-        until(lambda: rank.files() == ["1-0.safetensors"], ipc.HELLO_S / 2)
+        assert soon(lambda: rank.files() == ["1-0.safetensors"])
     assert take(published)["digests"] == digests_of(published)
 
 
@@ -196,7 +197,7 @@ def test_a_worker_that_is_ahead_of_the_rank_is_not_believed(rank: Rank) -> None:
     with hello(rank, published) as connection:
         hear(connection)
         say(connection, DONE)
-        until(lambda: rank.files() == ["1-0.safetensors"])
+        assert soon(lambda: rank.files() == ["1-0.safetensors"])
     assert rank.offer.taken == set()
 
 
@@ -215,7 +216,7 @@ def test_a_stranger_gets_nothing_and_changes_nothing(said: bytes, rank: Rank) ->
 
 
 def test_a_stranger_who_says_half_a_word_is_not_waited_for(rank: Rank, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ipc, "HELLO_S", 0.5)
+    hasten_the_first(ipc.HELLO_S, monkeypatch)
     published = rank.publish()
     with socket.create_connection(published.place.meeting.address) as stranger:
         stranger.sendall(b"\x00\x00\x00\x10half")
@@ -241,7 +242,7 @@ def test_before_weights_change_an_engine_that_is_known_is_waited_for(tmp_path: P
     time.sleep(0.1)
     assert withdrawn.is_alive()
     assert take(published)["digests"] == digests_of(published)
-    withdrawn.join(10)
+    withdrawn.join(PATIENCE_S)
     assert not withdrawn.is_alive()
     assert rank.files() == []
 
@@ -253,6 +254,7 @@ def test_what_an_engine_has_not_taken_then_it_finds_on_the_host(
     rank = Rank(tmp_path, {"engine": 1, "late": 1})
     published = rank.publish()
     take(published)
+    assert soon(lambda: rank.offer.taken == {"engine"})
     rank.sender.withdraw()
     assert (tmp_path / "absent").read_text() == '["late"]'
     rank.tensors[0][1].add_(1)
@@ -306,7 +308,7 @@ def test_what_fails_beside_the_rank_is_raised_by_it(rank: Rank, monkeypatch: pyt
         patch.setattr(os, "pwrite", full)
         with pytest.raises(SyncError):
             take(published)
-        until(lambda: rank.offer.failure)
+        assert soon(lambda: rank.offer.failure)
         with pytest.raises(DiskFull):
             rank.sender.check()
         with pytest.raises(DiskFull):

@@ -29,6 +29,7 @@ from coa.errors import (
 )
 from coa.learning.weights import Manifest, serialise
 from tests.support.offers import OnlyRank, parts_of, sender_of, shelf_in
+from tests.support.patience import PATIENCE_S
 from tests.support.tiny import make_model
 from tests.support.weights import prompt_logprobs, start_llm
 
@@ -54,7 +55,7 @@ class Bench:
         return self.runner.get_loop().run_until_complete(work)
 
     async def logprobs(self, tokens: Any = TOKENS) -> Any:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE_S):
             return await prompt_logprobs(self.llm, tokens)
 
     def publish(self, without: str = "") -> tuple[Published, Path]:

@@ -3,7 +3,6 @@
 import asyncio
 import os
 import stat
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -22,6 +21,7 @@ from cluster import weights
 from coa.errors import DamagedWeights, SyncError, WeightsLost
 from coa.learning.weights import seal
 from tests.actors.weights.test_transports import LAYOUT, model
+from tests.support.patience import PATIENCE_S, until
 from tests.support.weights import LocalActor, Lost, Mortal
 
 pytestmark = pytest.mark.anyio
@@ -87,14 +87,6 @@ async def test_another_node_gets_one_copy_and_old_versions_go_everywhere(tmp_pat
     assert list(tmp_path.rglob("*.safetensors")) == []
 
 
-async def until(holds: Callable[[], bool]) -> None:
-    for _ in range(10_000):
-        if holds():
-            return
-        await asyncio.sleep(0.001)
-    raise TimeoutError
-
-
 def test_nodes_that_have_a_version_give_it_on_each_to_one_other_at_a_time(tmp_path: Path) -> None:
     """Seven others have it after three copies one after the other."""
     giving: dict[str, asyncio.Event] = {}
@@ -129,7 +121,7 @@ def test_nodes_that_have_a_version_give_it_on_each_to_one_other_at_a_time(tmp_pa
         assert {Path(copy.result()).read_bytes() for copy in copies} == {path.read_bytes()}
         await directory.close()
 
-    asyncio.run(asyncio.wait_for(main(), 20))
+    asyncio.run(asyncio.wait_for(main(), PATIENCE_S))
 
 
 async def test_a_copy_is_taken_from_another_node_if_the_one_that_gives_it_is_lost(tmp_path: Path) -> None:

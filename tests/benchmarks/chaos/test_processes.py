@@ -11,6 +11,7 @@ import pytest
 
 from benchmarks.chaos.plan import Part
 from benchmarks.chaos.processes import Below, descendants, end, part_of
+from tests.support.patience import PATIENCE_S
 
 SPINS = "while True: pass"
 SLEEPS = "import time; time.sleep(60)"
@@ -76,7 +77,7 @@ def test_a_node_ends_with_all_that_runs_on_it() -> None:
             assert root.poll() is None
             time.sleep(0.05)
         end(root.pid)
-        gone, left = psutil.wait_procs(children, 5.0)
+        gone, left = psutil.wait_procs(children, PATIENCE_S)
         assert (len(gone) + sum(one.status() == psutil.STATUS_ZOMBIE for one in left)) == 1
-        assert root.wait(5.0) == -9
+        assert root.wait(PATIENCE_S) == -9
         end(root.pid)

@@ -3,7 +3,6 @@
 import json
 import socket
 import sys
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -80,9 +79,7 @@ def test_one_that_listens_and_says_nothing_is_no_cluster(monkeypatch: pytest.Mon
         silent.bind(("127.0.0.1", 0))
         silent.listen()
         address = f"127.0.0.1:{silent.getsockname()[1]}"
-        began = time.monotonic()
         assert refusal(address).startswith(f"no Ray cluster answers at {address} (RAY_ADDRESS): the port is open, but")
-        assert time.monotonic() - began < 5
 
 
 def test_a_cluster_of_another_version_is_named_with_both_versions() -> None:

@@ -16,6 +16,7 @@ from cluster.resources import PlacementConfig
 from cluster.serving import deployment as serving
 from cluster.serving.closing import close
 from coa.serving.config import ServingConfig
+from tests.support.patience import PATIENCE_S
 from tests.support.ports import free_port
 
 STREAMS, PIECES, PIECE_S = 50, 20, 0.1
@@ -55,7 +56,7 @@ async def closed(url: str, within_s: float) -> tuple[list[str], int, Any, list[s
     """What streams that were open when the server was closed became; how many were left; the answer to a late request;
     and what was said."""
     said: list[str] = []
-    async with httpx.AsyncClient(base_url=url, timeout=30) as client:
+    async with httpx.AsyncClient(base_url=url, timeout=PATIENCE_S) as client:
         begun = asyncio.Semaphore(0)
 
         async def read() -> str:

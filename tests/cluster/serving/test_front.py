@@ -4,7 +4,6 @@ import asyncio
 import functools
 import json
 import socket
-import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager
@@ -24,10 +23,13 @@ from coa.serving.config import ServingConfig
 from coa.serving.front import SEND_BYTES, front_in, front_of, variables
 from coa.serving.keys import KeyFile
 from coa.serving.limits.quotas import Quota
+from tests.support.patience import PATIENCE_S, until
+from tests.support.virtual_time import leap, leaping
 
 TOKEN = "of-the-owner"
 OWNER = {"Authorization": f"Bearer {TOKEN}"}
 MANY = 300
+LIMIT_S = 3600.0
 
 
 class Behind:
@@ -68,16 +70,12 @@ def connections(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     assert not GuardedProtocol.open, "every connection is counted to its end"
 
 
-@pytest.fixture
-def short(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Clients have little time."""
+@pytest.fixture(autouse=True)
+def limits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only a leap of the clock ends what is late."""
     for name in ("HEAD_S", "UNREAD_S"):
-        monkeypatch.setattr(front, name, 0.5)
-
-
-@pytest.fixture
-def short_bodies(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("coa.serving.front.BODY_S", 2.0)
+        monkeypatch.setattr(front, name, LIMIT_S)
+    monkeypatch.setattr("coa.serving.front.BODY_S", LIMIT_S)
 
 
 @asynccontextmanager
@@ -91,7 +89,7 @@ async def served(**config: Any) -> AsyncIterator[tuple[Behind, httpx.AsyncClient
     with socket.create_server(("127.0.0.1", 0), backlog=2 * MANY) as listener:
         serving = asyncio.ensure_future(server.serve([listener]))
         port = listener.getsockname()[1]
-        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=10) as client:
+        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=PATIENCE_S) as client:
             yield behind, client, port
         server.should_exit = True
         await serving
@@ -111,7 +109,7 @@ async def sent(port: int, data: bytes, receive: int = 0) -> tuple[asyncio.Stream
 
 async def rest(reader: asyncio.StreamReader) -> bytes:
     """What still comes until the server ends the connection."""
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE_S):
         try:
             return await reader.read()
         except ConnectionResetError:
@@ -121,7 +119,7 @@ async def rest(reader: asyncio.StreamReader) -> bytes:
 def in_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
     @functools.wraps(test)
     def run(*args: Any, **named: Any) -> None:
-        asyncio.run(test(*args, **named))
+        leaping(test(*args, **named))
 
     return run
 
@@ -130,12 +128,13 @@ HALF = b"POST /v1/responses HTTP/1.1\r\nHost: a\r\nContent-Length: 100\r\n\r\n{"
 
 
 @in_loop
-async def test_half_sent_bodies_reach_nothing_are_answered_in_time_and_delay_nobody(short_bodies: None) -> None:
+async def test_half_sent_bodies_reach_nothing_are_answered_in_time_and_delay_nobody() -> None:
     async with served() as (behind, client, port):
         half = [await sent(port, HALF) for _ in range(MANY)]
         assert (await client.post("/v1/responses", content=b"{}")).json() == {"bytes": 2}
         assert (await client.get("/healthz")).text == "ok\n"
         assert GuardedProtocol.open["127.0.0.1"] == MANY + 1, "they are all still there"
+        leap(LIMIT_S)
         answers = await asyncio.gather(*(rest(reader) for reader, _ in half))
         assert {answer.splitlines()[0] for answer in answers} == {b"HTTP/1.1 408 Request Timeout"}
         assert [one["path"] for one in behind.came] == ["/v1/responses"]
@@ -144,13 +143,15 @@ async def test_half_sent_bodies_reach_nothing_are_answered_in_time_and_delay_nob
 
 
 @in_loop
-async def test_a_slow_body_that_keeps_its_rate_arrives_whole(short_bodies: None) -> None:
+async def test_a_slow_body_that_keeps_its_rate_arrives_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("coa.serving.front.BODY_RATE", 65536 / LIMIT_S)
     async with served() as (behind, _, port):
         head = b"POST /v1/x HTTP/1.1\r\nHost: a\r\nConnection: close\r\nContent-Length: 327680\r\n\r\n"
         reader, writer = await sent(port, head)
         for _ in range(5):  # longer than a body without bytes may take
             writer.write(b"y" * 65536)
-            await asyncio.sleep(0.5)
+            await asyncio.sleep(0.01)
+            leap(LIMIT_S / 2)
         assert b'{"bytes":327680}' in await rest(reader)
         assert len(behind.came[0]["body"]) == 327680
         writer.close()
@@ -160,15 +161,19 @@ async def test_a_slow_body_that_keeps_its_rate_arrives_whole(short_bodies: None)
     "begun", [b"", b"P", b"POST /v1/x HTTP/1.1\r\nHost: a\r\nX-Long: "], ids=["none", "one", "half"]
 )
 @in_loop
-async def test_a_head_that_does_not_end_ends_the_connection(short: None, begun: bytes) -> None:
+async def test_a_head_that_does_not_end_ends_the_connection(begun: bytes) -> None:
     async with served() as (behind, _, port):
         reader, writer = await sent(port, begun)
+        await until(lambda: GuardedProtocol.open)
+        leap(LIMIT_S)
         assert await rest(reader) == b""
         writer.close()
         # The same after a request on the same connection.
         reader, writer = await sent(port, b"GET /a HTTP/1.1\r\nHost: a\r\n\r\n")
         await reader.readuntil(b"}")
         writer.write(begun or b"\r\n")
+        await asyncio.sleep(0.01)
+        leap(LIMIT_S)
         assert await rest(reader) == b""
         writer.close()
         assert len(behind.came) == 1
@@ -184,26 +189,27 @@ async def test_a_head_without_end_is_refused_by_its_size() -> None:
 
 
 @in_loop
-async def test_an_unread_answer_ends_its_connection(short: None) -> None:
+async def test_an_unread_answer_ends_its_connection() -> None:
     async with served() as (behind, client, port):
         reader, writer = await sent(port, b"GET /flood HTTP/1.1\r\nHost: a\r\n\r\n", receive=4096)
         await reader.readexactly(100)
-        deadline, given = time.monotonic() + 10, 0
+        given = 0
         while GuardedProtocol.open:
-            assert time.monotonic() < deadline
             given = behind.given
-            await asyncio.sleep(0.02)
+            leap(LIMIT_S)
+            await asyncio.sleep(0.01)
         writer.close()
         assert 0 < given < 4 * SEND_BYTES, "nothing holds more of it"
         assert (await client.get("/a")).status_code == 200
 
 
 @in_loop
-async def test_connections_of_one_address_are_bounded(short_bodies: None) -> None:
+async def test_connections_of_one_address_are_bounded() -> None:
     async with served(connections_per_address=3) as (_, client, port):
         held = [await sent(port, HALF) for _ in range(3)]
         with pytest.raises(httpx.TransportError):
             await client.get("/healthz")
+        leap(LIMIT_S)
         for reader, writer in held:
             await rest(reader)
             writer.close()

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from cluster.serving.readiness import Probe, Readiness, readiness
+from tests.support.patience import PATIENCE_S
 
 
 @pytest.mark.parametrize(
@@ -37,7 +38,7 @@ class _Looking(Probe):
         self.may_look.set()
 
     def _look(self) -> Readiness:
-        assert self.may_look.wait(10)
+        assert self.may_look.wait(PATIENCE_S)
         return self._states.pop(0)
 
     async def _ask_version(self) -> int | None:
@@ -75,7 +76,7 @@ def test_many_questions_make_one_look_and_wait_for_none(monkeypatch: pytest.Monk
     async def course() -> None:
         assert await asked(probe) == (200, 1)
         probe.may_look.clear()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE_S):
             assert [await asked(probe) for _ in range(50)] == [(200, 1)] * 50
         probe.may_look.set()
         assert probe._looking is not None

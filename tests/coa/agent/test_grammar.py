@@ -87,7 +87,7 @@ def test_reading_takes_time_in_proportion_to_the_text(start: str, piece: str) ->
     began = time.process_time()
     parse(text)
     assert unescape(escape(text)) == text
-    assert time.process_time() - began < 10, "a quadratic reading takes a minute and more"
+    assert time.process_time() - began < 20, "a quadratic reading takes minutes"
 
 
 # --- profiles ---------------------------------------------------------------------------------------------------------

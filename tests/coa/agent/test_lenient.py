@@ -88,7 +88,7 @@ def test_a_megabyte_of_unclosed_tags_is_read_in_no_time(piece: str) -> None:
     text = "<plan>" + piece * (1_000_000 // len(piece))
     started = time.process_time()
     assert read(text).parsed.fault is not None
-    assert time.process_time() - started < 1.0
+    assert time.process_time() - started < 20, "a quadratic reading takes many minutes"
 
 
 def test_an_end_of_message_after_a_turn_is_no_text() -> None:

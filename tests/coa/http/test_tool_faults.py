@@ -7,7 +7,6 @@ import json
 import math
 import socket
 from collections.abc import Sequence
-from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any
@@ -17,7 +16,7 @@ import pytest
 from aiohttp import web
 from aiohttp.abc import AbstractResolver, ResolveResult
 
-from actors.tools.executor import ToolExecutor
+from actors.tools.executor import ExecutorConfig, ToolExecutor
 from actors.tools.stats import ToolStats
 from coa.errors import ToolDown
 from coa.grading.judge import Judge, JudgeConfig
@@ -28,11 +27,12 @@ from coa.tools.web.crawl import CrawlConfig, CrawlPage
 from coa.tools.web.search import SearchConfig, WebSearch
 from coa.tools.web.summary import Summariser, SummaryConfig
 from tests.support.servers import Answer, closed_port, raw, response, serving
+from tests.support.virtual_time import leaping
 
-QUICK = HttpConfig(pause_s=0.001, max_pause_s=0.01)
-"""Of pauses; its timeout is only met by servers that never answer."""
-SHORT_S = 0.3
-"""The timeout where it is to be met."""
+QUICK = HttpConfig(pause_s=0.001, max_pause_s=0.01, timeout_s=100)
+"""Of pauses; its timeout is only met where a server lets the clock leap."""
+LONG_S = 1e6
+"""Of limits around it."""
 HITS = response("200 OK", json.dumps({"organic": [{"title": "A", "link": "p1", "snippet": "b"}]}).encode())
 COMPLETION = {"choices": [{"message": {"content": " short "}}], "usage": {"total_tokens": 12}}
 CHAT = response("200 OK", json.dumps(COMPLETION).encode())
@@ -49,44 +49,43 @@ SERVICES = tuple(GOOD)
 STRANGER = "stranger"
 
 
-def make_tool(kind: str, url: str, pages: str, timeout_s: float = 10.0) -> tuple[Tool, str]:
+def make_tool(kind: str, url: str, pages: str) -> tuple[Tool, str]:
     """The tool whose service of this kind is at `url`, and an argument for it; `pages` are always fine."""
-    http = replace(QUICK, timeout_s=timeout_s)
     match kind:
         case "search":
-            return WebSearch(SearchConfig(), http, f"{url}/search"), "vexon"
+            return WebSearch(SearchConfig(), QUICK, f"{url}/search"), "vexon"
         case "site":
-            return CrawlPage(CrawlConfig(), http, url), "p1"
+            return CrawlPage(CrawlConfig(page_s=LONG_S), QUICK, url), "p1"
         case "reader":
-            return CrawlPage(CrawlConfig(reader=f"{url}/", page_s=timeout_s), http), "https://example.org/a"
+            return CrawlPage(CrawlConfig(reader=f"{url}/", page_s=QUICK.timeout_s), QUICK), "https://example.org/a"
         case "summary":
-            config = SummaryConfig(url=f"{url}/v1", model="m", timeout_s=timeout_s)
-            return CrawlPage(CrawlConfig(summary=config), http, pages), "p1"
+            config = SummaryConfig(url=f"{url}/v1", model="m", timeout_s=QUICK.timeout_s)
+            return CrawlPage(CrawlConfig(summary=config, page_s=LONG_S), QUICK, pages), "p1"
         case _:  # a page of somebody else's
-            return CrawlPage(CrawlConfig(allow_hosts=(url.removeprefix("http://"),)), http), f"{url}/p1"
+            return CrawlPage(CrawlConfig(allow_hosts=(url.removeprefix("http://"),), page_s=LONG_S), QUICK), f"{url}/p1"
 
 
-async def call_at(kind: str, url: str, timeout_s: float = 10.0) -> tuple[str | ToolDown, ToolStats]:
+async def call_at(kind: str, url: str) -> tuple[str | ToolDown, ToolStats]:
     async def page(_: web.Request) -> web.Response:
         return web.Response(text="a page to be summarised")
 
     async with serving(page) as pages:
-        tool, argument = make_tool(kind, url, pages, timeout_s)
-        executor = ToolExecutor(lambda: {"t": tool})
+        tool, argument = make_tool(kind, url, pages)
+        executor = ToolExecutor(lambda: {"t": tool}, ExecutorConfig(call_s=LONG_S))
         [answer] = await executor.call_many([ToolCall("t", argument, goal="who")])
         await executor.close()
         return answer, executor.stats()["t"]
 
 
-def call(kind: str, *connections: Sequence[Answer], timeout_s: float = 10.0) -> tuple[str | ToolDown, int, ToolStats]:
+def call(kind: str, *connections: Sequence[Answer]) -> tuple[str | ToolDown, int, ToolStats]:
     """What comes of a server that behaves so, how many requests it got, and what was counted."""
 
     async def go() -> tuple[str | ToolDown, int, ToolStats]:
         async with raw(*connections) as (url, heads):
-            answer, stats = await call_at(kind, url, timeout_s)
+            answer, stats = await call_at(kind, url)
             return answer, len(heads), stats
 
-    return asyncio.run(go())
+    return leaping(go())
 
 
 CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -101,8 +100,8 @@ FAULTS: dict[str, tuple[list[Answer], int, str, str]] = {
         "cut",
         "the answer broke off",
     ),
-    "slow": ([9.0], 2, "timeout", "nothing within 0.3 s"),
-    "trickling": ([PAGE[:-4], *[b"x", 0.1] * 30], 2, "timeout", "nothing within 0.3 s"),
+    "slow": ([900.0], 2, "timeout", "nothing within 100 s"),
+    "trickling": ([PAGE[:-4], *[b"x", 50.0] * 30], 2, "timeout", "nothing within 100 s"),
     "garbage": ([b"\x00\xffgarbage\r\n\r\n"], 1, "", "the answer is not HTTP"),
     "half of what was packed": (
         [response("200 OK", GZIP[:-9], "Content-Encoding: gzip")],
@@ -132,7 +131,7 @@ FAULTS: dict[str, tuple[list[Answer], int, str, str]] = {
 @pytest.mark.parametrize("kind", SERVICES)
 def test_a_service_of_ours_that_fails_is_down(kind: str, name: str) -> None:
     connection, requests, reason, text = FAULTS[name]
-    answer, got, stats = call(kind, connection, timeout_s=SHORT_S if reason == "timeout" else 10.0)
+    answer, got, stats = call(kind, connection)
     assert isinstance(answer, ToolDown)
     assert str(answer).endswith(f": {text}")
     assert str(answer).startswith("http://127.0.0.1:")
@@ -144,7 +143,7 @@ def test_a_service_of_ours_that_fails_is_down(kind: str, name: str) -> None:
 @pytest.mark.parametrize("name", FAULTS)
 def test_a_page_of_somebody_else_that_fails_is_an_observation(name: str) -> None:
     connection, requests, reason, text = FAULTS[name]
-    answer, got, stats = call(STRANGER, connection, timeout_s=SHORT_S if reason == "timeout" else 10.0)
+    answer, got, stats = call(STRANGER, connection)
     assert answer == f"no page: {text}"
     assert got == requests
     assert (stats.retries, stats.own.get(f"retries: {reason}", 0)) == (requests - 1, requests - 1)
@@ -168,7 +167,7 @@ def test_a_service_where_nothing_listens_is_down(kind: str) -> None:
     [
         ([[response("500 No")], [response("500 No")]], 3),
         ([[response("429 No", b"", "Retry-After: 1")]], 2),
-        ([[9.0]], 2),
+        ([[900.0]], 2),
         ([[None], [PAGE[:-4]], [response("503 No")]], 4),
     ],
     ids=["500 twice", "429 once", "slow once", "three faults"],
@@ -178,7 +177,7 @@ def test_a_fault_that_passes_leaves_no_trace_but_counts(
     kind: str, connections: list[list[Answer]], requests: int
 ) -> None:
     good, observation = GOOD[kind]
-    answer, got, stats = call(kind, *connections, [good], timeout_s=1.0 if [9.0] in connections else 10.0)
+    answer, got, stats = call(kind, *connections, [good])
     assert answer == observation
     assert (got, stats.retries, stats.failures) == (requests, requests - 1, 0)
 
@@ -356,7 +355,7 @@ def fetch(config: HttpConfig, *connections: Sequence[Answer]) -> tuple[object, l
             await http.close()
             return found, clock.slept, dict(http.counts)
 
-    return asyncio.run(go())
+    return leaping(go())
 
 
 def test_pauses_double_and_are_drawn_from_nothing_up() -> None:
@@ -374,8 +373,8 @@ def test_a_server_that_names_a_time_is_given_it_up_to_a_limit() -> None:
 
 
 def test_attempts_that_run_out_of_time_are_fewer() -> None:
-    found, slept, counts = fetch(HttpConfig(timeout_s=0.1, timeouts=3, attempts=9), [9.0])
-    assert found == "nothing within 0.1 s"
+    found, slept, counts = fetch(HttpConfig(timeout_s=100, timeouts=3, attempts=9), [900.0])
+    assert found == "nothing within 100 s"
     assert len(slept) == 2
     assert counts == {"attempts": 3, "retries": 2, "retries: timeout": 2}
 

@@ -1,7 +1,6 @@
 """The limits that an endpoint keeps, and the scripted endpoint that they are tested with."""
 
 import asyncio
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -183,5 +182,4 @@ def test_an_endpoint_that_is_killed_and_started_again_goes_on_and_its_log_tells_
     expected = {request_id({"model": "m", "messages": ASKED, "seed": seed, "max_tokens": 4096}) for seed in (1, 2)}
     assert {one.id for one in seen[:2]} == {one.id for one in seen[2:]} == expected
     assert [(one.outcome, one.finished is None) for one in seen] == [("", True)] * 2 + [("200", False)] * 2
-    assert all(one.arrived <= time.time() for one in seen)
     assert len({one.process for one in seen}) == 2

@@ -2,41 +2,15 @@
 
 import asyncio
 import math
-import selectors
-from collections.abc import Coroutine, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coa.llm.limits import WINDOW_S, Limiter, Limits, Window
-
-
-class Skipping(asyncio.SelectorEventLoop):
-    """A loop whose clock jumps to its next timer instead of waiting for it."""
-
-    def __init__(self) -> None:
-        self._now = 0.0
-        super().__init__(selectors.SelectSelector())
-
-    def time(self) -> float:
-        return self._now
-
-    def _run_once(self) -> None:
-        timers: Any = self._scheduled  # pyright: ignore[reportAttributeAccessIssue]
-        if not self._ready and timers:  # pyright: ignore[reportAttributeAccessIssue]
-            self._now = max(self._now, timers[0].when())
-        super()._run_once()  # pyright: ignore[reportAttributeAccessIssue]
-
-
-def skip(work: Coroutine[Any, Any, Any]) -> Any:
-    loop = Skipping()
-    try:
-        return loop.run_until_complete(work)
-    finally:
-        loop.close()
+from tests.support.virtual_time import in_virtual_time
 
 
 @dataclass(frozen=True)
@@ -70,7 +44,7 @@ def played(limits: Limits, requests: Sequence[Request]) -> list[float]:
         assert (limiter.running, limiter.waiting) == (0, 0)
         return started
 
-    return skip(go())
+    return in_virtual_time(go(), 1e9)
 
 
 def counted(limits: Limits, request: Request, start: float, at: float) -> int:
@@ -208,7 +182,7 @@ def test_who_gives_up_gives_back_the_place(cancelled: str) -> None:
         assert (limiter.running, limiter.waiting) == (0, 0)
         return order
 
-    assert skip(go()) == {"in the middle": ["a", "c"]}.get(cancelled, ["b", "c"])
+    assert in_virtual_time(go(), 1e9) == {"in the middle": ["a", "c"]}.get(cancelled, ["b", "c"])
 
 
 def test_a_place_that_many_gave_up_waiting_for_goes_to_who_stayed() -> None:
@@ -223,7 +197,7 @@ def test_a_place_that_many_gave_up_waiting_for_goes_to_who_stayed() -> None:
         await small
         return limiter.running, limiter.waiting, asyncio.get_running_loop().time()
 
-    assert skip(go()) == (1, 0, 5.0)
+    assert in_virtual_time(go(), 1e9) == (1, 0, 5.0)
 
 
 def test_a_pause_holds_for_all_who_have_not_started() -> None:
@@ -245,4 +219,4 @@ def test_a_pause_holds_for_all_who_have_not_started() -> None:
         await asyncio.gather(*first, ask())
         return started
 
-    assert skip(go()) == [0.0, 0.0, 7.5, 7.5, 8.5]
+    assert in_virtual_time(go(), 1e9) == [0.0, 0.0, 7.5, 7.5, 8.5]

@@ -12,6 +12,7 @@ from coa.reporting import wandb_sink
 from coa.reporting.boundary import SinkBoundary
 from coa.reporting.metrics import MetricsLog, read_metrics
 from coa.reporting.wandb_sink import WandbConfig, WandbMode, WandbSink, mode_of, row
+from tests.support.patience import PATIENCE_S, soon
 from tests.support.wandb_file import history, offline_files, run_of
 
 NO_HOME = {"NETRC": "/nowhere"}
@@ -25,7 +26,7 @@ def open_sink(folder: Path, said: list[str], mode: WandbMode = WandbMode.offline
 def test_wandb_gets_what_the_file_gets_and_a_resumed_folder_is_the_same_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(wandb_sink, "QUIET_S", 60.0)
+    monkeypatch.setattr(wandb_sink, "QUIET_S", PATIENCE_S)
     said: list[str] = []
     for start in (1, 3):
         sink = open_sink(tmp_path, said)
@@ -33,7 +34,8 @@ def test_wandb_gets_what_the_file_gets_and_a_resumed_folder_is_the_same_run(
             for step in (start, start + 1):
                 log.write("rl", step, loss=step / 4, **{"reward/calc": 1.0}, note="text is no curve")
         sink.close()
-        time.sleep(1.0)  # wandb names a start by its second
+        second = int(time.time())  # wandb names a start by it
+        assert soon(lambda second=second: int(time.time()) > second)
     first, second = offline_files(tmp_path)
     rows = [*history(first), *history(second)]
     assert rows == [{"rl/step": n, "rl/loss": n / 4, "rl/reward/calc": 1.0} for n in (1, 2, 3, 4)]

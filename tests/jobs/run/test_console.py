@@ -1,6 +1,7 @@
 import contextlib
 import fcntl
 import io
+import itertools
 import os
 import pty
 import re
@@ -11,13 +12,22 @@ import termios
 import threading
 from collections.abc import Mapping
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from jobs.run import console as console_module
 from jobs.run.console import Console, PlainLines, Stage, show_fields
+from tests.support.patience import PATIENCE_S
 
 ROOT = Path(__file__).parents[3]
+
+
+@pytest.fixture(autouse=True)
+def clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A millisecond passes from one look at it to the next."""
+    ticks = itertools.count()
+    monkeypatch.setattr(console_module, "time", SimpleNamespace(monotonic=lambda: next(ticks) / 1000))
 
 
 RL_FIELDS = {"reward": 0.71234, "entropy": 0.3456, "kl": "-1.2e-04", "stale": 0.9, "tok/s": 12345.6}
@@ -126,7 +136,9 @@ class Lines(io.StringIO):
 
     def wait_for(self, line: str) -> None:
         with self._written:
-            assert self._written.wait_for(lambda: line in self.getvalue().splitlines(), timeout=10), self.getvalue()
+            assert self._written.wait_for(lambda: line in self.getvalue().splitlines(), timeout=PATIENCE_S), (
+                self.getvalue()
+            )
 
 
 @pytest.mark.parametrize("width", [80, 60, 100])

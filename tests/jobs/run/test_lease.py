@@ -19,6 +19,7 @@ import pytest
 from coa.errors import UserError
 from jobs.run import lease
 from jobs.run.lease import BEAT_S, FILE, LAPSE_S, WATCH_S, Holder, hold, is_held, require_folder
+from tests.support.patience import PATIENCE_S
 
 US = Holder("here", 7, "2026-11-23 00:12:14", 5.0)
 HOLDS = "import sys; from pathlib import Path; from jobs.run.lease import hold\n"
@@ -133,7 +134,7 @@ def test_the_heartbeat_renews_the_lease(tmp_path: Path, monkeypatch: pytest.Monk
     with hold(tmp_path):
         utime(tmp_path / FILE, (0, 0))
         beaten.clear()
-        assert beaten.wait(10)
+        assert beaten.wait(PATIENCE_S)
         assert (tmp_path / FILE).stat().st_mtime > 0
 
 
@@ -143,7 +144,7 @@ def test_who_was_taken_over_ends_and_says_by_whom(tmp_path: Path, monkeypatch: p
     def lose() -> None:
         with hold(tmp_path):
             (tmp_path / FILE).write_text(json.dumps(ELSEWHERE).ljust(512))
-            threading.Event().wait(10)
+            threading.Event().wait(PATIENCE_S)
 
     with pytest.raises(UserError, match="was taken over: by process 4711 on elsewhere"):
         lose()

@@ -15,6 +15,7 @@ from jobs.recipe.schema import Recipe
 from jobs.recipe.worlds import world_of
 from jobs.stages import services
 from jobs.stages.services import COUNTED, counts_since, tool_counts
+from tests.support.patience import PATIENCE_S
 
 
 class Tools(ToolClient):
@@ -81,7 +82,7 @@ def test_services_of_a_server_that_ray_serve_starts_are_watched(
     monkeypatch.setattr(watch, "LOOK_EVERY_S", 0.01)
     config = load(Recipe, find_recipe("tiny"), ())
     assert isinstance(services.start_tools(config, world_of(config)), ToolClient)
-    assert named.wait(30)
+    assert named.wait(PATIENCE_S)
     assert said[0] == (
         "the web site of the world tiny: no answer for 0 s (ToolDown: port 80: in use); what needs it fails or waits"
     )

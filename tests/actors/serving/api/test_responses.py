@@ -46,9 +46,13 @@ def asking(tool: Holding) -> Asking:
     return Asking(make_server(Saying(*TURNS), tool))
 
 
+LOOKS = 60_000
+"""Of some milliseconds each: only what never happens takes all of them."""
+
+
 def until(asking: Asking, id: str, status: str, items: int = 0) -> Any:
     """The response once it has the status, and so many items."""
-    for _ in range(1000):
+    for _ in range(LOOKS):
         found = asking.request("GET", f"/v1/responses/{id}").json()
         asked = [item["queries"] for item in found["output"] if "queries" in item]
         if found["status"] == status and len(found["output"]) >= items and [] not in asked:
@@ -59,7 +63,7 @@ def until(asking: Asking, id: str, status: str, items: int = 0) -> Any:
 
 def idle(asking: Asking, tool: Holding) -> bool:
     """Whether nothing of any episode is left, soon."""
-    for _ in range(1000):
+    for _ in range(LOOKS):
         if not asking.request("GET", "/v1/load").json()["episodes"] and not tool.waiting:
             return True
         LOOP.run(asyncio.sleep(0.005))
@@ -206,7 +210,7 @@ def test_tokens_of_a_turn_for_which_the_time_was_up_are_in_the_usage() -> None:
                 hear(said.token_ids)
 
     asking = Asking(make_server(Slow(*TURNS)))
-    found = asking.post("/v1/responses", {"model": "afm", "input": "Who ?", "coa": {"max_seconds": 0.2, **ALL}}).json()
+    found = asking.post("/v1/responses", {"model": "afm", "input": "Who ?", "coa": {"max_seconds": 1.0, **ALL}}).json()
     assert found["incomplete_details"] == {"reason": "max_seconds"}
     assert "coa_first_token_seconds_count 0.0" in asking.request("GET", "/metrics").text, "it was told at the end"
     body = {"model": "afm", "input": "Who ?", "coa": {"max_turns": 1}}

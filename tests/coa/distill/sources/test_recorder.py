@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from coa.distill.sources.recorder import RecorderConfig, serving
 from coa.distill.sources.recorder.records import file_name
 from tests.support import servers
+from tests.support.patience import PATIENCE_S
 from tests.support.recordings import (
     ASKED,
     CALLED,
@@ -110,7 +111,7 @@ def test_a_stream_is_passed_on_as_it_comes(tmp_path: Path) -> None:
 
         async def waits_for_its_reader(request: web.Request) -> web.StreamResponse:
             response = await streamed(request, [first])
-            await asyncio.wait_for(seen.wait(), 10)
+            await asyncio.wait_for(seen.wait(), PATIENCE_S)
             for piece in rest:
                 await response.write(piece)
             return response
@@ -159,7 +160,7 @@ def test_two_sessions_at_once_do_not_mix(tmp_path: Path) -> None:
 
         async def together(request: web.Request) -> web.StreamResponse:
             said = (await request.json())["messages"][0]["content"]
-            await asyncio.wait_for(both.wait(), 10)
+            await asyncio.wait_for(both.wait(), PATIENCE_S)
             return await streamed(request, events({"role": "assistant", "content": f"re {said}"}))
 
         async with recording(tmp_path, *[together] * 6) as (url, _):
@@ -275,7 +276,7 @@ def test_the_command_serves_until_it_is_ended(tmp_path: Path) -> None:
             [url] = re.findall(r"http://\S+/v1", line)
             assert (await post(url.replace("NAME", "run-1")))[0] == 200
             done.send_signal(signal.SIGTERM)
-            return await asyncio.wait_for(done.wait(), 10)
+            return await asyncio.wait_for(done.wait(), PATIENCE_S)
 
     assert asyncio.run(main()) == 0
     assert len(kept(tmp_path, "run-1")) == 1

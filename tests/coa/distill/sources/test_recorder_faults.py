@@ -18,6 +18,7 @@ from coa.distill.sources.recorder.protocols import PROTOCOLS
 from coa.distill.sources.recorder.tally import Tally
 from coa.errors import UserError
 from tests.support import servers
+from tests.support.patience import PATIENCE_S
 from tests.support.recordings import (
     ASKED,
     SAID,
@@ -142,7 +143,7 @@ async def test_a_client_that_goes_away_ends_the_call_of_the_model(tmp_path: Path
         response = await session.post(f"{url}/session/s/v1/chat/completions", json={**ASKED, "stream": True})
         await response.content.readany()
         response.close()
-        await asyncio.wait_for(gone.wait(), 10)
+        await asyncio.wait_for(gone.wait(), PATIENCE_S)
     [record] = kept(tmp_path, "s")
     assert record["failure"] == "the client went away"
 
@@ -158,7 +159,7 @@ async def test_a_client_that_closes_the_connection_at_the_last_words_has_the_rep
         while b"still here" not in seen:
             seen += await response.content.readany()
         response.close()
-        await asyncio.wait_for(gone.wait(), 10)
+        await asyncio.wait_for(gone.wait(), PATIENCE_S)
     [record] = kept(tmp_path, "s")
     assert (record["failure"], record["finish"]) == ("", "stop")
 
@@ -175,9 +176,9 @@ async def test_a_client_that_goes_away_before_a_word_was_said_ends_the_call_too(
 
     async with recording(tmp_path, silent) as (url, _):
         client = asyncio.create_task(post(f"{url}/session/s/v1"))
-        await asyncio.wait_for(asked.wait(), 10)
+        await asyncio.wait_for(asked.wait(), PATIENCE_S)
         client.cancel()
-        await asyncio.wait_for(gone.wait(), 10)
+        await asyncio.wait_for(gone.wait(), PATIENCE_S)
     [record] = kept(tmp_path, "s")
     assert (record["status"], record["failure"]) == (0, "the client went away")
 

@@ -151,7 +151,7 @@ def test_a_line_without_end_costs_linear_time() -> None:
     for _ in range(4096):
         assembly.feed(b"x" * 8192)
     # 32 MiB: copied as a whole with each piece, that would be 64 GiB.
-    assert time.thread_time() - start < 1.0
+    assert time.thread_time() - start < 20
 
 
 def test_a_line_in_many_pieces_is_read_as_one() -> None:

@@ -17,10 +17,13 @@ from coa.tools.mcp.config import McpConfig, McpTagConfig
 from coa.tools.mcp.connection import Connection, text_of
 from jobs.recipe.schema import Recipe
 from tests.support.mcp_server import PROGRAM, Served, weather
+from tests.support.patience import PATIENCE_S
 from tests.support.policies import Runner, order
 from tests.support.runners import Saying, trajectory
 from tests.support.servers import closed_port
+from tests.support.virtual_time import leap, leaping
 
+LIMIT_S = 100.0
 TAG_OF = {"wiki_search": McpTagConfig(tool="get_forecast", argument="city"), "code": McpTagConfig(tool="add")}
 
 
@@ -46,7 +49,7 @@ def within(
         finally:
             await executor.close()
 
-    return asyncio.run(go())
+    return leaping(go())
 
 
 def asked(config: ToolsConfig, *calls: ToolCall, limits: ExecutorConfig | None = None) -> list[str | ToolDown]:
@@ -228,15 +231,16 @@ def test_a_program_is_passed_without_its_fence_and_arguments_are_read_in_one() -
 
 def test_a_call_that_hangs_ends_at_the_executors_limit_and_the_server_hears_of_it(served: Served) -> None:
     async def use(executor: ToolExecutor) -> tuple[Any, Any]:
-        late = await one(executor, forecast("Limbo"))
-        return late, await one(executor, forecast("Lisbon"))
+        late = asyncio.ensure_future(one(executor, forecast("Limbo")))
+        assert await asyncio.to_thread(served.hanging.wait, PATIENCE_S)
+        leap(LIMIT_S)
+        return await late, await one(executor, forecast("Lisbon"))
 
-    limits = ExecutorConfig(call_s_of={"wiki_search": 2.0})
+    limits = ExecutorConfig(call_s_of={"wiki_search": LIMIT_S})
     late, next_one = within(with_server(served.url), use, limits)
     assert isinstance(late, ToolDown)
-    assert str(late) == "wiki_search: nothing within 2 s"
-    assert served.hanging.is_set()
-    assert served.ended.wait(10)
+    assert str(late) == f"wiki_search: nothing within {LIMIT_S:g} s"
+    assert served.ended.wait(PATIENCE_S)
     assert next_one == "Lisbon: rain for 1 days"
 
 
@@ -373,7 +377,7 @@ def test_a_server_that_never_answers_is_given_up(served: Served) -> None:
         url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/mcp"
         executor = ToolExecutor(lambda: standard_tools(with_server(url, connect_s=0.2)))
         try:
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(PATIENCE_S):
                 return (await executor.mistake()).replace(url, "URL")
         finally:
             server.close()

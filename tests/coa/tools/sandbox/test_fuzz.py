@@ -12,8 +12,9 @@ from coa.tools.sandbox.cgroup import Place
 from coa.tools.sandbox.containment import place_of_cgroups
 from coa.tools.sandbox.run import MIB, Ended, RunLimits
 from coa.tools.sandbox.sandbox import Sandbox, SandboxConfig
+from tests.support.patience import soon
 from tests.support.sandbox_fuzz import program
-from tests.support.sandboxes import sandboxed, soon
+from tests.support.sandboxes import sandboxed
 from tests.support.slow import NIGHTLY
 
 pytestmark = pytest.mark.skipif(shutil.which("bwrap") is None, reason="needs bubblewrap")
@@ -22,11 +23,11 @@ BESIDE = RunLimits(cpu_s=5, wall_s=120.0)
 AT_ONCE = 4
 
 
-def counted() -> dict[str, object]:
+def counted() -> dict[str, int]:
     """What the machine has of things that a process may leave behind."""
-    numbers = {name: Path("/proc/sys", name).read_text() for name in ("fs/aio-nr", "kernel/pty/nr")}
+    numbers = {name: int(Path("/proc/sys", name).read_text()) for name in ("fs/aio-nr", "kernel/pty/nr")}
     tables = {name: Path("/proc/sysvipc", name).read_text().count("\n") for name in ("shm", "sem", "msg")}
-    ours = [name for name in os.listdir("/dev/shm") if "fuzz" in name]
+    ours = sum("fuzz" in name for name in os.listdir("/dev/shm"))
     return {**numbers, **tables, "mounts": Path("/proc/self/mountinfo").read_text().count(" /tmp/"), "shm files": ours}
 
 
@@ -79,8 +80,9 @@ def test_random_calls_leave_nothing(programs: int, cgroup: bool) -> None:
             bound = max(most, (BESIDE.memory_mib + BESIDE.files_mib + 16) * MIB)
             assert all(peak <= bound and now <= most for peak, now, _ in held(place).values())
             assert len(held(place)) <= 8 * AT_ONCE
-        assert len(os.listdir("/proc/self/fd")) - descriptors <= 2 * 8 * AT_ONCE
+        assert soon(lambda: len(os.listdir("/proc/self/fd")) - descriptors <= 2 * 8 * AT_ONCE)
         loop.run(sandbox.close())
     assert soon(lambda: sandboxed() == processes)
-    assert place is None or list(place.folders["pids"].glob(f"coa-sandbox-{os.getpid()}-*")) == []
-    assert counted() == before
+    assert place is None or soon(lambda: not list(place.folders["pids"].glob(f"coa-sandbox-{os.getpid()}-*")))
+    # Others on this machine may take some too, and give them back.
+    assert soon(lambda: all(number <= before[name] for name, number in counted().items())), (counted(), before)

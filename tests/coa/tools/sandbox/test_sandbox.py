@@ -9,7 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
+import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -25,7 +25,8 @@ from coa.tools.sandbox import command as sandbox_command
 from coa.tools.sandbox import filter as sandbox_filter
 from coa.tools.sandbox.run import MIB, Capped, Ended, RunLimits
 from coa.tools.sandbox.sandbox import SOURCE_BYTES, Kind, Sandbox, SandboxConfig, outcome, require_bubblewrap
-from tests.support.sandboxes import QUICK, Box, box, commands_with, sandboxed, soon
+from tests.support.patience import soon, until
+from tests.support.sandboxes import QUICK, Box, box, commands_with, sandboxed
 
 pytestmark = pytest.mark.skipif(shutil.which("bwrap") is None, reason="needs bubblewrap")
 COLD, WARM = replace(QUICK, warm=False), QUICK
@@ -64,7 +65,7 @@ def test_a_program_leaves_no_descriptor_open(new_loop: Callable[[], asyncio.Abst
             for task in tasks:
                 task.cancel()
             await asyncio.wait(tasks)
-        assert len(os.listdir("/proc/self/fd")) == before
+        await until(lambda: len(os.listdir("/proc/self/fd")) <= before)  # others in this process may open some, too
         await sandbox.close()
 
     gc.disable()
@@ -161,14 +162,12 @@ def test_a_run_does_not_see_the_files_of_another(either: Box) -> None:
 
 
 def test_the_wall_limit_ends_a_program_that_sleeps(either: Box) -> None:
-    started = time.monotonic()
-    program = "import time; print(1, flush=True); time.sleep(60)"
-    assert either.output(program, wall_s=0.5) == "1\nstopped: over the limit of 0.5 s"
-    assert time.monotonic() - started < 5
+    program = "import time; print(1, flush=True); time.sleep(3600)"
+    assert either.output(program, wall_s=2.0) == "1\nstopped: over the limit of 2 s"
 
 
 def test_the_cpu_limit_ends_a_program_that_spins(either: Box) -> None:
-    assert either.output("while True: pass", wall_s=30.0) == "stopped: over the limit of 1 s of CPU time"
+    assert either.output("while True: pass") == "stopped: over the limit of 1 s of CPU time"
 
 
 def test_the_wall_limit_holds_for_a_program_that_closed_its_outputs(either: Box) -> None:
@@ -341,7 +340,7 @@ asyncio.run(Sandbox(SandboxConfig(warm=sys.argv[1] == "warm")).run("import time;
 def test_nothing_outlives_a_parent_that_is_killed(path: str) -> None:
     with subprocess.Popen([sys.executable, "-c", ORPHAN, path], cwd=Path(__file__).parents[4]) as parent:
         expected = {"warm": 4, "cold": 3}[path]
-        assert soon(lambda: len(sandboxed(parent.pid)) >= expected, within_s=30)
+        assert soon(lambda: len(sandboxed(parent.pid)) >= expected)
         inside = sandboxed(parent.pid)
         parent.kill()
     assert soon(lambda: not any(Path(f"/proc/{number}").exists() for number in inside))
@@ -350,7 +349,7 @@ def test_nothing_outlives_a_parent_that_is_killed(path: str) -> None:
 def test_without_a_sandbox_each_program_is_warned_of(caplog: pytest.LogCaptureFixture, tmp_path: Path) -> None:
     with box(replace(QUICK, kind=Kind.none)) as none:
         folder = Path(none.output("import os; print(os.getcwd()); open('note', 'w')"))
-        assert folder.parent == Path(os.environ.get("TMPDIR", "/tmp"))
+        assert folder.parent == Path(tempfile.gettempdir())
         assert not folder.exists()
         assert none.output("print(input())", "7") == "7"
         assert [record.levelno for record in caplog.records] == [logging.WARNING] * 2
@@ -359,9 +358,9 @@ def test_without_a_sandbox_each_program_is_warned_of(caplog: pytest.LogCaptureFi
 def test_without_a_sandbox_the_limits_hold() -> None:
     with box(replace(QUICK, kind=Kind.none)) as none:
         assert none.output("x = bytearray(1 << 30)") == "MemoryError: over the limit of 256 MiB"
-        assert none.output("while True: pass", wall_s=30.0) == "stopped: over the limit of 1 s of CPU time"
+        assert none.output("while True: pass") == "stopped: over the limit of 1 s of CPU time"
         forker = "import os, time; os.fork(); print(1, flush=True); time.sleep(60)"
-        assert none.output(forker, wall_s=1.0) == "1\n1\nstopped: over the limit of 1 s"
+        assert none.output(forker, wall_s=3.0) == "1\n1\nstopped: over the limit of 3 s"
 
 
 def test_without_a_sandbox_no_bubblewrap_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:

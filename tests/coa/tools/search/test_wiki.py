@@ -31,6 +31,7 @@ from coa.tools.search.wiki import (
     wiki_search,
 )
 from tests.support.corpora import PASSAGES, contents, jsonl, made, store_of, titled
+from tests.support.patience import PATIENCE_S
 
 T = TypeVar("T")
 
@@ -83,7 +84,7 @@ def test_a_search_does_not_hold_the_loop(corpus: Path, monkeypatch: pytest.Monke
         name = "slow"
 
         def search(self, query: str, topk: int) -> list[Passage]:
-            assert turned.wait(10), "the loop stood still"
+            assert turned.wait(PATIENCE_S), "the loop stood still"
             return [Passage(query, query)]
 
     monkeypatch.setattr("coa.tools.search.wiki.open_index", lambda config: Slow())
@@ -190,7 +191,7 @@ def test_the_server_asks_in_canonical_form_and_answers_others_meanwhile() -> Non
 
     def search(query: str, topk: int) -> list[Passage]:
         came[query].set()
-        assert came["second"].wait(10), "the second request was not answered while the first one waited"
+        assert came["second"].wait(PATIENCE_S), "the second request was not answered while the first one waited"
         return []
 
     async def ask(url: str, query: str) -> str:
