@@ -9,6 +9,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
 from actors.weights.address import Address
 from actors.weights.holder import Ranges
 from actors.weights.shelf import Kept
@@ -133,9 +135,14 @@ def run_ranks(script: str, world: int, folder: Path, timeout_s: float = 2 * PATI
 
 def start_llm(model: Path) -> Any:
     """A real vLLM engine on CPU, set up as far as weights need it."""
-    import os
+    with pytest.MonkeyPatch.context() as environment:
+        for name, value in (("VLLM_CPU_OMP_THREADS_BIND", "nobind"), ("OMP_NUM_THREADS", "1")):
+            environment.setenv(name, value)
+        environment.setenv("TORCHDYNAMO_DISABLE", "1")
+        return _start_llm(model)
 
-    os.environ.update(VLLM_CPU_OMP_THREADS_BIND="nobind", OMP_NUM_THREADS="1", TORCHDYNAMO_DISABLE="1")
+
+def _start_llm(model: Path) -> Any:
     from vllm import AsyncEngineArgs
     from vllm.config import WeightTransferConfig
     from vllm.v1.engine.async_llm import AsyncLLM
