@@ -1,5 +1,5 @@
 # `make demo` and `make test` set up whatever is missing first; nothing else is needed on a bare Linux machine.
-.PHONY: demo test test-v2 gpu-proof slow-quarter nightly check setup setup-slow
+.PHONY: demo test test-v2 gpu-proof nightly check setup setup-slow
 
 run_dir ?= runs/demo
 
@@ -8,13 +8,7 @@ demo: setup
 
 # failures=FILE: where the gate reads what failed.
 test: setup
-	.venv/bin/python -m pytest -n 2 --dist loadfile -m "not slow and not gpu" $(if $(failures),--failures $(failures))
-
-# A quarter of the slow tests, by file: another one with each commit, or `quarter=K` (0 to 3).
-quarter ?= $(shell expr $$(git rev-list --count HEAD 2>/dev/null || echo 0) % 4)
-
-slow-quarter: setup-slow
-	.venv/bin/python -m pytest -m "slow and not gpu" --share $(quarter)/4
+	.venv/bin/python -m pytest -n 2 --dist loadfile -m "not slow and not gpu" $(if $(failures),--failures=$(failures))
 
 # Engines and their weights under vLLM's runner for GPUs and its asynchronous scheduler, by Triton's interpreter.
 test-v2: setup
@@ -25,9 +19,13 @@ test-v2: setup
 gpu-proof:
 	@$(or $(wildcard .venv/bin/python),python3) -m benchmarks.gpu
 
-# All tests but those that need a GPU, with much more fuzzing.
+# All tests but those that need a GPU, with random inputs; `part=cluster` runs one part (CONTRIBUTING.md has a table).
+part ?= core cluster stages runs serve faults chaos random
+
 nightly: setup-slow
-	COA_FUZZ=100000 .venv/bin/python -m pytest -m "not gpu" --share 0/1
+	@for one in $(part); do \
+	    COA_FUZZ=100000 .venv/bin/python -m pytest -m "not gpu" --part=$$one || red="$$red $$one"; \
+	done; [ -z "$$red" ] || { echo "red:$$red" >&2; exit 1; }
 
 check: setup
 	.venv/bin/ruff check .

@@ -37,23 +37,15 @@ def _takes_the_machine(nodeid: str) -> bool:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
-        "--share",
-        metavar="K/N",
-        help="of the slow tests only share K (from 0) of N that take about equally long; a slow test that is skipped "
-        "fails, and the end is a table of minutes by file",
+        "--part",
+        choices=slow.PARTS,
+        help="of the slow tests only those of a part of `make nightly`, and no others; one that is skipped fails, and "
+        "the end is a table of minutes by file",
     )
     parser.addoption("--failures", metavar="FILE", type=Path, help="where tests.support.gate reads what failed")
-    parser.addoption(
-        "--record", action="store_true", help=f"if all pass, write seconds of slow tests to {slow.SECONDS.name}"
-    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    if (share := config.getoption("--share")) is not None:
-        try:
-            slow.parse_share(share)
-        except ValueError as error:
-            raise pytest.UsageError(f"--share: {error}") from error
     if not hasattr(config, "workerinput"):  # the process that prints
         config.pluginmanager.register(gate.Heartbeat())
         if failures := config.getoption("--failures"):
@@ -77,20 +69,21 @@ def pytest_unconfigure() -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """What takes longest begins first, so that no worker ends long after the others."""
     items.sort(key=lambda item: not _takes_the_machine(item.nodeid))
-    if share := config.getoption("--share"):
-        number, shares = slow.parse_share(share)
-        files = {_file(item.nodeid) for item in items if "slow" in item.keywords}
-        chosen = slow.deal(files, shares, slow.known_seconds())[number]
-        others = [item for item in items if "slow" in item.keywords and _file(item.nodeid) not in chosen]
+    if part := config.getoption("--part"):
+        others = [item for item in items if _part_of(item) != part]
         config.hook.pytest_deselected(items=others)
         items[:] = [item for item in items if item not in set(others)]
 
 
+def _part_of(item: pytest.Item) -> str | None:
+    return slow.part_of(_file(item.nodeid)) if "slow" in item.keywords else slow.RANDOM
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Any:
-    """With a share, a slow test that is skipped fails: else what it needs would be missed by nobody."""
+    """In a part, a slow test that is skipped fails: else what it needs would be missed by nobody."""
     report: pytest.TestReport = yield
-    if report.skipped and "slow" in item.keywords and item.config.getoption("--share"):
+    if report.skipped and "slow" in item.keywords and item.config.getoption("--part"):
         reason = str(report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longrepr)
         if not slow.may_be_skipped(reason) and not hasattr(report, "wasxfail"):
             report.outcome, report.longrepr = "failed", f"{item.nodeid} needs what is not there. {reason}"
@@ -99,22 +92,17 @@ def pytest_runtest_makereport(item: pytest.Item) -> Any:
 
 TAKEN: defaultdict[str, float] = defaultdict(float)
 """Seconds of each file so far; with xdist, in the process that hands out the tests."""
-TAKEN_BY_SLOW: defaultdict[str, float] = defaultdict(float)
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
     TAKEN[_file(report.nodeid)] += report.duration
-    if "slow" in report.keywords:
-        TAKEN_BY_SLOW[_file(report.nodeid)] += report.duration
 
 
-def pytest_terminal_summary(terminalreporter: Any, exitstatus: int, config: pytest.Config) -> None:
-    if config.getoption("--share"):
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    if config.getoption("--part"):
         terminalreporter.section("minutes by file")
         for line in slow.minutes(TAKEN):
             terminalreporter.write_line(line)
-    if config.getoption("--record") and exitstatus == pytest.ExitCode.OK:
-        slow.record(TAKEN_BY_SLOW)
 
 
 @pytest.hookimpl(optionalhook=True)  # where pytest-xdist is not installed, as on a bare machine with a GPU

@@ -69,7 +69,7 @@ def test_a_run_is_judged_by_what_it_did(name: str, tmp_path: Path) -> None:
     (tmp_path / "test_it.py").write_text(source)
     how: dict[str, Any] = {"cwd": tmp_path, "env": {**os.environ, "PYTHONPATH": str(ROOT)}}
     words = ["pytest", "-p", "no:cacheprovider", "-n", "1", "--timeout", "2" if "hangs" in name else "600"]
-    first = played(*words, "--failures", "failures", **how)
+    first = played(*words, "--failures=failures", **how)
     assert first.returncode != 0
     second = played("tests.support.gate", "failures", **how)
     assert (second.returncode, said in second.stdout) == (status, True), second.stdout + first.stdout

@@ -41,13 +41,13 @@ ELSEWHERE = {
     r"coa train --recipe tiny run_dir=runs/\w+ rl.algorithm=.*": "tests/actors/learner/test_objectives.py",
     r"coa train --recipe tiny tools.mcp.*": "tests/coa/tools/mcp/test_mcp_tools.py",
     r"coa verify runs/demo --replay 20:25": "tests/jobs/stages/reinforcement/test_replay.py",
-    r"make (check|demo|slow-quarter|test)": ".ci/run",
+    r"make (check|demo|test)": ".ci/run",
 }
 """What a command does is run by that file, with settings or data of its own."""
 NEEDS = {
     r"coa evaluate .* --tasks aime24 .*": "the network: a benchmark is fetched",
     r"coa sft --recipe web_7b .*": "GPUs",
-    r"make nightly": "hours: it is all tests",
+    r"make nightly.*": "hours: it is all tests",
     r"coa train --recipe (mhqa_7b|web_32b) (rl|placement)\..*": "GPUs",
 }
 

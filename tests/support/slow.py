@@ -1,51 +1,34 @@
-"""Shares of the slow tests: each commit runs a quarter of them, so that none can be red for long."""
+"""The parts of `make nightly`, by subject: who changes a subject runs its part."""
 
-import json
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-SECONDS = ROOT / "tests" / "slow_seconds.json"
-"""How long each file's slow tests take, one after another, on two quiet cores: `--share 0/1 --record` writes it."""
-DEFAULT = 60.0
-"""Seconds, of a file without a figure."""
 NIGHTLY = "COA_FUZZ" in os.environ
 """Whether random inputs are as many as in `make nightly`."""
+RANDOM = "random"
+"""The part of quick tests, each with inputs that are drawn anew."""
+_JOBS = "tests/jobs/test_"
+PARTS: Mapping[str, tuple[str, ...]] = {
+    "core": ("tests/coa", "tests/actors", "tests/project", "tests/benchmarks"),
+    "cluster": ("tests/cluster",),
+    "stages": ("tests/jobs/stages", "tests/jobs/teachers", f"{_JOBS}pretrained"),
+    "runs": tuple(_JOBS + name for name in ("api", "documented", "loop_example", "own_tasks", "security", "trained")),
+    "serve": tuple(_JOBS + name for name in ("follow", "replicas", "serv", "strangers", "submit_real")),
+    "faults": ("tests/jobs/faults",),
+    "chaos": ("tests/benchmarks/chaos",),
+    RANDOM: (),
+}
+"""Beginnings of the paths of slow tests; of two that fit, the longer one counts."""
 MAY_BE_MISSING = ("COA_BENCHMARKS", "need root", "needs a mount", "no cgroup")
 """What nothing can install: a slow test that is skipped for a reason with such words may be."""
 
 
-def known_seconds() -> dict[str, float]:
-    return json.loads(SECONDS.read_text())
-
-
-def record(found: Mapping[str, float]) -> None:
-    """Writes the figures of these files into the table."""
-    table = {**known_seconds(), **{file: round(seconds) for file, seconds in found.items()}}
-    SECONDS.write_text(json.dumps(dict(sorted(table.items())), indent=2) + "\n")
-
-
-def parse_share(text: str) -> tuple[int, int]:
-    """`K/N` as (K, N), shares counted from 0; raises ValueError for anything else."""
-    share, _, shares = text.partition("/")
-    found = int(share), int(shares)
-    if not 0 <= found[0] < found[1]:
-        raise ValueError(f"{text!r} is no share, expected one of 0/{found[1]} to {found[1] - 1}/{found[1]}")
-    return found
-
-
-def deal(files: Iterable[str], shares: int, seconds: Mapping[str, float]) -> list[set[str]]:
-    """The files in shares that take about equally long: the longest first, each to the share with least so far. The
-    known files are dealt too, asked for or not, so that a file's share is the same whichever others are asked for."""
-    every = {file: seconds.get(file, DEFAULT) for file in {*files, *seconds}}
-    dealt: list[set[str]] = [set() for _ in range(shares)]
-    loads = [0.0] * shares
-    for file in sorted(every, key=lambda file: (-every[file], file)):
-        least = loads.index(min(loads))
-        dealt[least].add(file)
-        loads[least] += every[file]
-    return dealt
+def part_of(file: str) -> str | None:
+    """The part that a file's slow tests belong to; None if no part names it."""
+    fitting = [(len(path), part) for part, paths in PARTS.items() for path in paths if file.startswith(path)]
+    return max(fitting)[1] if fitting else None
 
 
 def minutes(seconds: Mapping[str, float]) -> list[str]:
