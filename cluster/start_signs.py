@@ -15,14 +15,14 @@ def key_of(incarnation: str) -> bytes:
     return f"coa-start-{incarnation}".encode()
 
 
-def with_signs(kind: type) -> type:
-    """A class of actors like `kind` that shows signs of progress until its `ready` has returned. It takes the argument
-    `incarnation`."""
+def with_signs(kind: type, every_s: float = EVERY_S) -> type:
+    """A class of actors like `kind` that shows signs of progress, one in `every_s` seconds, until its `ready` has
+    returned. It takes the argument `incarnation`."""
 
     class Starting(kind):
         def __init__(self, *arguments: Any, incarnation: str, **settings: Any) -> None:
             self._is_up = threading.Event()
-            thread = threading.Thread(target=_show, args=(key_of(incarnation), self._is_up), daemon=True)
+            thread = threading.Thread(target=_show, args=(key_of(incarnation), self._is_up, every_s), daemon=True)
             thread.start()
             super().__init__(*arguments, incarnation=incarnation, **settings)
 
@@ -36,11 +36,11 @@ def with_signs(kind: type) -> type:
     return Starting
 
 
-def _show(key: bytes, is_up: threading.Event) -> None:
+def _show(key: bytes, is_up: threading.Event, every_s: float) -> None:
     from ray.experimental.internal_kv import _internal_kv_del, _internal_kv_put
 
     signs = Signs((1, 2))  # Ray sends what its processes print to files
-    while not is_up.wait(EVERY_S):
+    while not is_up.wait(every_s):
         _internal_kv_put(key, str(signs.count(os.getpid())).encode(), overwrite=True)
     _internal_kv_del(key)
 

@@ -25,7 +25,7 @@ class Slow:
 def test_an_actor_shows_progress_while_it_is_made_and_none_once_it_is_ready(ray_session: None, tmp_path: Path) -> None:
     import ray
 
-    make = ray.remote(with_signs(Slow))
+    make = ray.remote(with_signs(Slow, every_s=0.2))
     actor: Any = make.remote(incarnation="a-0", until=tmp_path / "made")
     answer: Any = actor.ready.remote()
     first = soon(lambda: signs_of("a-0"))

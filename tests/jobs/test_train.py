@@ -28,6 +28,7 @@ SETTINGS = (
     f"sft.steps={SFT_STEPS}",
     "sft.checkpoint_every=10",
     "sft.batch=8",
+    "sft.learner.ranks=1",
     f"rl.steps={RL_STEPS}",
     "rl.group=2",
     "rl.window.groups_per_batch=4",

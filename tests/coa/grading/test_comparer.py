@@ -88,9 +88,8 @@ def test_a_verdict_that_takes_longer_than_anybody_waits_is_no_failure_of_the_mac
 ) -> None:
     comparer = Comparer(limit_s=60)
     assert comparer.equal("\\frac{1}{2}", ("0.5",))
-    monkeypatch.setattr(equivalence, "PATIENCE_S", 8.0)
+    monkeypatch.setattr(equivalence, "PATIENCE_S", 5.0)
     assert not comparer.equal("$9^{9^{9}}$", ("3",))
-    comparer._limit_s = 60  # its first comparison warms a child up
     comparer.close()
 
 
@@ -102,7 +101,6 @@ def test_a_child_that_is_killed_while_an_answer_keeps_it_busy_is_the_answers_fau
     killer = threading.Thread(target=kill_when_busy, args=(pid,))
     killer.start()
     assert not comparer.equal("$9^{9^{9}}$", ("3",))
-    comparer._limit_s = 60  # its first comparison warms a child up
     killer.join()
     comparer.close()
 
