@@ -21,7 +21,6 @@ from typing import Any
 
 MOST = 3
 """Failures at once that may be accidents."""
-PHASES = ("setup", "call", "teardown")
 HUNG = "from pytest-timeout"
 """What a failure says whose test was ended for its time."""
 QUIET_S = 50.0
@@ -33,7 +32,7 @@ LEAST_MIB = 200
 class Failure:
     test: str
     when: str
-    """One of PHASES, "collect", or xdist's "???" of a worker that crashed."""
+    """The phase ("setup", "call", "teardown"), "collect", or xdist's "???" of a worker that crashed."""
     text: str
 
 
