@@ -46,6 +46,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    # Two processes of tests on two cores: with a thread a core in each, PyTorch's threads wait for each other.
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
     if not hasattr(config, "workerinput"):  # the process that prints
         config.pluginmanager.register(gate.Heartbeat())
         if failures := config.getoption("--failures"):

@@ -12,7 +12,7 @@ thread: branched, a row of 8 samples of 512 tokens was 5.0 times as fast, one sa
 of 128 tokens 2.5 times; rows of 192 to 512 tokens were within 7 %.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from itertools import accumulate
 from typing import Any
@@ -101,21 +101,58 @@ def branched_attention(
 ) -> tuple[Tensor, None]:
     """Attention of each branch to its prefix and itself. Inputs [1, heads, N, D], a line of N tokens; returns [1, N,
     heads, D]."""
-    from transformers.integrations.sdpa_attention import sdpa_attention_forward
-
+    attend = _attention(kwargs)
     if line is None:
-        return sdpa_attention_forward(module, query, key, value, attention_mask, **kwargs)
+        return attend(module, query, key, value, attention_mask, **kwargs)
     if line.keys is not None:
         key, value = key[:, :, line.keys], value[:, :, line.keys]
-    if has_varlen(query, value):
+    if attend is not capped_attention and has_varlen(query, value):
         return _in_one_call(query, key, value, line, sliding_window, kwargs.get("scaling")), None
     parts: list[Tensor] = []
     for q, k, v in zip(
         query.split(line.sizes, dim=2), key.split(line.seen, dim=2), value.split(line.seen, dim=2), strict=True
     ):
         mask = line.mask(q.shape[2], k.shape[2], sliding_window, q.dtype)
-        parts.append(sdpa_attention_forward(module, q, k, v, mask, **kwargs)[0])
+        parts.append(attend(module, q, k, v, mask, **kwargs)[0])
     return torch.cat(parts, dim=1), None
+
+
+def _attention(kwargs: Mapping[str, Any]) -> Callable[..., tuple[Tensor, None]]:
+    from transformers.integrations.sdpa_attention import sdpa_attention_forward
+
+    special = any(kwargs.get(name) is not None for name in ("softcap", "s_aux"))
+    return capped_attention if special else sdpa_attention_forward
+
+
+def capped_attention(
+    module: Any,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    scaling: float | None = None,
+    softcap: float | None = None,
+    s_aux: Tensor | None = None,
+    **_: Any,
+) -> tuple[Tensor, None]:
+    """Attention whose scores are capped, or shared with a sink of each head (`s_aux`, [heads]), which PyTorch's kernels
+    can't do: all scores of a branch are in memory. Inputs [1, heads, N, D] and [1, key heads, K, D], the last N of K;
+    returns [1, N, heads, D]."""
+    repeats = query.shape[1] // key.shape[1]
+    key, value = (x.repeat_interleave(repeats, dim=1) for x in (key, value))
+    scale = query.shape[-1] ** -0.5 if scaling is None else scaling
+    scores = query @ key.transpose(2, 3) * scale
+    if softcap is not None:
+        scores = softcap * torch.tanh(scores / softcap)
+    if attention_mask is None:
+        visible = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device)
+        attention_mask = _additive(visible.tril(scores.shape[-1] - scores.shape[-2]), scores.dtype)
+    scores = scores + attention_mask
+    if s_aux is not None:
+        sinks = s_aux.to(scores.dtype)[None, :, None, None].expand(*scores.shape[:3], 1)
+        scores = torch.cat([scores, sinks], dim=-1)
+    shares = scores.softmax(-1, dtype=torch.promote_types(scores.dtype, torch.float32)).to(value.dtype)
+    return (shares[..., : key.shape[2]] @ value).transpose(1, 2).contiguous(), None
 
 
 def has_varlen(query: Tensor, value: Tensor) -> bool:

@@ -17,6 +17,8 @@ VARLEN = ("flash_attention_2", "flash_attention_3", "flex_attention")
 ATTENTION_LAYERS = {"full_attention", "sliding_attention"}
 """Kinds of layers (`layer_types` of a model's configuration) whose tokens interact only in attention, which packed rows
 divide."""
+ALL_LINEAR = "all-linear"
+"""As the target of adapters: every linear layer of the decoder."""
 LOGITS_BYTES = 1 << 29
 """Maximum bytes of a chunk's float32 logits. If all logits fit, they are computed once and kept."""
 
@@ -71,7 +73,8 @@ class LoraConfig:
     alpha: float = 32.0
     """Scale of the adapters: their product is multiplied by alpha / rank."""
     targets: tuple[str, ...] = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
-    """Names of the linear layers that get adapters."""
+    """Names of the linear layers that get adapters, each of them a layer of the model; `[all-linear]` takes all of the
+    decoder's. Experts whose matrices are one tensor get an adapter an expert."""
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,8 @@ import torch.distributed as dist
 from actors.learner.config import LearnerConfig, ModelConfig, Objective, RlLearnerConfig
 from actors.learner.deepspeed_settings import deepspeed_config
 from actors.learner.lora import add_adapters, sources
-from actors.learner.policy import Outputs, TrainedPolicy, load_model, to_tensors
+from actors.learner.parity import settle
+from actors.learner.policy import Outputs, TrainedPolicy, check_trained, load_model, to_tensors
 from actors.learner.scoring import Passes, ScoredBatch, Unadapted, bounds_of, filler, load_reference
 from actors.learner.sequence.groups import sequence_group
 from actors.learner.step_report import StepReport, Sums
@@ -71,8 +72,9 @@ class Learner:
         sequence = sequence_group(config.sequence_parallel, timedelta(seconds=config.collective_s))
         with sharded_loading(settings, model_dir):
             hf_model = load_model(model_dir, model)
+        copied = check_trained(hf_model.config, hf_model.config._attn_implementation, config.lora)
         if config.lora.rank:
-            add_adapters(hf_model, config.lora)
+            add_adapters(hf_model, config.lora, copied.unused if copied else ())
         if config.gradient_checkpointing:
             hf_model.gradient_checkpointing_enable(gradient_checkpointing_kwargs=CHECKPOINTING)
         self.policy = TrainedPolicy(
@@ -90,6 +92,8 @@ class Learner:
         self.engine: Any
         self.engine, _, _, _ = deepspeed.initialize(model=self.policy, optimizer=self._optimizer, config=settings)
         self.device: torch.device = self.engine.device
+        self.parity = settle(self.policy, self.engine, lambda apart: max(gather(apart)))
+        """How training computes, and how near to the model's own pass."""
         reference: Any = None
         if needs.reference and config.lora.rank:
             reference = Unadapted(self.engine)
@@ -102,6 +106,7 @@ class Learner:
                 temperature=temperature,
                 logits_bytes=config.logits_bytes,
                 sequence=sequence,
+                way=self.policy.way,
             )
         self._passes = Passes(self.engine, reference, needs, self.device)
 

@@ -82,19 +82,19 @@ class _Reduced(torch.autograd.Function):
         return (shares * -gradient).scatter_add_(-1, index, gradient), None, None, None
 
 
-def reduce_in_place(head: nn.Module, *, vocabulary: int, softcap: float | None, limit: int) -> None:
+def reduce_in_place(head: nn.Module, *, vocabulary: int, scaling: Callable[[Tensor], Tensor], limit: int) -> None:
     """Patches an output projection of any type so that it can reduce its own logits.
 
     head(hidden)                                   logits, as before
     head(hidden, chosen, temperature, entropy)     `Chosen`
 
     The module and the names of its weights stay the same, so sharding, adapters, saving and publishing are unaffected.
+    scaling: what the model does with the values of its projection.
     """
     forward = head.forward
 
     def project(hidden: Tensor) -> Tensor:
-        logits = forward(hidden)
-        return logits if softcap is None else softcap * torch.tanh(logits / softcap)
+        return scaling(at_least_float32(forward(hidden)))
 
     def call(hidden: Tensor, chosen: Tensor | None = None, temperature: float = 1.0, entropy: bool = False) -> Any:
         if chosen is None:

@@ -15,7 +15,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch.distributed as dist
 
 from actors.learner.buffer import Finished, Started, Stepped
@@ -27,11 +26,12 @@ from actors.weights.ranks import Ranks, from_first
 from actors.weights.transport import Published, WeightsConfig
 from actors.weights.transports import find_sender
 from coa.learning.orders import Checkpoint, Export, Numbered, Order, Publish, Stop, Train, share_of
+from coa.learning.samples import all_trained
 from coa.reporting.spans import steady
 from coa.spent import LearnerState, TimeAccount
 from coa.storage.checkpoints import PROGRESS, CheckpointFolder
 from coa.storage.keeping import Keeping
-from coa.types import ENVIRONMENT, Sample, Tokens
+from coa.types import Sample, Tokens
 
 PROBES = 2
 """Number of samples of each batch that engines are probed with after the step, besides the fixed probes."""
@@ -148,6 +148,7 @@ class Rank:
                 weights=weights,
                 probes=probes,
                 epoch=self._epoch,
+                parity=str(self._learner.parity),
                 spent=self._spent(),
             )
             self._ask("emit", started, self._epoch)
@@ -266,19 +267,6 @@ def probed(job: LearnJob, fresh: tuple[Tokens, ...]) -> list[Tokens]:
     few. Every rank has the same number, since with ZeRO-3 each forward pass is a collective."""
     filled = (*fresh, *job.probe * PROBES)[:PROBES]
     return [*job.probe, *(token_ids[: job.probe_tokens] for token_ids in filled)]
-
-
-def all_trained(token_ids: Tokens) -> Sample:
-    """A sample whose tokens are all in the loss mask."""
-    zeros = np.zeros(len(token_ids), np.float32)
-    return Sample(
-        token_ids=token_ids,
-        loss_mask=np.ones(len(token_ids), np.bool_),
-        imitate=zeros,
-        reinforce=zeros,
-        rollout_logprobs=zeros,
-        versions=np.full(len(token_ids), ENVIRONMENT, np.int32),
-    )
 
 
 def restore(learner: Learner, other: CheckpointFolder | None = None) -> tuple[int, Any]:

@@ -1,13 +1,11 @@
 """The learner's policy: a causal language model that computes log-probs of chosen tokens in packed rows."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import torch
-from tokenizers import Tokenizer
 from torch import Tensor, nn
 
 from actors.learner.attention import (
@@ -18,102 +16,18 @@ from actors.learner.attention import (
     tree_mask,
     varlen_arguments,
 )
-from actors.learner.config import ATTENTION_LAYERS, LOGITS_BYTES, VARLEN, ModelConfig
+from actors.learner.config import LOGITS_BYTES, VARLEN, LoraConfig
+from actors.learner.head import decoder_of, scaling_of
+from actors.learner.load import load_model as load_model
 from actors.learner.logits import Chosen, at_least_float32, reduce_in_place
-from actors.learner.sequence.attention import share
+from actors.learner.merged import check_written
+from actors.learner.new_model import new_model as new_model
+from actors.learner.parity import Copied, Parity, Way, settled_copy, ways_of
+from actors.learner.sequence.attention import SHARED, share
 from actors.learner.sequence.groups import SequenceGroup, padded
-from coa.agent.grammar import TAGS, Kind
-from coa.agent.tokenizer import END, PAD
 from coa.errors import UserError
-from coa.learning.packing import MicroBatch, PackingConfig
-from coa.pretrained.fit import NO_FIT, difference
-
-
-def new_model(config: ModelConfig, tokenizer: Tokenizer, *, seed: int) -> Any:
-    """A Qwen3 model with random weights, for a tokenizer made by `coa.agent.tokenizer`.
-
-    Embeddings are untied: vLLM's CPU backend keeps a stale output projection when a tied one is updated.
-    """
-    from transformers import GenerationConfig, Qwen3Config, Qwen3ForCausalLM
-
-    pad = tokenizer.token_to_id(PAD)
-    # With these end tokens, generation with the saved model stops after one turn, as in an episode.
-    closing = [tag.close for tag in TAGS.values() if tag.kind in (Kind.TOOL, Kind.TERMINAL)]
-    found = [tokenizer.token_to_id(mark) for mark in (END, *closing)]
-    ends = [number for number in found if number is not None]
-    torch.manual_seed(seed)
-    model = Qwen3ForCausalLM(
-        Qwen3Config(
-            vocab_size=tokenizer.get_vocab_size(),
-            hidden_size=config.hidden_size,
-            intermediate_size=config.intermediate_size,
-            num_hidden_layers=config.layers,
-            num_attention_heads=config.heads,
-            num_key_value_heads=config.key_value_heads,
-            head_dim=config.head_dim,
-            max_position_embeddings=config.max_positions,
-            initializer_range=config.initializer_range,
-            rope_parameters={"rope_type": "default", "rope_theta": config.rope_theta},
-            tie_word_embeddings=False,
-            bos_token_id=None,
-            eos_token_id=ends[0],
-            pad_token_id=pad,
-            use_cache=False,
-        )
-    )
-    model.generation_config = GenerationConfig(do_sample=False, eos_token_id=ends, pad_token_id=pad)
-    return model
-
-
-def load_model(path: Path | str, config: ModelConfig) -> Any:
-    """Loads a pretrained causal language model, unties its output projection and removes dropout; raises UserError if
-    there is no such model, and if a tensor of it is missing, is left over or has another shape: transformers would
-    train such a tensor from random numbers."""
-    from transformers import AutoModelForCausalLM
-
-    try:
-        loaded: Any = AutoModelForCausalLM.from_pretrained(
-            str(path),
-            dtype=getattr(torch, config.dtype),
-            attn_implementation=config.attention,
-            trust_remote_code=False,
-            output_loading_info=True,
-            ignore_mismatched_sizes=True,
-        )
-    except ImportError as error:
-        raise UserError(f"model.attention={config.attention}: {str(error).splitlines()[0]}") from error
-    except (OSError, ValueError) as error:
-        raise UserError(f"{path}: no model there ({str(error).splitlines()[0]})") from error
-    model, loading = loaded
-    if found := difference(loading):
-        raise UserError(f"{path}: {NO_FIT}: {found}")
-    untie(model)
-    remove_dropout(model)
-    return model
-
-
-def untie(model: Any) -> None:
-    """Gives the output projection its own parameter if it shares the embeddings'; logits stay the same.
-
-    An engine can't safely take an update of tied embeddings: vLLM's CPU backend keeps the old projection.
-    """
-    embeddings, projection = model.get_input_embeddings(), model.get_output_embeddings()
-    if projection is not None and projection.weight is embeddings.weight:
-        projection.weight = nn.Parameter(embeddings.weight.detach().clone())
-    model.config.tie_word_embeddings = False
-    model.config.get_text_config().tie_word_embeddings = False
-    # transformers recorded the tie when the model was made, and uses this record to save and load.
-    model.all_tied_weights_keys = {}
-
-
-def remove_dropout(model: nn.Module) -> None:
-    """Disables dropout, so that a token's log-prob is the same in every pass and in the engine that sampled it."""
-    modules: Any = model.modules()
-    for module in modules:
-        if isinstance(module, nn.Dropout):
-            module.p = 0.0
-        elif isinstance(getattr(module, "attention_dropout", None), float):
-            module.attention_dropout = 0.0
+from coa.learning.packing import MicroBatch, PackingConfig, micro_batch
+from coa.types import Sample
 
 
 class Predicting(NamedTuple):
@@ -162,53 +76,107 @@ class PackedPolicy(nn.Module):
     """Log-probs of the trained tokens of a micro-batch. A sample sees no tokens but its own.
 
     Works with any causal language model of transformers that exposes its decoder and output projection; raises
-    UserError for others. Ranks that share rows (`sequence`) are called with the same rows, and each returns the full
-    result.
+    UserError for others. Whether a model computes the same in packed rows as by itself is found out by comparing both
+    (`actors.learner.parity`). Ranks that share rows (`sequence`) are called with the same rows, and each returns the
+    full result.
     """
 
     model: Any
 
     def __init__(
-        self, model: nn.Module, *, logits_bytes: int = LOGITS_BYTES, sequence: SequenceGroup | None = None
+        self,
+        model: nn.Module,
+        *,
+        logits_bytes: int = LOGITS_BYTES,
+        sequence: SequenceGroup | None = None,
+        ways: Sequence[Way] = (),
     ) -> None:
+        """ways: the ways to compute, the fastest first; by default those by which a tiny copy of the model agrees with
+        itself. Raises UserError if there is none."""
         super().__init__()
         self.model = model
         self._sequence = sequence
+        self._unscaled: dict[str, Any] = {}
+        """Arguments of `forward` for log-probs at the temperature 1."""
         config = self.model.config.get_text_config()
-        decoder = self.model.get_decoder() if hasattr(model, "get_decoder") else None
-        if decoder is None or decoder is model or self.model.get_output_embeddings() is None:
-            raise UserError(
-                f"{type(model).__name__} has no decoder with an output projection: no causal language model"
-            )
-        if scaled := [name for name in ("logit_scale", "logits_scaling") if getattr(config, name, 1.0) != 1.0]:
-            raise UserError(f"{type(model).__name__}: {scaled[0]} is not supported")
         self._window: int | None = getattr(config, "sliding_window", None)
-        layers: list[str] = getattr(config, "layer_types", None) or []
-        self._one_by_one = bool(set(layers) - ATTENTION_LAYERS)
+        self.masked_tokens = MASKED_TOKENS
+        """Maximum length of a row that is attended with a mask."""
+        scaling = scaling_of(self.model)
         reduce_in_place(
-            self.model.get_output_embeddings(),
-            vocabulary=config.vocab_size,
-            softcap=getattr(config, "final_logit_softcapping", None),
-            limit=logits_bytes,
+            self.model.get_output_embeddings(), vocabulary=config.vocab_size, scaling=scaling, limit=logits_bytes
         )
         register()
-        self._attention: str = config._attn_implementation
-        if sequence is not None:
-            share(self.model, self._attention, sequence.size)
-        elif self._attention == "sdpa":
-            self.model.set_attn_implementation(BRANCHED)
+        self.ways = tuple(ways) or self._ways(config._attn_implementation)
+        self.take(self.ways[0])
+
+    def _ways(self, attention: str) -> tuple[Way, ...]:
+        packed = (copied := parity_of(self.model.config, attention)) is None or copied.way.packed
+        if self._sequence is None:
+            return tuple(way for way in ways_of(attention) if packed or not way.packed)
+        if not packed:
+            raise UserError(f"{type(self.model).__name__}: learner.sequence_parallel needs packed rows ({copied})")
+        return (Way(attention, packed=True),)
+
+    def take(self, way: Way) -> None:
+        """Computes that way from now on."""
+        self.way = way
+        self._attention = way.attention
+        if self._sequence is not None:
+            share(self.model, way.attention, self._sequence.size)
+        elif way.attention != (config := self.model.config.get_text_config())._attn_implementation:
+            self.model.set_attn_implementation(way.attention)
             # A model with attention of its own stays as it is, and its rows are masked at any length.
             self._attention = config._attn_implementation
 
+    def train(self, mode: bool = True) -> Self:
+        """The model computes as in evaluation, without the noise that some layers add in training, so that a token's
+        log-prob is the same in every pass. Only layers that recompute their activations must know that they train."""
+        super().train(mode)
+        self.model.eval()
+        modules: Any = self.model.modules()
+        for module in modules:
+            if mode and getattr(module, "gradient_checkpointing", False):
+                module.training = True
+        return self
+
     def packing(self, asked: PackingConfig) -> PackingConfig:
-        """How rows are packed for this model: tokens are shared only where attention is told of branches, and layers
-        that carry a state from token to token, such as linear attention, get one sample at a time."""
-        if self._one_by_one:  # a sample longer than a row gets a row of its own
+        """How rows are packed for this model: tokens are shared only where attention is told of branches, and a model
+        that computes otherwise in packed rows gets one sample at a time."""
+        if not self.way.packed:  # a sample longer than a row gets a row of its own
             return PackingConfig(row_tokens=1, rows=1, share_prefixes=False)
         return replace(asked, share_prefixes=asked.share_prefixes and self._attention not in VARLEN)
 
-    def forward(self, token_ids: Tensor, positions: Tensor, ends: Tensor, places: Places) -> Tensor:
-        """Inputs [R, L]; returns the log-probs of the trained tokens, sample by sample, [P] float32."""
+    def compared(self, samples: Sequence[Sample], run: Callable[..., Any]) -> list[Tensor]:
+        """Log-probs of the trained tokens of samples that share nothing, computed together. run: calls this policy."""
+        inputs = to_tensors(micro_batch([samples]), next(self.parameters()).device)
+        outputs = run(**inputs, **self._unscaled)
+        flat: Tensor = outputs if isinstance(outputs, Tensor) else outputs.logprobs
+        return list(flat.split([int(one.loss_mask[1:].sum()) for one in samples]))
+
+    def plain(self, token_ids: Tensor) -> Tensor:
+        """Log-probs of the tokens of a sequence [L] but the first, [L - 1] float32, by the model's own forward pass:
+        the sequence alone, eager attention, evaluation mode, no gradient checkpointing or packing of ours."""
+        self.model.eval()
+        self.model.set_attn_implementation("eager")
+        try:
+            logits = at_least_float32(self.model(input_ids=token_ids[None], use_cache=False).logits[0, :-1])
+        finally:
+            self.train(self.training)
+            self.model.set_attn_implementation(SHARED if self._sequence is not None else self._attention)
+        return logits.log_softmax(-1).gather(-1, token_ids[1:, None])[:, 0]
+
+    def forward(
+        self,
+        token_ids: Tensor,
+        positions: Tensor | None = None,
+        ends: Tensor | None = None,
+        places: Places | None = None,
+    ) -> Tensor:
+        """Inputs [R, L]; returns the log-probs of the trained tokens, sample by sample, [P] float32. With token ids [L]
+        alone, it is `plain`."""
+        if positions is None or ends is None or places is None:
+            return self.plain(token_ids)
         found = self._predicting(token_ids, positions, ends, places)
         return self._whole(found.counts, self._head(found).logprobs)[0][places.targets]
 
@@ -223,13 +191,19 @@ class PackedPolicy(nn.Module):
         return self._sequence.gathered(torch.stack(own), counts).unbind()
 
     def _predicting(self, token_ids: Tensor, positions: Tensor, ends: Tensor, places: Places) -> Predicting:
+        if not self.way.packed:
+            assert not places.line.shares, "samples that are computed one by one share nothing"
+            samples = token_ids.flatten()[places.real].split(places.line.sizes)
+            hidden = torch.cat([self._hidden(one[None])[0] for one in samples])
+            return Predicting(hidden[places.predictors], places.chosen, ())
         if self._masked(token_ids.shape[1]):
-            hidden = self._hidden(token_ids, positions, attention_mask=tree_mask(ends, self.model.dtype))
+            mask = tree_mask(ends, self.model.dtype)
+            hidden = self._hidden(token_ids, position_ids=positions, attention_mask=mask)
             return Predicting(hidden.flatten(0, 1)[places.real[places.predictors]], places.chosen, ())
         token_ids, positions = (x.flatten()[places.real] for x in (token_ids, positions))
         if self._sequence is not None:
             return self._shared(self._sequence, token_ids, positions, places)
-        hidden = self._hidden(token_ids[None], positions[None], **self._arguments(places.line))
+        hidden = self._hidden(token_ids[None], position_ids=positions[None], **self._arguments(places.line))
         return Predicting(hidden[0, places.predictors], places.chosen, ())
 
     def _shared(self, group: SequenceGroup, token_ids: Tensor, positions: Tensor, places: Places) -> Predicting:
@@ -239,7 +213,7 @@ class PackedPolicy(nn.Module):
         token_ids, positions = (group.slice_of(x) for x in padded([token_ids[None], positions[None]], group.size))
         hidden = self._hidden(
             token_ids,
-            positions,
+            position_ids=positions,
             **self._arguments(line),
             sequence=group,
             attention=self._attention,
@@ -253,9 +227,8 @@ class PackedPolicy(nn.Module):
             owners.bincount(minlength=group.size).tolist(),
         )
 
-    def _hidden(self, token_ids: Tensor, positions: Tensor, **how: Any) -> Tensor:
-        decoder = self.model.get_decoder()
-        return decoder(input_ids=token_ids, position_ids=positions, use_cache=False, **how).last_hidden_state
+    def _hidden(self, token_ids: Tensor, **how: Any) -> Tensor:
+        return decoder_of(self.model)(input_ids=token_ids, use_cache=False, **how).last_hidden_state
 
     def _arguments(self, line: Line) -> dict[str, Any]:
         """Attention arguments for a line."""
@@ -271,8 +244,21 @@ class PackedPolicy(nn.Module):
         if self._sequence is not None:
             return False
         if self._attention == BRANCHED:
-            return length <= min(MASKED_TOKENS, self._window or MASKED_TOKENS)
+            return length <= min(self.masked_tokens, self._window or self.masked_tokens)
         return self._attention not in VARLEN
+
+
+def parity_of(config: Any, attention: str) -> Parity | None:
+    """How a tiny copy of a model computes in packed rows, found from its configuration; None if no copy can be made.
+    Raises UserError if it can't be trained."""
+    return settled_copy(Copied.of(config, attention), PackedPolicy)
+
+
+def check_trained(config: Any, attention: str, lora: LoraConfig) -> Parity | None:
+    """The same, and checks that the weights that are written are those that were trained (`actors.learner.merged`)."""
+    if (found := parity_of(config, attention)) is not None:
+        check_written(Copied.of(config, attention), lora, found.unused, PackedPolicy)
+    return found
 
 
 class Outputs(NamedTuple):
@@ -308,9 +294,11 @@ class TrainedPolicy(PackedPolicy):
         temperature: float = 1.0,
         values: bool = False,
         sequence: SequenceGroup | None = None,
+        ways: Sequence[Way] = (),
     ) -> None:
-        super().__init__(model, logits_bytes=logits_bytes, sequence=sequence)
+        super().__init__(model, logits_bytes=logits_bytes, sequence=sequence, ways=ways)
         self._temperature = temperature
+        self._unscaled = {"temperature": 1.0}
         self.passes = 0
         """Number of forward passes that were begun."""
         self.value_head: nn.Linear | None = None
@@ -323,14 +311,16 @@ class TrainedPolicy(PackedPolicy):
     def forward(
         self,
         token_ids: Tensor,
-        positions: Tensor,
-        ends: Tensor,
-        places: Places,
+        positions: Tensor | None = None,
+        ends: Tensor | None = None,
+        places: Places | None = None,
         temperature: float | None = None,
         entropy: bool = False,
-    ) -> Outputs:
-        """Inputs [R, L]. `temperature`: replaces the samples' temperature."""
+    ) -> Outputs | Tensor:
+        """Inputs [R, L]. `temperature`: replaces the samples' temperature. With token ids [L] alone, it is `plain`."""
         self.passes += 1
+        if positions is None or ends is None or places is None:
+            return self.plain(token_ids)
         found = self._predicting(token_ids, positions, ends, places)
         own = self._head(found, temperature=self._temperature if temperature is None else temperature, entropy=entropy)
         values = torch.zeros_like(own.entropy)

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from actors.learner.config import ModelConfig
+from actors.learner.parity import settle
 from actors.learner.policy import PackedPolicy, load_model, to_tensors
 from coa.errors import UserError
 from coa.learning.algorithms.on_policy import OnPolicyConfig, gaps, toward_teacher
@@ -44,6 +45,7 @@ class TeacherScorer:
         self._policy: Any = None
         try:
             self._policy = PackedPolicy(load_model(teacher, model)).to(self._device).eval()
+            settle(self._policy, self._policy)
         except UserError as error:  # Ray would wrap it if it were raised in an actor's constructor
             self._mistake = str(error)
 

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from actors.learner.config import ModelConfig
 from actors.learner.lora import without_adapters
+from actors.learner.parity import Way
 from actors.learner.policy import Outputs, TrainedPolicy, load_model, to_tensors
 from actors.learner.sequence.groups import SequenceGroup
 from actors.learner.zero import sharded_loading
@@ -136,14 +137,15 @@ def load_reference(
     temperature: float,
     logits_bytes: int,
     sequence: SequenceGroup | None,
+    way: Way,
 ) -> Any:
     """Loads the model of `model_dir`, frozen; sharded over the ranks if `settings` are those of ZeRO-3. sequence: ranks
-    that share rows."""
+    that share rows. way: how the policy computes."""
     import deepspeed
 
     with sharded_loading(settings, model_dir):
         hf_model = load_model(model_dir, model)
-    policy = TrainedPolicy(hf_model, logits_bytes=logits_bytes, temperature=temperature, sequence=sequence)
+    policy = TrainedPolicy(hf_model, logits_bytes=logits_bytes, temperature=temperature, sequence=sequence, ways=(way,))
     policy.eval().requires_grad_(False)
     if settings["zero_optimization"]["stage"] != 3:
         return policy.to(device)

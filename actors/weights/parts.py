@@ -1,6 +1,7 @@
 """The part of the flattened model that one rank has, given out piece by piece.
 
-    ZeRO-3      each rank gives its flat partition of every parameter, independently of other ranks
+    ZeRO-3      each rank gives its flat partition of every parameter, independently of other ranks; buffers, which
+                every rank has, are given by the first
     ZeRO 1, 2   every rank has all parameters: each writer gives an equal range of the flattened model
     adapters    W + scale B A, for the rows that the rank's own range of W touches: only A and B are gathered
 
@@ -12,6 +13,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
 from actors.learner.lora import Source
@@ -23,6 +25,9 @@ DTYPES = {
     torch.float32: "F32",
     torch.bfloat16: "BF16",
     torch.float16: "F16",
+    torch.int64: "I64",
+    torch.int32: "I32",
+    torch.bool: "BOOL",
 }
 """safetensors names of the number types that weights are published in."""
 MERGED_BYTES = 32
@@ -54,7 +59,7 @@ class ModelParts:
     def device(self) -> torch.device:
         """Device that holds this rank's part."""
         weight: Any = next(iter(self._sources.values())).parameters[0]
-        return (weight.ds_tensor if self._sharded else weight).device
+        return (weight.ds_tensor if is_sharded(weight) else weight).device
 
     def pieces(self, writer: int | None = 0, writers: int = 1) -> Iterator[Piece]:
         """The bytes of `ranges`, at most a bucket at a time. A piece is valid until the next is requested. Nothing is
@@ -97,6 +102,8 @@ class ModelParts:
     def _partition(self, span: TensorSpan) -> tuple[int, int]:
         """Byte range of this tensor in the rank's partition; the last partitions may be partly or entirely padding."""
         weight: Any = self._sources[span.name].parameters[0]
+        if not is_sharded(weight):
+            return (0, span.stop - span.start) if dist.get_rank() == 0 else (0, 0)
         width, size = weight.element_size(), weight.ds_tensor.ds_numel
         start = min(weight.ds_zero_partition_rank * size, weight.ds_numel)
         return start * width, min(start + size, weight.ds_numel) * width
@@ -106,7 +113,7 @@ class ModelParts:
         source = self._sources[span.name]
         weight: Any = source.parameters[0].detach()
         width = weight.element_size()
-        if self._sharded:
+        if is_sharded(source.parameters[0]):
             partition = source.parameters[0].ds_tensor.detach()  # pyright: ignore[reportAttributeAccessIssue]
             flat, first = partition, a // width
         else:
@@ -117,21 +124,19 @@ class ModelParts:
             stop = min(at + limit, b // width)
             piece = flat[at - first : stop - first]
             if adapter:
-                piece = merge(piece, adapter[0], adapter[1], source.scale, at, seed=span.start)
+                piece = merge(piece, source, *adapter, at, seed=span.start)
             yield span.start + at * width, piece.contiguous().view(torch.uint8)
 
 
-def merge(piece: Tensor, a: Tensor, b: Tensor, scale: float, at: int, seed: int = 0) -> Tensor:
-    """Elements of W + scale B A from index `at` of the flattened matrix on; `piece` holds W's elements there.
-
-    W is [out, in], A [rank, in], B [out, rank]. seed: of the rounding of a bfloat16 matrix.
-    """
-    columns = a.shape[1]
+def merge(piece: Tensor, source: Source, a: Tensor, b: Tensor, at: int, seed: int = 0) -> Tensor:
+    """Elements of W + scale B A from index `at` of the flattened weight on; `piece` holds W's elements there. seed: of
+    the rounding of a bfloat16 matrix."""
+    columns = shape_of(source.parameters[0])[-1]
     first, last = at // columns, -(-(at + len(piece)) // columns)
     # Offloaded weights are in the host's memory, their adapters on the device.
-    change = (b[first:last].float() @ a.float()).reshape(-1).to(piece.device)
+    change = source.change(a, b, first, last).reshape(-1).to(piece.device)
     skip = at - first * columns
-    merged = piece.float() + scale * change[skip : skip + len(piece)]
+    merged = piece.float() + source.scale * change[skip : skip + len(piece)]
     return rounded(merged, seed + at) if piece.dtype is torch.bfloat16 else merged.to(piece.dtype)
 
 
@@ -157,6 +162,11 @@ def overlap(span: TensorSpan, share: tuple[int, int] | None) -> tuple[int, int]:
     if share is None:
         return 0, 0
     return max(span.start, share[0]) - span.start, max(span.start, min(span.stop, share[1])) - span.start
+
+
+def is_sharded(tensor: Any) -> bool:
+    """Whether each rank has a part of the tensor only; no buffer is sharded."""
+    return hasattr(tensor, "ds_tensor")
 
 
 def shape_of(parameter: Any) -> tuple[int, ...]:

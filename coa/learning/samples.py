@@ -45,3 +45,16 @@ def to_imitate(token_ids: Tokens, action_mask: Mask, weight: float = 1.0) -> Sam
         rollout_logprobs=zeros,
         versions=np.full(len(token_ids), ENVIRONMENT, np.int32),
     )
+
+
+def all_trained(token_ids: Tokens) -> Sample:
+    """A sample whose tokens are all in the loss mask."""
+    zeros = np.zeros(len(token_ids), np.float32)
+    return Sample(
+        token_ids=token_ids,
+        loss_mask=np.ones(len(token_ids), np.bool_),
+        imitate=zeros,
+        reinforce=zeros,
+        rollout_logprobs=zeros,
+        versions=np.full(len(token_ids), ENVIRONMENT, np.int32),
+    )

@@ -21,7 +21,6 @@ from statistics import fmean
 import torch.distributed as dist
 
 from actors.learner.learner import Learner
-from actors.learner.loop import all_trained
 from actors.messages import Ended, EpisodeOrder, Failed, Probe
 from actors.rollout.engine import RolloutEngine
 from actors.tools.executor import ToolExecutor
@@ -30,7 +29,7 @@ from actors.weights.on_disk import published_file
 from actors.weights.ranks import write_whole
 from actors.weights.transport import Published
 from coa.config import load
-from coa.learning.samples import to_samples
+from coa.learning.samples import all_trained, to_samples
 from coa.types import Sample, Scored, Tokens
 from jobs.recipe.find import find_recipe
 from jobs.recipe.schema import Recipe

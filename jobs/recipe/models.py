@@ -35,6 +35,7 @@ def models_of(config: Recipe, stages: Iterable[str], tasks: Iterable[Task]) -> I
         else:
             with keyed("model.path"):
                 yield policy_of(policy, path, config.agent, tasks)
+                yield from parities_of(policy, path, config, stages)
     if (own := begun_at(run, stages)) is not None:
         yield policy_of(check_folder(own, use=Use.train), str(own), config.agent, tasks)
     if "rl" in stages and (teacher := config.rl.on_policy.teacher) is not None:
@@ -45,6 +46,17 @@ def models_of(config: Recipe, stages: Iterable[str], tasks: Iterable[Task]) -> I
     for name in sorted(models_paid(config, stages)):
         if (served := config.models[name].serve).model:
             yield model_server(f"models.{name}.serve.model", served.model, served.arguments)
+
+
+def parities_of(policy: Pretrained, name: str, config: Recipe, stages: Collection[str]) -> Iterator[Finding]:
+    """How training computes the log-probs of a model of this configuration; raises UserError if it can't be trained."""
+    learners = {"sft": config.sft.learner, "rl": config.rl.learner}
+    for lora in dict.fromkeys(learners[stage].lora for stage in learners if stage in stages):
+        from actors.learner.policy import check_trained
+
+        found = check_trained(policy.config, config.model.attention, lora)
+        copied = "no tiny copy can be made, so it is compared with itself at the start" if found is None else str(found)
+        yield Finding(f"{name}: {copied}")
 
 
 def begun_at(run: Path, stages: Collection[str]) -> Path | None:

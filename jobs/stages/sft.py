@@ -101,6 +101,8 @@ async def follow(run: RunDir, learning: Learning, samples: list[Sample], steps: 
             if isinstance(event, Started):
                 if feeding is not None:
                     feeding.cancel()
+                else:
+                    run.console.say(f"{STAGE}: {event.parity}")
                 opened.close()
                 feeding = learning.beside(feed(run, learning, samples, steps, event))
                 metrics = opened.enter_context(run.metrics(STAGE, event.version + 1))

@@ -95,9 +95,13 @@ def packed(policy: PackedPolicy, rows: list[list[Sample]]) -> Tensor:
 
 
 def plain(model: Any, sample: Sample) -> Tensor:
-    """The log-probs of the trained tokens by the model's own forward pass over the sample alone."""
+    """The log-probs of the trained tokens by the model's own forward pass over the sample alone, whose attention leaves
+    nothing out."""
     token_ids = torch.from_numpy(sample.token_ids).long()
+    chosen = model.config._attn_implementation
+    model.set_attn_implementation("eager")
     logprobs = model(token_ids[None]).logits[0].float().log_softmax(-1)
+    model.set_attn_implementation(chosen)
     where = np.nonzero(sample.loss_mask)[0]
     return logprobs[where - 1, token_ids[where]]
 

@@ -30,10 +30,10 @@ import numpy as np
 from dataclasses import replace
 from actors.learner.config import LearnerConfig, ModelConfig, Objective
 from actors.learner.learner import Learner
-from actors.learner.loop import all_trained
 from actors.weights.ranks import Ranks
 from actors.weights.transports import find_sender
 from coa.learning.packing import PackingConfig
+from coa.learning.samples import all_trained
 from tests.support.weights import FolderShelf
 
 settings = json.loads((folder / "settings.json").read_text())

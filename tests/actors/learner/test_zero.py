@@ -14,11 +14,11 @@ import actors.learner.learner
 from actors.learner.config import LoraConfig, ModelConfig, Objective, RlLearnerConfig
 from actors.learner.deepspeed_settings import deepspeed_config
 from actors.learner.learner import Learner
-from actors.learner.loop import all_trained
 from actors.learner.policy import PackedPolicy, load_model, to_tensors
 from actors.learner.zero import choose_accelerator, join_process_group
 from coa.errors import UserError
 from coa.learning.packing import micro_batch
+from coa.learning.samples import all_trained
 from tests.support.tiny import make_model
 
 KL = Objective(settings={"kl_weight": 0.1})

@@ -126,7 +126,8 @@ def test_what_a_stage_does_with_a_model_decides_what_is_asked_of_it(whole: Path,
     path, start = model / "config.json", tmp_path / "run" / "checkpoints" / "start"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"architectures": None}))
     config = recipe(f"model.path={model}", f"run_dir={tmp_path / 'run'}", "agent.limits.max_tokens=256")
-    assert len(list(models_of(config, ("sft",), ()))) == 1
+    [_, compared] = models_of(config, ("sft",), ())
+    assert compared.what.startswith(f"{model}: samples in packed rows: ")
     with pytest.raises(UserError, match=r"names no architectures, without which vLLM can't serve it$"):
         list(models_of(config, ("sft", "rl"), ()))
     (model / "generation_config.json").write_text('{"temperature": 0.6, "do_sample": false}')
@@ -170,7 +171,7 @@ def test_a_model_of_the_hub_that_is_here_in_part_is_refused_only_where_no_hub_is
     offline(True)
     assert [one.looked for one in (*models_of(policy, ("sft",), ()), *models_of(teacher, ("distill",), ()))] == [
         True
-    ] * 2
+    ] * 3
     require_hub_models(policy)
     for path in snapshot.glob(missing):
         path.unlink()

@@ -1,0 +1,77 @@
+"""Loads a pretrained model as it is trained: its output projection untied, without dropout."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from actors.learner.config import ModelConfig
+from coa.errors import UserError
+from coa.pretrained.fit import NO_FIT, causal_class, difference
+
+DROPOUT = re.compile(r".*(dropout|_pdrop|layerdrop).*")
+"""Names of the attributes that hold a rate of dropout."""
+
+
+def load_model(path: Path | str, config: ModelConfig) -> Any:
+    """Loads a pretrained causal language model, unties its output projection and removes dropout; raises UserError if
+    there is no such model, and if a tensor of it is missing, is left over or has another shape: transformers would
+    train such a tensor from random numbers."""
+    from transformers import AutoModelForCausalLM
+
+    try:
+        loaded: Any = AutoModelForCausalLM.from_pretrained(
+            str(path),
+            dtype=getattr(torch, config.dtype),
+            attn_implementation=attention_of(path, config.attention),
+            trust_remote_code=False,
+            output_loading_info=True,
+            ignore_mismatched_sizes=True,
+        )
+    except ImportError as error:
+        raise UserError(f"model.attention={config.attention}: {str(error).splitlines()[0]}") from error
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path}: no model there ({str(error).splitlines()[0]})") from error
+    model, loading = loaded
+    if found := difference(loading):
+        raise UserError(f"{path}: {NO_FIT}: {found}")
+    untie(model)
+    remove_dropout(model)
+    return model
+
+
+def attention_of(path: Path | str, asked: str) -> str:
+    """The attention that the model is loaded with: eager in place of sdpa where a model has no other of its own."""
+    from transformers import AutoConfig
+
+    if asked != "sdpa":
+        return asked
+    found = causal_class(AutoConfig.from_pretrained(str(path), trust_remote_code=False))
+    return asked if found is None or found._supports_sdpa else "eager"
+
+
+def untie(model: Any) -> None:
+    """Gives the output projection its own parameter if it shares the embeddings'; logits stay the same.
+
+    An engine can't safely take an update of tied embeddings: vLLM's CPU backend keeps the old projection.
+    """
+    embeddings, projection = model.get_input_embeddings(), model.get_output_embeddings()
+    if projection is not None and projection.weight is embeddings.weight:
+        projection.weight = nn.Parameter(embeddings.weight.detach().clone())
+    model.config.tie_word_embeddings = False
+    model.config.get_text_config().tie_word_embeddings = False
+    # transformers recorded the tie when the model was made, and uses this record to save and load.
+    model.all_tied_weights_keys = {}
+
+
+def remove_dropout(model: nn.Module) -> None:
+    """Disables dropout, so that a token's log-prob is the same in every pass and in the engine that sampled it."""
+    modules: Any = model.modules()
+    for module in modules:
+        if isinstance(module, nn.Dropout):
+            module.p = 0.0
+        for name, value in vars(module).items():
+            if isinstance(value, float) and DROPOUT.fullmatch(name):
+                setattr(module, name, 0.0)

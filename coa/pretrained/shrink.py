@@ -1,0 +1,144 @@
+"""Makes a tiny configuration of the same family from a model's own: what layers compute stays, how large they are does
+not. A model of it, with random weights, is built and run in a fraction of a second.
+
+Rules go by the names of settings, and know no family. Layers are one of each kind; windows and the positions at which
+rotary embeddings change are so small that a short sequence is beyond them."""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, cast
+
+VOCABULARY = 96
+"""Words of the vocabulary."""
+WIDTH, HEADS, KEY_HEADS, HEAD_DIM, INNER = 32, 4, 2, 8, 48
+"""Width of the residual stream, attention heads of a layer, those of grouped keys, width of a head, and of the layers
+between."""
+EXPANDED = 2 * WIDTH // HEAD_DIM
+"""Heads of a state space layer, which is twice as wide as the residual stream."""
+WINDOW = 8
+"""Tokens of a sliding window, of a chunk of attention, and those that an index chooses."""
+ORIGINAL_POSITIONS = 16
+"""Positions that rotary embeddings were trained for, where they are scaled to more."""
+POSITIONS = 2048
+_LAYERS = "num_hidden_layers"
+_RULES: tuple[tuple[str, int], ...] = (
+    (r".*vocab_size.*|num_image_tokens|num_centroids", VOCABULARY),
+    (r"mamba_n_heads|mamba_num_heads", EXPANDED),
+    (r"(.*_)?attention_heads|n_heads?|num_heads|.*_n_heads|linear_num_(value_)?heads", HEADS),
+    (r"(.*_)?key_value_heads|num_kv_heads|linear_num_key_heads|num_query_groups", KEY_HEADS),
+    (r"hidden_size|.*_hidden_size|n_embd|d_model|dim_model|embedding_(dim|size)|emb_dim|word_embed_proj_dim", WIDTH),
+    (r"lru_width", WIDTH),
+    (r"mamba_d_ssm", 2 * WIDTH),
+    (r"qk_head_dim", 2 * HEAD_DIM),
+    (r"(.*_)?head_dim|head_size|d_head|kv_channels|mamba_d_head|mamba_headdim|rotary_dim|dim_head", HEAD_DIM),
+    (r".*intermediate_size.*|(.*_)?ffn_(dim|hidden_size)|dim_ff|dff|n_inner|d_inner|feed_forward_size", INNER),
+    (r"num_experts|n_routed_experts|num_local_experts|moe_num_experts|zero_expert_num", 4),
+    (r"num_experts_per_tok(en)?|moe_(topk|k)|index_topk_blocks|(en|de)coder_layers", 2),
+    (r"n_groups?|mamba_n_?groups|topk_group|num_expert_group|n_shared_experts|num_kv_shared_layers", 1),
+    (r".*_rank|.*hidden_size_per_layer_input|d_rel|(ssm_)?state_size|mamba_d_state", HEAD_DIM),
+    (r"(.*_)?sliding_window(_size)?|attention_chunk_size|(attention_|keep_)?window_size|local_attention", WINDOW),
+    (r"index_topk|(mamba_)?chunk_size|block_size|index_block_size|rel_extent", WINDOW),
+    (r".*_period|.*_interval|.*_sparse_step", 2),
+    (r".*_offset|num_dense_layers|first_k_dense_replace", 1),
+    (r"original_max_position_embeddings", ORIGINAL_POSITIONS),
+    (r"max_position_embeddings|n_positions|n_ctx|max_seq_len|model_max_length", POSITIONS),
+)
+_MOST = tuple((re.compile(pattern), most) for pattern, most in _RULES)
+_PERIODS = re.compile(r".*_(period|interval|sparse_step)")
+_INDICES = re.compile(r".*(_layers|_idxs|_layer_ids)")
+"""Lists of the numbers of layers."""
+
+
+def shrunk(config: Any) -> Any:
+    """A configuration of the same class, and of the same classes in it."""
+    tree: dict[str, Any] = config.to_dict()
+    tree.pop("model_type", None)
+    parts = [name for name in getattr(config, "sub_configs", {}) if _has(config, name)]
+    changed: dict[str, Any] = {name: shrunk(getattr(config, name)) for name in parts}
+    if _has(config, _LAYERS) and isinstance(config.num_hidden_layers, int):
+        changed |= _fewer_layers(config, tree)
+    changed |= dict(_smaller(tree, changed))
+    if _whole_heads(config):
+        names = getattr(type(config), "attribute_map", {})
+        changed[names.get("num_key_value_heads", "num_key_value_heads")] = HEADS
+    return type(config)(**{**tree, **changed})
+
+
+def _has(config: Any, name: str) -> bool:
+    try:
+        return getattr(config, name, None) is not None
+    except NotImplementedError:  # a configuration without this setting may raise it
+        return False
+
+
+def _whole_heads(config: Any) -> bool:
+    """Whether each attention head has keys of its own."""
+    both = ("num_key_value_heads", "num_attention_heads")
+    return all(_has(config, one) for one in both) and config.num_key_value_heads == config.num_attention_heads
+
+
+def _fewer_layers(config: Any, tree: Mapping[str, Any]) -> dict[str, Any]:
+    """One layer of each kind, two at least. Kinds are told apart by what has an entry a layer."""
+    layers: int = config.num_hidden_layers
+    columns = {name: column for name, value in tree.items() if (column := _by_layer(name, value, layers)) is not None}
+    first: dict[str, int] = {}
+    for i in range(layers):
+        first.setdefault(repr([column[i] for column in columns.values()]), i)
+    kept = sorted(first.values())
+    if len(kept) == 1:
+        kept *= 4 if any(_PERIODS.fullmatch(name) for name in tree) else 2
+    names = getattr(type(config), "attribute_map", {})
+    return {names.get(_LAYERS, _LAYERS): len(kept), **{name: _kept(tree[name], kept, layers) for name in columns}}
+
+
+def _by_layer(name: str, value: Any, layers: int) -> list[Any] | None:
+    """The entry of each layer: of a list of them, of numbers of layers, of a dictionary by number; None for others."""
+    if isinstance(value, (list, tuple)):
+        entries = list(cast(Sequence[Any], value))
+        if len(entries) == layers:
+            return entries
+        return [i in entries for i in range(layers)] if _INDICES.fullmatch(name) else None
+    if isinstance(value, dict) and value and all(str(key).isdigit() for key in cast(dict[Any, Any], value)):
+        if not _INDICES.fullmatch(name) and "layer" not in name:
+            return None
+        by_number = {int(key): one for key, one in cast(dict[Any, Any], value).items()}
+        return [by_number.get(i) for i in range(layers)]
+    return None
+
+
+def _kept(value: Any, kept: Sequence[int], layers: int) -> Any:
+    """The entries of the layers that are kept, in the form that they have."""
+    if isinstance(value, dict):
+        by_number = {int(key): one for key, one in cast(dict[Any, Any], value).items()}
+        return {str(new): by_number[old] for new, old in enumerate(kept) if old in by_number}
+    return [value[i] for i in kept] if len(value) == layers else [new for new, old in enumerate(kept) if old in value]
+
+
+def _smaller(tree: Mapping[str, Any], done: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    for name, value in tree.items():
+        if name in done or isinstance(value, bool):
+            continue
+        if name in ("rope_parameters", "rope_scaling") and isinstance(value, dict):
+            yield name, _rotation(cast(dict[str, Any], value))
+        elif name.endswith("token_id") and isinstance(value, int):
+            yield name, value % VOCABULARY if value >= 0 else value
+        elif name.endswith("token_id") and isinstance(value, list):
+            yield name, [one % VOCABULARY for one in cast(list[int], value)]
+        elif isinstance(value, int):
+            most = next((most for pattern, most in _MOST if pattern.fullmatch(name)), value)
+            yield name, min(value, most)
+
+
+def _rotation(tree: Mapping[str, Any]) -> dict[str, Any]:
+    """Rotary embeddings for few positions; by kind of layer, or one for all."""
+    found: dict[str, Any] = {}
+    for name, value in tree.items():
+        if isinstance(value, dict):
+            found[name] = _rotation(cast(dict[str, Any], value))
+        elif name == "original_max_position_embeddings" and isinstance(value, int):
+            found[name] = ORIGINAL_POSITIONS
+        elif isinstance(value, (list, tuple)):  # a factor for each pair of dimensions
+            found[name] = list(cast(Sequence[Any], value))[: HEAD_DIM // 2]
+        else:
+            found[name] = value
+    return found
