@@ -10,8 +10,10 @@ from typing import Any
 
 from coa.errors import UserError
 
-ANY = ("world.*", "*seed")
-"""Settings that may be negative; a world checks its own settings."""
+ANY = ("world.*", "*.seed")
+"""Settings that may be negative: a world checks its own, and the seeds of sections are only hashed."""
+SEED, SEEDS = "seed", 2**63
+"""The run's seed, and the number of those that NumPy, PyTorch and the servers of models take alike."""
 ABOVE_0 = (
     "agent.limits.max_turns",
     "agent.limits.max_*tokens",
@@ -51,6 +53,8 @@ def check_ranges(config: Any) -> None:
     for key, value in numbers_of(config):
         if _matches(key, ANY):
             continue
+        if key == SEED and not 0 <= value < SEEDS:
+            raise UserError(f"seed is {value}, expected from 0 to {SEEDS - 1}")
         if _matches(key, ABOVE_0):
             if not value > 0:
                 raise UserError(f"{key} is {value:g}, expected more than 0")

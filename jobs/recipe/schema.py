@@ -226,7 +226,7 @@ class EvaluationConfig:
 @dataclass(frozen=True)
 class Recipe:
     seed: int = 0
-    """Random seed of a run: for its tasks, its sampling, and the initial weights of a new model."""
+    """Random seed of a run, at least 0: for its tasks, its sampling, and the initial weights of a new model."""
     run_dir: str = "runs/run"
     """Folder of the run. The same command with the same folder resumes it."""
     serving: ServingConfig = field(default_factory=ServingConfig)
