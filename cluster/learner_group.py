@@ -5,6 +5,7 @@ import logging
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from contextlib import ExitStack, suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -150,7 +151,9 @@ class Learning:
     def _between_attempts(self) -> Mended:
         """Mends the folder of the checkpoints; of ranks that are gone no sign of life is expected."""
         self._buffer.gone.remote()
-        return mend(self._folder)
+        mended = mend(self._folder)
+        self._job = replace(self._job, start=mended.start)
+        return mended
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

@@ -20,7 +20,7 @@ from deepspeed.runtime.checkpoint_engine import TorchCheckpointEngine
 
 from actors.learner.buffer import BEGAN
 from coa.errors import InfrastructureError
-from coa.storage.checkpoints import PROGRESS
+from coa.storage.checkpoints import PROGRESS, checkpoint_name
 from coa.storage.digests import RankFiles, write_digests, write_file
 
 TAG = "state"
@@ -101,7 +101,9 @@ class Writer:
     """Writes a rank's checkpoints one after another in threads of Ray Train. Ray Train keeps a checkpoint once all
     ranks have written it, and gives the last one to a restarted group."""
 
-    def __init__(self) -> None:
+    def __init__(self, start: int) -> None:
+        """start: number of the learners' start, which is part of the checkpoints' names."""
+        self._start = start
         self._idle = threading.Event()
         self._idle.set()
 
@@ -135,6 +137,7 @@ class Writer:
         ray.train.report(
             {"version": version, BEGAN: began},
             checkpoint=ray.train.Checkpoint(storage.experiment_fs_path, filesystem=storage.storage_filesystem),
+            checkpoint_dir_name=checkpoint_name(version, self._start),
             checkpoint_upload_mode=CheckpointUploadMode.ASYNC,
             checkpoint_upload_fn=upload,
             delete_local_checkpoint_after_upload=False,

@@ -66,6 +66,8 @@ class LearnJob:
     """Temperature of the probe log-probs; engines use 1."""
     checkpoint: CheckpointFolder | None = None
     """A checkpoint to begin at, where the job has none of its own."""
+    start: int = 0
+    """Number of this start of the job's learners, which tells its checkpoints from those of others."""
     output: str
     """Folder of the final model."""
     keeping: Keeping
@@ -89,7 +91,7 @@ class Rank:
         self._job, self._rank = job, dist.get_rank()
         self._learner = Learner(Path(job.model_dir), job.model, job.learner, steps=job.steps, objective=job.objective)
         self._version, self._cursor = restore(self._learner, job.checkpoint)
-        self._writer = Writer()
+        self._writer = Writer(job.start)
         self._epoch = 0
         self._number = 0
         """Number of the next order."""

@@ -1,16 +1,22 @@
 """The folder in which Ray Train keeps a stage's checkpoints, and what a kill or a bad disk leaves in it.
 
 STAGE/checkpoint_manager_snapshot.json     Ray Train's record of the checkpoints that it has committed
-STAGE/checkpoint_TIME/                     one each, names in the order of time
+STAGE/starts.json                          how often learners were started
+STAGE/checkpoint_STEP_START/               one each: the version, and the number of the start that wrote it
     state/  progress.json  digests/
+
+Ray Train's own names, which older folders have, are local times: a clock that is set back gives a newer checkpoint an
+older name. The order of such checkpoints is that of their versions.
 """
 
 import io
 import json
+import re
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.metadata import version
+from itertools import takewhile
 from os.path import expanduser
 from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO
@@ -22,7 +28,20 @@ from coa.storage.files import replacing
 RECORD = "checkpoint_manager_snapshot.json"
 PROGRESS = "progress.json"
 """The version and the cursor of a checkpoint."""
+STARTS = "starts.json"
 NAMES, SET_ASIDE = "checkpoint_", "damaged_"
+_NAME = re.compile(rf"{NAMES}([0-9]+)_([0-9]+)")
+
+
+def checkpoint_name(step: int, start: int) -> str:
+    """The name of the checkpoint that learners write at this version, in their start of this number."""
+    return f"{NAMES}{step:08}_{start:04}"
+
+
+def _of_name(name: str) -> tuple[int, int] | None:
+    """The step and the start of a checkpoint, None for a name of another form."""
+    found = _NAME.fullmatch(name)
+    return found and (int(found[1]), int(found[2]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,12 +59,20 @@ class CheckpointFolder:
         return str(PurePosixPath(self.path, name))
 
     def names(self, prefix: str = NAMES) -> list[str]:
-        """Folders of checkpoints, the oldest first, whether they are whole or not."""
+        """Folders of checkpoints, in the order of their steps, whether they are whole or not. Those of which it can't
+        be told are the last: one that is being written has no progress yet."""
         from pyarrow.fs import FileSelector, FileType
 
         found = self.filesystem.get_file_info(FileSelector(self.path, allow_not_found=True))
         folders = [PurePosixPath(one.path).name for one in found if one.type == FileType.Directory]
-        return sorted(name for name in folders if name.startswith(prefix))
+        return sorted((name for name in folders if name.startswith(prefix)), key=self._place)
+
+    def _place(self, name: str) -> tuple[float, int, str]:
+        """The place of a checkpoint in the order of steps."""
+        if (found := _of_name(name)) is not None:
+            return (*found, name)
+        version = self.version(name)
+        return (float("inf") if version is None else version, 0, name)
 
     def has_files(self) -> bool:
         from pyarrow.fs import FileSelector
@@ -53,11 +80,12 @@ class CheckpointFolder:
         return bool(self.filesystem.get_file_info(FileSelector(self.path, allow_not_found=True)))
 
     def recorded(self) -> list[str] | None:
-        """Names in Ray Train's record, the oldest first; none without a record, None for one that was cut short."""
+        """Names in Ray Train's record, in the order in which they were committed; none without a record, None for one
+        that was cut short."""
         if (text := self.read(RECORD)) is None:
             return []
         try:
-            return sorted(one["checkpoint_dir_name"] for one in json.loads(text)["checkpoint_results"])
+            return [one["checkpoint_dir_name"] for one in json.loads(text)["checkpoint_results"]]
         except (ValueError, KeyError, TypeError):  # Ray Train writes it in place
             return None
 
@@ -69,10 +97,20 @@ class CheckpointFolder:
             return None
 
     def versions(self) -> dict[str, int]:
-        """The recorded checkpoints that are there, the oldest first, by name."""
-        there = set(self.names())
-        found = {name: self.version(name) for name in self.recorded() or () if name in there}
+        """The recorded checkpoints that are there, by name, in the order of their steps."""
+        recorded = set(self.recorded() or ())
+        found = {name: self.version(name) for name in self.names() if name in recorded}
         return {name: version for name, version in found.items() if version is not None}
+
+    def count_start(self) -> int:
+        """Counts a start of the learners; returns its number, which no earlier start of theirs has had."""
+        try:
+            before = int(json.loads(self.read(STARTS) or "0"))
+        except (ValueError, TypeError):
+            before = 0
+        start = 1 + max([before, *(found[1] for name in self.names() if (found := _of_name(name)) is not None)])
+        self.write(STARTS, io.BytesIO(json.dumps(start).encode()))
+        return start
 
     def remove(self, name: str) -> None:
         self.filesystem.delete_dir(self.of(name))
@@ -132,6 +170,8 @@ class Mended:
     """The version of its newest checkpoint, None without one."""
     damaged: Mapping[str, str]
     """What was wrong with each of the checkpoints that were damaged, the newest first."""
+    start: int = 0
+    """Number of the start for which it was mended."""
 
     def caution(self) -> str:
         """One line for damaged checkpoints; empty without any."""
@@ -147,21 +187,18 @@ def mend(folder: CheckpointFolder) -> Mended:
 
     Checkpoints are verified from the newest to the first whole one; damaged ones are set aside, and those set aside
     before are removed. Checkpoints that the record does not name are removed. The record is written anew if it was cut
-    short or names a checkpoint that is gone.
+    short, names a checkpoint that is gone, or has another order than that of the steps.
     """
     for name in folder.names(SET_ASIDE):
         folder.remove(name)
     found, recorded = folder.names(), folder.recorded()
     # Ray Train writes the record once the newest checkpoint in it is whole, while at most one later one has begun.
-    kept = [*(found[:-1] or found)] if recorded is None else [*recorded]
-    damaged: dict[str, str] = {}
-    while kept:
-        wrong = "it is gone" if kept[-1] not in found else _damage(folder, kept[-1])
-        if not wrong:
-            break
-        damaged[kept.pop()] = wrong
+    kept = [*(found[:-1] or found)] if recorded is None else [name for name in found if name in recorded]
     # Older ones may have been removed by the policy that keeps checkpoints, which the record does not follow.
-    kept = [name for name in kept if name in found]
+    gone = takewhile(lambda name: name not in found, reversed(recorded or ()))
+    damaged = dict.fromkeys(gone, "it is gone")
+    while kept and (wrong := _damage(folder, kept[-1])):
+        damaged[kept.pop()] = wrong
     if kept != recorded:
         folder.write_record(kept)
     for name in found:
@@ -169,7 +206,7 @@ def mend(folder: CheckpointFolder) -> Mended:
             folder.set_aside(name)
         elif name not in kept:
             folder.remove(name)
-    return Mended(folder.version(kept[-1]) if kept else None, damaged)
+    return Mended(folder.version(kept[-1]) if kept else None, damaged, folder.count_start())
 
 
 def _damage(folder: CheckpointFolder, name: str) -> str:

@@ -52,8 +52,8 @@ class Keeping:
 
 
 def superfluous(versions: Mapping[str, int], config: CheckpointsConfig, scores: Mapping[int, float]) -> list[str]:
-    """Names of the checkpoints that are not to be kept. versions: those that there are, the oldest first. scores: of
-    the versions that were evaluated."""
+    """Names of the checkpoints that are not to be kept. versions: those that there are, in the order of steps.
+    scores: of the versions that were evaluated."""
     older = list(versions.items())[: -config.keep]
     first: dict[int, int] = {}
     if config.keep_every:

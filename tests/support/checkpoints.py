@@ -3,6 +3,7 @@
 import json
 from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 from pyarrow.fs import LocalFileSystem
 
@@ -12,22 +13,23 @@ from coa.storage.digests import RankFiles, write_digests, write_file
 STATES = ("state/rank-0.pt", "state/rank-1.pt")
 """The file of each rank."""
 BYTES = bytes(range(256)) * 16
+LOCAL = LocalFileSystem()
 
 
 def folder_at(path: Path) -> CheckpointFolder:
     return CheckpointFolder(LocalFileSystem(), str(path))
 
 
-def write_checkpoint(path: Path, version: int) -> Path:
+def write_checkpoint(path: Path, version: int, filesystem: Any = LOCAL) -> Path:
     """A whole checkpoint of two ranks."""
     progress = json.dumps({"version": version, "cursor": version}).encode()
     files: Mapping[str, bytes]
     for rank, files in enumerate(({STATES[0]: BYTES, PROGRESS: progress}, {STATES[1]: BYTES})):
         written = {
-            name: write_file(LocalFileSystem(), PurePosixPath(path, name), lambda stream, data=data: stream.write(data))
+            name: write_file(filesystem, PurePosixPath(path, name), lambda stream, data=data: stream.write(data))
             for name, data in files.items()
         }
-        write_digests(LocalFileSystem(), str(path), rank, RankFiles(ranks=2, seconds=1.0, files=written))
+        write_digests(filesystem, str(path), rank, RankFiles(ranks=2, seconds=1.0, files=written))
     return path
 
 

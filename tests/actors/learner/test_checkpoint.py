@@ -55,7 +55,7 @@ def uploads(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, disk: Failing) -> l
 
 def test_an_upload_that_is_tried_again_writes_everything_again(uploads: list[Any], tmp_path: Path) -> None:
     state = {"state/weights.pt": torch.arange(5)}
-    learner, writer = SimpleNamespace(snapshot=lambda: Snapshot(dict(state))), Writer()
+    learner, writer = SimpleNamespace(snapshot=lambda: Snapshot(dict(state))), Writer(start=1)
     there_when_asked: list[bool] = []
     progress = tmp_path / "kept" / PROGRESS
     writer.write(learner, 3, "progress", lambda: there_when_asked.append(progress.exists()))
@@ -68,6 +68,16 @@ def test_an_upload_that_is_tried_again_writes_everything_again(uploads: list[Any
     assert torch.equal(torch.load(tmp_path / "kept" / "state" / "weights.pt"), torch.arange(5))
     assert (tmp_path / "kept" / PROGRESS).read_text() == "progress"
     writer.wait()
+
+
+def test_a_checkpoint_is_named_by_its_step_and_by_the_start_that_wrote_it(
+    uploads: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    named: list[str] = []
+    monkeypatch.setattr(ray.train, "report", lambda *_, checkpoint_dir_name, **__: named.append(checkpoint_dir_name))
+    for start, version in ((1, 30), (2, 30), (10, 120)):
+        Writer(start).write(SimpleNamespace(snapshot=lambda: Snapshot({})), version, None)
+    assert named == ["checkpoint_00000030_0001", "checkpoint_00000030_0002", "checkpoint_00000120_0010"]
 
 
 def test_digests_are_written_behind_files_that_are_on_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -110,7 +120,7 @@ def test_a_rank_that_waits_for_its_checkpoint_says_so_before_others_give_it_up(
 ) -> None:
     disk.failures = 0
     assert LearnerConfig().collective_s > checkpoint.WRITE_S
-    writer = Writer()
+    writer = Writer(start=1)
     writer.write(SimpleNamespace(snapshot=lambda: Snapshot({})), 3, None)
     monkeypatch.setattr(checkpoint, "WRITE_S", 0.01)
     with pytest.raises(InfrastructureError, match=r"not written within 0\.01 s"):

@@ -20,7 +20,7 @@ from cluster.learner_group import Learning
 from coa.agent.codec import Codec
 from coa.config import load
 from coa.learning.orders import Train
-from coa.storage.checkpoints import CheckpointFolder
+from coa.storage.checkpoints import CheckpointFolder, checkpoint_name
 from jobs.recipe.find import find_recipe
 from jobs.recipe.schema import Recipe
 from jobs.run.agent_file import AGENT_FILE
@@ -117,7 +117,9 @@ def test_learners_go_on_from_whole_checkpoints_and_leave_models_behind(tmp_path:
     assert struck.steps == [1, 2, 3, 4, 5, 5, 6, 7]
     [warned] = struck.warned
     assert warned.startswith("a damaged checkpoint is set aside, and learners start from the one of version 4 (checkp")
-    assert list(struck.folder.versions().values()) == [4, 6, 7]
+    assert list(struck.folder.versions().items()) == [
+        (checkpoint_name(version, start), version) for version, start in ((4, 2), (6, 3), (7, 3))
+    ]
     found: Any = struck.committed[0]
     assert 0 < found.write_s < found.commit_s
     assert found.size > 3 * (run.sft_model / "model.safetensors").stat().st_size, "the optimizer's state is part of it"

@@ -2,10 +2,13 @@
 
 import json
 import os
+import random
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import pytest
 from pyarrow.fs import FileSystem
@@ -14,8 +17,9 @@ from ray.train.v2._internal.execution.checkpoint.checkpoint_manager import Check
 from ray.train.v2._internal.execution.storage import StorageContext
 
 from coa.errors import UserError
-from coa.storage.checkpoints import RECORD, CheckpointFolder, mend, open_folder
-from tests.support.checkpoints import STATES, folder_at, latest, write_checkpoints
+from coa.storage.checkpoints import RECORD, STARTS, CheckpointFolder, checkpoint_name, mend, open_folder
+from coa.storage.keeping import CheckpointsConfig, superfluous
+from tests.support.checkpoints import STATES, folder_at, latest, write_checkpoint, write_checkpoints
 
 WHOLE = '{"checkpoint_results": [{"checkpoint_dir_name": "checkpoint_1"}]}'
 
@@ -175,3 +179,75 @@ def test_the_version_is_what_the_checkpoint_says_of_itself(run: Path) -> None:
     assert folder_at(run).versions() == {"checkpoint_0": 2, "checkpoint_1": 4, "checkpoint_2": 6}
     (run / "checkpoint_1" / "progress.json").unlink()
     assert folder_at(run).versions() == {"checkpoint_0": 2, "checkpoint_2": 6}
+
+
+def wall_clocks(dice: random.Random) -> Iterator[str]:
+    """Ray Train's names of checkpoints in a year: one every half hour, with breaks of days where no clock changes; on
+    nodes of several zones, whose clocks are set back by an hour now and then."""
+    zones = [ZoneInfo(name) for name in ("Europe/Berlin", "America/New_York", "Australia/Lord_Howe", "Asia/Tokyo")]
+    now, zone, late = datetime(2026, 1, 1, tzinfo=UTC), zones[0], timedelta(0)
+    while now.year == 2026:
+        changes = zone.utcoffset(now) != zone.utcoffset(now + timedelta(days=2))
+        now += timedelta(minutes=30) if changes or dice.random() < 0.5 else timedelta(days=2)
+        if dice.random() < 0.05:
+            zone = dice.choice(zones)
+        if dice.random() < 0.05:
+            late += timedelta(hours=1)
+        yield f"checkpoint_{(now - late).astimezone(zone):%Y-%m-%d_%H-%M-%S.%f}"
+
+
+@pytest.mark.parametrize("by_clock", [True, False], ids=["names of local time", "names of steps"])
+def test_in_a_year_of_clocks_that_change_the_newest_by_step_is_always_kept_and_continued(by_clock: bool) -> None:
+    dice, config = random.Random(0), CheckpointsConfig(keep=2)
+    folder = CheckpointFolder(FileSystem.from_uri("mock:///")[0], "rl")
+    older, start, went_back = "", 1, 0
+    for step, clock in enumerate(wall_clocks(dice), start=1):
+        name = clock if by_clock else checkpoint_name(step, start)
+        went_back, older = went_back + (clock < older), clock
+        write_checkpoint(Path(folder.of(name)), step, folder.filesystem)
+        folder.write_record([*(folder.recorded() or ()), name])
+        for superfluous_name in superfluous(folder.versions(), config, {}):
+            folder.remove(superfluous_name)
+        assert list(folder.versions().values()) == [step - 1, step][-min(step, 2) :]
+        if dice.random() < 0.1:
+            mended = mend(folder)
+            assert (mended.version, mended.caution()) == (step, "")
+            assert (folder.recorded() or [])[-1] == name
+            start = mended.start
+    assert went_back > 10, "or this shows nothing"
+
+
+def test_a_run_that_began_with_names_of_local_time_goes_on_with_names_of_steps(tmp_path: Path) -> None:
+    names = ["checkpoint_2026-10-25_02-40-00.000001", "checkpoint_2026-10-25_02-10-00.000001", checkpoint_name(30, 1)]
+    for name, version in zip(names, (10, 20, 30), strict=True):
+        write_checkpoint(tmp_path / name, version)
+    folder_at(tmp_path).write_record(sorted(names))
+    assert folder_at(tmp_path).versions() == dict(zip(names, (10, 20, 30), strict=True))
+    assert mend(folder_at(tmp_path)).version == 30
+    assert (started(tmp_path), latest(tmp_path)) == (names[2], names[2])
+    cut(tmp_path / names[2])
+    assert (mend(folder_at(tmp_path)).version, started(tmp_path)) == (20, names[1])
+
+
+def test_a_record_that_was_cut_short_loses_the_newest_by_step_alone(tmp_path: Path) -> None:
+    """The newest may be unfinished, and has no progress then."""
+    for name, version in (("checkpoint_03", 10), ("checkpoint_02", 20), ("checkpoint_01", 30)):
+        write_checkpoint(tmp_path / name, version)
+    (tmp_path / "checkpoint_01" / "progress.json").unlink()
+    (tmp_path / RECORD).write_text("{")
+    assert (mend(folder_at(tmp_path)).version, names(tmp_path)) == (20, ["checkpoint_02", "checkpoint_03"])
+
+
+def test_no_two_starts_have_the_same_number(tmp_path: Path) -> None:
+    assert [mend(folder_at(tmp_path)).start for _ in range(3)] == [1, 2, 3]
+    write_checkpoint(tmp_path / checkpoint_name(5, 7), 5)
+    assert folder_at(tmp_path).count_start() == 8
+    (tmp_path / STARTS).write_text("[")
+    assert folder_at(tmp_path).count_start() == 8
+
+
+def test_of_pruned_checkpoints_nothing_is_said_where_the_newest_is_damaged(run: Path) -> None:
+    shutil.rmtree(run / "checkpoint_0")
+    shutil.rmtree(run / "checkpoint_1")
+    cut(run / "checkpoint_2")
+    assert list(mend(folder_at(run)).damaged) == ["checkpoint_2"]
