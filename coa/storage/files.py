@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from coa.errors import DiskFull, ReadOnlyDisk
+from coa.errors import DiskFull, ReadOnlyDisk, UserError
 from coa.unicode import whole
 
 ABANDONED_S = 60.0
@@ -46,24 +46,57 @@ def replacing(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def replacing_folder(path: Path) -> Iterator[Path]:
-    """Yields an empty folder that replaces the folder `path` at the end; after an error nothing has changed.
+    """Yields an empty folder that replaces the folder `path` at the end; after an error nothing has changed. If `path`
+    is a link, it stays, and the folder that it leads to is replaced.
 
-    Raises DiskFull if there is no room. Only one process at a time may use it: leftovers of a killed process are
-    removed first.
+    Raises DiskFull if there is no room, and UserError, before anything is written, as `target_of`. Only one process at
+    a time may use it: leftovers of a killed process are removed first.
     """
-    part = _part_of(path, "")
-    shutil.rmtree(part, ignore_errors=True)
+    target = target_of(path)
+    part, former = _part_of(target, ""), _part_of(target, ".former")
+    for left in (part, former):
+        shutil.rmtree(left, ignore_errors=True)
     try:
-        with room_at(path):
+        with room_at(target):
             part.mkdir(parents=True)
             yield part
             for file in part.rglob("*"):
                 if file.is_file():
                     sync(file)
-            shutil.rmtree(path, ignore_errors=True)
-            part.replace(path)
+            _swap(part, target, former)
     finally:
-        shutil.rmtree(part, ignore_errors=True)
+        for left in (part, former):
+            shutil.rmtree(left, ignore_errors=True)
+
+
+def _swap(part: Path, target: Path, former: Path) -> None:
+    """Renames `part` to `target`, and what was there to `former`; after an error it is there again."""
+    if target.exists():
+        target.replace(former)
+    try:
+        part.replace(target)
+    except OSError:
+        if former.exists():
+            former.replace(target)
+        raise
+
+
+def target_of(path: Path) -> Path:
+    """The folder that is replaced for `path`: the one that a link leads to, which need not be there yet. Raises
+    UserError if it can't be replaced by renaming another one."""
+    target, said = path, f"{path}"
+    if path.is_symlink():
+        target = Path(os.path.realpath(path))
+        said = f"{path} leads to {target}, which"
+        if not target.parent.is_dir():
+            raise UserError(f"{said} can't be written: there is no folder {target.parent}")
+        if not os.access(target.parent, os.W_OK | os.X_OK):
+            raise UserError(f"{said} can't be replaced: {target.parent} is not writable; let it lead to a folder below")
+    if target.is_mount():
+        raise UserError(f"{said} is a disk of its own and can't be replaced: make a link to a folder on that disk")
+    if os.path.lexists(target) and not target.is_dir():
+        raise UserError(f"{said} is a file: a folder is to be written there")
+    return target
 
 
 def remove_partial(folder: Path) -> None:

@@ -27,6 +27,7 @@ from coa.errors import InfrastructureError, UserError
 from coa.storage.checkpoints import CheckpointFolder
 from coa.storage.files import replacing
 from coa.storage.holder import Holder, is_same, runs
+from coa.storage.run_folders import REPLACED, WRITTEN
 
 FILE, FILES = "run.json", "run"
 LAPSE_S = 60.0
@@ -235,9 +236,10 @@ def new_token() -> str:
 
 
 def files_of(folder: Path) -> Iterator[tuple[str, Path]]:
-    """The files of a run's folder that are copied, with their paths in it; hidden ones are half written."""
-    for top, folders, names in os.walk(folder):
-        folders[:] = [name for name in folders if not name.startswith(".")]
+    """The files of a run's folder that are copied, with their paths in it; hidden ones are half written. Of links to
+    folders, those that stand for folders of the run are followed."""
+    for top, folders, names in os.walk(folder, followlinks=True):
+        folders[:] = [name for name in folders if not name.startswith(".") and _is_own(folder, Path(top, name))]
         for path in (Path(top, name) for name in names if not name.startswith(".")):
             name = path.relative_to(folder).as_posix()
             kept = KEPT_OF.get(name.split("/")[0], (path.name,))
@@ -246,6 +248,11 @@ def files_of(folder: Path) -> Iterator[tuple[str, Path]]:
                 continue
             if path.is_file() and not path.is_symlink():
                 yield name, path
+
+
+def _is_own(run: Path, folder: Path) -> bool:
+    """Whether a folder in a run's tree is no link, or a link in the place of one that the run writes."""
+    return not folder.is_symlink() or folder.relative_to(run).as_posix() in (*WRITTEN, *REPLACED)
 
 
 def _state(path: Path) -> tuple[int, int]:

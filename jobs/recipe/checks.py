@@ -24,6 +24,7 @@ from coa.reporting.readable import number
 from coa.reporting.wandb_sink import mode_of
 from coa.storage.checkpoints import open_folder
 from coa.storage.keeping import check_keeping
+from coa.storage.run_folders import check_folders
 from coa.tasks.worlds import World
 from coa.teams.teams import EXPERTS, check_team
 from coa.tools.sandbox.sandbox import require_bubblewrap
@@ -79,6 +80,7 @@ def check_run(config: Recipe, stages: Collection[str] = STAGES) -> Findings:
         check_reinforcement(config)
     check_same(Path(config.run_dir) / "config.yaml", config)
     check_held_out(Path(config.run_dir), config, world)
+    check_folders(Path(config.run_dir))
     return (
         Finding("settings"),
         Finding(f"tasks of {world.name}" + (f" ({number(len(tasks))})" if world.listed_tasks() else "")),

@@ -57,7 +57,8 @@ def require_folder(folder: Path) -> None:
         raise UserError(f"{str(folder)!r} can't be a run's folder: the name {str(path)!r} is not UTF-8")
     there = next(one for one in (path, *path.parents) if os.path.lexists(one))
     if not there.is_dir():
-        raise UserError(f"{folder} can't be a run's folder: {there} is a file")
+        what = f"a link to {there.readlink()}, which is no folder" if there.is_symlink() else "a file"
+        raise UserError(f"{folder} can't be a run's folder: {there} is {what}")
     if not os.access(there, os.W_OK | os.X_OK):
         raise UserError(f"{folder} can't be a run's folder: {there} is not writable")
     disk = shutil.disk_usage(there)

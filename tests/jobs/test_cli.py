@@ -89,9 +89,11 @@ def test_a_folder_that_cannot_be_a_runs_is_refused_before_anything_starts(
     job: SimpleNamespace, capfd: pytest.CaptureFixture[str], tmp_path: Path, dry: list[str]
 ) -> None:
     Path("taken").write_text("")
+    Path("link").symlink_to("gone")
     for folder, reason in (
         ("taken", f"{tmp_path / 'taken'} is a file"),
         ("taken/run", f"{tmp_path / 'taken'} is a file"),
+        ("link", f"{tmp_path / 'link'} is a link to gone, which is no folder"),
         ("/proc/1/fdinfo/run", "/proc/1/fdinfo is not writable"),
     ):
         assert cli.main(["train", "--recipe", "./r.yaml", f"run_dir={folder}", *dry]) == 2

@@ -182,13 +182,13 @@ def test_the_version_is_what_the_checkpoint_says_of_itself(run: Path) -> None:
 
 
 def wall_clocks(dice: random.Random) -> Iterator[str]:
-    """Ray Train's names of checkpoints in a year: one every half hour, with breaks of days where no clock changes; on
+    """Ray Train's names of checkpoints in a year: one every forty minutes, with breaks of days where no clock changes; on
     nodes of several zones, whose clocks are set back by an hour now and then."""
     zones = [ZoneInfo(name) for name in ("Europe/Berlin", "America/New_York", "Australia/Lord_Howe", "Asia/Tokyo")]
     now, zone, late = datetime(2026, 1, 1, tzinfo=UTC), zones[0], timedelta(0)
     while now.year == 2026:
-        changes = zone.utcoffset(now) != zone.utcoffset(now + timedelta(days=2))
-        now += timedelta(minutes=30) if changes or dice.random() < 0.5 else timedelta(days=2)
+        changes = zone.utcoffset(now) != zone.utcoffset(now + timedelta(days=3))
+        now += timedelta(minutes=40) if changes or dice.random() < 0.5 else timedelta(days=3)
         if dice.random() < 0.05:
             zone = dice.choice(zones)
         if dice.random() < 0.05:
@@ -236,6 +236,14 @@ def test_a_record_that_was_cut_short_loses_the_newest_by_step_alone(tmp_path: Pa
     (tmp_path / "checkpoint_01" / "progress.json").unlink()
     (tmp_path / RECORD).write_text("{")
     assert (mend(folder_at(tmp_path)).version, names(tmp_path)) == (20, ["checkpoint_02", "checkpoint_03"])
+
+
+def test_a_linked_folder_is_mended_as_any_other(run: Path) -> None:
+    link = run.parent / f"{run.name}-link"
+    link.symlink_to(run)
+    cut(run / "checkpoint_2")
+    assert (mend(folder_at(link)).version, started(link)) == (4, "checkpoint_1")
+    assert names(run) == ["checkpoint_0", "checkpoint_1", "damaged_checkpoint_2"]
 
 
 def test_no_two_starts_have_the_same_number(tmp_path: Path) -> None:

@@ -1,10 +1,12 @@
 import errno
 import os
+import re
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from coa.errors import DiskFull, ReadOnlyDisk
+from coa.errors import DiskFull, ReadOnlyDisk, UserError
 from coa.storage.files import remove_partial, replacing, replacing_folder, room_at, write_atomically
 
 
@@ -53,6 +55,64 @@ def test_what_a_killed_process_left_of_a_folder_is_not_in_the_next(tmp_path: Pat
     with replacing_folder(tmp_path / "model") as part:
         (part / "a").write_text("1")
     assert tree(tmp_path) == {"model/a": "1"}
+
+
+@pytest.mark.parametrize("there", [True, False], ids=["there", "not yet there"])
+def test_a_link_stays_and_the_folder_that_it_leads_to_is_replaced(tmp_path: Path, there: bool) -> None:
+    disk, model = tmp_path / "disk" / "run", tmp_path / "model"
+    (disk if there else disk.parent).mkdir(parents=True)
+    model.symlink_to(disk)
+    for text in ("old", "new"):
+        with replacing_folder(model) as part:
+            assert part.parent == disk.parent, "on the disk that it is to be on"
+            (part / f"{text}.txt").write_text(text)
+    assert model.readlink() == disk
+    assert tree(disk.parent) == {"run/new.txt": "new"}
+
+
+REFUSED: dict[str, tuple[Callable[[Path], object], str]] = {
+    "a file": (lambda model: model.write_text("x"), "model is a file: a folder is to be written there"),
+    "a link to a file": (
+        lambda model: ((model.parent / "x").write_text("x"), model.symlink_to("x")),
+        "x, which is a file: a folder is to be written there",
+    ),
+    "a link to nowhere": (
+        lambda model: model.symlink_to("disk/run"),
+        "disk/run, which can't be written: there is no folder ",
+    ),
+    "a link to a disk": (
+        lambda model: model.symlink_to("/proc"),
+        "model leads to /proc, which is a disk of its own and can't be replaced: make a link to a folder on that disk",
+    ),
+}
+
+
+@pytest.mark.parametrize(("make", "said"), REFUSED.values(), ids=REFUSED)
+def test_what_can_not_be_replaced_is_refused_before_anything_is_written(
+    tmp_path: Path, make: Callable[[Path], object], said: str
+) -> None:
+    make(tmp_path / "model")
+    before = sorted(tmp_path.iterdir())
+    with pytest.raises(UserError, match=re.escape(said)), replacing_folder(tmp_path / "model"):
+        raise AssertionError
+    assert sorted(tmp_path.iterdir()) == before
+
+
+def test_the_old_folder_is_there_again_if_the_new_one_can_not_take_its_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_atomically(tmp_path / "model" / "a", "old")
+    rename = Path.replace
+
+    def refuse(self: Path, target: Path) -> Path:
+        if self.name == ".model.partial":
+            raise OSError(errno.EBUSY, "busy")
+        return rename(self, target)
+
+    monkeypatch.setattr(Path, "replace", refuse)
+    with pytest.raises(OSError, match="busy"), replacing_folder(tmp_path / "model") as part:
+        (part / "a").write_text("new")
+    assert tree(tmp_path) == {"model/a": "old"}
 
 
 @pytest.mark.parametrize("replace", [replacing, replacing_folder])

@@ -74,6 +74,17 @@ def manifest(there: CheckpointFolder) -> Manifest:
     return Manifest.of(Path(there.of(FILE)).read_text())
 
 
+def test_what_lies_behind_a_link_in_the_place_of_a_run_folder_is_copied_and_nothing_else(
+    folder: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "disk" / "model").mkdir(parents=True)
+    (tmp_path / "disk" / "model" / "config.json").write_text("{}")
+    shutil.move(folder / "trajectories", tmp_path / "disk")
+    for name in ("trajectories", "model", "notes"):
+        (folder / name).symlink_to(tmp_path / "disk" / name.replace("notes", "model"))
+    assert sorted(name for name, _ in files_of(folder)) == sorted([*COPIED, "model/config.json"])
+
+
 def test_what_is_half_written_or_of_the_host_is_not_copied(folder: Path) -> None:
     assert sorted(name for name, _ in files_of(folder)) == COPIED
 

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from coa.config import load
+from coa.errors import UserError
 from jobs.recipe.checks import check_run
 from jobs.recipe.find import find_recipe
 from jobs.recipe.schema import Recipe
@@ -48,6 +49,14 @@ def test_checkpoints_that_can_not_be_kept(
 ) -> None:
     assert mistake(capfd, "train", "--recipe", "tiny", "run_dir=run", *settings).startswith(told)
     assert list(here.iterdir()) == []
+
+
+def test_a_folder_of_the_run_that_can_not_be_replaced_at_its_end(here: Path) -> None:
+    Path("run").mkdir()
+    Path("run/model").symlink_to("gone/model")
+    with pytest.raises(UserError, match=r"^run/model leads to .*/run/gone/model, which can't be written: there is no"):
+        check_run(load(Recipe, find_recipe("tiny"), ["run_dir=run"]))
+    assert list(Path("run").iterdir()) == [Path("run/model")]
 
 
 def test_an_unreadable_recipe(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
