@@ -10,6 +10,7 @@ from torch import nn
 from actors.learner.config import ModelConfig
 from coa.errors import UserError
 from coa.pretrained.fit import NO_FIT, causal_class, difference
+from coa.pretrained.weights import WITH_ADAPTERS
 
 DROPOUT = re.compile(r".*(dropout|_pdrop|layerdrop).*")
 """Names of the attributes that hold a rate of dropout."""
@@ -17,11 +18,14 @@ DROPOUT = re.compile(r".*(dropout|_pdrop|layerdrop).*")
 
 def load_model(path: Path | str, config: ModelConfig) -> Any:
     """Loads a pretrained causal language model, unties its output projection and removes dropout; raises UserError if
-    there is no such model, and if a tensor of it is missing, is left over or has another shape: transformers would
-    train such a tensor from random numbers."""
+    there is no such model, if adapters are beside it, and if a tensor of it is missing, is left over or has another
+    shape: transformers would train such a tensor from random numbers."""
     from transformers import AutoModelForCausalLM
+    from transformers.utils import find_adapter_config_file
 
     try:
+        if find_adapter_config_file(str(path)):
+            raise UserError(f"{path}: {WITH_ADAPTERS}")
         loaded: Any = AutoModelForCausalLM.from_pretrained(
             str(path),
             dtype=getattr(torch, config.dtype),

@@ -14,7 +14,7 @@ from typing import Any
 from coa.errors import UserError
 from coa.pretrained.fit import causal_class, check_fit
 from coa.pretrained.reading import quiet, read_object, reading
-from coa.pretrained.weights import ADAPTER, Stored, few, stored_tensors
+from coa.pretrained.weights import ADAPTER, WITH_ADAPTERS, Stored, few, has_weights, stored_tensors
 
 CONFIG, GENERATION = "config.json", "generation_config.json"
 WHOLE = ("F64", "F32", "F16", "BF16")
@@ -63,7 +63,7 @@ def check_folder(folder: Path, *, use: Use) -> Pretrained:
     would stop a command which loads them."""
     raw = config_in(folder)
     if (folder / ADAPTER).exists():
-        raise UserError(f"{folder}: {_adapters(folder)}")
+        raise UserError(f"{folder}: {WITH_ADAPTERS if has_weights(folder) else _adapters(folder)}")
     quantization = quantization_of(folder, raw)
     if use is not Use.serve and quantization:
         raise UserError(

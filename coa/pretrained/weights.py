@@ -14,6 +14,11 @@ from coa.pretrained.reading import read_object, reading, require_content
 FILES = ("model.safetensors", "pytorch_model.bin")
 """Names of the weight files, in the order in which transformers looks for them."""
 ADAPTER = "adapter_config.json"
+WITH_ADAPTERS = (
+    f"it holds adapters ({ADAPTER}), which transformers would load onto the model: remove them if they are merged into "
+    "its weights, and merge them first if not (peft: merge_and_unload)"
+)
+"""What is wrong with a model that has adapters beside its weights."""
 NAMED = 3
 """Maximum number of files or tensors that an error names."""
 
@@ -37,11 +42,15 @@ def stored_tensors(folder: Path) -> dict[str, Stored]:
 
 def is_fetched(folder: Path) -> bool:
     """Whether a folder of the hub's cache has all weight files and a tokenizer; what is missing is fetched later."""
+    return has_weights(folder) and any(folder.glob("tokenizer*"))
+
+
+def has_weights(folder: Path) -> bool:
+    """Whether a model's folder has all its weight files."""
     try:
-        weight_files(folder)
+        return bool(weight_files(folder))
     except UserError:
         return False
-    return any(folder.glob("tokenizer*"))
 
 
 def weight_files(folder: Path) -> list[Path]:

@@ -34,6 +34,7 @@ from actors.learner.policy import PackedPolicy, load_model, to_tensors
 from actors.learner.sizes import shares_prefixes
 from coa.errors import UserError
 from coa.learning.packing import Branch, PackingConfig, micro_batch, pack
+from coa.pretrained.weights import ADAPTER, WITH_ADAPTERS
 from coa.types import Sample
 from tests.support.tiny import random_sample
 
@@ -318,6 +319,15 @@ def test_no_tensor_is_trained_from_random_numbers_because_it_is_not_in_the_file(
         f"{tmp_path}: its weights do not fit its config.json: 1 tensor is missing: {up}; 1 tensor is not expected: "
         f"extra.weight; 1 tensor is of another shape: {down} [2, 2], not {list(tensors[down].shape)}"
     )
+
+
+def test_a_model_with_adapters_beside_it_is_not_taken_for_either(tmp_path: Path) -> None:
+    """transformers would load both, and save the adapters alone."""
+    make(CONFIGS["qwen3"]).save_pretrained(tmp_path)
+    (tmp_path / ADAPTER).write_text('{"peft_type": "LORA"}')
+    with pytest.raises(UserError) as refused:
+        load_model(tmp_path, ModelConfig())
+    assert str(refused.value) == f"{tmp_path}: {WITH_ADAPTERS}"
 
 
 def test_an_attention_whose_package_is_missing_is_named(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from safetensors.torch import load_file, save_file
 
 from coa.errors import UserError
 from coa.pretrained.folder import Pretrained, Use, check_folder
+from coa.pretrained.weights import WITH_ADAPTERS
 from tests.support.tiny import make_model
 
 WEIGHTS = "model.safetensors"
@@ -329,6 +330,11 @@ def test_an_unknown_kind_is_shown_with_the_nearest(folder: Path) -> None:
     assert refusal(folder).endswith(" knows no model_type 'qwen33'; the nearest that it knows is qwen3")
 
 
+def test_adapters_beside_a_whole_model_are_not_what_its_weights_are_for(folder: Path) -> None:
+    change(folder, "adapter_config.json", base_model_name_or_path="Qwen/Qwen3-8B")
+    assert refusal(folder) == WITH_ADAPTERS
+
+
 def test_files_and_folders_of_other_layouts_say_what_they_are(folder: Path) -> None:
     (folder / "config.json").unlink()
     assert refusal(folder) == "no model there (no config.json)"
@@ -346,6 +352,7 @@ def test_files_and_folders_of_other_layouts_say_what_they_are(folder: Path) -> N
     assert refusal(folder) == adapters
     (folder / "adapter_config.json").write_text("{}")
     change(folder, model_type="qwen3")
+    (folder / WEIGHTS).unlink()
     assert refusal(folder) == adapters.replace("Qwen/Qwen3-8B", "their base model")
     (folder / "config.json").unlink()
     (folder / "config.json").symlink_to(folder / "blobs" / "4665")
