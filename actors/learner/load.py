@@ -21,7 +21,7 @@ def load_model(path: Path | str, config: ModelConfig) -> Any:
     there is no such model, if adapters are beside it, and if a tensor of it is missing, is left over or has another
     shape: transformers would train such a tensor from random numbers."""
     from transformers import AutoModelForCausalLM
-    from transformers.utils import find_adapter_config_file
+    from transformers.utils.peft_utils import find_adapter_config_file
 
     try:
         if find_adapter_config_file(str(path)):

@@ -3,13 +3,18 @@ whether the tasks' questions fit in their context."""
 
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
+from datetime import date
 from pathlib import Path
+from typing import Any
 
 from actors.learner.sizes import hub_name, local_folder
 from actors.rollout.support import check_supported
+from actors.teachers.model_server import ModelServerConfig
 from coa.agent.codec import Codec, read_tokenizer
+from coa.agent.dates import date_of
 from coa.agent.episode import AgentConfig
 from coa.agent.profiles import profile as find_profile
+from coa.distill.dataset.tokens import fingerprint
 from coa.errors import UserError
 from coa.pretrained.folder import Pretrained, Use, check_folder
 from coa.pretrained.positions import hint_of, positions_of
@@ -17,17 +22,20 @@ from coa.pretrained.weights import few, is_fetched
 from coa.types import Task
 from jobs.recipe.findings import Finding
 from jobs.recipe.hub import is_offline, require_hub_model
-from jobs.recipe.needs import has_episodes, models_paid
+from jobs.recipe.needs import has_episodes, is_finished, models_paid
 from jobs.recipe.schema import Recipe
 
 CHAT_TEMPLATE = "--chat-template"
 """Argument of vLLM's server that replaces the chat template of the model's folder."""
+OVERRIDES = "--hf-overrides"
+"""Argument of vLLM's server that changes the model's configuration, its positions included."""
 
 
 def models_of(config: Recipe, stages: Iterable[str], tasks: Iterable[Task]) -> Iterator[Finding]:
     """What is found about the models that unfinished stages of a recipe load. tasks: those that the policy attempts.
     Raises UserError."""
     stages, run = set(stages), Path(config.run_dir)
+    policy: Pretrained | None = None
     if (path := config.model.path) is not None and not (run / "checkpoints" / "start" / "config.json").exists():
         policy = checked("model.path", path, Use.train, engine=has_episodes(stages))
         if policy is None:
@@ -36,16 +44,22 @@ def models_of(config: Recipe, stages: Iterable[str], tasks: Iterable[Task]) -> I
             with keyed("model.path"):
                 yield policy_of(policy, path, config.agent, tasks)
                 yield from parities_of(policy, path, config, stages)
+            check_samples(config, stages, policy.text, path)
     if (own := begun_at(run, stages)) is not None:
-        yield policy_of(check_folder(own, use=Use.train), str(own), config.agent, tasks)
+        policy = check_folder(own, use=Use.train)
+        yield policy_of(policy, str(own), config.agent, tasks)
+        check_samples(config, stages, policy.text, str(own))
+    elif path is None and stages != {"distill"}:
+        check_new(config, stages)
     if "rl" in stages and (teacher := config.rl.on_policy.teacher) is not None:
-        if checked("rl.on_policy.teacher", teacher, Use.score) is None:
+        scorer = checked("rl.on_policy.teacher", teacher, Use.score)
+        if scorer is None:
             yield _not_here("rl.on_policy.teacher", teacher)
         else:
-            yield Finding(f"rl.on_policy.teacher {teacher}: configuration and weights")
+            yield scorer_of(scorer, teacher, own or (policy and policy.folder), config.agent)
     for name in sorted(models_paid(config, stages)):
-        if (served := config.models[name].serve).model:
-            yield model_server(f"models.{name}.serve.model", served.model, served.arguments)
+        if config.models[name].serve.model:
+            yield model_server(f"models.{name}.serve", config.models[name].serve)
 
 
 def parities_of(policy: Pretrained, name: str, config: Recipe, stages: Collection[str]) -> Iterator[Finding]:
@@ -60,11 +74,13 @@ def parities_of(policy: Pretrained, name: str, config: Recipe, stages: Collectio
 
 
 def begun_at(run: Path, stages: Collection[str]) -> Path | None:
-    """The folder of the run's own model at which an unfinished stage begins; None if there is none yet."""
+    """The folder of the run's own model at which an unfinished stage begins; None if there is none yet. The fine-tuned
+    model is whole once its stage is finished: its tokenizer is written behind its weights."""
+    tuned = (run / "checkpoints" / "sft.json").exists()
     for stage, name in (("rl", "sft-model"), ("rl", "start"), ("sft", "start")):
         folder = run / "checkpoints" / name
         unfinished = stage in stages and not (run / "checkpoints" / f"{stage}.json").exists()
-        if unfinished and (folder / "config.json").exists():
+        if unfinished and (folder / "config.json").exists() and (tuned or name == "start"):
             return folder
     return None
 
@@ -72,20 +88,61 @@ def begun_at(run: Path, stages: Collection[str]) -> Path | None:
 def policy_of(policy: Pretrained, name: str, agent: AgentConfig, tasks: Iterable[Task]) -> Finding:
     """What is found about a model that plays episodes; raises UserError if its tokenizer, its positions or its context
     do not suit them."""
-    codec, text = Codec.load(policy.folder), policy.text
+    codec = Codec.load(policy.folder)
+    check_tokens(codec, policy.text, name, agent)
+    number = check_questions(codec, agent, tasks)
+    quantised = policy.quantization and f" ({policy.quantization})"
+    counted = f", and the length of {number} questions" if number else ""
+    return Finding(f"{name}: configuration, weights{quantised}, tokenizer and chat template{counted}")
+
+
+def check_tokens(codec: Codec, text: Any, name: str, agent: AgentConfig) -> None:
+    """Raises UserError if a model has too few rows for the tokens of a tokenizer, or too few positions for episodes.
+    text: the configuration of its language model."""
     if (largest := codec.largest_token()) >= (rows := text.vocab_size):
         raise UserError(
             f"{name}: its tokenizer has tokens up to number {largest}, and its embedding only {rows} rows, from 0 to "
             f"{rows - 1}"
         )
-    positions, limit = positions_of(text), agent.limits.max_tokens
+    check_positions("agent.limits.max_tokens", agent.limits.max_tokens, text, name)
+
+
+def check_positions(key: str, limit: int, text: Any, name: str) -> None:
+    """Raises UserError if the setting `key` allows more tokens than the model has positions."""
+    positions = positions_of(text)
     if positions is not None and limit > positions:
-        said = f"agent.limits.max_tokens={limit} is more than the {positions} positions of {name}"
-        raise UserError(said + hint_of(text))
-    number = check_questions(codec, agent, tasks)
-    quantised = policy.quantization and f" ({policy.quantization})"
-    counted = f", and the length of {number} questions" if number else ""
-    return Finding(f"{name}: configuration, weights{quantised}, tokenizer and chat template{counted}")
+        raise UserError(f"{key}={limit} is more than the {positions} positions of {name}" + hint_of(text))
+
+
+def check_samples(config: Recipe, stages: Collection[str], text: Any, name: str) -> None:
+    """Raises UserError if demonstrations may be longer than the model has positions."""
+    if "sft" in stages and not is_finished(config, "sft") and (limit := config.sft.max_tokens):
+        check_positions("sft.max_tokens", limit, text, name)
+
+
+def check_new(config: Recipe, stages: Collection[str]) -> None:
+    """Raises UserError if episodes or demonstrations may be longer than the positions that a new model will have."""
+    positions = config.model.max_positions
+    limits = {"agent.limits.max_tokens": config.agent.limits.max_tokens}
+    if "sft" in stages and config.sft.max_tokens:
+        limits["sft.max_tokens"] = config.sft.max_tokens
+    for key, limit in limits.items():
+        if limit > positions:
+            raise UserError(f"{key}={limit} is more than model.max_positions={positions}: raise the second")
+
+
+def scorer_of(scorer: Pretrained, teacher: str, policy: Path | None, agent: AgentConfig) -> Finding:
+    """What is found about the teacher that scores the policy's tokens; raises UserError if it has other tokens, or too
+    few rows or positions for them. policy: its folder; None if it is not there yet."""
+    key = "rl.on_policy.teacher"
+    day = (policy and date_of(read_tokenizer(policy).chat_template)) or date.today()
+    codec = Codec.load(scorer.folder, day)
+    check_tokens(codec, scorer.text, f"{key} {teacher}", agent)
+    if policy is None:
+        return Finding(f"{key} {teacher}: configuration, weights and tokenizer")
+    if fingerprint(codec) != fingerprint(Codec.load(policy, day)):
+        raise UserError(f"{key} {teacher}: it has another tokenizer than the policy")
+    return Finding(f"{key} {teacher}: configuration, weights, and the policy's tokenizer")
 
 
 def check_questions(codec: Codec, agent: AgentConfig, tasks: Iterable[Task]) -> int:
@@ -123,16 +180,25 @@ def served_model(model: Path, agent: AgentConfig, tasks: Iterable[Task]) -> Find
     return policy_of(found, str(model), agent, tasks)
 
 
-def model_server(key: str, path: str, arguments: Iterable[str]) -> Finding:
-    """What is found about a teacher's model that is served in the cluster; raises UserError."""
+def model_server(section: str, server: ModelServerConfig) -> Finding:
+    """What is found about a teacher's model that is served in the cluster; raises UserError. section: the setting with
+    the server."""
+    key, path = f"{section}.model", str(server.model)
     found = checked(key, path, Use.serve, engine=True)
     if found is None:
         return _not_here(key, path)
     with keyed(key):
         tokenizer = read_tokenizer(found.folder)
-        if tokenizer.chat_template is None and not any(one.startswith(CHAT_TEMPLATE) for one in arguments):
+        if tokenizer.chat_template is None and not _is_given(CHAT_TEMPLATE, server.arguments):
             raise UserError(f"{path}: its tokenizer has no chat template")
+    if not _is_given(OVERRIDES, server.arguments):
+        check_positions(f"{section}.max_model_len", server.max_model_len, found.text, path)
     return Finding(f"{key} {path}: configuration, weights and tokenizer")
+
+
+def _is_given(name: str, arguments: Iterable[str]) -> bool:
+    """Whether vLLM's server gets the argument, which it takes with underscores too."""
+    return any(one.replace("_", "-").startswith(name) for one in arguments)
 
 
 def checked(key: str, path: str, use: Use, *, engine: bool = False) -> Pretrained | None:

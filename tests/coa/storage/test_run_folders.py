@@ -25,7 +25,11 @@ def test_each_folder_of_a_run_may_be_a_link_to_another_disk(tmp_path: Path) -> N
     ("name", "make", "said"),
     [
         ("data", lambda path: path.write_text("x"), "data is a file: a run needs a folder there"),
-        ("checkpoints", lambda path: path.symlink_to("gone"), "checkpoints is a link to gone, which is no folder: a run"),
+        (
+            "checkpoints",
+            lambda path: path.symlink_to("gone"),
+            "checkpoints is a link to gone, which is no folder: a run",
+        ),
         ("model", lambda path: path.symlink_to("gone/model"), "gone/model, which can't be written: there is no folder"),
         ("model", lambda path: path.write_text("x"), "model is a file: a folder is to be written there"),
     ],

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from safetensors.torch import load_file, save_file
 
+from actors.teachers.model_server import ModelServerConfig
 from coa.agent.codec import Codec
 from coa.agent.episode import AgentConfig
 from coa.agent.profiles import profile
@@ -19,7 +20,7 @@ from coa.types import Task
 from jobs.recipe.find import find_recipe
 from jobs.recipe.findings import Finding
 from jobs.recipe.hub import require_hub_models
-from jobs.recipe.models import check_questions, model_server, models_of, served_model
+from jobs.recipe.models import begun_at, check_questions, model_server, models_of, served_model
 from jobs.recipe.schema import Recipe
 from jobs.run.agent_file import write_agent
 from tests.support.fakes import tag_codec
@@ -139,12 +140,13 @@ def test_what_a_stage_does_with_a_model_decides_what_is_asked_of_it(whole: Path,
 
 
 def test_a_teachers_model_needs_a_chat_template_unless_the_server_is_given_one(model: Path) -> None:
+    server = ModelServerConfig(model=str(model), max_model_len=512)
     (model / "chat_template.jinja").unlink()
     path = model / "tokenizer_config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"chat_template": None}))
     with pytest.raises(UserError, match=r"^models\.t\.serve\.model .*: its tokenizer has no chat template$"):
-        model_server("models.t.serve.model", str(model), ())
-    found = model_server("models.t.serve.model", str(model), ("--chat-template", "t.jinja"))
+        model_server("models.t.serve", server)
+    found = model_server("models.t.serve", replace(server, arguments=["--chat-template", "t.jinja"]))
     assert found == Finding(f"models.t.serve.model {model}: configuration, weights and tokenizer")
 
 
@@ -166,7 +168,7 @@ def test_a_model_of_the_hub_that_is_here_in_part_is_refused_only_where_no_hub_is
     (tmp_path / "models--nobody--part" / "refs" / "main").write_text("1")
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
     policy = recipe("model.path=nobody/part", "agent.limits.max_tokens=256")
-    teacher = recipe("models.t.serve.model=nobody/part", "team.model=t")
+    teacher = recipe("models.t.serve.model=nobody/part", "models.t.serve.max_model_len=512", "team.model=t")
     offline = partial(monkeypatch.setattr, "huggingface_hub.constants.HF_HUB_OFFLINE")
     offline(True)
     assert [one.looked for one in (*models_of(policy, ("sft",), ()), *models_of(teacher, ("distill",), ()))] == [
@@ -225,6 +227,74 @@ def test_episodes_longer_than_the_models_positions_are_refused(model: Path) -> N
     config["rope_parameters"] |= {"rope_type": "linear", "factor": 2.0}
     path.write_text(json.dumps(config))
     served_model(model, long, ())
+
+
+def test_demonstrations_longer_than_the_models_positions_are_refused(model: Path) -> None:
+    config = recipe(f"model.path={model}", "agent.limits.max_tokens=256", "sft.max_tokens=513")
+    with pytest.raises(UserError, match=r"^sft\.max_tokens=513 is more than the 512 positions of "):
+        list(models_of(config, ("sft",), ()))
+    assert len(list(models_of(config, ("rl",), ()))) == 1
+    assert len(list(models_of(replace(config, sft=replace(config.sft, max_tokens=512)), ("sft",), ()))) == 1
+
+
+@pytest.mark.parametrize(
+    ("key", "limit", "stages", "refused"),
+    [
+        ("agent.limits.max_tokens", 513, ("sft",), True),
+        ("agent.limits.max_tokens", 513, ("rl",), True),
+        ("agent.limits.max_tokens", 513, ("distill",), False),
+        ("agent.limits.max_tokens", 512, ("sft", "rl"), False),
+        ("sft.max_tokens", 513, ("sft", "rl"), True),
+        ("sft.max_tokens", 513, ("rl",), False),
+        ("sft.max_tokens", 512, ("sft", "rl"), False),
+    ],
+)
+def test_a_new_model_has_positions_for_what_is_to_be_learnt(
+    key: str, limit: int, stages: tuple[str, ...], refused: bool
+) -> None:
+    look = partial(list, models_of(recipe(f"{key}={limit}"), stages, ()))
+    if refused:
+        assert refusal(look) == f"{key}={limit} is more than model.max_positions=512: raise the second"
+    else:
+        assert look() == []
+
+
+def test_a_teachers_server_takes_no_more_tokens_than_its_model_has_positions_for(model: Path) -> None:
+    long = ModelServerConfig(model=str(model), max_model_len=513)
+    with pytest.raises(UserError, match=r"^models\.t\.serve\.max_model_len=513 is more than the 512 positions of "):
+        model_server("models.t.serve", long)
+    model_server("models.t.serve", replace(long, arguments=['--hf_overrides={"max_position_embeddings": 513}']))
+
+
+def test_a_teacher_that_scores_has_the_policys_tokens_and_positions_for_them(whole: Path, model: Path) -> None:
+    config = recipe(f"model.path={whole}", f"rl.on_policy.teacher={model}", "agent.limits.max_tokens=512")
+    assert list(models_of(config, ("rl",), ()))[1].what.endswith("weights, and the policy's tokenizer")
+    alone = recipe(f"rl.on_policy.teacher={model}")
+    [found] = models_of(alone, ("rl",), ())
+    assert found.what.endswith("configuration, weights and tokenizer")
+    path = model / "config.json"
+    written = json.loads(path.read_text())
+    path.write_text(json.dumps(written | {"max_position_embeddings": 511}))
+    said = f"agent.limits.max_tokens=512 is more than the 511 positions of rl.on_policy.teacher {model}"
+    assert refusal(partial(list, models_of(config, ("rl",), ()))) == said
+    path.write_text(json.dumps(written))
+    template = model / "chat_template.jinja"
+    template.write_text("Be brief.\n" + template.read_text())
+    said = f"rl.on_policy.teacher {model}: it has another tokenizer than the policy"
+    assert refusal(partial(list, models_of(config, ("rl",), ()))) == said
+
+
+def test_a_fine_tuned_model_whose_stage_was_killed_before_its_tokenizer_was_there_is_not_begun_at(
+    whole: Path, model: Path, tmp_path: Path
+) -> None:
+    made = tmp_path / "run" / "checkpoints"
+    shutil.copytree(whole, made / "start")
+    model.rename(made / "sft-model")
+    for path in (made / "sft-model").glob("tokenizer*"):
+        path.unlink()
+    assert begun_at(tmp_path / "run", ("sft", "rl")) == made / "start"
+    (made / "sft.json").write_text("{}")
+    assert begun_at(tmp_path / "run", ("sft", "rl")) == made / "sft-model"
 
 
 def test_a_model_without_a_class_can_not_be_served(model: Path) -> None:
