@@ -10,7 +10,7 @@ keep their tokens but are skipped when read: a truncated chain would teach the p
 
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise, repeat
 from pathlib import Path
@@ -20,6 +20,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+import xxhash
 
 from coa.agent.codec import Codec
 from coa.agent.profiles import PROFILES
@@ -131,6 +132,15 @@ def _lists(column: Any) -> Iterator[np.ndarray]:
     values = column.values.to_numpy(zero_copy_only=False)
     offsets = column.offsets.to_numpy()
     return (values[begin:end].copy() for begin, end in pairwise(offsets))
+
+
+def digest_of(samples: Iterable[Sample]) -> str:
+    """A digest of samples in their order: of their tokens, and of which of these are trained."""
+    digest = xxhash.xxh3_128()
+    for sample in samples:
+        for part in (np.int64(len(sample)), sample.token_ids.astype(np.int64), sample.loss_mask):
+            digest.update(part.tobytes())
+    return digest.hexdigest()
 
 
 def read_samples(folder: Path) -> Iterator[Sample]:

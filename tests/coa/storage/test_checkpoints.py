@@ -182,8 +182,8 @@ def test_the_version_is_what_the_checkpoint_says_of_itself(run: Path) -> None:
 
 
 def wall_clocks(dice: random.Random) -> Iterator[str]:
-    """Ray Train's names of checkpoints in a year: one every forty minutes, with breaks of days where no clock changes; on
-    nodes of several zones, whose clocks are set back by an hour now and then."""
+    """Ray Train's names of checkpoints in a year: one every forty minutes, with breaks of days where no clock changes;
+    on nodes of several zones, whose clocks are set back by an hour now and then."""
     zones = [ZoneInfo(name) for name in ("Europe/Berlin", "America/New_York", "Australia/Lord_Howe", "Asia/Tokyo")]
     now, zone, late = datetime(2026, 1, 1, tzinfo=UTC), zones[0], timedelta(0)
     while now.year == 2026:

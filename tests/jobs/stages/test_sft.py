@@ -1,19 +1,25 @@
 import asyncio
 import io
 from collections.abc import AsyncIterator, Coroutine
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
+import pytest
+
 from actors.learner.buffer import Committed, Finished, Started, Stepped
 from coa.config import load
+from coa.errors import UserError
 from coa.reporting.metrics import read_metrics
 from jobs.recipe.find import find_recipe
 from jobs.recipe.schema import Recipe
 from jobs.run.console import Console, Stage
 from jobs.run.run_dir import RunDir
-from jobs.stages.sft import follow, record_of
+from jobs.stages.sft import check_samples, follow, record_of
+from tests.support.checkpoints import write_checkpoints
+from tests.support.tiny import random_sample
 
 
 @dataclass(frozen=True)
@@ -90,3 +96,25 @@ def test_learners_that_go_back_have_each_step_once_and_the_terminal_says_what_go
     assert learning.phases[:3] == ["starting 2 learners, loading the model", "the first step", ""]
     assert (stage.done, stage.doing) == (4, "writing the model")
     assert [feeding.cancelled() for feeding in learning.fed] == [True, False]
+
+
+def test_fine_tuning_goes_on_with_the_rows_that_it_began_with_and_no_others(tmp_path: Path) -> None:
+    run = RunDir(load(Recipe, find_recipe("tiny"), [f"run_dir={tmp_path}"]), Console(io.StringIO(), io.StringIO()))
+    dice = np.random.default_rng(0)
+    samples = [random_sample(dice, 100, version=0) for _ in range(3)]
+    masked = replace(samples[0], loss_mask=~samples[0].loss_mask)
+    check_samples(run, samples[:2])
+    check_samples(run, samples)  # nothing is trained yet
+    write_checkpoints(run.checkpoints / "sft", 10)
+    check_samples(run, samples)
+    for others in (samples[:2], samples[::-1], [masked, *samples[1:]], [*samples, samples[0]]):
+        with pytest.raises(UserError) as refused:
+            check_samples(run, others)
+        assert str(refused.value) == (
+            f"{run.data}: its {len(others)} samples are not the 3 that fine-tuning began with, or not in their order: "
+            f"bring those back, or remove {run.checkpoints / 'sft'} to begin it anew"
+        )
+    (run.checkpoints / "sft-data.json").unlink()
+    check_samples(run, samples[::-1])  # a run that began without a note goes on
+    with pytest.raises(UserError, match="not in their order"):
+        check_samples(run, samples)
