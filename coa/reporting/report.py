@@ -9,6 +9,7 @@ from coa.reporting.boundary import SinkBoundary
 from coa.reporting.metrics import Record
 from coa.reporting.page import Example, page
 from coa.storage.files import write_atomically
+from coa.storage.jsonl import to_json
 
 PAGE = "report.html"
 
@@ -22,10 +23,9 @@ def write_report(
     boundary: SinkBoundary | None = None,
 ) -> None:
     """Writes both files into `folder`, each atomically. If the run lacks a stage, its page shows the other stages; a
-    page that fails, or a picture of it, is left out within the boundary.
-
-    Raises ValueError if the report holds a number that JSON cannot (not finite).
+    page that fails, or a picture of it, is left out within the boundary. Numbers that are not finite are null.
     """
-    write_atomically(folder / "report.json", json.dumps(report, indent=2, allow_nan=False) + "\n")
-    boundary = boundary or SinkBoundary()
-    boundary.attempt(PAGE, lambda: write_atomically(folder / PAGE, page(title, report, metrics, examples, boundary)))
+    text = to_json(report, indent=2)
+    write_atomically(folder / "report.json", f"{text}\n")
+    boundary, plain = boundary or SinkBoundary(), json.loads(text)
+    boundary.attempt(PAGE, lambda: write_atomically(folder / PAGE, page(title, plain, metrics, examples, boundary)))

@@ -18,12 +18,25 @@ Default = Callable[[Any], Any]
 _BLOCK = 1 << 16
 
 
+def to_json(value: Any, *, default: Default | None = None, indent: int | None = None) -> str:
+    """The value as JSON that any reader takes: numbers that JSON does not have (NaN and infinities) are null."""
+    try:
+        return json.dumps(value, default=default, indent=indent, allow_nan=False)
+    except ValueError:
+        told = json.dumps(value, default=default)
+        return json.dumps(json.loads(told, parse_constant=_null), indent=indent)
+
+
+def _null(_: str) -> None:
+    """What Python's names of numbers that JSON does not have are read as."""
+
+
 def append_line(path: Path, value: Any, *, default: Default | None = None) -> None:
     """Appends one line, which readers see as soon as this returns.
 
     Raises DiskFull if there is no room; a partly written line is then a torn tail.
     """
-    append_text(path, json.dumps(value, default=default))
+    append_text(path, to_json(value, default=default))
 
 
 def append_text(path: Path, line: str, *, keep_torn: bool = False) -> None:
@@ -39,14 +52,15 @@ def append_text(path: Path, line: str, *, keep_torn: bool = False) -> None:
 
 
 def read_lines(path: Path) -> list[Any]:
-    """The values of all complete lines; empty if there is no file. Raises UserError for a line that is not JSON."""
+    """The values of all complete lines, a number that is not finite as None; empty if there is no file. Raises
+    UserError for a line that is not JSON."""
     if not path.exists():
         return []
     values = []
     for number, line in enumerate(path.read_text(encoding="utf-8").split("\n")[:-1], start=1):
         if line:
             try:
-                values.append(json.loads(line))
+                values.append(json.loads(line, parse_constant=_null))
             except ValueError as error:
                 raise UserError(f"{path}, line {number}: not JSON: {error}") from error
     return values
@@ -54,7 +68,7 @@ def read_lines(path: Path) -> list[Any]:
 
 def write_lines(path: Path, values: Iterable[Any]) -> None:
     """Replaces the file atomically by a file with these values."""
-    write_atomically(path, "".join(f"{json.dumps(value)}\n" for value in values))
+    write_atomically(path, "".join(f"{to_json(value)}\n" for value in values))
 
 
 def _is_torn(file: IO[bytes]) -> bool:

@@ -11,6 +11,7 @@ from coa.config import dump
 from coa.reporting.metrics import MetricsLog, Sink
 from coa.storage.checkpoints import CheckpointFolder, open_folder
 from coa.storage.files import write_atomically
+from coa.storage.jsonl import to_json
 from coa.storage.mirror import Mirror, new_token
 from coa.tasks.worlds import World
 from coa.types import Task
@@ -108,7 +109,7 @@ class RunDir:
         return json.loads(path.read_text()) if path.exists() else None
 
     def finish(self, stage: str, result: Mapping[str, Any]) -> dict[str, Any]:
-        write_atomically(self._result_path(stage), json.dumps(result, indent=1))
+        write_atomically(self._result_path(stage), to_json(result, indent=1))
         return dict(result)
 
     def count_start(self, stage: str) -> int:

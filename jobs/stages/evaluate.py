@@ -6,7 +6,6 @@ answer counts as wrong. A tool or a judge that is down for longer than `evaluati
 """
 
 import functools
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +22,7 @@ from coa.reporting.benchmarks import show as show_decoding
 from coa.reporting.readable import DASH
 from coa.reporting.statistics import Cost, cost_per_success
 from coa.storage.files import write_atomically
+from coa.storage.jsonl import to_json
 from coa.tasks.loading import load
 from coa.tasks.published.benchmark import Decoding
 from coa.tasks.published.table import of_family
@@ -118,7 +118,7 @@ async def evaluate_model(run: RunDir, model: Path, asked: Asked, against: Path |
             "tools": counts,
         }
         write_evaluation(run.folder / EPISODES, tasks, greedy, sampled)
-        write_atomically(run.folder / "evaluation.json", json.dumps(found, indent=2))
+        write_atomically(run.folder / "evaluation.json", to_json(found, indent=2))
     show_results(console, f"{model} on {asked.spec}", found)
     if ways is not None:
         show_ways(console, f"one of {config.evaluation.samples} attempts, and the cost", ways)

@@ -8,7 +8,6 @@ sft.data=[OLD/data] tasks.path=OUT/tasks.jsonl`.
 Attempts that are finished survive an interruption; a tool or a judge that is down ends the job.
 """
 
-import json
 import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -21,7 +20,7 @@ from typing import Any
 from cluster.pool import Evaluator
 from coa.reporting.readable import DASH
 from coa.storage.files import write_atomically
-from coa.storage.jsonl import write_lines
+from coa.storage.jsonl import to_json, write_lines
 from coa.tasks.loading import load
 from coa.tasks.selection import Attempts, Learnt, Mode, Selection, SelectionConfig, asked, is_learnt, select
 from coa.types import Status, Task
@@ -106,7 +105,7 @@ async def select_with(pool: Evaluator, work: Work, run: RunDir) -> Selection:
         }
         write_lines(run.folder / TASKS, map(row_of, selection.kept))
         write_lines(run.folder / DROPPED, dropped_rows(selection, attempts))
-        write_atomically(run.folder / RESULT, json.dumps(found, indent=2))
+        write_atomically(run.folder / RESULT, to_json(found, indent=2))
         write_evaluation(run.folder / "episodes.parquet", attempted, {}, episodes)
     show(run.console, found, run.folder)
     return selection

@@ -6,6 +6,7 @@
 Steps that a restart of the learners undid are in neither file, so only the steps that count are replayed.
 """
 
+import math
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -99,7 +100,12 @@ def differences(record: Record, values: Mapping[str, Any]) -> list[str]:
 
 
 def same(one: Any, other: Any) -> bool:
-    return one == other or (one != one and other != other)  # NaN equals NaN here
+    """Whether a value is the recorded one. Numbers that are not finite are alike: a record has null for them."""
+    return one == other or (_has_no_number(one) and _has_no_number(other))
+
+
+def _has_no_number(value: Any) -> bool:
+    return value is None or (isinstance(value, float) and not math.isfinite(value))
 
 
 @dataclass

@@ -1,4 +1,5 @@
 import json
+import math
 import re
 from collections.abc import Sequence
 from html import unescape
@@ -11,10 +12,12 @@ import pytest
 from coa.reporting import report as report_module
 from coa.reporting.boundary import SinkBoundary
 from coa.reporting.curves import charts
+from coa.reporting.metrics import read_metrics
 from coa.reporting.page import Example, Marked, change
 from coa.reporting.plots import Series, element, line_chart, smooth, thin
 from coa.reporting.readable import duration, look_up, number, percent
 from coa.reporting.report import write_report
+from coa.storage.jsonl import write_lines
 from coa.types import Task
 
 REPORT = {
@@ -121,10 +124,23 @@ def test_text_that_is_no_chain_is_shown_with_its_fault(tmp_path: Path) -> None:
     assert '<b>a tag left open</b><pre dir="auto">&lt;plan&gt; a&lt;/plan&gt;&lt;answer&gt; 7</pre>' in page
 
 
-def test_a_number_that_json_has_not_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="not JSON compliant"):
-        write_report(tmp_path, {"rl": {"overlap": float("nan")}}, [])
-    assert list(tmp_path.iterdir()) == []
+def unmeasured(value: Any) -> Any:
+    """The same with NaN in the place of each number with a fraction."""
+    if isinstance(value, dict):
+        return {name: unmeasured(one) for name, one in value.items()}
+    return [*map(unmeasured, value)] if isinstance(value, list) else math.nan if isinstance(value, float) else value
+
+
+def test_numbers_that_json_has_not_are_null_in_the_report_and_dashes_on_the_page(tmp_path: Path) -> None:
+    metrics = tmp_path / "metrics.jsonl"
+    write_lines(metrics, [{"stage": "rl", "step": step, "reward": math.inf, "entropy": 1 / step} for step in (1, 2)])
+    said: list[str] = []
+    report = unmeasured(REPORT) | {"evaluation": REPORT["evaluation"]}  # rates are of counts
+    page = written(tmp_path, report, metrics=read_metrics(metrics), boundary=SinkBoundary(said.append))
+    assert said == []
+    assert page.count("<svg") == 1, "of the entropy"
+    found = json.loads((tmp_path / "report.json").read_text(), parse_constant=pytest.fail)
+    assert (found["rl"]["overlap"], found["rl"]["staleness_max"]) == (None, 2)
 
 
 def test_values_are_formatted_for_reading() -> None:

@@ -1,5 +1,6 @@
 import errno
 import json
+import math
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,7 @@ from hypothesis import strategies as st
 
 from coa.errors import DiskFull, UserError
 from coa.storage import jsonl
-from coa.storage.jsonl import append_line, append_text, read_lines, write_lines
+from coa.storage.jsonl import append_line, append_text, read_lines, to_json, write_lines
 
 values = st.lists(st.dictionaries(st.text(max_size=5), st.text(max_size=80) | st.integers() | st.none()), max_size=5)
 
@@ -77,3 +78,16 @@ def test_a_line_that_is_broken_by_a_full_disk_is_gone_once_there_is_room(tmp_pat
         file.write(json.dumps({"a": 2})[:4])
     append_line(path, 3)
     assert path.read_text() == "1\n3\n"
+
+
+def test_numbers_that_json_does_not_have_are_null_for_every_reader(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    rows = [{"a": math.nan, "b": [1.5, math.inf, {"c": -math.inf}], "d": "NaN"}, {"a": 0.5}]
+    write_lines(path, rows)
+    for row in rows:
+        append_line(path, row, default=str)
+    plain = [{"a": None, "b": [1.5, None, {"c": None}], "d": "NaN"}, {"a": 0.5}]
+    assert [json.loads(line, parse_constant=pytest.fail) for line in path.read_text().splitlines()] == [*plain, *plain]
+    path.write_text('{"a": NaN, "b": [-Infinity]}\n')
+    assert read_lines(path) == [{"a": None, "b": [None]}], "as they were written once"
+    assert to_json({"a": math.nan, "b": Path("x")}, default=str, indent=1) == '{\n "a": null,\n "b": "x"\n}'

@@ -120,7 +120,7 @@ def test_a_run_of_another_version_is_named_as_one(run: RunDir, capfd: pytest.Cap
 
 
 def test_a_difference_in_the_last_bit_is_one() -> None:
-    record: dict[str, Any] = {"step": 3, "loss": 0.1, "weights": "aa", "entropy": float("nan"), "reward": 1.0}
+    record: dict[str, Any] = {"step": 3, "loss": 0.1, "weights": "aa", "entropy": None, "reward": 1.0}
     assert differences(record, {"loss": 0.1, "weights": "aa", "entropy": float("nan"), "unknown": 1}) == []
     found = differences(record, {"loss": float(np.nextafter(0.1, 1)), "weights": "ab", "entropy": float("nan")})
     assert found == ["loss is 0.10000000000000002, not 0.1", "weights is ab, not aa"]
