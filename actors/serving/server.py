@@ -1,5 +1,6 @@
 """One replica of the server: the policy on vLLM, the agent, and the episodes that clients request."""
 
+import asyncio
 import secrets
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
@@ -136,7 +137,8 @@ class Server:
         first = choice * request.samples
         courses = await together(self._course(request, who, sample) for sample in range(first, first + request.samples))
         whole = [course for course in courses if isinstance(course[-1], Finished)]
-        for event in selected(whole, request.select) if whole else courses[0]:
+        chosen = await asyncio.to_thread(selected, whole, request.select, request.profile) if whole else courses[0]
+        for event in chosen:
             yield event
 
     async def _course(self, request: AgentRequest, who: Caller, sample: int) -> list[Event]:

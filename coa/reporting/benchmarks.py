@@ -7,11 +7,8 @@ from typing import Any
 
 from coa.agent.profiles import profile as find_profile
 from coa.agent.records import EpisodeRecord
-from coa.grading.equivalence import comparable
-from coa.grading.latex import expression_of, words_of
-from coa.grading.maths import MATHS
-from coa.grading.normalise import normalise
 from coa.grading.programs import TESTS
+from coa.grading.votes import votes_of
 from coa.reporting.statistics import majority_at_k, mean_at_k, pass_at_k
 from coa.tasks.published.benchmark import Benchmark, Decoding
 from coa.tasks.published.table import BENCHMARKS, of_family
@@ -36,7 +33,7 @@ def results(
     n is the number of all tasks: an episode without an answer, truncated or malformed, is wrong. `first_rows`: whether
     the tasks are only the first of a benchmark, which may have more; `made_up`: the tools that searched only a world's
     made-up pages. `published`: verdicts of the published grader by task id, if it differs from ours (mathematics); the
-    result has their rate as `as_published`.
+    result has their rate as `as_published`. Blocks, and raises InfrastructureError, as `votes_of`.
     """
     found: dict[str, list[Task]] = defaultdict(list)
     for task in tasks:
@@ -83,7 +80,7 @@ def _of_several(
     """pass@k for powers of two and for all samples; the majority vote, if answers are short enough to be the same."""
     several: dict[str, Any] = {"pass_at_k": {str(k): pass_at_k(correct, k) for k in ks_of(samples)}}
     if benchmark.grader != TESTS:
-        votes = [[vote_of(episode.answer, task.grader) for episode in episodes[task.id]] for task in tasks]
+        votes = [votes_of([episode.answer for episode in episodes[task.id]], task.grader) for task in tasks]
         several["majority_at_k"] = majority_at_k(votes, correct)
     return several
 
@@ -91,14 +88,6 @@ def _of_several(
 def ks_of(samples: int) -> list[int]:
     """Powers of two from 2 on, and the number of samples itself: the k of pass@k."""
     return sorted({2**power for power in range(1, samples.bit_length()) if 2**power <= samples} | {samples})
-
-
-def vote_of(answer: str, grader: str) -> str:
-    """The normalized text of an answer for voting: equal texts are one vote. Mathematics is not evaluated."""
-    if grader != MATHS or not comparable(answer):
-        return normalise(answer)
-    result = expression_of(answer)
-    return words_of(result) or result
 
 
 def _of_rows(benchmark: Benchmark, n: int, first_rows: bool) -> Iterator[str]:

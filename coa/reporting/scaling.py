@@ -17,7 +17,8 @@ from coa.agent.best_of import DOUBLE_CHECK, MAJORITY, SELECTORS, Candidate, Choi
 from coa.agent.lenient import read
 from coa.agent.records import EpisodeRecord
 from coa.grading.graders import TESTS
-from coa.reporting.benchmarks import Episodes, ks_of, vote_of
+from coa.grading.votes import votes_of
+from coa.reporting.benchmarks import Episodes, ks_of
 from coa.reporting.readable import number
 from coa.reporting.statistics import Estimate, mean_at_k, paired_difference, pass_at_k
 from coa.tasks.published.table import of_family
@@ -47,10 +48,15 @@ class Way(TypedDict):
     """Mean tokens per right answer; None if no task is answered right."""
 
 
-def candidate(task: Task, episode: EpisodeRecord) -> Candidate:
-    """An attempt as selectors see it."""
+def candidates_of(task: Task, episodes: Sequence[EpisodeRecord]) -> list[Candidate]:
+    """The attempts at a task as selectors see them. Blocks, and raises InfrastructureError, as `votes_of`."""
+    votes = votes_of([episode.answer for episode in episodes], task.grader)
+    return [Candidate(vote, _last_check(episode)) for vote, episode in zip(votes, episodes, strict=True)]
+
+
+def _last_check(episode: EpisodeRecord) -> int | None:
     checks = [span.text for span in read(episode.text).parsed.chain if span.tag == DOUBLE_CHECK]
-    return Candidate(vote_of(episode.answer, task.grader), score_of(checks[-1]) if checks else None)
+    return score_of(checks[-1]) if checks else None
 
 
 def scaling(
@@ -59,7 +65,7 @@ def scaling(
     """The ways to answer: for all tasks, then, if there are several, for each benchmark and each family without one.
 
     Every task has the same number of sampled attempts, at least 2. judged: by task id, what a language model chose;
-    None if there is none.
+    None if there is none. Blocks, and raises InfrastructureError, as `votes_of`.
     """
     parts: dict[str, list[Task]] = defaultdict(list)
     for task in tasks:
@@ -120,7 +126,7 @@ def _choices(
 ) -> Iterator[tuple[str, list[Choice]]]:
     """Each selector's choices. There is no majority vote on programs, which are never the same text, and no selection
     by checks if the policy makes none."""
-    candidates = [[candidate(task, episode) for episode in some] for task, some in zip(tasks, attempts, strict=True)]
+    candidates = list(map(candidates_of, tasks, attempts))
     use = {
         MAJORITY: all(task.grader != TESTS for task in tasks),
         DOUBLE_CHECK: any(one.score is not None for some in candidates for one in some),

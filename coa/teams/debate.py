@@ -6,13 +6,13 @@
                                '---------- once a round ------------'
 
 A phase ends when every line has finished it. A line that is malformed or out of steps drops out; the run fails with it
-only if no other line is left. The vote compares normalised answers; in a tie the earliest line wins.
+only if no other line is left. The vote compares answers that are spelt in one way; in a tie the earliest line wins.
 """
 
 from collections import Counter
 
 from coa.agent.grammar import ANSWER
-from coa.grading.normalise import normalise
+from coa.grading.votes import vote_of
 from coa.teams.roles import DEBATER, OPPONENT
 from coa.teams.router import CallTool, Move, Over, Speak
 from coa.teams.run import TeamRun
@@ -74,9 +74,9 @@ class DebateRun(TeamRun):
 
     def _vote(self) -> None:
         answers = {line: self._answer_of(line) for line in self._alive}
-        votes = Counter(normalise(answer) for answer in answers.values())
-        chosen, count = max(votes.items(), key=lambda vote: vote[1])
-        self.winner = next(line for line in self._alive if normalise(answers[line]) == chosen)
+        votes = {line: vote_of(answer, self.assignment.task.grader) for line, answer in answers.items()}
+        [(chosen, count)] = Counter(votes.values()).most_common(1)
+        self.winner = next(line for line in self._alive if votes[line] == chosen)
         share = count / len(answers)
         score = UNANIMOUS if share == 1 else MAJORITY if share > 0.5 else SPLIT
         self.announce(self.winner, outcome(answers[self.winner], score, f"{count} of {len(answers)} agree"))

@@ -5,6 +5,7 @@ measures its own stages on held-out tasks. The denominator is the number of task
 answer counts as wrong. A tool or a judge that is down for longer than `evaluation.patience_s` ends the evaluation.
 """
 
+import asyncio
 import functools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -104,7 +105,8 @@ async def evaluate_model(run: RunDir, model: Path, asked: Asked, against: Path |
         found = {
             "tasks": asked.spec,
             "model": str(model),
-            "benchmarks": results(
+            "benchmarks": await asyncio.to_thread(
+                results,
                 tasks,
                 greedy | sampled,
                 functools.partial(decoding, config.evaluation),

@@ -11,7 +11,7 @@ from coa.agent.best_of import Choice
 from coa.errors import UserError
 from coa.grading.chooser import CHOOSER, choose
 from coa.grading.judge import check_judge
-from coa.reporting.scaling import candidate, rows, scaling
+from coa.reporting.scaling import candidates_of, rows, scaling
 from coa.tools.base import ToolCall
 from coa.tools.client import ToolCaller
 from coa.types import Task
@@ -37,11 +37,12 @@ def check_best_of(tasks: Sequence[Task], config: Recipe) -> None:
 async def compare_ways(
     config: Recipe, tools: ToolClient, tasks: Sequence[Task], greedy: Episodes, sampled: Episodes
 ) -> dict[str, Any]:
-    """Compares the ways to answer, as plain JSON; raises ToolDown if the judge is still down after all retries."""
+    """Compares the ways to answer, as plain JSON; raises ToolDown if the judge is still down after all retries, and
+    InfrastructureError if formulas can't be compared."""
     judged = None
     if config.tools.judge.url is not None:
         judged = await choose_each(config, tools, tasks, sampled)
-    return dict(scaling(tasks, greedy, sampled, judged))
+    return dict(await asyncio.to_thread(scaling, tasks, greedy, sampled, judged))
 
 
 async def choose_each(config: Recipe, tools: ToolClient, tasks: Sequence[Task], sampled: Episodes) -> dict[str, Choice]:
@@ -53,7 +54,7 @@ async def choose_each(config: Recipe, tools: ToolClient, tasks: Sequence[Task], 
 
     async def one(task: Task) -> Choice:
         attempts = sampled[task.id]
-        candidates = [candidate(task, episode) for episode in attempts]
+        candidates = await asyncio.to_thread(candidates_of, task, attempts)
         texts = [episode.text for episode in attempts]
         choice = await choose(task.question, candidates, texts, partial(call, task.id))
         caller.acknowledge([task.id])

@@ -12,9 +12,9 @@ def course(answer: str, *scores: str) -> list[Event]:
     return [*checks, Finished(status=status, answer=answer, usage=ServedUsage(output_tokens=5, samples=1))]
 
 
-def taken(courses: list[list[Event]], how: str) -> int:
+def taken(courses: list[list[Event]], how: str, profile: str = "mhqa") -> int:
     """Which of the courses is selected."""
-    *_, end = selected(courses, how)
+    *_, end = selected(courses, how, profile)
     assert isinstance(end, Finished)
     return [course[-1].answer for course in courses if isinstance(course[-1], Finished)].index(end.answer)
 
@@ -24,6 +24,12 @@ def test_answers_are_equal_as_graders_compare_words() -> None:
     assert taken(courses, "majority") == 1
 
 
+def test_of_formulas_another_spelling_is_the_same_answer_and_another_formula_is_not() -> None:
+    courses = [course("12"), course("1/2"), course(r"so it is \boxed{\frac{1}{2}}"), course(r"\frac12")]
+    assert taken(courses, "majority", "math") == 1
+    assert taken(courses, "majority") == 0, "as words"
+
+
 def test_the_last_check_of_an_answer_decides() -> None:
     assert taken([course("a1", "4 good", "2 doubtful"), course("b1", "3 fine"), course("c1")], "double_check") == 1
     assert taken([course(""), course("b1")], "double_check") == 1
@@ -31,7 +37,7 @@ def test_the_last_check_of_an_answer_decides() -> None:
 
 
 def test_the_usage_is_that_of_all() -> None:
-    *_, end = selected([course("a"), course("b"), course("b")], "majority")
+    *_, end = selected([course("a"), course("b"), course("b")], "majority", "mhqa")
     assert isinstance(end, Finished)
     assert end.answer == "b"
     assert end.usage == ServedUsage(output_tokens=15, samples=3)

@@ -3,6 +3,7 @@
 import asyncio
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
@@ -195,7 +196,11 @@ def test_a_verifier_without_a_score_makes_the_run_malformed():
 
 
 def debate(
-    said: dict[int, list[str]], *, rounds: int = 1, critique: str = "<double_check> 3 may be</double_check>"
+    said: dict[int, list[str]],
+    *,
+    rounds: int = 1,
+    critique: str = "<double_check> 3 may be</double_check>",
+    task: Task = TASK,
 ) -> Transcript:
     """`said`: the debaters' replies on each line; seeds tell the lines apart."""
     rest = {line: iter(replies) for line, replies in said.items()}
@@ -206,7 +211,7 @@ def debate(
         return critique if prompt.role == OPPONENT else next(rest[line])
 
     team = TeamConfig(rules=Rules.DEBATE, debaters=len(said), rounds=rounds, corrections=0)
-    return play_one(TASK, team=team, ask=says(reply), use=uses(lambda _: "seen"))
+    return play_one(task, team=team, ask=says(reply), use=uses(lambda _: "seen"))
 
 
 def ANSWERS(text: str) -> str:
@@ -229,6 +234,12 @@ def test_the_majority_wins_and_the_earliest_of_it_is_the_chain():
         "<reflection> 3 may be</reflection><think> The y.</think><think> 3 2 of 3 agree</think>"
         "<answer> The y.</answer>"
     )
+
+
+def test_formulas_that_differ_in_signs_alone_are_different_votes():
+    said = {line: [ANSWERS(answer)] * 2 for line, answer in enumerate(["12", "1/2", "$1/2$"])}
+    end = debate(said, task=replace(TASK, grader="math"))
+    assert (end.answer, end.winner) == ("1/2", 1)
 
 
 def test_debaters_see_the_others_answers_only_after_their_own():

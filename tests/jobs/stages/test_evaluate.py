@@ -298,11 +298,12 @@ def majority(family: str, grader: str, answers: Sequence[str], rights: str) -> f
     ]
 
 
-def test_answers_that_differ_are_different_votes() -> None:
+def test_answers_that_differ_are_different_votes_and_equal_ones_are_one() -> None:
     mathematics = [r"\boxed{12}", "1/2", "(1, 2)", r"So it is \boxed{7}.", "$7$"]
     assert majority("aime24", "math", mathematics, "00011") == 1.0
     assert majority("aime24", "math", ["1.5", "15", r"\text{East}", "east"], "0011") == 1.0
     assert majority("aime24", "math", ["", "", "7"], "001") == 1.0
+    assert majority("aime24", "math", ["3", "3", "1/2", "0.5", r"\frac{2}{4}"], "00111") == 1.0
     assert majority("nq", "exact_first", ["Lind", "The Berg", "berg."], "011") == 1.0
 
 
