@@ -88,6 +88,10 @@ class EpisodeFailed(InfrastructureError):
         self.where, self.why, self.tokens, self.tool_calls = where, why, tokens, tool_calls
 
 
+class NotFinite(InfrastructureError):
+    """A model gave a log-prob that is no finite number."""
+
+
 class EndpointDown(InfrastructureError):
     """A language model's endpoint gave no completion, after all attempts."""
 

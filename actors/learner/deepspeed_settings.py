@@ -76,6 +76,8 @@ def own_settings(config: LearnerConfig, dtype: str, *, gpu: bool) -> dict[str, A
         "sub_group_size": SUB_GROUP_ELEMENTS,
         "stage3_max_live_parameters": config.max_live_parameters,
         "stage3_max_reuse_distance": config.max_live_parameters,
+        # Without it an update whose gradient is not finite would be applied.
+        "compute_grad_norm": True,
     }
     if config.offload_optimizer:
         zero["offload_optimizer"] = {"device": "cpu"}
@@ -93,7 +95,7 @@ def own_settings(config: LearnerConfig, dtype: str, *, gpu: bool) -> dict[str, A
         "steps_per_print": 10**9,
     }
     if dtype == "bfloat16":
-        settings["bf16"] = {"enabled": True}
+        settings["bf16"] = {"enabled": True, "check_grad_overflow": True}
         settings["data_types"] = {"grad_accum_dtype": "fp32", "keep_in_fp32_modules": list(FLOAT32_BUFFERS)}
         settings["communication_data_type"] = "fp32"
     return settings

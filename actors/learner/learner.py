@@ -18,6 +18,7 @@ import torch.distributed as dist
 
 from actors.learner.config import LearnerConfig, ModelConfig, Objective, RlLearnerConfig
 from actors.learner.deepspeed_settings import deepspeed_config
+from actors.learner.finite import wrong_in
 from actors.learner.lora import add_adapters, sources
 from actors.learner.parity import settle
 from actors.learner.policy import Outputs, TrainedPolicy, check_trained, load_model, to_tensors
@@ -157,9 +158,9 @@ class Learner:
                 self.engine.backward(0.0 * (outputs.logprobs.sum() + outputs.values.sum()))
             else:
                 self._train(batch, totals, sums)
-        self.engine.step()
-        sums.updates += 1
-        sums.grad_norm = float(self.engine.get_global_grad_norm() or 0.0)
+        self.engine.step()  # skipped, on all ranks, if the gradient of any is not finite
+        grad_norm = float(self.engine.get_global_grad_norm() or 0.0)
+        sums.end(applied=self.engine.was_step_applied(), grad_norm=grad_norm)
 
     def _gathered(self, totals: Sequence[Totals]) -> Totals:
         """The sums of this rank's micro-batches over all ranks."""
@@ -182,6 +183,7 @@ class Learner:
         self.engine.backward(loss * dist.get_world_size())
         sums.add(batch, outputs, proximal, loss, totals)
         sums.measure(losses)
+        sums.wrong += wrong_in(tokens, totals, losses)
 
     def logprobs(self, samples: Sequence[Sample], *, temperature: float = 1.0) -> list[Floats]:
         """For each sample, float32 log-probs of its trained tokens, in order, at `temperature`; 1 is the unscaled

@@ -54,14 +54,15 @@ class TeacherScorer:
         return self._mistake
 
     async def weigh(self, samples: Sequence[Sample]) -> tuple[float, tuple[Sample, ...]]:
-        """The mean reverse KL over all tokens of the policy, in nats, and the samples with their new weights.
-        One call computes at a time, in a thread, so that the actor answers other calls meanwhile."""
+        """The mean reverse KL over all tokens of the policy, in nats, and the samples with their new weights. Raises
+        NotFinite if the teacher gives no number for a token. One call computes at a time, in a thread, so that the
+        actor answers other calls meanwhile."""
         async with self._computing:
             return await asyncio.to_thread(self._weigh, samples)
 
     def _weigh(self, samples: Sequence[Sample]) -> tuple[float, tuple[Sample, ...]]:
-        scored = list(zip(samples, self.logprobs(samples), strict=True))
-        found = np.concatenate([np.zeros(0), *(gaps(sample, logprobs) for sample, logprobs in scored)])
+        scored, limit = list(zip(samples, self.logprobs(samples), strict=True)), self._config.limit
+        found = np.concatenate([np.zeros(0), *(gaps(sample, logprobs, limit) for sample, logprobs in scored)])
         weighed = tuple(toward_teacher(sample, logprobs, self._config) for sample, logprobs in scored)
         return -float(found.mean()) if len(found) else 0.0, weighed
 

@@ -1,5 +1,6 @@
 """Metrics of a learner's step: summed on each rank during the step, and over all ranks at its end."""
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -7,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+from actors.learner.finite import Wrong, cause_of
 from actors.learner.policy import Outputs
 from actors.learner.scoring import ScoredBatch
 from actors.learner.zero import gather
@@ -28,7 +30,7 @@ class StepReport:
     loss: float
     """Mean loss of the updates, weighted by their trained tokens."""
     grad_norm: float
-    """Gradient norm of the last update, before clipping."""
+    """Gradient norm of the last update, before clipping; infinite if that update was skipped."""
     lr: float
     entropy: float
     """Mean over the trained tokens, in nats, under the trained policy; 0 if not measured."""
@@ -62,6 +64,12 @@ class StepReport:
     staleness_mean: float
     """Mean staleness in versions, over sampled tokens."""
     staleness_max: int
+    updates: int
+    """Number of updates that changed the weights."""
+    skipped: int
+    """Number of updates that changed neither the weights nor the optimizer's state, since a gradient was not finite."""
+    not_finite: str | None
+    """What was the first to be not finite in the skipped updates; None if there are none."""
     algorithm: Mapping[str, float]
     """The algorithm's other metrics, and the terms of its loss."""
 
@@ -93,8 +101,13 @@ class Sums:
     whole: int = 0
     """Tokens of the samples."""
     updates: int = 0
-    """Number of finished updates of the batch: after the first, the policy's log-probs can't be compared with the
-    sampler's."""
+    """Number of updates so far that changed the weights: after the first, the policy's log-probs can't be compared with
+    the sampler's."""
+    skipped: int = 0
+    wrong: Wrong = field(default_factory=Counter)
+    """What is not finite in the update under way."""
+    causes: Wrong = field(default_factory=Counter)
+    """The same of all skipped updates."""
     metrics: dict[str, float] = field(default_factory=dict)
     per: dict[str, str] = field(default_factory=dict)
     """Key in `totals` of each metric's denominator."""
@@ -138,6 +151,13 @@ class Sums:
             self.metrics[name] = self.metrics.get(name, 0.0) + float(one.total.detach())
             self.per[name] = one.per
 
+    def end(self, *, applied: bool, grad_norm: float) -> None:
+        """An update has ended. applied: whether it changed the weights; the same on all ranks."""
+        self.updates += applied
+        self.skipped += not applied
+        self.causes += Counter() if applied else self.wrong
+        self.wrong, self.grad_norm = Counter(), grad_norm
+
     def report(self, lr: float, *, alike: int) -> StepReport:
         """Sums over all ranks. alike: number of adjacent ranks with the same sums, as in `gather`."""
         ranks = gather(self, alike=alike)
@@ -166,5 +186,8 @@ class Sums:
             shared_fraction=1.0 - sum(r.computed for r in ranks) / max(sum(r.whole for r in ranks), 1),
             staleness_mean=sum(r.staleness for r in ranks) / max(sampled, 1),
             staleness_max=max(r.oldest for r in ranks),
+            updates=self.updates,
+            skipped=self.skipped,
+            not_finite=cause_of(sum((r.causes for r in ranks), Counter())) if self.skipped else None,
             algorithm=means,
         )

@@ -14,6 +14,8 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from typing import Protocol
 
+import numpy as np
+
 from actors.messages import (
     EVALUATION,
     Advanced,
@@ -35,7 +37,7 @@ from coa.agent.codec import Codec, Stops
 from coa.agent.episode import Ask, Episode
 from coa.agent.journal import Said
 from coa.agent.profiles import profile as find_profile
-from coa.errors import CallLost, EmptyCompletion, EpisodeTimeout, InfrastructureError
+from coa.errors import CallLost, EmptyCompletion, EpisodeTimeout, InfrastructureError, NotFinite
 from coa.grading.rewards import RewardConfig, score
 from coa.seeds import derive
 from coa.tools.base import ToolCall
@@ -281,6 +283,8 @@ class EpisodeRunner:
         )
         if not len(said.token_ids):
             raise EmptyCompletion(f"turn {ask.turn} has no token")
+        if order.graded and (wrong := int((~np.isfinite(said.logprobs)).sum())):
+            raise NotFinite(f"turn {ask.turn}: {wrong} of {len(said.logprobs)} log-probs of the engine are not finite")
         return said
 
     async def _call_of_grader(self, run: _Run, call: ToolCall) -> str:

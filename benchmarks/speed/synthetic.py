@@ -167,6 +167,9 @@ NOTHING = StepReport(
     shared_fraction=0.0,
     staleness_mean=0.0,
     staleness_max=0,
+    updates=1,
+    skipped=0,
+    not_finite=None,
     algorithm={},
 )
 

@@ -1,6 +1,6 @@
 """Grades the answers of team runs, before the filter sees them."""
 
-from coa.grading.graders import GRADERS, RIGHT
+from coa.grading.graders import RIGHT, grade_by
 from coa.teams.transcript import Ending, Graded, Transcript
 from coa.tools.base import UseTool
 
@@ -12,4 +12,4 @@ async def grade(transcript: Transcript, use_tool: UseTool) -> Graded:
         return Graded(transcript, False)
     if not task.answers:
         return Graded(transcript, None)
-    return Graded(transcript, await GRADERS[task.grader](transcript.answer, task, use_tool) >= RIGHT)
+    return Graded(transcript, await grade_by(task.grader, transcript.answer, task, use_tool) >= RIGHT)

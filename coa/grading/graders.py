@@ -5,8 +5,10 @@ a module of your own is loaded. Tasks and reward formulas (`coa.grading.rewards`
 """
 
 from collections.abc import Callable, Iterable, Sequence
+from math import isfinite
 from typing import Protocol
 
+from coa.errors import UserError
 from coa.given import GIVEN, grade_given, require_given
 from coa.grading.judge import JUDGE, JudgeConfig, check_judge, grade_judged
 from coa.grading.match import grade_exact, grade_f1, grade_first, grade_first_f1
@@ -68,6 +70,26 @@ def in_place_of(grader: str, asked: str | None) -> str:
 def register(name: str, grader: Grader) -> None:
     """Registers a grader; raises ValueError if there is another grader of that name."""
     GRADERS.register(name, grader)
+
+
+async def grade_by(name: str, answer: str, task: Task, use_tool: UseTool) -> float:
+    """The grade by the grader of this name. Raises UserError if it is none, and InfrastructureError if grading
+    fails."""
+    found = number(await GRADERS[name](answer, task, use_tool), f"the grade by {name}", task)
+    if not 0 <= found <= 1:
+        raise UserError(f"the grade by {name} is {found:g} at task {task.id}, expected from 0 (wrong) to 1 (right)")
+    return found
+
+
+def number(value: object, what: str, task: Task) -> float:
+    """The value as a float; raises UserError if it is no finite number, as code of a user may return."""
+    try:
+        found = float(value)  # pyright: ignore[reportArgumentType]
+    except (TypeError, ValueError, ArithmeticError, RuntimeError) as error:  # the last: a tensor of several elements
+        raise UserError(f"{what} is {value!r} at task {task.id}, expected a number") from error
+    if not isfinite(found):
+        raise UserError(f"{what} is {found:g} at task {task.id}, expected a finite number")
+    return found
 
 
 class Config(Protocol):

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from coa.grading.formula import Formula, parse
-from coa.grading.graders import GRADERS, RIGHT
+from coa.grading.graders import GRADERS, RIGHT, grade_by, number
 from coa.registry import Registry
 from coa.tools.base import UseTool
 from coa.types import Scored, Status, Task, Trajectory
@@ -62,15 +62,16 @@ class Played:
         return self.answered and self.trajectory.transitions_hold
 
     async def graded(self, grader: str) -> float:
-        """The grade by this grader, 0 without an answer; raises InfrastructureError if grading fails."""
+        """The grade by this grader, 0 without an answer; raises as `grade_by`."""
         if not self.answered:
             return 0.0
-        return await GRADERS[grader](self.trajectory.answer, self.task, self.use_tool)
+        return await grade_by(grader, self.trajectory.answer, self.task, self.use_tool)
 
 
 class Term(Protocol):
     def __call__(self, played: Played) -> Awaitable[float]:
-        """The term's value; raises InfrastructureError if it can't be computed, and the group is played again."""
+        """The term's value, a finite number; raises InfrastructureError if it can't be computed, and the group is
+        played again."""
         ...
 
 
@@ -116,7 +117,7 @@ def graders_of(config: RewardConfig) -> set[str]:
 
 async def score(trajectory: Trajectory, task: Task, config: RewardConfig, *, budget: int, use_tool: UseTool) -> Scored:
     """Grades and rewards an episode; raises InfrastructureError if a term can't be computed: an answer that was not
-    graded has no reward."""
+    graded has no reward. Raises UserError if a term or the reward is no finite number."""
     played = Played(trajectory, task, use_tool, config, budget)
     formula = formula_of(config)
     values = {term: await _value(term, played) for term in formula.terms}
@@ -126,11 +127,11 @@ async def score(trajectory: Trajectory, task: Task, config: RewardConfig, *, bud
         grade=grade,
         correct=grade >= RIGHT,
         well_formed=played.well_formed,
-        reward=formula.value(values),
+        reward=number(formula.value(values), f"the reward {formula.text!r} of {values}", task),
     )
 
 
-def _value(term: str, played: Played) -> Awaitable[float]:
+async def _value(term: str, played: Played) -> float:
     if term in TERMS:
-        return TERMS[term](played)
-    return played.graded(played.task.grader if term == GRADE else term)
+        return number(await TERMS[term](played), f"the reward's term {term}", played.task)
+    return await played.graded(played.task.grader if term == GRADE else term)

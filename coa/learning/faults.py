@@ -6,8 +6,10 @@
     a loss mask one token off      trained tokens are neither sampled nor imitated, or sampled tokens are not trained
     advantages of another group    a group's advantages do not add up to 0, or do not follow its rewards; with PPO and
                                    REINFORCE++: they are not its rewards
+    an update that is skipped      its gradient is not finite
 
-Empty completions and rewards that raise are not silent: they fail their episode or the stage.
+Empty completions and rewards that raise are not silent: they fail their episode or the stage. So do rewards, advantages
+and recorded log-probs that are not finite.
 """
 
 from collections.abc import Sequence
@@ -24,7 +26,20 @@ LEAST_SUM = 1e-3
 """Tolerance for rounding errors of a group's advantages, relative to the largest."""
 
 
-class Measured(Protocol):
+class Updated(Protocol):
+    """What became of a batch's updates."""
+
+    @property
+    def updates(self) -> int: ...
+
+    @property
+    def skipped(self) -> int: ...
+
+    @property
+    def not_finite(self) -> str | None: ...
+
+
+class Measured(Updated, Protocol):
     """The learners' measurements of a step, over all ranks."""
 
     @property
@@ -82,9 +97,20 @@ def of_sync(reports: Sequence[Synced]) -> list[str]:
     return found
 
 
+def of_updates(report: Updated) -> list[str]:
+    """The updates of a step that were skipped."""
+    if not report.skipped:
+        return []
+    if not report.updates:
+        return [f"nothing was learnt from the batch: {report.not_finite}"]
+    return [f"{report.skipped} of {report.skipped + report.updates} updates were skipped: {report.not_finite}"]
+
+
 def of_step(report: Measured, tolerance: float | None) -> list[str]:
     """The silent errors of a step. `tolerance`: maximum mean difference of log-probs between learner and engine, in
     nats; None if they are expected to differ."""
+    if found := of_updates(report):
+        return found  # its measurements may not be finite either, for the same cause
     found: list[str] = []
     gap, shifted = report.logprob_gap, report.logprob_shifted_gap
     if gap > LEAST_GAP and shifted < gap / 2:

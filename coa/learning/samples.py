@@ -4,8 +4,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from coa.errors import UserError
 from coa.learning.algorithms.base import Algorithm
-from coa.types import ENVIRONMENT, Mask, Sample, Scored, Status, Tokens
+from coa.types import ENVIRONMENT, Floats, Mask, Sample, Scored, Status, Tokens
 
 
 def to_samples(
@@ -24,8 +25,23 @@ def to_samples(
             versions=scored.trajectory.versions,
             group=number,
         )
-        for scored, advantage in zip(group, algorithm.advantages(group), strict=True)
+        for scored, advantage in zip(group, advantages_of(group, algorithm), strict=True)
         if is_trained(scored, mask_truncated=mask_truncated)
+    )
+
+
+def advantages_of(group: Sequence[Scored], algorithm: Algorithm) -> Floats:
+    """[n], a finite advantage for each episode; raises UserError if the algorithm gives anything else."""
+    found = np.asarray(algorithm.advantages(group))
+    if found.shape == (len(group),) and found.dtype.kind in "iuf":
+        with np.errstate(over="ignore"):
+            advantages = found.astype(np.float32)
+        if np.isfinite(advantages).all():
+            return advantages
+    rewards = ", ".join(f"{scored.reward:g}" for scored in group)
+    raise UserError(
+        f"the advantages by {type(algorithm).__name__} are {found.tolist()} at task {group[0].trajectory.task_id}, for "
+        f"the rewards {rewards}: expected a finite number for each episode"
     )
 
 

@@ -24,7 +24,9 @@ from coa.distill.dataset.tokens import digest_of, read_samples
 from coa.errors import UserError
 from coa.learning.algorithms import IMITATION
 from coa.learning.dealing import deal_samples
+from coa.learning.faults import of_updates
 from coa.learning.orders import Train
+from coa.learning.skipping import Skipping
 from coa.reporting.metrics import MetricsLog
 from coa.storage.files import write_atomically
 from coa.types import Sample
@@ -35,7 +37,7 @@ from jobs.stages.external_data import add_external_data
 from jobs.stages.start import checkpoint_metrics, finish_model, keeping_of, prepare_start
 
 STAGE, NOTED = "sft", "sft-data.json"
-REPORTED = ("loss", "grad_norm", "lr", "entropy", "samples", "tokens", "shared_fraction")
+REPORTED = ("loss", "grad_norm", "lr", "entropy", "samples", "tokens", "shared_fraction", "updates", "skipped")
 """The fields of a learner's report that are meaningful without sampled tokens."""
 SHOWN = {"loss": "loss", "epoch": "epoch", "tokens_s": "tok/s"}
 """The metrics that the terminal shows, most important first, with their labels."""
@@ -69,7 +71,7 @@ async def sft(run: RunDir) -> dict[str, Any]:
             say=run.console.say,
         )
         async with learning:
-            await follow(run, learning, samples, steps, stage)
+            skipped = await follow(run, learning, samples, steps, stage)
     finish_model(run, run.sft_model)
     return run.finish(
         STAGE,
@@ -77,6 +79,7 @@ async def sft(run: RunDir) -> dict[str, Any]:
             "steps": steps,
             "seconds": round(time.monotonic() - began, 1),
             "samples": steps * config.batch,
+            "skipped": skipped,
             "demonstrations": len(samples),
             **({"external_data": asdict(external_counts(run.data))} if run.config.sft.data else {}),
         },
@@ -93,10 +96,12 @@ async def begin_untuned(run: RunDir) -> dict[str, Any]:
     return run.finish(STAGE, {"steps": 0, "seconds": 0.0, "samples": 0, "demonstrations": 0})
 
 
-async def follow(run: RunDir, learning: Learning, samples: list[Sample], steps: int, stage: Stage) -> None:
-    """Feeds the learners and records their steps, from each start of theirs to the last step."""
+async def follow(run: RunDir, learning: Learning, samples: list[Sample], steps: int, stage: Stage) -> int:
+    """Feeds the learners and records their steps, from each start of theirs to the last step. Returns the number of
+    updates that they skipped; raises NothingLearnt if they skip one after the other."""
     stage.phase(f"starting {run.config.sft.learner.ranks} learners, loading the model")
     feeding: asyncio.Task[None] | None = None
+    skipping = Skipping()
     with ExitStack() as opened:
         metrics: MetricsLog | None = None
         committed: dict[str, float] = {}
@@ -119,8 +124,12 @@ async def follow(run: RunDir, learning: Learning, samples: list[Sample], steps: 
                 stage.update(event.version, **{SHOWN[name]: record[name] for name in SHOWN if name in record})
                 if event.version == steps:
                     stage.phase("writing the model")
+                for sentence in of_updates(event.report):
+                    run.console.say(f"{STAGE}: step {event.version}: {sentence}")
+                skipping.step(event.report)
             elif isinstance(event, Committed):
                 committed = checkpoint_metrics(event)
+    return skipping.total
 
 
 def record_of(event: Stepped, epochs_a_step: float) -> dict[str, Any]:
@@ -128,6 +137,7 @@ def record_of(event: Stepped, epochs_a_step: float) -> dict[str, Any]:
     report, seconds = asdict(event.report), event.ended - event.began
     return {
         **{name: report[name] for name in REPORTED if name in report},
+        **({"faults": "; ".join(faults)} if (faults := of_updates(event.report)) else {}),
         "tokens_s": event.report.tokens / max(seconds, 1e-9),
         "epoch": event.version * epochs_a_step,
         "seconds": seconds,

@@ -17,7 +17,7 @@ from cluster.watch import ready, watched_services
 from coa.agent.codec import Codec, read_tokenizer
 from coa.agent.dates import date_of
 from coa.distill.dataset.tokens import fingerprint
-from coa.errors import UserError
+from coa.errors import NotFinite, UserError
 from coa.types import Sample
 from jobs.run.run_dir import RunDir
 
@@ -27,8 +27,12 @@ class TeacherScoring:
         self._scorer = scorer
 
     async def weigh(self, samples: Sequence[Sample]) -> tuple[float, Sequence[Sample]]:
-        """Returns the mean reverse KL of a group's samples in nats, and the samples with their new token weights."""
-        return await self._scorer.weigh.remote(samples)
+        """Returns the mean reverse KL of a group's samples in nats, and the samples with their new token weights.
+        Raises NotFinite if the teacher gives no number for a token."""
+        try:
+            return await self._scorer.weigh.remote(samples)
+        except NotFinite as error:  # Ray wraps it and adds a traceback
+            raise NotFinite(str(getattr(error, "cause", error))) from None
 
 
 @asynccontextmanager

@@ -75,8 +75,14 @@ def make(name: str, surrogate: LossConfig | None = None, settings: Mapping[str, 
 
 
 def loss_of(algorithm: Algorithm, batch: TokenBatch, totals: Totals) -> LossSums:
-    """The algorithm's loss plus the imitation loss."""
+    """The algorithm's loss plus the imitation loss. Raises UserError for a sum that is no scalar, or whose denominator
+    is no total."""
     sums = algorithm.loss(batch, totals)
+    for name, one in {**sums.terms, **sums.metrics}.items():
+        if (shape := tuple(one.total.shape)) != ():
+            raise UserError(f"{name} by {type(algorithm).__name__}.loss has the shape {shape}, expected a scalar")
+        if one.per not in totals:
+            raise UserError(f"{name} by {type(algorithm).__name__}.loss is per {one.per}, which is no total")
     return LossSums({**sums.terms, "imitation_loss": imitation(batch)}, sums.metrics)
 
 

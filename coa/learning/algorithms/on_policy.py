@@ -17,6 +17,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from coa.errors import NotFinite
 from coa.learning.advantages import Rewarded
 from coa.learning.algorithms.base import Needs
 from coa.learning.algorithms.grpo import Grpo
@@ -44,14 +45,19 @@ class OnPolicyConfig:
             raise ValueError("rl.on_policy: weight and limit must be above 0, reward at least 0")
 
 
-def gaps(sample: Sample, teacher: Floats) -> Floats:
-    """[P], the teacher's log-prob minus the behavior policy's. `teacher`: [P] log-probs of the trained tokens."""
-    return teacher - sample.rollout_logprobs[sample.loss_mask]
+def gaps(sample: Sample, teacher: Floats, limit: float) -> Floats:
+    """[P], the teacher's log-prob minus the behavior policy's. `teacher`: [P] log-probs of the trained tokens. A token
+    that the teacher excludes altogether (-inf) has the gap -limit. Raises NotFinite for any other log-prob that is no
+    finite number."""
+    excluded = np.isneginf(teacher)
+    if wrong := int((~np.isfinite(teacher) & ~excluded).sum()):
+        raise NotFinite(f"{wrong} of {len(teacher)} log-probs of the teacher are not finite")
+    return np.where(excluded, np.float32(-limit), teacher - sample.rollout_logprobs[sample.loss_mask])
 
 
 def toward_teacher(sample: Sample, teacher: Floats, config: OnPolicyConfig) -> Sample:
     """The sample with `reinforce` replaced by the weighted sum of each token's clipped gap and its advantage."""
-    pull = np.clip(gaps(sample, teacher), -config.limit, config.limit)
+    pull = np.clip(gaps(sample, teacher, config.limit), -config.limit, config.limit)
     reinforce = np.zeros_like(sample.reinforce)
     reinforce[sample.loss_mask] = config.weight * pull + config.reward * sample.reinforce[sample.loss_mask]
     return replace(sample, reinforce=reinforce)

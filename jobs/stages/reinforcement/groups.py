@@ -8,6 +8,7 @@ from cluster.pool import Player
 from coa.agent.episode import AgentConfig
 from coa.agent.records import GroupRecord, record_of
 from coa.concurrency import together
+from coa.errors import EpisodeFailed, InfrastructureError
 from coa.learning.algorithms import BUILT_IN
 from coa.learning.algorithms.base import Algorithm
 from coa.learning.algorithms.policy_gradient import GroupRelative
@@ -36,6 +37,12 @@ class Group:
 
     def samples(self, algorithm: Algorithm, *, mask_truncated: bool) -> tuple[Sample, ...]:
         return to_samples(self.episodes, algorithm, self.number, mask_truncated=mask_truncated)
+
+    def failed(self, error: InfrastructureError) -> EpisodeFailed:
+        """The failure of the whole group, with the length of its longest episode."""
+        longest = max((one.trajectory for one in self.episodes), key=lambda one: len(one.token_ids))
+        tokens, calls = len(longest.token_ids), len(longest.tool_calls)
+        return EpisodeFailed(type(error).__name__, str(error), tokens=tokens, tool_calls=calls)
 
     def faults(self, samples: Sequence[Sample], algorithm: Algorithm, *, mask_truncated: bool) -> list[str]:
         """The silent errors of its samples' advantages. Nothing is known of those of other algorithms, and of relative

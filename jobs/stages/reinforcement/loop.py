@@ -16,7 +16,7 @@ Each event of a group is written to the ledger at once (`coa.learning.accounts`)
 """
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -28,7 +28,7 @@ from cluster.learner_group import Learners
 from cluster.pool import EnginePool
 from cluster.session import stored
 from coa.agent.records import GroupRecord
-from coa.errors import EpisodeFailed, InfrastructureError
+from coa.errors import EpisodeFailed, InfrastructureError, NotFinite
 from coa.learning import faults
 from coa.learning.accounts import SPARE
 from coa.learning.batches import BatchStore
@@ -158,6 +158,8 @@ class Reinforcement:
         self._newest = event
         await self._change()
         self.stats.suspect(faults.of_step(event.report, tolerance_of(self._run.config)))
+        for sentence in faults.of_updates(event.report):
+            self._run.console.say(f"rl: step {event.version}: {sentence}")
         groups = self.stats.step(event)
         self._write_trajectories(event.version, groups)
         found = self._pool.occupancy
@@ -171,6 +173,7 @@ class Reinforcement:
         self._stage.update(event.version, **shown(record), slowest=self.times.slowest())
         if event.version == self._config.steps:
             self._stage.phase("writing the model")
+        self.stats.skipping.step(event.report)
 
     async def caught_up(self, event: Finished) -> None:
         """Waits until the engines run the final version; raises the error that prevents this."""
@@ -198,11 +201,29 @@ class Reinforcement:
         self._tell_news(window)
         try:
             group = await play_group(self._pool, task, ticket, index, self._config, self._run.config.agent)
+            samples = await self._samples_of(group)
         except EpisodeFailed as failure:
             await self._failed(window, ticket, index, failure)
         else:
-            await self._played(window, group)
+            self._played(window, group, samples)
         await self._change()
+
+    async def _samples_of(self, group: Group) -> Sequence[Sample] | None:
+        """A group's samples; None if nothing can be learnt from it. Raises EpisodeFailed if a teacher is to score them
+        and can't."""
+        if not self._algorithm.keep(group.episodes):
+            return None
+        masked = self._config.mask_truncated
+        samples = group.samples(self._algorithm, mask_truncated=masked)
+        self.stats.suspect(group.faults(samples, self._algorithm, mask_truncated=masked))
+        if self._scorer is None:
+            return samples
+        try:
+            divergence, samples = await self._scorer.weigh(samples)
+        except NotFinite as error:
+            raise group.failed(error) from error
+        self.stats.divergences.append(divergence)
+        return samples
 
     async def _failed(self, window: Window, ticket: Ticket, index: int, failure: EpisodeFailed) -> None:
         """Records a failed group and frees its slot.
@@ -228,7 +249,7 @@ class Reinforcement:
         await asyncio.sleep(min(LONGEST_PAUSE_S, 0.05 * self._failures))
         window.fail(ticket.group)
 
-    async def _played(self, window: Window, group: Group) -> None:
+    def _played(self, window: Window, group: Group, samples: Sequence[Sample] | None) -> None:
         self._failures = 0
         self._waits.play()
         self.stats.families.play(group.number)
@@ -237,13 +258,7 @@ class Reinforcement:
         record = group.record()
         if self._fallback is not None and window.version < self._config.steps:
             self._fallback.offer(record, group.index, self._learning.beside)
-        if self._algorithm.keep(group.episodes):
-            masked = self._config.mask_truncated
-            samples = group.samples(self._algorithm, mask_truncated=masked)
-            self.stats.suspect(group.faults(samples, self._algorithm, mask_truncated=masked))
-            if self._scorer is not None:
-                divergence, samples = await self._scorer.weigh(samples)
-                self.stats.divergences.append(divergence)
+        if samples is not None:
             self._under_way.wait(group.number, samples)
             window.finish(group.number)
             self.ledger.play(record)

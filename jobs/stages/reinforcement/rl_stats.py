@@ -21,6 +21,7 @@ from coa.errors import EpisodeFailed
 from coa.learning.failing import Failing
 from coa.learning.families import Families
 from coa.learning.faults import of_sync
+from coa.learning.skipping import Skipping
 from coa.reporting.spans import Times, overlap, steady, total
 from coa.types import Status
 from jobs.recipe.schema import Recipe
@@ -48,6 +49,7 @@ class RlStats:
         self.played: list[GroupRecord] = []
         """Groups that ended since the last step."""
         self.families, self.failing = Families(), Failing()
+        self.skipping = Skipping()
         self.faults: list[str] = []
         """Faults that `coa.learning.faults` found since the last record."""
         self._faulty: set[int] = set()
@@ -178,6 +180,7 @@ class RlStats:
             "given_up": self.given_up,
             # What is found after the last step is that one's: nobody records it any more.
             "faults": len(self._faulty | ({self._version} if self.faults else set())),
+            "skipped": self.skipping.total,
             "families_vanished": [asdict(one) for one in self.families.history],
             "groups_failing": [asdict(one) for one in self.failing.history],
             "refills": self.refills,
@@ -225,6 +228,7 @@ def learnt(report: StepReport) -> dict[str, Any]:
     could not be measured is left out."""
     values = asdict(report)
     algorithm = values.pop("algorithm", {})
+    values.pop("not_finite", None)  # `faults` tells it
     return {**algorithm, **{name: value for name, value in values.items() if value is not None}}
 
 

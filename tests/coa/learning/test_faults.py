@@ -20,6 +20,9 @@ class Step:
     logprob_shifted_gap: float = 0.8
     unsampled: int = 0
     untrained: int = 0
+    updates: int = 1
+    skipped: int = 0
+    not_finite: str | None = None
 
 
 @pytest.mark.parametrize("shift", [1, -1])

@@ -30,6 +30,9 @@ class Report:
     grad_norm: float = 1.5
     entropy: float = 0.25
     staleness_mean: float = 0.0
+    updates: int = 1
+    skipped: int = 0
+    not_finite: str | None = None
 
 
 def test_a_record_of_fine_tuning_leaves_out_what_only_sampled_tokens_have() -> None:
@@ -40,6 +43,8 @@ def test_a_record_of_fine_tuning_leaves_out_what_only_sampled_tokens_have() -> N
         "entropy": 0.25,
         "samples": 64,
         "tokens": 3000,
+        "updates": 1,
+        "skipped": 0,
         "tokens_s": 1500.0,
         "epoch": 0.5,
         "seconds": 2.0,
