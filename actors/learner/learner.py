@@ -10,6 +10,7 @@ import shutil
 from collections.abc import Sequence
 from contextlib import nullcontext
 from datetime import timedelta
+from math import isfinite, nan
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -178,6 +179,9 @@ class Learner:
             # If the loss does not use the values, the head still gets a zero gradient, as with a filler: all ranks must
             # reduce the same gradients.
             loss = loss + 0.0 * outputs.values.sum()
+        if not isfinite(loss.item()):
+            # Clipping has no gradient at NaN: such tokens would be left out, and the others learnt.
+            loss = loss + nan * outputs.logprobs.sum()
         # DeepSpeed averages gradients over all ranks, but the loss is a sum. Ranks that share rows hold parts of one
         # gradient, so the same factor holds for them.
         self.engine.backward(loss * dist.get_world_size())

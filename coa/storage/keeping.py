@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from math import isfinite, nan
 from pathlib import Path
 
 from coa.errors import UserError
@@ -60,7 +61,7 @@ def superfluous(versions: Mapping[str, int], config: CheckpointsConfig, scores: 
         for version in versions.values():
             first.setdefault(version // config.keep_every, version)
         first.pop(0, None)
-    evaluated = [version for version in versions.values() if version in scores] if config.keep_best else []
+    evaluated = [version for version in versions.values() if isfinite(scores.get(version, nan)) and config.keep_best]
     best = max(evaluated, key=lambda version: (scores[version], version), default=None)
     return [name for name, version in older if version != best and version not in first.values()]
 

@@ -4,6 +4,7 @@ import logging
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
+from math import isfinite
 from statistics import fmean
 from typing import Any
 
@@ -115,7 +116,7 @@ class RlStats:
         self._staleness.append((report.staleness_mean, report.tokens))
         self._oldest = max(self._oldest, report.staleness_max)
         if report.logprob_max_diff is not None:
-            self._diff = float(np.max([self._diff, report.logprob_max_diff]))
+            self._diff = largest([self._diff, report.logprob_max_diff])
         return groups
 
     def record(self, event: Stepped, groups: Sequence[GroupRecord]) -> dict[str, Any]:
@@ -187,7 +188,7 @@ class RlStats:
             "deadline_waits": self.deadline_waits,
             "syncs": len(self.syncs),
             "sync_alarms": self._alarms(),
-            "logprob_max_diff": float(np.max([sync.logprob_diff for sync in self.syncs], initial=0.0)),
+            "logprob_max_diff": largest([sync.logprob_diff for sync in self.syncs]),
             "train_logprob_max_diff": self._diff,
             "sync_pause_mean_s": sum(s.pause_s for s in self.syncs) / max(len(self.syncs), 1),
             "sync_mean_s": fmean(self.sync_s or [0.0]),
@@ -216,6 +217,11 @@ def of_engines(reports: Sequence[SyncReport]) -> dict[str, float]:
         "sync_logprob_mean_diff": float(np.max([report.logprob_mean_diff for report in reports])),
         "sync_pause_s": max(report.pause_s for report in reports),
     }
+
+
+def largest(differences: Sequence[float]) -> float:
+    """The largest difference that is finite; 0 without any. One that is not finite is a fault of its step."""
+    return max(filter(isfinite, differences), default=0.0)
 
 
 def drop(reason: str) -> str:

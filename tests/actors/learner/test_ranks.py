@@ -4,6 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from actors.learner.config import LoraConfig, Objective, RlLearnerConfig, ValueHeadConfig
@@ -11,7 +12,7 @@ from coa.learning.packing import PackingConfig
 from coa.learning.schedule import OptimizerConfig
 from coa.types import NO_GROUP
 from tests.support.one_process import VOCABULARY, check, make_model, samples_of
-from tests.support.ranks import Case, on_ranks
+from tests.support.ranks import Case, distance, on_ranks
 
 LORA = LoraConfig(rank=4, alpha=8.0, targets=("q_proj", "up_proj"))
 CONFIG = RlLearnerConfig(
@@ -52,6 +53,32 @@ def whole(stage: int) -> dict[str, tuple[dict[str, Any], Objective]]:
             ("reference, temperature", ALL, KL),
         )
     }
+
+
+@pytest.mark.slow
+def test_an_update_that_is_not_finite_on_one_rank_is_skipped_on_all(tmp_path: Path) -> None:
+    """The second of two, of which the other rank has samples too: what the first has learnt stays."""
+    model = make_model(tmp_path / "model", vocab_size=300)
+    healthy, share = (samples_of(97, groups=(0, 1, 0, 1), seed=seed, vocabulary=300) for seed in range(2))
+    wrong = replace(share[1], reinforce=share[1].reinforce * np.float32("nan"))
+    cases = {
+        f"stage {stage}, {dtype}": Case(
+            model=model,
+            config=replace(CONFIG, ranks=2, updates_per_batch=2, zero_stage=stage),
+            objective=Objective(),
+            shares=(healthy, (share[0], wrong, *share[2:])),
+            model_settings={"dtype": dtype},
+        )
+        for stage in (1, 2, 3)
+        for dtype in ("float32", "bfloat16")
+    }
+    for name, found in on_ranks(tmp_path, cases).items():
+        [report] = found.reports
+        assert (report.updates, report.skipped) == (1, 1), name
+        assert report.not_finite == f"{wrong.loss_mask.sum()} advantages are not finite"
+        first, second = found.gradients
+        assert distance(second, first) == 0.0, "the moments are those of the first update"
+        assert all(tensor.isfinite().all() for tensor in found.weights.values())
 
 
 GROUPS = (0, 1, 2, 3, 0, NO_GROUP), (1, 3)

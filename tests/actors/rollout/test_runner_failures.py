@@ -2,7 +2,9 @@
 
 import asyncio
 import random
+import re
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -120,6 +122,28 @@ def test_a_turn_without_a_token_is_the_engines_failure_and_no_sample() -> None:
         assert isinstance(failed, Failed)
         assert (failed.where, failed.why) == ("EmptyCompletion", "turn 0 has no token")
         assert runner.runner.results == {}
+
+    asyncio.run(go())
+
+
+@pytest.mark.parametrize("wrong", [np.nan, -np.inf])
+def test_a_log_prob_that_is_not_finite_is_the_engines_failure_and_no_sample(wrong: float) -> None:
+    class Broken(Saying):
+        async def generate(self, ask: Ask, **how: Any) -> Said:
+            said = await super().generate(ask, **how)
+            logprobs = said.logprobs.copy()
+            logprobs[1] = wrong
+            return replace(said, logprobs=logprobs)
+
+    async def go() -> None:
+        runner = Runner(Answering(echo), policy=Broken((PLAN, ANSWER)))
+        [failed] = await runner.play([order()])
+        assert isinstance(failed, Failed)
+        assert failed.where == "NotFinite"
+        assert re.fullmatch(r"turn 0: 1 of \d+ log-probs of the engine are not finite", failed.why)
+        assert runner.runner.results == {}
+        await runner.play([ungraded := replace(order(), graded=False, id=replace(order().id, sample=1))])
+        assert ungraded.id in runner.runner.results, "what is not learnt from needs no log-probs"
 
     asyncio.run(go())
 

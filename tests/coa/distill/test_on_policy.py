@@ -15,7 +15,8 @@ from coa.agent.grammar import parse
 from coa.agent.records import GroupRecord
 from coa.distill.fallback import FallbackConfig, failed_altogether, imitations
 from coa.distill.filters import Kept
-from coa.learning.algorithms.on_policy import OnPolicyConfig, toward_teacher
+from coa.errors import NotFinite
+from coa.learning.algorithms.on_policy import OnPolicyConfig, gaps, toward_teacher
 from coa.teams.transcript import Ending, Transcript
 from coa.types import Sample
 from tests.support.fakes import played
@@ -46,6 +47,19 @@ def test_rewards_count_beside_the_teacher_where_they_are_wanted() -> None:
     teacher = np.array([-1.5, -0.125, -8.0], np.float32)
     weighed = toward_teacher(sample(), teacher, OnPolicyConfig(reward=0.5))
     assert weighed.reinforce.tolist() == [0, 0, -0.75, 0.375, 0, 0.25]
+
+
+def test_a_token_that_the_teacher_excludes_counts_with_the_limit() -> None:
+    teacher = np.array([-1.5, -np.inf, -1.0], np.float32)
+    assert gaps(sample(), teacher, 3.0).tolist() == [-1.0, -3.0, 7.0]
+    weighed = toward_teacher(sample(), teacher, OnPolicyConfig(limit=3.0))
+    assert weighed.reinforce.tolist() == [0, 0, -1.0, -3.0, 0, 3.0]
+
+
+@pytest.mark.parametrize("wrong", [np.nan, np.inf])
+def test_a_teacher_that_gives_no_number_fails(wrong: float) -> None:
+    with pytest.raises(NotFinite, match=r"^1 of 3 log-probs of the teacher are not finite$"):
+        toward_teacher(sample(), np.array([-1.5, wrong, -np.inf], np.float32), OnPolicyConfig())
 
 
 @pytest.mark.parametrize("wrong", [{"weight": 0.0}, {"reward": -1.0}, {"limit": 0.0}])

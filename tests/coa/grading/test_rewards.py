@@ -3,6 +3,7 @@
 import asyncio
 import re
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pytest
@@ -252,6 +253,57 @@ def test_a_registered_grader_grades_and_is_a_term() -> None:
     for taken in ("grade", "form", "exact"):
         with pytest.raises(ValueError, match=taken):
             rewards.register(taken, mine)
+
+
+@pytest.mark.usefixtures("restored")
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        (float("nan"), "nan at task t, expected a finite number"),
+        (float("-inf"), "-inf at task t, expected a finite number"),
+        (np.float32("nan"), "nan at task t, expected a finite number"),
+        (None, "None at task t, expected a number"),
+        ("good", "'good' at task t, expected a number"),
+        (10**400, f"{10**400} at task t, expected a number"),
+        ([1.0, 2.0], "[1.0, 2.0] at task t, expected a number"),
+    ],
+)
+def test_a_term_or_a_grade_that_is_no_finite_number_is_named_with_its_task(value: Any, said: str) -> None:
+    async def mean_of_nothing(played: Played) -> float:
+        return value
+
+    async def odd(answer: str, task: Task, use_tool: UseTool) -> float:
+        return value
+
+    rewards.register("mean_of_nothing", mean_of_nothing)
+    graders.register("odd", odd)
+    with pytest.raises(UserError) as refused:
+        scored(formula="grade + 0.1 * mean_of_nothing")
+    assert str(refused.value) == f"the reward's term mean_of_nothing is {said}"
+    for grader, formula in (("odd", "grade"), ("exact", "odd")):
+        with pytest.raises(UserError) as refused:
+            scored(grader=grader, formula=formula)
+        assert str(refused.value) == f"the grade by odd is {said}"
+
+
+@pytest.mark.usefixtures("restored")
+def test_a_grade_is_from_0_to_1() -> None:
+    async def points(answer: str, task: Task, use_tool: UseTool) -> float:
+        return 5.0
+
+    graders.register("points", points)
+    with pytest.raises(UserError, match=r"^the grade by points is 5 at task t, expected from 0 \(wrong\) to 1 "):
+        scored(grader="points")
+
+
+@pytest.mark.usefixtures("restored")
+def test_a_formula_whose_value_overflows_is_told_with_the_values_of_its_terms() -> None:
+    async def large(played: Played) -> float:
+        return 1e200
+
+    rewards.register("large", large)
+    with pytest.raises(UserError, match=r"^the reward 'large \* large' of \{'large': 1e\+200\} is inf at task t, "):
+        scored(formula="large * large")
 
 
 # Through a group.

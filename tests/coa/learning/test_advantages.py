@@ -1,15 +1,18 @@
 """Advantages within a group, and the two kinds of samples."""
 
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import pytest
 
-from coa.learning.advantages import Spread, group_relative, informative
+from coa.errors import UserError
+from coa.learning.advantages import Rewarded, Spread, group_relative, informative
 from coa.learning.algorithms.grpo import Grpo
 from coa.learning.algorithms.ppo import Ppo
 from coa.learning.samples import to_imitate, to_samples
-from coa.types import NO_GROUP, Scored, Status, Trajectory
+from coa.types import NO_GROUP, Floats, Scored, Status, Trajectory
 
 
 def trajectory() -> Trajectory:
@@ -118,3 +121,42 @@ def test_arrays_of_different_length_make_no_trajectory() -> None:
         Trajectory(**{**good, "logprobs": np.zeros(6, np.float32)})
     with pytest.raises(ValueError, match="the prompt is never made by the policy"):
         Trajectory(**{**good, "prompt_length": 3})
+
+
+@dataclass(frozen=True)
+class Odd(Grpo):
+    """An algorithm of a user's own, with a mistake in its advantages."""
+
+    found: Any = None
+
+    def advantages(self, group: Sequence[Rewarded]) -> Floats:
+        return self.found
+
+
+@pytest.mark.parametrize(
+    ("found", "said"),
+    [
+        (np.array([np.nan, 1.0]), "[nan, 1.0]"),
+        (np.array([-np.inf, 1.0], np.float32), "[-inf, 1.0]"),
+        (np.array([1e39, 1.0]), "[1e+39, 1.0]"),
+        (np.array([[1.0], [0.0]]), "[[1.0], [0.0]]"),
+        (np.array([1.0]), "[1.0]"),
+        (0.5, "0.5"),
+        (["good", "bad"], "['good', 'bad']"),
+    ],
+    ids=["nan", "infinite", "too large for float32", "two axes", "too few", "no list", "no numbers"],
+)
+def test_advantages_that_are_no_finite_number_for_each_episode_are_named_with_their_task(
+    found: object, said: str
+) -> None:
+    with pytest.raises(UserError) as refused:
+        to_samples([scored(1.0), scored(0.0)], Odd(found=found), 3)
+    assert str(refused.value) == (
+        f"the advantages by Odd are {said} at task t, for the rewards 1, 0: expected a finite number for each episode"
+    )
+
+
+def test_advantages_may_be_a_list_of_whole_numbers() -> None:
+    first, second = to_samples([scored(1.0), scored(0.0)], Odd(found=[2, -2]), 3)
+    assert first.reinforce.tolist() == [0, 0, 2, 2, 0, 0, 2]
+    assert (second.reinforce.min(), second.reinforce.dtype) == (-2, np.float32)

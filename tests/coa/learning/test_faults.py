@@ -113,3 +113,10 @@ def test_all_advantages_of_another_group_do_not_follow_the_rewards(others: tuple
     assert suspected(samples, REWARDS) == [
         "the advantages of group 7 do not follow its rewards: they are of another group"
     ]
+
+
+def test_a_skipped_update_is_named_with_its_cause_and_with_nothing_else() -> None:
+    nothing = Step(updates=0, skipped=2, not_finite="3 advantages are not finite", logprob_mean_diff=float("nan"))
+    assert of_step(nothing, 1e-4) == ["nothing was learnt from the batch: 3 advantages are not finite"]
+    part = Step(updates=3, skipped=1, not_finite="the total count is not finite")
+    assert of_step(part, None) == ["1 of 4 updates were skipped: the total count is not finite"]

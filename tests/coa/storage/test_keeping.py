@@ -1,5 +1,7 @@
 """The checkpoints that are kept: the last ones, one every so many steps, and the best."""
 
+from math import inf, nan
+
 import pytest
 
 from coa.errors import UserError
@@ -37,6 +39,13 @@ def test_the_best_one_by_evaluation_is_kept() -> None:
     assert kept(CheckpointsConfig(keep=1, keep_best=True), TENS, {**scores, 80: 0.6}) == [80, 100]
     assert kept(CheckpointsConfig(keep=1), TENS, scores) == [100]
     assert kept(CheckpointsConfig(keep=1, keep_best=True), TENS) == [100]
+
+
+@pytest.mark.parametrize("wrong", [nan, inf])
+def test_a_score_that_is_not_finite_is_never_the_best(wrong: float) -> None:
+    config = CheckpointsConfig(keep=1, keep_best=True)
+    assert kept(config, TENS, {10: wrong, 20: 0.5, 30: wrong, 40: 0.25}) == [20, 100]
+    assert kept(config, TENS, {20: wrong}) == [100]
 
 
 @pytest.mark.parametrize("evaluate_every", [0, 15])

@@ -77,6 +77,8 @@ def test_the_image_has_what_the_recipes_for_gpus_need() -> None:
         ("{zero_optimization: {stage: 2}}", "zero_optimization.stage is set by other settings of rl.learner"),
         ("{zero_optimization: {reduce_bucket_size: 5}}", "reduce_bucket_size is set by other settings"),
         ("{bf16: {enabled: false}}", "bf16.enabled is set by other settings"),
+        ("{bf16: {check_grad_overflow: false}}", "bf16.check_grad_overflow is set by other settings"),
+        ("{zero_optimization: {compute_grad_norm: false}}", "compute_grad_norm is set by other settings"),
         ("{optimizer: {type: Adam}}", "optimizer.type would not be used"),
         ("{gradient_clipping: 2}", "gradient_clipping is set by other settings"),
         ("{zero_optimization: {overlap_comm: true}}", "overlap_comm needs rl.learner.zero_stage of 2 or 3"),

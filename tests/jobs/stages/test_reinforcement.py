@@ -171,8 +171,9 @@ async def reinforce(
     handed_out: Callable[[Train], None] = lambda plan: None,
     report: Callable[[int], StepReport] = lambda version: a_report(),
     pool_class: type[Remembering] = Remembering,
+    scorer: Any = None,
 ) -> Played:
-    """kills: engines a second. saved: the checkpoint of a driver before this one."""
+    """kills: engines a second. saved: the checkpoint of a driver before this one. scorer: a teacher, or None."""
     config = run.config.rl
     pool = pool_class(world.launch, PoolConfig(deaths=1000), run.config.agent, places=256, patience_s=60.0)
     pool.played = {}
@@ -186,7 +187,7 @@ async def reinforce(
         handed_out=handed_out,
         report=report,
     )
-    loop = Reinforcement(run, pool, learners, Stage("rl", None), put=lambda share: share)
+    loop = Reinforcement(run, pool, learners, Stage("rl", None), scorer, put=lambda share: share)
 
     async def kill() -> None:
         dice = random.Random(7)

@@ -12,6 +12,7 @@ import pytest
 from actors.learner.buffer import Committed, Finished, Started, Stepped
 from coa.config import load
 from coa.errors import UserError
+from coa.learning.skipping import NothingLearnt
 from coa.reporting.metrics import read_metrics
 from jobs.recipe.find import find_recipe
 from jobs.recipe.schema import Recipe
@@ -123,3 +124,47 @@ def test_fine_tuning_goes_on_with_the_rows_that_it_began_with_and_no_others(tmp_
     check_samples(run, samples[::-1])  # a run that began without a note goes on
     with pytest.raises(UserError, match="not in their order"):
         check_samples(run, samples)
+
+
+class Skipping:
+    """Learners that skip their updates at some steps."""
+
+    replicas = 1
+
+    def __init__(self, steps: int, skipped: set[int]) -> None:
+        self.steps, self.skipped = steps, skipped
+
+    def beside(self, work: Coroutine[Any, Any, None]) -> "asyncio.Future[None]":
+        work.close()
+        return asyncio.get_running_loop().create_future()
+
+    async def events(self) -> AsyncIterator[Any]:
+        yield Started(version=0, cursor=0, weights=None, probes=(), epoch=1)
+        for version in range(1, self.steps + 1):
+            wrong = {"updates": 0, "skipped": 1, "not_finite": "5 imitation weights are not finite"}
+            report: Any = Report(**(wrong if version in self.skipped else {}))  # pyright: ignore[reportArgumentType]
+            yield Stepped(version=version, report=report, began=0.0, ended=1.0, waited=0.0, weights=None, probes=())
+
+
+def test_skipped_steps_are_told_and_end_the_stage_if_one_comes_after_the_other(tmp_path: Path) -> None:
+    config = load(Recipe, find_recipe("tiny"), [f"run_dir={tmp_path}", "wandb.mode=disabled"])
+    out = io.StringIO()
+    run = RunDir(config, Console(out, io.StringIO()))
+    run.prepare()
+    demonstrations: list[Any] = [None] * config.sft.batch
+
+    def skipped(steps: int, which: set[int]) -> int:
+        learning: Any = Skipping(steps, which)
+        return asyncio.run(follow(run, learning, demonstrations, steps, Stage("sft", steps)))
+
+    said = "nothing was learnt from the batch: 5 imitation weights are not finite"
+    assert skipped(9, {2, 5, 6, 7, 8}) == 5
+    records = read_metrics(tmp_path / "metrics.jsonl")
+    assert {record["step"]: record["faults"] for record in records if "faults" in record} == dict.fromkeys(
+        (2, 5, 6, 7, 8), said
+    )
+    assert [record["skipped"] for record in records] == [0, 1, 0, 0, 1, 1, 1, 1, 0]
+    assert out.getvalue().splitlines() == [f"sft: step {step}: {said}" for step in (2, 5, 6, 7, 8)]
+    with pytest.raises(NothingLearnt, match=r"^5 steps in a row taught nothing; the last one: 5 imitation weights are"):
+        skipped(9, {1, *range(3, 9)})
+    assert [record["step"] for record in read_metrics(tmp_path / "metrics.jsonl")] == list(range(1, 8))

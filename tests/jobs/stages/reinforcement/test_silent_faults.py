@@ -4,6 +4,9 @@ That a real learner measures them is shown in `tests/actors/learner/test_objecti
 episodes takes no empty completion and no reward that raises in `tests/actors/rollout/test_runner_failures.py`.
 """
 
+import json
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -13,11 +16,14 @@ import pytest
 
 from actors.learner.step_report import StepReport
 from actors.messages import EpisodeOrder, Publication, SyncReport
-from coa.errors import EpisodeFailed
+from coa.errors import EpisodeFailed, NotFinite
 from coa.learning.algorithms import ALGORITHMS
 from coa.learning.algorithms.grpo import Grpo
+from coa.learning.skipping import NothingLearnt
 from coa.reporting.metrics import Record, read_metrics
-from coa.types import Floats, Scored
+from coa.storage.jsonl import read_lines
+from coa.types import Floats, Sample, Scored
+from jobs.run.console import Console
 from jobs.stages.reinforcement import groups
 from tests.jobs.stages.test_reinforcement import GROUPS, Remembering, make_run, reinforce
 from tests.support.engines import FakeWorld
@@ -36,7 +42,7 @@ def records(folder: Path, *settings: str, **injected: Any) -> tuple[list[Record]
     return found, played.result
 
 
-def reports(**wrong: float | None) -> Any:
+def reports(**wrong: Any) -> Any:
     """Those of healthy steps, and one that is not."""
     healthy: dict[str, Any] = {"logprob_mean_diff": 1e-6, "logprob_gap": 1e-3, "logprob_shifted_gap": 0.8}
 
@@ -69,6 +75,60 @@ def test_what_learners_measure_is_named_in_the_record_of_the_step(
     assert {record["step"]: record["faults"] for record in found if "faults" in record} == {FAULTY: said}
     assert result["faults"] == 1
     assert said in caplog.messages
+
+
+SKIPPED: dict[str, Any] = {
+    "updates": 0,
+    "skipped": 1,
+    "not_finite": "3 advantages are not finite",
+    "loss": math.nan,
+    "logprob_max_diff": math.nan,
+}
+SAID = "nothing was learnt from the batch: 3 advantages are not finite"
+
+
+def test_a_skipped_step_is_named_in_its_record_on_the_console_and_in_the_result_and_the_next_one_follows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines: list[str] = []
+    monkeypatch.setattr(Console, "say", lambda self, line: lines.append(line))
+    found, result = records(tmp_path, report=reports(**SKIPPED))
+    assert {record["step"]: record["faults"] for record in found if "faults" in record} == {FAULTY: SAID}
+    assert [record["skipped"] for record in found] == [0, 0, 1, 0, 0, 0]
+    assert (result["faults"], result["skipped"], result["batches"]) == (1, 1, STEPS)
+    assert json.loads(json.dumps(result, allow_nan=False)) == result
+    assert lines == [f"rl: step {FAULTY}: {SAID}"]
+
+
+def test_steps_that_teach_nothing_one_after_the_other_end_the_stage_once_each_is_recorded(tmp_path: Path) -> None:
+    with pytest.raises(NothingLearnt, match=r"^5 steps in a row taught nothing; the last one: 3 advantages are not"):
+        records(tmp_path, report=lambda version: replace(a_report(), **SKIPPED))
+    found = read_metrics(tmp_path / "metrics.jsonl")
+    assert [(record["step"], record["faults"]) for record in found] == [(step, SAID) for step in range(1, 6)]
+
+
+class Blind:
+    """A teacher that gives no number for the tokens of one group."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    async def weigh(self, samples: Sequence[Sample]) -> tuple[float, Sequence[Sample]]:
+        self.asked += 1
+        if self.asked == FAULTY:
+            raise NotFinite("2 of 7 log-probs of the teacher are not finite")
+        return 0.25, samples
+
+
+def test_a_group_that_a_teacher_cannot_score_is_played_again_and_counted(tmp_path: Path) -> None:
+    teacher = Blind()
+    found, result = records(tmp_path, scorer=teacher)
+    assert sum(record.get("dropped/NotFinite", 0) for record in found) == 1
+    assert (result["dropped"]["NotFinite"], result["retried"], result["given_up"]) == (1, 1, 0)
+    assert {record["reverse_kl"] for record in found} == {0.25}
+    lines = [line for line in read_lines(tmp_path / "ledger.jsonl") if line.get("reason") == "NotFinite"]
+    assert len(lines) == 1
+    assert teacher.asked > STEPS * GROUPS
 
 
 def test_engines_that_sample_with_an_old_cache_are_not_suspected_of_old_weights(tmp_path: Path) -> None:
