@@ -92,6 +92,10 @@ class NotFinite(InfrastructureError):
     """A model gave a log-prob that is no finite number."""
 
 
+class NothingLearnt(InfrastructureError):
+    """Learners skipped the updates of several steps in a row."""
+
+
 class EndpointDown(InfrastructureError):
     """A language model's endpoint gave no completion, after all attempts."""
 

@@ -2,15 +2,11 @@
 
 from dataclasses import dataclass
 
-from coa.errors import InfrastructureError
+from coa.errors import NothingLearnt
 from coa.learning.faults import Updated
 
 MOST = 5
 """Number of steps in a row without an update at which training ends."""
-
-
-class NothingLearnt(InfrastructureError):
-    """Learners skipped the updates of several steps in a row."""
 
 
 @dataclass

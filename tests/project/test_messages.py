@@ -11,7 +11,8 @@ from tests.project.test_docs import DOCUMENTS
 from tests.project.test_repository import PACKAGES, sources
 
 SPEAKS = re.compile(
-    r"(Error|Down|BadRow|NoEngine|DiskFull|ReadOnlyDisk)\(|caution|remarks|\b_?say\(|def (mistake|describe|news)"
+    r"(Error|Down|BadRow|NoEngine|NothingLearnt|DiskFull|ReadOnlyDisk)\(|caution|remarks|\b_?say\("
+    r"|def (mistake|describe|news|of_updates)"
 )
 VARIES = "…"
 TABLE = re.compile(r"^\| line \| what to do \|\n\|---\|---\|\n((?:\|.*\n)+)", re.MULTILINE)

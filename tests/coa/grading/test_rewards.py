@@ -280,9 +280,9 @@ def test_a_term_or_a_grade_that_is_no_finite_number_is_named_with_its_task(value
     with pytest.raises(UserError) as refused:
         scored(formula="grade + 0.1 * mean_of_nothing")
     assert str(refused.value) == f"the reward's term mean_of_nothing is {said}"
-    for grader, formula in (("odd", "grade"), ("exact", "odd")):
+    for grader, text in (("odd", "grade"), ("exact", "odd")):
         with pytest.raises(UserError) as refused:
-            scored(grader=grader, formula=formula)
+            scored(grader=grader, formula=text)
         assert str(refused.value) == f"the grade by odd is {said}"
 
 

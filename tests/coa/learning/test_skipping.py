@@ -4,7 +4,8 @@ from dataclasses import dataclass
 
 import pytest
 
-from coa.learning.skipping import MOST, NothingLearnt, Skipping
+from coa.errors import NothingLearnt
+from coa.learning.skipping import MOST, Skipping
 
 
 @dataclass(frozen=True)

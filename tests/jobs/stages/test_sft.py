@@ -11,8 +11,7 @@ import pytest
 
 from actors.learner.buffer import Committed, Finished, Started, Stepped
 from coa.config import load
-from coa.errors import UserError
-from coa.learning.skipping import NothingLearnt
+from coa.errors import NothingLearnt, UserError
 from coa.reporting.metrics import read_metrics
 from jobs.recipe.find import find_recipe
 from jobs.recipe.schema import Recipe

@@ -16,10 +16,9 @@ import pytest
 
 from actors.learner.step_report import StepReport
 from actors.messages import EpisodeOrder, Publication, SyncReport
-from coa.errors import EpisodeFailed, NotFinite
+from coa.errors import EpisodeFailed, NotFinite, NothingLearnt
 from coa.learning.algorithms import ALGORITHMS
 from coa.learning.algorithms.grpo import Grpo
-from coa.learning.skipping import NothingLearnt
 from coa.reporting.metrics import Record, read_metrics
 from coa.storage.jsonl import read_lines
 from coa.types import Floats, Sample, Scored
