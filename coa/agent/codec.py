@@ -5,18 +5,21 @@ neither contain a tag's token nor spell a tag (`coa.agent.untrusted`).
 """
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from tokenizers import Tokenizer
+from tokenizers import Tokenizer, decoders
 
+from coa.agent.chat_template import read_template
 from coa.agent.constraint import turn_grammar
 from coa.agent.dates import with_date
 from coa.agent.grammar import OBSERVATION, TAGS, Chain, Profile, Span, render
+from coa.agent.prefix import Frame, Template, take_prefix
+from coa.agent.proof import flaw_of, own_prompts
 from coa.agent.untrusted import Untrusted
 from coa.errors import UserError
 from coa.pretrained.reading import quiet, reading, require_content
@@ -24,8 +27,6 @@ from coa.types import ENVIRONMENT, Mask, Status, Task, Tokens, Trajectory
 
 NO_CHARACTER = 8
 """Number of tokens after which incomplete bytes are treated as invalid; a character has at most four bytes."""
-_QUESTION = "\x00Is <A> & \"b\" in\n'C' ?\x00"
-"""A question that a chat template has to take as it is: escaped, quoted or in other letters, it is another one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,9 +48,15 @@ class Codec:
         self._tokenizer = tokenizer
         self._constraints: dict[tuple[str, str, bool, int], str] = {}
         added = tokenizer.get_added_tokens_decoder().items()
-        self.untrusted = Untrusted(tokenizer)
+        written = frozenset(tokenizer.encode(opening + closing, add_special_tokens=False).ids)
+        came = take_prefix(tokenizer)
+        self.untrusted = Untrusted(tokenizer, written)
+        self._template = None if came is None else Template(came, self.untrusted.ids)
+        self._around = (opening, closing)
+        self._frames: dict[str, Frame] = {}
         specials = {token.content: number for number, token in added if token.special}
         self._specials = tuple(specials)
+        self._added = tuple(token.content for _, token in added)
         marks = {mark for tag in TAGS.values() for mark in (tag.open, tag.close)}
         self._ends = {number for content, number in specials.items() if content not in marks}
         self._opening = self._ours(opening)
@@ -63,19 +70,22 @@ class Codec:
         day: the date of prompts (`coa.agent.dates`)."""
         tokenizer = read_tokenizer(model)
         tokenizer.chat_template = with_date(tokenizer.chat_template, day)
-        opening, closing = around_question(tokenizer, str(model))
-        codec = cls(tokenizer.backend_tokenizer, opening=opening, closing=closing)
-        if objection := codec._objection():
+        template = read_template(tokenizer, str(model))
+        with reading(f"{model}: its tokenizer fails"):
+            prompts = own_prompts(template)
+            codec = cls(tokenizer.backend_tokenizer, opening=template.opening, closing=template.closing)
+            objection = codec._objection() or flaw_of(codec, prompts) or codec.untrusted.objection()
+        if objection:
             raise UserError(f"{model}: {objection}")
         return codec
 
     def _objection(self) -> str:
-        """Why tags can't be kept apart from text with this tokenizer; "" if they can."""
+        """Which tag this tokenizer can't write; "" if it can write all."""
         for tag in TAGS.values():
             for mark, ids in ((tag.open, self._open[tag.name]), (tag.close, self._close[tag.name])):
-                if (written := self.decode(ids)).strip() != mark:
+                if (written := self.decode(ids)) != mark:
                     return f"its tokenizer writes the tag {mark} as {written!r}"
-        return self.untrusted.objection()
+        return ""
 
     def _raw(self, text: str) -> list[int]:
         return self._tokenizer.encode(text, add_special_tokens=False).ids
@@ -92,9 +102,25 @@ class Codec:
         """Tokens of untrusted text."""
         return self.untrusted.ids(text)
 
+    def has_mark(self, text: str) -> bool:
+        """Whether an untrusted text has a mark in it, which is escaped."""
+        return any(mark in text for mark in self.untrusted.marks)
+
+    def words(self) -> Iterator[str]:
+        """The added tokens that any text may have, since they are no marks."""
+        return (text for text in self._added if text not in self.untrusted.marks)
+
     def prompt(self, profile: Profile, question: str, *, instructed: bool) -> Tokens:
-        preface = self._ours(profile.preface()) if instructed else []
-        return np.array([*self._opening, *preface, *self.text(question), *self._closing], np.int32)
+        preface = profile.preface() if instructed else ""
+        if self._template is not None:
+            return np.array(self._frame(self._template, preface).around(question, self.text), np.int32)
+        return np.array([*self._opening, *self._ours(preface), *self.text(question), *self._closing], np.int32)
+
+    def _frame(self, template: Template, preface: str) -> Frame:
+        if preface not in self._frames:
+            opening, closing = self._around
+            self._frames[preface] = template.frame(opening + preface, closing, self._ours)
+        return self._frames[preface]
 
     def span(self, span: Span) -> list[int]:
         return [*self._open[span.tag], *self.text(" " + span.text), *self._close[span.tag]]
@@ -110,6 +136,12 @@ class Codec:
 
     def decode(self, token_ids: Sequence[int] | Tokens) -> str:
         return self._tokenizer.decode(list(map(int, token_ids)), skip_special_tokens=False)
+
+    def told(self, prompt: Tokens, token_ids: Sequence[int]) -> str:
+        """A turn's text as an engine decodes it, token by token after its prompt, and searches it for stops."""
+        tokenizer = self._tokenizer if self._template is None else self._template.tokenizer
+        stream = decoders.DecodeStream(ids=prompt.tolist(), skip_special_tokens=False)
+        return "".join(stream.step(tokenizer, number) or "" for number in token_ids)
 
     def decode_turn(self, token_ids: Sequence[int] | Tokens) -> str:
         """A turn's text without the special tokens at its end that end a message."""
@@ -232,26 +264,3 @@ def read_tokenizer(model: Path | str) -> Any:
             f"{model}: its {type(tokenizer).__name__} is written in Python and has no tokenizer.json, which is needed"
         )
     return tokenizer
-
-
-def around_question(tokenizer: Any, model: str) -> tuple[str, str]:
-    """The chat template's text before and after a question, the beginning of the assistant's message included. Raises
-    UserError for a template that does not take a message of text once, as it is, or that begins the assistant's message
-    with a tag of ours, which the policy has to write itself."""
-    if tokenizer.chat_template is None:
-        raise UserError(f"{model}: its tokenizer has no chat template")
-    with reading(f"{model}: its chat template does not take a question as text"):
-        text = tokenizer.apply_chat_template(
-            [{"role": "user", "content": _QUESTION}], tokenize=False, add_generation_prompt=True
-        )
-    opening, *closings = str(text).split(_QUESTION)
-    if len(closings) != 1:
-        how = f"{len(closings)} times" if closings else "in no place, or not as it is"
-        raise UserError(f"{model}: its chat template writes a question {how}, expected once")
-    for tag in TAGS.values():
-        if tag.open in closings[0] or tag.close in closings[0]:
-            raise UserError(
-                f"{model}: its chat template begins the assistant's message with {tag.open}, which the policy has to "
-                "write itself: take that out of the template"
-            )
-    return opening, closings[0]

@@ -4,13 +4,16 @@
 <tool_call>   a mark (an added token): encoded as plain characters
 <ANSWER>      a look-alike that a normalizer (lower case, NFKC, no accents) turns into a tag: normalized, then escaped
 <s>           a mark that is also a piece of the tokenizer's own model: escaped
+<0x41>        the name of a byte, a piece of some models: encoded in two parts
+Vexon         an added token that is a word, no mark: encoded as the tokenizer does
 """
 
-from collections.abc import Iterator
+import re
+from collections.abc import Collection, Iterator
 from itertools import islice
 from typing import Any
 
-from tokenizers import AddedToken, Tokenizer, decoders
+from tokenizers import AddedToken, Tokenizer, decoders, models
 
 from coa.agent.grammar import TAGS, escape, tag_pattern
 from coa.unicode import whole
@@ -19,6 +22,10 @@ _SPACE = "\u2581"
 """The character for a space in SentencePiece's vocabularies."""
 _NOBODYS = "\U0010fffd"
 """A character that no vocabulary has."""
+_ENCLOSED = re.compile(r"[<\[{|].*\w.*[>\]}|]", re.DOTALL)
+"""The look of a mark: `<tool_call>`, `[INST]`, `|||IP_ADDRESS|||`."""
+_BYTE_NAME = re.compile(r"(?<=<)(?=0x[0-9A-F]{2}>)")
+"""Within the name of a byte, `<0x41>`, which is encoded in two parts where it would become the byte."""
 _WIDE = {number: number + 0xFEE0 for number in range(0x21, 0x7F)}
 """Maps ASCII to the full-width characters that NFKC turns back into ASCII."""
 
@@ -27,17 +34,23 @@ class Untrusted:
     """Encodes text with a tokenizer, which it owns and changes: marks become special tokens, and no text is encoded as
     special tokens unless the owner switches `encode_special_tokens` off."""
 
-    def __init__(self, tokenizer: Tokenizer) -> None:
+    def __init__(self, tokenizer: Tokenizer, written: Collection[int] = ()) -> None:
+        """written: the tokens that the chat template writes."""
         added = tokenizer.get_added_tokens_decoder()
-        blanks = f" \t\r\n{_SPACE}"
-        self.marks = {token.content: number for number, token in added.items() if token.content.strip(blanks)}
-        """The added tokens that only the chat template and a chain's tags may use: all except runs of blanks."""
+        self.marks = {
+            token.content: number
+            for number, token in added.items()
+            if _is_mark(token, tokenizer, written=number in written)
+        }
+        """The added tokens that only the chat template and a chain's tags may use: neither runs of blanks nor words."""
         tokenizer.add_special_tokens([_special(token) for token in added.values() if token.content in self.marks])
         tokenizer.encode_special_tokens = True
         self._tokenizer = tokenizer
         self._longest_first = sorted(self.marks, key=len, reverse=True)
         # A byte-level decoder returns exactly the normalized text, so decoding can be skipped.
         self._by_bytes = isinstance(tokenizer.decoder, decoders.ByteLevel)
+        # A Unigram model knows the names of its bytes as pieces.
+        self._names_bytes = isinstance(tokenizer.model, models.Unigram)
         # The token for unknown characters is not a mark.
         self._ids = frozenset(self.marks.values()) - frozenset(self._raw(_NOBODYS))
 
@@ -76,6 +89,11 @@ class Untrusted:
             yield from (text, text.translate(_WIDE))
 
     def _raw(self, text: str) -> list[int]:
+        if self._names_bytes:
+            return [number for part in _BYTE_NAME.split(text) for number in self._encoded(part)]
+        return self._encoded(text)
+
+    def _encoded(self, text: str) -> list[int]:
         return self._tokenizer.encode(text, add_special_tokens=False).ids
 
     def _decoded(self, ids: list[int]) -> str:
@@ -106,6 +124,18 @@ class Untrusted:
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         self._tokenizer.encode_special_tokens = True  # pickling a tokenizer loses this flag
+
+
+def _is_mark(token: AddedToken, tokenizer: Tokenizer, *, written: bool) -> bool:
+    """Whether an added token stands for more than its text. One that the vocabulary has as a word keeps its number
+    there, so that the word itself is encoded as this token."""
+    if not token.content.strip(f" \t\r\n{_SPACE}"):
+        return False
+    if token.special or tag_pattern().fullmatch(token.content):
+        return True
+    enclosed = _ENCLOSED.fullmatch(token.content) is not None
+    is_word = tokenizer.model.token_to_id(token.content) is not None
+    return (enclosed or not is_word) if written else (enclosed and not is_word)
 
 
 def _special(token: AddedToken) -> AddedToken:
