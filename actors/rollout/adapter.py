@@ -319,6 +319,7 @@ def _turn_params(sampling: SamplingConfig, stops: Stops, stream: bool) -> Any:
         stop_token_ids=list(stops.token_ids) or None,
         include_stop_str_in_output=True,
         detokenize=bool(stops.strings),
+        skip_special_tokens=False,  # a stop string may be a special token
         output_kind=RequestOutputKind.DELTA if stream else RequestOutputKind.FINAL_ONLY,
         skip_clone=True,  # vLLM copies them for each request, deeply otherwise: nobody changes their lists
     )

@@ -1,13 +1,16 @@
-"""The plugin that every vLLM process loads: xgrammar compiles each EBNF grammar by itself, a grammar may go on after
-tokens of the prompt, vLLM's own processes end with the process that started them (`actors.orphans`), and the scheduler
-tells of preemptions without vLLM's statistics.
+"""The plugin that every vLLM process loads: xgrammar compiles each EBNF grammar by itself and writes characters by
+their pieces, a grammar may go on after tokens of the prompt, vLLM's own processes end with the process that started
+them (`actors.orphans`), and the scheduler tells of preemptions without vLLM's statistics.
 
 xgrammar 0.2.8 shares token masks between rules of the same shape, within a grammar and across grammars, and treats two
 rules that differ only in the id of a `Token(id)` as the same shape: one tag's end then got another tag's mask. Without
 that sharing, grammars are exact; each whole grammar is still compiled only once.
+
+A vocabulary of SentencePiece has a token for each byte, `<0x3C>` for "<". To xgrammar this is always a "<", but beside
+bytes that make no character it is decoded as none, and a tag with it is no tag to whoever reads the text.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -22,6 +25,7 @@ def register() -> None:
     """Entry point in the group `vllm.general_plugins`; vLLM may call it more than once in a process."""
     end_with_parent()
     make_exact()
+    write_by_pieces()
     let_go_on()
     tell_preemptions()
 
@@ -42,6 +46,41 @@ def _exact(base: Any) -> Any:
             self.compile_grammar = lru_cache(COMPILED)(alone.compile_grammar)
 
     return ExactCompiler
+
+
+def write_by_pieces() -> None:
+    """Has xgrammar forbid the tokens of single bytes that are a character which the vocabulary has as a piece too."""
+    import xgrammar
+
+    read = xgrammar.TokenizerInfo.from_huggingface
+    if read.__name__ == "by_pieces":
+        return
+
+    def by_pieces(tokenizer: Any, **given: Any) -> Any:
+        info = read(tokenizer, **given)
+        if info.vocab_type is not xgrammar.VocabType.BYTE_FALLBACK:
+            return info
+        vocabulary = tokenizer.get_vocab()
+        written = [""] * info.vocab_size  # a token without a text is never allowed
+        spare = spare_bytes(vocabulary)
+        for token, number in vocabulary.items():
+            if number < len(written) and number not in spare:
+                written[number] = token
+        return xgrammar.TokenizerInfo(
+            written,
+            vocab_type=info.vocab_type,
+            vocab_size=info.vocab_size,
+            stop_token_ids=info.stop_token_ids,
+            add_prefix_space=info.add_prefix_space,
+        )
+
+    xgrammar.TokenizerInfo.from_huggingface = staticmethod(by_pieces)
+
+
+def spare_bytes(vocabulary: Mapping[str, int]) -> frozenset[int]:
+    """The tokens of ASCII bytes that no text needs, since the vocabulary has a piece of the same text."""
+    pieces = {f"<0x{code:02X}>": "\u2581" if code == ord(" ") else chr(code) for code in range(128)}
+    return frozenset(vocabulary[byte] for byte, piece in pieces.items() if byte in vocabulary and piece in vocabulary)
 
 
 def going_on(grammar: str, begun: Sequence[int]) -> str:
