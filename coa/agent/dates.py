@@ -34,6 +34,9 @@ def with_date(template: Any, day: date | None = None) -> Any:
 
 
 def date_of(template: Any) -> date | None:
-    """The day that was written into a chat template; None if there is none."""
+    """The day that was written into a chat template, or into the first of several that has one; None if there is
+    none."""
+    if isinstance(template, Mapping):
+        return next(filter(None, map(date_of, template.values())), None)
     found = _BEGUN.match(template) if isinstance(template, str) else None
     return date.fromisoformat(found[1]) if found else None

@@ -8,6 +8,7 @@ until every frequent word is one.
 import json
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
@@ -54,6 +55,15 @@ def train_tokenizer(texts: Iterable[str], words: Iterable[str], *, vocabulary: i
 
 def load_tokenizer(folder: Path) -> Tokenizer:
     return Tokenizer.from_file(str(folder / "tokenizer.json"))
+
+
+def save_as_read(tokenizer: Any, folder: Path) -> None:
+    """Writes a tokenizer of transformers so that it is read again as it was: SentencePiece's older way with blanks
+    (`legacy`) is a setting that transformers reads and does not save."""
+    tokenizer.save_pretrained(folder)
+    if (legacy := getattr(tokenizer, "legacy", None)) is not None:
+        path = folder / "tokenizer_config.json"
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"legacy": legacy}, indent=2))
 
 
 def save_tokenizer(tokenizer: Tokenizer, folder: Path) -> None:

@@ -4,16 +4,20 @@ whether the tasks' questions fit in their context."""
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from datetime import date
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from actors.learner.sizes import hub_name, local_folder
+from actors.rollout.grammar_check import grammars_of, misfit_of
 from actors.rollout.support import check_supported
 from actors.teachers.model_server import ModelServerConfig
+from coa.agent.chat_template import require_template
 from coa.agent.codec import Codec, read_tokenizer
 from coa.agent.dates import date_of
-from coa.agent.episode import AgentConfig
+from coa.agent.episode import AgentConfig, Grammar
 from coa.agent.profiles import profile as find_profile
+from coa.agent.proof import TEXTS, cases
 from coa.distill.dataset.tokens import fingerprint
 from coa.errors import UserError
 from coa.pretrained.folder import Pretrained, Use, check_folder
@@ -25,6 +29,7 @@ from jobs.recipe.hub import is_offline, require_hub_model
 from jobs.recipe.needs import has_episodes, is_finished, models_paid
 from jobs.recipe.schema import Recipe
 
+MOST_TAGS = "multi"
 CHAT_TEMPLATE = "--chat-template"
 """Argument of vLLM's server that replaces the chat template of the model's folder."""
 OVERRIDES = "--hf-overrides"
@@ -90,10 +95,14 @@ def policy_of(policy: Pretrained, name: str, agent: AgentConfig, tasks: Iterable
     do not suit them."""
     codec = Codec.load(policy.folder)
     check_tokens(codec, policy.text, name, agent)
+    tasks = list(tasks)
     number = check_questions(codec, agent, tasks)
+    enforced = check_grammar(policy, name, codec, {task.profile for task in tasks}) if is_enforced(agent) else ""
     quantised = policy.quantization and f" ({policy.quantization})"
     counted = f", and the length of {number} questions" if number else ""
-    return Finding(f"{name}: configuration, weights{quantised}, tokenizer and chat template{counted}")
+    compared = f"{len(TEXTS)} texts come back from their tokens, {len(list(cases()))} prompts are the template's"
+    what = f"configuration, weights{quantised}, tokenizer and chat template ({compared}{enforced})"
+    return Finding(f"{name}: {what}{counted}")
 
 
 def check_tokens(codec: Codec, text: Any, name: str, agent: AgentConfig) -> None:
@@ -136,13 +145,28 @@ def scorer_of(scorer: Pretrained, teacher: str, policy: Path | None, agent: Agen
     few rows or positions for them. policy: its folder; None if it is not there yet."""
     key = "rl.on_policy.teacher"
     day = (policy and date_of(read_tokenizer(policy).chat_template)) or date.today()
-    codec = Codec.load(scorer.folder, day)
+    with keyed(key):
+        codec = Codec.load(scorer.folder, day)
     check_tokens(codec, scorer.text, f"{key} {teacher}", agent)
     if policy is None:
         return Finding(f"{key} {teacher}: configuration, weights and tokenizer")
     if fingerprint(codec) != fingerprint(Codec.load(policy, day)):
         raise UserError(f"{key} {teacher}: it has another tokenizer than the policy")
     return Finding(f"{key} {teacher}: configuration, weights, and the policy's tokenizer")
+
+
+def is_enforced(agent: AgentConfig) -> bool:
+    """Whether turns are sampled under a grammar, and it can be looked at here."""
+    return agent.grammar is Grammar.enforce and find_spec("xgrammar") is not None
+
+
+def check_grammar(policy: Pretrained, name: str, codec: Codec, profiles: Collection[str]) -> str:
+    """Raises UserError for a tokenizer that does not suit the grammar of a profile; returns what was looked at.
+    profiles: those of the tasks; without tasks, the one with the most tags is looked at."""
+    grammars = grammars_of(policy.folder, codec, policy.text.vocab_size)
+    if misfit := misfit_of(grammars, map(find_profile, sorted(profiles or [MOST_TAGS]))):
+        raise UserError(f"{name} {misfit}: set agent.grammar=lenient, or take another tokenizer")
+    return ", turns fit the grammar"
 
 
 def check_questions(codec: Codec, agent: AgentConfig, tasks: Iterable[Task]) -> int:
@@ -189,8 +213,8 @@ def model_server(section: str, server: ModelServerConfig) -> Finding:
         return _not_here(key, path)
     with keyed(key):
         tokenizer = read_tokenizer(found.folder)
-        if tokenizer.chat_template is None and not _is_given(CHAT_TEMPLATE, server.arguments):
-            raise UserError(f"{path}: its tokenizer has no chat template")
+        if not _is_given(CHAT_TEMPLATE, server.arguments):
+            require_template(tokenizer, path)
     if not _is_given(OVERRIDES, server.arguments):
         check_positions(f"{section}.max_model_len", server.max_model_len, found.text, path)
     return Finding(f"{key} {path}: configuration, weights and tokenizer")

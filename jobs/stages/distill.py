@@ -34,7 +34,7 @@ from jobs.recipe.needs import models_asked
 from jobs.run.distill_store import DistillStore
 from jobs.run.run_dir import RunDir
 from jobs.stages.intake import Intake, require_right, require_some
-from jobs.stages.start import add_tokens, own_columns
+from jobs.stages.start import add_tokens, own_columns, prepare_tokenizer
 from jobs.teachers.review import Review
 from jobs.teachers.teaching import (
     Judge,
@@ -57,6 +57,8 @@ async def distill(run: RunDir, tools: ToolClient) -> dict[str, Any]:
     if (done := run.result(STAGE)) and not goes_on(run, done):
         return done
     config = run.config.distill
+    if run.config.model.path is not None:  # its tokens are made last, after all that is paid for
+        await asyncio.to_thread(prepare_tokenizer, run)
     async with language_models(run, models_asked(run.config)) as models:
         filter = Filter(config.filters, contamination_of(run))
         review = Review(run, models, filter.flaw)

@@ -12,7 +12,9 @@ from omegaconf import OmegaConf
 from actors.learner.buffer import Committed
 from actors.learner.config import ModelConfig
 from coa.agent.codec import Codec, read_tokenizer
-from coa.agent.dates import with_date
+from coa.agent.dates import date_of, with_date
+from coa.agent.proof import says_the_same
+from coa.agent.tokenizer import load_tokenizer, save_as_read, save_tokenizer, train_tokenizer
 from coa.distill import contamination
 from coa.distill.dataset.card import data_card
 from coa.distill.dataset.rows import OwnColumns
@@ -27,27 +29,40 @@ from coa.usage import Usage
 from jobs.run.agent_file import write_agent, write_world
 from jobs.run.run_dir import RunDir
 
-TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "special_tokens_map.json")
+TOKENIZER_FILES = (
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "chat_template.jinja",
+    "additional_chat_templates",
+    "special_tokens_map.json",
+)
+"""Files of a tokenizer, and the folder of the templates beside the default one."""
 
 
 def prepare_tokenizer(run: RunDir) -> Path:
     """Returns the folder of the tokenizer: a pretrained model's, whose prompts keep today's date from now on, or a new
-    one that is trained on the data set."""
+    one that is trained on the data set. Raises UserError for a pretrained one that can't be used."""
     if (run.tokenizer / "tokenizer_config.json").exists():
         return run.tokenizer
     path = run.config.model.path
     with replacing_folder(run.tokenizer) as part:
         if path is not None:
-            read = read_tokenizer(path)
-            read.chat_template = with_date(read.chat_template)
-            read.save_pretrained(part)
+            keep_tokenizer(path, part)
         else:
-            from coa.agent.tokenizer import save_tokenizer, train_tokenizer
-
             texts = (f"{task.question} {text}" for task, text, _ in read_demonstrations(run.data))
             tokenizer = train_tokenizer(texts, run.world.lexicon(), vocabulary=run.config.model.vocabulary_limit)
             save_tokenizer(tokenizer, part)
     return run.tokenizer
+
+
+def keep_tokenizer(model: str, folder: Path) -> None:
+    """Writes the tokenizer of a pretrained model, with today's date in its prompts; raises UserError for one that can't
+    be used."""
+    codec, read = Codec.load(model), read_tokenizer(model)
+    read.chat_template = with_date(read.chat_template)
+    save_as_read(read, folder)
+    if not says_the_same(codec, Codec.load(folder, date_of(read.chat_template))):
+        raise UserError(f"{model}: its tokenizer gives other tokens once transformers has saved it")
 
 
 def own_columns(run: RunDir) -> OwnColumns:
@@ -93,7 +108,6 @@ def prepare_start(run: RunDir) -> None:
                 child.submit(copy_pretrained, config, part).result()
         else:
             from actors.learner.new_model import new_model
-            from coa.agent.tokenizer import load_tokenizer
 
             new_model(config, load_tokenizer(tokenizer), seed=run.config.seed).save_pretrained(part)
         copy_tokenizer(tokenizer, part)
@@ -144,7 +158,10 @@ def checkpoint_metrics(event: Committed) -> dict[str, float]:
 
 def copy_tokenizer(source: Path, target: Path) -> None:
     for name in tokenizer_files(source):
-        shutil.copy(source / name, target / name)
+        if (source / name).is_dir():
+            shutil.copytree(source / name, target / name, dirs_exist_ok=True)
+        else:
+            shutil.copy(source / name, target / name)
 
 
 def tokenizer_files(folder: Path) -> Iterator[str]:

@@ -12,8 +12,9 @@ from safetensors.torch import load_file, save_file
 
 from actors.teachers.model_server import ModelServerConfig
 from coa.agent.codec import Codec
-from coa.agent.episode import AgentConfig
+from coa.agent.episode import AgentConfig, Grammar
 from coa.agent.profiles import profile
+from coa.agent.proof import TEXTS
 from coa.config import load
 from coa.errors import UserError
 from coa.types import Task
@@ -48,6 +49,9 @@ def damaged(model: Path) -> Path:
     write_agent(model, AGENT)
     save_file(tensors, model / "model.safetensors", metadata={"format": "pt"})
     return model
+
+
+COMPARED = f"{len(TEXTS)} texts come back from their tokens, 8 prompts are the template's"
 
 
 def questions(*texts: str) -> list[Task]:
@@ -199,8 +203,40 @@ def test_a_model_of_the_hub_that_is_not_here_is_refused_where_no_hub_is_asked(mo
 def test_a_model_that_is_whole_is_told_with_what_was_looked_at(model: Path) -> None:
     found = served_model(model, AGENT, questions("What is 2 + 3 ?"))
     assert found == Finding(
-        f"{model}: configuration, weights, tokenizer and chat template, and the length of 1 questions"
+        f"{model}: configuration, weights, tokenizer and chat template ({COMPARED}), and the length of 1 questions"
     )
+    enforced = served_model(model, replace(AGENT, grammar=Grammar.enforce), ())
+    assert enforced == Finding(
+        f"{model}: configuration, weights, tokenizer and chat template ({COMPARED}, turns fit the grammar)"
+    )
+
+
+def test_a_grammar_that_does_not_suit_the_tokenizer_is_refused_where_it_is_enforced(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("actors.rollout.grammar_check.message_ends", lambda *_: [])
+    path = model / "tokenizer_config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"eos_token": None}))
+    served_model(model, AGENT, ())
+    with pytest.raises(UserError) as caught:
+        served_model(model, replace(AGENT, grammar=Grammar.enforce), ())
+    assert str(caught.value) == (
+        f"{model} names no token that ends a message (eos_token_id), without which no turn under a grammar ends: set "
+        "agent.grammar=lenient, or take another tokenizer"
+    )
+
+
+def test_a_tokenizer_that_loses_what_it_is_given_is_refused_by_every_stage(model: Path) -> None:
+    path = model / "tokenizer.json"
+    tokenizer = json.loads(path.read_text())
+    path.write_text(json.dumps(tokenizer | {"normalizer": {"type": "Lowercase"}}))
+    said = f"{model}: its tokenizer writes ' Who ? ' as ' who ? '"
+    for stage in ("distill", "sft", "rl"):
+        config = recipe(f"model.path={model}", "agent.limits.max_tokens=256")
+        assert refusal(partial(list, models_of(config, (stage,), ()))) == f"model.path {said}"
+    assert refusal(partial(served_model, model, AGENT, ())) == said
+    scorer = recipe(f"rl.on_policy.teacher={model}")
+    assert refusal(partial(list, models_of(scorer, ("rl",), ()))) == f"rl.on_policy.teacher {said}"
 
 
 def test_a_tokenizer_that_is_larger_than_the_embedding_is_refused(model: Path) -> None:

@@ -41,6 +41,7 @@ from tests.support.imported_runs import QUESTION
 from tests.support.recordings import LOOP, agent, recording
 from tests.support.teams import TASKS, WorldTools, play_one
 from tests.support.tiny import sum_task
+from tests.support.tokenizer_kinds import KINDS, LAYOUTS, write
 
 RUNS = 12
 EXPERTS = ("--reply", "tests.support.expert_replies:reply")
@@ -85,6 +86,18 @@ def names(run: RunDir) -> list[tuple[str, int]]:
 
 
 EVERY = sorted((f"distill-{index}", index) for index in range(RUNS))
+
+
+def test_no_run_is_played_for_a_model_whose_tokenizer_can_not_be_used(tmp_path: Path) -> None:
+    """A model of the hub is not on this machine when the recipe is checked."""
+    model = write(KINDS["bytes, lossy"](), tmp_path / "model", LAYOUTS["chat marks"])
+    with (
+        run_in(tmp_path / "run", f"model.path={model}") as run,
+        pytest.raises(UserError, match="its tokenizer writes ' Who \\? ' as 'Who\\?'"),
+    ):
+        asyncio.run(distill(run, ToolClient(None)))
+    assert not list(read_transcripts(run.teachers))
+    assert not run.tokenizer.exists()
 
 
 def test_an_agent_recorded_through_the_recorder_is_distilled(ray_session: None, tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """What a stage makes of a model before anything runs: the folder it starts from, and what engines are probed with."""
 
+import json
 from dataclasses import replace
 from datetime import date
 from functools import partial
@@ -13,12 +14,16 @@ from transformers import PreTrainedModel
 
 from actors.learner.config import ModelConfig
 from actors.learner.loop import PROBES, probed
-from coa.agent.codec import Codec
+from coa.agent.codec import Codec, read_tokenizer
+from coa.agent.dates import date_of
 from coa.agent.episode import AgentConfig
 from coa.agent.profiles import profile
+from coa.distill.dataset.tokens import fingerprint
+from coa.errors import UserError
 from jobs.stages.rl import LONG_PROBE_TOKENS, probe_sequences
-from jobs.stages.start import copy_pretrained, prepare_start, prepare_tokenizer
+from jobs.stages.start import copy_pretrained, copy_tokenizer, keep_tokenizer, prepare_start, prepare_tokenizer
 from tests.support.tiny import AGENT, make_model, sum_task
+from tests.support.tokenizer_kinds import KINDS, LAYOUTS, write
 
 
 @pytest.mark.slow
@@ -45,6 +50,41 @@ def test_a_run_keeps_the_date_of_its_prompts_when_it_is_resumed(
         monkeypatch.setattr("coa.agent.dates.date", day)
         codec = Codec.load(prepare_tokenizer(run))
         assert codec.decode(codec.prompt(profile("direct"), "Who?", instructed=False)) == "2026-05-01 Who?"
+
+
+def test_a_run_keeps_all_templates_of_a_tokenizer(tmp_path: Path) -> None:
+    source = write(KINDS["bytes"](), tmp_path / "source", LAYOUTS["chat marks"])
+    (source / "additional_chat_templates").mkdir()
+    (source / "additional_chat_templates" / "rag.jinja").write_text("{{ strftime_now('%d') }}")
+    keep_tokenizer(str(source), tmp_path / "kept")
+    (tmp_path / "copy").mkdir()
+    copy_tokenizer(tmp_path / "kept", tmp_path / "copy")
+    copy_tokenizer(tmp_path / "kept", tmp_path / "copy")
+    templates = read_tokenizer(tmp_path / "copy").chat_template
+    assert templates["default"] == LAYOUTS["chat marks"]
+    assert date_of(templates) == date_of(templates["rag"]) == date.today()
+
+
+@pytest.mark.parametrize("legacy", [True, False, None])
+def test_a_tokenizer_is_kept_as_it_was_read(tmp_path: Path, legacy: bool | None) -> None:
+    source = write(KINDS["prepend"](), tmp_path / "source", LAYOUTS["instruction"])
+    path = source / "tokenizer_config.json"
+    settings = {"tokenizer_class": "LlamaTokenizer", "bos_token": "<s>", "unk_token": "<unk>"}
+    settings |= {} if legacy is None else {"legacy": legacy}
+    path.write_text(json.dumps(json.loads(path.read_text()) | settings))
+    keep_tokenizer(str(source), tmp_path / "kept")
+    assert fingerprint(Codec.load(tmp_path / "kept")) == fingerprint(Codec.load(source))
+
+
+def test_a_tokenizer_that_can_not_be_kept_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = write(KINDS["metaspace first"](), tmp_path / "source", LAYOUTS["instruction"])
+
+    def save(tokenizer: Any, folder: Path) -> None:
+        write(KINDS["metaspace always"](), folder, LAYOUTS["instruction"])
+
+    monkeypatch.setattr("jobs.stages.start.save_as_read", save)
+    with pytest.raises(UserError, match=r"its tokenizer gives other tokens once transformers has saved it$"):
+        keep_tokenizer(str(source), tmp_path / "kept")
 
 
 def test_a_start_model_is_one_file_whatever_its_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
