@@ -100,7 +100,8 @@ def _changed_text(codec: Coder) -> str:
         chain = parse(written).chain
         shown = chain[0].text if len(chain) == 1 else written
         if len(chain) != 1 or _canonical(shown) != _canonical(text):
-            return "its tokenizer writes {!r} as {!r}".format(*_difference(text, shown))
+            given, found = _difference(text, shown)
+            return f"its tokenizer writes {given!r} as {found!r}"
     return ""
 
 
@@ -108,9 +109,8 @@ def _changed_prompt(codec: Coder, prompts: Sequence[list[int]]) -> str:
     for one, other in zip(_prompts(codec), prompts, strict=True):
         ours, theirs = codec.decode(one), codec.decode(other)
         if ours != theirs:
-            return "its chat template's prompt has {!r}, which is {!r} when it is encoded piece by piece".format(
-                *_difference(theirs, ours)
-            )
+            own, found = _difference(theirs, ours)
+            return f"its chat template's prompt has {own!r}, which is {found!r} when it is encoded piece by piece"
     return ""
 
 

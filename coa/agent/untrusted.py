@@ -22,8 +22,6 @@ _SPACE = "\u2581"
 """The character for a space in SentencePiece's vocabularies."""
 _NOBODYS = "\U0010fffd"
 """A character that no vocabulary has."""
-_ENCLOSED = re.compile(r"[<\[{|].*\w.*[>\]}|]", re.DOTALL)
-"""The look of a mark: `<tool_call>`, `[INST]`, `|||IP_ADDRESS|||`."""
 _BYTE_NAME = re.compile(r"(?<=<)(?=0x[0-9A-F]{2}>)")
 """Within the name of a byte, `<0x41>`, which is encoded in two parts where it would become the byte."""
 _WIDE = {number: number + 0xFEE0 for number in range(0x21, 0x7F)}
@@ -133,9 +131,14 @@ def _is_mark(token: AddedToken, tokenizer: Tokenizer, *, written: bool) -> bool:
         return False
     if token.special or tag_pattern().fullmatch(token.content):
         return True
-    enclosed = _ENCLOSED.fullmatch(token.content) is not None
+    enclosed = _is_enclosed(token.content)
     is_word = tokenizer.model.token_to_id(token.content) is not None
     return (enclosed or not is_word) if written else (enclosed and not is_word)
+
+
+def _is_enclosed(text: str) -> bool:
+    """Whether a text looks like a mark: `<tool_call>`, `[INST]`, `|||IP_ADDRESS|||`."""
+    return text[0] in "<[{|" and text[-1] in ">]}|" and any(map(str.isalnum, text))
 
 
 def _special(token: AddedToken) -> AddedToken:

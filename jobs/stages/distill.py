@@ -30,11 +30,12 @@ from coa.teams.run import Assignment, FailedRun
 from coa.teams.store import read_transcripts
 from coa.teams.transcript import Graded, Transcript
 from coa.tools.client import ToolCaller
+from coa.usage import Usage
 from jobs.recipe.needs import models_asked
 from jobs.run.distill_store import DistillStore
 from jobs.run.run_dir import RunDir
 from jobs.stages.intake import Intake, require_right, require_some
-from jobs.stages.start import add_tokens, own_columns, prepare_tokenizer
+from jobs.stages.start import add_tokens, own_columns, require_tokenizer
 from jobs.teachers.review import Review
 from jobs.teachers.teaching import (
     Judge,
@@ -57,8 +58,7 @@ async def distill(run: RunDir, tools: ToolClient) -> dict[str, Any]:
     if (done := run.result(STAGE)) and not goes_on(run, done):
         return done
     config = run.config.distill
-    if run.config.model.path is not None:  # its tokens are made last, after all that is paid for
-        await asyncio.to_thread(prepare_tokenizer, run)
+    await asyncio.to_thread(require_tokenizer, run)
     async with language_models(run, models_asked(run.config)) as models:
         filter = Filter(config.filters, contamination_of(run))
         review = Review(run, models, filter.flaw)
@@ -94,26 +94,28 @@ async def distill(run: RunDir, tools: ToolClient) -> dict[str, Any]:
         await asyncio.to_thread(add_tokens, run, store.report, cost)
     if not (store.failed or intake.unfinished):
         drop_ledgers(run)
+    return run.finish(STAGE, result_of(run, store, intake, review, cost))
+
+
+def result_of(run: RunDir, store: DistillStore, intake: Intake, review: Review, cost: Usage) -> dict[str, Any]:
+    """The result of the stage, as later commands and the report read it."""
     report = store.report
-    return run.finish(
-        STAGE,
-        {
-            "runs": run.team_runs,
-            "transcripts": report.transcripts,
-            "kept": report.kept,
-            "upsampled": report.upsampled,
-            "dropped": dict(report.dropped),
-            "infrastructure_failures": intake.failures.total(),
-            "failed": len(store.failed),
-            "unfinished": intake.unfinished,
-            "rewritten": dict(review.rewritten),
-            "stopped": BUDGET if intake.unfinished else None,
-            "budget": asdict(run.config.teaching.budget),
-            "requests": cost.requests,
-            "tokens": cost.tokens,
-            "seconds": round(intake.seconds, 1),
-        },
-    )
+    return {
+        "runs": run.team_runs,
+        "transcripts": report.transcripts,
+        "kept": report.kept,
+        "upsampled": report.upsampled,
+        "dropped": dict(report.dropped),
+        "infrastructure_failures": intake.failures.total(),
+        "failed": len(store.failed),
+        "unfinished": intake.unfinished,
+        "rewritten": dict(review.rewritten),
+        "stopped": BUDGET if intake.unfinished else None,
+        "budget": asdict(run.config.teaching.budget),
+        "requests": cost.requests,
+        "tokens": cost.tokens,
+        "seconds": round(intake.seconds, 1),
+    }
 
 
 def goes_on(run: RunDir, done: dict[str, Any]) -> bool:

@@ -55,6 +55,13 @@ def prepare_tokenizer(run: RunDir) -> Path:
     return run.tokenizer
 
 
+def require_tokenizer(run: RunDir) -> None:
+    """Raises UserError for a pretrained model's tokenizer that can't be used: its tokens are made last, after all that
+    is paid for."""
+    if run.config.model.path is not None:
+        prepare_tokenizer(run)
+
+
 def keep_tokenizer(model: str, folder: Path) -> None:
     """Writes the tokenizer of a pretrained model, with today's date in its prompts; raises UserError for one that can't
     be used."""

@@ -14,6 +14,7 @@ from tests.support.patterns import ROOT, Found, first_slow, patterns_of
 PACKAGES = ("coa", "actors", "cluster", "jobs")
 _NAMES = {"any_name": "|".join(TAGS), "names": tuple(TAGS), "stops": "|".join(TAGS), "tool": "web_search"}
 MADE_OF = {
+    "coa/agent/chat_template.py": {"marks": ("<|end|>", "<s>")},
     "coa/agent/grammar.py": _NAMES,
     "coa/agent/lenient.py": _NAMES | {"gap": "[ \t]{0,4}"},
     "coa/demo/questions.py": {"template": "Who is {} of {} ?", "groups": (r"(\d+)", r"(\w+ \w+)")},
