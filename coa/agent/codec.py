@@ -111,10 +111,11 @@ class Codec:
         return (text for text in self._added if text not in self.untrusted.marks)
 
     def prompt(self, profile: Profile, question: str, *, instructed: bool) -> Tokens:
-        preface = profile.preface() if instructed else ""
         if self._template is not None:
-            return np.array(self._frame(self._template, preface).around(question, self.text), np.int32)
-        return np.array([*self._opening, *self._ours(preface), *self.text(question), *self._closing], np.int32)
+            frame = self._frame(self._template, profile.preface() if instructed else "")
+            return np.array(frame.around(question, self.text), np.int32)
+        preface = self._ours(profile.preface()) if instructed else []
+        return np.array([*self._opening, *preface, *self.text(question), *self._closing], np.int32)
 
     def _frame(self, template: Template, preface: str) -> Frame:
         if preface not in self._frames:
