@@ -26,7 +26,7 @@ import torch
 
 from actors.learner.config import LearnerConfig, ModelConfig, Objective
 from actors.learner.learner import Learner
-from actors.learner.new_model import new_model
+from actors.learner.model.new_model import new_model
 from actors.learner.policy import PackedPolicy, load_model, to_tensors
 from benchmarks.harness import median_ratio, report
 from benchmarks.sft_learner import SIZES, make_demonstrations

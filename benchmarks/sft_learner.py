@@ -31,7 +31,7 @@ import torch
 
 from actors.learner.config import LearnerConfig, ModelConfig, Objective
 from actors.learner.learner import Learner
-from actors.learner.new_model import new_model
+from actors.learner.model.new_model import new_model
 from actors.learner.policy import PackedPolicy, load_model, to_tensors
 from benchmarks.harness import PEER, median_ratio, report, step_clock
 from benchmarks.speed.cores import OTHERS, busy

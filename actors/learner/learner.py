@@ -21,7 +21,7 @@ from actors.learner.config import LearnerConfig, ModelConfig, Objective, RlLearn
 from actors.learner.deepspeed_settings import deepspeed_config
 from actors.learner.finite import wrong_in
 from actors.learner.lora import add_adapters, sources
-from actors.learner.parity import settle
+from actors.learner.model.parity import settle
 from actors.learner.policy import Outputs, TrainedPolicy, check_trained, load_model, to_tensors
 from actors.learner.scoring import Passes, ScoredBatch, Unadapted, bounds_of, filler, load_reference
 from actors.learner.sequence.groups import sequence_group
@@ -72,13 +72,7 @@ class Learner:
         needs, temperature = self.algorithm.needs, objective.temperature
         settings = deepspeed_config(config, model.dtype, gpu=dist.get_backend() != "gloo")
         sequence = sequence_group(config.sequence_parallel, timedelta(seconds=config.collective_s))
-        with sharded_loading(settings, model_dir):
-            hf_model = load_model(model_dir, model)
-        copied = check_trained(hf_model.config, hf_model.config._attn_implementation, config.lora)
-        if config.lora.rank:
-            add_adapters(hf_model, config.lora, copied.unused if copied else ())
-        if config.gradient_checkpointing:
-            hf_model.gradient_checkpointing_enable(gradient_checkpointing_kwargs=CHECKPOINTING)
+        hf_model = prepared(model_dir, model, config, settings)
         self.policy = TrainedPolicy(
             hf_model,
             logits_bytes=config.logits_bytes,
@@ -231,6 +225,18 @@ class Learner:
 
         frozen = self.config.lora.rank > 0
         self.engine.load_checkpoint(str(folder), tag=TAG, load_module_strict=not frozen)
+
+
+def prepared(model_dir: Path, model: ModelConfig, config: LearnerConfig, settings: dict[str, Any]) -> Any:
+    """The model that is trained, with its adapters, sharded if DeepSpeed's `settings` say so. Raises UserError."""
+    with sharded_loading(settings, model_dir):
+        hf_model = load_model(model_dir, model)
+    copied = check_trained(hf_model.config, hf_model.config._attn_implementation, config.lora)
+    if config.lora.rank:
+        add_adapters(hf_model, config.lora, copied.unused if copied else ())
+    if config.gradient_checkpointing:
+        hf_model.gradient_checkpointing_enable(gradient_checkpointing_kwargs=CHECKPOINTING)
+    return hf_model
 
 
 def make_optimizer(policy: TrainedPolicy, config: LearnerConfig) -> torch.optim.Optimizer:

@@ -18,8 +18,8 @@ import torch
 from torch import Tensor, nn
 
 from actors.learner.config import ALL_LINEAR, LoraConfig
-from actors.learner.head import decoder_of
-from actors.learner.parity import numberless
+from actors.learner.model.head import decoder_of
+from actors.learner.model.parity import numberless
 from coa.errors import UserError
 
 _ADAPTER = "coa"
@@ -29,8 +29,8 @@ FUSED = dict.fromkeys(("gate_proj", "up_proj", "w1", "w3"), "gate_up_proj") | {"
 
 def add_adapters(model: Any, config: LoraConfig, unused: Collection[str] = ()) -> None:
     """Freezes the model and adds adapters, the same on every rank. Raises UserError if a target is no linear layer of
-    the decoder, and no output projection. unused: modules that are not called (`actors.learner.parity`), which would
-    never see their adapter."""
+    the decoder, and no output projection. unused: modules that the model does not use as linear layers
+    (`actors.learner.model.parity`)."""
     try:
         import peft
     except ImportError as error:

@@ -17,12 +17,12 @@ from actors.learner.attention import (
     varlen_arguments,
 )
 from actors.learner.config import LOGITS_BYTES, VARLEN, LoraConfig
-from actors.learner.head import decoder_of, scaling_of
-from actors.learner.load import load_model as load_model
 from actors.learner.logits import Chosen, at_least_float32, reduce_in_place
-from actors.learner.merged import check_written
-from actors.learner.new_model import new_model as new_model
-from actors.learner.parity import Copied, Parity, Way, settled_copy, ways_of
+from actors.learner.model.head import decoder_of, scaling_of
+from actors.learner.model.load import load_model as load_model
+from actors.learner.model.merged import check_written
+from actors.learner.model.new_model import new_model as new_model
+from actors.learner.model.parity import Copied, Parity, Way, settled_copy, ways_of
 from actors.learner.sequence.attention import SHARED, share
 from actors.learner.sequence.groups import SequenceGroup, padded
 from coa.errors import UserError
@@ -77,8 +77,8 @@ class PackedPolicy(nn.Module):
 
     Works with any causal language model of transformers that exposes its decoder and output projection; raises
     UserError for others. Whether a model computes the same in packed rows as by itself is found out by comparing both
-    (`actors.learner.parity`). Ranks that share rows (`sequence`) are called with the same rows, and each returns the
-    full result.
+    (`actors.learner.model.parity`). Ranks that share rows (`sequence`) are called with the same rows, and each returns
+    the full result.
     """
 
     model: Any
@@ -255,7 +255,7 @@ def parity_of(config: Any, attention: str) -> Parity | None:
 
 
 def check_trained(config: Any, attention: str, lora: LoraConfig) -> Parity | None:
-    """The same, and checks that the weights that are written are those that were trained (`actors.learner.merged`)."""
+    """The same, and checks that what is written is what was trained (`actors.learner.model.merged`)."""
     if (found := parity_of(config, attention)) is not None:
         check_written(Copied.of(config, attention), lora, found.unused, PackedPolicy)
     return found

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from actors.learner.config import ModelConfig
-from actors.learner.parity import settle
+from actors.learner.model.parity import settle
 from actors.learner.policy import PackedPolicy, load_model, to_tensors
 from coa.errors import UserError
 from coa.learning.algorithms.on_policy import OnPolicyConfig, gaps, toward_teacher

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from actors.learner.config import ModelConfig
 from actors.learner.lora import without_adapters
-from actors.learner.parity import Way
+from actors.learner.model.parity import Way
 from actors.learner.policy import Outputs, TrainedPolicy, load_model, to_tensors
 from actors.learner.sequence.groups import SequenceGroup
 from actors.learner.zero import sharded_loading

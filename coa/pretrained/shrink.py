@@ -4,8 +4,8 @@ not. A model of it, with random weights, is built and run in a fraction of a sec
 Rules go by the names of settings, and know no family. Layers are one of each kind; windows and the positions at which
 rotary embeddings change are so small that a short sequence is beyond them."""
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
+from fnmatch import fnmatchcase
 from typing import Any, cast
 
 VOCABULARY = 96
@@ -21,31 +21,32 @@ ORIGINAL_POSITIONS = 16
 """Positions that rotary embeddings were trained for, where they are scaled to more."""
 POSITIONS = 2048
 _LAYERS = "num_hidden_layers"
-_RULES: tuple[tuple[str, int], ...] = (
-    (r".*vocab_size.*|num_image_tokens|num_centroids", VOCABULARY),
-    (r"mamba_n_heads|mamba_num_heads", EXPANDED),
-    (r"(.*_)?attention_heads|n_heads?|num_heads|.*_n_heads|linear_num_(value_)?heads", HEADS),
-    (r"(.*_)?key_value_heads|num_kv_heads|linear_num_key_heads|num_query_groups", KEY_HEADS),
-    (r"hidden_size|.*_hidden_size|n_embd|d_model|dim_model|embedding_(dim|size)|emb_dim|word_embed_proj_dim", WIDTH),
-    (r"lru_width", WIDTH),
-    (r"mamba_d_ssm", 2 * WIDTH),
-    (r"qk_head_dim", 2 * HEAD_DIM),
-    (r"(.*_)?head_dim|head_size|d_head|kv_channels|mamba_d_head|mamba_headdim|rotary_dim|dim_head", HEAD_DIM),
-    (r".*intermediate_size.*|(.*_)?ffn_(dim|hidden_size)|dim_ff|dff|n_inner|d_inner|feed_forward_size", INNER),
-    (r"num_experts|n_routed_experts|num_local_experts|moe_num_experts|zero_expert_num", 4),
-    (r"num_experts_per_tok(en)?|moe_(topk|k)|index_topk_blocks|(en|de)coder_layers", 2),
-    (r"n_groups?|mamba_n_?groups|topk_group|num_expert_group|n_shared_experts|num_kv_shared_layers", 1),
-    (r".*_rank|.*hidden_size_per_layer_input|d_rel|(ssm_)?state_size|mamba_d_state", HEAD_DIM),
-    (r"(.*_)?sliding_window(_size)?|attention_chunk_size|(attention_|keep_)?window_size|local_attention", WINDOW),
-    (r"index_topk|(mamba_)?chunk_size|block_size|index_block_size|rel_extent", WINDOW),
-    (r".*_period|.*_interval|.*_sparse_step", 2),
-    (r".*_offset|num_dense_layers|first_k_dense_replace", 1),
-    (r"original_max_position_embeddings", ORIGINAL_POSITIONS),
-    (r"max_position_embeddings|n_positions|n_ctx|max_seq_len|model_max_length", POSITIONS),
+_MOST: tuple[tuple[int, str], ...] = (
+    (VOCABULARY, "*vocab_size* num_image_tokens num_centroids"),
+    (EXPANDED, "mamba_n_heads mamba_num_heads"),
+    (HEADS, "*attention_heads n_head n_heads num_heads *_n_heads linear_num_heads linear_num_value_heads"),
+    (KEY_HEADS, "*key_value_heads num_kv_heads linear_num_key_heads num_query_groups"),
+    (HEAD_DIM, "hidden_size_per_layer_input"),
+    (WIDTH, "*hidden_size n_embd d_model dim_model embedding_dim embedding_size emb_dim word_embed_proj_dim lru_width"),
+    (2 * WIDTH, "mamba_d_ssm"),
+    (2 * HEAD_DIM, "qk_head_dim"),
+    (HEAD_DIM, "*head_dim head_size d_head kv_channels mamba_d_head mamba_headdim rotary_dim dim_head"),
+    (INNER, "*intermediate_size* *ffn_dim *ffn_hidden_size dim_ff dff n_inner d_inner feed_forward_size"),
+    (4, "num_experts n_routed_experts num_local_experts moe_num_experts zero_expert_num"),
+    (2, "num_experts_per_tok num_experts_per_token moe_topk moe_k index_topk_blocks encoder_layers decoder_layers"),
+    (1, "n_group n_groups mamba_n_groups mamba_ngroups topk_group num_expert_group n_shared_experts"),
+    (1, "num_kv_shared_layers num_dense_layers first_k_dense_replace *_offset"),
+    (HEAD_DIM, "*_rank d_rel state_size ssm_state_size mamba_d_state"),
+    (WINDOW, "*sliding_window *sliding_window_size attention_chunk_size window_size attention_window_size"),
+    (WINDOW, "keep_window_size local_attention index_topk chunk_size mamba_chunk_size block_size index_block_size"),
+    (WINDOW, "rel_extent"),
+    (2, "*_period *_interval *_sparse_step"),
+    (ORIGINAL_POSITIONS, "original_max_position_embeddings"),
+    (POSITIONS, "max_position_embeddings n_positions n_ctx max_seq_len model_max_length"),
 )
-_MOST = tuple((re.compile(pattern), most) for pattern, most in _RULES)
-_PERIODS = re.compile(r".*_(period|interval|sparse_step)")
-_INDICES = re.compile(r".*(_layers|_idxs|_layer_ids)")
+"""The largest number that settings keep, by their names, in which * stands for anything; the first that fits counts."""
+_PERIODS = "*_period *_interval *_sparse_step"
+_INDICES = "*_layers *_idxs *_layer_ids"
 """Lists of the numbers of layers."""
 
 
@@ -62,6 +63,10 @@ def shrunk(config: Any) -> Any:
         names = getattr(type(config), "attribute_map", {})
         changed[names.get("num_key_value_heads", "num_key_value_heads")] = HEADS
     return type(config)(**{**tree, **changed})
+
+
+def _fits(name: str, patterns: str) -> bool:
+    return any(fnmatchcase(name, pattern) for pattern in patterns.split())
 
 
 def _has(config: Any, name: str) -> bool:
@@ -86,7 +91,7 @@ def _fewer_layers(config: Any, tree: Mapping[str, Any]) -> dict[str, Any]:
         first.setdefault(repr([column[i] for column in columns.values()]), i)
     kept = sorted(first.values())
     if len(kept) == 1:
-        kept *= 4 if any(_PERIODS.fullmatch(name) for name in tree) else 2
+        kept *= 4 if any(_fits(name, _PERIODS) for name in tree) else 2
     names = getattr(type(config), "attribute_map", {})
     return {names.get(_LAYERS, _LAYERS): len(kept), **{name: _kept(tree[name], kept, layers) for name in columns}}
 
@@ -97,9 +102,9 @@ def _by_layer(name: str, value: Any, layers: int) -> list[Any] | None:
         entries = list(cast(Sequence[Any], value))
         if len(entries) == layers:
             return entries
-        return [i in entries for i in range(layers)] if _INDICES.fullmatch(name) else None
+        return [i in entries for i in range(layers)] if _fits(name, _INDICES) else None
     if isinstance(value, dict) and value and all(str(key).isdigit() for key in cast(dict[Any, Any], value)):
-        if not _INDICES.fullmatch(name) and "layer" not in name:
+        if not _fits(name, _INDICES) and "layer" not in name:
             return None
         by_number = {int(key): one for key, one in cast(dict[Any, Any], value).items()}
         return [by_number.get(i) for i in range(layers)]
@@ -125,7 +130,7 @@ def _smaller(tree: Mapping[str, Any], done: Mapping[str, Any]) -> Iterator[tuple
         elif name.endswith("token_id") and isinstance(value, list):
             yield name, [one % VOCABULARY for one in cast(list[int], value)]
         elif isinstance(value, int):
-            most = next((most for pattern, most in _MOST if pattern.fullmatch(name)), value)
+            most = next((most for most, names in _MOST if _fits(name, names)), value)
             yield name, min(value, most)
 
 

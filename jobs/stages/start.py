@@ -114,7 +114,7 @@ def prepare_start(run: RunDir) -> None:
             with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as child:
                 child.submit(copy_pretrained, config, part).result()
         else:
-            from actors.learner.new_model import new_model
+            from actors.learner.model.new_model import new_model
 
             new_model(config, load_tokenizer(tokenizer), seed=run.config.seed).save_pretrained(part)
         copy_tokenizer(tokenizer, part)

@@ -19,7 +19,7 @@ from transformers import AutoModelForCausalLM
 
 from actors.learner.config import ALL_LINEAR, LoraConfig, ModelConfig
 from actors.learner.lora import add_adapters, sources
-from actors.learner.parity import settle, usual_tokens
+from actors.learner.model.parity import settle, usual_tokens
 from actors.learner.policy import TrainedPolicy, check_trained, load_model, to_tensors
 from actors.weights.parts import ModelParts
 from coa.errors import UserError
@@ -73,9 +73,9 @@ class Verdict(NamedTuple):
     why: str = ""
 
     def row(self) -> str:
-        """Its row of the table. Distances are left out: they differ from machine to machine."""
+        """What the table says of it. Distances are left out: they differ from machine to machine."""
         why = re.sub(r"(log-probs are|it is|differs by) \S+ (nats|of)", r"\1 some \2", self.why)
-        return f"| {self.family} | {self.result} | {why} |"
+        return f"| `{self.family}` | {why} |" if self.result == "refused" else f"`{self.family}`"
 
 
 def families() -> list[str]:
@@ -213,7 +213,8 @@ def main() -> None:
     logging.disable_progress_bar()
     torch.set_num_threads(1)
     for family in sys.argv[1:] or families():
-        print(verdict(family).row(), flush=True)
+        found = verdict(family)
+        print(found.result, found.row(), found.why, flush=True)
 
 
 if __name__ == "__main__":

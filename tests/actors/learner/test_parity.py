@@ -11,8 +11,17 @@ from transformers import AutoConfig, AutoModelForCausalLM, Qwen3Config
 
 from actors.learner.attention import BRANCHED
 from actors.learner.config import LoraConfig, ModelConfig
-from actors.learner.head import Scaling, decoder_of, scaling_of
-from actors.learner.parity import Copied, Parity, Way, gradients_apart, numberless, settle, tiny_copy, uncalled
+from actors.learner.model.head import Scaling, decoder_of, scaling_of
+from actors.learner.model.parity import (
+    Copied,
+    Parity,
+    Way,
+    gradients_apart,
+    numberless,
+    settle,
+    tiny_copy,
+    unlike_linear,
+)
 from actors.learner.policy import PackedPolicy, TrainedPolicy, check_trained, load_model, parity_of, to_tensors
 from coa.errors import UserError
 from coa.learning.packing import micro_batch
@@ -69,8 +78,14 @@ def test_a_batch_of_several_samples_is_right_also_where_each_goes_alone(tmp_path
 
 
 def test_a_model_whose_logits_are_made_otherwise_is_refused_with_the_distance(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"^BertLMHeadModel can't be trained here: log-probs are [\d.]+ nats from"):
-        loaded("bert", tmp_path)
+    made(tiny_config("electra"), tmp_path)
+    with pytest.raises(UserError, match=r"^ElectraForCausalLM can't be trained here: log-probs are [\d.]+ nats from"):
+        TrainedPolicy(AutoModelForCausalLM.from_pretrained(tmp_path))
+
+
+def test_parameters_that_would_be_saved_under_one_of_their_names_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"parameters lm_head\.decoder\.bias have several names, and only one of them"):
+        loaded("bert-generation", tmp_path)
 
 
 class Broken(PackedPolicy):
@@ -180,9 +195,9 @@ def test_the_decoder_is_found_where_the_output_projection_has_its_name(tmp_path:
     assert decoder_of(model) is model.model
 
 
-def test_layers_whose_weights_are_read_directly_are_known() -> None:
+def test_layers_that_are_not_used_as_such_are_known() -> None:
     policy = PackedPolicy(tiny_copy(AutoConfig.for_model("mamba", **SIZES, state_size=4, time_step_rank=4), "eager"))
-    assert "backbone.layers.*.mixer.dt_proj" in uncalled(policy)
+    assert "backbone.layers.*.mixer.dt_proj" in unlike_linear(policy)
     assert numberless("model.layers.12.mlp.experts.3.up") == "model.layers.*.mlp.experts.*.up"
 
 

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 import torch
 
-from actors.learner.policy import ModelConfig, PackedPolicy, load_model, to_tensors
+from actors.learner.config import ModelConfig
+from actors.learner.policy import PackedPolicy, load_model, to_tensors
 from actors.messages import (
     Advanced,
     Cancelled,

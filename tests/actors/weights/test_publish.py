@@ -151,14 +151,23 @@ def test_any_number_of_writers_and_any_bucket_give_every_byte_once(writers: int,
     assert np.array_equal(whole, expected)
 
 
-@given(st.integers(1, 9), st.integers(1, 9), st.integers(0, 80), st.integers(1, 30))
-def test_an_adapter_is_folded_into_any_run_of_elements(rows: int, columns: int, at: int, length: int) -> None:
+@given(st.integers(1, 3), st.booleans(), st.integers(1, 9), st.integers(1, 9), st.integers(0, 200), st.integers(1, 30))
+def test_an_adapter_is_folded_into_any_run_of_elements(
+    experts: int, transposed: bool, rows: int, columns: int, at: int, length: int
+) -> None:
+    """Of one matrix or of those of several experts, [out, in] or [in, out]."""
     generator = torch.Generator().manual_seed(rows * 100 + columns)
-    weight, a, b = (torch.randn(shape, generator=generator) for shape in ((rows, columns), (2, columns), (rows, 2)))
-    whole = (weight + 0.5 * (b @ a)).reshape(-1)
+    out, into = (columns, rows) if transposed else (rows, columns)
+    weight = torch.randn((experts, rows, columns), generator=generator)
+    a, b = (torch.randn(shape, generator=generator) for shape in ((experts, 2, into), (experts, out, 2)))
+    change = b @ a
+    whole = (weight + 0.5 * (change.mT if transposed else change)).reshape(-1)
     at = min(at, whole.numel() - 1)
     piece = weight.reshape(-1)[at : at + length]
-    torch.testing.assert_close(merge(piece, a, b, 0.5, at), whole[at : at + length])
+    source = Source("experts", (weight,), 0.5, experts, transposed)
+    # As peft lays them out: A is expert by expert, and of B's columns each rank has one for every expert.
+    found = merge(piece, source, a.reshape(-1, into), b.permute(1, 2, 0).reshape(out, -1), at)
+    torch.testing.assert_close(found, whole[at : at + length])
 
 
 @given(st.integers(0, 3000), st.integers(0, 2**40))

@@ -10,7 +10,7 @@ from torch import nn
 from actors.learner.config import ModelConfig
 from coa.errors import UserError
 from coa.pretrained.fit import NO_FIT, causal_class, difference
-from coa.pretrained.weights import WITH_ADAPTERS
+from coa.pretrained.weights import WITH_ADAPTERS, few
 
 DROPOUT = re.compile(r".*(dropout|_pdrop|layerdrop).*")
 """Names of the attributes that hold a rate of dropout."""
@@ -42,6 +42,10 @@ def load_model(path: Path | str, config: ModelConfig) -> Any:
     if found := difference(loading):
         raise UserError(f"{path}: {NO_FIT}: {found}")
     untie(model)
+    if several := shared(model):
+        raise UserError(
+            f"{path}: its parameters {few(several)} have several names, and only one of them would be saved"
+        )
     remove_dropout(model)
     return model
 
@@ -68,6 +72,12 @@ def untie(model: Any) -> None:
     model.config.get_text_config().tie_word_embeddings = False
     # transformers recorded the tie when the model was made, and uses this record to save and load.
     model.all_tied_weights_keys = {}
+
+
+def shared(model: nn.Module) -> list[str]:
+    """Names of parameters that have more than one."""
+    once = {name for name, _ in model.named_parameters()}
+    return sorted(name for name, _ in model.named_parameters(remove_duplicate=False) if name not in once)
 
 
 def remove_dropout(model: nn.Module) -> None:

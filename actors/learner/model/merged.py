@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from actors.learner.config import LoraConfig
-from actors.learner.load import untie
 from actors.learner.lora import add_adapters, sources
-from actors.learner.parity import BOUNDS, Copied, distance, drawn, tiny_copy, ways_of
+from actors.learner.model.load import untie
+from actors.learner.model.parity import BOUNDS, Copied, distance, drawn, loaded, tiny_copy, ways_of
 from actors.weights.parts import DTYPES, ModelParts
 from coa.errors import UserError
 from coa.learning.samples import all_trained
@@ -51,7 +51,6 @@ def check_written(copied: Copied, lora: LoraConfig, unused: frozenset[str], make
 
 def reloaded(model: Any) -> Any:
     """The model that transformers makes of the weights that are written."""
-    kind = causal_class(model.config)
     parts = ModelParts(list(sources(model)), sharded=False, bucket_bytes=BUCKET_BYTES)
     flat = torch.cat([torch.from_numpy(piece.copy()) for _, piece in parts.pieces()])
     types = {name: dtype for dtype, name in DTYPES.items()}
@@ -60,5 +59,4 @@ def reloaded(model: Any) -> Any:
         return flat[start:stop].clone().view(types[dtype]).view(shape)
 
     weights = {one.name: tensor(one.start, one.stop, one.dtype, one.shape) for one in parts.layout.tensors}
-    attention = model.config._attn_implementation
-    return kind.from_pretrained(None, config=model.config, state_dict=weights, attn_implementation=attention)
+    return loaded(causal_class(model.config), model.config, weights, model.config._attn_implementation)

@@ -82,8 +82,8 @@ class Parity:
     others: tuple[tuple[Way, float], ...]
     """Faster ways that do not agree, each with its nats; infinite where the model can't compute that way."""
     unused: frozenset[str] = frozenset()
-    """Of a tiny copy: names of modules that are never called, since the layers around them read their weights, or that
-    return something else than a tensor. With * in place of numbers."""
+    """Of a tiny copy: names of modules that are not used as linear layers, because the layers around them read their
+    weights instead of calling them, or since they compute something else. With * in place of numbers."""
 
     def __str__(self) -> str:
         others = "".join(f"; {way}: {apart:.2g}" for way, apart in self.others)
@@ -184,7 +184,7 @@ def settled_copy(copied: Copied, make: Callable[..., Any]) -> Parity | None:
     except UserError:
         return None
     policy = make(model, ways=ways_of(attention)).train()
-    unused = uncalled(policy)
+    unused = unlike_linear(policy)
     found = replace(settle(policy, policy), unused=unused)
     name, apart = gradients_apart(policy)
     if apart > GRADIENTS:
@@ -195,17 +195,21 @@ def settled_copy(copied: Copied, make: Callable[..., Any]) -> Parity | None:
     return found
 
 
-def uncalled(policy: Any) -> frozenset[str]:
-    """Modules that the model's own pass does not call as layers (`Parity.unused`)."""
-    called: set[str] = set()
+def unlike_linear(policy: Any) -> frozenset[str]:
+    """Modules that the model's own pass does not use as linear layers (`Parity.unused`)."""
+    linear: set[str] = set()
     named = list(policy.model.named_modules())
 
-    def note(name: str, output: Any) -> None:
-        if isinstance(output, Tensor):
-            called.add(numberless(name))
+    def note(name: str, module: Any, inputs: Any, output: Any) -> None:
+        weight: Any = getattr(module, "weight", None)
+        tensors = all(isinstance(one, Tensor) for one in (output, weight, *inputs[:1]))
+        if tensors and inputs and weight.dim() == 2:
+            matrix = weight if isinstance(module, nn.Linear) else weight.T
+            if inputs[0].shape[-1] == matrix.shape[1] and output.shape == (*inputs[0].shape[:-1], len(matrix)):
+                linear.add(numberless(name))
 
     hooks = [
-        module.register_forward_hook(lambda _module, _inputs, output, name=name: note(name, output))
+        module.register_forward_hook(lambda module, inputs, output, name=name: note(name, module, inputs, output))
         for name, module in named
     ]
     with reading(f"{type(policy.model).__name__}: its own pass over a sequence fails"), torch.no_grad():
@@ -213,7 +217,7 @@ def uncalled(policy: Any) -> frozenset[str]:
             policy(torch.from_numpy(one).long())
     for hook in hooks:
         hook.remove()
-    return frozenset(numberless(name) for name, _ in named) - called
+    return frozenset(numberless(name) for name, _ in named) - linear
 
 
 def numberless(name: str) -> str:
@@ -244,15 +248,25 @@ def gradients_apart(policy: Any) -> tuple[str, float]:
     return max(apart.items(), key=lambda one: one[1])
 
 
-def tiny_copy(config: Any, attention: str) -> nn.Module:
-    """A model of the same family, of random weights that are the same each time; on the CPU, in float32."""
+def tiny_copy(config: Any, attention: str) -> Any:
+    """A model of the same family, of random weights that are the same each time, as transformers loads it; on the CPU,
+    in float32."""
     small = shrunk(config)
+    kind = causal_class(small)
     with torch.random.fork_rng(devices=()), torch.device("cpu"):
         torch.manual_seed(0)
-        model = causal_class(small)._from_config(small, attn_implementation=attention, dtype=torch.float32)
+        model = kind._from_config(small, attn_implementation=attention, dtype=torch.float32)
         for parameter in model.parameters():
             if parameter.dim() > 1:
                 nn.init.normal_(parameter, std=SPREAD)
             else:
                 parameter.data += torch.randn_like(parameter) * NOISE
-    return model
+        with quiet():
+            return loaded(kind, small, model.state_dict(), attention)
+
+
+def loaded(kind: Any, config: Any, weights: dict[str, Tensor], attention: str) -> Any:
+    """The model that transformers makes of weights."""
+    return kind.from_pretrained(
+        None, config=config, state_dict=weights, attn_implementation=attention, dtype=torch.float32
+    )

@@ -1,0 +1,1 @@
+"""The model that a rank trains: loaded or new, and compared with itself."""
