@@ -20,7 +20,6 @@ from actors.learner.config import LOGITS_BYTES, VARLEN, LoraConfig
 from actors.learner.logits import Chosen, at_least_float32, reduce_in_place
 from actors.learner.model.head import decoder_of, scaling_of
 from actors.learner.model.load import load_model as load_model
-from actors.learner.model.merged import check_written
 from actors.learner.model.new_model import new_model as new_model
 from actors.learner.model.parity import Copied, Parity, Way, settled_copy, ways_of
 from actors.learner.sequence.attention import SHARED, share
@@ -111,12 +110,10 @@ class PackedPolicy(nn.Module):
         self.take(self.ways[0])
 
     def _ways(self, attention: str) -> tuple[Way, ...]:
+        if self._sequence is not None:
+            return (Way(attention, packed=True),)
         packed = (copied := parity_of(self.model.config, attention)) is None or copied.way.packed
-        if self._sequence is None:
-            return tuple(way for way in ways_of(attention) if packed or not way.packed)
-        if not packed:
-            raise UserError(f"{type(self.model).__name__}: learner.sequence_parallel needs packed rows ({copied})")
-        return (Way(attention, packed=True),)
+        return tuple(way for way in ways_of(attention) if packed or not way.packed)
 
     def take(self, way: Way) -> None:
         """Computes that way from now on."""
@@ -124,6 +121,8 @@ class PackedPolicy(nn.Module):
         self._attention = way.attention
         if self._sequence is not None:
             share(self.model, way.attention, self._sequence.size)
+            if (copied := parity_of(self.model.config, way.attention)) is not None and not copied.way.packed:
+                raise UserError(f"{type(self.model).__name__}: learner.sequence_parallel needs packed rows ({copied})")
         elif way.attention != (config := self.model.config.get_text_config())._attn_implementation:
             self.model.set_attn_implementation(way.attention)
             # A model with attention of its own stays as it is, and its rows are masked at any length.
@@ -256,6 +255,8 @@ def parity_of(config: Any, attention: str) -> Parity | None:
 
 def check_trained(config: Any, attention: str, lora: LoraConfig) -> Parity | None:
     """The same, and checks that what is written is what was trained (`actors.learner.model.merged`)."""
+    from actors.learner.model.merged import check_written
+
     if (found := parity_of(config, attention)) is not None:
         check_written(Copied.of(config, attention), lora, found.unused, PackedPolicy)
     return found

@@ -312,7 +312,7 @@ def test_a_profile_that_calls_what_is_no_tool_is_a_mistake(tmp_path: Path, monke
     lend(monkeypatch, PROFILES, "own", profile_that_calls("abacus"))
     path = tmp_path / "tasks.jsonl"
     path.write_text("".join(f'{{"question": "{n} ?", "answer": "1", "profile": "own"}}\n' for n in range(20)))
-    settings = [f"tasks.path={path}", f"run_dir={tmp_path / 'run'}", "tasks.world=tiny"]
+    settings = [f"tasks.path={path}", f"run_dir={tmp_path / 'run'}", "tasks.world=tiny", "agent.limits.max_tokens=256"]
     config = load(recipe.Recipe, overrides=settings)
     [profile] = {task.profile for task in load_tasks(str(path), profile="mhqa")}
     for check in (lambda: checks.check_run(config), lambda: checks.check_services(config, {"exact"}, {profile})):
