@@ -19,39 +19,38 @@ _ANSWER = "\x00Yes\x00"
 
 @dataclass(frozen=True)
 class ChatTemplate:
-    """A template that takes a question once, as it is. `in_parts`: whether a message is a list of parts."""
+    """A template that takes a question once, as it is."""
 
     tokenizer: Any
-    in_parts: bool
     opening: str
     closing: str
     """The text after the question, the beginning of the assistant's message included."""
 
     def ids(self, question: str) -> list[int]:
         """The template's own tokens of a prompt."""
-        return _applied(self.tokenizer, [_message("user", question, in_parts=self.in_parts)], tokenize=True)
+        return _applied(self.tokenizer, [_message("user", question)], tokenize=True)
 
 
 def read_template(tokenizer: Any, model: str) -> ChatTemplate:
     """Raises UserError for a template that does not take a message of text once, as it is, or that begins the
     assistant's message with a tag of ours, which the policy has to write itself, or leaves a part of its header out."""
     require_template(tokenizer, model)
-    opening, closing, in_parts = _around(tokenizer, model)
+    opening, closing = _around(tokenizer, model)
     for tag in TAGS.values():
         if tag.open in closing or tag.close in closing:
             raise UserError(
                 f"{model}: its chat template begins the assistant's message with {tag.open}, which the policy has to "
                 "write itself: take that out of the template"
             )
-    between = _between(tokenizer, in_parts=in_parts)
+    between = _between(tokenizer)
     with reading(f"{model}: its chat template needs the beginning of an answer"):
-        unfinished = _is_unfinished(tokenizer, between, closing, in_parts=in_parts)
+        unfinished = _is_unfinished(tokenizer, between, closing)
     if unfinished or _is_other_header(tokenizer, between, closing):
         raise UserError(
             f"{model}: its chat template writes {between!r} between a question and an answer, and {closing!r} where an "
             "answer is to begin: the second has to end with the whole header of the assistant's message, and no more"
         )
-    return ChatTemplate(tokenizer, in_parts, opening, closing)
+    return ChatTemplate(tokenizer, opening, closing)
 
 
 def require_template(tokenizer: Any, model: str) -> None:
@@ -64,28 +63,21 @@ def require_template(tokenizer: Any, model: str) -> None:
         raise UserError(f"{model}: its tokenizer has chat templates named {names}, and none named {DEFAULT}")
 
 
-def _around(tokenizer: Any, model: str) -> tuple[str, str, bool]:
-    """The text before and after a question, and whether it was given as a list of parts."""
-    failed: list[UserError] = []
-    for in_parts in (False, True):
-        message = _message("user", _QUESTION, in_parts=in_parts)
-        try:
-            with reading(f"{model}: its chat template does not take a question as text"):
-                text = _applied(tokenizer, [message], tokenize=False)
-        except UserError as error:
-            failed.append(error)
-            continue
-        opening, *closings = text.split(_QUESTION)
-        if len(closings) == 1:
-            return opening, closings[0], in_parts
+def _around(tokenizer: Any, model: str) -> tuple[str, str]:
+    """The text before and after a question. A template that takes a message as a list of parts only, as those of models
+    that see images do, is refused: servers and other programs give it texts."""
+    with reading(f"{model}: its chat template does not take a question as text"):
+        text = str(_applied(tokenizer, [_message("user", _QUESTION)], tokenize=False))
+    opening, *closings = text.split(_QUESTION)
+    if len(closings) != 1:
         how = f"{len(closings)} times" if closings else "in no place, or not as it is"
-        failed.append(UserError(f"{model}: its chat template writes a question {how}, expected once"))
-    raise failed[0]
+        raise UserError(f"{model}: its chat template writes a question {how}, expected once")
+    return opening, closings[0]
 
 
-def _between(tokenizer: Any, *, in_parts: bool) -> str:
+def _between(tokenizer: Any) -> str:
     """The text between a question and its answer; "" for a template that takes no answer."""
-    said = [_message("user", _QUESTION, in_parts=in_parts), _message("assistant", _ANSWER, in_parts=in_parts)]
+    said = [_message("user", _QUESTION), _message("assistant", _ANSWER)]
     try:
         with reading("its chat template takes no answer"):
             text = _applied(tokenizer, said, tokenize=False, begins=False)
@@ -95,8 +87,8 @@ def _between(tokenizer: Any, *, in_parts: bool) -> str:
     return before.rpartition(_QUESTION)[2] if len(after) == 1 and _QUESTION in before else ""
 
 
-def _message(role: str, text: str, *, in_parts: bool) -> dict[str, Any]:
-    return {"role": role, "content": [{"type": "text", "text": text}] if in_parts else text}
+def _message(role: str, text: str) -> dict[str, Any]:
+    return {"role": role, "content": text}
 
 
 def _applied(tokenizer: Any, messages: list[dict[str, Any]], *, tokenize: bool, begins: bool = True) -> Any:
@@ -115,10 +107,10 @@ def _is_other_header(tokenizer: Any, between: str, closing: str) -> bool:
     return bool(header) and header != mark.findall(closing)
 
 
-def _is_unfinished(tokenizer: Any, between: str, closing: str, *, in_parts: bool) -> bool:
+def _is_unfinished(tokenizer: Any, between: str, closing: str) -> bool:
     """Whether a template that begins the assistant's message leaves the rest of its header out, apart from a thought
     that it writes before an answer."""
-    message = _message("user", _QUESTION, in_parts=in_parts)
+    message = _message("user", _QUESTION)
     without = _applied(tokenizer, [message], tokenize=False, begins=False).partition(_QUESTION)[2]
     header, begun = _THOUGHT.sub("", between), closing.rstrip()
     return without != closing and header.startswith(begun) and bool(header[len(begun) :].strip())

@@ -297,19 +297,12 @@ NOT_AS_TEXT = "its chat template does not take a question as text: "
         ("{% for m in messages %}{{ m['content'] }}", NOT_AS_TEXT),
         ("{{ raise_exception('tools are required') }}", f"{NOT_AS_TEXT}tools are required"),
         ("{{ messages[0].content.nothing.at_all }}", NOT_AS_TEXT),
+        ("{% for m in messages %}{{ m['content'][0]['text'] }}{% endfor %}", NOT_AS_IT_IS),
+        ("{% for m in messages %}{% for p in m['content'] %}{{ p['text'] }}{% endfor %}{% endfor %}", NOT_AS_IT_IS),
     ],
 )
 def test_a_chat_template_that_does_not_take_a_question_once_as_it_is(tmp_path: Path, template: str, said: str) -> None:
     assert refusal(saved(tmp_path, template + ASSISTANT)).startswith(said)
-
-
-@pytest.mark.parametrize(
-    "content", ["{{ m['content'][0]['text'] }}", "{% for p in m['content'] %}{{ p['text'] }}{% endfor %}"]
-)
-def test_a_chat_template_that_takes_lists_of_parts_is_given_one(tmp_path: Path, content: str) -> None:
-    codec = Codec.load(saved(tmp_path, f"{{% for m in messages %}}<|im_start|>{content}{{% endfor %}}{ASSISTANT}"))
-    prompt = codec.prompt(profile("direct"), "Who ?", instructed=False)
-    assert codec.decode(prompt) == "<|im_start|>Who ?<|im_start|>assistant\n"
 
 
 def test_a_chat_template_that_writes_a_question_twice_says_how_often(tmp_path: Path) -> None:

@@ -27,6 +27,7 @@ REFUSED_KINDS = {
 REFUSED_LAYOUTS = {
     "begins a thought": "its chat template begins the assistant's message with <think>, which the policy has to write ",
     "header unfinished": "its chat template writes '<|end|><|start|>assistant<|channel|>final<|message|>' between a ",
+    "parts": "its chat template writes a question in no place, or not as it is, expected once",
     "twice": "its chat template writes a question 2 times, expected once",
     "raises": "its chat template does not take a question as text: tools are needed",
     "broken": "its chat template does not take a question as text: Unexpected end of template",
@@ -53,9 +54,8 @@ def folder(path: Path, kind: str, layout: str) -> Path:
     return write(Tokenizer.from_str(tokenizer(kind)), path / "m", LAYOUTS[layout])
 
 
-def own_prompt(theirs: Any, question: str, layout: str) -> list[int]:
-    content = [{"type": "text", "text": question}] if layout == "parts" else question
-    message = {"role": "user", "content": content}
+def own_prompt(theirs: Any, question: str) -> list[int]:
+    message = {"role": "user", "content": question}
     return theirs.apply_chat_template([message], add_generation_prompt=True, tokenize=True, return_dict=False)
 
 
@@ -79,7 +79,7 @@ def check(path: Path, kind: str, layout: str) -> None:
         assert same(codec.decode(codec.span(Span("plan", text))), render_span(Span("plan", text))), text
     for instructed in (False, True):
         for question in QUESTIONS:
-            own = own_prompt(theirs, (asked.preface() if instructed else "") + question, layout)
+            own = own_prompt(theirs, (asked.preface() if instructed else "") + question)
             ours = codec.prompt(asked, question, instructed=instructed).tolist()
             assert codec.decode(ours) == codec.decode(own), question
             if kind in PREFIXED or not (instructed or layout in BLANK_BEFORE):
@@ -121,7 +121,7 @@ def test_a_question_with_a_blank_in_front_has_the_templates_tokens_too(tmp_path:
         for layout in ("instruction", "marks alone", "lines and ends"):
             model = folder(tmp_path / f"{kind} {layout}", kind, layout)
             ours = Codec.load(model).prompt(profile("direct"), "  Who ?", instructed=False)
-            assert ours.tolist() == own_prompt(read_tokenizer(model), "  Who ?", layout)
+            assert ours.tolist() == own_prompt(read_tokenizer(model), "  Who ?")
 
 
 # --- added words ------------------------------------------------------------------------------------------------------
