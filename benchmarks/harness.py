@@ -112,8 +112,12 @@ def refuse_mixed(what: str, commits: Mapping[str, str]) -> None:
 
 
 def commit() -> str:
+    """Of the checkout; empty where there is none, or no git."""
     command = ["git", "rev-parse", "--short", "HEAD"]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False).stdout.strip()
+    try:
+        return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False).stdout.strip()
+    except FileNotFoundError:
+        return ""
 
 
 def surroundings() -> dict[str, object]:

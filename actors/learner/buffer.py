@@ -35,7 +35,7 @@ class Started:
     probes: tuple[Probe, ...]
     epoch: int
     """Increases with each start; batches of an older epoch are refused."""
-    parity: str = ""
+    parity: str
     """How training computes, and how near to the model's own pass that is (`actors.learner.model.parity`)."""
     spent: Mapping[str, float] = field(default_factory=dict)
     """Seconds of rank 0 by `LearnerState`, from its start to this event; likewise in the events below."""

@@ -94,6 +94,8 @@ class PackedPolicy(nn.Module):
         itself. Raises UserError if there is none."""
         super().__init__()
         self.model = model
+        self.passes = 0
+        """Number of forward passes that were begun."""
         self._sequence = sequence
         self._unscaled: dict[str, Any] = {}
         """Arguments of `forward` for log-probs at the temperature 1."""
@@ -171,13 +173,18 @@ class PackedPolicy(nn.Module):
         positions: Tensor | None = None,
         ends: Tensor | None = None,
         places: Places | None = None,
-    ) -> Tensor:
-        """Inputs [R, L]; returns the log-probs of the trained tokens, sample by sample, [P] float32. With token ids [L]
-        alone, it is `plain`."""
+        **how: Any,
+    ) -> Any:
+        """Inputs [R, L]; returns `_outputs` for the trained tokens, sample by sample. With token ids [L] alone, it is
+        `plain`: whatever shards the model gathers its weights for this call only."""
+        self.passes += 1
         if positions is None or ends is None or places is None:
             return self.plain(token_ids)
-        found = self._predicting(token_ids, positions, ends, places)
-        return self._whole(found.counts, self._head(found).logprobs)[0][places.targets]
+        return self._outputs(self._predicting(token_ids, positions, ends, places), places.targets, **how)
+
+    def _outputs(self, found: Predicting, targets: Tensor) -> Any:
+        """Log-probs, [P] float32."""
+        return self._whole(found.counts, self._head(found).logprobs)[0][targets]
 
     def _head(self, found: Predicting, **how: Any) -> Chosen:
         """Runs the output projection only on the positions that predict a trained token."""
@@ -300,8 +307,6 @@ class TrainedPolicy(PackedPolicy):
         super().__init__(model, logits_bytes=logits_bytes, sequence=sequence, ways=ways)
         self._temperature = temperature
         self._unscaled = {"temperature": 1.0}
-        self.passes = 0
-        """Number of forward passes that were begun."""
         self.value_head: nn.Linear | None = None
         if values:
             size = self.model.config.get_text_config().hidden_size
@@ -309,26 +314,16 @@ class TrainedPolicy(PackedPolicy):
             nn.init.zeros_(self.value_head.weight)
             nn.init.zeros_(self.value_head.bias)
 
-    def forward(
-        self,
-        token_ids: Tensor,
-        positions: Tensor | None = None,
-        ends: Tensor | None = None,
-        places: Places | None = None,
-        temperature: float | None = None,
-        entropy: bool = False,
-    ) -> Outputs | Tensor:
-        """Inputs [R, L]. `temperature`: replaces the samples' temperature. With token ids [L] alone, it is `plain`."""
-        self.passes += 1
-        if positions is None or ends is None or places is None:
-            return self.plain(token_ids)
-        found = self._predicting(token_ids, positions, ends, places)
+    def _outputs(
+        self, found: Predicting, targets: Tensor, temperature: float | None = None, entropy: bool = False
+    ) -> Outputs:
+        """`temperature`: replaces the samples' temperature."""
         own = self._head(found, temperature=self._temperature if temperature is None else temperature, entropy=entropy)
         values = torch.zeros_like(own.entropy)
         if self.value_head is not None:
             values = self.value_head(found.hidden.detach()).squeeze(-1)
         whole = self._whole(found.counts, own.logprobs, own.entropy, values)
-        logprobs, nats, values = (one[places.targets] for one in whole)
+        logprobs, nats, values = (one[targets] for one in whole)
         return Outputs(logprobs, nats.detach(), values)
 
 

@@ -29,8 +29,8 @@ from benchmarks.harness import RESULTS, ROOT, surroundings
 PARTS = {
     "attention": ((), 60),
     "adapters": (("deepspeed", "peft"), 90),
-    "engine": (("vllm",), 120),
-    "loop": (("ray", "vllm", "deepspeed"), 240),
+    "engine": (("vllm",), 150),
+    "loop": (("ray", "vllm", "deepspeed"), 270),
     "whole": (("deepspeed",), 120),
 }
 """For each part, the libraries that it needs, and its maximum seconds."""

@@ -95,7 +95,9 @@ class SyntheticRank:
     def run(self) -> None:
         epoch, number, version = self._ask("begin", 0), 0, 0
         self._epoch = epoch
-        self._tell(Started(version=0, cursor=0, weights=NO_WEIGHTS, probes=(), epoch=epoch, spent=self._spent()))
+        self._tell(
+            Started(version=0, cursor=0, weights=NO_WEIGHTS, probes=(), parity="", epoch=epoch, spent=self._spent())
+        )
         while True:
             self._account.enter(LearnerState.SAMPLES, time.monotonic())
             asked = time.monotonic()

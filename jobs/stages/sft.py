@@ -109,7 +109,7 @@ async def follow(run: RunDir, learning: Learning, samples: list[Sample], steps: 
             if isinstance(event, Started):
                 if feeding is not None:
                     feeding.cancel()
-                elif event.parity:
+                else:
                     run.console.say(f"{STAGE}: {event.parity}")
                 opened.close()
                 feeding = learning.beside(feed(run, learning, samples, steps, event))

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from actors.learner.attention import BRANCHED
 from coa.errors import UserError
 from coa.learning.samples import all_trained
-from coa.pretrained.fit import causal_class
+from coa.pretrained.fit import causal_class, difference
 from coa.pretrained.reading import quiet, reading
 from coa.pretrained.shrink import shrunk
 from coa.types import Sample, Tokens
@@ -36,8 +36,8 @@ FLOOR = 1e-3
 """Share of the largest number of all gradients below which a gradient is taken for as large: those of biases that have
 no effect, such as of attention's keys, are rounding."""
 SPREAD, NOISE = 0.3, 0.1
-"""Standard deviations of a tiny copy's matrices, and of what is added to its other parameters: with those that models
-are initialized with, faults don't show."""
+"""Standard deviations of a tiny copy's matrices and of what is added to its saved buffers, and of what is added to its
+other parameters: with those that models are initialized with, faults don't show."""
 
 
 class Way(NamedTuple):
@@ -261,12 +261,24 @@ def tiny_copy(config: Any, attention: str) -> Any:
                 nn.init.normal_(parameter, std=SPREAD)
             else:
                 parameter.data += torch.randn_like(parameter) * NOISE
+        weights = model.state_dict()
+        for name, buffer in model.named_buffers():
+            if name in weights and buffer.is_floating_point():
+                buffer += torch.randn_like(buffer) * SPREAD
         with quiet():
-            return loaded(kind, small, model.state_dict(), attention)
+            return loaded(kind, small, weights, attention)
 
 
 def loaded(kind: Any, config: Any, weights: dict[str, Tensor], attention: str) -> Any:
-    """The model that transformers makes of weights."""
-    return kind.from_pretrained(
-        None, config=config, state_dict=weights, attn_implementation=attention, dtype=torch.float32
+    """The model that transformers makes of weights; raises ValueError if they are not all of its weights, or more."""
+    model, loading = kind.from_pretrained(
+        None,
+        config=config,
+        state_dict=weights,
+        attn_implementation=attention,
+        dtype=torch.float32,
+        output_loading_info=True,
     )
+    if found := difference(loading):
+        raise ValueError(found)
+    return model

@@ -121,7 +121,7 @@ class Reinforcement:
         self.stats.played.clear()
         self.stats.divergences.clear()
         self._issue = Issue(event.cursor, apart=self._config.window.groups_per_batch)
-        if self._newest is None and event.parity:
+        if self._newest is None:
             self._run.console.say(f"{STAGE}: {event.parity}")
         self._newest = event
         if self._metrics is not None:

@@ -11,16 +11,21 @@ from transformers import AutoConfig, AutoModelForCausalLM, Qwen3Config
 
 from actors.learner.attention import BRANCHED
 from actors.learner.config import LoraConfig, ModelConfig
+from actors.learner.lora import sources
 from actors.learner.model.head import Scaling, decoder_of, scaling_of
+from actors.learner.model.merged import check_written
 from actors.learner.model.parity import (
     Copied,
     Parity,
     Way,
+    drawn,
     gradients_apart,
     numberless,
     settle,
+    settled_copy,
     tiny_copy,
     unlike_linear,
+    usual_tokens,
 )
 from actors.learner.policy import PackedPolicy, TrainedPolicy, check_trained, load_model, parity_of, to_tensors
 from coa.errors import UserError
@@ -154,6 +159,28 @@ def test_gradients_are_compared_too() -> None:
     assert gradients_apart(policy) == ("model.layers.1.mlp.up_proj.weight", 1.0)
 
 
+class Forgetful(PackedPolicy):
+    """A policy that trains its last norm with a gradient of its own."""
+
+    def compared(self, samples: Any, run: Any) -> list[Tensor]:
+        norm = self.model.model.norm.weight
+        return [one + 0.1 * (norm - norm.detach()).sum() for one in super().compared(samples, run)]
+
+
+def test_a_model_whose_gradients_are_not_its_own_is_refused() -> None:
+    copied = Copied.of(Qwen3Config(**SIZES, **HEADS), "sdpa")
+    with pytest.raises(
+        UserError, match=r"^qwen3 can't be trained here: the gradient of model\.norm\.weight differs by"
+    ):
+        settled_copy(copied, Forgetful)
+
+
+def test_sequences_are_drawn_without_the_tokens_that_have_a_meaning() -> None:
+    config = Qwen3Config(**SIZES, **HEADS, eos_token_id=[2, 3], pad_token_id=0, image_token_index=95)
+    assert usual_tokens(config).tolist() == [1, *range(4, 95)]
+    assert not {0, 2, 3, 95} & {int(token) for one in drawn(config) for token in one}
+
+
 def test_a_copy_that_can_not_be_made_is_no_reason_to_refuse() -> None:
     config = Qwen3Config(**SIZES, **HEADS)
     config.hidden_act = "no such function"
@@ -206,6 +233,16 @@ def test_adapters_are_merged_into_whatever_they_adapt(family: str) -> None:
     """Fused experts, transposed matrices, layers that are never called, saved buffers beside."""
     lora = LoraConfig(rank=2, targets=("all-linear",))
     assert isinstance(check_trained(tiny_config(family), "sdpa" if family != "mamba" else "eager", lora), Parity)
+
+
+def test_saved_buffers_are_written_and_a_copy_shows_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    config, name = tiny_config("glm4_moe"), "model.layers.1.mlp.gate.e_score_correction_bias"
+    model = tiny_copy(config, "sdpa")
+    assert dict(model.named_buffers())[name].std() > 0.01
+    assert {one.name for one in sources(model)} == set(model.state_dict())
+    monkeypatch.setattr("actors.learner.lora._own", lambda module: module.named_parameters(recurse=False))
+    with pytest.raises(UserError, match=r"^Glm4MoeForCausalLM: its weights can't be written.*e_score_correction_bias"):
+        check_written.__wrapped__(Copied.of(config, "sdpa"), LoraConfig(), frozenset(), PackedPolicy)
 
 
 def test_adapters_that_would_be_merged_wrongly_are_refused() -> None:

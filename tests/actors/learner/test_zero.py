@@ -14,11 +14,12 @@ import actors.learner.learner
 from actors.learner.config import LoraConfig, ModelConfig, Objective, RlLearnerConfig
 from actors.learner.deepspeed_settings import deepspeed_config
 from actors.learner.learner import Learner
-from actors.learner.policy import PackedPolicy, load_model, to_tensors
+from actors.learner.policy import PackedPolicy, TrainedPolicy, load_model, to_tensors
 from actors.learner.zero import choose_accelerator, join_process_group
 from coa.errors import UserError
 from coa.learning.packing import micro_batch
 from coa.learning.samples import all_trained
+from tests.support.families import made, tiny_config
 from tests.support.tiny import make_model
 
 KL = Objective(settings={"kl_weight": 0.1})
@@ -105,6 +106,29 @@ def test_a_model_with_dropout_is_trained_without_it(one_rank: None, tmp_path: Pa
     sample = all_trained(np.arange(50, dtype=np.int32))
     first, again = learner.logprobs([sample, sample])
     assert np.array_equal(first, again)
+
+
+def test_a_rank_trains_in_the_way_in_which_its_model_agrees_with_itself(
+    model: Path, one_rank: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert str(Learner(model, ModelConfig(), RlLearnerConfig(threads=1), steps=1).parity).startswith(
+        "samples in packed"
+    )
+
+    class Apart(TrainedPolicy):
+        def compared(self, samples: Any, run: Any) -> list[Tensor]:
+            return [one + 1.0 * self.way.packed for one in super().compared(samples, run)]
+
+    monkeypatch.setattr("actors.learner.learner.TrainedPolicy", Apart)
+    learner = Learner(model, ModelConfig(), RlLearnerConfig(threads=1), steps=1)
+    assert (learner.policy.way, learner.policy.way.packed) == (learner.parity.way, False)
+
+
+def test_a_rank_refuses_a_model_that_would_not_be_written_as_it_was_trained(tmp_path: Path, one_rank: None) -> None:
+    made(tiny_config("hrm_text"), tmp_path)
+    config = RlLearnerConfig(threads=1, lora=LoraConfig(rank=2, targets=("all-linear",)))
+    with pytest.raises(UserError, match="with its adapters merged it is"):
+        Learner(tmp_path, ModelConfig(path=str(tmp_path)), config, steps=1)
 
 
 def test_adapters_of_embeddings_are_refused(model: Path, one_rank: None) -> None:

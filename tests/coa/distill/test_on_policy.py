@@ -1,14 +1,17 @@
 """The policy's tokens weighed by a teacher, and what the team shows of tasks that fail altogether."""
 
 import asyncio
+import re
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
 from actors.learner.config import ModelConfig
+from actors.learner.policy import PackedPolicy
 from actors.learner.scorer import TeacherScorer
 from coa.agent.codec import Codec
 from coa.agent.grammar import parse
@@ -20,6 +23,7 @@ from coa.learning.algorithms.on_policy import OnPolicyConfig, gaps, toward_teach
 from coa.teams.transcript import Ending, Transcript
 from coa.types import Sample
 from tests.support.fakes import played
+from tests.support.families import made, tiny_config
 from tests.support.tiny import AGENT, make_model, random_sample, sum_task
 
 torch.set_num_threads(1)
@@ -86,6 +90,25 @@ def test_a_scorer_finds_the_models_own_log_probs_whatever_is_packed_together(tmp
     flat = np.concatenate([found - (-6.0) for found in scorer.logprobs(samples)])
     assert divergence == pytest.approx(-flat.mean(), abs=1e-6)
     assert np.concatenate([w.reinforce[w.loss_mask] for w in weighed]) == pytest.approx(flat.clip(-5, 5), abs=1e-6)
+
+
+def test_a_scorer_refuses_a_teacher_that_does_not_agree_with_itself(tmp_path: Path) -> None:
+    made(tiny_config("electra"), tmp_path)
+    scorer = TeacherScorer(tmp_path, ModelConfig(path=str(tmp_path)), OnPolicyConfig(), row_tokens=128, threads=1)
+    assert re.match(r"ElectraForCausalLM can't be trained here: log-probs are [\d.]+ nats", scorer.mistake())
+
+
+def test_a_scorer_computes_in_the_way_in_which_its_teacher_agrees_with_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Apart(PackedPolicy):
+        def compared(self, samples: Any, run: Any) -> list[Any]:
+            return [one + 1.0 * self.way.packed for one in super().compared(samples, run)]
+
+    monkeypatch.setattr("actors.learner.scorer.PackedPolicy", Apart)
+    folder = make_model(tmp_path / "teacher")
+    scorer = TeacherScorer(folder, ModelConfig(), OnPolicyConfig(), row_tokens=128, threads=1)
+    assert not scorer._policy.way.packed
 
 
 def group(*correct: bool) -> GroupRecord:

@@ -118,7 +118,9 @@ class FakeLearners:
                 self._plans.clear()
                 self._changed.notify_all()
             self.trained = {old: plan for old, plan in self.trained.items() if old < version}
-            await self.events.put(Started(version=version, cursor=cursor, weights=WEIGHTS, probes=(), epoch=self.epoch))
+            await self.events.put(
+                Started(version=version, cursor=cursor, weights=WEIGHTS, probes=(), parity="alike", epoch=self.epoch)
+            )
             self.saved = saved = version, cursor
             while version < self.steps:
                 async with self._changed:
@@ -237,7 +239,9 @@ async def reinforce(
     return Played(batches, groups, loop.stats, list(pool.played.values()), learners, result)
 
 
-def test_what_is_trained_is_the_same_whether_calls_fail_or_engines_or_learners_die(tmp_path: Path) -> None:
+def test_what_is_trained_is_the_same_whether_calls_fail_or_engines_or_learners_die(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """0 to 6 tool calls an episode, of which 1 % fail; synchronous, so that nothing may depend on time."""
     quiet = in_virtual_time(reinforce(make_run(tmp_path / "quiet"), FakeWorld()))
     assert [len(batch) for batch in quiet.batches] == [3 * GROUPS] * 6
@@ -251,8 +255,11 @@ def test_what_is_trained_is_the_same_whether_calls_fail_or_engines_or_learners_d
     assert killed.batches == quiet.batches
     assert len(killed_world.engines) > 10
     assert killed.result["calls_retried"] > 0
-    starts = reinforce(make_run(tmp_path / "restarted"), FakeWorld(), dies_after=(1, 3, 5))
+    restarted, said = make_run(tmp_path / "restarted"), list[str]()
+    monkeypatch.setattr(restarted.console, "say", said.append)
+    starts = reinforce(restarted, FakeWorld(), dies_after=(1, 3, 5))
     assert in_virtual_time(starts).batches == quiet.batches
+    assert said.count("rl: alike") == 1, "each start compares the model, and the first says it"
     assert killed.result["episodes_moved"] > 0
     up = [
         {row["engines_up"] for row in read_metrics(tmp_path / name / "metrics.jsonl") if "engines_up" in row}

@@ -70,7 +70,8 @@ class Restarting:
     async def events(self) -> AsyncIterator[Any]:
         for epoch, versions in ((1, (1, 2, 3)), (2, (2, 3, 4))):
             self.phases.append(self.stage.doing)
-            yield Started(version=versions[0] - 1, cursor=0, weights=None, probes=(), epoch=epoch)
+            parity = "samples in packed rows: 1e-06 nats"
+            yield Started(version=versions[0] - 1, cursor=0, weights=None, probes=(), parity=parity, epoch=epoch)
             for version in versions:
                 self.phases.append(self.stage.doing)
                 report: Any = Report(loss=epoch + version / 10)
@@ -82,7 +83,8 @@ class Restarting:
 
 def test_learners_that_go_back_have_each_step_once_and_the_terminal_says_what_goes_on(tmp_path: Path) -> None:
     config = load(Recipe, find_recipe("tiny"), [f"run_dir={tmp_path}", "wandb.mode=disabled"])
-    run = RunDir(config, Console(io.StringIO(), io.StringIO()))
+    out = io.StringIO()
+    run = RunDir(config, Console(out, io.StringIO()))
     run.prepare()
     stage = Stage("sft", 4)
 
@@ -100,6 +102,7 @@ def test_learners_that_go_back_have_each_step_once_and_the_terminal_says_what_go
     assert (records[2]["checkpoint_write_s"], records[2]["checkpoint_gib"]) == (0.5, 1.0)
     assert learning.phases[:3] == ["starting 2 learners, loading the model", "the first step", ""]
     assert (stage.done, stage.doing) == (4, "writing the model")
+    assert out.getvalue() == "sft: samples in packed rows: 1e-06 nats\n"
     assert [feeding.cancelled() for feeding in learning.fed] == [True, False]
 
 
@@ -138,7 +141,7 @@ class Skipping:
         return asyncio.get_running_loop().create_future()
 
     async def events(self) -> AsyncIterator[Any]:
-        yield Started(version=0, cursor=0, weights=None, probes=(), epoch=1)
+        yield Started(version=0, cursor=0, weights=None, probes=(), parity="alike", epoch=1)
         for version in range(1, self.steps + 1):
             wrong = {"updates": 0, "skipped": 1, "not_finite": "5 imitation weights are not finite"}
             report: Any = Report(**(wrong if version in self.skipped else {}))  # pyright: ignore[reportArgumentType]
@@ -163,7 +166,8 @@ def test_skipped_steps_are_told_and_end_the_stage_if_one_comes_after_the_other(t
         (2, 5, 6, 7, 8), said
     )
     assert [record["skipped"] for record in records] == [0, 1, 0, 0, 1, 1, 1, 1, 0]
-    assert out.getvalue().splitlines() == [f"sft: step {step}: {said}" for step in (2, 5, 6, 7, 8)]
+    steps_told = [f"sft: step {step}: {said}" for step in (2, 5, 6, 7, 8)]
+    assert out.getvalue().splitlines() == ["sft: alike", *steps_told]
     with pytest.raises(NothingLearnt, match=r"^5 steps in a row taught nothing; the last one: 5 imitation weights are"):
         skipped(9, {1, *range(3, 9)})
     assert [record["step"] for record in read_metrics(tmp_path / "metrics.jsonl")] == list(range(1, 8))
