@@ -21,6 +21,7 @@ from actors.learner.config import LearnerConfig, ModelConfig, Objective, RlLearn
 from actors.learner.deepspeed_settings import deepspeed_config
 from actors.learner.finite import wrong_in
 from actors.learner.lora import add_adapters, sources
+from actors.learner.model.names import pieces_of, with_pieces
 from actors.learner.model.parity import settle
 from actors.learner.policy import Outputs, TrainedPolicy, check_trained, load_model, to_tensors
 from actors.learner.scoring import Passes, ScoredBatch, Unadapted, bounds_of, filler, load_reference
@@ -104,6 +105,7 @@ class Learner:
                 sequence=sequence,
                 way=self.policy.way,
             )
+        self._pieces = pieces_of(hf_model, sources(hf_model))
         self._passes = Passes(self.engine, reference, needs, self.device)
 
     def step(self, samples: Sequence[Sample], version: int) -> StepReport:
@@ -192,9 +194,8 @@ class Learner:
 
     def parts(self, bucket_bytes: int = 64 * 2**20) -> ModelParts:
         """This rank's part of all weights by their Hugging Face names, adapters merged."""
-        return ModelParts(
-            list(sources(self.policy.model)), sharded=self.config.zero_stage == 3, bucket_bytes=bucket_bytes
-        )
+        named = with_pieces(sources(self.policy.model), self._pieces)
+        return ModelParts(named, sharded=self.config.zero_stage == 3, bucket_bytes=bucket_bytes)
 
     def rest(self) -> None:
         """Frees the GPU memory that PyTorch caches between steps; not collective."""

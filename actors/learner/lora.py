@@ -123,6 +123,8 @@ class Source:
     """Number of matrices in the weight, [experts, ...], each with its part of A and B."""
     transposed: bool = False
     """Whether a matrix is [in, out]."""
+    pieces: tuple[tuple[str, tuple[int, ...]], ...] = ()
+    """Names and shapes of the tensors that it is written as, in the order of its elements; empty for its own."""
 
     def change(self, a: Tensor, b: Tensor, first: int, last: int) -> Tensor:
         """Rows `first` to `last` of B A in float32, of all matrices one below the other. A: [rank * experts, in], B:

@@ -157,7 +157,17 @@ def start_llm(
             "disable_log_stats": not measured,
         }
         given = arguments(config, cpu=cpu, max_tokens=max_tokens, gpus=gpus)
-        return AsyncLLM.from_engine_args(AsyncEngineArgs(**fixed, **given, **config.arguments))
+        chosen = AsyncEngineArgs(**fixed, **given, **config.arguments)
+        if chosen.enable_prefix_caching and not chosen.enable_chunked_prefill and cpu and carries_state(chosen):
+            chosen.enable_prefix_caching = False
+        return AsyncLLM.from_engine_args(chosen)
+
+
+def carries_state(chosen: Any) -> bool:
+    """Whether layers of the model carry a state from token to token: vLLM keeps states for prefixes only where it may
+    split a prefill. chosen: AsyncEngineArgs."""
+    model = chosen.create_model_config()
+    return model.is_hybrid or model.is_attention_free
 
 
 def preload_openmp() -> None:

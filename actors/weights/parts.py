@@ -10,6 +10,7 @@ No rank ever holds more than its own part of the model plus two buckets.
 
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from math import prod
 from typing import Any
 
 import torch
@@ -18,7 +19,7 @@ from torch import Tensor
 
 from actors.learner.lora import Source
 from actors.weights.segment import Piece
-from coa.learning.weights import Layout, TensorSpan, lay_out
+from coa.learning.weights import ITEM_BYTES, Layout, TensorSpan, lay_out
 
 DTYPES = {
     torch.float64: "F64",
@@ -45,13 +46,15 @@ class ModelParts:
         self._sources = {source.name: source for source in sources}
         self._sharded = sharded
         tensors = [(s.name, DTYPES[s.parameters[0].dtype], shape_of(s.parameters[0])) for s in sources]
-        self.layout: Layout = lay_out(tensors, bucket_bytes)
+        self._whole = lay_out(tensors, bucket_bytes).tensors
+        self.layout = Layout(tuple(one for span in self._whole for one in self._written(span)), bucket_bytes)
+        """Of the tensors that are written; one of the model may be written as several."""
 
     def ranges(self, writer: int | None, writers: int) -> list[tuple[int, int]]:
         """Byte ranges that this rank writes as number `writer` of `writers`, in order; `writer` is None for a rank that
         writes nothing. Under ZeRO-3 every rank writes its partition."""
         if self._sharded:
-            own = ((span.start, *self._partition(span)) for span in self.layout.tensors)
+            own = ((span.start, *self._partition(span)) for span in self._whole)
             return [(start + a, start + b) for start, a, b in own if b > a]
         return [] if writer is None else [self.layout.shares(writers)[writer]]
 
@@ -77,11 +80,19 @@ class ModelParts:
                     if b > a:
                         yield from self._read(span, a, b)
 
+    def _written(self, span: TensorSpan) -> Iterator[TensorSpan]:
+        pieces = self._sources[span.name].pieces or ((span.name, span.shape),)
+        start, width = span.start, ITEM_BYTES[span.dtype]
+        for name, shape in pieces:
+            yield TensorSpan(name, span.dtype, shape, start, stop := start + width * prod(shape))
+            start = stop
+        assert start == span.stop, f"{span.name} is not its pieces"
+
     def _in_groups(self) -> Iterator[list[TensorSpan]]:
         """Groups of tensors whose adapters fit into a bucket together, the same on every rank."""
         group: list[TensorSpan] = []
         size = 0
-        for span in self.layout.tensors:
+        for span in self._whole:
             more = sum(_elements(p) * p.element_size() for p in self._sources[span.name].parameters[1:])
             if group and size + more > self.layout.bucket_bytes:
                 yield group

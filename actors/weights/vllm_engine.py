@@ -11,7 +11,7 @@ Workers answer with plain data, errors included, since vLLM turns its workers' e
 import logging
 import pickle
 import threading
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
@@ -25,6 +25,7 @@ from vllm.distributed.weight_transfer.base import (
     WeightTransferUpdateInfo,
 )
 from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload
+from vllm.platforms import current_platform
 
 from actors.weights.checks.load_watch import LoadWatch
 from actors.weights.parts import DTYPES
@@ -138,6 +139,8 @@ class ManifestEngine(WeightTransferEngine[InitInfo, UpdateInfo]):
             self._info = self.parse_update_info(update_info)
             self.receive_weights(self._info)
         except BaseException:
+            if self._watch is not None:
+                self._watch.close()
             # Layers that took nothing get their old tensors back: the model mixes versions, but can be loaded again.
             finalize_layerwise_reload(self.model, self.model_config)
             raise
@@ -164,12 +167,15 @@ class ManifestEngine(WeightTransferEngine[InitInfo, UpdateInfo]):
         assert self._receiving is not None
         order = self._receiving.order
         short = self._watch.short()
+        self._watch.close()
         log = logging.getLogger("vllm.model_executor.model_loader.reload.layerwise")
         before = log.level
         if self._info.only is not None:  # vLLM would warn about each layer that is left as it is
             log.setLevel(logging.ERROR)
         finalize_layerwise_reload(self.model, self.model_config)
         log.setLevel(before)
+        if current_platform.is_cpu():
+            pack_experts(self.model, self._watch.took.values())
         self._report = {
             "version": order.manifest.version,
             "sync": self._info.sync,
@@ -198,6 +204,16 @@ class WeightWorker:
 
     def coa_drop(self) -> None:
         self.weight_transfer_engine.drop()
+
+
+def pack_experts(model: torch.nn.Module, loaded: Collection[str]) -> None:
+    """Packs the weights of experts for a CPU's kernel, which vLLM does at its start, but not where it loads them again.
+    loaded: names of the parameters that took something."""
+    modules = {name.rpartition(".")[0] for name in loaded}
+    for name, module in model.named_modules():
+        kernel: Any = getattr(getattr(module, "quant_method", None), "moe_kernel", None)
+        if kernel is not None and name in modules:
+            kernel.fused_experts.process_weights_after_loading(module)
 
 
 def perturb(tensor: torch.Tensor) -> torch.Tensor:

@@ -61,7 +61,7 @@ def shrunk(config: Any) -> Any:
     changed |= dict(_smaller(tree, changed))
     if _whole_heads(config):
         names = getattr(type(config), "attribute_map", {})
-        changed[names.get("num_key_value_heads", "num_key_value_heads")] = HEADS
+        changed[names.get("num_key_value_heads", "num_key_value_heads")] = min(config.num_attention_heads, HEADS)
     return type(config)(**{**tree, **changed})
 
 

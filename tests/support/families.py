@@ -13,12 +13,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import AutoModelForCausalLM
 
 from actors.learner.config import ALL_LINEAR, LoraConfig, ModelConfig
 from actors.learner.lora import add_adapters, sources
+from actors.learner.model.names import pieces_of, with_pieces
 from actors.learner.model.parity import settle, usual_tokens
 from actors.learner.policy import TrainedPolicy, check_trained, load_model, to_tensors
 from actors.weights.parts import ModelParts
@@ -138,16 +139,28 @@ def apart(one: list[Tensor], other: list[Tensor]) -> float:
     return max(float((a - b).abs().max()) for a, b in zip(one, other, strict=True))
 
 
-def saved(model: Any, folder: Path) -> Any:
-    """The model that plain transformers loads from the weights that are saved and published."""
-    parts = ModelParts(list(sources(model)), sharded=False, bucket_bytes=2**20)
+def written(model: Any) -> dict[str, Tensor]:
+    """The tensors that are saved and published."""
+    found = list(sources(model))
+    parts = ModelParts(with_pieces(found, pieces_of(model, found)), sharded=False, bucket_bytes=2**20)
     flat = torch.cat([torch.from_numpy(piece.copy()) for _, piece in parts.pieces()])
     types = {"F32": torch.float32, "I64": torch.int64, "BOOL": torch.bool}
-    tensors = {
+    return {
         span.name: flat[span.start : span.stop].view(types[span.dtype]).view(span.shape).clone()
         for span in parts.layout.tensors
     }
-    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+
+
+def as_hub(model: Any, folder: Path) -> bool:
+    """Whether the tensors that are saved are those that transformers saves."""
+    model.save_pretrained(folder / "theirs")
+    theirs, ours = load_file(folder / "theirs" / "model.safetensors"), written(model)
+    return theirs.keys() == ours.keys() and all(torch.equal(theirs[name], ours[name]) for name in theirs)
+
+
+def saved(model: Any, folder: Path) -> Any:
+    """The model that plain transformers loads from the weights that are saved and published."""
+    save_file(written(model), folder / "model.safetensors", metadata={"format": "pt"})
     model.config.save_pretrained(folder)
     loaded: Any = AutoModelForCausalLM.from_pretrained(folder, attn_implementation="eager").eval()
     return loaded
@@ -167,6 +180,7 @@ def checks(config: Any, reference: Any, folder: Path) -> Iterator[tuple[str, Cal
     rows = {"one sample": short[:1], "short rows": short, "long rows": long, "both": [short[2], long[0]]}
     for name, group in rows.items():
         yield name, lambda group=group: apart(packed(policy, group), plain(reference, group))
+    hub = as_hub(policy.model, folder)
     yield "saved", lambda: apart(plain(saved(policy.model, folder), short), plain(reference, short))
     lora = LoraConfig(rank=2, targets=(ALL_LINEAR,))
     copied = check_trained(policy.model.config, attention, lora)
@@ -177,6 +191,7 @@ def checks(config: Any, reference: Any, folder: Path) -> Iterator[tuple[str, Cal
     adapted = packed(policy, short)
     yield "adapters", lambda: apart(plain(saved(policy.model, folder), short), adapted)
     yield "adapters do something", lambda: 0.0 if apart(plain(reference, short), adapted) > SAME else 1.0
+    yield "names of the hub", lambda: 0.0 if hub else 1.0
 
 
 def verdict(family: str) -> Verdict:

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from actors.learner.config import LoraConfig
 from actors.learner.lora import add_adapters, sources
 from actors.learner.model.load import untie
+from actors.learner.model.names import pieces_of, with_pieces
 from actors.learner.model.parity import BOUNDS, Copied, distance, drawn, loaded, tiny_copy, ways_of
 from actors.weights.parts import DTYPES, ModelParts
 from coa.errors import UserError
@@ -51,7 +52,8 @@ def check_written(copied: Copied, lora: LoraConfig, unused: frozenset[str], make
 
 def reloaded(model: Any) -> Any:
     """The model that transformers makes of the weights that are written."""
-    parts = ModelParts(list(sources(model)), sharded=False, bucket_bytes=BUCKET_BYTES)
+    found = list(sources(model))
+    parts = ModelParts(with_pieces(found, pieces_of(model, found)), sharded=False, bucket_bytes=BUCKET_BYTES)
     flat = torch.cat([torch.from_numpy(piece.copy()) for _, piece in parts.pieces()])
     types = {name: dtype for dtype, name in DTYPES.items()}
 

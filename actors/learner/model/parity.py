@@ -175,12 +175,14 @@ class Copied:
 
 @lru_cache(maxsize=64)
 def settled_copy(copied: Copied, make: Callable[..., Any]) -> Parity | None:
-    """How a tiny copy of the model agrees with itself; None if there is no copy. make: a policy from a model. Raises
-    UserError if it does not agree in any way, or its gradients don't."""
+    """How a tiny copy of the model agrees with itself; None if no copy can be made that runs. make: a policy from a
+    model. Raises UserError if it does not agree in any way, or its gradients don't."""
     attention, kind = copied.attention, copied.config.model_type
     try:
         with reading("no tiny copy"), quiet():
             model = tiny_copy(copied.config, attention)
+            with torch.no_grad():
+                model(input_ids=torch.from_numpy(drawn(model.config)[-1]).long()[None], use_cache=False)
     except UserError:
         return None
     policy = make(model, ways=ways_of(attention)).train()

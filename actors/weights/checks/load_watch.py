@@ -14,7 +14,9 @@ import torch
 from numpy.typing import NDArray
 from vllm.model_executor.layers.attention import is_deferred_attention_layer
 from vllm.model_executor.model_loader.reload.layerwise import get_layerwise_info
+from vllm.model_executor.model_loader.reload.meta import SKIP_LOAD_TENSORS
 from vllm.model_executor.model_loader.reload.utils import get_tensor_load_numel
+from vllm.model_executor.model_loader.weight_utils import default_weight_loader
 
 from coa.learning.weights import Layout
 
@@ -28,12 +30,20 @@ class LoadWatch:
         self._address = data.ctypes.data
         self._starts = [span.start for span in layout.tensors]
         self._current = ""
+        self._lent: list[Any] = []
+        """Parameters that have a loader for as long as they are watched."""
         self.took: dict[str, str] = {}
         """The parameter that each tensor went into; a tensor that is missing here reached none."""
         for prefix, module in model.named_modules():
             for name, parameter in module.named_parameters(prefix, recurse=False):
-                if (loader := getattr(parameter, "weight_loader", None)) is not None:
-                    parameter.weight_loader = self._noting(loader, name)  # pyright: ignore[reportAttributeAccessIssue]
+                loader = getattr(parameter, "weight_loader", None)
+                if loader is None:
+                    if parameter.is_meta:
+                        continue
+                    # What stays in place, such as biases of routers, may have no loader: vLLM takes the default.
+                    self._lent.append(parameter)
+                    loader = default_weight_loader
+                parameter.weight_loader = self._noting(loader, name)  # pyright: ignore[reportAttributeAccessIssue]
 
     def follow(self, tensors: Iterator[tuple[str, torch.Tensor]]) -> Iterator[tuple[str, torch.Tensor]]:
         for name, tensor in tensors:
@@ -58,6 +68,11 @@ class LoadWatch:
             return self._layout.tensors[bisect_right(self._starts, offset) - 1].name
         return self._current
 
+    def close(self) -> None:
+        for parameter in self._lent:
+            del parameter.weight_loader
+        self._lent.clear()
+
     def short(self) -> list[str]:
         """Layers that did not get all elements of their parameters; call this before the update is finished."""
         found = []
@@ -65,7 +80,8 @@ class LoadWatch:
             info = get_layerwise_info(layer)
             if not info.can_load() or is_deferred_attention_layer(layer):
                 continue
-            needed = sum(_needed(layer, parameter) for parameter in layer.parameters(recurse=False))
+            own = layer.named_parameters(recurse=False)
+            needed = sum(_needed(layer, parameter) for leaf, parameter in own if leaf not in SKIP_LOAD_TENSORS)
             if info.load_numel < needed:
                 found.append(f"{name} ({info.load_numel} of {needed} elements)")
         return found

@@ -176,7 +176,8 @@ def test_a_model_whose_gradients_are_not_its_own_is_refused() -> None:
 
 
 def test_sequences_are_drawn_without_the_tokens_that_have_a_meaning() -> None:
-    config = Qwen3Config(**SIZES, **HEADS, eos_token_id=[2, 3], pad_token_id=0, image_token_index=95)
+    config = Qwen3Config(**SIZES, **HEADS, eos_token_id=[2, 3], pad_token_id=0)
+    config.image_token_index = 95  # as models with images have
     assert usual_tokens(config).tolist() == [1, *range(4, 95)]
     assert not {0, 2, 3, 95} & {int(token) for one in drawn(config) for token in one}
 
@@ -185,6 +186,8 @@ def test_a_copy_that_can_not_be_made_is_no_reason_to_refuse() -> None:
     config = Qwen3Config(**SIZES, **HEADS)
     config.hidden_act = "no such function"
     assert parity_of(config, "sdpa") is None
+    does_not_run = Qwen3Config(**SIZES, num_attention_heads=3, num_key_value_heads=2, head_dim=8)
+    assert parity_of(does_not_run, "sdpa") is None
 
 
 def test_a_copy_is_made_once_for_a_configuration() -> None:

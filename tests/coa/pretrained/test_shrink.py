@@ -16,10 +16,10 @@ def test_sizes_shrink_and_what_is_computed_stays() -> None:
     assert small.hidden_size * small.intermediate_size < 2000
 
 
-@pytest.mark.parametrize(("heads", "keys", "expected"), [(32, 8, KEY_HEADS), (32, 32, HEADS)])
+@pytest.mark.parametrize(("heads", "keys", "expected"), [(32, 8, KEY_HEADS), (32, 32, HEADS), (2, 2, 2), (3, 1, 1)])
 def test_keys_are_grouped_where_they_were(heads: int, keys: int, expected: int) -> None:
     small = shrunk(Qwen3Config(num_attention_heads=heads, num_key_value_heads=keys))
-    assert (small.num_attention_heads, small.num_key_value_heads) == (HEADS, expected)
+    assert (small.num_attention_heads, small.num_key_value_heads) == (min(heads, HEADS), expected)
 
 
 def test_layers_of_one_kind_are_two() -> None:
