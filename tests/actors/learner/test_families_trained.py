@@ -1,6 +1,7 @@
 """A step of training for families of models, whole and with adapters, sharded and not: what is written afterwards is
 what the learner says."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,13 +10,14 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from actors.learner.config import ALL_LINEAR, LoraConfig, ModelConfig, RlLearnerConfig
+from actors.learner.config import ALL_LINEAR, LoraConfig, ModelConfig, Objective, RlLearnerConfig
 from actors.learner.learner import Learner
 from coa.errors import UserError
 from coa.learning.samples import all_trained
 from coa.learning.schedule import OptimizerConfig
 from coa.types import Sample
 from tests.support.families import SAME, made, plain, tiny_config
+from tests.support.ranks import Case, distance, on_ranks
 
 pytestmark = pytest.mark.slow
 FAMILIES = (
@@ -73,3 +75,25 @@ def test_what_is_trained_is_what_is_written(family: str, kind: str, stage: int, 
     with torch.no_grad():
         own = plain(model, [one.token_ids for one in samples])
     assert max(np.abs(a - b.numpy()).max() for a, b in zip(trained, own, strict=True)) < SAME
+
+
+@pytest.mark.parametrize("stage", [1, 3])
+def test_two_ranks_learn_what_one_does(stage: int, tmp_path: Path) -> None:
+    """Packed and one by one, with experts, windows, states and caps, of unequal numbers of samples."""
+    optimizer = OptimizerConfig(lr=1e-3, beta1=0.0, clip_norm=1e9)
+    config = RlLearnerConfig(threads=1, zero_stage=stage, optimizer=optimizer)
+    shares = tuple(weighed(size, size) for size in (40, 9, 33)), (weighed(25, 25),)
+    cases: dict[str, Case] = {}
+    for family in ("falcon_h1", "gemma2", "lfm2", "mixtral", "phi3", "qwen3_next"):
+        made(tiny_config(family), folder := tmp_path / family)
+        settings = {"path": str(folder)}
+        cases[family] = Case(
+            model=folder, config=config, objective=Objective(), shares=(sum(shares, ()),), model_settings=settings
+        )
+    (tmp_path / "one").mkdir()
+    (tmp_path / "two").mkdir()
+    alone = on_ranks(tmp_path / "one", cases)
+    both = {name: replace(case, config=replace(config, ranks=2), shares=shares) for name, case in cases.items()}
+    for name, found in on_ranks(tmp_path / "two", both).items():
+        assert distance(found.gradients[0], alone[name].gradients[0]) < 1e-4, name
+        assert found.weights.keys() == alone[name].weights.keys()
