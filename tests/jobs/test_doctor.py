@@ -1,5 +1,6 @@
 """`coa doctor`: what a machine has and lacks, each with what to type."""
 
+import re
 import shutil
 import socket
 import subprocess
@@ -7,6 +8,7 @@ import sys
 from collections import namedtuple
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -25,8 +27,11 @@ from coa.tools.sandbox.sandbox import Kind, SandboxConfig
 from coa.tools.web.search import SearchConfig
 from jobs.cli import main
 from jobs.commands.doctor import command as doctor
+from jobs.commands.doctor.model import model as model_findings
 from jobs.commands.doctor.parts import PARTS, Finding, Part, State, variables_of
 from jobs.recipe.schema import Recipe, TeacherModelConfig
+from tests.support.families import made, tiny_config
+from tests.support.tokenizer_kinds import KINDS, LAYOUTS, write
 
 ROOT = Path(__file__).parents[2]
 Space = namedtuple("Space", "total used free")
@@ -231,3 +236,51 @@ def test_a_cluster_that_does_not_answer_and_a_port_that_is_taken(monkeypatch: py
         assert [one.state for one in findings("Ray")] == [State.OK]
         serve = findings("ports", serving=ServingConfig(port=port))[0]
         assert serve == Finding(State.WARN, f"{port} is taken", f"coa serve ... serving.port={port + 1}")
+
+
+@pytest.fixture(scope="module")
+def brought(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model with a tokenizer and a chat template."""
+    folder = tmp_path_factory.mktemp("brought")
+    write(KINDS["bytes"](), folder, LAYOUTS["chat marks"])
+    config = tiny_config("llama")
+    config.vocab_size = 500
+    made(config, folder)
+    return folder
+
+
+def test_a_model_is_looked_at_and_compared_with_itself(brought: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    main(["doctor", f"model={brought}"])
+    said = " ".join(capsys.readouterr().out.split("\nmodel  ", 1)[1].split())
+    pattern = (
+        r"ok looked at: configuration, weights, tokenizer and chat template \(.*\) "
+        r"model ok a tiny copy of it: samples in packed rows: [\d.e-]+ nats from the model's own pass "
+        r"model ok the model itself, in float32: samples in packed rows: [\d.e-]+ nats from the model's own pass"
+    )
+    assert re.fullmatch(pattern, said), said
+
+
+def test_what_is_wrong_with_a_model_does_not_hide_the_rest(brought: Path, tmp_path: Path) -> None:
+    shutil.copytree(brought, tmp_path / "model")
+    (tmp_path / "model" / "chat_template.jinja").unlink()
+    found = list(model_findings(str(tmp_path / "model"), None))
+    assert [one.state for one in found] == [State.MISSING, State.OK, State.OK]
+    assert found[0].what.endswith("its tokenizer has no chat template")
+    [lost] = model_findings(str(tmp_path / "nowhere"), None)
+    assert (lost.state, lost.what) == (State.MISSING, f"model {tmp_path}/nowhere: no model there (no config.json)")
+
+
+def test_a_model_that_does_not_fit_beside_its_comparison_is_not_loaded(
+    brought: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("psutil.virtual_memory", lambda: SimpleNamespace(available=1))
+    *_, last = model_findings(str(brought), None)
+    assert last.state is State.WARN
+    assert last.what == "the model itself: not compared, since that takes about 0.0 GiB, and 0.0 GiB are free"
+    assert last.type == "model.dtype=bfloat16"
+
+
+def test_a_recipe_says_how_long_episodes_of_a_model_are(brought: Path) -> None:
+    [first, *_] = model_findings(str(brought), Recipe())
+    assert first.state is State.MISSING
+    assert first.what.startswith("agent.limits.max_tokens=32768 is more than the 2048 positions of")

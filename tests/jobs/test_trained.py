@@ -109,7 +109,7 @@ def interval(report: dict[str, Any], stage: str) -> tuple[float, float]:
 def test_two_learners_and_two_engines_reach_the_reward_of_one_and_one(start: Path, one: Trained) -> None:
     two = trained(start, start.parent / "two", *TWO)
     assert (one.shares, two.shares) == ({1}, {2})
-    assert [{record["engines_serving"] for record in run.records} for run in (one, two)] == [{1}, {2}]
+    assert [{record["engines_wished"] for record in run.records} for run in (one, two)] == [{1}, {2}]
     assert len(one.records) == len(two.records) == STEPS
     for report in (one.report, two.report):
         assert report["rl"]["logprob_max_diff"] < 1e-4

@@ -1,8 +1,10 @@
 """`coa doctor`: what this machine has and lacks for each part of the system, and what to type.
 
 coa doctor --recipe web_32b run_dir=/data/runs/web placement.engines=4
+coa doctor model=/data/models/Qwen2.5-7B
 
-Nothing is started but an empty program in the sandbox. The exit status is 1 if something needed is missing.
+Nothing is started but an empty program in the sandbox. A model is loaded, and compared with itself. The exit status is
+1 if something needed is missing.
 """
 
 from __future__ import annotations
@@ -12,14 +14,17 @@ from collections.abc import Sequence
 
 from coa.errors import UserError
 from jobs.commands.command import Command
+from jobs.commands.doctor.model import model
 from jobs.commands.doctor.parts import PARTS, State
 
 WIDTH = 80
+OVERRIDES = "overrides of the recipe, as for the command; model=PATH: also whether that model can be trained"
+MODEL = "model="
 
 
 def arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--recipe", help="name of a recipe, or a YAML file, whose needs are checked, API keys included")
-    parser.add_argument("overrides", nargs="*", metavar="key=value", help="overrides of the recipe, as for the command")
+    parser.add_argument("overrides", nargs="*", metavar="key=value", help=OVERRIDES)
 
 
 def run(*, recipe: str | None = None, overrides: Sequence[str] = ()) -> int:
@@ -31,6 +36,8 @@ def run(*, recipe: str | None = None, overrides: Sequence[str] = ()) -> int:
     from jobs.recipe.find import find_recipe
     from jobs.run.console import Terminal
 
+    paths = [word.removeprefix(MODEL) for word in overrides if word.startswith(MODEL)]
+    overrides = [word for word in overrides if not word.startswith(MODEL)]
     config = None
     if recipe is not None:
         from coa.config import load
@@ -40,6 +47,7 @@ def run(*, recipe: str | None = None, overrides: Sequence[str] = ()) -> int:
     elif overrides:
         raise UserError(f"{overrides[0]}: an override is one of a recipe; name it with --recipe")
     found = [(part.name, one) for part in PARTS for one in part.check(config)]
+    found += [("model", one) for path in paths for one in model(path, config)]
     table = Table.grid(padding=(0, 2, 0, 0))
     for width in (13, 7, WIDTH - 26):
         table.add_column(width=width, overflow="fold")
