@@ -198,7 +198,7 @@ class PackedPolicy(nn.Module):
 
     def _predicting(self, token_ids: Tensor, positions: Tensor, ends: Tensor, places: Places) -> Predicting:
         if not self.way.packed:
-            assert not places.line.shares, "samples that are computed one by one share nothing"
+            assert not places.line.shares, "samples that are computed one at a time share nothing"
             samples = token_ids.flatten()[places.real].split(places.line.sizes)
             hidden = torch.cat([self._hidden(one[None])[0] for one in samples])
             return Predicting(hidden[places.predictors], places.chosen, ())

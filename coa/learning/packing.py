@@ -35,8 +35,8 @@ class PackingConfig:
     """Rows per micro-batch."""
     share_prefixes: bool = True
     """Whether tokens with which samples begin alike are computed once. Gradients are the same. Samples are computed
-    whole with flash_attention_2, flash_attention_3 and flex_attention, and one by one in models that compute otherwise
-    in packed rows."""
+    whole with flash_attention_2, flash_attention_3 and flex_attention, and one at a time in models that compute
+    otherwise in packed rows."""
 
 
 @dataclass(frozen=True, slots=True)

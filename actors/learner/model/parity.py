@@ -49,7 +49,7 @@ class Way(NamedTuple):
     """Whether rows hold several samples; else each goes through the model's own pass over a sequence."""
 
     def __str__(self) -> str:
-        return "samples in packed rows" if self.packed else f"one sample a row, {self.attention} attention"
+        return "samples in packed rows" if self.packed else f"one sample at a time, {self.attention} attention"
 
 
 def ways_of(attention: str) -> tuple[Way, ...]:

@@ -111,7 +111,7 @@ def test_the_next_way_is_taken_where_the_first_does_not_agree() -> None:
     found = settle(policy, policy)
     assert (found.way, policy.way) == (Way("sdpa", packed=False),) * 2
     assert [(way, round(nats, 4)) for way, nats in found.others] == [(PACKED, 0.01)]
-    own = f"one sample a row, sdpa attention: {found.apart:.2g} nats from the model's own pass"
+    own = f"one sample at a time, sdpa attention: {found.apart:.2g} nats from the model's own pass"
     assert str(found) == f"{own}; samples in packed rows: 0.01"
 
 
