@@ -14,6 +14,7 @@ from cluster.learner_group import Learning
 from cluster.pool import EnginePool
 from coa.agent.codec import Codec
 from coa.agent.profiles import profile as find_profile
+from coa.tasks.worlds import tasks_sha256
 from coa.types import Tokens
 from jobs.recipe.forecast import bottleneck_of
 from jobs.run.run_dir import RunDir
@@ -40,8 +41,10 @@ async def rl(run: RunDir, pool: EnginePool, tools: ToolClient) -> dict[str, Any]
     if done := run.result(STAGE):
         await pool.load(config.steps, run.model)
         return done
-    from jobs.stages.start import finish_model
+    from jobs.stages.start import check_unchanged, finish_model
 
+    if listed := run.world.listed_tasks():
+        check_unchanged(run, STAGE, f"tasks of {run.world.name}", len(listed), tasks_sha256(listed))
     before = await tool_counts(tools)
     if run.config.engine.sleep_mode:
         await pool.sleep()

@@ -6,9 +6,8 @@ The learners are DeepSpeed's, under Ray Train.
 """
 
 import asyncio
-import json
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import asdict
 from typing import Any
@@ -21,22 +20,20 @@ from actors.learner.sizes import shares_prefixes
 from cluster.learner_group import Learners, Learning
 from coa.distill.dataset.external import external_counts
 from coa.distill.dataset.tokens import digest_of, read_samples
-from coa.errors import UserError
 from coa.learning.algorithms import IMITATION
 from coa.learning.dealing import deal_samples
 from coa.learning.faults import of_updates
 from coa.learning.orders import Train
 from coa.learning.skipping import Skipping
 from coa.reporting.metrics import MetricsLog
-from coa.storage.files import write_atomically
 from coa.types import Sample
 from jobs.run.agent_file import write_agent, write_world
 from jobs.run.console import Stage
 from jobs.run.run_dir import RunDir
 from jobs.stages.external_data import add_external_data
-from jobs.stages.start import checkpoint_metrics, finish_model, keeping_of, prepare_start
+from jobs.stages.start import check_unchanged, checkpoint_metrics, finish_model, keeping_of, prepare_start
 
-STAGE, NOTED = "sft", "sft-data.json"
+STAGE = "sft"
 REPORTED = ("loss", "grad_norm", "lr", "entropy", "samples", "tokens", "shared_fraction", "updates", "skipped")
 """The fields of a learner's report that are meaningful without sampled tokens."""
 SHOWN = {"loss": "loss", "epoch": "epoch", "tokens_s": "tok/s"}
@@ -151,22 +148,8 @@ def prepare(run: RunDir) -> list[Sample]:
         add_external_data(run)
     prepare_start(run)
     samples = list(read_samples(run.data))
-    check_samples(run, samples)
+    check_unchanged(run, STAGE, f"samples in {run.data}", len(samples), digest_of(samples))
     return samples
-
-
-def check_samples(run: RunDir, samples: Sequence[Sample]) -> None:
-    """Raises UserError if learners would go on from a checkpoint with other samples, or in another order, than before
-    it: a batch is a number of places in their row. Notes them, with their digest, before the first checkpoint."""
-    path, folder = run.checkpoints / NOTED, run.storage().below(STAGE)
-    now = {"samples": len(samples), "digest": digest_of(samples)}
-    if folder.recorded() == [] or not path.exists():
-        write_atomically(path, json.dumps(now))
-    elif (before := json.loads(path.read_text())) != now:
-        raise UserError(
-            f"{run.data}: its {now['samples']} samples are not the {before['samples']} that fine-tuning began with, or "
-            f"not in their order: bring those back, or remove {folder.path} to begin it anew"
-        )
 
 
 async def feed(run: RunDir, learning: Learners, samples: list[Sample], steps: int, started: Started) -> None:

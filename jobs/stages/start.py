@@ -1,5 +1,6 @@
 """Prepares what a run starts from: its tokenizer, the tokens of its data set, and the initial policy."""
 
+import json
 import shutil
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
@@ -136,6 +137,19 @@ def finish_model(run: RunDir, model: Path) -> None:
     copy_tokenizer(run.start_model, model)
     write_agent(model, run.config.agent)
     write_world(model, run.config, run.world.profiles())
+
+
+def check_unchanged(run: RunDir, stage: str, what: str, rows: int, digest: str) -> None:
+    """Raises UserError if learners would go on from a checkpoint with other rows, or in another order, than before it:
+    a batch is a number of places in their list. Notes them before the first checkpoint. what: the rows, in words."""
+    path, folder = run.checkpoints / f"{stage}-data.json", run.storage().below(stage)
+    if folder.recorded() == [] or not path.exists():
+        write_atomically(path, json.dumps({"rows": rows, "digest": digest}))
+    elif json.loads(path.read_text())["digest"] != digest:
+        raise UserError(
+            f"{what}: these {rows} are not those that {stage} began with, or not in their order: bring those back, or "
+            f"remove {folder.path} to begin it anew"
+        )
 
 
 def keeping_of(run: RunDir, stage: str, every: int) -> Keeping:

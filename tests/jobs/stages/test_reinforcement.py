@@ -18,7 +18,7 @@ from actors.messages import EpisodeOrder
 from cluster.health import PoolConfig
 from cluster.pool import EnginePool
 from coa.config import load
-from coa.errors import InfrastructureError
+from coa.errors import InfrastructureError, UserError
 from coa.learning.accounts import OPEN, ROLLED_BACK, TRAINED, Accounts, fold
 from coa.learning.batches import BatchStore
 from coa.learning.orders import Train
@@ -31,6 +31,8 @@ from jobs.recipe.schema import Recipe
 from jobs.run.console import Console, Stage
 from jobs.run.run_dir import RunDir
 from jobs.stages.reinforcement.loop import Reinforcement
+from jobs.stages.rl import rl
+from tests.support.checkpoints import write_checkpoints
 from tests.support.engines import FakeTools, FakeWorld
 from tests.support.reports import a_report
 from tests.support.virtual_time import in_virtual_time
@@ -536,3 +538,23 @@ def test_a_task_that_fails_near_the_end_is_finished_before_the_run_ends(tmp_path
     assert accounts.faults == []
     settled = Counter(attempt.task for attempt in accounts.attempts.values() if attempt.settled is not None)
     assert settled == dict.fromkeys(range(accounts.cursor()[0]), 1)
+
+
+def test_reinforcement_goes_on_with_the_tasks_that_it_began_with_and_no_others(tmp_path: Path) -> None:
+    path = tmp_path / "tasks.jsonl"
+    nothing: Any = None
+    rows = [json.dumps({"id": str(i), "question": f"What is {i} + 1 ?", "answer": str(i + 1)}) for i in range(8)]
+
+    def play(rows: list[str]) -> None:
+        path.write_text("\n".join(rows))
+        run = make_run(tmp_path / "run", f"tasks.path={path}", "tasks.held_out=0.25")
+        asyncio.run(rl(run, nothing, nothing))
+
+    with pytest.raises(AttributeError):  # it begins, and there is nothing to begin with
+        play(rows)
+    write_checkpoints(tmp_path / "run" / "checkpoints" / "rl", 2)
+    with pytest.raises(AttributeError):
+        play(rows)
+    for others in (rows[::-1], rows[:-1], [*rows[1:], rows[0].replace("+ 1", "+ 2")]):
+        with pytest.raises(UserError, match=r"tasks of .*: these \d are not those that rl began with, or not in their"):
+            play(others)

@@ -11,13 +11,15 @@ import pytest
 
 from actors.learner.buffer import Committed, Finished, Started, Stepped
 from coa.config import load
+from coa.distill.dataset.tokens import digest_of
 from coa.errors import NothingLearnt, UserError
 from coa.reporting.metrics import read_metrics
 from jobs.recipe.find import find_recipe
 from jobs.recipe.schema import Recipe
 from jobs.run.console import Console, Stage
 from jobs.run.run_dir import RunDir
-from jobs.stages.sft import check_samples, follow, record_of
+from jobs.stages.sft import follow, record_of
+from jobs.stages.start import check_unchanged
 from tests.support.checkpoints import write_checkpoints
 from tests.support.tiny import random_sample
 
@@ -111,21 +113,25 @@ def test_fine_tuning_goes_on_with_the_rows_that_it_began_with_and_no_others(tmp_
     dice = np.random.default_rng(0)
     samples = [random_sample(dice, 100, version=0) for _ in range(3)]
     masked = replace(samples[0], loss_mask=~samples[0].loss_mask)
-    check_samples(run, samples[:2])
-    check_samples(run, samples)  # nothing is trained yet
+
+    def check(found: list[Any]) -> None:
+        check_unchanged(run, "sft", f"samples in {run.data}", len(found), digest_of(found))
+
+    check(samples[:2])
+    check(samples)  # nothing is trained yet
     write_checkpoints(run.checkpoints / "sft", 10)
-    check_samples(run, samples)
+    check(samples)
     for others in (samples[:2], samples[::-1], [masked, *samples[1:]], [*samples, samples[0]]):
         with pytest.raises(UserError) as refused:
-            check_samples(run, others)
+            check(others)
         assert str(refused.value) == (
-            f"{run.data}: its {len(others)} samples are not the 3 that fine-tuning began with, or not in their order: "
+            f"samples in {run.data}: these {len(others)} are not those that sft began with, or not in their order: "
             f"bring those back, or remove {run.checkpoints / 'sft'} to begin it anew"
         )
     (run.checkpoints / "sft-data.json").unlink()
-    check_samples(run, samples[::-1])  # a run that began without a note goes on
+    check(samples[::-1])  # a run that began without a note goes on
     with pytest.raises(UserError, match="not in their order"):
-        check_samples(run, samples)
+        check(samples)
 
 
 class Skipping:
