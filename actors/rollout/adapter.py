@@ -70,6 +70,7 @@ class PolicyAdapter:
             on_pause=self._stand_still,
             patience=self.patience_s,
         )
+        self._closed = False
         self._loading = asyncio.Lock()
         self._sleeper = Sleeper(self._llm)
         self._busy = BusyClock(lambda: self.tokens)
@@ -155,7 +156,7 @@ class PolicyAdapter:
         self._busy.hold(episodes)
 
     async def version(self) -> int:
-        with _alive():
+        with self._alive():
             return int(await self._llm.get_weight_version())
 
     async def name_version(self, version: int) -> None:
@@ -163,12 +164,25 @@ class PolicyAdapter:
         that weights loaded later take effect; raises StaleWeights if they would not."""
         async with self._loading:
             if self._weights.syncs == 0:
-                with _alive():
+                with self._alive():
                     await check_path(self._weights, self._llm, self._model_dir, self.logprobs)
                     await self._llm.update_weight_version(str(version))
 
     def shutdown(self) -> None:
+        self._closed = True
         self._llm.shutdown()
+
+    @contextmanager
+    def _alive(self) -> Iterator[None]:
+        """Ends this process if the engine has died by itself."""
+        from vllm.v1.engine.exceptions import EngineDeadError
+
+        try:
+            yield
+        except EngineDeadError:
+            if self._closed:
+                raise
+            os._exit(1)
 
     async def generate(
         self,
@@ -243,13 +257,13 @@ class PolicyAdapter:
         if not self.requests:
             self._prefill.begin()
         request = {"prompt_token_ids": ids, "cache_salt": name}
-        with _alive():
+        with self._alive():
             [final] = [answer async for answer in self._llm.generate(request, params, name, priority=FIRST)]
         found = [entry[token].logprob for token, entry in zip(ids[1:], final.prompt_logprobs[1:], strict=True)]
         return np.asarray(found, np.float32)
 
     async def _outputs(self, request: dict[str, Any], params: Any, name: str, priority: int) -> AsyncIterator[Any]:
-        with _alive():
+        with self._alive():
             async for answer in self._llm.generate(request, params, name, priority=priority):
                 yield answer.outputs[0]
 
@@ -260,7 +274,7 @@ class PolicyAdapter:
         are paused meanwhile and continue under the new weights. A sleeping engine wakes first.
         """
         async with self._loading:
-            with _alive():
+            with self._alive():
                 await self._sleeper.wake()
                 return await self._weights.load(version, weights)
 
@@ -268,7 +282,7 @@ class PolicyAdapter:
         """Frees the device's memory until the next `load`, if the engine has a sleep mode. No request may be under way
         or arrive meanwhile."""
         async with self._loading:
-            with _alive():
+            with self._alive():
                 await self._sleeper.sleep()
 
     def _stand_still(self, paused: bool) -> None:
@@ -277,16 +291,6 @@ class PolicyAdapter:
         self._prefill.begin()
         self._busy.pause(paused)
         self.limits.pause(paused)
-
-
-@contextmanager
-def _alive() -> Iterator[None]:
-    from vllm.v1.engine.exceptions import EngineDeadError
-
-    try:
-        yield
-    except EngineDeadError:
-        os._exit(1)
 
 
 def _params_of(ask: Ask, sampling: SamplingConfig, stops: Stops, seed: int, *, stream: bool) -> Any:

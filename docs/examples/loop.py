@@ -107,7 +107,8 @@ async def reinforce(model: Path, folder: Path, steps: int = STEPS) -> list[float
         playing = asyncio.ensure_future(play_batch(0))
         for version in range(steps):
             groups = await playing
-            playing = asyncio.ensure_future(play_batch(version + 1))  # by the weights of before this batch's step
+            if version + 1 < steps:
+                playing = asyncio.ensure_future(play_batch(version + 1))  # by the weights of before this batch's step
             samples = [
                 sample
                 for number, group in enumerate(groups)
@@ -122,7 +123,6 @@ async def reinforce(model: Path, folder: Path, steps: int = STEPS) -> list[float
                 f"log-probs differ by {report.logprob_diff:.1e}  paused {report.pause_s:.2f} s",
                 flush=True,
             )
-        playing.cancel()
     finally:
         engine.shutdown()
         await tools.close()
