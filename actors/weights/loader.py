@@ -125,18 +125,25 @@ class WeightLoader:
     # --- vLLM's update ------------------------------------------------------------------------------------------------
 
     async def update(
-        self, published: Published, *, perturbed: Sequence[str] = (), only: Sequence[str] | None = None
+        self,
+        published: Published,
+        *,
+        perturbed: Sequence[str] = (),
+        kept: Sequence[int] = (),
+        only: Sequence[str] | None = None,
     ) -> dict[str, str]:
         """Loads the received weights and checks that every worker has loaded all of them; raises WeightsGone, or
         EngineDied if the core does not answer.
 
-        Returns the parameter of vLLM's model that each tensor went into. `perturbed`, `only`: as in `UpdateInfo`.
+        Returns the parameter of vLLM's model that each tensor went into. `perturbed`, `kept` and `only` are those of
+        `UpdateInfo`.
         """
         from vllm.distributed.weight_transfer.base import WeightTransferUpdateRequest
         from vllm.v1.engine.exceptions import EngineDeadError
 
         self.syncs += 1
-        info = {"sync": self.syncs, "perturbed": list(perturbed), "only": None if only is None else list(only)}
+        chosen = None if only is None else list(only)
+        info = {"sync": self.syncs, "perturbed": list(perturbed), "kept": list(kept), "only": chosen}
         try:
             # No timeout here: the engine's owner kills the engine if the pause takes too long.
             await self._llm.start_weight_update()

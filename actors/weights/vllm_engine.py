@@ -11,6 +11,7 @@ Workers answer with plain data, errors included, since vLLM turns its workers' e
 import logging
 import pickle
 import threading
+from collections import Counter
 from collections.abc import Collection, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -24,6 +25,7 @@ from vllm.distributed.weight_transfer.base import (
     WeightTransferInitInfo,
     WeightTransferUpdateInfo,
 )
+from vllm.model_executor.layers.vocab_parallel_embedding import UnquantizedEmbeddingMethod
 from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload
 from vllm.platforms import current_platform
 
@@ -48,6 +50,8 @@ class UpdateInfo(WeightTransferUpdateInfo):
     """Number of this load in the engine; the workers report it back after the load."""
     perturbed: list[str] = field(default_factory=list)
     """Tensors that are loaded with changed values, to check whether the output follows."""
+    kept: list[int] = field(default_factory=list)
+    """Rows of these tensors that keep their values."""
     only: list[str] | None = None
     """If set, only these tensors are loaded, and layers without any of them keep their values."""
 
@@ -160,7 +164,7 @@ class ManifestEngine(WeightTransferEngine[InitInfo, UpdateInfo]):
         perturbed, only = set(info.perturbed), None if info.only is None else set(info.only)
         for span, tensor in receiving.tensors():
             if only is None or span.name in only:
-                yield span.name, perturb(tensor) if span.name in perturbed else tensor
+                yield span.name, perturb(tensor, info.kept) if span.name in perturbed else tensor
 
     def finish_weight_update(self) -> None:
         assert self._watch is not None
@@ -176,6 +180,7 @@ class ManifestEngine(WeightTransferEngine[InitInfo, UpdateInfo]):
         log.setLevel(before)
         if current_platform.is_cpu():
             pack_experts(self.model, self._watch.took.values())
+        refresh_shared(self.model)
         self._report = {
             "version": order.manifest.version,
             "sync": self._info.sync,
@@ -216,10 +221,26 @@ def pack_experts(model: torch.nn.Module, loaded: Collection[str]) -> None:
             kernel.fused_experts.process_weights_after_loading(module)
 
 
-def perturb(tensor: torch.Tensor) -> torch.Tensor:
+def refresh_shared(model: torch.nn.Module) -> None:
+    """Has layers that share their weight derive anew what they compute with.
+
+    vLLM loads a tied weight into one of its layers, and takes the other for one that got nothing. On a CPU that one,
+    the output layer, multiplies with a copy in the order of its kernel."""
+    modules: Any = model.modules()
+    layers = [one for one in modules if isinstance(getattr(one, "quant_method", None), UnquantizedEmbeddingMethod)]
+    users = Counter(id(layer.weight) for layer in layers)
+    for layer in layers:
+        if users[id(layer.weight)] > 1:
+            layer.quant_method.process_weights_after_loading(layer)
+
+
+def perturb(tensor: torch.Tensor, kept: Collection[int] = ()) -> torch.Tensor:
     """Changed values of the same magnitude, in a pattern that a later normalisation does not cancel, as it would a
-    scale or a shift."""
+    scale or a shift. kept: rows that stay as they are."""
     values = tensor.float().reshape(-1).clone()
     values[::2] *= 2.0
     values[1::3] += 0.05
-    return values.reshape(tensor.shape).to(tensor.dtype)
+    changed = values.reshape(tensor.shape).to(tensor.dtype)
+    if rows := list(kept):
+        changed[rows] = tensor[rows]
+    return changed

@@ -32,6 +32,7 @@ class LoadWatch:
         self._current = ""
         self._lent: list[Any] = []
         """Parameters that have a loader for as long as they are watched."""
+        self._shared = later_uses(model)
         self.took: dict[str, str] = {}
         """The parameter that each tensor went into; a tensor that is missing here reached none."""
         for prefix, module in model.named_modules():
@@ -80,11 +81,26 @@ class LoadWatch:
             info = get_layerwise_info(layer)
             if not info.can_load() or is_deferred_attention_layer(layer):
                 continue
-            own = layer.named_parameters(recurse=False)
-            needed = sum(_needed(layer, parameter) for leaf, parameter in own if leaf not in SKIP_LOAD_TENSORS)
+            needed = sum(
+                _needed(layer, parameter)
+                for own, parameter in layer.named_parameters(name, recurse=False)
+                if own not in self._shared and own.rpartition(".")[2] not in SKIP_LOAD_TENSORS
+            )
             if info.load_numel < needed:
                 found.append(f"{name} ({info.load_numel} of {needed} elements)")
         return found
+
+
+def later_uses(model: torch.nn.Module) -> set[str]:
+    """Names of parameters that are an earlier layer's, which is the one that is loaded: a tied output layer's."""
+    seen: set[int] = set()
+    found: set[str] = set()
+    for prefix, layer in model.named_modules():
+        for name, tensor in (get_layerwise_info(layer).kernel_tensors or ({},))[0].items():
+            if id(tensor) in seen:
+                found.add(f"{prefix}.{name}".removeprefix("."))
+            seen.add(id(tensor))
+    return found
 
 
 def _needed(layer: torch.nn.Module, parameter: torch.nn.Parameter) -> int:

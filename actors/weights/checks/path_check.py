@@ -1,8 +1,8 @@
 """Checks once, after an engine's start, that the engine computes with the weights that are loaded.
 
 An engine's first weights come from the model's folder, through vLLM's usual model loader. Later weights come through
-vLLM's weight update, where a backend may silently keep something derived from the old weights (on CPU, a tied output
-projection). Therefore, before the first request:
+vLLM's weight update, where a backend may silently keep something derived from the old weights (on CPU, the copy of a
+weight that its kernel reads). Therefore, before the first request:
 
     1. the folder's weights by the update      log-probs must be those of the start
     2. for each kind of tensor in turn         loaded with other values in two layers: log-probs must change
@@ -11,12 +11,17 @@ projection). Therefore, before the first request:
 A kind is a set of tensors that the layers have in common, such as every layer's q, k and v projection. Each step loads
 only the tensors that change, so the check moves the model's size about three times.
 
+Where the output layer and the embeddings share one tensor, an output layer that kept the old values would be hidden
+behind the embeddings' change. So the rows of the probe's tokens keep their values: hidden states and the tokens' own
+logits are those of the start, and log-probs change only with the logits of all other tokens, which the output layer
+computes.
+
 Two kinds of models can't be checked this way. They run with the weights of their start and refuse updates:
 
-    tied          the output layer and the embeddings share one tensor
-    several files there is no single layout to load from, as with most published models of 7B and more
+    several files    there is no single layout to load from, as with most published models of 7B and more
+    unlike shapes    the output layer is tied, and no tensor has the shape of both
 
-Learners untie the embeddings of the model that they train, and write a single file.
+Learners write a single file.
 """
 
 import asyncio
@@ -30,6 +35,7 @@ import numpy as np
 from actors.weights.loader import WeightLoader
 from actors.weights.on_disk import published_file
 from coa.errors import StaleWeights
+from coa.learning.weights import Layout
 from coa.types import Floats, Tokens
 
 PROBE_TOKENS = 32
@@ -49,13 +55,15 @@ async def check_path(
 
     `logprobs`: returns the log-probs of all tokens but the first, computed without a prefix cache.
     """
-    if llm.model_config.hf_text_config.tie_word_embeddings:
-        loader.refusal = "the engine's output layer is tied to its embeddings, and might be kept by an update: untie it"
-        return
     if not (model_dir / WEIGHTS).exists():
         loader.refusal = f"{model_dir} has no {WEIGHTS}: only an engine that started from a single file takes new ones"
         return
     published = await asyncio.to_thread(published_file, 0, model_dir)
+    text = llm.model_config.hf_text_config
+    tied = tied_tensors(published.manifest.layout, text)
+    if text.tie_word_embeddings and not tied:
+        loader.refusal = "the output layer is tied to the embeddings, and no tensor of the model has the shape of both"
+        return
     tokens = probe_tokens(llm.model_config.get_vocab_size(), llm.model_config.max_model_len)
     first, again = await logprobs(tokens), await logprobs(tokens)
     if not np.isfinite(first).all():
@@ -68,7 +76,8 @@ async def check_path(
         raise StaleWeights(f"the same weights by an update change log-probs by {far:.1e}")
     restored: list[str] = []
     for kind, names in kinds(took).items():
-        await loader.update(published, perturbed=names, only=[*names, *restored])
+        kept = tokens.tolist() if tied.intersection(names) else ()
+        await loader.update(published, perturbed=names, kept=kept, only=[*names, *restored])
         if difference(first, await logprobs(tokens)) <= noise:
             raise StaleWeights(f"the engine's output does not follow its weights: {kind} changed, log-probs did not")
         restored = names
@@ -87,6 +96,13 @@ def kinds(took: dict[str, str]) -> dict[str, list[str]]:
         kind = found.setdefault(re.sub(r"\.\d+\.", ".*.", parameter.rpartition(".")[0]), {})
         kind.setdefault(int(layer[1]) if layer else 0, []).append(name)
     return {kind: [name for layer in sorted({min(of), max(of)}) for name in of[layer]] for kind, of in found.items()}
+
+
+def tied_tensors(layout: Layout, config: Any) -> set[str]:
+    """The tensors with a row of hidden size for each token, if the output layer and the embeddings share one."""
+    if not config.tie_word_embeddings:
+        return set()
+    return {span.name for span in layout.tensors if tuple(span.shape) == (config.vocab_size, config.hidden_size)}
 
 
 def probe_tokens(vocabulary: int, longest: int) -> Tokens:

@@ -102,9 +102,9 @@ class Stale:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._loader, name)
 
-    async def update(self, published: Published, *, perturbed: Any = (), only: Any = None) -> dict[str, str]:
+    async def update(self, published: Published, *, perturbed: Any = (), **how: Any) -> dict[str, str]:
         really = [name for name in perturbed if self._kept not in name]
-        return await self._loader.update(published, perturbed=really, only=only)
+        return await self._loader.update(published, perturbed=really, **how)
 
 
 @pytest.mark.parametrize("module", ["lm_head", "q_norm", "o_proj"])
@@ -270,33 +270,71 @@ def test_weights_come_out_of_the_memory_of_a_rank_and_leave_no_file(bench: Bench
     assert list(tmp_path.glob("**/*.safetensors")) == []
 
 
-@pytest.mark.slow
-def test_an_engine_with_a_tied_output_layer_refuses_other_weights(tmp_path: Path) -> None:
-    """vLLM's CPU backend would keep the old projection without a word."""
+def make_tied_model(folder: Path) -> Path:
     from transformers import AutoModelForCausalLM
 
-    model = make_model(tmp_path / "tied")
-    tied: Any = AutoModelForCausalLM.from_pretrained(model)
+    make_model(folder)
+    tied: Any = AutoModelForCausalLM.from_pretrained(folder)
     tied.config.tie_word_embeddings = True
     tied.tie_weights()
-    tied.save_pretrained(model)
+    tied.save_pretrained(folder)
+    return folder
+
+
+@pytest.mark.slow
+def test_a_tied_output_layer_follows_an_update_and_a_stale_one_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a CPU the output layer multiplies with a copy of the weight, which vLLM's own update does not renew."""
+    monkeypatch.setenv("VLLM_ALLOW_INSECURE_SERIALIZATION", "1")  # for functions that run in the engine's core
+    model = make_tied_model(tmp_path / "tied")
+
+    def leave_stale(_: Any) -> None:
+        from actors.weights import vllm_engine
+
+        vllm_engine.kept_here = vllm_engine.refresh_shared  # pyright: ignore[reportAttributeAccessIssue]
+        vllm_engine.refresh_shared = lambda model: None
+
+    def refresh_again(_: Any) -> None:
+        from actors.weights import vllm_engine
+
+        vllm_engine.refresh_shared = vllm_engine.kept_here  # pyright: ignore[reportAttributeAccessIssue]
 
     async def main() -> None:
         llm = start_llm(model)
         try:
             loader = WeightLoader(llm, clear_cache=True)
             ask = functools.partial(prompt_logprobs, llm)
-            await check_path(loader, llm, model, ask)
             before = await ask(TOKENS)
-            state = dict(load_file(model / "model.safetensors"))
-            state.setdefault("lm_head.weight", state["model.embed_tokens.weight"].clone())
-            with pytest.raises(StaleWeights, match="tied to its embeddings"):
-                await loader.load(1, serialise(state))
+            await check_path(loader, llm, model, ask)
+            assert loader.refusal is None
             assert np.array_equal(await ask(TOKENS), before)
+            await llm.collective_rpc(leave_stale)
+            with pytest.raises(StaleWeights, match="embed_tokens changed, log-probs did not"):
+                await check_path(loader, llm, model, ask)
+            await llm.collective_rpc(refresh_again)
+            state = dict(load_file(model / "model.safetensors"))
+            assert "lm_head.weight" not in state
+            state["model.embed_tokens.weight"] *= 1.5
+            await loader.load(1, serialise(state))
+            assert difference(await ask(TOKENS), tied_logprobs(model, state)) < 1e-4
         finally:
             llm.shutdown()
 
     asyncio.run(main())
+
+
+def tied_logprobs(model: Path, state: dict[str, torch.Tensor]) -> Any:
+    """Of plain transformers, with these embeddings."""
+    from transformers import AutoModelForCausalLM
+
+    changed: Any = AutoModelForCausalLM.from_pretrained(model)
+    ids = torch.from_numpy(TOKENS).long()
+    with torch.no_grad():
+        changed.model.embed_tokens.weight.copy_(state["model.embed_tokens.weight"])
+        assert changed.lm_head.weight is changed.model.embed_tokens.weight
+        logprobs = changed(input_ids=ids[None]).logits[0, :-1].float().log_softmax(-1)
+    return logprobs.gather(-1, ids[1:, None])[:, 0].numpy()
 
 
 def test_kinds_are_what_layers_have_in_common_and_a_module_is_of_one_kind() -> None:

@@ -21,8 +21,8 @@ from tests.support.tiny import make_model
 NAN = float("nan")
 
 
-def engine(dtype: torch.dtype) -> Any:
-    text = SimpleNamespace(tie_word_embeddings=False)
+def engine(dtype: torch.dtype, *, tied: bool = False) -> Any:
+    text = SimpleNamespace(tie_word_embeddings=tied, vocab_size=100, hidden_size=8)
     model = SimpleNamespace(hf_text_config=text, dtype=dtype, max_model_len=64, get_vocab_size=lambda: 100)
     return SimpleNamespace(model_config=model)
 
@@ -52,7 +52,7 @@ class Reloaded:
 
     async def receive(self, published: Any) -> None: ...
 
-    async def update(self, published: Any, *, perturbed: Any = (), only: Any = None) -> dict[str, str]:
+    async def update(self, published: Any, *, perturbed: Any = (), **how: Any) -> dict[str, str]:
         self._now = 1.0 if perturbed else self._rounding
         return {"a.weight": "a.weight"}
 
@@ -111,6 +111,50 @@ class Following(Reloaded):
         super().__init__(0.0)
         self._now, *self._next = added
 
-    async def update(self, published: Any, *, perturbed: Any = (), only: Any = None) -> dict[str, str]:
+    async def update(self, published: Any, *, perturbed: Any = (), **how: Any) -> dict[str, str]:
         self._now = self._next.pop(0)
         return {"a.weight": "a.weight"}
+
+
+class Tied(Reloaded):
+    """A loader of a small tied model: hidden states are embeddings, and its output layer follows, or is stale."""
+
+    def __init__(self, weight: torch.Tensor, *, stale: bool) -> None:
+        super().__init__(0.0)
+        self._weight, self._output, self._stale, self._embeddings = weight, weight, stale, weight
+
+    async def update(self, published: Any, *, perturbed: Any = (), **how: Any) -> dict[str, str]:
+        self._embeddings = self._weight.clone()
+        if perturbed:
+            rows = torch.ones(len(self._weight), dtype=torch.bool)
+            rows[list(how["kept"])] = False
+            self._embeddings[rows] *= 2
+        if not self._stale:
+            self._output = self._embeddings
+        return {"embed.weight": "embed.weight"}
+
+    async def logprobs(self, tokens: Any) -> Any:
+        ids = torch.from_numpy(tokens).long()
+        found = (self._embeddings[ids[:-1]] @ self._output.T).log_softmax(-1)
+        return found.gather(-1, ids[1:, None])[:, 0].numpy()
+
+
+@pytest.mark.parametrize("stale", [False, True], ids=["follows", "stale"])
+def test_a_stale_output_layer_is_not_hidden_behind_its_embeddings(stale: bool, tmp_path: Path) -> None:
+    weight = torch.randn(100, 8, generator=torch.Generator().manual_seed(0))
+    save_file({"embed.weight": weight}, tmp_path / "model.safetensors")
+    loader: Any = Tied(weight, stale=stale)
+    check = check_path(loader, engine(torch.float32, tied=True), tmp_path, loader.logprobs)
+    if stale:
+        with pytest.raises(StaleWeights, match="does not follow its weights: embed changed"):
+            asyncio.run(check)
+    else:
+        asyncio.run(check)
+        assert loader.refusal is None
+
+
+def test_a_tie_of_tensors_that_can_not_be_found_takes_no_other_weights(tmp_path: Path) -> None:
+    save_file({"embed.weight": torch.ones(100, 4)}, tmp_path / "model.safetensors")
+    loader: Any = Reloaded(0.0)
+    asyncio.run(check_path(loader, engine(torch.float32, tied=True), tmp_path, never))
+    assert "no tensor of the model has the shape of both" in loader.refusal
