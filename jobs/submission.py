@@ -37,8 +37,8 @@ from jobs.sent import Parcel, parcel
 
 SUBMIT, SERVE = "submit", "serve"
 DRIVER, COPIED = 4 * GIB, 1.3
-"""Memory of a driver, and times the size of a pretrained model that copying it takes: the whole model, its output layer
-untied, and what is being written (measured: 1.05)."""
+"""Memory of a driver, and times the size of a pretrained model that copying it takes: the whole model, and what is
+being written (measured: 1.05)."""
 PRINTED = ("-h", "--help", "--benchmarks")
 """Arguments at which a command prints something and ends."""
 BY_ROLE = "placement.by_role=true"

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from actors.learner.config import ALL_LINEAR, LoraConfig
 from actors.learner.model.head import decoder_of
+from actors.learner.model.load import tied
 from actors.learner.model.parity import numberless
 from coa.errors import UserError
 
@@ -67,6 +68,10 @@ def _chosen(model: Any, targets: tuple[str, ...], unused: Collection[str]) -> tu
             f"{', '.join(sorted(known))}; {ALL_LINEAR} takes all but the output projection"
         )
     fused = {*targets, *(FUSED[one] for one in targets if one in FUSED)}
+    if _leaf(head) in targets and tied(model):
+        raise UserError(
+            f"learner.lora.targets: {_leaf(head)} is tied to the embeddings, which its adapter would change when merged"
+        )
     modules = [f"model.{name}" for name in layers if _leaf(name) in targets]
     return modules, [f"model.{name}" for name in experts if _leaf(name) in fused]
 

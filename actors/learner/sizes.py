@@ -95,13 +95,12 @@ def _configuration(folder: Path) -> Any:
 
 
 def counted_on_meta(configuration: Any) -> Architecture:
-    """Counts sizes on a meta-device model with untied embeddings, as in training, for architectures that
-    `coa.planning.models` does not cover. Raises UserError if it is not a causal language model."""
+    """Counts sizes on a meta-device model, for architectures that `coa.planning.models` does not cover. Raises
+    UserError if it is not a causal language model."""
     import torch
     from transformers import AutoModelForCausalLM
 
     text = configuration.get_text_config()
-    configuration.tie_word_embeddings = text.tie_word_embeddings = False
     try:
         with torch.device("meta"):
             model = AutoModelForCausalLM.from_config(configuration)

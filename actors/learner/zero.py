@@ -9,6 +9,8 @@ from typing import Any, TypeVar
 import torch.distributed as dist
 
 from coa.errors import UserError
+from coa.pretrained.fit import causal_class
+from coa.pretrained.weights import stored_tensors
 
 T = TypeVar("T")
 
@@ -41,14 +43,24 @@ def gather(value: T, *, alike: int = 1) -> list[T]:
     return found[::alike]
 
 
+def may_be_untied(folder: Path) -> bool:
+    """Whether the configuration ties the output projection to the embeddings, and the files hold one all the same."""
+    from transformers import AutoConfig
+
+    config = AutoConfig.from_pretrained(folder)
+    if not config.get_text_config().tie_word_embeddings:
+        return False
+    tied = getattr(causal_class(config), "_tied_weights_keys", None) or ()
+    return not stored_tensors(folder).keys().isdisjoint(tied)
+
+
 @contextmanager
 def sharded_loading(settings: dict[str, Any], folder: Path) -> Iterator[None]:
     """In the body, if the settings are those of stage 3, transformers shards each weight as it is read, so no rank ever
-    holds a whole model. A model with tied embeddings is loaded whole, since it is untied afterwards."""
-    from transformers import AutoConfig
-
+    holds a whole model. A model that only seems to be tied is loaded whole: transformers compares both tensors to find
+    that out, and sharded ones are alike to it."""
     stage3 = settings["zero_optimization"]["stage"] == 3
-    if not stage3 or AutoConfig.from_pretrained(folder).get_text_config().tie_word_embeddings:
+    if not stage3 or may_be_untied(folder):
         yield
         return
     from transformers.integrations.deepspeed import HfDeepSpeedConfig

@@ -47,7 +47,7 @@ class Architecture:
     """The sizes of a model that determine memory and speed."""
 
     parameters: int
-    """Number of parameters, including a separate output projection, which training gives each model."""
+    """Number of parameters; an output projection that is tied to the embeddings is none of its own."""
     adapted: tuple[tuple[str, int, int], ...]
     """Name of each linear layer, its inputs and its outputs."""
     layers: int
@@ -122,8 +122,9 @@ def architecture_of(config: Mapping[str, Any]) -> Architecture | None:
     norms = 2 * hidden + (2 * size if kind == "qwen3" else 0)
     layer = sum(inputs * outputs for inputs, outputs in linear.values()) + biases + norms
     names = ((f"model.layers.{n}.{name}", *sizes) for n in range(layers) for name, sizes in linear.items())
+    ends = 1 if config.get("tie_word_embeddings", False) else 2
     return Architecture(
-        parameters=layers * layer + hidden + 2 * vocabulary * hidden,
+        parameters=layers * layer + hidden + ends * vocabulary * hidden,
         adapted=(*names, ("lm_head", hidden, vocabulary)),
         layers=layers,
         heads=heads,

@@ -150,7 +150,7 @@ def _model(config: Recipe, built: Architecture | None) -> Iterator[tuple[str, st
         yield "parameters", "not known here: its configuration is neither on this machine nor among the published ones"
     else:
         upper = "at most " if model.path is None else ""
-        yield "parameters", f"{upper}{_count(built.parameters)}, with an output projection of its own"
+        yield "parameters", f"{upper}{_count(built.parameters)}"
         weights = engine_bytes(built, config.engine.dtype, config.engine.tensor_parallel)
         yield "weights on a GPU of an engine", in_bytes(weights)
         store = int(config.session.object_store_gib * GIB)

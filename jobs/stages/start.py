@@ -122,7 +122,8 @@ def prepare_start(run: RunDir) -> None:
 
 
 def copy_pretrained(config: ModelConfig, folder: Path) -> None:
-    """Writes a pretrained model as it is trained: in the recipe's dtype, its output layer untied. Raises UserError."""
+    """Writes a pretrained model as it is trained: in the recipe's dtype, its ends tied or not as they came. Raises
+    UserError."""
     from actors.learner.policy import load_model
 
     assert config.path is not None

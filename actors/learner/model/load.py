@@ -1,4 +1,4 @@
-"""Loads a pretrained model as it is trained: its output projection untied, without dropout."""
+"""Loads a pretrained model as it is trained: as it came, without dropout."""
 
 import re
 from pathlib import Path
@@ -17,9 +17,9 @@ DROPOUT = re.compile(r".*(dropout|_pdrop|layerdrop).*")
 
 
 def load_model(path: Path | str, config: ModelConfig) -> Any:
-    """Loads a pretrained causal language model, unties its output projection and removes dropout; raises UserError if
-    there is no such model, if adapters are beside it, and if a tensor of it is missing, is left over or has another
-    shape: transformers would train such a tensor from random numbers."""
+    """Loads a pretrained causal language model and removes dropout; raises UserError if there is no such model, if
+    adapters are beside it, and if a tensor of it is missing, is left over or has another shape: transformers would
+    train such a tensor from random numbers."""
     from transformers import AutoModelForCausalLM
     from transformers.utils.peft_utils import find_adapter_config_file
 
@@ -41,7 +41,7 @@ def load_model(path: Path | str, config: ModelConfig) -> Any:
     model, loading = loaded
     if found := difference(loading):
         raise UserError(f"{path}: {NO_FIT}: {found}")
-    untie(model)
+    note_tie(model)
     if several := shared(model):
         raise UserError(
             f"{path}: its parameters {few(several)} have several names, and only one of them would be saved"
@@ -60,23 +60,24 @@ def attention_of(path: Path | str, asked: str) -> str:
     return asked if found is None or found._supports_sdpa else "eager"
 
 
-def untie(model: Any) -> None:
-    """Gives the output projection its own parameter if it shares the embeddings'; logits stay the same.
-
-    An engine can't safely take an update of tied embeddings: vLLM's CPU backend keeps the old projection.
-    """
-    embeddings, projection = model.get_input_embeddings(), model.get_output_embeddings()
-    if projection is not None and projection.weight is embeddings.weight:
-        projection.weight = nn.Parameter(embeddings.weight.detach().clone())
-    model.config.tie_word_embeddings = False
-    model.config.get_text_config().tie_word_embeddings = False
-    # transformers recorded the tie when the model was made, and uses this record to save and load.
-    model.all_tied_weights_keys = {}
+def tied(model: Any) -> bool:
+    """Whether the output projection is the embeddings' weight."""
+    projection = model.get_output_embeddings()
+    return projection is not None and projection.weight is model.get_input_embeddings().weight
 
 
-def shared(model: nn.Module) -> list[str]:
-    """Names of parameters that have more than one."""
-    once = {name for name, _ in model.named_parameters()}
+def note_tie(model: Any) -> None:
+    """Makes the configuration say whether the output projection is tied. If it ties, and the files hold a projection of
+    other values, transformers takes these, and whoever loads the model again would have to find that out."""
+    if not tied(model):
+        model.config.tie_word_embeddings = model.config.get_text_config().tie_word_embeddings = False
+
+
+def shared(model: Any) -> list[str]:
+    """Names of parameters that have more than one, but for a tied output projection's."""
+    ends = (model.get_input_embeddings(), model.get_output_embeddings()) if tied(model) else ()
+    allowed = {f"{name}.weight" for name, module in model.named_modules() if any(module is end for end in ends)}
+    once = {name for name, _ in model.named_parameters()} | allowed
     return sorted(name for name, _ in model.named_parameters(remove_duplicate=False) if name not in once)
 
 

@@ -10,7 +10,6 @@ from torch import Tensor, nn
 
 from actors.learner.config import LoraConfig
 from actors.learner.lora import add_adapters, sources
-from actors.learner.model.load import untie
 from actors.learner.model.names import pieces_of, with_pieces
 from actors.learner.model.parity import BOUNDS, Copied, distance, drawn, loaded, tiny_copy, ways_of
 from actors.weights.parts import DTYPES, ModelParts
@@ -28,7 +27,6 @@ BUCKET_BYTES = 1 << 20
 def check_written(copied: Copied, lora: LoraConfig, unused: frozenset[str], make: Callable[..., Any]) -> None:
     """Raises UserError if the weights are not those that were trained. make: a policy from a model."""
     model: Any = tiny_copy(copied.config, copied.attention)
-    untie(model)
     kind = type(model).__name__
     if lora.rank:
         add_adapters(model, lora, unused)

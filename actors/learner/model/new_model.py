@@ -11,10 +11,8 @@ from coa.agent.tokenizer import END, PAD
 
 
 def new_model(config: ModelConfig, tokenizer: Tokenizer, *, seed: int) -> Any:
-    """A Qwen3 model with random weights, for a tokenizer made by `coa.agent.tokenizer`.
-
-    Embeddings are untied: vLLM's CPU backend keeps a stale output projection when a tied one is updated.
-    """
+    """A Qwen3 model with random weights and an output projection of its own, for a tokenizer made by
+    `coa.agent.tokenizer`."""
     from transformers import GenerationConfig, Qwen3Config, Qwen3ForCausalLM
 
     pad = tokenizer.token_to_id(PAD)

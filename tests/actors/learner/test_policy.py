@@ -30,6 +30,8 @@ import actors.learner.policy
 from actors.learner.attention import Line, tree_mask, varlen_arguments
 from actors.learner.config import VARLEN, LearnerConfig, ModelConfig
 from actors.learner.logits import chosen_logprobs
+from actors.learner.lora import sources
+from actors.learner.model.load import shared
 from actors.learner.policy import PackedPolicy, load_model, to_tensors
 from actors.learner.sizes import shares_prefixes
 from coa.errors import UserError
@@ -279,20 +281,32 @@ def test_layers_that_carry_a_state_get_one_sample_at_a_time() -> None:
             assert (found - expected[member]).abs().max() < 1e-5
 
 
-def test_tied_embeddings_are_untied_and_stay_so(tmp_path: Path) -> None:
+def test_tied_embeddings_stay_tied(tmp_path: Path) -> None:
     tied = make(QWEN2)
-    assert tied.get_output_embeddings().weight is tied.get_input_embeddings().weight
     tied.save_pretrained(tmp_path / "tied")
     model = load_model(tmp_path / "tied", ModelConfig())
+    assert model.get_output_embeddings().weight is model.get_input_embeddings().weight
     with torch.no_grad():
         assert all(torch.equal(plain(model, sample), plain(tied, sample)) for sample in samples())
         model.get_output_embeddings().weight += 1.0
-    assert torch.equal(model.get_input_embeddings().weight, tied.get_input_embeddings().weight)
-    model.save_pretrained(tmp_path / "untied")
-    again = load_model(tmp_path / "untied", ModelConfig())
-    assert again.config.tie_word_embeddings is False
-    assert torch.equal(again.get_input_embeddings().weight, tied.get_input_embeddings().weight)
-    assert torch.equal(again.get_output_embeddings().weight, tied.get_input_embeddings().weight + 1.0)
+    names = {source.name for source in sources(model)}
+    model.save_pretrained(tmp_path / "again")
+    assert load_file(tmp_path / "again" / "model.safetensors").keys() == names
+    again = load_model(tmp_path / "again", ModelConfig())
+    assert again.config.tie_word_embeddings
+    assert again.get_output_embeddings().weight is again.get_input_embeddings().weight
+    assert torch.equal(again.get_input_embeddings().weight, tied.get_input_embeddings().weight + 1.0)
+
+
+def test_only_a_tie_gives_a_parameter_two_names() -> None:
+    model = make(QWEN2)
+    assert shared(model) == []
+    model.more = nn.Module()
+    model.more.weight = model.get_input_embeddings().weight
+    assert shared(model) == ["more.weight"]
+    other = make(LlamaConfig(**SIZES))
+    other.lm_head.weight = other.model.layers[0].mlp.up_proj.weight
+    assert shared(other) == ["lm_head.weight"]
 
 
 def test_what_is_no_causal_language_model_is_refused(tmp_path: Path) -> None:
