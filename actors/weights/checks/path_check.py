@@ -16,9 +16,10 @@ behind the embeddings' change. So the rows of the probe's tokens keep their valu
 logits are those of the start, and log-probs change only with the logits of all other tokens, which the output layer
 computes.
 
-Two kinds of models can't be checked this way. They run with the weights of their start and refuse updates:
+Some models can't be checked this way. They run with the weights of their start and refuse updates:
 
     several files    there is no single layout to load from, as with most published models of 7B and more
+    a tie of two     the output layer is tied, and the file holds it beside the embeddings: the last one counts
     unlike shapes    the output layer is tied, and no tensor has the shape of both
 
 Learners write a single file.
@@ -57,6 +58,9 @@ async def check_path(
     """
     if not (model_dir / WEIGHTS).exists():
         loader.refusal = f"{model_dir} has no {WEIGHTS}: only an engine that started from a single file takes new ones"
+        return
+    if llm.model_config.word_embeddings_untied_by_checkpoint:
+        loader.refusal = f"{model_dir} holds an output layer that its configuration ties to the embeddings"
         return
     published = await asyncio.to_thread(published_file, 0, model_dir)
     text = llm.model_config.hf_text_config

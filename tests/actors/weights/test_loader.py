@@ -324,6 +324,26 @@ def test_a_tied_output_layer_follows_an_update_and_a_stale_one_is_refused(
     asyncio.run(main())
 
 
+@pytest.mark.slow
+def test_a_tied_output_layer_that_is_in_the_file_too_starts_and_takes_no_other_weights(tmp_path: Path) -> None:
+    model = make_tied_model(tmp_path / "tied")
+    state = dict(load_file(model / "model.safetensors"))
+    state["lm_head.weight"] = state["model.embed_tokens.weight"].clone()
+    save_file(state, model / "model.safetensors", metadata={"format": "pt"})
+
+    async def main() -> None:
+        llm = start_llm(model)
+        try:
+            loader = WeightLoader(llm, clear_cache=True)
+            await check_path(loader, llm, model, functools.partial(prompt_logprobs, llm))
+            with pytest.raises(StaleWeights, match="holds an output layer that its configuration ties"):
+                await loader.load(1, serialise(state))
+        finally:
+            llm.shutdown()
+
+    asyncio.run(main())
+
+
 def tied_logprobs(model: Path, state: dict[str, torch.Tensor]) -> Any:
     """Of plain transformers, with these embeddings."""
     from transformers import AutoModelForCausalLM

@@ -23,7 +23,13 @@ NAN = float("nan")
 
 def engine(dtype: torch.dtype, *, tied: bool = False) -> Any:
     text = SimpleNamespace(tie_word_embeddings=tied, vocab_size=100, hidden_size=8)
-    model = SimpleNamespace(hf_text_config=text, dtype=dtype, max_model_len=64, get_vocab_size=lambda: 100)
+    model = SimpleNamespace(
+        hf_text_config=text,
+        dtype=dtype,
+        max_model_len=64,
+        get_vocab_size=lambda: 100,
+        word_embeddings_untied_by_checkpoint=False,
+    )
     return SimpleNamespace(model_config=model)
 
 
