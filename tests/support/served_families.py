@@ -49,9 +49,21 @@ WIDE: dict[str, Any] = {"num_attention_heads": 4, "num_key_value_heads": 2, "hea
 WINDOWS: dict[str, Any] = {"sliding_window": 16, "layer_types": ["sliding_attention", "full_attention"]}
 EXPERTS: dict[str, Any] = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 64}
 STATES: dict[str, Any] = {"mamba_n_heads": 4, "mamba_d_head": 32, "mamba_d_state": 16, "mamba_n_groups": 1}
+TIED: dict[str, Any] = {"tie_word_embeddings": True}
 FAMILIES: dict[str, dict[str, Any]] = {
+    "cohere": {**WIDE, **TIED, "logit_scale": 0.7},
+    # vLLM's window is a token longer than that of transformers.
+    "cohere2": {**WIDE, **WINDOWS, **TIED, "logit_scale": 0.7, "sliding_window": 256},
     "exaone4": {**WIDE, **WINDOWS, "sliding_window_pattern": None},
     "falcon_h1": {**WIDE, **STATES, "mamba_d_ssm": 128, "lm_head_multiplier": 0.7},
+    "gemma2": {
+        **WIDE,
+        **WINDOWS,
+        **TIED,
+        "query_pre_attn_scalar": 32,
+        "final_logit_softcapping": 5.0,
+        "attn_logit_softcapping": 2.0,
+    },
     "gemma3_text": {**WIDE, **WINDOWS, "query_pre_attn_scalar": 32},
     "glm": WIDE,
     "glm4": WIDE,
@@ -78,6 +90,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "olmo2": {},
     "olmoe": {**EXPERTS, "intermediate_size": 64},
     "phi3": {},
+    "qwen2": TIED,
     "qwen3_moe": {**WIDE, **EXPERTS, "decoder_sparse_step": 1, "mlp_only_layers": []},
     "starcoder2": {"sliding_window": 16},
 }
