@@ -5,6 +5,7 @@ import sys
 import psutil
 import pytest
 
+from benchmarks import harness
 from benchmarks.gpu import __main__ as proof
 from tests.support.patience import soon
 
@@ -44,3 +45,8 @@ def test_a_part_that_takes_too_long_ends_with_all_that_it_has_started(
         return not any("grandchild" in (one.info["cmdline"] or ()) for one in psutil.process_iter(["cmdline"]))
 
     assert soon(ended)
+
+
+def test_a_machine_without_git_has_results_without_a_commit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "")
+    assert harness.commit() == ""
