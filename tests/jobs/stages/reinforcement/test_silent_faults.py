@@ -96,7 +96,7 @@ def test_a_skipped_step_is_named_in_its_record_on_the_console_and_in_the_result_
     assert [record["skipped"] for record in found] == [0, 0, 1, 0, 0, 0]
     assert (result["faults"], result["skipped"], result["batches"]) == (1, 1, STEPS)
     assert json.loads(json.dumps(result, allow_nan=False)) == result
-    assert lines == [f"rl: step {FAULTY}: {SAID}"]
+    assert lines == ["rl: alike", f"rl: step {FAULTY}: {SAID}"]
 
 
 def test_steps_that_teach_nothing_one_after_the_other_end_the_stage_once_each_is_recorded(tmp_path: Path) -> None:
