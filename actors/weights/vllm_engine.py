@@ -156,8 +156,7 @@ class ManifestEngine(WeightTransferEngine[InitInfo, UpdateInfo]):
         if receiving is None or not receiving.done or receiving.failure:
             raise RuntimeError("no weights were received that could be loaded")
         self._watch = LoadWatch(self.model, receiving.order.manifest.layout, receiving.data)
-        model: Any = self.model
-        model.load_weights(self._watch.follow(self._chosen(receiving, update_info)))
+        self._watch.load(self._chosen(receiving, update_info))
 
     @staticmethod
     def _chosen(receiving: Receiving, info: UpdateInfo) -> Iterator[tuple[str, torch.Tensor]]:

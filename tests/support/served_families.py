@@ -77,6 +77,12 @@ FAMILIES: dict[str, dict[str, Any]] = {
         "n_shared_experts": 1,
         "first_k_dense_replace": 1,
     },
+    "gpt_oss": {
+        **WIDE,
+        **WINDOWS,
+        "num_local_experts": 4,
+        "num_experts_per_tok": 2,
+    },
     "granite": {"logits_scaling": 0.7, "embedding_multiplier": 2.0, "residual_multiplier": 0.5},
     "granitemoehybrid": {
         **STATES,

@@ -6,7 +6,7 @@ line. Imported in vLLM's processes only.
 
 import functools
 from bisect import bisect_right
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -18,13 +18,14 @@ from vllm.model_executor.model_loader.reload.meta import SKIP_LOAD_TENSORS
 from vllm.model_executor.model_loader.reload.utils import get_tensor_load_numel
 from vllm.model_executor.model_loader.weight_utils import default_weight_loader
 
+from actors.weights.checks.direct_copies import DirectCopies
 from coa.learning.weights import Layout
 
 
 class LoadWatch:
-    """Watches one load; created after `initialize_layerwise_reload` and before the model is given its weights."""
+    """Watches one load; created after `initialize_layerwise_reload`."""
 
-    def __init__(self, model: torch.nn.Module, layout: Layout, data: NDArray[np.uint8]) -> None:
+    def __init__(self, model: Any, layout: Layout, data: NDArray[np.uint8]) -> None:
         """`data`: the flattened model that the tensors are views of."""
         self._model, self._layout = model, layout
         self._address = data.ctypes.data
@@ -33,6 +34,7 @@ class LoadWatch:
         self._lent: list[Any] = []
         """Parameters that have a loader for as long as they are watched."""
         self._shared = later_uses(model)
+        self._copies = DirectCopies(model, self._noting)
         self.took: dict[str, str] = {}
         """The parameter that each tensor went into; a tensor that is missing here reached none."""
         for prefix, module in model.named_modules():
@@ -46,7 +48,12 @@ class LoadWatch:
                     loader = default_weight_loader
                 parameter.weight_loader = self._noting(loader, name)  # pyright: ignore[reportAttributeAccessIssue]
 
-    def follow(self, tensors: Iterator[tuple[str, torch.Tensor]]) -> Iterator[tuple[str, torch.Tensor]]:
+    def load(self, tensors: Iterable[tuple[str, torch.Tensor]]) -> None:
+        """Gives the model its weights."""
+        with self._copies:
+            self._model.load_weights(self._followed(tensors))
+
+    def _followed(self, tensors: Iterable[tuple[str, torch.Tensor]]) -> Iterator[tuple[str, torch.Tensor]]:
         for name, tensor in tensors:
             self._current = name
             yield name, tensor
@@ -57,7 +64,8 @@ class LoadWatch:
             for value in (*args, *kwargs.values()):
                 if isinstance(value, torch.Tensor) and not value.is_meta:
                     self.took[self._name_of(value)] = parameter
-            return loader(*args, **kwargs)
+            with self._copies.paused():
+                return loader(*args, **kwargs)
 
         return noting
 
