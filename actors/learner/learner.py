@@ -20,8 +20,8 @@ import torch.distributed as dist
 from actors.learner.config import LearnerConfig, ModelConfig, Objective, RlLearnerConfig
 from actors.learner.deepspeed_settings import deepspeed_config
 from actors.learner.finite import wrong_in
-from actors.learner.lora import add_adapters, sources
-from actors.learner.model.names import pieces_of, with_pieces
+from actors.learner.lora import add_adapters
+from actors.learner.model.names import written_sources
 from actors.learner.model.parity import settle
 from actors.learner.policy import Outputs, TrainedPolicy, check_trained, load_model, to_tensors
 from actors.learner.scoring import Passes, ScoredBatch, Unadapted, bounds_of, filler, load_reference
@@ -105,7 +105,6 @@ class Learner:
                 sequence=sequence,
                 way=self.policy.way,
             )
-        self._pieces = pieces_of(hf_model, sources(hf_model))
         self._passes = Passes(self.engine, reference, needs, self.device)
 
     def step(self, samples: Sequence[Sample], version: int) -> StepReport:
@@ -194,7 +193,7 @@ class Learner:
 
     def parts(self, bucket_bytes: int = 64 * 2**20) -> ModelParts:
         """This rank's part of all weights by their Hugging Face names, adapters merged."""
-        named = with_pieces(sources(self.policy.model), self._pieces)
+        named = written_sources(self.policy.model)
         return ModelParts(named, sharded=self.config.zero_stage == 3, bucket_bytes=bucket_bytes)
 
     def rest(self) -> None:

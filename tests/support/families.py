@@ -18,8 +18,8 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM
 
 from actors.learner.config import ALL_LINEAR, LoraConfig, ModelConfig
-from actors.learner.lora import add_adapters, sources
-from actors.learner.model.names import pieces_of, with_pieces
+from actors.learner.lora import add_adapters
+from actors.learner.model.names import written_sources
 from actors.learner.model.parity import settle, usual_tokens
 from actors.learner.policy import TrainedPolicy, check_trained, load_model, to_tensors
 from actors.weights.parts import ModelParts
@@ -141,8 +141,7 @@ def apart(one: list[Tensor], other: list[Tensor]) -> float:
 
 def written(model: Any) -> dict[str, Tensor]:
     """The tensors that are saved and published."""
-    found = list(sources(model))
-    parts = ModelParts(with_pieces(found, pieces_of(model, found)), sharded=False, bucket_bytes=2**20)
+    parts = ModelParts(written_sources(model), sharded=False, bucket_bytes=2**20)
     flat = torch.cat([torch.from_numpy(piece.copy()) for _, piece in parts.pieces()])
     types = {"F32": torch.float32, "I64": torch.int64, "BOOL": torch.bool}
     return {

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from actors.learner.config import LoraConfig
-from actors.learner.lora import add_adapters, sources
-from actors.learner.model.names import pieces_of, with_pieces
+from actors.learner.lora import add_adapters
+from actors.learner.model.names import written_sources
 from actors.learner.model.parity import BOUNDS, Copied, distance, drawn, loaded, tiny_copy, ways_of
 from actors.weights.parts import DTYPES, ModelParts
 from coa.errors import UserError
@@ -50,8 +50,7 @@ def check_written(copied: Copied, lora: LoraConfig, unused: frozenset[str], make
 
 def reloaded(model: Any) -> Any:
     """The model that transformers makes of the weights that are written."""
-    found = list(sources(model))
-    parts = ModelParts(with_pieces(found, pieces_of(model, found)), sharded=False, bucket_bytes=BUCKET_BYTES)
+    parts = ModelParts(written_sources(model), sharded=False, bucket_bytes=BUCKET_BYTES)
     flat = torch.cat([torch.from_numpy(piece.copy()) for _, piece in parts.pieces()])
     types = {name: dtype for dtype, name in DTYPES.items()}
 

@@ -6,7 +6,7 @@ one behind the other. For all else the model keeps its own names, which plain tr
 """
 
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from itertools import accumulate
 from math import prod
@@ -15,9 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from actors.learner.lora import Source
+from actors.learner.lora import Source, sources
 from actors.weights.parts import shape_of
-from coa.errors import UserError
 from coa.pretrained.reading import reading
 
 TRACED = 12
@@ -25,20 +24,20 @@ TRACED = 12
 Pieces = tuple[tuple[str, tuple[int, ...]], ...]
 
 
-def with_pieces(sources: Iterable[Source], pieces: Mapping[str, Pieces]) -> list[Source]:
-    return [replace(one, pieces=pieces.get(one.name, ())) for one in sources]
+def written_sources(model: Any) -> list[Source]:
+    """Every weight and saved buffer of the merged model, as the hub's files have them."""
+    found = list(sources(model))
+    pieces = pieces_of(model, {one.name: shape_of(one.parameters[0]) for one in found})
+    return [replace(one, pieces=pieces.get(one.name, ())) for one in found]
 
 
-def pieces_of(model: Any, sources: Iterable[Source]) -> dict[str, Pieces]:
-    """For weights that have other names in a file: names and shapes there, in the order of their elements."""
-    shapes = {one.name: shape_of(one.parameters[0]) for one in sources}
+def pieces_of(model: Any, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Pieces]:
+    """For weights that have other names in a file: names and shapes there, in the order of their elements. Raises
+    UserError if transformers can't turn its names back."""
     numbered, starts = _numbered(shapes)
-    try:
-        with reading("names of tensors"):
-            traced = _reverted(model, numbered)
-            whole = _reverted(model, {name: torch.empty(shape, device="meta") for name, shape in shapes.items()})
-    except UserError:  # what transforms elements may not take other sizes
-        return {}
+    with reading("names of tensors"):
+        traced = _reverted(model, numbered)
+        whole = _reverted(model, {name: torch.empty(shape, device="meta") for name, shape in shapes.items()})
     names, found = list(shapes), dict[str, list[tuple[int, str]]]()
     for name, values in traced.items():
         flat = values.reshape(-1)

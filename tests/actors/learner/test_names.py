@@ -11,7 +11,7 @@ from transformers import MixtralConfig
 from actors.learner.config import LoraConfig, ModelConfig, RlLearnerConfig
 from actors.learner.learner import Learner
 from actors.learner.lora import add_adapters, sources
-from actors.learner.model.names import pieces_of, with_pieces
+from actors.learner.model.names import written_sources
 from actors.learner.policy import load_model
 from actors.weights.parts import ModelParts
 from tests.support.families import as_hub, made, tiny_config, written
@@ -31,7 +31,7 @@ def test_tensors_are_written_as_transformers_writes_them(family: str, tmp_path: 
 
 def test_a_matrix_of_all_experts_is_written_as_one_of_each(tmp_path: Path) -> None:
     model = model_of("mixtral", tmp_path)
-    pieces = pieces_of(model, sources(model))
+    pieces = {one.name: one.pieces for one in written_sources(model)}
     shape = (MixtralConfig.from_pretrained(tmp_path).intermediate_size, model.config.hidden_size)
     experts = "model.layers.0.block_sparse_moe.experts"
     assert pieces[EXPERTS] == tuple(
@@ -55,18 +55,16 @@ def test_adapters_are_merged_into_what_is_written_under_other_names(tmp_path: Pa
 
 def test_what_would_have_to_be_moved_keeps_its_own_name(tmp_path: Path) -> None:
     model = model_of("hrm_text", tmp_path)
-    pieces = pieces_of(model, sources(model))
-    assert "model.H_module.layers.0.mlp.gate_proj.weight" not in pieces
+    pieces = {one.name: one.pieces for one in written_sources(model)}
+    assert pieces["model.H_module.layers.0.mlp.gate_proj.weight"] == ()
     assert "model.H_module.layers.0.mlp.gate_proj.weight" in written(model)
 
 
 @pytest.mark.parametrize("writers", [1, 3])
 def test_each_writer_gives_its_share_whatever_the_names_are(writers: int, tmp_path: Path) -> None:
     model = model_of("mixtral", tmp_path)
-    found = list(sources(model))
     plain, named = (
-        ModelParts(one, sharded=False, bucket_bytes=1000)
-        for one in (found, with_pieces(found, pieces_of(model, found)))
+        ModelParts(one, sharded=False, bucket_bytes=1000) for one in (list(sources(model)), written_sources(model))
     )
     assert named.layout.nbytes == plain.layout.nbytes
     assert len(named.layout.tensors) > len(plain.layout.tensors)
