@@ -37,6 +37,8 @@ class Started:
     """Increases with each start; batches of an older epoch are refused."""
     parity: str
     """How training computes, and how near to the model's own pass that is (`actors.learner.model.parity`)."""
+    shares_prefixes: bool
+    """Whether tokens with which samples begin alike are computed once."""
     spent: Mapping[str, float] = field(default_factory=dict)
     """Seconds of rank 0 by `LearnerState`, from its start to this event; likewise in the events below."""
 

@@ -33,7 +33,7 @@ from actors.weights.ranks import from_first, write_whole
 from coa.learning.algorithms import loss_of, make, reduced
 from coa.learning.algorithms.base import TOKENS, Totals, own_totals, standard_totals, token_batch
 from coa.learning.dealing import updates_of
-from coa.learning.packing import MicroBatch, micro_batch, pack
+from coa.learning.packing import MicroBatch, PackingConfig, micro_batch, pack
 from coa.learning.schedule import learning_rate
 from coa.storage.files import replacing_folder
 from coa.types import Floats, Sample
@@ -137,8 +137,13 @@ class Learner:
         groups = gather([sample.group for sample in samples], alike=alike)
         return [[samples[i] for i in share] for share in updates_of(groups, updates, dist.get_rank() // alike)]
 
+    @property
+    def packing(self) -> PackingConfig:
+        """How samples are packed into rows."""
+        return self.policy.packing(self.config.packing)
+
     def _pack(self, samples: Sequence[Sample]) -> list[MicroBatch]:
-        return pack(samples, self.policy.packing(self.config.packing)) if samples else []
+        return pack(samples, self.packing) if samples else []
 
     def _update(self, batches: Sequence[ScoredBatch], most: int, whole: Totals, sums: Sums) -> None:
         """One step of the optimizer. `most`: maximum number of micro-batches of any rank. `whole`: the algorithm's

@@ -151,6 +151,7 @@ class Rank:
                 probes=probes,
                 epoch=self._epoch,
                 parity=str(self._learner.parity),
+                shares_prefixes=self._learner.packing.share_prefixes,
                 spent=self._spent(),
             )
             self._ask("emit", started, self._epoch)

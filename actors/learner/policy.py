@@ -25,7 +25,7 @@ from actors.learner.model.parity import Copied, Parity, Way, settled_copy, ways_
 from actors.learner.sequence.attention import SHARED, share
 from actors.learner.sequence.groups import SequenceGroup, padded
 from coa.errors import UserError
-from coa.learning.packing import MicroBatch, PackingConfig, micro_batch
+from coa.learning.packing import ONE_SAMPLE, MicroBatch, PackingConfig, micro_batch
 from coa.types import Sample
 
 
@@ -144,8 +144,8 @@ class PackedPolicy(nn.Module):
     def packing(self, asked: PackingConfig) -> PackingConfig:
         """How rows are packed for this model: tokens are shared only where attention is told of branches, and a model
         that computes otherwise in packed rows gets one sample at a time."""
-        if not self.way.packed:  # a sample longer than a row gets a row of its own
-            return PackingConfig(row_tokens=1, rows=1, share_prefixes=False)
+        if not self.way.packed:
+            return ONE_SAMPLE
         return replace(asked, share_prefixes=asked.share_prefixes and self._attention not in VARLEN)
 
     def compared(self, samples: Sequence[Sample], run: Callable[..., Any]) -> list[Tensor]:

@@ -2,11 +2,13 @@
 bytes)."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from actors.learner.config import ATTENTION_LAYERS, VARLEN, LearnerConfig, ModelConfig
+from actors.learner.config import VARLEN, LearnerConfig, ModelConfig
 from coa.errors import UserError
+from coa.learning.packing import ONE_SAMPLE, PackingConfig
 from coa.planning.models import Architecture, architecture_of, published
 
 SHARING = ("sdpa", "flash_attention_2", "flash_attention_3")
@@ -25,16 +27,18 @@ def check_sequence_parallel(size: int, *, heads: int | None, attention: str) -> 
         raise UserError(f"{said}, and model.attention {attention}: expected one of {', '.join(SHARING)}")
 
 
-def shares_prefixes(model: ModelConfig, learner: LearnerConfig) -> bool:
-    """Whether tokens with which samples begin alike are computed once, as far as the model is known here: its ranks
-    decide (`PackedPolicy.packing`), and who deals and plans asks here."""
-    if not learner.packing.share_prefixes or model.attention in VARLEN:
-        return False
+def packing_of(model: ModelConfig, learner: LearnerConfig) -> PackingConfig:
+    """How learners will pack samples (`PackedPolicy.packing`), as far as the model is known here. Raises UserError if
+    it can't be trained."""
+    if model.attention in VARLEN:
+        return replace(learner.packing, share_prefixes=False)
     folder = local_folder(model.path) if model.path is not None else None
     if folder is None:
-        return True
-    tree = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    return set((tree.get("text_config") or tree).get("layer_types") or ()) <= ATTENTION_LAYERS
+        return learner.packing
+    from actors.learner.policy import parity_of
+
+    copied = parity_of(_configuration(folder), model.attention)
+    return learner.packing if copied is None or copied.way.packed else ONE_SAMPLE
 
 
 def hub_name(path: str) -> bool:

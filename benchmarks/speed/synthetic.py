@@ -96,7 +96,16 @@ class SyntheticRank:
         epoch, number, version = self._ask("begin", 0), 0, 0
         self._epoch = epoch
         self._tell(
-            Started(version=0, cursor=0, weights=NO_WEIGHTS, probes=(), parity="", epoch=epoch, spent=self._spent())
+            Started(
+                version=0,
+                cursor=0,
+                weights=NO_WEIGHTS,
+                probes=(),
+                parity="",
+                shares_prefixes=True,
+                epoch=epoch,
+                spent=self._spent(),
+            )
         )
         while True:
             self._account.enter(LearnerState.SAMPLES, time.monotonic())

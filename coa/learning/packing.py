@@ -39,6 +39,10 @@ class PackingConfig:
     otherwise in packed rows."""
 
 
+ONE_SAMPLE = PackingConfig(row_tokens=1, rows=1, share_prefixes=False)
+"""A micro-batch holds one sample: one that is longer than a row gets a row of its own."""
+
+
 @dataclass(frozen=True, slots=True)
 class Branch:
     """Tokens of a sample that no sample before it in the row has."""

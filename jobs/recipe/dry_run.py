@@ -15,13 +15,14 @@ from pathlib import Path
 from typing import Any
 
 from actors.learner.config import LearnerConfig
-from actors.learner.sizes import architecture, shares_prefixes
+from actors.learner.sizes import architecture, packing_of
 from actors.weights.segment import SHARED_MEMORY
 from cluster.resources import Demand
 from cluster.session import address_of
 from coa.errors import UserError
 from coa.grading.graders import JUDGE
 from coa.grading.toolset import TOOLS
+from coa.learning.packing import ONE_SAMPLE, PackingConfig
 from coa.learning.schedule import OptimizerConfig, Schedule
 from coa.planning.memory import GIB, engine_bytes, shared_memory_bytes
 from coa.planning.models import Architecture
@@ -175,10 +176,9 @@ def _learner(
     yield "offloaded", " and ".join(offloaded) or DASH
     yield "gradient checkpointing", "yes" if learner.gradient_checkpointing else "no"
     yield "adapters", f"rank {learner.lora.rank}" if learner.lora.rank else DASH
-    longest, packing = longest_sample(config, name), learner.packing
-    wider = f", or {packing.rows} x {number(longest)} with the longest sample" if longest > packing.row_tokens else ""
-    yield "tokens of a micro-batch", f"{packing.rows} x {number(packing.row_tokens)}{wider}"
-    alike = "computed once" if shares_prefixes(config.model, learner) else "computed for each sample"
+    packing = packing_of(config.model, learner)
+    yield "tokens of a micro-batch", _micro_batch(packing, longest_sample(config, name))
+    alike = "computed once" if packing.share_prefixes else "computed for each sample"
     yield "tokens with which samples begin alike", alike
     yield "updates of a batch", str(config.rl.learner.updates_per_batch if name == "rl" else 1)
     yield "learning rate", rate(learner.optimizer)
@@ -186,6 +186,13 @@ def _learner(
     yield "clip range", getattr(config.rl.algorithm_of(), "clip_range", DASH) if name == "rl" else DASH
     yield "memory of a rank", DASH if built is None else _memory(config, name, learner, built)
     yield "checkpoint", f"every {config.rl.checkpoint_every if name == 'rl' else config.sft.checkpoint_every} steps"
+
+
+def _micro_batch(packing: PackingConfig, longest: int) -> str:
+    if packing == ONE_SAMPLE:
+        return f"one sample, at most {number(longest)}"
+    wider = f", or {packing.rows} x {number(longest)} with the longest sample" if longest > packing.row_tokens else ""
+    return f"{packing.rows} x {number(packing.row_tokens)}{wider}"
 
 
 def _memory(config: Recipe, name: str, learner: LearnerConfig, built: Architecture) -> str:

@@ -9,7 +9,7 @@ from random import Random
 from statistics import fmean
 from typing import Any
 
-from actors.learner.sizes import shares_prefixes
+from actors.learner.sizes import packing_of
 from actors.rollout.config import KvOnUpdate
 from coa.errors import UserError
 from coa.planning.bottleneck import advice, bottleneck, gains, mean_batch, measured_part
@@ -154,7 +154,7 @@ def loop_assumed(config: Recipe, built: Architecture, device: Device, gpus: int 
         learner_dtype=config.model.dtype,
         passes=passes_of(config),
         episodes=drawn,
-        sharing=config.rl.group if shares_prefixes(config.model, config.rl.learner) else 1,
+        sharing=config.rl.group if packing_of(config.model, config.rl.learner).share_prefixes else 1,
     )
     engine = processes(config, built, device)[-1].engine
     by_node = config.rl.weights.transport == "host"

@@ -16,7 +16,6 @@ import numpy as np
 
 from actors.learner.buffer import Committed, Started, Stepped
 from actors.learner.config import Objective
-from actors.learner.sizes import shares_prefixes
 from cluster.learner_group import Learners, Learning
 from coa.distill.dataset.external import external_counts
 from coa.distill.dataset.tokens import digest_of, read_samples
@@ -156,7 +155,7 @@ async def feed(run: RunDir, learning: Learners, samples: list[Sample], steps: in
     """Deals batches to the ranks, beginning with the version at which the learners have started."""
     from cluster.session import stored
 
-    config, share = run.config.sft, shares_prefixes(run.config.model, run.config.sft.learner)
+    config, share = run.config.sft, started.shares_prefixes
     batches = batch_indices(len(samples), config.batch, steps, run.config.seed)
     for at, batch in enumerate(batches):
         if at < started.version:

@@ -83,7 +83,7 @@ def test_a_step_counts_as_recorded_once_the_next_event_is_asked_for(kept: bool) 
         return Stepped(version=version, report=a_report(), weights=None, probes=(), began=0.0, ended=1.0, waited=0.0)
 
     async def heard() -> None:
-        started = Started(version=2, cursor=0, weights=None, probes=(), parity="", epoch=5)
+        started = Started(version=2, cursor=0, weights=None, probes=(), parity="", shares_prefixes=True, epoch=5)
         told = iter([started, stepped(3), Finished(version=3)])
         recorded: list[tuple[int, int]] = []
         copied: list[int] = []

@@ -21,7 +21,6 @@ from contextlib import suppress
 from typing import Any
 
 from actors.learner.buffer import Finished, Started, Stepped
-from actors.learner.sizes import shares_prefixes
 from actors.messages import Publication
 from actors.rollout.clocks import BusyReport
 from cluster.learner_group import Learners
@@ -107,7 +106,6 @@ class Reinforcement:
         self._reports: list[BusyReport] = []
         self.ledger = AttemptLedger(run.folder)
         self._batches = BatchStore(run.batches)
-        self._share = shares_prefixes(run.config.model, run.config.rl.learner)
 
     # --- events of the learners -----------------------------------------------------------------------------------
 
@@ -142,7 +140,7 @@ class Reinforcement:
         self._publishing = beside(self._publish(self._window))
         self._loops = [
             beside(self._feed(self._window)),
-            beside(self._pack(self._window, event.epoch)),
+            beside(self._pack(self._window, event)),
             self._publishing,
             beside(self._watch(self._window)),
         ]
@@ -271,7 +269,7 @@ class Reinforcement:
             self.stats.refills += window.drop(group.number)
         self.stats.played.append(record)
 
-    async def _pack(self, window: Window, epoch: int) -> None:
+    async def _pack(self, window: Window, started: Started) -> None:
         while True:
             waited, self._packing_since = False, asyncio.get_running_loop().time()
             async with self._changed:
@@ -296,8 +294,8 @@ class Reinforcement:
             version = window.version - 1
             if self._fallback is not None:
                 samples.extend(self._fallback.take(version))
-            updates = self._config.learner.updates_per_batch
-            dealt = shares(samples, self._learning.replicas, updates, share=self._share)
+            updates, share = self._config.learner.updates_per_batch, started.shares_prefixes
+            dealt = shares(samples, self._learning.replicas, updates, share=share)
             references = tuple((self._put(share),) for share in dealt)
             order = Train(version=version, shares=references, cursor=self._issue.cursor())
             self.ledger.lease(version, groups)
@@ -306,7 +304,7 @@ class Reinforcement:
             if self._run.config.engine.sleep_mode:
                 await self._held_out.finish()  # its episodes belong to this version
                 await self._pool.sleep()
-            if not await self._learning.put(order, epoch):
+            if not await self._learning.put(order, started.epoch):
                 return
 
     async def _watch(self, window: Window) -> None:

@@ -228,7 +228,7 @@ async def test_a_late_message_of_a_rank_whose_group_has_started_again_is_refused
     not those of the version that it names."""
 
     def started(epoch: int) -> Started:
-        return Started(version=0, cursor=0, weights=None, probes=(), parity="", epoch=epoch)
+        return Started(version=0, cursor=0, weights=None, probes=(), parity="", shares_prefixes=True, epoch=epoch)
 
     def stepped(loss: float) -> Stepped:
         report = replace(a_report(), loss=loss)

@@ -33,11 +33,12 @@ from actors.learner.logits import chosen_logprobs
 from actors.learner.lora import sources
 from actors.learner.model.load import shared
 from actors.learner.policy import PackedPolicy, load_model, to_tensors
-from actors.learner.sizes import shares_prefixes
+from actors.learner.sizes import packing_of
 from coa.errors import UserError
-from coa.learning.packing import Branch, PackingConfig, micro_batch, pack
+from coa.learning.packing import ONE_SAMPLE, Branch, PackingConfig, micro_batch, pack
 from coa.pretrained.weights import ADAPTER, WITH_ADAPTERS
 from coa.types import Sample
+from tests.support.families import tiny_config
 from tests.support.tiny import random_sample
 
 VOCABULARY = 300
@@ -253,21 +254,23 @@ def test_a_mask_shows_a_token_its_own_sample_up_to_itself() -> None:
 def test_samples_are_packed_as_attention_can_take_them(attention: str, shares: bool) -> None:
     model = make(CONFIGS["qwen3"])
     model.config._attn_implementation_internal = attention
-    asked, config = PackingConfig(row_tokens=512, rows=2), LearnerConfig()
+    asked = PackingConfig(row_tokens=512, rows=2)
     policy = PackedPolicy(model)
     assert policy.packing(asked) == replace(asked, share_prefixes=shares)
-    assert shares_prefixes(ModelConfig(attention=attention), config) is shares
+    assert packing_of(ModelConfig(attention=attention), LearnerConfig(packing=asked)) == policy.packing(asked)
     if not shares:
         shared = micro_batch([[alone(5, 6, 7), alone(5, 6, 8)]])
         with pytest.raises(AssertionError, match="whole samples"):
             policy(**to_tensors(shared, torch.device("cpu")))
 
 
-def test_who_deals_and_plans_knows_of_layers_that_carry_a_state(tmp_path: Path) -> None:
-    for config, shares in ((CONFIGS["gemma3, window of 16 in some layers"], True), (LINEAR, False)):
+def test_who_plans_knows_how_a_model_is_packed(tmp_path: Path) -> None:
+    learner = LearnerConfig(packing=PackingConfig(row_tokens=512, rows=2))
+    windows = CONFIGS["gemma3, window of 16 in some layers"]
+    longrope = tiny_config("phi3")
+    for config, packing in ((windows, learner.packing), (LINEAR, ONE_SAMPLE), (longrope, ONE_SAMPLE)):
         config.save_pretrained(tmp_path)
-        assert shares_prefixes(ModelConfig(path=str(tmp_path)), LearnerConfig()) is shares
-    assert not shares_prefixes(ModelConfig(), LearnerConfig(packing=PackingConfig(share_prefixes=False)))
+        assert packing_of(ModelConfig(path=str(tmp_path)), learner) == packing
 
 
 def test_layers_that_carry_a_state_get_one_sample_at_a_time() -> None:

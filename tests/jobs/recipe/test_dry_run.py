@@ -35,6 +35,7 @@ from jobs.recipe.dry_run import Section, dry_run, plan_of, rate
 from jobs.recipe.find import find_recipe
 from jobs.recipe.schema import Recipe
 from jobs.run.console import Console
+from tests.support.families import tiny_config
 from tests.support.tiny import make_model
 
 GIB = 2**30
@@ -101,6 +102,13 @@ def test_a_plan_tells_the_learners_settings_side_by_side() -> None:
     assert cells(found)["learning rate"] == ("1.4e-05 cosine, warm-up 10 %", "1e-06 constant, warm-up 3 steps")
     assert cells(found)["clip range"] == ("-", "0.2 / 0.28")
     assert section(recipe("web_32b"), "learners", "rl").columns == ("", "rl")
+
+
+def test_a_plan_tells_of_a_model_that_gets_one_sample_at_a_time(tmp_path: Path) -> None:
+    tiny_config("phi3").save_pretrained(tmp_path)
+    shown = cells(section(recipe("own_tasks", f"model.path={tmp_path}"), "learners"))
+    assert shown["tokens of a micro-batch"][1].startswith("one sample, at most ")
+    assert shown["tokens with which samples begin alike"] == ("computed for each sample",) * 2
 
 
 @pytest.mark.parametrize(

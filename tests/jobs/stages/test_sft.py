@@ -13,12 +13,13 @@ from actors.learner.buffer import Committed, Finished, Started, Stepped
 from coa.config import load
 from coa.distill.dataset.tokens import digest_of
 from coa.errors import NothingLearnt, UserError
+from coa.learning.orders import Train
 from coa.reporting.metrics import read_metrics
 from jobs.recipe.find import find_recipe
 from jobs.recipe.schema import Recipe
 from jobs.run.console import Console, Stage
 from jobs.run.run_dir import RunDir
-from jobs.stages.sft import follow, record_of
+from jobs.stages.sft import feed, follow, record_of
 from jobs.stages.start import check_unchanged
 from tests.support.checkpoints import write_checkpoints
 from tests.support.tiny import random_sample
@@ -73,7 +74,15 @@ class Restarting:
         for epoch, versions in ((1, (1, 2, 3)), (2, (2, 3, 4))):
             self.phases.append(self.stage.doing)
             parity = "samples in packed rows: 1e-06 nats"
-            yield Started(version=versions[0] - 1, cursor=0, weights=None, probes=(), parity=parity, epoch=epoch)
+            yield Started(
+                version=versions[0] - 1,
+                cursor=0,
+                weights=None,
+                probes=(),
+                parity=parity,
+                shares_prefixes=True,
+                epoch=epoch,
+            )
             for version in versions:
                 self.phases.append(self.stage.doing)
                 report: Any = Report(loss=epoch + version / 10)
@@ -106,6 +115,36 @@ def test_learners_that_go_back_have_each_step_once_and_the_terminal_says_what_go
     assert (stage.done, stage.doing) == (4, "writing the model")
     assert out.getvalue() == "sft: samples in packed rows: 1e-06 nats\n"
     assert [feeding.cancelled() for feeding in learning.fed] == [True, False]
+
+
+class Fed:
+    """Learners that take what they are fed."""
+
+    replicas = 2
+
+    def __init__(self) -> None:
+        self.orders: list[Train] = []
+
+    async def put(self, order: Train, epoch: int) -> bool:
+        self.orders.append(order)
+        return True
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_samples_that_begin_alike_go_to_one_rank_if_it_computes_that_once(
+    shared: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cluster.session.stored", lambda value: value)
+    overrides = [f"run_dir={tmp_path}", "sft.batch=4"]
+    run = RunDir(load(Recipe, find_recipe("tiny"), overrides), Console(io.StringIO(), io.StringIO()))
+    texts = [np.array([begin] * (32 + end), np.int32) for begin, end in ((1, 0), (1, 1), (2, 2), (2, 3))]
+    samples: list[Any] = [SimpleNamespace(token_ids=one) for one in texts]
+    started = Started(version=0, cursor=0, weights=None, probes=(), parity="alike", shares_prefixes=shared, epoch=1)
+    learning: Any = Fed()
+    asyncio.run(feed(run, learning, samples, 1, started))
+    [order] = learning.orders
+    begins = [sorted(int(one.token_ids[0]) for one in share) for (share,) in order.shares]
+    assert sorted(begins) == ([[1, 1], [2, 2]] if shared else [[1, 2], [1, 2]])
 
 
 def test_fine_tuning_goes_on_with_the_rows_that_it_began_with_and_no_others(tmp_path: Path) -> None:
@@ -147,7 +186,7 @@ class Skipping:
         return asyncio.get_running_loop().create_future()
 
     async def events(self) -> AsyncIterator[Any]:
-        yield Started(version=0, cursor=0, weights=None, probes=(), parity="alike", epoch=1)
+        yield Started(version=0, cursor=0, weights=None, probes=(), parity="alike", shares_prefixes=True, epoch=1)
         for version in range(1, self.steps + 1):
             wrong = {"updates": 0, "skipped": 1, "not_finite": "5 imitation weights are not finite"}
             report: Any = Report(**(wrong if version in self.skipped else {}))  # pyright: ignore[reportArgumentType]
