@@ -6,9 +6,10 @@ run_dir ?= runs/demo
 demo: setup
 	.venv/bin/coa train --recipe tiny run_dir=$(run_dir)
 
-# failures=FILE: where the gate reads what failed.
+# failures=FILE: where the gate reads what failed. A worker that crashes is not replaced: the run is red, and xdist may
+# wait for ever for a replacement that gets a single test.
 test: setup
-	.venv/bin/python -m pytest -n 2 --dist loadfile -m "not slow and not gpu" $(if $(failures),--failures=$(failures))
+	.venv/bin/python -m pytest -n 2 --max-worker-restart 0 --dist loadfile -m "not slow and not gpu" $(if $(failures),--failures=$(failures))
 
 # Engines and their weights under vLLM's runner for GPUs and its asynchronous scheduler, by Triton's interpreter.
 test-v2: setup

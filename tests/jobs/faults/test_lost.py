@@ -57,7 +57,7 @@ def test_the_same_command_goes_on_where_the_folder_is_lost(run: RlRun) -> None:
 
     driver = resumed(run, starts=2)
     assert run.lines("start")[-1]["version"] == last
-    run.until(driver, lambda: max(kept.versions().values()) >= EVERY and max(run.records()) > EVERY)
+    run.until(driver, lambda: max(kept.versions().values(), default=0) >= EVERY and max(run.records()) > EVERY)
     kill(driver)
     again = lose(run)
     assert [again[step] for step in range(1, last + 1)] == [before[step] for step in range(1, last + 1)]
