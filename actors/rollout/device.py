@@ -142,25 +142,26 @@ def start_llm(
     os.environ["VLLM_RPC_BASE_PATH"] = str(own_place())
     if cpu:
         preload_openmp()
-    from vllm import AsyncEngineArgs
-    from vllm.config import WeightTransferConfig
     from vllm.v1.engine.async_llm import AsyncLLM
 
     # Of the model's generation config only the end tokens are used: all other sampling settings are in the requests.
     with tempfile.TemporaryDirectory() as folder:
         ends = {"eos_token_id": message_ends(Path(model_dir), tag_tokens)}
         Path(folder, "generation_config.json").write_text(json.dumps(ends))
-        fixed = {
-            "model": model_dir,
-            "generation_config": folder,
-            "weight_transfer_config": WeightTransferConfig(backend=BACKEND),
-            "disable_log_stats": not measured,
-        }
         given = arguments(config, cpu=cpu, max_tokens=max_tokens, gpus=gpus)
-        chosen = AsyncEngineArgs(**fixed, **given, **config.arguments)
-        if chosen.enable_prefix_caching and not chosen.enable_chunked_prefill and cpu and carries_state(chosen):
-            chosen.enable_prefix_caching = False
-        return AsyncLLM.from_engine_args(chosen)
+        fixed = {"model": model_dir, "generation_config": folder, "disable_log_stats": not measured}
+        return AsyncLLM.from_engine_args(engine_args({**fixed, **given, **config.arguments}, cpu=cpu))
+
+
+def engine_args(given: Mapping[str, Any], *, cpu: bool) -> Any:
+    """AsyncEngineArgs of what is given, without a cache of prefixes where vLLM would refuse one."""
+    from vllm import AsyncEngineArgs
+    from vllm.config import WeightTransferConfig
+
+    chosen = AsyncEngineArgs(weight_transfer_config=WeightTransferConfig(backend=BACKEND), **given)
+    if chosen.enable_prefix_caching and not chosen.enable_chunked_prefill and cpu and carries_state(chosen):
+        chosen.enable_prefix_caching = False
+    return chosen
 
 
 def carries_state(chosen: Any) -> bool:

@@ -4,13 +4,14 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from actors.rollout import device
 from actors.rollout.config import EngineConfig
-from actors.rollout.device import IN_CORE, environment, message_ends, preloaded
+from actors.rollout.device import IN_CORE, engine_args, environment, message_ends, preloaded
 from actors.rollout.passed_on import FIXED, SETTINGS, check_arguments
 from actors.weights.host import WORKER
 from coa.errors import UserError
@@ -114,6 +115,33 @@ def test_sleep_mode_is_asked_of_a_gpu_alone() -> None:
     asleep = EngineConfig(sleep_mode=True)
     assert arguments(asleep, cpu=False, max_tokens=300) == {**GPU, "enable_sleep_mode": True}
     assert arguments(asleep, cpu=True, max_tokens=300) == arguments(EngineConfig(), cpu=True, max_tokens=300)
+
+
+@pytest.mark.parametrize(
+    ("hybrid", "attention_free"),
+    [
+        pytest.param(True, False, id="states beside attention"),
+        pytest.param(False, True, id="states alone"),
+        pytest.param(False, False, id="attention alone"),
+    ],
+)
+def test_a_model_that_carries_states_has_no_prefix_cache_on_a_cpu(
+    hybrid: bool, attention_free: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from vllm import AsyncEngineArgs
+
+    class Looked(AsyncEngineArgs):
+        def create_model_config(self, *_: Any, **__: Any) -> Any:
+            return SimpleNamespace(is_hybrid=hybrid, is_attention_free=attention_free)
+
+    def cached(config: EngineConfig, *, cpu: bool) -> bool:
+        return engine_args({"model": "m", **arguments(config, cpu=cpu, max_tokens=300)}, cpu=cpu).enable_prefix_caching
+
+    monkeypatch.setattr("vllm.AsyncEngineArgs", Looked)
+    assert cached(EngineConfig(), cpu=True) is not (hybrid or attention_free)
+    assert cached(EngineConfig(chunked_prefill=True), cpu=True) is True
+    assert cached(EngineConfig(), cpu=False) is True
+    assert cached(EngineConfig(chunked_prefill=False), cpu=False) is True
 
 
 @pytest.mark.parametrize("cpu", [True, False])
