@@ -1,18 +1,22 @@
 """`coa doctor`: what a machine has and lacks, each with what to type."""
 
+import json
 import re
 import shutil
 import socket
 import subprocess
 import sys
 from collections import namedtuple
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from safetensors.torch import load_file
 
+from actors.learner.config import LoraConfig, ModelConfig
 from cluster.remote import reach
 from cluster.resources import PlacementConfig
 from coa import builds
@@ -284,3 +288,62 @@ def test_a_recipe_says_how_long_episodes_of_a_model_are(brought: Path) -> None:
     [first, *_] = model_findings(str(brought), Recipe())
     assert first.state is State.MISSING
     assert first.what.startswith("agent.limits.max_tokens=32768 is more than the 2048 positions of")
+
+
+def changed(brought: Path, folder: Path, change: Callable[[dict[str, Any]], object]) -> Path:
+    """A copy with another configuration."""
+    shutil.copytree(brought, folder)
+    config = json.loads((folder / "config.json").read_text())
+    change(config)
+    (folder / "config.json").write_text(json.dumps(config))
+    return folder
+
+
+def test_a_model_that_engines_would_not_serve_is_missing_something(brought: Path, tmp_path: Path) -> None:
+    nameless = changed(brought, tmp_path / "nameless", lambda config: config.pop("architectures"))
+    assert list(model_findings(str(nameless), None)) == [
+        Finding(
+            State.MISSING,
+            f"model {nameless}: its config.json names no architectures, without which vLLM can't serve it",
+        )
+    ]
+
+
+def test_a_model_of_the_hub_that_was_not_fetched_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("jobs.recipe.models.is_offline", lambda: False)
+    [lost] = model_findings("nobody/nothing", None)
+    assert lost == Finding(State.MISSING, "model nobody/nothing is not on this machine")
+
+
+@pytest.mark.parametrize(("free", "state"), [(1.49, State.WARN), (1.51, State.OK)])
+def test_a_model_is_loaded_where_there_is_half_as_much_room_again(
+    free: float, state: State, brought: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    size = sum(tensor.nbytes for tensor in load_file(brought / "model.safetensors").values())
+    monkeypatch.setattr("psutil.virtual_memory", lambda: SimpleNamespace(available=int(free * size)))
+    *_, last = model_findings(str(brought), None)
+    assert last.state is state
+
+
+def test_a_recipe_says_what_of_a_model_is_trained_and_in_which_numbers(brought: Path) -> None:
+    recipe, typed = Recipe(), LoraConfig(rank=2, targets=("q_proj", "kproj"))
+    agent = replace(recipe.agent, limits=replace(recipe.agent.limits, max_tokens=1024, max_turn_tokens=512))
+    rl = replace(recipe.rl, learner=replace(recipe.rl.learner, lora=typed))
+    model = ModelConfig(path="another", dtype="bfloat16")
+    looked, copied, itself = model_findings(str(brought), replace(recipe, agent=agent, rl=rl, model=model))
+    assert looked.state is State.OK
+    assert copied == Finding(
+        State.MISSING,
+        "learner.lora.targets: kproj not found: LlamaForCausalLM has down_proj, gate_proj, k_proj, lm_head, o_proj, "
+        "q_proj, up_proj, v_proj; all-linear takes all but the output projection",
+    )
+    assert itself.state is State.OK
+    assert itself.what.startswith("the model itself, in bfloat16: ")
+
+
+def test_a_model_without_a_tiny_copy_is_compared_itself(brought: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("actors.learner.policy.parity_of", lambda config, attention: None)
+    _, copied, itself = model_findings(str(brought), None)
+    assert copied == Finding(State.OK, "no tiny copy of it can be made")
+    assert itself.state is State.OK
+    assert itself.what.startswith("the model itself, in float32: ")

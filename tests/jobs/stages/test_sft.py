@@ -11,7 +11,6 @@ import pytest
 
 from actors.learner.buffer import Committed, Finished, Started, Stepped
 from coa.config import load
-from coa.distill.dataset.tokens import digest_of
 from coa.errors import NothingLearnt, UserError
 from coa.learning.orders import Train
 from coa.reporting.metrics import read_metrics
@@ -19,8 +18,7 @@ from jobs.recipe.find import find_recipe
 from jobs.recipe.schema import Recipe
 from jobs.run.console import Console, Stage
 from jobs.run.run_dir import RunDir
-from jobs.stages.sft import feed, follow, record_of
-from jobs.stages.start import check_unchanged
+from jobs.stages.sft import feed, follow, prepare, record_of
 from tests.support.checkpoints import write_checkpoints
 from tests.support.tiny import random_sample
 
@@ -147,14 +145,20 @@ def test_samples_that_begin_alike_go_to_one_rank_if_it_computes_that_once(
     assert sorted(begins) == ([[1, 1], [2, 2]] if shared else [[1, 2], [1, 2]])
 
 
-def test_fine_tuning_goes_on_with_the_rows_that_it_began_with_and_no_others(tmp_path: Path) -> None:
+def test_fine_tuning_goes_on_with_the_rows_that_it_began_with_and_no_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     run = RunDir(load(Recipe, find_recipe("tiny"), [f"run_dir={tmp_path}"]), Console(io.StringIO(), io.StringIO()))
     dice = np.random.default_rng(0)
     samples = [random_sample(dice, 100, version=0) for _ in range(3)]
     masked = replace(samples[0], loss_mask=~samples[0].loss_mask)
 
+    run.start_model.mkdir(parents=True)
+    (run.start_model / "config.json").write_text("{}")  # the initial model is there
+
     def check(found: list[Any]) -> None:
-        check_unchanged(run, "sft", f"samples in {run.data}", len(found), digest_of(found))
+        monkeypatch.setattr("jobs.stages.sft.read_samples", lambda folder: iter(found))
+        assert all(one is other for one, other in zip(prepare(run), found, strict=True))
 
     check(samples[:2])
     check(samples)  # nothing is trained yet
