@@ -17,6 +17,7 @@ from safetensors.torch import load
 from actors.learner.buffer import Finished, Started, Stepped
 from actors.learner.config import LoraConfig, ModelConfig, Objective, RlLearnerConfig
 from actors.learner.learner import Learner
+from actors.learner.lora import add_adapters
 from actors.learner.policy import PackedPolicy, load_model, to_tensors
 from actors.learner.step_report import StepReport
 from cluster.learner_group import Learning
@@ -178,6 +179,17 @@ def test_adapters_for_layers_that_are_not_there_are_refused(model: Path, one_ran
     config = replace(CONFIG, lora=LoraConfig(rank=4, targets=("c_attn",)))
     with pytest.raises(UserError, match=r"learner\.lora\.targets: .*c_attn"):
         Learner(model, ModelConfig(), config, steps=1)
+
+
+def test_layers_that_are_not_there_are_named_all_in_one_line_beside_those_that_are(model: Path) -> None:
+    pytest.importorskip("peft")
+    lora = LoraConfig(rank=4, targets=("qproj", "k_proj", "gate_porj", "Down_proj"))
+    with pytest.raises(UserError) as refused:
+        add_adapters(load_model(model, ModelConfig()), lora)
+    assert str(refused.value) == (
+        "learner.lora.targets: Down_proj, gate_porj, qproj not found: Qwen3ForCausalLM has down_proj, gate_proj, "
+        "k_proj, lm_head, o_proj, q_proj, up_proj, v_proj; all-linear takes all but the output projection"
+    )
 
 
 def test_adapters_of_a_tied_output_projection_are_refused(one_rank: None, tmp_path: Path) -> None:
