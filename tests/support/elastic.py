@@ -45,8 +45,8 @@ from jobs.run.console import Stage
 from jobs.run.run_dir import RunDir
 from jobs.stages.reinforcement.elastic import elastic_engines
 from jobs.stages.reinforcement.loop import Reinforcement
-from tests.jobs.stages.test_reinforcement import FakeLearners, accounts_of, make_run
 from tests.support.engines import FakeEngine, FakeTools, FakeWorld, observed
+from tests.support.rl_loop import FakeLearners, accounts_of, make_run
 
 SCALING = EngineScaling(look_back_s=5.0, cooldown_s=10.0, handover_s=5.0)
 PLACES, STEPS, LEARNING_S = 8, 400, 2.0

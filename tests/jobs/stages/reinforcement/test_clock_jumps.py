@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from coa.reporting.metrics import read_metrics
-from tests.jobs.stages.test_reinforcement import accounts_of, make_run, reinforce
 from tests.support.engines import FakeWorld
+from tests.support.rl_loop import accounts_of, make_run, reinforce
 from tests.support.virtual_time import in_virtual_time
 
 JUMPS_S = (0.0, 3600.0, -3600.0, 0.0, -3600.0, 3600.0)

@@ -16,9 +16,9 @@ from jobs.run.console import Stage
 from jobs.run.run_dir import RunDir
 from jobs.stages.reinforcement.elastic import elastic_engines
 from jobs.stages.reinforcement.loop import Reinforcement
-from tests.jobs.stages.test_reinforcement import GROUPS, FakeLearners, accounts_of, make_run
 from tests.support.engines import FakeTools, FakeWorld
 from tests.support.pools import SAID, pool_of
+from tests.support.rl_loop import GROUPS, FakeLearners, accounts_of, make_run
 from tests.support.virtual_time import in_virtual_time
 
 SCALING = EngineScaling(look_back_s=6.0, cooldown_s=12.0, handover_s=2.0)

@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from tests.jobs.stages.test_reinforcement import make_run, reinforce
 from tests.support.engines import FakeWorld
+from tests.support.rl_loop import make_run, reinforce
 from tests.support.virtual_time import in_virtual_time
 
 

@@ -24,10 +24,10 @@ from coa.storage.jsonl import read_lines
 from coa.types import Floats, Sample, Scored
 from jobs.run.console import Console
 from jobs.stages.reinforcement import groups
-from tests.jobs.stages.test_reinforcement import GROUPS, Remembering, make_run, reinforce
 from tests.support.engines import FakeWorld
 from tests.support.registries import lend
 from tests.support.reports import a_report
+from tests.support.rl_loop import GROUPS, Remembering, make_run, reinforce
 from tests.support.virtual_time import in_virtual_time
 
 FAULTY, STEPS = 3, 6

@@ -12,8 +12,8 @@ from coa.errors import ToolDown
 from jobs.recipe.schema import Recipe
 from jobs.run.console import Stage
 from jobs.stages.reinforcement.waits import ADVICE, ALIKE, ALL_RIGHT, ALL_WRONG, SLOW, Standing, Waits, alike
-from tests.jobs.stages.test_reinforcement import make_run, reinforce
 from tests.support.engines import FakeTools, FakeWorld
+from tests.support.rl_loop import make_run, reinforce
 from tests.support.virtual_time import in_virtual_time
 
 STANDING = Standing(serving=2, joining=0, ready=1, running=7, batch=4)
