@@ -51,7 +51,9 @@ def test_what_a_model_copies_by_itself_is_loaded_and_counted(missing: str | None
     data = torch.arange(1.0, 11.0)
     values = dict(zip(kept, data.split([4, 3, 2, 1]), strict=True))
     spans = [
-        TensorSpan(name, "F32", tuple(one.shape), 4 * one.storage_offset(), 4 * (one.storage_offset() + len(one)))
+        TensorSpan(
+            name, "F32", tuple(one.shape), 4 * int(one.storage_offset()), 4 * int(one.storage_offset() + len(one))
+        )
         for name, one in values.items()
     ]
     record_metadata_for_reloading(model)
