@@ -1,5 +1,6 @@
 """What is written has the names of the hub's files, whatever transformers calls its tensors."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,13 @@ from transformers import MixtralConfig
 from actors.learner.config import LoraConfig, ModelConfig, RlLearnerConfig
 from actors.learner.learner import Learner
 from actors.learner.lora import add_adapters, sources
-from actors.learner.model.names import written_sources
-from actors.learner.policy import load_model
+from actors.learner.model import names
+from actors.learner.model.merged import check_written
+from actors.learner.model.names import Pieces, pieces_of, written_sources
+from actors.learner.model.parity import Copied
+from actors.learner.policy import PackedPolicy, load_model
 from actors.weights.parts import ModelParts
+from coa.errors import UserError
 from tests.support.families import as_hub, made, tiny_config, written
 
 EXPERTS = "model.layers.0.mlp.experts.gate_up_proj"
@@ -37,6 +42,7 @@ def test_a_matrix_of_all_experts_is_written_as_one_of_each(tmp_path: Path) -> No
     assert pieces[EXPERTS] == tuple(
         (f"{experts}.{number}.{name}.weight", shape) for number in range(4) for name in ("w1", "w3")
     )
+    assert pieces["model.norm.weight"] == ()
     assert torch.equal(written(model)[f"{experts}.2.w3.weight"], model.get_parameter(EXPERTS)[2, shape[0] :])
 
 
@@ -58,6 +64,30 @@ def test_what_would_have_to_be_moved_keeps_its_own_name(tmp_path: Path) -> None:
     pieces = {one.name: one.pieces for one in written_sources(model)}
     assert pieces["model.H_module.layers.0.mlp.gate_proj.weight"] == ()
     assert "model.H_module.layers.0.mlp.gate_proj.weight" in written(model)
+
+
+def test_names_that_would_be_read_as_another_model_are_refused_on_a_tiny_copy(monkeypatch: pytest.MonkeyPatch) -> None:
+    def exchanged(model: Any, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Pieces]:
+        found = pieces_of(model, shapes)
+        return {name: pieces if name != EXPERTS else pieces[::-1] for name, pieces in found.items()}
+
+    copied = Copied.of(tiny_config("mixtral"), "sdpa")
+    check_written.__wrapped__(copied, LoraConfig(), frozenset(), PackedPolicy)
+    monkeypatch.setattr(names, "pieces_of", exchanged)
+    with pytest.raises(
+        UserError, match=r"^MixtralForCausalLM can't be trained here: as it is saved it is [\d.]+ nats "
+    ):
+        check_written.__wrapped__(copied, LoraConfig(), frozenset(), PackedPolicy)
+
+
+def test_names_that_can_not_be_turned_back_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(model: Any, tensors: Any) -> Any:
+        raise KeyError("no way back")
+
+    model = model_of("mixtral", tmp_path)
+    monkeypatch.setattr(names, "_reverted", fail)
+    with pytest.raises(UserError, match=r"^names of tensors: 'no way back'$"):
+        written_sources(model)
 
 
 @pytest.mark.parametrize("writers", [1, 3])
