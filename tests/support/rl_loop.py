@@ -113,7 +113,15 @@ class FakeLearners:
                 self._changed.notify_all()
             self.trained = {old: plan for old, plan in self.trained.items() if old < version}
             await self.events.put(
-                Started(version=version, cursor=cursor, weights=WEIGHTS, probes=(), parity="alike", epoch=self.epoch)
+                Started(
+                    version=version,
+                    cursor=cursor,
+                    weights=WEIGHTS,
+                    probes=(),
+                    parity="alike",
+                    shares_prefixes=True,
+                    epoch=self.epoch,
+                )
             )
             self.saved = saved = version, cursor
             while version < self.steps:
