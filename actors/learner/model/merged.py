@@ -29,7 +29,7 @@ def check_written(copied: Copied, lora: LoraConfig, unused: frozenset[str], make
     model: Any = tiny_copy(copied.config, copied.attention)
     # transformers turns back those names that it has turned while it loaded, and a copy comes under its own: without
     # that record it is written under the hub's names, as what came from a file of the hub is.
-    del model._weight_conversions
+    vars(model).pop("_weight_conversions", None)
     kind = type(model).__name__
     if lora.rank:
         add_adapters(model, lora, unused)
