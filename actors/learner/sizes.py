@@ -10,6 +10,7 @@ from actors.learner.config import VARLEN, LearnerConfig, ModelConfig
 from coa.errors import UserError
 from coa.learning.packing import ONE_SAMPLE, PackingConfig
 from coa.planning.models import Architecture, architecture_of, published
+from coa.pretrained.reading import reading
 
 SHARING = ("sdpa", "flash_attention_2", "flash_attention_3")
 """Attention kernels that support rows shared between ranks."""
@@ -28,8 +29,8 @@ def check_sequence_parallel(size: int, *, heads: int | None, attention: str) -> 
 
 
 def packing_of(model: ModelConfig, learner: LearnerConfig) -> PackingConfig:
-    """How learners will pack samples (`PackedPolicy.packing`), as far as the model is known here. Raises UserError if
-    it can't be trained."""
+    """How learners will pack samples (`PackedPolicy.packing`), as far as the model is known here; as they are told to
+    if it can't be trained, which the checks of a recipe's models say."""
     if model.attention in VARLEN:
         return replace(learner.packing, share_prefixes=False)
     folder = local_folder(model.path) if model.path is not None else None
@@ -37,7 +38,12 @@ def packing_of(model: ModelConfig, learner: LearnerConfig) -> PackingConfig:
         return learner.packing
     from actors.learner.policy import parity_of
 
-    copied = parity_of(_configuration(folder), model.attention)
+    try:
+        with reading(f"{model.path}: its configuration"):
+            configuration = _configuration(folder)
+        copied = parity_of(configuration, model.attention)
+    except UserError:
+        copied = None
     return learner.packing if copied is None or copied.way.packed else ONE_SAMPLE
 
 

@@ -271,6 +271,8 @@ def test_who_plans_knows_how_a_model_is_packed(tmp_path: Path) -> None:
     for config, packing in ((windows, learner.packing), (LINEAR, ONE_SAMPLE), (longrope, ONE_SAMPLE)):
         config.save_pretrained(tmp_path)
         assert packing_of(ModelConfig(path=str(tmp_path)), learner) == packing
+    (tmp_path / "config.json").write_text('{"model_type": "of tomorrow"}')
+    assert packing_of(ModelConfig(path=str(tmp_path)), learner) == learner.packing
 
 
 def test_layers_that_carry_a_state_get_one_sample_at_a_time() -> None:
