@@ -39,6 +39,8 @@ _AROUND = re.compile(
     re.S,
 )
 _ELEMENT = re.compile(r"\A<(?P<tag>[a-z]{1,9})>(?P<inner>.*)</(?P=tag)>\Z", re.S)
+_INSIDE = ("marked", "quoted", "inner")
+"""Groups with what stands within; an element may be empty."""
 
 
 def _leveled(run: re.Match[str]) -> str:
@@ -138,7 +140,8 @@ def bare(text: str) -> str:
     """The text without Markdown, quotation marks or an HTML element around it."""
     text = _FENCE.sub("", text).replace("`", "").strip()
     while found := _AROUND.match(text) or _ELEMENT.match(text):
-        text = next(part for name, part in found.groupdict().items() if part and name not in ("mark", "tag")).strip()
+        parts = found.groupdict()
+        text = next(parts[name] for name in _INSIDE if parts.get(name) is not None).strip()
     return text
 
 

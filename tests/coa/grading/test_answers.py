@@ -7,7 +7,9 @@ Comparisons run in this process; tests/coa/grading/test_equivalence.py has the c
 import pytest
 
 from coa.grading.equivalence import equality
+from coa.grading.latex import expression_of
 from coa.grading.mathematics.equal import Equal
+from coa.grading.notation import bare
 
 Kind = dict[str, tuple[str, ...]]
 """Answers by accepted answer."""
@@ -360,3 +362,8 @@ def test_whatever_is_accepted_is_right_as_it_stands(equal: Equal, gold: str) -> 
 
 def test_the_kinds_have_hundreds_of_answers() -> None:
     assert sum(len(answers) for kinds in (RIGHT, WRONG) for kind in kinds.values() for answers in kind.values()) >= 300
+
+
+@pytest.mark.parametrize("text", ["<think></think>", "<b> </b>", "**<i></i>**"])
+def test_an_element_with_nothing_in_it_is_no_answer(text: str) -> None:
+    assert bare(text) == expression_of(text) == ""
