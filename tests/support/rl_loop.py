@@ -80,6 +80,7 @@ class FakeLearners:
     """Sees each batch as it comes."""
     report: Callable[[int], StepReport] = lambda version: a_report()
     """What they measure in the step to a version."""
+    shares_prefixes: bool = True
     failure: "asyncio.Future[None]" = field(default_factory=lambda: asyncio.get_running_loop().create_future())
 
     def beside(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
@@ -119,7 +120,7 @@ class FakeLearners:
                     weights=WEIGHTS,
                     probes=(),
                     parity="alike",
-                    shares_prefixes=True,
+                    shares_prefixes=self.shares_prefixes,
                     epoch=self.epoch,
                 )
             )
@@ -176,6 +177,7 @@ async def reinforce(
     report: Callable[[int], StepReport] = lambda version: a_report(),
     pool_class: type[Remembering] = Remembering,
     scorer: Any = None,
+    shares_prefixes: bool = True,
 ) -> Played:
     """kills: engines a second. saved: the checkpoint of a driver before this one. scorer: a teacher, or None."""
     config = run.config.rl
@@ -190,6 +192,7 @@ async def reinforce(
         saved=saved,
         handed_out=handed_out,
         report=report,
+        shares_prefixes=shares_prefixes,
     )
     loop = Reinforcement(run, pool, learners, Stage("rl", None), scorer, put=lambda share: share)
 

@@ -367,6 +367,7 @@ def test_splitting_a_batch_into_updates_keeps_the_proximal_policy(model: Path, o
         pytest.param({}, 1, id="stage 1"),
         pytest.param({"zero_stage": 3, "gradient_checkpointing": True, "lora": LORA}, 1, id="stage 3, adapters"),
         pytest.param({"zero_stage": 3}, 2, id="stage 3, a row on both"),
+        pytest.param({"packing": replace(CONFIG.packing, share_prefixes=False)}, 1, id="stage 1, each token anew"),
     ],
 )
 def test_two_ranks_learn_what_one_does(
@@ -439,6 +440,7 @@ async def learn_on_two_ranks(model: Path, config: RlLearnerConfig, folder: Path)
         async for event in learning.events():
             match event:
                 case Started():
+                    assert event.shares_prefixes is config.packing.share_prefixes
                     learning.beside(feed(event.epoch))
                 case Stepped():
                     told.append(event)

@@ -13,6 +13,7 @@ from coa.learning.batches import BatchStore
 from coa.learning.orders import Train
 from coa.reporting.metrics import read_metrics
 from coa.storage.jsonl import read_lines
+from jobs.stages.reinforcement.groups import shares
 from tests.support.engines import FakeTools, FakeWorld
 from tests.support.rl_loop import GROUPS, accounts_of, make_run, reinforce
 from tests.support.virtual_time import in_virtual_time
@@ -213,8 +214,19 @@ def test_a_batch_is_in_the_ledger_and_recorded_before_it_is_handed_out(tmp_path:
     assert seen == [(0, [0], True), (1, [0, 1], True)]
 
 
-def test_groups_are_dealt_to_all_ranks_one_object_each(tmp_path: Path) -> None:
-    played = in_virtual_time(reinforce(make_run(tmp_path), FakeWorld()))
+@pytest.mark.parametrize("shared", [True, False])
+def test_groups_are_dealt_to_all_ranks_one_object_each(
+    shared: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[bool] = []
+
+    def noting(*arguments: Any, share: bool) -> Any:
+        told.append(share)
+        return shares(*arguments, share=share)
+
+    monkeypatch.setattr("jobs.stages.reinforcement.loop.shares", noting)
+    played = in_virtual_time(reinforce(make_run(tmp_path), FakeWorld(), shares_prefixes=shared))
+    assert set(told) == {shared}
     for plan in played.learners.trained.values():
         assert [len(references) for references in plan.shares] == [1, 1]
         lengths = [sum(map(len, share)) for [share] in plan.shares]
