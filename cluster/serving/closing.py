@@ -7,7 +7,7 @@ from contextlib import suppress
 
 import aiohttp
 
-from cluster.serving.front import CLOSING
+from cluster.serving.front import CLOSING, READY
 
 LOOK_EVERY_S = 0.2
 
@@ -29,6 +29,18 @@ async def close(url: str, token: str, within_s: float, say: Callable[[str], None
             with suppress(aiohttp.ClientError, TimeoutError):  # a busy front has them still; one that died is replaced
                 under_way = await _under_way(session, "GET", url)
     return under_way
+
+
+async def is_ready(url: str) -> bool:
+    """Whether the front at `url` tells its clients that the server is ready. One that can't be reached tells nobody."""
+    try:
+        async with (
+            aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(5)) as session,
+            session.get(f"{url}{READY}") as answer,
+        ):
+            return answer.status == 200
+    except (aiohttp.ClientError, TimeoutError):
+        return False
 
 
 async def _under_way(session: aiohttp.ClientSession, method: str, url: str) -> int:

@@ -8,6 +8,7 @@ from actors.rollout.config import EngineConfig
 from actors.serving.replica import Replica
 from actors.tools.remote import ToolClient
 from cluster.resources import PlacementConfig
+from cluster.serving.front import READY
 from cluster.serving.readiness import Probe
 from cluster.serving.scaling import ScalingPolicy
 from coa.agent.episode import AgentConfig
@@ -17,7 +18,7 @@ from coa.serving.shared import Shared
 from coa.tools.client import RetryConfig
 
 APPLICATION, DEPLOYMENT, SHARED = "coa", "afm", "shared"
-PROBE, PROBE_ROUTE = "coa-readyz", "/readyz"
+PROBE, PROBE_ROUTE = "coa-readyz", READY
 NODE_LABEL = "ray.io/node-id"
 """Label that Ray gives each node."""
 DRAINED_EVERY_S = 0.2
@@ -35,8 +36,8 @@ def probe() -> Any:
 
 
 def run(app: Any, config: ServingConfig, token: str) -> None:
-    """Starts Serve with both applications; returns once the server has its replicas. Until then /readyz answers 503.
-    token: secret with which the server can be closed (`cluster.serving.closing`)."""
+    """Starts Serve with both applications; returns once Ray has seen that the server has its replicas, a moment after
+    /readyz tells it. token: secret with which the server can be closed (`cluster.serving.closing`)."""
     from ray import serve
 
     # If Serve is already running, its options stay in effect.

@@ -30,8 +30,8 @@ from coa.serving.keys import KeyFile, key_of
 
 Header = tuple[bytes, bytes]
 
-HEALTH, CLOSING = "/healthz", "/-/close"
-PROBES = ("/-/healthz", "/-/routes", "/readyz")
+HEALTH, CLOSING, READY = "/healthz", "/-/close", "/readyz"
+PROBES = ("/-/healthz", "/-/routes", READY)
 """Paths that are answered without a replica of the agent, also while the front is closed."""
 NEEDS_KEY = re.compile(r"/(v1|mcp)(/|$)")
 REQUEST_ID = re.compile(rb"[\w.:-]{1,128}", re.ASCII)

@@ -4,12 +4,14 @@ import asyncio
 import errno
 import secrets
 import socket
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from cluster.resources import cluster_nodes
-from cluster.serving.closing import close
+from cluster.serving.closing import close, is_ready
 from cluster.serving.deployment import application
 from cluster.serving.deployment import run as start
 from coa.agent.profiles import PROFILES
@@ -21,7 +23,6 @@ from coa.tasks.worlds import World
 from jobs.recipe.checks import check_lookups
 from jobs.recipe.schema import Recipe
 from jobs.run.agent_file import profiles_in
-from jobs.run.console import Console
 from jobs.run.run_dir import RunDir
 from jobs.stages.services import tool_client
 
@@ -74,13 +75,15 @@ async def serve_model(run: RunDir, model: Path) -> None:
             retry=config.executor.retry,
             node=ray.get_runtime_context().get_node_id() if len(cluster_nodes()) > 1 else None,
         )
-        token = secrets.token_hex()
+        token, url = secrets.token_hex(), _here(settings)
         try:
             with run.console.waiting("serve", f"starting {settings.min_replicas} with {model.name}"):
-                await asyncio.to_thread(start, app, settings, token)
-            run.console.say(f"{settings.name} is served at http://{settings.host}:{settings.port} (ctrl-c ends it)")
-            await _until_interrupted()
-            await _close(settings, token, run.console)
+                goes_on = await started(partial(start, app, settings, token), partial(is_ready, url))
+            if goes_on:
+                run.console.say(f"{settings.name} is served at http://{settings.host}:{settings.port} (ctrl-c ends it)")
+                await _until_interrupted()
+            if cut := await close(url, token, settings.close_s, run.console.say):
+                run.console.say(f"{cut} requests are cut off")
         finally:
             await asyncio.to_thread(serve.shutdown)
 
@@ -91,17 +94,28 @@ def kept(settings: ServingConfig, folder: Path) -> ServingConfig:
     return replace(settings, store=replace(settings.store, path=path))
 
 
+async def started(start: Callable[[], None], is_ready: Callable[[], Awaitable[bool]]) -> bool:
+    """Starts the server; returns whether it goes on, which it does not after an interrupt. One that comes before the
+    server is ready is passed on."""
+    try:
+        await asyncio.to_thread(start)
+    except asyncio.CancelledError:
+        # Ray looks at its replicas now and then, so clients may know of the server, and use it, before it does.
+        if not await is_ready():
+            raise
+        return False
+    return True
+
+
 async def _until_interrupted() -> None:
     with suppress(asyncio.CancelledError):
         await asyncio.Event().wait()
 
 
-async def _close(settings: ServingConfig, token: str, console: Console) -> None:
-    """Ends the server's requests; a second interrupt cuts them off."""
+def _here(settings: ServingConfig) -> str:
+    """The server's address on this machine."""
     host = ANY_HOST.get(settings.host, settings.host)
-    url = f"http://[{host}]:{settings.port}" if ":" in host else f"http://{host}:{settings.port}"
-    if cut := await close(url, token, settings.close_s, console.say):
-        console.say(f"{cut} requests are cut off")
+    return f"http://[{host}]:{settings.port}" if ":" in host else f"http://{host}:{settings.port}"
 
 
 def named(config: Recipe, model: Path, world: World) -> ServingConfig:
