@@ -10,8 +10,6 @@ import pytest
 from benchmarks.chaos.plan import Kind
 from tests.project.test_docs import ROOT
 
-pytestmark = pytest.mark.slow
-
 SETTINGS = (
     "distill.runs=120",
     "teaching.wave=60",
@@ -27,6 +25,7 @@ SETTINGS = (
     "wandb.mode=disabled",
 )
 LONGEST_S = 3600
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(LONGEST_S)]
 
 
 @pytest.fixture(scope="module")
