@@ -17,6 +17,11 @@ PARTS = {
     "ray::TeacherTeam.play": 1,
     "ray::TrajectoryBuffer": 1,
     "ray::RayTrainWorker": 2,
+    "ray::TrainController": 1,
+    "ray::WeightDirectory": 1,
+    "ray::WeightHolder": 1,
+    "ray::ToolDispatcher": 1,
+    "ray::Site": 1,
 }
 LIVES = "import os, sys, time\nwhile os.getppid() == int(sys.argv[1]): time.sleep(0.1)"
 BACK_S, STEP_S = 0.3, 0.3
