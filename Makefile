@@ -21,7 +21,7 @@ gpu-proof:
 	@$(or $(wildcard .venv/bin/python),python3) -m benchmarks.gpu
 
 # All tests but those that need a GPU, with random inputs; `part=cluster` runs one part (CONTRIBUTING.md has a table).
-part ?= core cluster stages runs serve faults chaos random
+part ?= core models cluster stages runs serve faults chaos random
 
 nightly: setup-slow
 	@for one in $(part); do \

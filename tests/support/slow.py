@@ -12,8 +12,14 @@ RANDOM = "random"
 _JOBS = "tests/jobs/test_"
 PARTS: Mapping[str, tuple[str, ...]] = {
     "core": ("tests/coa", "tests/actors", "tests/project", "tests/benchmarks"),
+    "models": (
+        "tests/actors/learner/test_families",
+        "tests/actors/rollout/test_served_families",
+        "tests/jobs/stages/test_tokenizers",
+        f"{_JOBS}pretrained",
+    ),
     "cluster": ("tests/cluster",),
-    "stages": ("tests/jobs/stages", "tests/jobs/teachers", f"{_JOBS}pretrained"),
+    "stages": ("tests/jobs/stages", "tests/jobs/teachers"),
     "runs": tuple(_JOBS + name for name in ("api", "documented", "loop_example", "own_tasks", "security", "trained")),
     "serve": tuple(_JOBS + name for name in ("follow", "replicas", "serv", "strangers", "submit_real")),
     "faults": ("tests/jobs/faults",),
