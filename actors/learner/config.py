@@ -14,9 +14,6 @@ from coa.learning.schedule import OptimizerConfig
 
 VARLEN = ("flash_attention_2", "flash_attention_3", "flex_attention")
 """Values of `model.attention` that take whole samples: what samples share is computed for each."""
-ATTENTION_LAYERS = {"full_attention", "sliding_attention"}
-"""Kinds of layers (`layer_types` of a model's configuration) whose tokens interact only in attention, which packed rows
-divide."""
 ALL_LINEAR = "all-linear"
 """As the target of adapters: every linear layer of the decoder."""
 LOGITS_BYTES = 1 << 29

@@ -2,15 +2,12 @@
 bytes)."""
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from actors.learner.config import VARLEN, LearnerConfig, ModelConfig
+from actors.learner.config import ModelConfig
 from coa.errors import UserError
-from coa.learning.packing import ONE_SAMPLE, PackingConfig
 from coa.planning.models import Architecture, architecture_of, published
-from coa.pretrained.reading import reading
 
 SHARING = ("sdpa", "flash_attention_2", "flash_attention_3")
 """Attention kernels that support rows shared between ranks."""
@@ -26,25 +23,6 @@ def check_sequence_parallel(size: int, *, heads: int | None, attention: str) -> 
         raise UserError(f"{said}, expected a divisor of the model's {heads} attention heads")
     if attention not in SHARING:
         raise UserError(f"{said}, and model.attention {attention}: expected one of {', '.join(SHARING)}")
-
-
-def packing_of(model: ModelConfig, learner: LearnerConfig) -> PackingConfig:
-    """How learners will pack samples (`PackedPolicy.packing`), as far as the model is known here; as they are told to
-    if it can't be trained, which the checks of a recipe's models say."""
-    if model.attention in VARLEN:
-        return replace(learner.packing, share_prefixes=False)
-    folder = local_folder(model.path) if model.path is not None else None
-    if folder is None:
-        return learner.packing
-    from actors.learner.policy import parity_of
-
-    try:
-        with reading(f"{model.path}: its configuration"):
-            configuration = _configuration(folder)
-        copied = parity_of(configuration, model.attention)
-    except UserError:
-        copied = None
-    return learner.packing if copied is None or copied.way.packed else ONE_SAMPLE
 
 
 def hub_name(path: str) -> bool:
@@ -63,7 +41,7 @@ def architecture(model: ModelConfig) -> Architecture | None:
         return architecture_of(known) if (known := published(model.path)) else None
     try:
         found = architecture_of(json.loads((folder / "config.json").read_text(encoding="utf-8")))
-        return found or counted_on_meta(_configuration(folder))
+        return found or counted_on_meta(configuration_of(folder))
     except (OSError, ValueError, KeyError, TypeError) as error:
         why = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise UserError(f"{model.path}: no configuration that can be read ({why})") from error
@@ -98,7 +76,7 @@ def _new(model: ModelConfig) -> Architecture:
     return found
 
 
-def _configuration(folder: Path) -> Any:
+def configuration_of(folder: Path) -> Any:
     from transformers import AutoConfig
 
     return AutoConfig.from_pretrained(folder, local_files_only=True)

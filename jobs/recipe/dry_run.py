@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from actors.learner.config import LearnerConfig
-from actors.learner.sizes import architecture, packing_of
+from actors.learner.packing import packing_of
+from actors.learner.sizes import architecture
 from actors.weights.segment import SHARED_MEMORY
 from cluster.resources import Demand
 from cluster.session import address_of

@@ -9,7 +9,7 @@ from random import Random
 from statistics import fmean
 from typing import Any
 
-from actors.learner.sizes import packing_of
+from actors.learner.packing import packing_of
 from actors.rollout.config import KvOnUpdate
 from coa.errors import UserError
 from coa.planning.bottleneck import advice, bottleneck, gains, mean_batch, measured_part

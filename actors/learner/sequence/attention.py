@@ -17,7 +17,6 @@ import torch
 from torch import Tensor
 
 from actors.learner.attention import branched_attention
-from actors.learner.config import ATTENTION_LAYERS
 from actors.learner.sequence.groups import SequenceGroup
 from actors.learner.sizes import check_sequence_parallel
 from coa.errors import UserError
@@ -25,6 +24,8 @@ from coa.pretrained.positions import kind_of, rotations
 
 SHARED = "coa_shared"
 """Name under which transformers knows `shared_attention`. It has no mask function there, so no mask is made for it."""
+ATTENTION_LAYERS = {"full_attention", "sliding_attention"}
+"""Kinds of layers (`layer_types` of a model's configuration) whose tokens interact only in attention."""
 ROTATIONS = {"dynamic", "longrope"}
 """Kinds of rotary embeddings that depend on the maximum position in a call of the model."""
 

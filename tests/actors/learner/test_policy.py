@@ -32,8 +32,8 @@ from actors.learner.config import VARLEN, LearnerConfig, ModelConfig
 from actors.learner.logits import chosen_logprobs
 from actors.learner.lora import sources
 from actors.learner.model.load import shared
+from actors.learner.packing import packing_of
 from actors.learner.policy import PackedPolicy, load_model, to_tensors
-from actors.learner.sizes import packing_of
 from coa.errors import UserError
 from coa.learning.packing import ONE_SAMPLE, Branch, PackingConfig, micro_batch, pack
 from coa.pretrained.weights import ADAPTER, WITH_ADAPTERS
