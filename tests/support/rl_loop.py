@@ -63,7 +63,7 @@ class FakeLearners:
 
     steps: int
     checkpoint_every: int
-    dies_after: deque[int] = field(default_factory=deque)
+    dies_after: tuple[int, ...] = ()
     """The steps after which they die, once each."""
     replicas: int = 2
     trained: dict[int, Train] = field(default_factory=dict)
@@ -71,7 +71,7 @@ class FakeLearners:
     events: "asyncio.Queue[Any]" = field(default_factory=asyncio.Queue)
     epoch: int = 0
     saved: tuple[int, Any] = (0, 0)
-    """Version and cursor of the last checkpoint."""
+    """Version and cursor of the last checkpoint; at first of a driver before this one."""
     _plans: dict[int, Train] = field(default_factory=dict)
     _asked: int = -1
     _changed: asyncio.Condition = field(default_factory=asyncio.Condition)
@@ -107,6 +107,7 @@ class FakeLearners:
 
     async def learn(self) -> None:
         version, cursor = self.saved
+        deaths = deque(self.dies_after)
         while True:
             async with self._changed:
                 self.epoch, self._asked = self.epoch + 1, version - 1
@@ -142,8 +143,8 @@ class FakeLearners:
                 if version % self.checkpoint_every == 0:
                     # What JSON makes of it, as in a checkpoint.
                     self.saved = saved = version, json.loads(json.dumps(plan.cursor))
-                if self.dies_after and version >= self.dies_after[0]:
-                    self.dies_after.popleft()
+                if deaths and version >= deaths[0]:
+                    deaths.popleft()
                     await asyncio.sleep(1.0)
                     break
             else:
@@ -171,29 +172,17 @@ async def reinforce(
     world: FakeWorld,
     *,
     kills: float = 0.0,
-    dies_after: tuple[int, ...] = (),
-    saved: tuple[int, Any] = (0, 0),
-    handed_out: Callable[[Train], None] = lambda plan: None,
-    report: Callable[[int], StepReport] = lambda version: a_report(),
     pool_class: type[Remembering] = Remembering,
     scorer: Any = None,
-    shares_prefixes: bool = True,
+    **learners_do: Any,
 ) -> Played:
-    """kills: engines a second. saved: the checkpoint of a driver before this one. scorer: a teacher, or None."""
+    """kills: engines a second. scorer: a teacher, or None. learners_do: fields of FakeLearners."""
     config = run.config.rl
     pool = pool_class(world.launch, PoolConfig(deaths=1000), run.config.agent, places=256, patience_s=60.0)
     pool.played = {}
     for _ in range(2):
         pool.add()
-    learners = FakeLearners(
-        config.steps,
-        config.checkpoint_every,
-        deque(dies_after),
-        saved=saved,
-        handed_out=handed_out,
-        report=report,
-        shares_prefixes=shares_prefixes,
-    )
+    learners = FakeLearners(config.steps, config.checkpoint_every, **learners_do)
     loop = Reinforcement(run, pool, learners, Stage("rl", None), scorer, put=lambda share: share)
 
     async def kill() -> None:
@@ -228,17 +217,18 @@ async def reinforce(
             one.cancel()
         loop.close()
         await pool.stop()
-    orders = [
-        [pool.played[sample.token_ids.tobytes()] for [share] in plan.shares for sample in share]
-        for _, plan in sorted(learners.trained.items())
-    ]
+    return _played(pool, learners, loop.stats, result)
+
+
+def _played(pool: Remembering, learners: FakeLearners, book: Any, result: dict[str, Any]) -> Played:
     tokens = [
         [sample.token_ids.tobytes() for [share] in plan.shares for sample in share]
         for _, plan in sorted(learners.trained.items())
     ]
+    orders = [[pool.played[said] for said in batch] for batch in tokens]
     batches = [
         sorted((order.task.id, order.id.sample, said) for order, said in zip(*both, strict=True))
         for both in zip(orders, tokens, strict=True)
     ]
     groups = [sorted({order.id.group for order in batch}) for batch in orders]
-    return Played(batches, groups, loop.stats, list(pool.played.values()), learners, result)
+    return Played(batches, groups, book, list(pool.played.values()), learners, result)

@@ -1,7 +1,7 @@
 """Reinforcement with engines that come and go, on fake engines and fake learners, in virtual time."""
 
 import asyncio
-from collections import Counter, deque
+from collections import Counter
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 from pathlib import Path
@@ -45,7 +45,7 @@ async def reinforce(run: RunDir, world: FakeWorld, *, kill_every_s: float | None
     """rests_at: the step from which on episodes are short."""
     config, went = run.config.rl, Went()
     async with pool_of(world, 1, places=PLACES, config=run.config.pool) as pool:
-        learners = FakeLearners(config.steps, config.checkpoint_every, deque())
+        learners = FakeLearners(config.steps, config.checkpoint_every)
         elastic = elastic_engines(pool, run.config, went.said.append)
         loop = Reinforcement(run, pool, learners, Stage("rl", None), elastic=elastic, put=lambda share: share)
 
