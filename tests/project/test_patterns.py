@@ -2,14 +2,16 @@
 
 import ast
 import re
+from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import Executor, ProcessPoolExecutor
 from multiprocessing import get_context
+from typing import Any
 
 import pytest
 
 from coa.agent.grammar import TAGS
-from tests.support.patterns import ROOT, Found, first_slow, patterns_of
+from tests.support.patterns import ROOT, Found, first_slow, is_slow, patterns_of
 
 PACKAGES = ("coa", "actors", "cluster", "jobs")
 _NAMES = {"any_name": "|".join(TAGS), "names": tuple(TAGS), "stops": "|".join(TAGS), "tool": "web_search"}
@@ -74,6 +76,20 @@ def test_a_slow_pattern_is_found(pattern: str, method: str, apart: Executor) -> 
 def test_a_linear_pattern_is_not_called_slow(apart: Executor) -> None:
     fine = (Found("here", re.compile(pattern), frozenset({method})) for pattern, method in FINE.items())
     assert list(apart.map(first_slow, fine)) == [None] * len(FINE)
+
+
+@pytest.mark.parametrize(("power", "slow"), [(1, False), (2, True)])
+def test_a_machine_that_gets_slower_meanwhile_makes_no_pattern_slow(
+    power: int, slow: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken = Counter[str]()
+
+    def seconds(pattern: Any, method: str, text: str) -> float:
+        taken["times"] += 1
+        return 2e-4 * (len(text) / 1000) ** power * (1.0 if taken["times"] <= 4 else 2.5)
+
+    monkeypatch.setattr("tests.support.patterns.seconds", seconds)
+    assert is_slow(re.compile("x"), "search", "0" * 1000, "0" * 4000) is slow
 
 
 def test_there_is_one_way_to_a_pattern() -> None:
