@@ -1,5 +1,6 @@
 """The Ray session that a job runs in: the cluster of RAY_ADDRESS, or a private one on this machine."""
 
+import asyncio
 import logging
 import os
 import secrets
@@ -7,7 +8,7 @@ import shlex
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -154,10 +155,33 @@ def last_wish(act: Callable[[], object]) -> Iterator[None]:
             _last_wishes.remove(act)
 
 
+_asyncios: list[Any] = []
+"""asyncio's handler of SIGINT, while a body runs in a process that ignores SIGINT."""
+
+
+def run_interruptible(body: Coroutine[Any, Any, None]) -> None:
+    """Runs `body` in an event loop. `interrupt` cancels it as Ctrl-C does, also in a process that ignores SIGINT, as
+    one in the background of a script does: asyncio takes SIGINT over from Python's own handler only."""
+
+    async def ignoring() -> None:
+        _asyncios.append(signal.signal(signal.SIGINT, signal.SIG_IGN))
+        await body
+
+    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
+        asyncio.run(body)
+        return
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        asyncio.run(ignoring())
+    finally:
+        _asyncios.clear()
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
 def interrupt() -> None:
     """Interrupts the main thread."""
-    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in the background of a shell
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, _asyncios[0] if _asyncios else signal.default_int_handler)
     signal.raise_signal(signal.SIGINT)
 
 

@@ -1,6 +1,5 @@
 """Runs a job on a Ray cluster."""
 
-import asyncio
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from contextlib import ExitStack, closing
 from pathlib import Path
@@ -32,7 +31,7 @@ def in_session(
     None for a job that trains in its run's folder, which says first what is to be known of its tasks."""
     from cluster.remote.shared import require_shared
     from cluster.resources import cluster_nodes
-    from cluster.session import session
+    from cluster.session import run_interruptible, session
 
     demands = list(demands)
     check_room(config, demands)
@@ -57,7 +56,7 @@ def in_session(
         if model is None:
             stack.enter_context(mirrored(run))
         with closing(run):
-            asyncio.run(body(run))
+            run_interruptible(body(run))
 
 
 def storage_on_disk(config: Recipe) -> Path | None:

@@ -1,5 +1,6 @@
 """How a job's Ray session starts."""
 
+import asyncio
 import os
 import signal
 import subprocess
@@ -10,7 +11,7 @@ from signal import SIGKILL
 import pytest
 from ray.exceptions import ObjectStoreFullError, OutOfDiskError
 
-from cluster.session import STARTS, SessionConfig, last_wish, session, start, stored
+from cluster.session import STARTS, SessionConfig, last_wish, run_interruptible, session, start, stored
 from coa.errors import ClusterDown, DiskFull
 from tests.support.patience import PATIENCE_S
 
@@ -160,6 +161,67 @@ def test_who_is_told_to_terminate_ends_as_one_that_is_interrupted(environment: d
     assert environment
     with pytest.raises(KeyboardInterrupt), session(SessionConfig()):
         signal.raise_signal(signal.SIGTERM)
+
+
+@pytest.fixture(params=[signal.default_int_handler, signal.SIG_IGN], ids=["heeds", "ignores"])
+def sigint(request: pytest.FixtureRequest) -> Iterator[object]:
+    """What this process does on SIGINT: a shell has those ignore it that it starts in the background."""
+    before = signal.signal(signal.SIGINT, request.param)
+    yield request.param
+    signal.signal(signal.SIGINT, before)
+
+
+def test_a_body_that_is_told_to_terminate_ends_in_its_own_way(environment: dict[str, str], sigint: object) -> None:
+    assert environment
+    ends: list[str] = []
+
+    async def ends_in_order() -> None:
+        try:
+            signal.raise_signal(signal.SIGTERM)
+            await asyncio.sleep(PATIENCE_S)
+        except asyncio.CancelledError:
+            await asyncio.sleep(0)
+            ends.append("in order")
+
+    with session(SessionConfig()):
+        try:
+            run_interruptible(ends_in_order())
+        except KeyboardInterrupt:  # it would end the tests
+            pytest.fail("it was interrupted wherever it was")
+    assert ends == ["in order"]
+    assert signal.getsignal(signal.SIGINT) is sigint
+
+
+def test_a_second_request_to_terminate_interrupts_what_the_body_does_at_its_end(
+    environment: dict[str, str], sigint: object
+) -> None:
+    assert environment
+    assert sigint
+
+    async def never_ends() -> None:
+        signal.raise_signal(signal.SIGTERM)
+        try:
+            await asyncio.sleep(PATIENCE_S)
+        finally:
+            signal.raise_signal(signal.SIGTERM)
+
+    with pytest.raises(KeyboardInterrupt), session(SessionConfig()):
+        run_interruptible(never_ends())
+
+
+def test_a_body_whose_process_ignores_sigint_is_not_interrupted_by_one(environment: dict[str, str]) -> None:
+    assert environment
+
+    async def body() -> None:
+        signal.raise_signal(signal.SIGINT)
+        await asyncio.sleep(0)
+
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with session(SessionConfig()):
+            run_interruptible(body())
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def sigterm(times: int, granted: list[str]) -> None:

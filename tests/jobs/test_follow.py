@@ -40,19 +40,23 @@ def url(run: Path) -> Iterator[str]:
     port = free_port()
     words = ["serve", "--follow", str(run), "--out", str(run / "out"), f"serving.port={port}", "serving.profile=code"]
     settings = ["serving.follow_every_s=1", "engine.kv_cache_gib=0.25", "placement.engine_cpus=0.5"]
+    command = [sys.executable, "-m", "jobs.cli", *words, *settings, "placement.tool_cpus=0.25"]
     with (run / "log").open("w") as log:
-        server = subprocess.Popen(
-            [sys.executable, "-m", "jobs.cli", *words, *settings, "placement.tool_cpus=0.25"], stdout=log, stderr=log
-        )
+        server = subprocess.Popen(command, stdout=log, stderr=log, preexec_fn=ignore_sigint)
         address = f"http://127.0.0.1:{port}"
         try:
             wait_until_ready(server, address, run / "log")
             yield address
         finally:
-            server.send_signal(signal.SIGINT)
+            server.send_signal(signal.SIGTERM)
             began = time.monotonic()
             assert server.wait(60) == 0
             print(f"ended after {time.monotonic() - began:.1f} s")
+
+
+def ignore_sigint() -> None:
+    """As a script does in a process that it starts in the background."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def make_checkpoint(run: Path, version: int, model: Path) -> None:

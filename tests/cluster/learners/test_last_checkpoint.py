@@ -7,7 +7,7 @@ from contextlib import suppress
 import pytest
 
 from cluster.learners.last_checkpoint import LastCheckpoint
-from cluster.session import SessionConfig, session
+from cluster.session import SessionConfig, run_interruptible, session
 
 
 @pytest.fixture(autouse=True)
@@ -38,7 +38,7 @@ def ended(version: int | None, committed: dict[float, int], grace_s: float = 5.0
             await asyncio.sleep(30)
 
     with pytest.raises(KeyboardInterrupt), session(SessionConfig()):
-        asyncio.run(body())
+        run_interruptible(body())
     return said, heard
 
 
@@ -72,7 +72,7 @@ def test_learners_that_are_through_before_it_still_end_in_the_interrupt() -> Non
         await asyncio.sleep(30)
 
     with pytest.raises(KeyboardInterrupt), session(SessionConfig()):
-        asyncio.run(body(LastCheckpoint(5.0, four, quiet), []))
+        run_interruptible(body(LastCheckpoint(5.0, four, quiet), []))
 
 
 def test_a_second_sigterm_interrupts_once() -> None:
@@ -93,7 +93,7 @@ def test_a_second_sigterm_interrupts_once() -> None:
             cleaned.append("all")
 
     with pytest.raises(KeyboardInterrupt), session(SessionConfig()):
-        asyncio.run(body(LastCheckpoint(5.0, four, quiet)))
+        run_interruptible(body(LastCheckpoint(5.0, four, quiet)))
     assert cleaned == ["all"]
 
 
@@ -110,7 +110,7 @@ def test_a_stage_that_ends_in_the_moment_of_the_interrupt_gets_no_other_one() ->
 
     with session(SessionConfig()):
         try:
-            asyncio.run(body(LastCheckpoint(5.0, four, quiet)))
+            run_interruptible(body(LastCheckpoint(5.0, four, quiet)))
         except KeyboardInterrupt:  # it would end the tests
             pytest.fail("it was interrupted twice")
     assert cleaned == ["all"]
