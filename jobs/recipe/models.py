@@ -47,12 +47,14 @@ def models_of(config: Recipe, stages: Iterable[str], tasks: Iterable[Task]) -> I
             yield _not_here("model.path", path)
         else:
             with keyed("model.path"):
-                yield policy_of(policy, path, config.agent, tasks)
+                codec = Codec.load(policy.folder)
+            yield policy_of(policy, codec, f"model.path {path}", config.agent, tasks)
+            with keyed("model.path"):
                 yield from parities_of(policy, path, config, stages)
             check_samples(config, stages, policy.text, path)
     if (own := begun_at(run, stages)) is not None:
         policy = check_folder(own, use=Use.train)
-        yield policy_of(policy, str(own), config.agent, tasks)
+        yield policy_of(policy, Codec.load(own), str(own), config.agent, tasks)
         check_samples(config, stages, policy.text, str(own))
     elif path is None and stages != {"distill"}:
         check_new(config, stages)
@@ -90,10 +92,9 @@ def begun_at(run: Path, stages: Collection[str]) -> Path | None:
     return None
 
 
-def policy_of(policy: Pretrained, name: str, agent: AgentConfig, tasks: Iterable[Task]) -> Finding:
+def policy_of(policy: Pretrained, codec: Codec, name: str, agent: AgentConfig, tasks: Iterable[Task]) -> Finding:
     """What is found about a model that plays episodes; raises UserError if its tokenizer, its positions or its context
-    do not suit them."""
-    codec = Codec.load(policy.folder)
+    do not suit them. codec: of its folder."""
     check_tokens(codec, policy.text, name, agent)
     tasks = list(tasks)
     number = check_questions(codec, agent, tasks)
@@ -201,7 +202,7 @@ def served_model(model: Path, agent: AgentConfig, tasks: Iterable[Task]) -> Find
     """What is found about a folder that engines of this command load; raises UserError."""
     found = check_folder(model, use=Use.serve)
     check_supported(found)
-    return policy_of(found, str(model), agent, tasks)
+    return policy_of(found, Codec.load(model), str(model), agent, tasks)
 
 
 def model_server(section: str, server: ModelServerConfig) -> Finding:

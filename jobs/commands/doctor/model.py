@@ -56,9 +56,10 @@ def _fitting(agent: AgentConfig, found: Pretrained) -> AgentConfig:
 
 
 def _told(found: Pretrained, agent: AgentConfig) -> Finding:
+    from coa.agent.codec import Codec
     from jobs.recipe.models import policy_of
 
-    return Finding(State.OK, policy_of(found, "looked at", agent, ()).what)
+    return Finding(State.OK, policy_of(found, Codec.load(found.folder), "looked at", agent, ()).what)
 
 
 def _copied(found: Pretrained, config: ModelConfig, lora: LoraConfig) -> Finding:

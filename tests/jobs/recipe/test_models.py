@@ -256,8 +256,10 @@ def test_a_tokenizer_that_is_larger_than_the_embedding_is_refused(model: Path) -
 
 def test_episodes_longer_than_the_models_positions_are_refused(model: Path) -> None:
     long = replace(AGENT, limits=replace(AGENT.limits, max_tokens=513))
-    with pytest.raises(UserError, match=r"^agent\.limits\.max_tokens=513 is more than the 512 positions of "):
-        served_model(model, long, ())
+    told = "agent.limits.max_tokens=513 is more than the 512 positions of "
+    assert refusal(partial(served_model, model, long, ())).startswith(told)
+    config = recipe(f"model.path={model}", "agent.limits.max_tokens=513")
+    assert refusal(partial(list, models_of(config, ("rl",), ()))).startswith(f"{told}model.path {model}")
     path = model / "config.json"
     config = json.loads(path.read_text())
     config["rope_parameters"] |= {"rope_type": "linear", "factor": 2.0}
