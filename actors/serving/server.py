@@ -3,6 +3,7 @@
 import asyncio
 import secrets
 import time
+from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import aclosing
 
@@ -15,7 +16,7 @@ from coa.agent.profiles import PROFILES
 from coa.concurrency import together
 from coa.serving.config import ServingConfig
 from coa.serving.detail import AsThought, Detail
-from coa.serving.events import Event, Finished, fingerprint
+from coa.serving.events import Event, Finished, Returned, fingerprint
 from coa.serving.faults import ApiError
 from coa.serving.limits.backlog import Backlog
 from coa.serving.requests import PLAIN, AgentRequest, Defaults, Target, target_of
@@ -102,7 +103,7 @@ class Server:
         """Returns the request, with the tokens of its episodes reserved, which `play` spends; raises ApiError if the
         tools are overloaded, if its question leaves no tokens for the agent, or if the key's quota lacks them."""
         if not who.course.origin.again:
-            self.backlog.check()
+            self.backlog.admit()
         request = self._fitting(request)
         await self.gate.reserve(who, request.choices * request.samples * request.agent.limits.max_tokens)
         return request
@@ -147,7 +148,7 @@ class Server:
 
     async def _episode(self, request: AgentRequest, who: Caller, sample: int) -> AsyncGenerator[Event]:
         """One episode; its tokens count for the key even if it is abandoned or fails."""
-        spent = Spent(self._prompt_tokens(request) if who.metered else 0)
+        spent, calls = Spent(self._prompt_tokens(request) if who.metered else 0), Counter[str]()
         try:
             stopping = Stopping(request.stop)
             # Only one episode is noted: those of several samples are sent when all have ended.
@@ -155,6 +156,10 @@ class Server:
             playing = self.agent.play(request, sample, salt=who.salt, spent=spent, course=course)
             async with aclosing(playing) as events:
                 async for event in events:
+                    if isinstance(event, Returned):
+                        calls[event.tool] += 1
+                    elif isinstance(event, Finished):
+                        self.backlog.answered(calls)
                     for passed_on in stopping.take(event):
                         yield passed_on
         finally:

@@ -38,8 +38,8 @@ class ServingConfig:
     """Maximum requests that wait for a replica; further requests are refused with status 429. Requests that arrive at
     the same moment wait briefly even if the replica has room for them."""
     max_wait_s: float = 30.0
-    """Maximum expected seconds that a tool call of the agent waits for a place (`executor.concurrency`): while the wait
-    is longer, further requests to the agent are refused with status 429."""
+    """Maximum expected seconds that the tool calls of an answer wait for places (`executor.concurrency`), all of its
+    calls together: while the wait is longer, further requests to the agent are refused with status 429."""
     max_background: int = 256
     """Maximum running background responses per replica; further ones are refused with status 429."""
     max_request_mib: float = 16.0

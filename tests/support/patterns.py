@@ -265,7 +265,7 @@ def is_slow(pattern: re.Pattern[Any], method: str, short: str, long: str) -> boo
     """Whether a method takes more than linear time; `long` is GROWTH times as long as `short`."""
     first_s = seconds(pattern, method, short)
     if not SLOW_S <= first_s < LONGEST_S:
-        return first_s >= LONGEST_S <= seconds(pattern, method, short)
+        return first_s >= LONGEST_S and seconds(pattern, method, short) >= LONGEST_S
     quick_s = min(seconds(pattern, method, short) for _ in range(3))
     if quick_s < SLOW_S:  # the first one was disturbed
         return False

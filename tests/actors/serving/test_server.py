@@ -327,6 +327,15 @@ def test_while_calls_of_tools_wait_too_long_requests_to_the_agent_are_refused_at
     assert refused.json()["error"]["message"] == "the agent's tools are overloaded"
 
 
+def test_answers_tell_how_many_calls_of_tools_the_next_one_will_wait_for() -> None:
+    search = Span("wiki_search", "Arden")
+    server = make_server(Saying((Span("think", "hm"), search), (search,), (search,), (Span("answer", "Berg"),)))
+    assert Asking(server).post("/v1/chat/completions", {"model": "afm", "messages": MESSAGES}).status_code == 200
+    for second in (0.0, 10.0):
+        server.backlog.see(second, {"wiki_search": Calls(ran=int(second), waiting=2)})
+    assert server.backlog.wait_s == 3 * 2.0
+
+
 def test_models_are_the_agent_its_profiles_and_the_model_alone(asking: Asking) -> None:
     names = [model["id"] for model in asking.request("GET", "/v1/models").json()["data"]]
     assert names[0] == "afm"
