@@ -37,7 +37,7 @@ class ServingConfig:
     max_queued: int = 512
     """Maximum requests that wait for a replica; further requests are refused with status 429. Requests that arrive at
     the same moment wait briefly even if the replica has room for them."""
-    max_wait_s: float = 30.0
+    max_wait_s: float = 10.0
     """Maximum expected seconds that the tool calls of an answer wait for places (`executor.concurrency`), all of its
     calls together: while the wait is longer, further requests to the agent are refused with status 429."""
     max_background: int = 256

@@ -53,12 +53,16 @@ Send = Callable[[httpx.AsyncClient], Awaitable[None]]
 
 
 class Refused(Exception):
-    """429; the seconds after which to try again."""
+    """429; the seconds that it took, and those after which to try again."""
+
+
+async def note_begin(request: httpx.Request) -> None:
+    request.extensions["began"] = time.monotonic()
 
 
 def expect(answer: httpx.Response, status: int = 200) -> httpx.Response:
     if answer.status_code == 429 != status:
-        raise Refused(int(answer.headers["retry-after"]))
+        raise Refused(time.monotonic() - answer.request.extensions["began"], int(answer.headers["retry-after"]))
     said = answer.text[:300] if answer.is_stream_consumed else ""
     assert answer.status_code == status, f"{answer.status_code} {said}"
     return answer
@@ -155,7 +159,8 @@ async def load(url: str, until: float, found: Found) -> None:
     numbers = itertools.count()
     names = list(KINDS)
     limits = httpx.Limits(max_connections=None, max_keepalive_connections=CLIENTS)
-    async with httpx.AsyncClient(base_url=url, timeout=LONGEST_S, limits=limits) as client:
+    hooks: Any = {"request": [note_begin]}
+    async with httpx.AsyncClient(base_url=url, timeout=LONGEST_S, limits=limits, event_hooks=hooks) as client:
 
         async def one_after_another() -> None:
             while time.monotonic() < until:
@@ -164,8 +169,9 @@ async def load(url: str, until: float, found: Found) -> None:
                 try:
                     await KINDS[name](client)
                 except Refused as refused:
-                    found.refused.append(time.monotonic() - began)
-                    await asyncio.sleep(refused.args[0])
+                    took_s, wait_s = refused.args
+                    found.refused.append(took_s)
+                    await asyncio.sleep(wait_s)
                     continue
                 except (httpx.HTTPError, AssertionError) as error:
                     found.faults.append(f"{name}, after {time.monotonic() - began:.1f} s: {error!r}")
