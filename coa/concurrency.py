@@ -1,8 +1,9 @@
 """Small helpers around asyncio that several packages share."""
 
 import asyncio
-from collections.abc import Awaitable, Iterable, Iterator
-from typing import TypeVar
+from collections.abc import Awaitable, Coroutine, Iterable, Iterator
+from contextvars import Context
+from typing import Any, TypeVar
 
 T = TypeVar("T")
 
@@ -16,6 +17,12 @@ async def together(work: Iterable[Awaitable[T]]) -> list[T]:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def beyond_caller(work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+    """A task for several callers, or one that outlives its caller. Its context is empty: Ray cancels all calls that a
+    cancelled one has begun, and knows them by their context."""
+    return asyncio.get_running_loop().create_task(work, context=Context())
 
 
 def doubling(first_s: float, longest_s: float = float("inf")) -> Iterator[float]:

@@ -36,6 +36,7 @@ from coa.agent.grammar import OBSERVATION, TAGS, parse, unescape
 from coa.agent.journal import Observed, Said
 from coa.agent.lenient import lenient_tag_pattern
 from coa.agent.profiles import profile as find_profile
+from coa.concurrency import beyond_caller
 from coa.errors import EngineDied, ToolDown
 from coa.grading.rewards import RewardConfig
 from coa.serving.chain import ChainReader
@@ -103,7 +104,7 @@ class ServedAgent:
         request and tool call. `salt`: only episodes of the same salt share KV cache. `spent`: updated as the episode
         proceeds. `course`: has the steps of the episode that were played elsewhere, and gets the further ones."""
         if self._reading is None:
-            self._reading = asyncio.ensure_future(self._read())
+            self._reading = beyond_caller(self._read())
             self._reading.add_done_callback(self._stop)
         self.check()
         course = course or Course()
@@ -119,7 +120,7 @@ class ServedAgent:
         finally:
             del self._queues[order.id]
             # The client may be gone and this task cancelled; the episode is ended nevertheless.
-            await asyncio.shield(asyncio.ensure_future(self._runner.cancel([order.id])))
+            await asyncio.shield(beyond_caller(self._runner.cancel([order.id])))
 
     def _played(self, course: Course, profile: str) -> list[Step]:
         """The steps that were played elsewhere and from which the episode goes on. A turn whose stop was heard has

@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 from actors.serving.course import Course
 from actors.serving.shared import AnyShared
+from coa.concurrency import beyond_caller
 from coa.serving.faults import ApiError
 from coa.serving.keys import Key, KeyFile
 from coa.serving.limits.quotas import Quota
@@ -80,7 +81,7 @@ class Gate:
         """Counts the tokens of a finished request, for which some were reserved; does not wait, since the client may be
         gone."""
         if caller.metered and tokens != reserved:
-            spending = asyncio.ensure_future(self._shared.spend(caller.key, tokens - reserved))
+            spending = beyond_caller(self._shared.spend(caller.key, tokens - reserved))
             self._spending.add(spending)
             spending.add_done_callback(self._spending.discard)
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from uuid import uuid4
 
 from actors.outbox import Outbox, pace_of
+from coa.concurrency import beyond_caller
 from coa.errors import CallLost, ToolDown
 from coa.tools.base import ToolCall
 from coa.tools.client import POLL_S, Replies
@@ -72,7 +73,7 @@ class KnownCalls:
             self._tell(caller, (id, self._finished[id]))
             return
         if known is None:
-            known = self._known[id] = _Known(call, asyncio.ensure_future(self._make(call)))
+            known = self._known[id] = _Known(call, beyond_caller(self._make(call)))
             known.task.add_done_callback(lambda _: self._end(id, known))
         known.callers.add(caller)
 

@@ -14,6 +14,8 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
+from coa.concurrency import beyond_caller
+
 LOOK_EVERY_S = 0.5
 """Seconds after which the server's state is looked at again, if somebody asks."""
 STALE_S = 5.0
@@ -52,9 +54,9 @@ class Probe:
     async def __call__(self, request: Request) -> Response:
         age = time.monotonic() - self._seen_at
         if age > LOOK_EVERY_S and (self._looking is None or self._looking.done()):
-            self._looking = asyncio.ensure_future(self._refresh())
+            self._looking = beyond_caller(self._refresh())
         if age > STALE_S and self._looking is not None:
-            await self._looking
+            await asyncio.shield(self._looking)
         found = self._seen
         ready = found.ready and not (found.replicas and self._version is None)
         body = {"ready": ready, "replicas": found.replicas, "status": found.status, "version": self._version}

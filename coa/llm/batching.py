@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Generic, TypeVar
 
+from coa.concurrency import beyond_caller
 from coa.errors import InfrastructureError
 
 A = TypeVar("A")
@@ -21,7 +22,7 @@ class CallBatcher(Generic[A, B]):
     async def __call__(self, item: A, /) -> B:
         """The item's result; raises its InfrastructureError if `call_many` returned one instead."""
         if self._batch is None:
-            self._batch = asyncio.ensure_future(self._deliver())
+            self._batch = beyond_caller(self._deliver())
         batch, index = self._batch, len(self._gathering)
         self._gathering.append(item)
         # Shielded: a cancelled caller must not cancel the calls of the other callers.

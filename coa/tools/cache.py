@@ -10,6 +10,8 @@ from concurrent.futures import ThreadPoolExecutor
 from enum import Enum
 from typing import Any, Generic, TypeVar
 
+from coa.concurrency import beyond_caller
+
 logger = logging.getLogger(__name__)
 
 V = TypeVar("V")
@@ -54,7 +56,7 @@ class Memo(Generic[V]):
         all callers."""
         task = self._tasks.get(key)
         if task is None:
-            task = self._tasks[key] = asyncio.ensure_future(_await(make))
+            task = self._tasks[key] = beyond_caller(_await(make))
             task.add_done_callback(lambda done: self._settle(key, done))
             if len(self._tasks) > self._entries:
                 self._tasks.pop(next(iter(self._tasks)))

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import count, islice
 from typing import Protocol
 
-from coa.concurrency import doubling
+from coa.concurrency import beyond_caller, doubling
 from coa.errors import CallLost, ExecutorLost, InfrastructureError, ToolDown
 from coa.llm.batching import CallBatcher
 from coa.tools.base import ToolCall, UseTool
@@ -187,7 +187,7 @@ class ToolCaller:
 
     def _listen(self, incarnation: str) -> None:
         if incarnation not in self._polls:
-            self._polls[incarnation] = asyncio.ensure_future(self._poll(incarnation))
+            self._polls[incarnation] = beyond_caller(self._poll(incarnation))
 
     async def _poll(self, incarnation: str) -> None:
         started = self._started[incarnation]

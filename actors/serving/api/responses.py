@@ -15,6 +15,7 @@ from actors.serving.api.sse import DONE, Json, named
 from actors.serving.gate import Caller
 from actors.serving.plain import chunks_of
 from actors.serving.server import Server, new_id
+from coa.concurrency import beyond_caller
 from coa.serving.faults import ApiError, invalid, no_response
 from coa.serving.parameters import Protocol, check_model
 from coa.serving.protocols.plain_responses import PlainWriter, chat_of, said
@@ -176,12 +177,12 @@ class ResponsesApi:
             begun = asked.stored()
             await self._shared.begin(who.key, begun, self._replica)
             id = begun.response["id"]
-            self._tasks[id] = asyncio.ensure_future(self._make(asked, who))
+            self._tasks[id] = beyond_caller(self._make(asked, who))
             self._tasks[id].add_done_callback(lambda _: self._tasks.pop(id))
         finally:
             self._beginning -= 1
         if self._watching is None or self._watching.done():
-            self._watching = asyncio.ensure_future(self._watch())
+            self._watching = beyond_caller(self._watch())
         return begun.response
 
     async def _make(self, asked: _Asked, who: Caller) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import ray
+from ray.exceptions import TaskCancelledError
 
 from actors.messages import CallId, EpisodeId
 from actors.tools.executor import ToolExecutor
@@ -17,7 +18,10 @@ from coa.tools.client import ToolCaller
 
 
 class Sleeper:
-    """Answers with its process's id; "for ever" sleeps so long."""
+    """Answers with its process's id; "for ever" sleeps so long, and "until woken" until another call wakes it."""
+
+    def __init__(self) -> None:
+        self._woken = asyncio.Event()
 
     def key(self, call: ToolCall) -> str | None:
         return None
@@ -25,6 +29,10 @@ class Sleeper:
     async def __call__(self, call: ToolCall) -> str:
         if call.argument == "for ever":
             await asyncio.sleep(3600)
+        if call.argument == "until woken":
+            await self._woken.wait()
+        if call.argument == "wake":
+            self._woken.set()
         return f"{call.argument} {os.getpid()}"
 
 
@@ -62,6 +70,44 @@ def test_an_executor_that_is_restarted_has_lost_its_calls_and_takes_new_ones(ray
         cancelled.cancel()
         await asyncio.wait([cancelled])
         assert (await handle.stats.remote())["t"].running == 0
+        ray.kill(handle)
+
+    asyncio.run(go())
+
+
+class Asker:
+    """A process that calls a tool for each of its clients, as a server does."""
+
+    def __init__(self, tools: ToolClient) -> None:
+        self._caller = ToolCaller(tools, "server")
+
+    async def ask(self, number: int, argument: str) -> str:
+        return await self._caller.call(id_of(number), ToolCall("t", argument))
+
+
+def test_a_client_that_leaves_takes_only_its_own_call_with_it(ray_session: None) -> None:
+    """Ray cancels what a cancelled call has begun, and a server's first client has begun the poll for all results."""
+
+    async def go() -> None:
+        executor: Any = ray.remote(ToolExecutor).options(num_cpus=0, max_concurrency=100)
+        tools = ToolClient(executor.remote(make_tools))
+        asker: Any = ray.remote(Asker).options(num_cpus=0, max_concurrency=100)
+        handle = asker.remote(tools)
+
+        async def asked(number: int, argument: str) -> Any:
+            """The answer to come of a call that runs."""
+            answer = handle.ask.remote(number, argument)
+            while True:
+                if (await tools.stats())["t"].running == number:
+                    return answer
+                await asyncio.sleep(0.05)
+
+        leaves, stays = await asked(1, "for ever"), await asked(2, "until woken")
+        ray.cancel(leaves)
+        with pytest.raises(TaskCancelledError):
+            await leaves
+        woke = await handle.ask.remote(3, "wake")
+        assert (await stays).split()[-1] == woke.split()[-1]
         ray.kill(handle)
 
     asyncio.run(go())

@@ -84,3 +84,18 @@ def test_many_questions_make_one_look_and_wait_for_none(monkeypatch: pytest.Monk
         assert probe._states == [], "one more look"
 
     asyncio.run(course())
+
+
+def test_who_leaves_takes_no_look_with_it() -> None:
+    probe = _Looking(readiness(1, "HEALTHY"), versions=(1,))
+    probe.may_look.clear()
+
+    async def course() -> None:
+        leaves, stays = asyncio.ensure_future(asked(probe)), asyncio.ensure_future(asked(probe))
+        await asyncio.sleep(0)
+        leaves.cancel()
+        await asyncio.wait([leaves])
+        probe.may_look.set()
+        assert await stays == (200, 1)
+
+    asyncio.run(course())
