@@ -40,8 +40,9 @@ class ModelConfig:
     """Width of the feed-forward layers of a new model."""
     rope_theta: float = 10_000.0
     """Base of the rotary position embedding of a new model."""
-    max_positions: int = 1024
-    """Maximum sequence length of a new model, in tokens."""
+    max_positions: int | None = None
+    """Maximum sequence length of a new model, in tokens. None takes the longest that `agent.limits.max_tokens` and
+    `sft.max_tokens` allow."""
     initializer_range: float = 0.02
     """Standard deviation of a new model's weights."""
     vocabulary_limit: int = 4096

@@ -26,7 +26,7 @@ from coa.pretrained.weights import few, is_fetched
 from coa.types import Task
 from jobs.recipe.findings import Finding
 from jobs.recipe.hub import is_offline, require_hub_model
-from jobs.recipe.needs import has_episodes, is_finished, models_paid
+from jobs.recipe.needs import has_episodes, is_finished, models_paid, new_positions
 from jobs.recipe.schema import Recipe
 
 MOST_TAGS = "multi"
@@ -132,7 +132,7 @@ def check_samples(config: Recipe, stages: Collection[str], text: Any, name: str)
 
 def check_new(config: Recipe, stages: Collection[str]) -> None:
     """Raises UserError if episodes or demonstrations may be longer than the positions that a new model will have."""
-    positions = config.model.max_positions
+    positions = new_positions(config)
     limits = {"agent.limits.max_tokens": config.agent.limits.max_tokens}
     if "sft" in stages and config.sft.max_tokens:
         limits["sft.max_tokens"] = config.sft.max_tokens

@@ -129,6 +129,11 @@ def memory_of_rank(config: Recipe, stage: str, learner: LearnerConfig, built: Ar
     return rank_memory(built, learner, config.model.dtype, longest=longest, needs=needs, bucket_bytes=bucket, gpu=gpu)
 
 
+def new_positions(config: Recipe) -> int:
+    """Returns the maximum sequence length in tokens of a new model of the recipe."""
+    return config.model.max_positions or max(longest_sample(config, stage) for stage in ("sft", "rl"))
+
+
 def longest_sample(config: Recipe, stage: str) -> int:
     """Returns the maximum length in tokens of a sample that a stage, sft or rl, trains on. In RL, it is that of the
     episodes after the first `rl.short_steps` weight versions."""

@@ -27,6 +27,7 @@ from coa.errors import UserError
 from coa.storage.files import replacing_folder, write_atomically
 from coa.storage.keeping import Keeping
 from coa.usage import Usage
+from jobs.recipe.needs import longest_sample, new_positions
 from jobs.run.agent_file import write_agent, write_world
 from jobs.run.run_dir import RunDir
 
@@ -84,7 +85,7 @@ def add_tokens(run: RunDir, report: FilterReport, cost: Usage) -> None:
     report: for external data, the result of its check against the evaluation tasks.
     """
     agent, filters = run.config.agent, run.config.distill.filters
-    limit = run.config.sft.max_tokens or agent.limits.max_tokens
+    limit = longest_sample(run.config, "sft")
     made = tokenise(run.data, Codec.load(prepare_tokenizer(run)), instructed=agent.instructed, limit=limit)
     if made.too_long == made.rows:
         raise UserError(f"no demonstration fits in {limit} tokens: raise sft.max_tokens, or agent.limits.max_tokens")
@@ -117,7 +118,8 @@ def prepare_start(run: RunDir) -> None:
         else:
             from actors.learner.model.new_model import new_model
 
-            new_model(config, load_tokenizer(tokenizer), seed=run.config.seed).save_pretrained(part)
+            sizes = replace(config, max_positions=new_positions(run.config))
+            new_model(sizes, load_tokenizer(tokenizer), seed=run.config.seed).save_pretrained(part)
         copy_tokenizer(tokenizer, part)
 
 

@@ -64,7 +64,8 @@ def expect(answer: httpx.Response, status: int = 200) -> httpx.Response:
     if answer.status_code == 429 != status:
         raise Refused(time.monotonic() - answer.request.extensions["began"], int(answer.headers["retry-after"]))
     said = answer.text[:300] if answer.is_stream_consumed else ""
-    assert answer.status_code == status, f"{answer.status_code} {said}"
+    asked = f"{answer.request.method} {answer.request.url.path}"
+    assert answer.status_code == status, f"{asked}: {answer.status_code} {said}"
     return answer
 
 

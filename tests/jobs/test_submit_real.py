@@ -73,7 +73,7 @@ def ended(process: "subprocess.Popen[str]") -> tuple[int, str, str]:
 
 @in_both_modes
 def test_a_command_is_followed_to_its_end(cluster: Cluster, folder: Path) -> None:
-    (folder / "mine.yaml").write_text("tasks: {world: tiny}\nmodel: {max_positions: 32768}\nrun_dir: runs/mine\n")
+    (folder / "mine.yaml").write_text("tasks: {world: tiny}\nrun_dir: runs/mine\n")
     status, out, err = ended(submit(cluster, folder, "train", "--recipe", "./mine.yaml", "--dry-run"))
     assert status == 0, err
     assert [line.split()[-2:] for line in err.splitlines()] == [["1", "file"], ["mine.yaml", "(settings)"]]

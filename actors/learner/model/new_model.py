@@ -12,9 +12,10 @@ from coa.agent.tokenizer import END, PAD
 
 def new_model(config: ModelConfig, tokenizer: Tokenizer, *, seed: int) -> Any:
     """A Qwen3 model with random weights and an output projection of its own, for a tokenizer made by
-    `coa.agent.tokenizer`."""
+    `coa.agent.tokenizer`. config: with `max_positions`."""
     from transformers import GenerationConfig, Qwen3Config, Qwen3ForCausalLM
 
+    assert config.max_positions is not None
     pad = tokenizer.token_to_id(PAD)
     # With these end tokens, generation with the saved model stops after one turn, as in an episode.
     closing = [tag.close for tag in TAGS.values() if tag.kind in (Kind.TOOL, Kind.TERMINAL)]

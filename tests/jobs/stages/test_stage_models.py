@@ -18,8 +18,12 @@ from coa.agent.codec import Codec, read_tokenizer
 from coa.agent.dates import date_of
 from coa.agent.episode import AgentConfig
 from coa.agent.profiles import profile
+from coa.config import load
 from coa.distill.dataset.tokens import fingerprint
 from coa.errors import UserError
+from jobs.recipe.find import find_recipe
+from jobs.recipe.models import models_of
+from jobs.recipe.schema import Recipe
 from jobs.stages.rl import LONG_PROBE_TOKENS, probe_sequences
 from jobs.stages.start import copy_pretrained, copy_tokenizer, keep_tokenizer, prepare_start, prepare_tokenizer
 from tests.support.tiny import AGENT, make_model, sum_task
@@ -36,6 +40,26 @@ def test_a_start_model_for_gpus_is_made_on_a_machine_without_one(tmp_path: Path)
     prepare_start(run)
     assert (tmp_path / "start" / "model.safetensors").exists()
     assert "sdpa" not in (tmp_path / "start" / "config.json").read_text()
+
+
+@pytest.mark.parametrize(
+    ("settings", "positions"),
+    [
+        (("model.max_positions=null",), 384),
+        (("model.max_positions=null", "sft.max_tokens=700"), 700),
+        (("model.max_positions=null", "sft.max_tokens=100"), 384),
+        ((), 512),
+    ],
+)
+def test_a_new_model_has_the_positions_that_its_recipe_asks_for(
+    tmp_path: Path, settings: tuple[str, ...], positions: int
+) -> None:
+    config = load(Recipe, find_recipe("tiny"), settings)
+    assert list(models_of(config, ("sft", "rl"), ())) == []
+    source = make_model(tmp_path / "source")
+    run: Any = SimpleNamespace(start_model=tmp_path / "start", tokenizer=source, config=config)
+    prepare_start(run)
+    assert json.loads((tmp_path / "start" / "config.json").read_text())["max_position_embeddings"] == positions
 
 
 def test_a_run_keeps_the_date_of_its_prompts_when_it_is_resumed(

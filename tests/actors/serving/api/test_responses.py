@@ -9,6 +9,7 @@ from coa.agent.episode import AgentConfig
 from coa.agent.grammar import Span
 from coa.errors import ToolDown
 from coa.serving.faults import ApiError
+from coa.serving.resumption import HEADER, Origin
 from coa.serving.shared import Shared
 from coa.serving.store import StoreConfig, Stored
 from coa.tools.base import ToolCall
@@ -108,6 +109,19 @@ def test_a_response_that_is_cancelled_ends_its_episode_and_its_tool_call(
     assert idle(asking, tool)
     if how == "cancel":
         assert asking.request("GET", f"/v1/responses/{id}").json() == cancelled
+
+
+def test_what_the_replica_that_has_ended_has_done_is_not_missing_when_the_request_is_sent_again(
+    asking: Asking, tool: Holding
+) -> None:
+    again = {HEADER: Origin("a" * 32, 0, again=True).header()}
+    id = asking.post("/v1/responses", ASKED).json()["id"]
+    path = f"/v1/responses/{id}"
+    cancelled = asking.request("POST", f"{path}/cancel").json()
+    assert asking.request("POST", f"{path}/cancel", headers=again).json() == cancelled
+    deleted = asking.request("DELETE", path).json()
+    assert asking.request("DELETE", path, headers=again).json() == deleted
+    assert asking.request("DELETE", path).status_code == 404
 
 
 def test_what_can_not_be_in_the_background_is_refused(asking: Asking, tool: Holding) -> None:
