@@ -5,7 +5,7 @@ answer is lost or cut, and memory stays as it is.
 
 Four minutes unless the variables say otherwise. COA_LOAD_MODEL: an agent's model directory instead of an untrained one.
 COA_LOAD_REFUSED: share of the requests that may be refused with 429.
-Real engines, real HTTP.
+Real engines, real HTTP; the client is aiohttp's, since httpx's own pool takes seconds for each of 256 connections.
 """
 
 import asyncio
@@ -16,13 +16,14 @@ import random
 import shutil
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import median, quantiles
 from typing import Any
 
+import aiohttp
 import httpx
 import psutil
 import pytest
@@ -49,29 +50,35 @@ GROWTH = 1.05
 LONGEST_S = 120.0
 NEW_VERSION = 5
 
-Send = Callable[[httpx.AsyncClient], Awaitable[None]]
+Send = Callable[[aiohttp.ClientSession], Awaitable[None]]
 
 
 class Refused(Exception):
     """429; the seconds that it took, and those after which to try again."""
 
 
-async def note_begin(request: httpx.Request) -> None:
-    request.extensions["began"] = time.monotonic()
+@asynccontextmanager
+async def asked(
+    client: aiohttp.ClientSession, method: str, path: str, status: int = 200, **body: Any
+) -> AsyncIterator[aiohttp.ClientResponse]:
+    """The answer to a request, which has this status."""
+    began = time.monotonic()
+    async with client.request(method, path, json=body or None) as answer:
+        if answer.status == 429 != status:
+            raise Refused(time.monotonic() - began, int(answer.headers["retry-after"]))
+        assert answer.status == status, f"{method} {path}: {answer.status} {(await answer.text())[:300]}"
+        yield answer
 
 
-def expect(answer: httpx.Response, status: int = 200) -> httpx.Response:
-    if answer.status_code == 429 != status:
-        raise Refused(time.monotonic() - answer.request.extensions["began"], int(answer.headers["retry-after"]))
-    said = answer.text[:300] if answer.is_stream_consumed else ""
-    asked = f"{answer.request.method} {answer.request.url.path}"
-    assert answer.status_code == status, f"{asked}: {answer.status_code} {said}"
-    return answer
+async def told(client: aiohttp.ClientSession, method: str, path: str, **body: Any) -> Any:
+    async with asked(client, method, path, **body) as answer:
+        return await answer.json()
 
 
 def posted(path: str, status: int = 200, **body: Any) -> Send:
-    async def send(client: httpx.AsyncClient) -> None:
-        expect(await client.post(path, json={"temperature": 1.0, **body}), status)
+    async def send(client: aiohttp.ClientSession) -> None:
+        async with asked(client, "POST", path, status, temperature=1.0, **body) as answer:
+            await answer.read()
 
     return send
 
@@ -79,10 +86,9 @@ def posted(path: str, status: int = 200, **body: Any) -> Send:
 def streamed(path: str, last: str, **body: Any) -> Send:
     """Read to its end, whose last line says `last`, without an event that says that something failed."""
 
-    async def send(client: httpx.AsyncClient) -> None:
-        async with client.stream("POST", path, json={"temperature": 1.0, "stream": True, **body}) as answer:
-            expect(answer)
-            lines = [line async for line in answer.aiter_lines() if line]
+    async def send(client: aiohttp.ClientSession) -> None:
+        async with asked(client, "POST", path, temperature=1.0, stream=True, **body) as answer:
+            lines = [line for line in (await answer.text()).splitlines() if line]
         assert last in lines[-1], f"it ends with {lines[-1]}"
         assert not any('"error":{' in line for line in lines), lines[-2:]
 
@@ -92,23 +98,23 @@ def streamed(path: str, last: str, **body: Any) -> Send:
 def left(path: str, **body: Any) -> Send:
     """A client that leaves in the middle."""
 
-    async def send(client: httpx.AsyncClient) -> None:
-        async with client.stream("POST", path, json={"temperature": 1.0, "stream": True, **body}) as answer:
-            expect(answer)
-            async for _ in answer.aiter_lines():
-                return
+    async def send(client: aiohttp.ClientSession) -> None:
+        async with asked(client, "POST", path, temperature=1.0, stream=True, **body) as answer:
+            await answer.content.readany()
+            answer.close()
 
     return send
 
 
-async def stored(client: httpx.AsyncClient) -> None:
+async def stored(client: aiohttp.ClientSession) -> None:
     """A response, the one that follows it, and both deleted."""
+    path = "/v1/responses"
     body = {"model": "demo", "input": "How many cups remain ?", "temperature": 1.0}
-    first = expect(await client.post("/v1/responses", json=body)).json()
-    then = expect(await client.post("/v1/responses", json={**body, "previous_response_id": first["id"]})).json()
+    first = await told(client, "POST", path, **body)
+    then = await told(client, "POST", path, previous_response_id=first["id"], **body)
     for made in (first, then):
-        expect(await client.get(f"/v1/responses/{made['id']}"))
-        expect(await client.delete(f"/v1/responses/{made['id']}"))
+        for method in ("GET", "DELETE"):
+            await told(client, method, f"{path}/{made['id']}")
 
 
 PLAIN: dict[str, Any] = {"model": "demo:plain", "max_tokens": 32}
@@ -159,9 +165,8 @@ class Found:
 async def load(url: str, until: float, found: Found) -> None:
     numbers = itertools.count()
     names = list(KINDS)
-    limits = httpx.Limits(max_connections=None, max_keepalive_connections=CLIENTS)
-    hooks: Any = {"request": [note_begin]}
-    async with httpx.AsyncClient(base_url=url, timeout=LONGEST_S, limits=limits, event_hooks=hooks) as client:
+    connector, timeout = aiohttp.TCPConnector(limit=0), aiohttp.ClientTimeout(total=LONGEST_S)
+    async with aiohttp.ClientSession(url, connector=connector, timeout=timeout) as client:
 
         async def one_after_another() -> None:
             while time.monotonic() < until:
@@ -174,7 +179,7 @@ async def load(url: str, until: float, found: Found) -> None:
                     found.refused.append(took_s)
                     await asyncio.sleep(wait_s)
                     continue
-                except (httpx.HTTPError, AssertionError) as error:
+                except (aiohttp.ClientError, TimeoutError, AssertionError) as error:
                     found.faults.append(f"{name}, after {time.monotonic() - began:.1f} s: {error!r}")
                     print(found.faults[-1], flush=True)
                 found.done[name] += 1
