@@ -3,7 +3,6 @@
 import asyncio
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -116,9 +115,11 @@ class Replica:
     async def _watch(self) -> None:
         """Tells the server how many calls wait for tools."""
         while True:
-            with suppress(ExecutorLost):
+            try:
                 counts = await self._tools.stats()
-                self._server.backlog.see(time.monotonic(), {t: Calls(c.ran, c.waiting) for t, c in counts.items()})
+            except ExecutorLost:
+                counts = {}
+            self._server.backlog.see(time.monotonic(), {t: Calls(c.ran, c.waiting) for t, c in counts.items()})
             await asyncio.sleep(LOOK_S)
 
     async def _load(self, version: int, weights: Published | Weights) -> float:

@@ -43,14 +43,17 @@ class Backlog:
         """Requests since then, each of which will have a call that waits."""
 
     def see(self, at_s: float, calls: Mapping[str, Calls]) -> None:
-        """Takes the calls of each tool at this time."""
+        """Takes the calls of each tool at this time; none while nobody can tell them."""
         self._admitted = 0
         self._waiting.clear()
+        before, self._seen = self._seen, {}
         for tool, now in calls.items():
-            seen = self._seen.setdefault(tool, deque())
             if not now.waiting:
-                seen.clear()  # time in which nobody waited says nothing about a wait
-                continue
+                continue  # time in which nobody waited says nothing about a wait
+            seen = before.get(tool, deque())
+            if seen and now.ran < seen[-1][1]:
+                seen.clear()  # the dispatcher has started again, and counts anew
+            self._seen[tool] = seen
             seen.append((at_s, now.ran))
             while len(seen) > 2 and seen[1][0] <= at_s - WINDOW_S:
                 seen.popleft()

@@ -67,6 +67,18 @@ def test_calls_that_do_not_run_at_all_wait_longer_and_longer() -> None:
     assert refused.value.retry_after_s == 10.0
 
 
+def test_counts_that_begin_anew_are_no_sign_of_a_wait() -> None:
+    backlog = seen(Backlog(max_wait_s=5.0), (0.0, 900, 3), (10.0, 910, 3), (12.0, 5, 3))
+    assert backlog.wait_s == 0.0, "the dispatcher has started again: of one look nothing follows"
+    seen(backlog, (14.0, 7, 3))
+    assert backlog.wait_s == 3.0
+    backlog.admit()
+    backlog.see(16.0, {})
+    assert backlog.wait_s == 0.0
+    seen(backlog, (18.0, 9, 3))
+    assert backlog.wait_s == 0.0, "what nobody could tell meanwhile does not count"
+
+
 def test_only_the_last_seconds_count() -> None:
     backlog = seen(Backlog(max_wait_s=1.0), *((float(second), 100 * second, 0) for second in range(60)))
     seen(backlog, (60.0, 5900, 10))
